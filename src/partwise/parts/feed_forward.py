@@ -1,0 +1,184 @@
+"""Feed-forward layers: what stands at `ffn=`. Ungated kinds share `MLP`, gated ones `GatedMLP`."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from partwise.config import ConfigError, part
+from partwise.parts.families import FeedForward, Flow, Site
+from partwise.parts.layers import Dropout, FusedLinear, linear
+
+Activation = Callable[[Tensor], Tensor]
+
+
+class Wide(FeedForward):
+    """Options of every feed-forward: its hidden width F is `hidden`, or `expansion` times D where that is not given."""
+
+    hidden: int | None = Field(None, gt=0)
+    expansion: float = Field(4.0, gt=0)
+    bias: bool = False
+    hidden_dropout: float = Field(0.0, ge=0, lt=1)
+    output_dropout: float = Field(0.0, ge=0, lt=1)
+
+    def width(self, site: Site) -> int:
+        width = self.hidden or round(self.expansion * site.d_model)
+        if width < 1:
+            raise ConfigError(f"ffn.expansion={self.expansion} leaves no hidden unit at d_model={site.d_model}: raise it")
+        return width
+
+
+class Ungated(Wide):
+    def activation(self) -> Activation:
+        raise NotImplementedError
+
+    def build(self, site: Site) -> nn.Module:
+        return MLP(
+            site.d_model, self.width(site), self.activation(), self.bias, self.hidden_dropout, self.output_dropout
+        )
+
+
+class Gated(Wide):
+    expansion: float = Field(8 / 3, gt=0)  # 2/3 of 4: three matrices then hold as many parameters as two of 4x
+
+    def activation(self) -> Activation:
+        raise NotImplementedError
+
+    def build(self, site: Site) -> nn.Module:
+        return GatedMLP(
+            site.d_model, self.width(site), self.activation(), self.bias, self.hidden_dropout, self.output_dropout
+        )
+
+
+@part("relu")
+class ReLU(Ungated):
+    """down(max(up(x), 0)). Vaswani et al. 2017, arXiv:1706.03762."""
+
+    def activation(self) -> Activation:
+        return F.relu
+
+
+@part("gelu")
+class GELU(Ungated):
+    """down(u Phi(u)), u = up(x); Phi exact or by tanh. Hendrycks & Gimpel 2016, arXiv:1606.08415."""
+
+    approximate: Literal["none", "tanh"] = "none"
+
+    def activation(self) -> Activation:
+        return partial(F.gelu, approximate=self.approximate)
+
+
+@part("elu")
+class ELU(Ungated):
+    """down(u if u > 0 else alpha (exp(u) - 1)), u = up(x). Clevert et al. 2015, arXiv:1511.07289."""
+
+    alpha: float = Field(1.0, gt=0)
+
+    def activation(self) -> Activation:
+        return partial(F.elu, alpha=self.alpha)
+
+
+@part("swish")
+class Swish(Ungated):
+    """down(u sigmoid(beta u)), u = up(x); beta fixed or trainable. Ramachandran et al. 2017, arXiv:1710.05941."""
+
+    beta: float = 1.0
+    trainable_beta: bool = False
+
+    def activation(self) -> Activation:
+        return swish(self.beta, self.trainable_beta)
+
+
+@part("glu")
+class GLU(Gated):
+    """down(sigmoid(gate(x)) * up(x)). Dauphin et al. 2016, arXiv:1612.08083; Shazeer 2020, arXiv:2002.05202."""
+
+    def activation(self) -> Activation:
+        return torch.sigmoid
+
+
+@part("bilinear")
+class Bilinear(Gated):
+    """down(gate(x) * up(x)). Shazeer 2020, arXiv:2002.05202."""
+
+    def activation(self) -> Activation:
+        return nn.Identity()
+
+
+@part("reglu")
+class ReGLU(Gated):
+    """down(max(gate(x), 0) * up(x)). Shazeer 2020, arXiv:2002.05202."""
+
+    def activation(self) -> Activation:
+        return F.relu
+
+
+@part("geglu")
+class GEGLU(Gated):
+    """down(gelu(gate(x)) * up(x)). Shazeer 2020, arXiv:2002.05202."""
+
+    approximate: Literal["none", "tanh"] = "none"
+
+    def activation(self) -> Activation:
+        return partial(F.gelu, approximate=self.approximate)
+
+
+@part("swiglu")
+class SwiGLU(Gated):
+    """down(g sigmoid(beta g) * up(x)), g = gate(x); beta fixed or trainable. Shazeer 2020, arXiv:2002.05202."""
+
+    beta: float = 1.0
+    trainable_beta: bool = False
+
+    def activation(self) -> Activation:
+        return swish(self.beta, self.trainable_beta)
+
+
+def swish(beta: float, trainable: bool) -> Activation:
+    return F.silu if beta == 1.0 and not trainable else SwishUnit(beta, trainable)
+
+
+class SwishUnit(nn.Module):
+    def __init__(self, beta: float, trainable: bool) -> None:
+        super().__init__()
+        self.beta = nn.Parameter(torch.tensor(beta)) if trainable else beta
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(self.beta * x)
+
+
+class MLP(nn.Module):
+    def __init__(
+        self, d_model: int, hidden: int, activation: Activation, bias: bool, hidden_dropout: float, output_dropout: float
+    ) -> None:
+        super().__init__()
+        self.up = linear(d_model, hidden, bias, "hidden")
+        self.activation = activation
+        self.hidden_dropout = Dropout(hidden_dropout)
+        self.down = linear(hidden, d_model, bias, "output")
+        self.output_dropout = Dropout(output_dropout)
+
+    def forward(self, x: Tensor, flow: Flow | None = None) -> Tensor:
+        hidden = self.hidden_dropout(self.activation(self.up(x)))  # (B, T, F)
+        return self.output_dropout(self.down(hidden))
+
+
+class GatedMLP(nn.Module):
+    def __init__(
+        self, d_model: int, hidden: int, activation: Activation, bias: bool, hidden_dropout: float, output_dropout: float
+    ) -> None:
+        super().__init__()
+        self.gate_up = FusedLinear(d_model, {"gate": hidden, "up": hidden}, bias)
+        self.gate_up.join(self, "gate_up")
+        self.activation = activation
+        self.hidden_dropout = Dropout(hidden_dropout)
+        self.down = linear(hidden, d_model, bias, "output")
+        self.output_dropout = Dropout(output_dropout)
+
+    def forward(self, x: Tensor, flow: Flow | None = None) -> Tensor:
+        gate, up = self.gate_up(x)  # (B, T, F) each
+        return self.output_dropout(self.down(self.hidden_dropout(self.activation(gate) * up)))

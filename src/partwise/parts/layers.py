@@ -1,0 +1,98 @@
+"""The few layers that several families share: linear maps that know their role, fused projections, keyed dropout."""
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from partwise.parts.families import Role
+
+
+def linear(d_in: int, d_out: int, bias: bool, role: Role) -> nn.Linear:
+    """A linear map whose weight has the given role."""
+    layer = nn.Linear(d_in, d_out, bias=bias)
+    layer.role = role  # type: ignore[assignment]
+    return layer
+
+
+class FusedLinear(nn.Module):
+    """Several linear maps of one input as a single matrix product: faster, and saved as if they stood apart.
+
+    In a `state_dict` the maps appear under their own names at the parent (`attention.q.weight`), so that checkpoints,
+    initial values and exports do not depend on whether a layer fuses. `join` must be called once by the parent.
+    """
+
+    role: Role = "hidden"
+
+    def __init__(self, d_in: int, sizes: dict[str, int], bias: bool) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.weight = nn.Parameter(torch.empty(sum(sizes.values()), d_in))
+        self.bias = nn.Parameter(torch.empty(sum(sizes.values()))) if bias else None
+        self.register_state_dict_post_hook(_split_on_save)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """(..., d_in) -> one (..., size) per map."""
+        return nn.functional.linear(x, self.weight, self.bias).split(list(self.sizes.values()), dim=-1)
+
+    def pieces(self) -> Iterator[tuple[str, Tensor]]:
+        """('q.weight', view), ...: the logical tensors."""
+        for kind, tensor in (("weight", self.weight), ("bias", self.bias)):
+            if tensor is not None:
+                for name, piece in zip(self.sizes, tensor.split(list(self.sizes.values())), strict=True):
+                    yield f"{name}.{kind}", piece
+
+    def join(self, parent: nn.Module, name: str) -> None:
+        """Teach the parent, in which this module stands as `name`, to load the maps under their own names."""
+
+        def join_on_load(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+            for kind in ("weight", "bias"):
+                keys = [f"{prefix}{piece}.{kind}" for piece in self.sizes]
+                if all(key in state for key in keys):
+                    state[f"{prefix}{name}.{kind}"] = torch.cat([state.pop(key) for key in keys])
+
+        parent.register_load_state_dict_pre_hook(join_on_load)
+
+
+def _split_on_save(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+    assert isinstance(module, FusedLinear)
+    parent = prefix.removesuffix(".").rpartition(".")[0]
+    for kind in ("weight", "bias"):
+        whole = state.pop(f"{prefix}{kind}", None)
+        if whole is not None:
+            for name, piece in zip(module.sizes, whole.split(list(module.sizes.values())), strict=True):
+                state[f"{parent}.{name}.{kind}" if parent else f"{name}.{kind}"] = piece
+
+
+class Dropout(nn.Module):
+    """Zero with probability p and scale the rest by 1 / (1 - p); Srivastava et al. 2014.
+
+    The noise comes from a stream of this site's own, keyed by (seed, step, rank, site): it does not depend on which other
+    sites draw, so two variants see the same noise where they are alike, and a resumed run sees what it would have seen.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+        self.site = ""
+        self.generator: torch.Generator | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        noise = torch.rand(x.shape, device=x.device, generator=self.generator)
+        return x * (noise >= self.p).to(x.dtype) / (1 - self.p)
+
+    def set_noise(self, device: torch.device, *key: int) -> None:
+        """Start this site's stream for one forward pass."""
+        if self.generator is None or self.generator.device != device:
+            self.generator = torch.Generator(device)
+        self.generator.manual_seed(stream(self.site, *key))
+
+
+def stream(*key: str | int) -> int:
+    """A 63-bit seed from a key: equal keys, equal streams; different keys, independent ones."""
+    text = "\0".join(map(str, key)).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "little") >> 1

@@ -1,0 +1,87 @@
+"""Plain references, written from the equations in the seed documents; they share no code with the product.
+
+A model is a flat mapping from names to tensors and a few sizes. Everything is computed in the type of the tensors (the
+tests use float64) by elementary operations, so autograd gives reference gradients too. Shapes: B batch, T positions,
+D model width, H heads, K key/value heads, E head width, F feed-forward width, V vocabulary.
+"""
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+Tensors = Mapping[str, Tensor]
+Shapes = dict[str, tuple[int, ...]]
+
+
+def affine(tensors: Tensors, name: str, x: Tensor) -> Tensor:
+    """x W^T, plus b where the mapping has one."""
+    y = x @ tensors[f"{name}.weight"].T
+    bias = tensors.get(f"{name}.bias")
+    return y if bias is None else y + bias
+
+
+def layer_norm(tensors: Tensors, name: str, x: Tensor, eps: float = 1e-5) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) * weight + bias, with the variance that divides by D."""
+    centred = x - x.mean(-1, keepdim=True)
+    variance = (centred * centred).mean(-1, keepdim=True)
+    return centred / (variance + eps).sqrt() * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
+
+
+def rms_norm(tensors: Tensors, name: str, x: Tensor, eps: float = 1e-6) -> Tensor:
+    """x / sqrt(mean(x^2) + eps) * weight."""
+    return x / ((x * x).mean(-1, keepdim=True) + eps).sqrt() * tensors[f"{name}.weight"]
+
+
+def silu(x: Tensor) -> Tensor:
+    """x sigma(x)."""
+    return x / (1 + torch.exp(-x))
+
+
+def gelu(x: Tensor) -> Tensor:
+    """x Phi(x) with the normal distribution's own Phi, not the tanh approximation."""
+    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+
+
+def swiglu(tensors: Tensors, name: str, x: Tensor) -> Tensor:
+    """down(silu(gate(x)) * up(x))."""
+    return affine(tensors, f"{name}.down", silu(affine(tensors, f"{name}.gate", x)) * affine(tensors, f"{name}.up", x))
+
+
+def rotate(x: Tensor, theta: float = 10000.0) -> Tensor:
+    """(B, T, H, E): at position t the complex number x_i + j x_{i + E/2} is turned by the angle t theta^(-2i/E)."""
+    half = x.shape[-1] // 2
+    frequencies = torch.tensor([theta ** (-i / half) for i in range(half)], dtype=x.dtype)
+    angles = torch.arange(x.shape[1], dtype=x.dtype)[:, None] * frequencies  # (T, E/2)
+    turned = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angles), angles)[:, None, :]
+    return torch.cat([turned.real, turned.imag], dim=-1)
+
+
+def causal_attention(tensors: Tensors, name: str, x: Tensor, n_heads: int, n_kv_heads: int, rope: bool) -> Tensor:
+    """out(concat_h softmax(q_h k_g^T / sqrt(E)) v_g) over the past and the present, g = h K // H, head by head."""
+    batch, length, _ = x.shape
+    q = affine(tensors, f"{name}.q", x).reshape(batch, length, n_heads, -1)
+    k = affine(tensors, f"{name}.k", x).reshape(batch, length, n_kv_heads, -1)
+    v = affine(tensors, f"{name}.v", x).reshape(batch, length, n_kv_heads, -1)
+    if rope:
+        q, k = rotate(q), rotate(k)
+    past = torch.tril(torch.ones(length, length, dtype=torch.bool))
+    outputs = []
+    for head in range(n_heads):
+        group = head * n_kv_heads // n_heads
+        scores = q[:, :, head] @ k[:, :, group].transpose(1, 2) / math.sqrt(q.shape[-1])  # (B, T, T)
+        scores = scores.masked_fill(~past, float("-inf"))
+        weights = torch.exp(scores - scores.amax(-1, keepdim=True).detach())
+        outputs.append(weights / weights.sum(-1, keepdim=True) @ v[:, :, group])  # (B, T, E)
+    return affine(tensors, f"{name}.out", torch.cat(outputs, dim=-1))
+
+
+def with_biases(weights: dict[str, tuple[int, int]], biased: bool) -> Shapes:
+    """The shapes of linear maps (out, in), each with its bias where they have one."""
+    shapes: Shapes = {}
+    for name, shape in weights.items():
+        shapes[f"{name}.weight"] = shape
+        if biased:
+            shapes[f"{name}.bias"] = shape[:1]
+    return shapes

@@ -1,0 +1,86 @@
+"""Seed document 001: the minimal GPT, with its ReLU feed-forward or its SwiGLU.
+
+x_0 = embed[tokens] + positions[0..T-1]
+h   = x + out(attention(LayerNorm(x)))      q, k and v without bias, out with bias, scale 1/sqrt(E)
+x'  = h + ffn(LayerNorm(h))                 no biases: down(relu(up(h))), or down(silu(gate(h)) * up(h))
+logits = head(LayerNorm(x_L))               head with bias, a table of its own
+
+8 layers, width 96, 8 heads, context 128, hidden width 4 * 96, LayerNorm eps 1e-5 (torch's default), no dropout. The
+document splits its fused projection in the order k, q, v; here each has a name, so the order means nothing. Its w is
+our gate, its v our up, its w2 our down.
+
+Two slips of the document, both tested: its formula for the SwiGLU layer, (SwiGLU(xW) * xV) W2, gates twice, because its
+SwiGLU already is the gated product, while its code gates once; and it states 21 symbols where its format has 19.
+"""
+
+from torch import Tensor
+
+from . import Shapes, Tensors, affine, causal_attention, layer_norm, silu, swiglu, with_biases
+
+N_LAYERS = 8
+WIDTH = 96
+N_HEADS = 8
+CONTEXT = 128
+HIDDEN = 4 * WIDTH
+SWIGLU_HIDDEN = 4 * int(2 * WIDTH / 3)
+
+
+def relu_layer(tensors: Tensors, name: str, x: Tensor) -> Tensor:
+    """down(max(up(x), 0))."""
+    return affine(tensors, f"{name}.down", affine(tensors, f"{name}.up", x).clamp(min=0))
+
+
+def swiglu_as_printed(tensors: Tensors, name: str, x: Tensor) -> Tensor:
+    """The printed formula as literally as its shapes allow: ((silu(gate(x)) * up(x)) * up(x)) through down."""
+    up = affine(tensors, f"{name}.up", x)
+    return affine(tensors, f"{name}.down", silu(affine(tensors, f"{name}.gate", x)) * up * up)
+
+
+FEED_FORWARDS = {"relu": relu_layer, "swiglu": swiglu, "swiglu_as_printed": swiglu_as_printed}
+
+
+def mingpt_logits(
+    tensors: Tensors, tokens: Tensor, *, n_layers: int = N_LAYERS, n_heads: int = N_HEADS, ffn: str = "relu"
+) -> Tensor:
+    """Logits (B, T, V) of tokens (B, T); `ffn` is a key of FEED_FORWARDS."""
+    x = tensors["embed.weight"][tokens] + tensors["positions.weight"][: tokens.shape[1]]
+    for i in range(n_layers):
+        block = f"blocks.{i}"
+        normed = layer_norm(tensors, f"{block}.residual.norms.attention", x)
+        x = x + causal_attention(tensors, f"{block}.attention", normed, n_heads, n_heads, rope=False)
+        normed = layer_norm(tensors, f"{block}.residual.norms.ffn", x)
+        x = x + FEED_FORWARDS[ffn](tensors, f"{block}.ffn", normed)
+    return affine(tensors, "head", layer_norm(tensors, "residual.norm", x))
+
+
+def mingpt_shapes(
+    vocab: int,
+    *,
+    n_layers: int = N_LAYERS,
+    width: int = WIDTH,
+    context: int = CONTEXT,
+    hidden: int | None = None,
+    gated: bool = False,
+) -> Shapes:
+    """Every tensor of the model by its name."""
+    hidden = hidden or (SWIGLU_HIDDEN if gated else HIDDEN)
+    shapes: Shapes = {"embed.weight": (vocab, width), "positions.weight": (context, width)}
+    for i in range(n_layers):
+        for norm in ("attention", "ffn"):
+            shapes[f"blocks.{i}.residual.norms.{norm}.weight"] = (width,)
+            shapes[f"blocks.{i}.residual.norms.{norm}.bias"] = (width,)
+        shapes |= with_biases({f"blocks.{i}.attention.{role}": (width, width) for role in "qkv"}, biased=False)
+        shapes |= with_biases({f"blocks.{i}.attention.out": (width, width)}, biased=True)
+        into = ("gate", "up") if gated else ("up",)
+        shapes |= with_biases({f"blocks.{i}.ffn.{role}": (hidden, width) for role in into}, biased=False)
+        shapes |= with_biases({f"blocks.{i}.ffn.down": (width, hidden)}, biased=False)
+    shapes |= {"residual.norm.weight": (width,), "residual.norm.bias": (width,)}
+    return shapes | with_biases({"head": (vocab, width)}, biased=True)
+
+
+def mingpt_parameters(vocab: int, gated: bool = False) -> int:
+    """V D + T D + L (4 D + 3 D^2 + D^2 + D + ffn) + 2 D + D V + V; ffn = 2 D F, F = 4 D, or 3 D F, F = 4 [2 D / 3]."""
+    d = WIDTH
+    feed_forward = 3 * d * SWIGLU_HIDDEN if gated else 2 * d * HIDDEN
+    layer = 2 * 2 * d + 3 * d * d + (d * d + d) + feed_forward
+    return vocab * d + CONTEXT * d + N_LAYERS * layer + 2 * d + (d * vocab + vocab)
