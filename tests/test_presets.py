@@ -4,17 +4,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+
+import partwise
 from references import Shapes, Tensors
 from references.documents_loop import SYMBOLS, encode, estimate_loss, score_arithmetic
 from references.llama import llama_logits, llama_parameters, llama_shapes
 from references.mingpt import mingpt_logits, mingpt_parameters, mingpt_shapes
 from references.toy import sinusoid, toy_logits, toy_parameters, toy_shapes
-from torch import Tensor, nn
-
-import partwise
 
 EXACT = 1e-12
 
@@ -28,62 +29,32 @@ class Case:
     logits: Callable[[Tensors, Tensor], Tensor]
 
 
-SMALL = "d_model=64 n_layers=2 attention.n_heads=4"
-SIZES = {"n_layers": 2, "n_heads": 4}
+SMALL = "d_model=64 n_layers=2 attention.n_heads=4 ffn.hidden=172 max_len=80"
+SIZES: dict[str, Any] = {"n_layers": 2, "n_heads": 4}
+
+
+def small_llama(n_kv_heads: int | None) -> Case:
+    words = f"llama {SMALL}" + (f" attention.n_kv_heads={n_kv_heads}" if n_kv_heads else "")
+    shapes = llama_shapes(97, width=64, hidden=172, n_kv_heads=n_kv_heads, **SIZES)
+    return Case(words, 97, 80, shapes, partial(llama_logits, n_kv_heads=n_kv_heads, **SIZES))
+
+
+def small_toy(swaps: str) -> Case:
+    rope, gated = "positions=rope" in swaps, "ffn=swiglu" in swaps
+    shapes = toy_shapes(65, n_layers=2, width=64, hidden=172, gated=gated)
+    return Case(f"toy {swaps} {SMALL}", 65, 80, shapes, partial(toy_logits, rope=rope, gated=gated, **SIZES))
+
+
 CASES = [
     Case("mingpt", 65, 128, mingpt_shapes(65), mingpt_logits),
     Case("mingpt ffn=swiglu", 65, 128, mingpt_shapes(65, gated=True), partial(mingpt_logits, ffn="swiglu")),
-    Case(
-        f"llama {SMALL} ffn.hidden=172 max_len=80",
-        97,
-        80,
-        llama_shapes(97, n_layers=2, width=64, n_heads=4, hidden=172),
-        partial(llama_logits, **SIZES),
-    ),
-    Case(
-        f"llama {SMALL} ffn.hidden=172 attention.n_kv_heads=2 max_len=80",
-        97,
-        80,
-        llama_shapes(97, n_layers=2, width=64, n_heads=4, n_kv_heads=2, hidden=172),
-        partial(llama_logits, n_kv_heads=2, **SIZES),
-    ),
-    Case(
-        f"llama {SMALL} ffn.hidden=172 attention.n_kv_heads=1 max_len=80",
-        97,
-        80,
-        llama_shapes(97, n_layers=2, width=64, n_heads=4, n_kv_heads=1, hidden=172),
-        partial(llama_logits, n_kv_heads=1, **SIZES),
-    ),
-    Case(
-        f"toy {SMALL} ffn.hidden=172 max_len=80",
-        65,
-        80,
-        toy_shapes(65, n_layers=2, width=64, hidden=172),
-        partial(toy_logits, **SIZES),
-    ),
-    Case(
-        f"toy positions=rope {SMALL} ffn.hidden=172 max_len=80",
-        65,
-        80,
-        toy_shapes(65, n_layers=2, width=64, hidden=172),
-        partial(toy_logits, rope=True, **SIZES),
-    ),
-    Case(
-        f"toy ffn=swiglu {SMALL} ffn.hidden=172 max_len=80",
-        65,
-        80,
-        toy_shapes(65, n_layers=2, width=64, hidden=172, gated=True),
-        partial(toy_logits, gated=True, **SIZES),
-    ),
-    Case(
-        f"toy positions=rope ffn=swiglu {SMALL} ffn.hidden=172 max_len=80",
-        65,
-        80,
-        toy_shapes(65, n_layers=2, width=64, hidden=172, gated=True),
-        partial(toy_logits, rope=True, gated=True, **SIZES),
-    ),
+    *(small_llama(n_kv_heads) for n_kv_heads in (None, 2, 1)),
+    *(small_toy(swaps) for swaps in ("", "positions=rope", "ffn=swiglu", "positions=rope ffn=swiglu")),
+    Case("mingpt attention.fused=false", 65, 128, mingpt_shapes(65), mingpt_logits),
+    small_toy("attention.fused=true"),
 ]
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.words)
+each_path = pytest.mark.parametrize("path", ["products", "fused"])
 
 
 def build(words: str, vocab: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> partwise.Transformer:
@@ -110,7 +81,7 @@ def leaves(model: nn.Module) -> dict[str, Tensor]:
 
 
 def logical_gradients(model: nn.Module) -> dict[str, Tensor]:
-    """Gradients under the canonical names: put in the parameters' place, they are split as the parameters are on save."""
+    """Gradients under the canonical names: in the parameters' place, they are split on save as those are."""
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, f"{name} got no gradient"
         parameter.data = parameter.grad
@@ -130,18 +101,22 @@ def test_tensors_have_the_documents_names_and_shapes(case: Case) -> None:
     assert found == case.shapes
 
 
+@each_path
 @each_case
-def test_logits_equal_the_reference(case: Case) -> None:
+def test_logits_equal_the_reference(case: Case, path: str) -> None:
     model, tokens = build(case.words, case.vocab), draw_tokens(case.vocab, case.length)
+    model.use_path(path)
     with torch.no_grad():
         for length in (1, 2, case.length):
             expected = case.logits(leaves(model), tokens[:, :length])
             assert_close(model(tokens[:, :length]), expected, EXACT)
 
 
+@each_path
 @each_case
-def test_every_gradient_equals_the_reference(case: Case) -> None:
+def test_every_gradient_equals_the_reference(case: Case, path: str) -> None:
     model, tokens = build(case.words, case.vocab), draw_tokens(case.vocab, case.length)
+    model.use_path(path)
     tensors = leaves(model)
     expected = case.logits(tensors, tokens)
     weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -157,14 +132,29 @@ def test_every_gradient_equals_the_reference(case: Case) -> None:
         assert_close(gradients[name], tensor.grad, EXACT, yardstick.abs().max().item(), name)
 
 
-def test_tied_head_is_one_tensor() -> None:
-    model = build(f"llama {SMALL} ffn.hidden=172", 97)
-    assert "head.weight" not in model.state_dict()
-    before = model(draw_tokens(97, 4))
+@pytest.mark.parametrize("case", [CASES[0], small_llama(None), small_toy("")], ids=lambda case: case.words)
+def test_dropout_stands_where_the_documents_put_it(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dropout that multiplies by 1 + p shows by its factor where it stands: before or after a map, and its bias."""
+    monkeypatch.setattr("partwise.parts.layers.Dropout.forward", lambda self, x: x * (1 + self.p))
+    factors = {
+        "mingpt": {},
+        "llama": {"attention.out.weight": 1.1, "ffn.down.weight": 1.1},
+        "toy": {"attention.out.weight": 1.1, "ffn.down.weight": 1.1 * 1.1, "ffn.down.bias": 1.1},
+    }[case.words.split()[0]]
+    model, tokens = build(case.words, case.vocab), draw_tokens(case.vocab, case.length)
     with torch.no_grad():
-        dict(model.named_parameters())["embed.weight"][96] += 1.0  # a symbol that may not stand in the input
-    tokens = draw_tokens(96, 4)
-    assert not torch.equal(model(tokens)[..., 96], before[..., 96])
+        scaled = {name: t * factors.get(name.split(".", 2)[-1], 1.0) for name, t in model.state_dict().items()}
+        assert_close(model(tokens), case.logits(scaled, tokens), EXACT)
+
+
+def test_tied_head_is_one_tensor() -> None:
+    model, tokens = build(f"llama {SMALL}", 97), draw_tokens(96, 4)
+    with torch.no_grad():
+        before = model(tokens)
+        dict(model.named_parameters())["embed.weight"][96] *= 2  # the last symbol, which is not in the input
+        after = model(tokens)
+    assert torch.equal(after[..., :96], before[..., :96])
+    assert_close(after[..., 96], 2 * before[..., 96], EXACT)
 
 
 def count(words: str, vocab: int) -> int:
@@ -209,11 +199,10 @@ def test_swiglu_is_the_documents_code_not_its_formula() -> None:
     """Document 001 prints (SwiGLU(xW) * xV) W2 although its SwiGLU already holds the product; its code gates once."""
     words = "mingpt ffn=swiglu d_model=24 n_layers=2 attention.n_heads=4"
     model, tokens = build(words, 19), draw_tokens(19, 32)
-    sizes = {"n_layers": 2, "n_heads": 4}
     with torch.no_grad():
         found, tensors = model(tokens), leaves(model)
-        assert_close(found, mingpt_logits(tensors, tokens, ffn="swiglu", **sizes), EXACT)
-        printed = mingpt_logits(tensors, tokens, ffn="swiglu_as_printed", **sizes)
+        assert_close(found, mingpt_logits(tensors, tokens, ffn="swiglu", **SIZES), EXACT)
+        printed = mingpt_logits(tensors, tokens, ffn="swiglu_as_printed", **SIZES)
     assert (found - printed).abs().max() > 0.1 * found.abs().max()
 
 
@@ -225,21 +214,19 @@ def test_the_arithmetic_format_has_19_symbols_not_21() -> None:
     assert len(SYMBOLS) == 19 and SYMBOLS[0] == "$"
 
 
-@pytest.mark.parametrize(
-    "words", [f"mingpt {SMALL} max_len=64 ffn.hidden=256", f"toy {SMALL} max_len=64 ffn.hidden=256"]
-)
+@pytest.mark.parametrize("words", [f"mingpt {SMALL}", f"toy {SMALL}"])
 def test_blocks_equal_torchs_encoder_layer(words: str) -> None:
-    """The pre-norm blocks under a causal mask against torch.nn.TransformerEncoderLayer; absent biases are zero there."""
-    model, tokens, toy = build(words, 65), draw_tokens(65, 64), words.startswith("toy")
+    """Pre-norm blocks under a causal mask against torch.nn.TransformerEncoderLayer, where absent biases are zero."""
+    model, tokens, toy = build(words, 65), draw_tokens(65, 80), words.startswith("toy")
     tensors = model.state_dict()
-    x = tensors["embed.weight"][tokens] + (sinusoid(64, 64) if toy else tensors["positions.weight"])
-    mask = nn.Transformer.generate_square_subsequent_mask(64, dtype=torch.float64)
+    x = tensors["embed.weight"][tokens] + (sinusoid(80, 64) if toy else tensors["positions.weight"])
+    mask = nn.Transformer.generate_square_subsequent_mask(80, dtype=torch.float64)
     for i in range(2):
         layer = nn.TransformerEncoderLayer(
-            64, 4, 256, 0.0, "gelu" if toy else "relu", batch_first=True, norm_first=True, dtype=torch.float64
+            64, 4, 172, 0.0, "gelu" if toy else "relu", batch_first=True, norm_first=True, dtype=torch.float64
         )
         own = {name.removeprefix(f"blocks.{i}."): t for name, t in tensors.items() if name.startswith(f"blocks.{i}.")}
-        zeros = torch.zeros(256, dtype=torch.float64)
+        zeros = torch.zeros(172, dtype=torch.float64)
         parts = {
             "self_attn.in_proj_weight": torch.cat([own[f"attention.{role}.weight"] for role in "qkv"]),
             "self_attn.in_proj_bias": torch.cat([own.get(f"attention.{role}.bias", zeros[:64]) for role in "qkv"]),
@@ -266,12 +253,12 @@ class ExactRotary(nn.Module):
 
 
 @pytest.mark.parametrize("n_kv_heads", [4, 2, 1])
-@pytest.mark.parametrize(("exact", "relative"), [(True, 1e-10), (False, 1e-5)])
+@pytest.mark.parametrize(("exact", "relative"), [(True, EXACT), (False, 1e-5)])
 def test_llama_equals_transformers(n_kv_heads: int, exact: bool, relative: float) -> None:
     """As it comes, transformers computes norms and rotary tables in float32; `exact` puts torch's own norm in place."""
     transformers = pytest.importorskip("transformers", reason="transformers is a development dependency")
-    words = f"llama {SMALL} ffn.hidden=172 attention.n_kv_heads={n_kv_heads} max_len=128"
-    model, tokens = build(words, 97), draw_tokens(97, 100)
+    words = f"llama {SMALL} attention.n_kv_heads={n_kv_heads}"
+    model, tokens = build(words, 97), draw_tokens(97, 80)
     config = transformers.LlamaConfig(
         vocab_size=97,
         hidden_size=64,

@@ -9,6 +9,14 @@ _HOMES = {
     "ModelConfig": "model",
     "Transformer": "model",
     "preset": "presets",
+    "RunConfig": "train.settings",
+    "run_config": "train.settings",
+    "Run": "train.loop",
+    "Step": "train.loop",
+    "load": "checkpoint",
+    "generate": "generation",
+    "Comparison": "compare.comparison",
+    "compare": "compare.comparison",
 }
 __all__ = sorted(_HOMES)
 __version__ = "0.1.0"

@@ -137,7 +137,9 @@ def find_part(family: str, name: str) -> type[Part]:
     """The recipe registered as `name`. Raises ConfigError with the closest known name."""
     known = REGISTRY.get(family, {})
     if name not in known:
-        raise ConfigError(f"unknown part {family}={name}{did_you_mean(name, known)}")
+        raise ConfigError(
+            f"unknown part {family}={name}{did_you_mean(name, known)}; --import FILE loads parts of your own"
+        )
     return known[name]
 
 
@@ -163,7 +165,7 @@ def import_parts(source: str) -> None:
 class _Yaml(yaml.SafeLoader):
     """The safe loader with YAML 1.2's scalars: `3e-4` is a number, and only `true` and `false` are booleans."""
 
-    yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {}
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 - as the base class declares it
 
 
 for _tag, _pattern, _first in (
@@ -278,8 +280,8 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "")
             before, after = before or {}, after or {}
             if before.get("part") != after.get("part"):
                 rows.append((path, before.get("part"), after.get("part")))
-            inner = ({k: v for k, v in side.items() if k != "part"} for side in (before, after))
-            rows.extend(difference(*inner, prefix=f"{path}."))
+            old_options, new_options = ({k: v for k, v in side.items() if k != "part"} for side in (before, after))
+            rows.extend(difference(old_options, new_options, prefix=f"{path}."))
         elif before != after or (key in old) != (key in new):
             rows.append((path, before, after))
     return rows

@@ -127,9 +127,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None, float, Dropout], Tenso
 """(B, H, T, E) queries, (B, K, S, E) keys and values, a (T, S) mask -> (B, H, T, E)."""
 
 
-def attend_by_products(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: Dropout
-) -> Tensor:
+def attend_by_products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, dropout: Dropout) -> Tensor:
     """The equation itself, as two batched matrix products: the fastest path for small heads on a CPU."""
     B, H, T, _ = q.shape
     groups = H // k.shape[1]

@@ -45,7 +45,9 @@ class Flow:
 
     positions: "PositionLayer"
     ids: Tensor  # (T,) the position of each token of x
-    mask: Tensor | None  # (T, S) added to the scores: 0 where a query may look, -inf where not; None: it may look anywhere
+    mask: (
+        Tensor | None
+    )  # (T, S) added to the scores: 0 where a query may look, -inf where not; None: it may look anywhere
     states: list[Any] | None = None  # one per layer while generating
     losses: list[Tensor] = field(default_factory=list)
 

@@ -28,7 +28,9 @@ class Wide(FeedForward):
     def width(self, site: Site) -> int:
         width = self.hidden or round(self.expansion * site.d_model)
         if width < 1:
-            raise ConfigError(f"ffn.expansion={self.expansion} leaves no hidden unit at d_model={site.d_model}: raise it")
+            raise ConfigError(
+                f"ffn.expansion={self.expansion} leaves no hidden unit at d_model={site.d_model}: raise it"
+            )
         return width
 
 
@@ -153,7 +155,13 @@ class SwishUnit(nn.Module):
 
 class MLP(nn.Module):
     def __init__(
-        self, d_model: int, hidden: int, activation: Activation, bias: bool, hidden_dropout: float, output_dropout: float
+        self,
+        d_model: int,
+        hidden: int,
+        activation: Activation,
+        bias: bool,
+        hidden_dropout: float,
+        output_dropout: float,
     ) -> None:
         super().__init__()
         self.up = linear(d_model, hidden, bias, "hidden")
@@ -169,7 +177,13 @@ class MLP(nn.Module):
 
 class GatedMLP(nn.Module):
     def __init__(
-        self, d_model: int, hidden: int, activation: Activation, bias: bool, hidden_dropout: float, output_dropout: float
+        self,
+        d_model: int,
+        hidden: int,
+        activation: Activation,
+        bias: bool,
+        hidden_dropout: float,
+        output_dropout: float,
     ) -> None:
         super().__init__()
         self.gate_up = FusedLinear(d_model, {"gate": hidden, "up": hidden}, bias)

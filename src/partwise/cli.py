@@ -1,0 +1,207 @@
+"""The commands. Each is thin: it reads its words, calls the library, and prints; heavy imports wait until they are needed."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    name="partwise",
+    help="Change one part of a transformer; know what it bought.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+study_app = typer.Typer(help="Published claims, checked.", no_args_is_help=True)
+app.add_typer(study_app, name="study")
+
+# overrides may be written as `--key=value`: what a command does not know as an option is left to them
+OPEN: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+Preset = Annotated[str, typer.Argument(help="A preset (mingpt, toy, llama) or a YAML file.", show_default=False)]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Changes such as ffn=swiglu train.lr=1e-3.")]
+Data = Annotated[str | None, typer.Option(help="arithmetic, shakespeare, python, or a text file.")]
+Name = Annotated[str | None, typer.Option(help="The folder below runs/; made from the command where not given.")]
+Import = Annotated[list[str] | None, typer.Option("--import", help="A module or .py file with parts of your own.")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's name below runs/, or its folder.")]
+
+
+def words_of(context: typer.Context, overrides: list[str] | None) -> list[str]:
+    return [*(overrides or []), *context.args]
+
+
+def load_imports(sources: list[str] | None) -> tuple[str, ...]:
+    from partwise.config import import_parts
+
+    for source in sources or []:
+        import_parts(source)
+    return tuple(str(Path(source).resolve()) if source.endswith(".py") else source for source in sources or [])
+
+
+@app.command(context_settings=OPEN)
+def train(
+    context: typer.Context,
+    preset: Preset,
+    overrides: Overrides = None,
+    data: Data = None,
+    name: Name = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over, deleting what the run's folder holds.")] = False,
+    imports: Import = None,
+) -> None:
+    """Train one model; interrupted, the same command continues."""
+    load_imports(imports)
+    from partwise.commands.training import train_run
+
+    words = words_of(context, overrides)
+    raise typer.Exit(train_run(preset, words, data, name, fresh, shlex.join(["partwise", *sys.argv[1:]])))
+
+
+@app.command("eval")
+def evaluate(
+    run: RunName,
+    problems: Annotated[
+        int | None, typer.Option(help="Arithmetic: how many test problems; all where not given.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the scores to this file.")] = None,
+    imports: Import = None,
+) -> None:
+    """Score a run on its whole validation split, beside its floors."""
+    load_imports(imports)
+    from partwise.commands.scoring import evaluate_run
+
+    evaluate_run(run, problems, json_file)
+
+
+@app.command()
+def generate(
+    run: RunName,
+    prompt: Annotated[list[str] | None, typer.Option(help="Text to continue; repeat it for a batch.")] = None,
+    length: Annotated[int, typer.Option(help="Tokens to write at most.")] = 200,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.8,
+    top_k: Annotated[int | None, typer.Option(help="Draw from the K most likely tokens only.")] = None,
+    top_p: Annotated[float, typer.Option(help="Draw from the fewest likely tokens that reach this probability.")] = 1.0,
+    stop: Annotated[str | None, typer.Option(help="End after this token.")] = None,
+    seed: Annotated[int, typer.Option(help="Equal seeds, equal texts.", min=0)] = 0,
+    imports: Import = None,
+) -> None:
+    """Continue a prompt with a trained model."""
+    load_imports(imports)
+    from partwise.commands.training import generate_text
+
+    generate_text(run, prompt or ["\n"], length, temperature, top_k, top_p, stop, seed)
+
+
+@app.command(context_settings=OPEN)
+def compare(
+    context: typer.Context,
+    preset: Preset,
+    overrides: Overrides = None,
+    data: Data = None,
+    arm: Annotated[list[str] | None, typer.Option(help="One more arm: its overrides in quotes. Repeatable.")] = None,
+    common: Annotated[list[str] | None, typer.Option(help="An override for every arm. Repeatable.")] = None,
+    seeds: Annotated[int, typer.Option(help="Paired seeds per arm.")] = 5,
+    margin: Annotated[float, typer.Option(help="A difference too small to matter, in nats.")] = 0.005,
+    name: Name = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how long it takes and what it could show.")] = False,
+    sd: Annotated[float | None, typer.Option(help="The seed SD to assume in --dry-run.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Runs at once; one per core where not given.", min=1)] = None,
+    imports: Import = None,
+) -> None:
+    """Compare a preset with its changed self over paired seeds, and say what the change bought."""
+    from partwise.commands.comparing import compare_variants
+
+    loaded = load_imports(imports)
+    compare_variants(
+        preset,
+        words_of(context, overrides),
+        data=data,
+        arms=arm or [],
+        common=common or [],
+        seeds=seeds,
+        margin=margin,
+        name=name,
+        dry_run=dry_run,
+        sd=sd,
+        workers=workers,
+        imports=loaded,
+    )
+
+
+@app.command()
+def parts(
+    family: Annotated[str | None, typer.Argument(help="ffn, attention, positions, ...; all where not given.")] = None,
+    imports: Import = None,
+) -> None:
+    """List the parts with their equations, papers and options."""
+    load_imports(imports)
+    from partwise.commands.describing import list_parts
+
+    list_parts(family)
+
+
+@app.command(context_settings=OPEN)
+def show(
+    context: typer.Context,
+    preset: Preset,
+    overrides: Overrides = None,
+    data: Data = None,
+    vocab_size: Annotated[int, typer.Option(help="Symbols, where no data is named.")] = 65,
+    imports: Import = None,
+) -> None:
+    """Print a configuration, its size, and how exactly it differs from its preset."""
+    load_imports(imports)
+    from partwise.commands.describing import show_configuration
+
+    show_configuration(preset, words_of(context, overrides), data, vocab_size)
+
+
+@app.command()
+def verdict(
+    file: Annotated[Path, typer.Argument(help="A CSV file with the columns seed, arm and value.")],
+    margin: Annotated[float, typer.Option(help="A difference too small to matter.")] = 0.005,
+    higher: Annotated[bool, typer.Option("--higher", help="Higher values are better.")] = False,
+    baseline: Annotated[str | None, typer.Option(help="The arm to compare with; the file's first otherwise.")] = None,
+    look: Annotated[int, typer.Option(help="Which look at these growing data this is.")] = 1,
+    metric: Annotated[str, typer.Option(help="What the values are, for the sentence.")] = "value",
+) -> None:
+    """Judge anybody's own numbers: the same table, interval and verdict."""
+    from partwise.compare.table import print_verdict
+
+    print_verdict(file, margin=margin, higher=higher, baseline=baseline, look=look, metric=metric)
+
+
+@study_app.command("run")
+def run_study(
+    study: Annotated[str, typer.Argument(help="A study's name in studies/, or its YAML file.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how long it takes.")] = False,
+) -> None:
+    """Run every comparison of a study; interrupted, the same command continues."""
+    from partwise.commands.comparing import run_study as run
+
+    run(study, dry_run)
+
+
+def main() -> None:
+    """The `partwise` command. Bad input ends in one line on stderr and status 2, an interrupt in status 130."""
+    from partwise.terminal import fail
+
+    try:
+        status = app(standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+    except Exception as error:
+        from partwise.config import ConfigError
+
+        # a misused option; its class depends on whether typer brings click along or imports it
+        usage = getattr(error, "format_message", None)
+        if not isinstance(error, ConfigError) and usage is None:
+            raise
+        fail(usage() if usage else error)
+        sys.exit(2)
+    sys.exit(status if isinstance(status, int) else 0)

@@ -1,0 +1,103 @@
+"""`eval`: scores beside their floors."""
+
+import json
+import math
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from partwise.checkpoint import load
+from partwise.config import ConfigError
+from partwise.data import Dataset, prepare, split_problems
+from partwise.evaluate.arithmetic import Share, accuracy_by_operation, answer_problems
+from partwise.evaluate.loss import Score, split_loss
+from partwise.evaluate.scores import dataset_floors
+from partwise.model import Transformer
+from partwise.terminal import console, table
+from partwise.train.choices import Choices
+from partwise.train.folder import open_run
+
+
+def evaluate_run(name: str, problems: int | None, json_file: Path | None) -> None:
+    """Score a run and print its scores beside the floors."""
+    folder, config, card = open_run(name)
+    model, _ = load(folder)
+    choices = Choices(**card["choices"])
+    if choices.device != "cpu" and getattr(torch, choices.device).is_available():
+        model.to(choices.device)
+    dataset = prepare(config.data, config.tokenizer)
+    if dataset.hash != card["data"]["hash"]:
+        raise ConfigError(f"the data of {name} has changed since it was trained: train again with --fresh")
+    scores = show_scores(folder, model, dataset, config.context, choices, problems)
+    if json_file:
+        json_file.write_text(json.dumps(scores, indent=1) + "\n")
+
+
+def show_scores(
+    folder: Path, model: Transformer, dataset: Dataset, context: int, choices: Choices, problems: int | None
+) -> dict[str, Any]:
+    """Losses on the whole validation split and on as much training text; for arithmetic, accuracies as well."""
+    validation = dataset.split("val")
+    nats = split_loss(model, validation, context, choices.precision)
+    score = Score(nats, len(validation) - 1, dataset.bytes("val"))
+    training = split_loss(model, dataset.split("train")[: len(validation)], context, choices.precision)
+    with console.status("fitting the floors") if console.is_terminal else nullcontext():
+        floors = dataset_floors(dataset)
+    rows = [
+        ("validation", f"{nats:.4f}", f"{score.bits_per_byte:.4f}", f"{score.perplexity:.3f}"),
+        ("training (equal slice)", f"{training:.4f}", "", f"{math.exp(training):.3f}"),
+        ("floor: frequencies", f"{floors['unigram']:.4f}", "", f"{math.exp(floors['unigram']):.3f}"),
+        (f"floor: {floors['context']}-character table", f"{floors['kneser_ney']:.4f}", "", ""),
+    ]
+    unit = "character" if dataset.tokenizer.vocab_size == len(dataset.corpus.alphabet()) else "token"
+    console.print(table("loss", ["", f"nats per {unit}", "bits per byte", "perplexity"], rows))
+    console.print(
+        f"{score.tokens:,} tokens, each scored once in windows of {context} that start cold; the floors are tables of "
+        f"counts fitted on {floors['fitted_tokens']:,} training tokens"
+    )
+    scores: dict[str, Any] = {
+        "validation": nats,
+        "training": training,
+        "bits_per_byte": score.bits_per_byte,
+        "perplexity": score.perplexity,
+        "tokens": score.tokens,
+        "floors": floors,
+    }
+    if dataset.corpus.task == "arithmetic":
+        scores["accuracy"] = show_accuracy(model, dataset, choices.precision, problems, floors)
+    return scores
+
+
+def show_accuracy(
+    model: Transformer, dataset: Dataset, precision: str, problems: int | None, floors: dict[str, Any]
+) -> dict[str, Any]:
+    """Greedy and sampled accuracy on the test problems, overall and per operation."""
+    lines = split_problems(dataset.tokenizer.decode(dataset.split("test")))[:problems]
+    names = {"+": "addition", "-": "subtraction", "*": "multiplication", "/": "division"}
+    found: dict[str, Any] = {}
+    rows = []
+    for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+        answers = answer_problems(model, dataset.tokenizer, lines, temperature=temperature, precision=precision)
+        by_operation = accuracy_by_operation(lines, answers)
+        found[kind] = {key: value.to_dict() for key, value in by_operation.items()}
+        for key, value in by_operation.items():
+            shares = (value.characters_closed, value.characters, value.exact)
+            rows.append((f"{kind}, {names.get(key, 'all')}", *(with_interval(share) for share in shares)))
+    rows.append(
+        (
+            "floor: most frequent",
+            f"{floors['most_frequent_closed']:.4f}",
+            f"{floors['most_frequent']:.4f}",
+            f"{floors['constant_answer']:.4f} (one constant answer)",
+        )
+    )
+    columns = [f"{len(lines):,} problems", "characters with $", "characters", "exact match"]
+    console.print(table("accuracy", columns, rows))
+    return found
+
+
+def with_interval(share: Share) -> str:
+    low, high = share.interval()
+    return f"{share.share:.4f} ({low:.4f} to {high:.4f})"

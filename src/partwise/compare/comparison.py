@@ -1,0 +1,276 @@
+"""The main job: train every arm on every seed, in parallel and resumably, then judge."""
+
+import json
+import os
+import shlex
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from partwise.checkpoint import json_writer
+from partwise.compare.plan import Plan, make_plan
+from partwise.compare.pool import Job, run_jobs
+from partwise.compare.report import write_report
+from partwise.compare.results import earlier_sd, gather
+from partwise.compare.power import smallest_detectable
+from partwise.config import ConfigError, difference
+from partwise.data import Dataset, prepare
+from partwise.evaluate.loss import split_loss
+from partwise.evaluate.scores import dataset_floors
+from partwise.train.choices import Choices, choose, machine
+from partwise.train.folder import Lock, check_length, default_name, run_name
+from partwise.train.loop import Run
+
+TIMED_STEPS = 8
+
+
+@dataclass
+class Comparison:
+    """A comparison with a home on disk. The same plan continues where it stopped and repeats no finished run.
+
+    `results` is what `results.json` holds, once `run` has ended.
+    """
+
+    path: Path
+    plan: Plan
+    command: str = ""
+    imports: tuple[str, ...] = ()
+    workers: int | None = None
+    results: dict[str, Any] = field(default_factory=dict)
+    jobs: list[Job] = field(default_factory=list)
+    started: float = 0.0
+
+    @property
+    def verdicts(self) -> dict[str, str | None]:
+        """The verdict on each arm, by its name."""
+        return {row["arm"]: row["verdict"] for row in self.results["comparisons"]}
+
+    @property
+    def report(self) -> Path:
+        return self.path / "report.html"
+
+    def run(self, watch: Callable[["Comparison"], None] = lambda comparison: None) -> dict[str, Any]:
+        """Train what is missing, judge, and write the report. Raises ConfigError, and KeyboardInterrupt once saved."""
+        dataset = self.prepare()
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = Lock(self.path)
+        try:
+            card = self._card(dataset)
+            self.jobs = self._jobs(Choices(**card["choices"]))
+            self.started = time.monotonic()
+            run_jobs(self.jobs, card["workers"], lambda: watch(self))
+            watch(self)
+            look = len([seeds for seeds in card["looks"] if seeds < self.plan.seeds]) + 1
+            self.results = gather(
+                self.plan, self.jobs, dataset, look=look, rates=card["rates"], floors=dataset_floors(dataset)
+            )
+            self.results |= {
+                "name": self.path.name,
+                "choices": card["choices"],
+                "machine": card["machine"],
+                "command": self.command,
+                "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            }
+            card["looks"] = sorted({*card["looks"], self.plan.seeds})
+            replace_json(self.path / "compare.json", card)
+            replace_json(self.path / "results.json", self.results)
+            write_report(self.results, self.path)
+        finally:
+            lock.release()
+        return self.results
+
+    def prepare(self) -> Dataset:
+        first = self.plan.arms[0].config
+        dataset = prepare(first.data, first.tokenizer)
+        for arm in self.plan.arms:
+            check_length(dataset, arm.config)
+        return dataset
+
+    def estimate(self) -> dict[str, Any]:
+        """Minutes on this machine, and the smallest effect that these seeds could show; trains a few steps only."""
+        dataset = self.prepare()
+        choices, workers = self._choices()
+        rates, evaluations = measure_rates(self.plan, dataset, choices)
+        seconds = 0.0
+        for arm in self.plan.arms:
+            train = arm.config.train
+            rounds = train.steps // arm.config.eval_every + 1
+            seconds += self.plan.seeds * (
+                train.steps * train.batch_size * arm.config.context / rates[arm.name] + rounds * evaluations[arm.name]
+            )
+        runs = len(self.plan.arms) * self.plan.seeds
+        return {"minutes": seconds / min(workers, runs) / 60, "runs": runs, "workers": workers, "rates": rates}
+
+    def _choices(self) -> tuple[Choices, int]:
+        choices = choose(self.plan.arms[0].config.train)
+        if choices.device != "cpu":
+            return choices, 1
+        workers = self.workers or max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+        threads = self.plan.arms[0].config.train.threads or 1
+        return choices.with_threads(threads), workers
+
+    def _card(self, dataset: Dataset) -> dict[str, Any]:
+        """`compare.json`: what is fixed before the first run. A changed plan is refused."""
+        path = self.path / "compare.json"
+        if path.exists():
+            card = json.loads(path.read_text())
+            rows = difference({"plan": _by_name(card["plan"])}, {"plan": _by_name(self.plan.identity())})
+            if rows:
+                key, old, new = rows[0]
+                raise ConfigError(
+                    f"{self.path} holds another comparison ({key} was {old}, now {new}): choose another --name"
+                )
+            if card["looks"] and self.plan.seeds < max(card["looks"]):
+                raise ConfigError(
+                    f"--seeds {self.plan.seeds}: {self.path} was already judged at {max(card['looks'])} seeds, and seeds "
+                    "that were looked at cannot be taken back; give as many or more"
+                )
+            return card
+        choices, workers = self._choices()
+        rates, _ = measure_rates(self.plan, dataset, choices)
+        card = {
+            "format": 1,
+            "plan": self.plan.identity(),
+            "looks": [],
+            "choices": choices.to_dict(),
+            "workers": workers,
+            "rates": rates,
+            "machine": machine(),
+            "data": dataset.hash,
+        }
+        replace_json(path, card)
+        return card
+
+    def _jobs(self, choices: Choices) -> list[Job]:
+        jobs = []
+        for seed in range(self.plan.seeds):
+            for number, arm in enumerate(self.plan.arms):
+                folder = self.path / "runs" / f"{number}-{default_name([arm.name])}" / f"seed-{seed}"
+                folder.mkdir(parents=True, exist_ok=True)
+                job = {
+                    "config": arm.with_seed(seed).to_dict(),
+                    "choices": choices.to_dict(),
+                    "imports": list(self.imports),
+                    "command": shlex.split(self.command),
+                    "parent": os.getpid(),
+                }
+                replace_json(folder / "job.json", job)
+                status = "waiting"
+                if (folder / "result.json").exists():
+                    result = json.loads((folder / "result.json").read_text())
+                    scored = arm.config.data.task != "arithmetic" or "accuracy" in result
+                    status = "diverged" if "diverged" in result else "done" if scored else "waiting"
+                jobs.append(Job(arm.name, seed, folder, arm.config.train.steps, status))
+        return jobs
+
+
+def measure_rates(plan: Plan, dataset: Dataset, choices: Choices) -> tuple[dict[str, float], dict[str, float]]:
+    """Training tokens per second of each arm, and seconds of one evaluation: each arm alone, all arms in turn, medians."""
+    threads = torch.get_num_threads()
+    runs = {arm.name: Run(arm.config, dataset, choices) for arm in plan.arms}
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for round_ in range(TIMED_STEPS + 2):
+        for name, run in runs.items():
+            step = run.update()
+            if round_ >= 2:  # the first steps also pay for allocation
+                times[name].append(step.seconds)
+    rates, evaluations = {}, {}
+    for arm in plan.arms:
+        run = runs[arm.name]
+        rates[arm.name] = arm.config.train.batch_size * arm.config.context / statistics.median(times[arm.name])
+        sample = dataset.split("val")[: 32 * arm.config.context + 1]
+        began = time.perf_counter()
+        split_loss(run.model, sample, arm.config.context, choices.precision)
+        per_token = (time.perf_counter() - began) / max(1, len(sample) - 1)
+        evaluations[arm.name] = 2 * len(dataset.split("val")) * per_token
+    torch.set_num_threads(threads)
+    return rates, evaluations
+
+
+def compare(
+    preset: str,
+    *overrides: str,
+    data: str | None = None,
+    arms: list[str] | None = None,
+    common: list[str] | None = None,
+    seeds: int = 5,
+    margin: float = 0.005,
+    name: str | None = None,
+    imports: tuple[str, ...] = (),
+    workers: int | None = None,
+    watch: Callable[[Comparison], None] = lambda comparison: None,
+) -> Comparison:
+    """Train a preset and its variants over paired seeds and judge what each change bought.
+
+    `overrides` make the second arm, each text in `arms` (`"ffn=geglu norm=rmsnorm"`) a further one; `common` applies to
+    every arm. Results and report are written to `runs/NAME`. Raises ConfigError.
+    """
+    comparison = plan_comparison(
+        preset,
+        *overrides,
+        data=data,
+        arms=arms,
+        common=common,
+        seeds=seeds,
+        margin=margin,
+        name=name,
+        imports=imports,
+        workers=workers,
+    )
+    comparison.run(watch)
+    return comparison
+
+
+def plan_comparison(
+    preset: str,
+    *overrides: str,
+    data: str | None = None,
+    arms: list[str] | None = None,
+    common: list[str] | None = None,
+    seeds: int = 5,
+    margin: float = 0.005,
+    name: str | None = None,
+    imports: tuple[str, ...] = (),
+    workers: int | None = None,
+) -> Comparison:
+    """The comparison that `compare` would run, checked but not begun. Raises ConfigError."""
+    changes = [list(overrides)] if overrides else []
+    changes += [shlex.split(text) for text in arms or []]
+    plan = make_plan(preset, changes, data=data, common=common, seeds=seeds, margin=margin)
+    words = [Path(preset).stem, *overrides, *(arms or []), *(common or []), *([data] if data else [])]
+    path = Path("runs") / (run_name(name) if name else default_name(words))
+    command = ["partwise", "compare", preset, *overrides]
+    for option, values in (("--arm", arms), ("--common", common), ("--import", imports)):
+        for value in values or ():
+            command += [option, value]
+    command += ["--data", data] if data else []
+    command += ["--seeds", str(seeds), "--margin", f"{margin:g}", *(["--name", name] if name else [])]
+    return Comparison(path, plan, shlex.join(command), imports, workers)
+
+
+def expected_effect(plan: Plan, sd: float | None) -> tuple[float | None, str]:
+    """The smallest effect that the plan's seeds show with 80 % power, and the spread on which that rests."""
+    if plan.seeds < 2:
+        return None, "one seed has no interval"
+    earlier = earlier_sd(Path("runs"), plan) if sd is None else None
+    if earlier:
+        spread, correlation, name = earlier
+        source = f"the seed SD {spread:.4f} and paired correlation {correlation:.2f} of {name}"
+        return smallest_detectable(spread, plan.seeds, correlation=correlation, alpha=plan.alpha), source
+    spread = 0.005 if sd is None else sd
+    return smallest_detectable(spread, plan.seeds, alpha=plan.alpha), f"a seed SD of {spread:g} and no correlation"
+
+
+def replace_json(path: Path, values: Any) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    json_writer(values)(temporary)
+    os.replace(temporary, path)
+
+
+def _by_name(identity: dict[str, Any]) -> dict[str, Any]:
+    return {**identity, "arms": {arm["name"]: arm["config"] for arm in identity["arms"]}}

@@ -1,0 +1,139 @@
+"""Many runs at once: one process per core with one thread each, watched from outside."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from partwise.config import ConfigError
+
+
+@dataclass
+class Job:
+    """One run of a comparison, in a folder that holds its `job.json`."""
+
+    arm: str
+    seed: int
+    folder: Path
+    steps: int
+    status: str = "waiting"
+
+    @property
+    def finished(self) -> bool:
+        return self.status in ("done", "diverged")
+
+    def progress(self) -> int:
+        """The last step written to the run's metrics."""
+        path = self.folder / "metrics.jsonl"
+        if not path.exists():
+            return 0
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1000))
+            lines = file.read().splitlines()
+        for line in reversed(lines):
+            try:
+                return int(json.loads(line)["step"])
+            except (ValueError, KeyError, TypeError):
+                continue
+        return 0
+
+
+def run_jobs(jobs: list[Job], workers: int, watch: Callable[[], None]) -> None:
+    """Run every job that is not finished; `watch` is called about twice a second.
+
+    On KeyboardInterrupt the runs save and end, and the interrupt is raised again. Raises ConfigError where a run failed.
+    """
+    waiting = [job for job in jobs if not job.finished]
+    if not waiting:
+        return
+    answers: queue.Queue[tuple[int, str]] = queue.Queue()
+    processes = [_start(number, answers) for number in range(min(workers, len(waiting)))]
+    current: dict[int, Job] = {}
+
+    def give(number: int) -> None:
+        stdin = processes[number].stdin
+        assert stdin is not None
+        if waiting:
+            job = current[number] = waiting.pop(0)
+            job.status = "running"
+            stdin.write(f"{job.folder}\n")
+            stdin.flush()
+        else:
+            stdin.close()
+
+    failures: list[str] = []
+    try:
+        for number in range(len(processes)):
+            give(number)
+        while current:
+            try:
+                number, answer = answers.get(timeout=0.5)
+            except queue.Empty:
+                watch()
+                continue
+            job = current.pop(number)
+            job.status = answer.rpartition("\t")[2] if answer else "failed: its process ended"
+            if job.finished:
+                give(number)
+            else:
+                failures.append(f"{job.arm}, seed {job.seed}: {_reason(job)}")
+                break
+            watch()
+    except KeyboardInterrupt:
+        _end(processes)
+        raise
+    finally:
+        _end(processes)
+    if failures:
+        raise ConfigError(f"a run failed: {failures[0]}; give the same command again to continue")
+
+
+def _start(number: int, answers: "queue.Queue[tuple[int, str]]") -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "partwise.compare.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C reaches the parent alone, which ends the runs in order
+    )
+
+    def listen() -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            answers.put((number, line.rstrip("\n")))
+        if process.wait() != 0:
+            answers.put((number, ""))
+
+    threading.Thread(target=listen, daemon=True).start()
+    return process
+
+
+def _end(processes: list[subprocess.Popen[str]]) -> None:
+    """Ask whatever still runs to save and stop, and wait for it."""
+    for process in processes:
+        if process.poll() is None:
+            try:
+                os.killpg(process.pid, signal.SIGTERM)
+            except ProcessLookupError:
+                continue
+    for process in processes:
+        if process.stdin and not process.stdin.closed:
+            try:
+                process.stdin.close()
+            except BrokenPipeError:
+                pass
+        process.wait()
+
+
+def _reason(job: Job) -> str:
+    error = job.folder / "error.txt"
+    if error.exists():
+        return error.read_text().strip().splitlines()[-1]
+    return job.status.removeprefix("failed").strip(": ") or "it ended without a reason"

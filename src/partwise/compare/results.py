@@ -1,0 +1,218 @@
+"""From finished runs to one plain mapping, `results.json`, of which the report is a view."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from partwise.compare.plan import Arm, Plan
+from partwise.compare.pool import Job
+from partwise.compare.power import smallest_detectable
+from partwise.compare.statistics import Effect, judge, look_alpha, pooled_sd
+from partwise.config import difference
+from partwise.data import Dataset
+from partwise.model import Transformer
+from partwise.train.folder import read_metrics
+
+CURVE_POINTS = 200
+
+
+def gather(
+    plan: Plan, jobs: list[Job], dataset: Dataset, *, look: int, rates: dict[str, float], floors: dict[str, Any]
+) -> dict[str, Any]:
+    """Everything that the runs showed, judged. Every run must be finished."""
+    first = plan.arms[0].config
+    arms = [arm_results(plan, arm, [job for job in jobs if job.arm == arm.name], rates) for arm in plan.arms]
+    comparisons = [compare_arms(plan, arm, arms[0], look) for arm in arms[1:]]
+    tokens = first.train.steps * first.train.batch_size * first.context
+    return {
+        "format": 1,
+        "question": plan.question,
+        "metric": plan.metric,
+        "unit": f"nats per {token_name(first)}",
+        "lower_is_better": True,
+        "margin": plan.margin,
+        "alpha": plan.alpha,
+        "look": look,
+        "alpha_spent": comparisons[0]["alpha_spent"],
+        "seeds": list(range(plan.seeds)),
+        "scope": scope(plan),
+        "tuning": tuning(plan),
+        "task": {
+            "data": str(first.data),
+            "name": first.data.name,
+            "hash": dataset.hash,
+            "tokenizer": first.tokenizer.name,
+            "steps": first.train.steps,
+            "batch_size": first.train.batch_size,
+            "context": first.context,
+            "tokens": tokens,
+            "epochs": tokens / len(dataset.split("train")),
+            "validation_tokens": len(dataset.split("val")) - 1,
+            "estimator": first.train.estimator,
+        },
+        "arms": arms,
+        "comparisons": comparisons,
+        "smallest_detectable": detectable(comparisons, plan, look),
+        "floors": floors,
+    }
+
+
+def token_name(config: Any) -> str:
+    return {"characters": "character", "bytes": "byte"}.get(config.tokenizer.name, "token")
+
+
+def scope(plan: Plan) -> str:
+    """What the verdict speaks of, and nothing beyond."""
+    first = plan.arms[0].config
+    return (
+        f"This holds for {first.model.parameters():,} parameters trained for {first.train.steps:,} steps of "
+        f"{first.train.batch_size} x {first.context} {token_name(first)}s on {first.data.name}; "
+        "another size, horizon or data set may answer differently."
+    )
+
+
+def tuning(plan: Plan) -> str:
+    rates = sorted({arm.config.train.lr for arm in plan.arms})
+    if len(rates) == 1:
+        return f"one learning rate ({rates[0]:g}), untuned"
+    return f"learning rates {', '.join(f'{rate:g}' for rate in rates)}, set by the arms, untuned"
+
+
+def arm_results(plan: Plan, arm: Arm, jobs: list[Job], rates: dict[str, float]) -> dict[str, Any]:
+    baseline = plan.arms[0]
+    runs = [read_run(job) for job in sorted(jobs, key=lambda job: job.seed)]
+    unpaired, tensors = unpaired_tensors(baseline, arm)
+    return {
+        "name": arm.name,
+        "overrides": list(arm.overrides),
+        "config": arm.config.to_dict(),
+        "parameters": arm.config.model.parameters(),
+        "flops_per_token": arm.config.model.flops_per_token(arm.config.context),
+        "tokens_per_second": rates.get(arm.name),
+        "peak_memory": max((run["peak_memory"] for run in runs), default=None),
+        "difference": [list(row) for row in difference(baseline.config.to_dict(), arm.config.to_dict())],
+        "values": [run["value"] for run in runs],
+        "training": [run["training"] for run in runs],
+        "diverged": [job.seed for job, run in zip(jobs, runs, strict=True) if run["value"] is None],
+        "accuracy": pool_accuracy([run["accuracy"] for run in runs]),
+        "unpaired": unpaired,
+        "paired": tensors - len(unpaired),
+        "tensors": tensors,
+        "curves": {"train": [run["train_curve"] for run in runs], "evaluations": [run["evaluations"] for run in runs]},
+    }
+
+
+def read_run(job: Job) -> dict[str, Any]:
+    """One run's outcome; `value` is None where it diverged."""
+    result = json.loads((job.folder / "result.json").read_text())
+    lines = read_metrics(job.folder)
+    evaluations = [
+        [line["step"], line["validation"], line["training"]] for line in lines if line["kind"] == "evaluation"
+    ]
+    ended = "diverged" not in result and evaluations and evaluations[-1][0] == job.steps
+    return {
+        "value": evaluations[-1][1] if ended else None,
+        "training": evaluations[-1][2] if ended else None,
+        "peak_memory": result["peak_memory"],
+        "accuracy": result.get("accuracy"),
+        "evaluations": evaluations,
+        "train_curve": thin([(line["step"], line["loss"]) for line in lines if line["kind"] == "step"]),
+    }
+
+
+def thin(points: list[tuple[int, float]]) -> list[list[float]]:
+    """At most CURVE_POINTS points, each the mean of a stretch."""
+    size = max(1, math.ceil(len(points) / CURVE_POINTS))
+    stretches = [points[start : start + size] for start in range(0, len(points), size)]
+    return [[stretch[-1][0], sum(loss for _, loss in stretch) / len(stretch)] for stretch in stretches]
+
+
+def compare_arms(plan: Plan, arm: dict[str, Any], baseline: dict[str, Any], look: int) -> dict[str, Any]:
+    def by_seed(side: dict[str, Any]) -> dict[int, float]:
+        return {seed: math.nan if value is None else value for seed, value in enumerate(side["values"])}
+
+    unit = f"nats per {token_name(plan.arms[0].config)}"
+    settings = {"margin": plan.margin, "alpha": plan.alpha, "look": look, "metric": plan.metric, "unit": unit}
+    effect: Effect = judge(arm["name"], baseline["name"], by_seed(arm), by_seed(baseline), **settings)  # type: ignore[arg-type]
+    pairs = list(zip(arm["curves"]["evaluations"], baseline["curves"]["evaluations"], strict=True))
+    over_time = [
+        [[mine[0], mine[1] - theirs[1]] for mine, theirs in zip(ours, others, strict=False)] for ours, others in pairs
+    ]
+    return {**effect.to_dict(), "horizons": horizons(over_time, look, plan), "over_time": over_time}
+
+
+def horizons(over_time: list[list[list[float]]], look: int, plan: Plan) -> list[dict[str, Any]]:
+    """The difference at every evaluation, with the interval that it would have had: to look at, not to choose from."""
+    rows = []
+    steps = sorted({int(step) for seed in over_time for step, _ in seed})
+    for step in steps:
+        values = {number: value for number, seed in enumerate(over_time) for at, value in seed if at == step}
+        if len(values) == len(over_time):
+            effect = judge("", "", values, dict.fromkeys(values, 0.0), margin=plan.margin, alpha=plan.alpha, look=look)
+            rows.append({"step": step, "mean": effect.mean, "low": effect.low, "high": effect.high})
+    return rows
+
+
+def detectable(comparisons: list[dict[str, Any]], plan: Plan, look: int) -> float | None:
+    """The smallest effect that these seeds show with 80 % power, at the spread that they themselves had."""
+    pooled = pooled_sd([row["differences"] for row in comparisons if row["verdict"] and len(row["differences"]) > 1])
+    if pooled is None or plan.seeds < 2:
+        return None
+    return smallest_detectable(pooled / math.sqrt(2), plan.seeds, alpha=look_alpha(look, plan.alpha))
+
+
+def unpaired_tensors(baseline: Arm, arm: Arm) -> tuple[list[str], int]:
+    """The names of the arm's tensors that do not start equal to the baseline's, and the number of all."""
+    with torch.random.fork_rng(devices=[]):
+        old = {tensor.name: tensor.data for tensor in Transformer(baseline.config.model, seed=0).logical_tensors()}
+        new = {tensor.name: tensor.data for tensor in Transformer(arm.config.model, seed=0).logical_tensors()}
+    unpaired = [
+        name
+        for name, tensor in new.items()
+        if name not in old or old[name].shape != tensor.shape or not torch.equal(old[name], tensor)
+    ]
+    return unpaired, len(new)
+
+
+def pool_accuracy(scores: list[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """Accuracies over the problems of all seeds together."""
+    from partwise.evaluate.arithmetic import Share
+
+    found = [score for score in scores if score]
+    if not found:
+        return None
+    return {
+        kind: {
+            measure: Share(
+                sum(score[kind][measure]["right"] for score in found),
+                sum(score[kind][measure]["total"] for score in found),
+            ).to_dict()
+            for measure in measures
+        }
+        for kind, measures in found[0].items()
+    }
+
+
+def earlier_sd(folder: Path, plan: Plan) -> tuple[float, float, str] | None:
+    """(seed SD, paired correlation, name) of the newest earlier comparison of the same task, size and horizon."""
+    first = plan.arms[0].config
+    for path in sorted(folder.glob("*/results.json"), key=lambda path: path.stat().st_mtime, reverse=True):
+        try:
+            results = json.loads(path.read_text())
+            task, base = results["task"], results["arms"][0]
+            same = (
+                task["data"] == str(first.data)
+                and task["steps"] == first.train.steps
+                and task["batch_size"] == first.train.batch_size
+                and task["context"] == first.context
+                and base["parameters"] == first.model.parameters()
+            )
+            row = results["comparisons"][0]
+            if same and row["sd_pooled"]:
+                return row["sd_pooled"], row["correlation"] or 0.0, path.parent.name
+        except (OSError, ValueError, KeyError, IndexError, TypeError):
+            continue
+    return None

@@ -1,0 +1,223 @@
+"""Where text comes from: problems made up on the spot, Shakespeare, the Python at hand, a file."""
+
+import hashlib
+import os
+import platform
+import sysconfig
+from abc import abstractmethod
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from partwise.config import REGISTRY, ConfigError, Part, did_you_mean, part
+from partwise.data import arithmetic
+
+Text = str | np.ndarray
+"""A split's text, or its ASCII codes as uint8 (N,), which spares bulk data the detour through strings."""
+
+TINYSHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+
+
+class Corpus(Part):
+    """What may stand at `data=`: named splits of text, always the same ones for the same options."""
+
+    family: ClassVar[str] = "data"
+    task: ClassVar[str] = "text"
+    unit: ClassVar[str] = "characters"
+
+    @abstractmethod
+    def alphabet(self) -> str:
+        """The distinct characters of all splits, sorted."""
+
+    @abstractmethod
+    def splits(self) -> dict[str, Text]:
+        """The text of "train", "val" and, where there is one, "test". Raises ConfigError."""
+
+    @abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """Plain values that determine the content of the splits, found without making them. Raises ConfigError."""
+
+
+@part("arithmetic")
+class Arithmetic(Corpus):
+    """$(0000753.78+0000000910)=87.3661000$: four operations on two operands in (0, limit], the answer backwards.
+
+    No test or validation problem occurs in training, swapped operands included. `tail=0.1` cuts the validation split
+    off the training text instead, where problems may recur.
+    """
+
+    task: ClassVar[str] = "arithmetic"
+
+    limit: int = 1000
+    decimals: int = 2
+    operations: str = "+-*/"
+    reverse: bool = True
+    padding: int = 10
+    train: int = Field(3_000_000, ge=1)
+    validation: int = Field(10_000, ge=1)
+    test: int = Field(10_000, ge=1)
+    seed: int = 0
+    tail: float = Field(0.0, ge=0, lt=1)
+
+    def model_post_init(self, context: Any) -> None:
+        self.problems()
+
+    def problems(self) -> arithmetic.Problems:
+        """What the problems look like. Raises ConfigError for options that no problem can satisfy."""
+        return arithmetic.Problems(self.limit, self.decimals, self.operations, self.reverse, self.padding)
+
+    def alphabet(self) -> str:
+        return self.problems().alphabet
+
+    def splits(self) -> dict[str, Text]:
+        counts = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {**arithmetic.generate(self.problems(), **counts, seed=self.seed, tail=self.tail)}
+
+    def identity(self) -> dict[str, Any]:
+        return {**self.to_dict(), "version": arithmetic.VERSION}
+
+
+@part("shakespeare")
+class Shakespeare(Corpus):
+    """TinyShakespeare, 1,115,394 characters of the plays: the first 90 % for training, the rest for validation.
+
+    Karpathy, github.com/karpathy/char-rnn. Taken from the folder PARTWISE_MIRROR if set, else downloaded once.
+    """
+
+    def alphabet(self) -> str:
+        return "".join(sorted(set(self._text())))
+
+    def splits(self) -> dict[str, Text]:
+        return _cut(self._text())
+
+    def identity(self) -> dict[str, Any]:
+        return {"part": self.name, "sha256": TINYSHAKESPEARE_SHA256}
+
+    def _text(self) -> str:
+        mirror = os.environ.get("PARTWISE_MIRROR")
+        path = Path(mirror) / "tinyshakespeare.txt" if mirror else _download()
+        text, sha256 = _read(path)
+        if sha256 != TINYSHAKESPEARE_SHA256:
+            raise ConfigError(
+                f"{path} has the SHA-256 {sha256[:16]}..., not {TINYSHAKESPEARE_SHA256[:16]}...: "
+                f"it is not TinyShakespeare, replace it by {TINYSHAKESPEARE}"
+            )
+        return text
+
+
+@part("python")
+class Python(Corpus):
+    """The standard library of the Python that runs: every module but tests, 90 % of the characters for training.
+
+    The cut is at the border of a file. Other versions of Python give other text.
+    """
+
+    def alphabet(self) -> str:
+        return "".join(sorted(set("\n".join(_standard_library()))))
+
+    def splits(self) -> dict[str, Text]:
+        files = _standard_library()
+        ends = np.cumsum([len(file) + 1 for file in files])
+        border = max(1, min(len(files) - 1, int(np.searchsorted(ends, int(0.9 * ends[-1])))))
+        return {"train": "\n".join(files[:border]) + "\n", "val": "\n".join(files[border:])}
+
+    def identity(self) -> dict[str, Any]:
+        content = hashlib.sha256("\n".join(_standard_library()).encode()).hexdigest()
+        return {"part": self.name, "python": platform.python_version(), "sha256": content}
+
+
+@part("text")
+class TextFile(Corpus):
+    """A text file in UTF-8 at `path`: the first 90 % of the characters for training, the rest for validation."""
+
+    path: str
+
+    def alphabet(self) -> str:
+        return "".join(sorted(set(_read(Path(self.path))[0])))
+
+    def splits(self) -> dict[str, Text]:
+        text, _ = _read(Path(self.path))
+        splits = _cut(text)
+        if min(map(len, splits.values())) < 2:
+            raise ConfigError(f"{self.path} holds {len(text)} characters, too few to split: give a longer text")
+        return splits
+
+    def identity(self) -> dict[str, Any]:
+        return {"part": self.name, "sha256": _read(Path(self.path))[1]}
+
+
+def data_override(word: str) -> str | dict[str, Any]:
+    """What `--data WORD` means: the name of a corpus, or the path of a text file. Raises ConfigError."""
+    known = REGISTRY[Corpus.family]
+    if word in known:
+        return word
+    if "/" in word or os.sep in word or Path(word).suffix:
+        return {"part": TextFile.name, "path": word}
+    raise ConfigError(f"unknown data {word!r}{did_you_mean(word, known)}, or the path of a text file such as ./{word}")
+
+
+def cache_root() -> Path:
+    """The folder for all that can be made again: PARTWISE_CACHE, or ~/.cache/partwise."""
+    return Path(os.environ.get("PARTWISE_CACHE") or Path.home() / ".cache" / "partwise")
+
+
+def _cut(text: str) -> dict[str, Text]:
+    border = int(0.9 * len(text))
+    return {"train": text[:border], "val": text[border:]}
+
+
+def _read(path: Path) -> tuple[str, str]:
+    """A file's text, newlines as they are, and the SHA-256 of its bytes. Raises ConfigError."""
+    try:
+        content = path.read_bytes()
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder: give the path of one text file") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot read {str(path)!r}: {reason}; give the path of a text file") from None
+    if not content:
+        raise ConfigError(f"{path} is empty: give a file with text in it")
+    if b"\0" in content:
+        raise ConfigError(f"{path} is binary (a zero byte at offset {content.index(0)}): give a text file in UTF-8")
+    try:
+        return content.decode("utf-8"), hashlib.sha256(content).hexdigest()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 (at byte offset {error.start}): convert it to UTF-8 first") from None
+
+
+def _download() -> Path:
+    import pooch  # slow to import, and rarely needed
+
+    folder = cache_root() / "downloads"
+    try:
+        known_hash = f"sha256:{TINYSHAKESPEARE_SHA256}"
+        return Path(pooch.retrieve(TINYSHAKESPEARE, known_hash, fname="tinyshakespeare.txt", path=folder))
+    except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong hash is a ValueError
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(
+            f"cannot download {TINYSHAKESPEARE} ({reason}): set PARTWISE_MIRROR to a folder with tinyshakespeare.txt"
+        ) from None
+
+
+@lru_cache(maxsize=1)
+def _standard_library() -> tuple[str, ...]:
+    """The text of every module of the standard library that is UTF-8, by relative path. Raises ConfigError."""
+    root = Path(sysconfig.get_path("stdlib"))
+    left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+    paths: list[Path] = []
+    for folder, inner, names in os.walk(root):
+        inner[:] = [name for name in inner if name not in left_out]  # never enters them: site-packages can be huge
+        paths += [Path(folder, name) for name in names if name.endswith(".py")]
+    files = []
+    for path in sorted(paths, key=lambda path: path.relative_to(root).as_posix()):
+        try:
+            files.append(path.read_bytes().decode("utf-8"))
+        except (OSError, UnicodeDecodeError):
+            continue
+    if len(files) < 2:
+        raise ConfigError(f"data=python: {root} holds no modules as files, give a text file instead: --data ./FILE")
+    return tuple(files)

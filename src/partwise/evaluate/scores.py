@@ -1,0 +1,51 @@
+"""Scores beside their floors: what a trivial method reaches on the same data."""
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+
+from partwise.data import Dataset, split_problems
+from partwise.evaluate.floors import constant_answer, most_frequent_per_position, text_floors
+
+FLOORS_VERSION = 1
+FITTED_TOKENS = 2_000_000
+
+
+def dataset_floors(dataset: Dataset) -> dict[str, float | int]:
+    """The floors of a data set: n-gram losses on its validation split; for arithmetic also accuracies on its test problems.
+
+    Kept beside the shards once computed, as they depend on nothing else.
+    """
+    kept = dataset.folder / f"floors-{FLOORS_VERSION}.json"
+    try:
+        return json.loads(kept.read_text())
+    except (OSError, ValueError):
+        pass
+    floors: dict[str, Any] = text_floors(
+        dataset.split("train"), dataset.split("val"), dataset.vocab_size, limit=FITTED_TOKENS
+    )
+    if dataset.corpus.task == "arithmetic":
+        floors |= arithmetic_floors(dataset)
+    temporary = kept.with_name(f".{kept.name}.{os.getpid()}")
+    try:
+        temporary.write_text(json.dumps(floors))
+        os.replace(temporary, kept)
+    except OSError:
+        pass  # a cache that cannot be written only costs time
+    return floors
+
+
+def arithmetic_floors(dataset: Dataset) -> dict[str, float]:
+    """Answering every position with its most frequent character, and every problem with the most common answer."""
+    train = split_problems(dataset.tokenizer.decode(dataset.split("train")[:FITTED_TOKENS]))[:-1]
+    test = split_problems(dataset.tokenizer.decode(dataset.split("test")))
+    answers = [[problem[problem.index("=") + 1 :] for problem in problems] for problems in (train, test)]
+    width = max(len(answer) for side in answers for answer in side)
+    tables = [np.array([list(answer.ljust(width, "$").encode()) for answer in side]) for side in answers]
+    return {
+        "most_frequent_closed": most_frequent_per_position(*tables),
+        "most_frequent": most_frequent_per_position(tables[0][:, :-1], tables[1][:, :-1]),
+        "constant_answer": constant_answer(*tables),
+    }

@@ -1,0 +1,153 @@
+"""Generation: prefill, decode, sample. Cached and uncached generation compute the same function."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from partwise.config import ConfigError
+from partwise.model import Transformer
+from partwise.tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is drawn from logits.
+
+    The rule, in this order: temperature 0 takes the most likely token. Otherwise logits are divided by the temperature;
+    only the `top_k` most likely tokens stay; of these, the fewest most likely ones whose probabilities reach `top_p` of
+    what is left, at least one. Ties go to the lower id. The draw inverts the cumulative distribution.
+    """
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise ConfigError(f"temperature={self.temperature}: give 0 (the most likely token) or a positive number")
+        if self.top_k is not None and self.top_k < 1:
+            raise ConfigError(f"top_k={self.top_k}: give 1 or more, or leave it out")
+        if not 0 <= self.top_p <= 1:
+            raise ConfigError(f"top_p={self.top_p}: give a number from 0 (the most likely token) to 1 (every token)")
+
+    def draw(self, logits: Tensor, uniform: Tensor) -> Tensor:
+        """(B, V) logits and (B,) uniform numbers in [0, 1) -> (B,) ids. Raises ConfigError where a row has no number."""
+        logits = logits.double()
+        if logits.isnan().any() or (logits == float("inf")).any() or (logits == float("-inf")).all(dim=-1).any():
+            raise ConfigError("the model's logits are not finite: it diverged in training; use an earlier checkpoint")
+        order = logits.argsort(dim=-1, descending=True, stable=True)
+        if self.temperature == 0:
+            return order[:, 0]
+        ranked = logits.gather(-1, order)
+        probabilities = ((ranked - ranked[:, :1]) / self.temperature).softmax(dim=-1)
+        if self.top_k is not None:
+            probabilities[:, self.top_k :] = 0
+        mass = probabilities.cumsum(dim=-1)
+        before = mass - probabilities
+        kept = before < self.top_p * mass[:, -1:]
+        kept[:, 0] = True
+        mass = (probabilities * kept).cumsum(dim=-1)
+        target = uniform.double().unsqueeze(-1) * mass[:, -1:]
+        rank = torch.searchsorted(mass, target, right=True).clamp(max=logits.shape[-1] - 1)
+        rank = torch.minimum(rank, (kept & (probabilities > 0)).sum(dim=-1, keepdim=True) - 1)
+        return order.gather(-1, rank).squeeze(-1)
+
+
+@torch.no_grad()
+def decode(
+    model: Transformer, tokens: Tensor, uniform: Tensor, sampling: Sampling, cached: bool = True
+) -> Iterator[Tensor]:
+    """Continue (B, T) prompts; yields one (B,) tensor of ids for each column of the (B, N) uniform numbers.
+
+    The model sees the last max_len tokens. While everything fits, each step runs on the new token alone over cached
+    states; beyond, the window slides and is computed anew, as every position has moved.
+    """
+    limit = model.config.max_len
+    total = tokens.shape[1] + uniform.shape[1]
+    states = model.start(tokens.shape[0], min(limit, total)) if cached else None
+    for column in range(uniform.shape[1]):
+        if states is not None and tokens.shape[1] <= limit:
+            logits = model(tokens[:, states.length :], states)
+        else:
+            logits = model(tokens[:, -limit:])
+        chosen = sampling.draw(logits[:, -1], uniform[:, column])
+        yield chosen
+        tokens = torch.cat([tokens, chosen[:, None]], dim=1)
+
+
+def uniform_numbers(rows: Sequence[int], length: int, seed: int) -> Tensor:
+    """(len(rows), length) numbers in [0, 1) of which row i is the same whatever stands beside it."""
+    numbers = np.empty((len(rows), length))
+    for place, row in enumerate(rows):
+        numbers[place] = np.random.Generator(np.random.Philox(key=[seed, row])).random(length)
+    return torch.from_numpy(numbers)
+
+
+def generate(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    *,
+    length: int = 200,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+    stop: str | None = None,
+    seed: int = 0,
+    cached: bool = True,
+    on_text: Callable[[int, str], None] | None = None,
+) -> list[str]:
+    """The continuation of each prompt, at most `length` tokens, ended after the text `stop` (one token) where given.
+
+    `on_text(row, piece)` is called with whole characters as they come. A prompt's continuation depends on the seed and
+    its place in the list only. Raises ConfigError for an empty prompt or characters the tokenizer has not seen.
+    """
+    sampling = Sampling(temperature, top_k, top_p)
+    encoded = [tokenizer.encode(prompt) for prompt in prompts]
+    stop_id = single_token(tokenizer, stop) if stop is not None else None
+    if length < 1:
+        raise ConfigError(f"length={length}: give 1 or more")
+    if any(len(ids) == 0 for ids in encoded):
+        raise ConfigError("the prompt is empty: give at least one character")
+    device = model.embed.weight.device
+    uniform = uniform_numbers(range(len(prompts)), length, seed).to(device)
+    texts = [""] * len(prompts)
+    was_training = model.training
+    model.eval()
+    try:
+        # prompts of one length go through together: no padding, so a row cannot depend on its neighbours
+        for size in sorted({len(ids) for ids in encoded}):
+            rows = [row for row, ids in enumerate(encoded) if len(ids) == size]
+            tokens = torch.from_numpy(np.stack([encoded[row] for row in rows])).to(device)
+            streams = [tokenizer.stream() for _ in rows]
+            open_rows = set(range(len(rows)))
+            for chosen in decode(model, tokens, uniform[rows], sampling, cached):
+                ids = chosen.tolist()
+                for place in sorted(open_rows):
+                    ended = ids[place] == stop_id
+                    piece = streams[place].push(ids[place]) + (streams[place].flush() if ended else "")
+                    texts[rows[place]] += piece
+                    if piece and on_text:
+                        on_text(rows[place], piece)
+                    if ended:
+                        open_rows.discard(place)
+                if not open_rows:
+                    break
+            for place in sorted(open_rows):
+                piece = streams[place].flush()
+                texts[rows[place]] += piece
+                if piece and on_text:
+                    on_text(rows[place], piece)
+    finally:
+        model.train(was_training)
+    return texts
+
+
+def single_token(tokenizer: Tokenizer, text: str) -> int:
+    ids = tokenizer.encode(text)
+    if len(ids) != 1:
+        raise ConfigError(f"stop={text!r} is {len(ids)} tokens: give a text of one token")
+    return int(ids[0])

@@ -1,0 +1,128 @@
+"""Training as a generator: whoever iterates decides what happens between two updates."""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from partwise.data import Dataset, batch, prepare
+from partwise.model import Transformer
+from partwise.train.choices import Choices, choose
+from partwise.train.settings import RunConfig
+
+
+@dataclass(frozen=True)
+class Step:
+    """One update: its number (from 1), the mean training loss in nats per token, the gradient's norm before clipping."""
+
+    step: int
+    loss: float
+    grad_norm: float
+    lr: float
+    tokens: int
+    seconds: float
+
+
+class Diverged(Exception):
+    """The loss or the gradient is not finite; the weights are those from before the update."""
+
+
+class Run:
+    """A model in training. The same config, machine and thread count give the same numbers, bit by bit."""
+
+    def __init__(self, config: RunConfig, dataset: Dataset | None = None, choices: Choices | None = None) -> None:
+        self.config = config
+        self.choices = choices or choose(config.train)
+        self.dataset = dataset or prepare(config.data, config.tokenizer)
+        self.ids = self.dataset.split("train")
+        self.device = torch.device(self.choices.device)
+        torch.set_num_threads(self.choices.threads)
+        self.model = Transformer(config.model, seed=config.train.seed).to(self.device)
+        self.model.use_path(self.choices.attention_path)
+        self.optimizer = config.optimizer.build(self.model, config.train.lr)  # type: ignore[attr-defined]
+        self.step = 0
+
+    def steps(self) -> Iterator[Step]:
+        """One record per update, until the configured number of steps. Raises Diverged before a poisoned update."""
+        while self.step < self.config.train.steps:
+            yield self.update()
+
+    def update(self) -> Step:
+        started, train = time.perf_counter(), self.config.train
+        lr = train.lr * self.config.schedule.factor(self.step, train.steps)  # type: ignore[attr-defined]
+        self.model.train()
+        loss = torch.zeros((), device=self.device)
+        windows = self.windows()  # (B, T + 1)
+        targets = windows[:, 1:].numel()
+        for number, micro in enumerate(windows.chunk(train.accumulate)):
+            self.model.set_noise(train.seed, self.step, number, 0)
+            # summed, then divided by the targets of the whole batch: means of micro-batches must not be averaged
+            part = self.loss(micro, reduction="sum") / targets
+            part.backward()
+            loss += part.detach()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), train.clip or math.inf)
+        if not math.isfinite(loss.item()) or not math.isfinite(norm.item()):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise Diverged(
+                f"step {self.step + 1}: loss {loss.item()}, gradient norm {norm.item()}: "
+                "lower train.lr, warm up (schedule.warmup), or clip (train.clip=1.0)"
+            )
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        return Step(self.step, loss.item(), norm.item(), lr, targets, time.perf_counter() - started)
+
+    def windows(self) -> Tensor:
+        """(B, T + 1) the windows of the next update, a pure function of (data, seed, step)."""
+        train = self.config.train
+        rows = batch(
+            self.ids,
+            key=self.dataset.hash,
+            seed=train.seed,
+            step=self.step,
+            size=train.batch_size,
+            context=self.config.context,
+        )
+        return torch.from_numpy(rows).to(self.device)
+
+    def loss(self, windows: Tensor, reduction: str = "mean") -> Tensor:
+        """Cross-entropy of each window's next tokens, in nats."""
+        with self.autocast():
+            logits = self.model(windows[:, :-1])
+        return F.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten(), reduction=reduction)
+
+    def autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.choices.precision == "bfloat16")
+
+    def optimizer_tensors(self) -> dict[str, Tensor]:
+        """The optimizer's state under `parameter.key` names."""
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        return {
+            f"{names[id(parameter)]}.{key}": value
+            for parameter, state in self.optimizer.state.items()
+            for key, value in state.items()
+        }
+
+    def restore(self, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor]) -> None:
+        """Continue from a saved state. Raises Damaged where the tensors do not fit."""
+        from partwise.checkpoint import Damaged, load_weights
+
+        load_weights(self.model, weights)
+        parameters = dict(self.model.named_parameters())
+        self.optimizer.state.clear()
+        for name, value in optimizer.items():
+            owner, _, key = name.rpartition(".")
+            if owner not in parameters:
+                raise Damaged(f"the optimizer's state names an unknown parameter {owner!r}")
+            parameter = parameters[owner]
+            # a step counter stays where fused and plain optimizers keep it: with the parameter
+            state: dict[str, Any] = self.optimizer.state[parameter]
+            state[key] = value.to(parameter.device)
+        self.step = step

@@ -1,0 +1,126 @@
+"""Everything that determines a run: the model, the training numbers, the optimizer, the schedule and the data."""
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field
+
+from partwise.config import Config, ConfigError, apply_overrides, flatten, parse_overrides, read_yaml
+from partwise.data import Corpus, data_override
+from partwise.model import ModelConfig
+from partwise.presets import find_preset
+from partwise.tokenizers import TokenizerRecipe
+from partwise.train.optimizers import Optimizer
+from partwise.train.schedules import Schedule
+
+
+class TrainConfig(Config):
+    """The numbers of training, `train.*`."""
+
+    steps: int = Field(2000, gt=0)
+    lr: float = Field(3e-4, gt=0)
+    batch_size: int = Field(16, gt=0)  # windows per update, over all micro-batches
+    context: int | None = Field(None, gt=0)  # tokens per window; the model's max_len where not given
+    accumulate: int = Field(1, gt=0)  # micro-batches per update
+    clip: float | None = Field(None, gt=0)  # largest norm of the gradient
+    seed: int = Field(0, ge=0)
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    attention_path: Literal["auto", "products", "fused"] = "auto"
+    threads: int | None = Field(None, gt=0)  # of the CPU; torch's choice where not given
+    eval_every: int | None = Field(None, gt=0)  # steps between evaluations; a tenth of all where not given
+    save_every: int = Field(500, gt=0)  # steps between checkpoints
+    estimator: Literal["full", "random"] = "full"  # validation on the whole split, or on 200 random batches
+
+
+class RunConfig(Config):
+    """One run, repeatable from this alone. Written as one flat mapping: the model's fields at the root."""
+
+    model: ModelConfig
+    train: TrainConfig
+    optimizer: Optimizer
+    schedule: Schedule
+    data: Corpus
+    tokenizer: TokenizerRecipe
+
+    def to_dict(self) -> dict[str, Any]:
+        values = super().to_dict()
+        return {**values.pop("model"), **values}
+
+    @classmethod
+    def from_dict(cls, values: Any, prefix: str = "") -> Self:
+        rest = {key: value for key, value in values.items() if key in cls.model_fields and key != "model"}
+        model = ModelConfig.from_dict({key: value for key, value in values.items() if key not in rest})
+        train = TrainConfig.from_dict(rest.pop("train"), prefix="train")
+        config = super().from_dict({"model": model, "train": train, **rest}, prefix)
+        config.check()
+        return config
+
+    def check(self) -> None:
+        if self.context > self.model.max_len:
+            raise ConfigError(
+                f"train.context={self.context} exceeds max_len={self.model.max_len}: lower it, or raise max_len"
+            )
+        if self.train.batch_size % self.train.accumulate:
+            raise ConfigError(
+                f"train.accumulate={self.train.accumulate} does not divide train.batch_size={self.train.batch_size}: "
+                "choose a divisor"
+            )
+
+    @property
+    def context(self) -> int:
+        return self.train.context or self.model.max_len
+
+    @property
+    def eval_every(self) -> int:
+        return self.train.eval_every or max(1, self.train.steps // 10)
+
+
+def defaults() -> dict[str, Any]:
+    """The flat configuration before any preset."""
+    return {
+        **ModelConfig().to_dict(),
+        "train": TrainConfig().to_dict(),
+        "optimizer": Optimizer.resolve("adamw").to_dict(),
+        "schedule": Schedule.resolve("constant").to_dict(),
+        "data": Corpus.resolve("shakespeare").to_dict(),
+        "tokenizer": TokenizerRecipe.resolve("characters").to_dict(),
+    }
+
+
+def preset_settings(name: str) -> dict[str, Any]:
+    """The flat configuration of a preset, or of a YAML file (which may itself start from `preset: NAME`)."""
+    if Path(name).suffix in (".yaml", ".yml"):
+        values = read_yaml(Path(name))
+        base = values.pop("preset", None)
+        return apply_overrides(preset_settings(str(base)) if base else defaults(), flatten(values))
+    return apply_overrides(defaults(), flatten(find_preset(name).settings))
+
+
+def run_config(name: str, *overrides: str, data: str | None = None) -> RunConfig:
+    """The run of a preset (or YAML file), changed by overrides such as `"ffn=swiglu"` and `"train.lr=1e-3"`.
+
+    `data` is a corpus by name or the path of a text file. The vocabulary follows from the data. Raises ConfigError.
+    """
+    words = parse_overrides(overrides)
+    if data is not None:
+        words = flatten({"data": data_override(data)}) + words
+    words = [
+        (path, data_override(value)) if path == ("data",) and isinstance(value, str) else (path, value)
+        for path, value in words
+    ]
+    words = [single for path, value in words for single in flatten({".".join(path): value})]
+    values = apply_overrides(preset_settings(name), words)
+    return resolve(values, own_vocabulary=any(path == ("vocab_size",) for path, _ in words))
+
+
+def resolve(values: dict[str, Any], own_vocabulary: bool = False) -> RunConfig:
+    """Validate a flat configuration and give the model the vocabulary of its data."""
+    corpus = Corpus.resolve(values["data"])
+    recipe = TokenizerRecipe.resolve(values["tokenizer"])
+    needed = recipe.build(corpus.alphabet()).vocab_size  # type: ignore[attr-defined]
+    if own_vocabulary and values["vocab_size"] < needed:
+        raise ConfigError(
+            f"vocab_size={values['vocab_size']} is less than the {needed} symbols of the data: leave it out"
+        )
+    return RunConfig.from_dict({**values, **({} if own_vocabulary else {"vocab_size": needed})})

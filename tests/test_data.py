@@ -1,0 +1,491 @@
+"""Corpora, shards and batches: bad input is named, damage is found, and a batch depends on nothing but its step."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partwise.config import ConfigError
+from partwise.data import (
+    Arithmetic,
+    Corpus,
+    Dataset,
+    Python,
+    Shakespeare,
+    TextFile,
+    batch,
+    cache_root,
+    data_override,
+    prepare,
+    split_problems,
+    windows,
+)
+from partwise.tokenizers import Bytes, Characters, TokenizerRecipe
+
+needs_shakespeare = pytest.mark.skipif(
+    "PARTWISE_MIRROR" not in os.environ, reason="PARTWISE_MIRROR names no folder with tinyshakespeare.txt"
+)
+SMALL = Arithmetic(train=50, validation=5, test=6)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> TextFile:
+    path = tmp_path / "text.txt"
+    path.write_bytes("Grüße\r\n\U0001f600 and so on, again and again.\n".encode() * 40)
+    return TextFile(path=str(path))
+
+
+def as_text(split: str | np.ndarray) -> str:
+    return split if isinstance(split, str) else split.tobytes().decode("ascii")
+
+
+# corpora
+
+
+def test_every_corpus_is_registered() -> None:
+    assert [Corpus.resolve(name).name for name in ("arithmetic", "shakespeare", "python")] == [
+        "arithmetic",
+        "shakespeare",
+        "python",
+    ]
+    assert Corpus.resolve({"part": "text", "path": "a.txt"}) == TextFile(path="a.txt")
+    assert (Arithmetic.task, TextFile.task, Arithmetic.unit) == ("arithmetic", "text", "characters")
+    for bad, message in (
+        ("text", "'data.path' is missing"),
+        ({"part": "arithmetic", "padding": 3}, r"data\.padding=3"),
+        ({"part": "arithmetic", "train": 0}, r"data\.train=0"),
+        ({"part": "arithmetic", "tail": 1.0}, r"data\.tail=1\.0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Corpus.resolve(bad)
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("shakespeare", "shakespeare"),
+        ("arithmetic", "arithmetic"),
+        ("notes.txt", {"part": "text", "path": "notes.txt"}),
+        ("./notes", {"part": "text", "path": "./notes"}),
+        ("/tmp/a b", {"part": "text", "path": "/tmp/a b"}),
+    ],
+)
+def test_data_on_the_command_line(word: str, value: Any) -> None:
+    assert data_override(word) == value
+    assert Corpus.resolve(value).name == (value if isinstance(value, str) else "text")
+
+
+@pytest.mark.parametrize("word", ["shakespear", "", "nothing-like-it"])
+def test_an_unknown_corpus_is_explained(word: str) -> None:
+    with pytest.raises(ConfigError, match="unknown data") as caught:
+        data_override(word)
+    assert "arithmetic, python, shakespeare, text" in str(caught.value)
+    assert ("did you mean 'shakespeare'" in str(caught.value)) == (word == "shakespear")
+
+
+def test_text_keeps_its_newlines_and_splits_at_nine_tenths(corpus: TextFile) -> None:
+    text = Path(corpus.path).read_bytes().decode()
+    splits = corpus.splits()
+    assert "\r\n" in text
+    assert splits == {"train": text[: int(0.9 * len(text))], "val": text[int(0.9 * len(text)) :]}
+    assert corpus.alphabet() == "".join(sorted(set(text)))
+
+
+BAD_FILES = {
+    "missing": (None, "No such file"),
+    "empty": (b"", "is empty"),
+    "binary": (b"abc\0def" * 9, "zero byte at offset 3"),
+    "latin-1": ("Grüße".encode("latin-1") * 9, "not UTF-8 .at byte offset 2"),
+    "short": (b"abcdefghij", "10 characters, too few"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_a_file_that_is_no_text_is_refused(kind: str, tmp_path: Path) -> None:
+    content, message = BAD_FILES[kind]
+    if content is not None:
+        (tmp_path / "x.txt").write_bytes(content)
+    with pytest.raises(ConfigError, match=message) as caught:
+        prepare(TextFile(path=str(tmp_path / "x.txt")), Bytes(), cache=tmp_path / "cache")
+    assert "x.txt" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["", ".", "a\0b"])
+def test_a_path_that_is_no_file_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"path of (a|one) text file"):
+        TextFile(path=path).splits()
+
+
+def test_the_shortest_text_that_splits(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("abcdefghijk")
+    assert TextFile(path=str(tmp_path / "x.txt")).splits() == {"train": "abcdefghi", "val": "jk"}
+
+
+@needs_shakespeare
+def test_shakespeare_is_the_known_file() -> None:
+    splits = {name: as_text(text) for name, text in Shakespeare().splits().items()}
+    assert {name: len(text) for name, text in splits.items()} == {"train": 1_003_854, "val": 111_540}
+    assert splits["train"].startswith("First Citizen:\nBefore we proceed any further, hear me speak.")
+    assert len(Shakespeare().alphabet()) == 65
+    digest = hashlib.sha256((splits["train"] + splits["val"]).encode()).hexdigest()
+    assert digest == Shakespeare().identity()["sha256"]
+
+
+def test_a_mirror_without_shakespeare_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARTWISE_MIRROR", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"tinyshakespeare\.txt.*No such file"):
+        Shakespeare().splits()
+    (tmp_path / "tinyshakespeare.txt").write_text("First Citizen:\n")
+    with pytest.raises(ConfigError, match="is not TinyShakespeare"):
+        Shakespeare().splits()
+
+
+@pytest.mark.parametrize("error", [OSError("no route\nto host"), ValueError("SHA256 hash does not match")])
+def test_a_failed_download_names_the_remedy(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pooch
+
+    asked = []
+
+    def retrieve(url: str, known_hash: str, fname: str, path: Path) -> str:
+        asked.append((url, known_hash, path / fname))
+        raise error
+
+    monkeypatch.delenv("PARTWISE_MIRROR", raising=False)
+    monkeypatch.setenv("PARTWISE_CACHE", str(tmp_path))
+    monkeypatch.setattr(pooch, "retrieve", retrieve)
+    with pytest.raises(ConfigError, match=r"set PARTWISE_MIRROR to a folder with tinyshakespeare\.txt") as caught:
+        Shakespeare().splits()
+    assert "\n" not in str(caught.value)
+    ((url, known_hash, path),) = asked
+    assert url == "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+    assert known_hash == "sha256:86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+    assert path == tmp_path / "downloads" / "tinyshakespeare.txt"
+
+
+def test_python_is_cut_between_files() -> None:
+    splits = {name: as_text(text) for name, text in Python().splits().items()}
+    everything = splits["train"] + splits["val"]
+    assert 0.85 < len(splits["train"]) / len(everything) < 0.95
+    assert Path(json.__file__).read_text(encoding="utf-8") in everything
+    # the cut stands where one module ends and another begins
+    folder = Path(os.__file__).parent
+    modules = [path for pattern in ("*.py", "[a-z]*/*.py") for path in folder.glob(pattern)]
+    contents = [path.read_bytes().decode(errors="replace") for path in modules if "packages" not in str(path)]
+    assert any(len(content) > 400 and splits["val"].startswith(content + "\n") for content in contents)
+    assert any(len(content) > 400 and splits["train"].endswith(content + "\n") for content in contents)
+    assert Python().identity()["sha256"] == hashlib.sha256(everything.encode()).hexdigest()
+    assert Python().identity()["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert set(Python().alphabet()) == set(everything)
+
+
+# shards
+
+
+@pytest.mark.parametrize("tokenizer", [Characters(), Bytes()], ids=["characters", "bytes"])
+@pytest.mark.parametrize("kind", ["text", "arithmetic", pytest.param("shakespeare", marks=needs_shakespeare)])
+def test_prepared_ids_are_the_text(kind: str, tokenizer: TokenizerRecipe, corpus: TextFile, tmp_path: Path) -> None:
+    source: Corpus = {"text": corpus, "arithmetic": SMALL, "shakespeare": Shakespeare()}[kind]
+    dataset = prepare(source, tokenizer, cache=tmp_path)
+    splits = {name: as_text(text) for name, text in source.splits().items()}
+    assert dataset.names == tuple(splits)
+    assert dataset.corpus == source
+    assert dataset.vocab_size == (len(source.alphabet()) if tokenizer.name == "characters" else 256)
+    for name, text in splits.items():
+        ids = dataset.split(name)
+        assert isinstance(ids, np.memmap) and ids.dtype == np.uint8 and ids.ndim == 1
+        assert dataset.tokenizer.decode(ids) == text
+        assert ids.tolist() == dataset.tokenizer.encode(text).tolist()
+        assert dataset.bytes(name) == len(text.encode()) == dataset.tokenizer.bytes_of(ids)
+        with pytest.raises(ValueError, match="read-only"):
+            ids[0] = 1
+    with pytest.raises(ConfigError, match="has no split 'valid': choose one of train, val"):
+        dataset.split("valid")
+
+
+def test_the_sidecar_says_what_the_file_is(corpus: TextFile, tmp_path: Path) -> None:
+    dataset = prepare(corpus, Characters(), cache=tmp_path)
+    assert dataset.folder.parent == tmp_path / "data"
+    assert len(dataset.folder.name) == 16 and int(dataset.folder.name, 16) >= 0
+    content = (dataset.folder / "train.bin").read_bytes()
+    sidecar = json.loads((dataset.folder / "train.json").read_text())
+    assert sidecar == {
+        "split": "train",
+        "dtype": "uint8",
+        "count": len(content),
+        "bytes": len(as_text(corpus.splits()["train"]).encode()),
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "tokenizer": {"part": "characters"},
+        "tokenizer_sha256": hashlib.sha256((dataset.folder / "tokenizer.json").read_bytes()).hexdigest(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "dtype"), [(256, "uint8"), (257, "uint16"), (65_536, "uint16"), (65_537, "uint32")]
+)
+def test_the_type_holds_every_id(vocab_size: int, dtype: str, tmp_path: Path) -> None:
+    characters = [chr(code) for code in range(1, 0x20000) if not 0xD800 <= code <= 0xDFFF][:vocab_size]
+    text = "".join(characters) + characters[-1] * 9
+    (tmp_path / "x.txt").write_bytes(text.encode())
+    dataset = prepare(TextFile(path=str(tmp_path / "x.txt")), Characters(), cache=tmp_path)
+    assert dataset.vocab_size == vocab_size
+    assert dataset.split("train").dtype == dtype
+    ids = np.concatenate([dataset.split("train"), dataset.split("val")])
+    assert ids.tolist() == [*range(vocab_size), *[vocab_size - 1] * 9]
+    assert sum(map(dataset.bytes, dataset.names)) == len(text.encode())
+
+
+def test_a_prepared_corpus_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, int, int]] = []
+    first = prepare(SMALL, Characters(), cache=tmp_path, progress=lambda *state: seen.append(state))
+    assert seen == [("train", 1800, 1800), ("val", 180, 180), ("test", 216, 216)]
+
+    def splits(self: Corpus) -> Any:
+        raise AssertionError("made again")
+
+    monkeypatch.setattr(Arithmetic, "splits", splits)
+    monkeypatch.setenv("PARTWISE_CACHE", str(tmp_path))
+    assert cache_root() == tmp_path
+    second = prepare(SMALL, Characters())
+    assert (second.folder, second.hash) == (first.folder, first.hash)
+    for other in (Arithmetic(train=50, validation=5, test=6, seed=1), Arithmetic(train=51, validation=5, test=6)):
+        with pytest.raises(AssertionError, match="made again"):
+            prepare(other, Characters())
+    with pytest.raises(AssertionError, match="made again"):
+        prepare(SMALL, Bytes())
+
+
+def test_the_hash_is_the_hash_of_the_ids(corpus: TextFile, tmp_path: Path) -> None:
+    before = prepare(corpus, Characters(), cache=tmp_path)
+    copy = tmp_path / "copy.txt"
+    copy.write_bytes(Path(corpus.path).read_bytes())
+    assert prepare(TextFile(path=str(copy)), Characters(), cache=tmp_path).hash == before.hash
+    assert prepare(TextFile(path=str(copy)), Bytes(), cache=tmp_path).hash != before.hash
+    content = Path(corpus.path).read_bytes()
+    copy.write_bytes(content[:-2] + b"!\n")  # the last character but one, in the validation split
+    after = prepare(TextFile(path=str(copy)), Characters(), cache=tmp_path)
+    assert after.hash != before.hash and after.folder != before.folder
+
+
+def truncate(folder: Path) -> None:
+    path = folder / "train.bin"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip(folder: Path) -> None:
+    content = bytearray((folder / "val.bin").read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / "val.bin").write_bytes(content)
+
+
+def swap_tokenizer(folder: Path) -> None:
+    path = folder / "tokenizer.json"
+    path.write_text(path.read_text(encoding="utf-8").replace('"ß"', '"à"'), encoding="utf-8")
+
+
+DAMAGE = {
+    "truncated": truncate,
+    "flipped bit": flip,
+    "other tokenizer": swap_tokenizer,
+    "no tokenizer": lambda folder: (folder / "tokenizer.json").unlink(),
+    "cut tokenizer": lambda folder: (folder / "tokenizer.json").write_text('{"model"'),
+    "no split": lambda folder: (folder / "val.bin").unlink(),
+    "no sidecar": lambda folder: (folder / "val.json").unlink(),
+    "cut sidecar": lambda folder: (folder / "train.json").write_text("{"),
+    "sidecar of something else": lambda folder: (folder / "train.json").write_text("[1]"),
+    "hostile type": lambda folder: (folder / "train.json").write_text(
+        (folder / "train.json").read_text().replace("uint8", "object")
+    ),
+    "hostile count": lambda folder: (folder / "train.json").write_text(
+        (folder / "train.json").read_text().replace('"count": ', '"count": 99999999999')
+    ),
+    "emptied": lambda folder: [path.unlink() for path in folder.iterdir()],
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_found_and_repaired(kind: str, corpus: TextFile, tmp_path: Path) -> None:
+    whole = prepare(corpus, Characters(), cache=tmp_path / "cache")
+    files = {path.name: path.read_bytes() for path in whole.folder.iterdir()}
+    DAMAGE[kind](whole.folder)
+    assert {path.name: path.read_bytes() for path in whole.folder.iterdir()} != files
+    again = prepare(corpus, Characters(), cache=tmp_path / "cache")
+    assert again.hash == whole.hash
+    assert {path.name: path.read_bytes() for path in again.folder.iterdir()} == files
+    assert [path.name for path in again.folder.parent.iterdir()] == [again.folder.name]  # nothing is left lying about
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def save(self: Any, path: Path) -> None:
+        path.write_text("half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("partwise.tokenizers.ByteTokenizer.save", save)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(SMALL, Bytes(), cache=tmp_path)
+    assert list((tmp_path / "data").iterdir()) == []
+    monkeypatch.undo()
+    assert prepare(SMALL, Bytes(), cache=tmp_path).names == ("train", "val", "test")
+
+
+def test_a_source_that_changes_meanwhile_is_noticed(
+    corpus: TextFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits = TextFile.splits
+
+    def splits_and_change(self: TextFile) -> Any:
+        result = splits(self)
+        Path(self.path).write_text("something else entirely, written in between")
+        return result
+
+    monkeypatch.setattr(TextFile, "splits", splits_and_change)
+    with pytest.raises(ConfigError, match="changed while it was read"):
+        prepare(corpus, Bytes(), cache=tmp_path / "cache")
+    assert list((tmp_path / "cache" / "data").iterdir()) == []
+
+
+def test_a_cache_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ConfigError, match="set PARTWISE_CACHE"):
+        prepare(SMALL, Bytes(), cache=tmp_path / "file")
+
+
+PREPARE_TWICE = """
+import sys, time
+from pathlib import Path
+from partwise.data import Arithmetic, prepare
+from partwise.tokenizers import Characters
+while time.time() < float(sys.argv[2]):
+    pass
+print(prepare(Arithmetic(train=20000, validation=5, test=6), Characters(), cache=Path(sys.argv[1])).hash)
+"""
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_processes_that_prepare_at_once_all_end_well(damaged: bool, tmp_path: Path) -> None:
+    import time
+
+    if damaged:
+        truncate(prepare(Arithmetic(train=20000, validation=5, test=6), Characters(), cache=tmp_path).folder)
+    words = [sys.executable, "-W", "error", "-c", PREPARE_TWICE, str(tmp_path), str(time.time() + 2)]
+    running = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    hashes = [process.communicate(timeout=60)[0].strip() for process in running]
+    assert [process.returncode for process in running] == [0, 0, 0]
+    (folder,) = (tmp_path / "data").iterdir()
+    assert hashes == [Dataset(folder, SMALL).hash] * 3
+
+
+def test_arithmetic_survives_the_way_through_the_disk(tmp_path: Path) -> None:
+    dataset = prepare(SMALL, Characters(), cache=tmp_path)
+    lines = {name: split_problems(dataset.tokenizer.decode(dataset.split(name))) for name in dataset.names}
+    assert {name: len(problems) for name, problems in lines.items()} == {"train": 50, "val": 5, "test": 6}
+    tail = Arithmetic(train=50, validation=5, test=6, tail=0.1)
+    assert [len(prepare(tail, Bytes(), cache=tmp_path).split(name)) for name in ("train", "val")] == [1620, 180]
+
+
+# batches
+
+IDS = np.arange(1000, dtype=np.uint16)  # every id is its own position
+
+
+def draw(step: int = 0, ids: np.ndarray = IDS, **options: Any) -> np.ndarray:
+    return batch(ids, **({"key": "k", "seed": 0, "step": step, "size": 8, "context": 16} | options))
+
+
+def test_a_batch_is_a_pure_function_of_its_step() -> None:
+    ledger = [draw(step) for step in range(20)]
+    for step in (19, 0, 7, 7, 3):  # in any order, as often as one likes: there is no state to resume
+        assert np.array_equal(draw(step), ledger[step])
+    starts = [tuple(rows[:, 0]) for rows in ledger]
+    assert len(set(starts)) == 20
+    for other in ({"key": "other"}, {"seed": 1}):
+        assert not np.array_equal(draw(3, **other), ledger[3])
+    # seed and step are told apart, and so are their digits
+    assert not np.array_equal(draw(1, seed=12), draw(21, seed=1))
+    assert not np.array_equal(draw(2, seed=1), draw(12, seed=0))
+
+
+def test_a_batch_is_the_same_on_every_machine() -> None:
+    assert draw(5)[:, 0].tolist() == [434, 120, 91, 820, 577, 23, 570, 312]
+
+
+@pytest.mark.parametrize("world", [1, 2, 4, 8])
+def test_ranks_share_the_batch_of_one(world: int) -> None:
+    for step in range(5):
+        shares = [draw(step, rank=rank, world=world) for rank in range(world)]
+        assert all(share.shape == (8 // world, 17) and share.dtype == np.int64 for share in shares)
+        assert np.array_equal(np.concatenate(shares), draw(step))
+
+
+@given(st.integers(2, 60), st.data())
+def test_windows_of_a_batch_are_pieces_of_the_data(count: int, data: st.DataObject) -> None:
+    context = data.draw(st.integers(1, count - 1))
+    rows = draw(data.draw(st.integers(0, 10**9)), ids=IDS[:count], context=context)
+    assert rows.shape == (8, context + 1)
+    assert (rows[:, 1:] == rows[:, :-1] + 1).all()  # targets are the inputs one further on
+    assert rows.min() >= 0 and rows.max() < count
+
+
+@pytest.mark.parametrize("context", [1, 16, 97, 98, 99])
+def test_first_and_last_start_are_reached(context: int) -> None:
+    rows = draw(ids=IDS[:100], context=context, size=4000)
+    assert set(rows[:, 0]) == set(range(100 - context))
+    assert rows[:, -1].max() == 99
+
+
+def test_starts_are_uniform() -> None:
+    counts = np.bincount(np.concatenate([draw(step, size=64)[:, 0] for step in range(1000)]), minlength=984)
+    expected = 64_000 / 984
+    chi_square = float(((counts - expected) ** 2 / expected).sum())
+    assert abs(chi_square - 983) < 4 * (2 * 983) ** 0.5
+
+
+def test_a_batch_reads_mapped_files_without_changing_them(tmp_path: Path) -> None:
+    IDS.tofile(tmp_path / "ids.bin")
+    mapped = np.memmap(tmp_path / "ids.bin", dtype=np.uint16, mode="r")
+    rows = draw(ids=mapped)
+    assert type(rows) is np.ndarray and np.array_equal(rows, draw())
+    rows += 1
+    assert np.array_equal(mapped, IDS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"context": 1000}, "train.context=1000 is longer than the data, 1000 tokens: lower train.context to 999"),
+        ({"size": 6, "world": 4}, "batch of 6 cannot be shared by 4 ranks"),
+        ({"size": 0}, "batch of 0 cannot be shared"),
+        ({"world": 2, "rank": 2}, "rank 2 is outside a world of 2"),
+        ({"world": 2, "rank": -1}, "rank -1 is outside"),
+    ],
+)
+def test_an_impossible_batch_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        draw(**options)
+    assert message in str(caught.value)
+    assert draw(context=999).shape == (8, 1000)
+
+
+@given(st.integers(2, 300), st.integers(1, 310))
+def test_evaluation_scores_every_token_but_the_first_once(count: int, context: int) -> None:
+    scored: list[int] = []
+    for start, length in windows(count, context):
+        assert 1 <= length <= context
+        inputs, targets = IDS[start : start + length], IDS[start + 1 : start + length + 1]
+        assert len(inputs) == len(targets) == length
+        scored += targets.tolist()
+    assert scored == list(range(1, count))
+    assert all(length == context for _, length in list(windows(count, context))[:-1])
+
+
+@pytest.mark.parametrize(("count", "context"), [(0, 8), (1, 8), (9, 0)])
+def test_nothing_to_score_is_refused(count: int, context: int) -> None:
+    with pytest.raises(ConfigError, match="nothing to score"):
+        windows(count, context)
