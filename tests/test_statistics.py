@@ -17,9 +17,9 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
-from partwise.compare.digits import decimals, percent, show
-from partwise.compare.power import _power
-from partwise.compare.statistics import (
+from partwise.comparison.digits import decimals, percent, show
+from partwise.comparison.power import _power
+from partwise.comparison.statistics import (
     MANY_SEEDS,
     Effect,
     alpha_spent,
@@ -186,7 +186,7 @@ def test_verdicts_at_the_edges() -> None:
 
 
 def test_an_interval_that_ends_at_zero_does_not_exclude_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partwise.compare.statistics._t", lambda df, alpha: 1.0)
+    monkeypatch.setattr("partwise.comparison.statistics._t", lambda df, alpha: 1.0)
     effect = judge("a", "b", {0: 0.0, 1: 2.0}, {0: 0.0, 1: 0.0}, margin=0.5)  # mean 1, standard error 1
     assert (effect.low, effect.high, effect.verdict) == (pytest.approx(0.0, abs=0), 2.0, "undecided")
 
@@ -311,7 +311,7 @@ def test_bad_input_is_one_line(call: object, message: str) -> None:
 
 
 def test_statistics_import_neither_torch_nor_scipy_stats() -> None:
-    code = "import sys, partwise.compare.table; assert not {'torch', 'scipy.stats', 'matplotlib'} & set(sys.modules)"
+    code = "import sys, partwise.comparison.table; assert not {'torch', 'scipy.stats', 'matplotlib'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partwise.compare.statistics import judge
-from partwise.compare.table import _show_p, read_values, render, verdict_table
+from partwise.comparison.statistics import judge
+from partwise.comparison.table import _show_p, read_values, render, verdict_table
 from partwise.config import ConfigError
 
 GOOD = "seed,arm,value\n0,a,1.5\n1,a,1.6\n0,b,1.4\n1,b,1.45\n"

@@ -15,8 +15,8 @@ _HOMES = {
     "Step": "train.loop",
     "load": "checkpoint",
     "generate": "generation",
-    "Comparison": "compare.comparison",
-    "compare": "compare.comparison",
+    "Comparison": "comparison.experiment",
+    "compare": "comparison.experiment",
 }
 __all__ = sorted(_HOMES)
 __version__ = "0.1.0"

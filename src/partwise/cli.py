@@ -1,7 +1,8 @@
-"""The commands. Each is thin: it reads its words, calls the library, and prints; heavy imports wait until they are needed."""
+"""The command line: each command reads its words and hands them on; heavy imports wait until they are needed."""
 
 import shlex
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -91,7 +92,7 @@ def generate(
     load_imports(imports)
     from partwise.commands.training import generate_text
 
-    generate_text(run, prompt or ["\n"], length, temperature, top_k, top_p, stop, seed)
+    generate_text(run, prompt or [], length, temperature, top_k, top_p, stop, seed)
 
 
 @app.command(context_settings=OPEN)
@@ -168,9 +169,9 @@ def verdict(
     metric: Annotated[str, typer.Option(help="What the values are, for the sentence.")] = "value",
 ) -> None:
     """Judge anybody's own numbers: the same table, interval and verdict."""
-    from partwise.compare.table import print_verdict
+    from partwise.commands.judging import judge_file
 
-    print_verdict(file, margin=margin, higher=higher, baseline=baseline, look=look, metric=metric)
+    judge_file(file, margin=margin, higher=higher, baseline=baseline, look=look, metric=metric)
 
 
 @study_app.command("run")
@@ -182,6 +183,14 @@ def run_study(
     from partwise.commands.comparing import run_study as run
 
     run(study, dry_run)
+
+
+def name_value(message: str, words: list[str]) -> str:
+    """A usage error with the value that the option was given, which the library leaves out."""
+    for option, value in pairwise(words):
+        if f"'{option}'" in message and value not in message:
+            return f"{option} {value}: {message[0].lower()}{message[1:]}; see --help"
+    return f"{message.removesuffix('.')}; see --help"
 
 
 def main() -> None:
@@ -202,6 +211,6 @@ def main() -> None:
         usage = getattr(error, "format_message", None)
         if not isinstance(error, ConfigError) and usage is None:
             raise
-        fail(usage() if usage else error)
+        fail(name_value(usage(), sys.argv) if usage else error)
         sys.exit(2)
     sys.exit(status if isinstance(status, int) else 0)

@@ -40,8 +40,10 @@ class Config(BaseModel):
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], prefix: str = "") -> Self:
         """Validate plain values. Raises ConfigError naming the path of the first value that does not fit."""
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{prefix or 'the configuration'}={_show(values)}: expected options, as {{NAME: VALUE}}")
         try:
-            return cls(**values)
+            return cls.model_validate(dict(values))
         except ValidationError as error:
             raise ConfigError(_explain(cls, error, prefix)) from None
 
@@ -65,12 +67,16 @@ def _explain(cls: type[Config], error: ValidationError, prefix: str) -> str:
         return f"unknown option {path!r}{did_you_mean(str(first['loc'][-1]), cls.model_fields)}"
     if first["type"] == "missing":
         return f"{path!r} is missing: give it a value, as in {path}=..."
-    message = first["msg"].removeprefix("Value error, ")
-    return f"{path}={_show(first['input'])}: {message[0].lower()}{message[1:]}"
+    message = " ".join(first["msg"].removeprefix("Value error, ").split())
+    return f"{_show(path)}={_show(first['input'])}: {message[:1].lower()}{message[1:]}"
 
 
 def _show(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    """A value on one line of a message, whatever it holds."""
+    if not isinstance(value, str):
+        value = repr(value) if isinstance(value, set | bytes) else json.dumps(value, default=str)
+    shown = value if value.isprintable() else json.dumps(value)
+    return shown if len(shown) <= 200 else f"{shown[:200]}..."
 
 
 REGISTRY: dict[str, dict[str, type["Part"]]] = {}
@@ -82,7 +88,7 @@ P = TypeVar("P", bound="type[Part]")
 class Part(Config):
     """A recipe for something that can be swapped. A direct subclass names its `family`; `@part(name)` registers a kind.
 
-    Wherever a family stands as the type of a field, a bare name, a mapping with the key `part`, or a recipe is accepted.
+    A field of a family's type accepts a bare name, a mapping with the key `part`, or a recipe.
     """
 
     family: ClassVar[str]
@@ -123,8 +129,13 @@ def part(name: str) -> Callable[[P], P]:
     """Register a recipe under `name` in the family it derives from: `@part("mine") class Mine(FeedForward)`."""
 
     def register(recipe: P) -> P:
+        if not hasattr(recipe, "family"):
+            raise ConfigError(f"the part {name!r} has no family: derive it from FeedForward, Norm or another family")
+        if parse_value(name) != name or not name.isprintable():
+            raise ConfigError(f"a part {name!r} could not be chosen by {recipe.family}=: take a word as its name")
         known = REGISTRY.setdefault(recipe.family, {})
-        if name in known and known[name].__qualname__ != recipe.__qualname__:
+        # the same class once more is a file or a notebook's cell that ran again
+        if name in known and _identity(known[name]) != _identity(recipe):
             raise ConfigError(f"a part {name!r} already stands at {recipe.family}=: choose another name")
         recipe.name = name
         known[name] = recipe
@@ -133,12 +144,16 @@ def part(name: str) -> Callable[[P], P]:
     return register
 
 
+def _identity(recipe: type[Part]) -> tuple[str, str]:
+    return recipe.__module__, recipe.__qualname__
+
+
 def find_part(family: str, name: str) -> type[Part]:
     """The recipe registered as `name`. Raises ConfigError with the closest known name."""
     known = REGISTRY.get(family, {})
     if name not in known:
         raise ConfigError(
-            f"unknown part {family}={name}{did_you_mean(name, known)}; --import FILE loads parts of your own"
+            f"unknown part {family}={_show(name)}{did_you_mean(name, known)}; --import FILE loads parts of your own"
         )
     return known[name]
 
@@ -146,26 +161,53 @@ def find_part(family: str, name: str) -> type[Part]:
 def import_parts(source: str) -> None:
     """Import the user's own parts from a module name or a `.py` file, because the user asked for it by `--import`."""
     path = Path(source)
-    if path.suffix == ".py":
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        if spec is None or spec.loader is None or not path.is_file():
-            raise ConfigError(f"--import {source}: no such file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
-        spec.loader.exec_module(module)
-    else:
-        if "" not in sys.path:
-            sys.path.insert(0, "")
-        try:
+    try:
+        if path.suffix == ".py":
+            _run_file(path)
+        else:
+            if "" not in sys.path:
+                sys.path.insert(0, "")
             importlib.import_module(source)
-        except ModuleNotFoundError as error:
-            raise ConfigError(f"--import {source}: {error}; give a module's name or the path of a .py file") from None
+    except ConfigError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ConfigError(
+            f"--import {_show(source)}: {_show(reason)}; give a module's name or the path of a .py file that runs"
+        ) from error
+
+
+def _run_file(path: Path) -> None:
+    if not path.is_file():
+        raise ConfigError(f"--import {_show(str(path))}: no such file")
+    # named after its whole path: a file `types.py` must not stand in for the module of that name
+    name = f"partwise_import_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # pydantic looks the names in annotations up there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
 
 
 class _Yaml(yaml.SafeLoader):
     """The safe loader with YAML 1.2's scalars: `3e-4` is a number, and only `true` and `false` are booleans."""
 
     yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 - as the base class declares it
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):  # it could hold itself, or unfold without end
+            raise yaml.YAMLError("aliases (*name) are not read: write the value out")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        mapping = super().construct_mapping(node, deep)
+        if len(mapping) < len(node.value):  # the loader would keep the last and say nothing
+            raise yaml.YAMLError(f"a key stands twice among {', '.join(map(str, mapping))}")
+        return mapping
 
 
 for _tag, _pattern, _first in (
@@ -189,24 +231,29 @@ _Yaml.add_constructor("tag:yaml.org,2002:float", _construct_float)
 _Yaml.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
+_UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
+"""What the loader raises for text that is no YAML, for an impossible value of a tag, and for endless nesting."""
+
+
 def parse_value(text: str) -> Any:
     """A value as YAML 1.2 reads it: `3e-4` -> 0.0003, `true` -> True, `no` -> 'no', `{part: relu}` -> a mapping."""
     try:
         return yaml.load(text, Loader=_Yaml)
-    except yaml.YAMLError:
+    except _UNREADABLE:
         return text
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML mapping from a file. Raises ConfigError."""
+    shown = _show(str(path))
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), Loader=_Yaml)
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"cannot read {shown}: {error}") from None
+    except _UNREADABLE as error:
+        raise ConfigError(f"{shown} is not YAML: {_show(' '.join(str(error).split()))}") from None
     if not isinstance(values, dict):
-        raise ConfigError(f"{path}: expected a mapping such as 'ffn: swiglu', found {type(values).__name__}")
+        raise ConfigError(f"{shown}: expected a mapping such as 'ffn: swiglu', found {type(values).__name__}")
     return values
 
 
@@ -233,14 +280,16 @@ def flatten(values: Mapping[str, Any]) -> list[Override]:
     overrides: list[Override] = []
     for key, value in values.items():
         path = tuple(str(key).split("."))
-        if isinstance(value, Mapping):
-            inner = dict(value)
-            if "part" in inner:
-                overrides.append((path, inner.pop("part")))
-            overrides.extend((path + tail, item) for tail, item in flatten(inner))
+        if isinstance(value, Mapping) and value:
+            overrides.extend((_at(path + tail), item) for tail, item in flatten(value))
         else:
-            overrides.append((path, value))
+            overrides.append((_at(path), value))
     return overrides
+
+
+def _at(path: tuple[str, ...]) -> tuple[str, ...]:
+    """`ffn.part` is `ffn`: a name given in either way replaces the part, and drops the old one's options."""
+    return path[:-1] if path[-1] == "part" and path[:-1] and path[-2] in REGISTRY else path
 
 
 def apply_overrides(base: Mapping[str, Any], overrides: Iterable[Override]) -> dict[str, Any]:
@@ -251,19 +300,20 @@ def apply_overrides(base: Mapping[str, Any], overrides: Iterable[Override]) -> d
     """
     result: dict[str, Any] = json.loads(json.dumps(base))
     for path, value in sorted(overrides, key=lambda override: len(override[0])):
-        node = result
+        node, whole = result, ".".join(path)
         for depth, key in enumerate(path[:-1]):
-            if key not in node:
-                raise ConfigError(f"unknown option {'.'.join(path)!r}{did_you_mean(key, node)}")
-            if isinstance(node[key], str) and key in REGISTRY:
+            if depth == 0 and key not in node:
+                raise ConfigError(f"unknown option {whole!r}{did_you_mean(key, node)}")
+            if isinstance(node.get(key), str) and key in REGISTRY:
                 node[key] = {"part": node[key]}
-            if not isinstance(node[key], dict):
-                raise ConfigError(f"{'.'.join(path)}: {'.'.join(path[: depth + 1])} has no options")
+            if not isinstance(node.get(key), dict):
+                raise ConfigError(f"{_show(whole)}: {_show('.'.join(path[: depth + 1]))} has no options")
             node = node[key]
         if path[-1] not in node and len(path) == 1:
-            raise ConfigError(f"unknown option {path[-1]!r}{did_you_mean(path[-1], node)}")
-        if isinstance(node.get(path[-1]), dict) and not isinstance(value, str):
-            raise ConfigError(f"{'.'.join(path)}={_show(value)}: expected a part's name, or options of its own")
+            raise ConfigError(f"unknown option {whole!r}{did_you_mean(whole, node)}")
+        if isinstance(node.get(path[-1]), dict) and not (isinstance(value, str) and path[-1] in REGISTRY):
+            expected = "a part's name, or options of its own" if path[-1] in REGISTRY else "options of its own"
+            raise ConfigError(f"{_show(whole)}={_show(value)}: expected {expected}, as in {whole}.OPTION=VALUE")
         node[path[-1]] = value
     return result
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from partwise.config import ConfigError
-from partwise.model import Transformer
+from partwise.model import States, Transformer
 from partwise.tokenizers import Tokenizer
 
 
@@ -34,7 +34,7 @@ class Sampling:
             raise ConfigError(f"top_p={self.top_p}: give a number from 0 (the most likely token) to 1 (every token)")
 
     def draw(self, logits: Tensor, uniform: Tensor) -> Tensor:
-        """(B, V) logits and (B,) uniform numbers in [0, 1) -> (B,) ids. Raises ConfigError where a row has no number."""
+        """(B, V) logits and (B,) uniform numbers in [0, 1) -> (B,) ids. Raises ConfigError where a row has none."""
         logits = logits.double()
         if logits.isnan().any() or (logits == float("inf")).any() or (logits == float("-inf")).all(dim=-1).any():
             raise ConfigError("the model's logits are not finite: it diverged in training; use an earlier checkpoint")
@@ -67,7 +67,7 @@ def decode(
     """
     limit = model.config.max_len
     total = tokens.shape[1] + uniform.shape[1]
-    states = model.start(tokens.shape[0], min(limit, total)) if cached else None
+    states = start(model, tokens, min(limit, total)) if cached else None
     for column in range(uniform.shape[1]):
         if states is not None and tokens.shape[1] <= limit:
             logits = model(tokens[:, states.length :], states)
@@ -78,11 +78,28 @@ def decode(
         tokens = torch.cat([tokens, chosen[:, None]], dim=1)
 
 
+def start(model: Transformer, tokens: Tensor, length: int) -> States:
+    """States for (B, T) prompts of up to `length` positions; a beginning that all of them share is computed once."""
+    rows, T = tokens.shape
+    shared = int((tokens == tokens[:1]).all(dim=0).int().cumprod(dim=0).sum())
+    shared = min(shared, T - 1) if rows > 1 and model.config.max_len >= T else 0
+    if not shared:
+        return model.start(rows, length)
+    states = model.start(1, length)
+    model(tokens[:1, :shared], states)
+    states.select(tokens.new_zeros(rows))
+    return states
+
+
 def uniform_numbers(rows: Sequence[int], length: int, seed: int) -> Tensor:
     """(len(rows), length) numbers in [0, 1) of which row i is the same whatever stands beside it."""
     numbers = np.empty((len(rows), length))
+    if not 0 <= seed < 2**64:
+        raise ConfigError(f"seed={seed}: give a whole number from 0 to 2**64 - 1")
     for place, row in enumerate(rows):
-        numbers[place] = np.random.Generator(np.random.Philox(key=[seed, row])).random(length)
+        numbers[place] = np.random.Generator(np.random.Philox(key=np.array([seed, row], dtype=np.uint64))).random(
+            length
+        )
     return torch.from_numpy(numbers)
 
 

@@ -11,7 +11,19 @@ from torch import Tensor, nn
 from partwise import parts as _register
 from partwise.config import Config, ConfigError
 from partwise.parts.attention import MultiHead
-from partwise.parts.families import Attention, FeedForward, Flow, Init, Norm, Positions, Residual, Role, Site, State
+from partwise.parts.families import (
+    Attention,
+    AttentionLayer,
+    FeedForward,
+    Flow,
+    Init,
+    Norm,
+    Positions,
+    Residual,
+    Role,
+    Site,
+    State,
+)
 from partwise.parts.feed_forward import SwiGLU
 from partwise.parts.init import GPT2
 from partwise.parts.layers import Dropout, FusedLinear, linear, stream
@@ -26,10 +38,11 @@ assert _register
 class ModelConfig(Config):
     """The sizes and the parts of one model. A ModelConfig that exists can be built."""
 
-    vocab_size: int = Field(65, gt=0)
-    d_model: int = Field(256, gt=0)
-    n_layers: int = Field(4, gt=0)
-    max_len: int = Field(512, gt=0)
+    # upper ends: what no machine holds ends in a line that names the value, not in an overflow inside torch
+    vocab_size: int = Field(65, gt=0, le=2**24)
+    d_model: int = Field(256, gt=0, le=2**20)
+    n_layers: int = Field(4, gt=0, le=1000)
+    max_len: int = Field(512, gt=0, le=2**24)
     positions: Positions = Rope()
     attention: Attention = MultiHead()
     ffn: FeedForward = SwiGLU()
@@ -62,7 +75,9 @@ class ModelConfig(Config):
 
         context = context or self.max_len
         with torch.device("meta"), FlopCounterMode(display=False) as counter:
-            Transformer(self)(torch.zeros(1, context, dtype=torch.long))
+            model = Transformer(self)
+            model.use_path("products")
+            model(torch.zeros(1, context, dtype=torch.long))
         return round(3 * counter.get_total_flops() / context)
 
 
@@ -165,10 +180,15 @@ class Transformer(nn.Module):
         like = self.embed.weight.detach()
         if torch.is_autocast_enabled(like.device.type):
             like = like.to(torch.get_autocast_dtype(like.device.type))
-        return States([block.attention.new_state(batch, limit, like) for block in self.blocks], limit)  # type: ignore[operator]
+        return States([layer.new_state(batch, limit, like) for layer in self.attention_layers()], limit)
+
+    def attention_layers(self) -> Iterator[AttentionLayer]:
+        for module in self.modules():
+            if isinstance(module, AttentionLayer):
+                yield module
 
     def logical_tensors(self) -> Iterator[LogicalTensor]:
-        """Every tensor under the name by which it is saved; queries, keys and values apart even where a layer fuses them."""
+        """Every tensor under the name by which it is saved; queries, keys and values apart even where fused."""
         for path, module in self.named_modules():
             if isinstance(module, FusedLinear):
                 parent = path.rpartition(".")[0]
@@ -206,8 +226,8 @@ class Transformer(nn.Module):
 
     def use_path(self, path: str) -> None:
         """Choose how every attention layer computes its scores: 'products' or 'fused'."""
-        for block in self.blocks:
-            block.attention.use_path(path)  # type: ignore[operator]
+        for layer in self.attention_layers():
+            layer.use_path(path)
 
     def state_dict(self, *args, **kwargs):  # type: ignore[no-untyped-def]
         state = super().state_dict(*args, **kwargs)
@@ -217,12 +237,24 @@ class Transformer(nn.Module):
 
     def _load_from_state_dict(self, state_dict, prefix, *args) -> None:  # type: ignore[no-untyped-def]
         if self.config.tied and f"{prefix}embed.weight" in state_dict:
-            state_dict.setdefault(f"{prefix}head.weight", state_dict[f"{prefix}embed.weight"])
+            table = state_dict[f"{prefix}embed.weight"]
+            head = state_dict.setdefault(f"{prefix}head.weight", table)
+            if head is not table and not torch.equal(head, table):  # the last of the two would silently win
+                args[-1].append(
+                    f"head.weight differs from embed.weight, to which tied=true ties it: {prefix or 'model'}"
+                )
+                state_dict[f"{prefix}head.weight"] = table
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def load_state_dict(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+        result = super().load_state_dict(*args, **kwargs)
+        if self.config.tied:
+            self.head.weight = self.embed.weight  # `assign=True` puts two parameters in place of the one
+        return result
 
 
 def causal_mask(ids: Tensor, length: int, dtype: torch.dtype) -> Tensor | None:
-    """(T, S) zeros where key position s <= the query's position, -inf elsewhere; None for a single query: it sees all."""
+    """(T, S) zeros where key s stands no later than the query, -inf elsewhere; None for a single query: it sees all."""
     if ids.shape[0] == 1:
         return None
     keys = torch.arange(length, device=ids.device)

@@ -69,8 +69,8 @@ PRESETS: dict[str, Preset] = {
             "ffn": {"part": "swiglu", "hidden": 1376},
             "norm": {"part": "rmsnorm", "eps": 1e-6},
             "residual": {"part": "pre", "dropout": 0.1},
-            # the document only says that residual projections are divided by sqrt(2 n_layers); with PyTorch's unit normal
-            # table, tied to the head, training would start at a loss in the hundreds, so the base deviation is GPT-2's
+            # the document only says that residual projections are divided by sqrt(2 n_layers); with PyTorch's unit
+            # normal table, tied to the head, training would start at a loss in the hundreds: the rest is GPT-2's
             "init": "gpt2",
             "tied": True,
             "train": {"lr": 3e-4, "batch_size": 16, "context": 256, "steps": 2000, "clip": 1.0},
@@ -91,6 +91,5 @@ def preset(name: str, *overrides: str, vocab_size: int = 65) -> ModelConfig:
     """The model of a preset, changed by overrides such as `"ffn=swiglu"`. Raises ConfigError."""
     base = ModelConfig().to_dict()
     settings = {key: value for key, value in find_preset(name).settings.items() if key in base}
-    values = apply_overrides(base, flatten(settings))
-    values = apply_overrides(values, parse_overrides(overrides))
-    return ModelConfig.from_dict({**values, "vocab_size": vocab_size})
+    values = apply_overrides({**base, "vocab_size": vocab_size}, flatten(settings))
+    return ModelConfig.from_dict(apply_overrides(values, parse_overrides(overrides)))

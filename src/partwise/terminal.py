@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from partwise.compare.comparison import Comparison
+    from partwise.comparison.experiment import Comparison
     from partwise.train.folder import RunFolder
 
 console = Console(highlight=False, soft_wrap=True)

@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from partwise.compare.comparison import Comparison, expected_effect, plan_comparison
-from partwise.compare.report import summary
-from partwise.compare.study import find_study
+from partwise.comparison.experiment import Comparison, expected_effect, plan_comparison
+from partwise.comparison.report import summary
+from partwise.comparison.study import find_study
 from partwise.terminal import Watch, clock, console
 
 

@@ -75,29 +75,22 @@ def show_accuracy(
 ) -> dict[str, Any]:
     """Greedy and sampled accuracy on the test problems, overall and per operation."""
     lines = split_problems(dataset.tokenizer.decode(dataset.split("test")))[:problems]
-    names = {"+": "addition", "-": "subtraction", "*": "multiplication", "/": "division"}
     found: dict[str, Any] = {}
-    rows = []
+    floor = ("floor", *(f"{floors[name]:.4f}" for name in ("most_frequent_closed", "most_frequent", "constant_answer")))
     for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         answers = answer_problems(model, dataset.tokenizer, lines, temperature=temperature, precision=precision)
         by_operation = accuracy_by_operation(lines, answers)
         found[kind] = {key: value.to_dict() for key, value in by_operation.items()}
-        for key, value in by_operation.items():
-            shares = (value.characters_closed, value.characters, value.exact)
-            rows.append((f"{kind}, {names.get(key, 'all')}", *(with_interval(share) for share in shares)))
-    rows.append(
-        (
-            "floor: most frequent",
-            f"{floors['most_frequent_closed']:.4f}",
-            f"{floors['most_frequent']:.4f}",
-            f"{floors['constant_answer']:.4f} (one constant answer)",
-        )
-    )
-    columns = [f"{len(lines):,} problems", "characters with $", "characters", "exact match"]
-    console.print(table("accuracy", columns, rows))
+        rows = [
+            (key, *(with_interval(share) for share in (value.characters_closed, value.characters, value.exact)))
+            for key, value in by_operation.items()
+        ]
+        columns = ["", "characters with $", "characters", "whole answers"]
+        console.print(table(f"{kind} answers to {len(lines):,} problems", columns, [*rows, floor]))
+    console.print("floors: the most frequent character of each place; the most common answer to every problem")
     return found
 
 
 def with_interval(share: Share) -> str:
     low, high = share.interval()
-    return f"{share.share:.4f} ({low:.4f} to {high:.4f})"
+    return f"{share.share:.4f} ({low:.4f}, {high:.4f})"

@@ -8,10 +8,12 @@ from typing import Any
 
 from partwise.checkpoint import load
 from partwise.commands.scoring import show_scores
+from partwise.config import ConfigError
 from partwise.data import Dataset, prepare, split_problems
 from partwise.evaluate.arithmetic import answer_problems
 from partwise.generation import generate
 from partwise.terminal import console, fail, flush_text, follow_run, table
+from partwise.tokenizers import Tokenizer
 from partwise.train.folder import Interrupted, RunFolder, default_name, run_name
 from partwise.train.loop import Diverged
 from partwise.train.settings import run_config
@@ -73,6 +75,15 @@ def show_sample(run: RunFolder, dataset: Dataset) -> None:
     console.print(prompt + text, markup=False)
 
 
+def first_prompt(tokenizer: Tokenizer) -> str:
+    """A line's beginning where the tokenizer knows lines; else its first symbol, the `$` that begins a problem."""
+    try:
+        tokenizer.encode("\n")
+    except ConfigError:
+        return tokenizer.decode([0])
+    return "\n"
+
+
 def generate_text(
     name: str,
     prompts: list[str],
@@ -85,6 +96,7 @@ def generate_text(
 ) -> None:
     """Print the continuation of each prompt; a single one is streamed."""
     model, tokenizer = load(name)
+    prompts = prompts or [first_prompt(tokenizer)]
     settings: dict[str, Any] = {
         "length": length,
         "temperature": temperature,

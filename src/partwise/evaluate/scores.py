@@ -14,7 +14,7 @@ FITTED_TOKENS = 2_000_000
 
 
 def dataset_floors(dataset: Dataset) -> dict[str, float | int]:
-    """The floors of a data set: n-gram losses on its validation split; for arithmetic also accuracies on its test problems.
+    """A data set's floors: n-gram losses on its validation split; for arithmetic also accuracies on its test problems.
 
     Kept beside the shards once computed, as they depend on nothing else.
     """

@@ -1,4 +1,4 @@
-"""The contracts of the model's parts on one page: where a layer stands, what flows past it, and what each family builds.
+"""The contracts of the model's parts on one page: where a layer stands, what flows past it, what each family builds.
 
 Shapes, everywhere in the project:
 
@@ -16,9 +16,9 @@ from partwise.config import Part
 
 Role = Literal["table", "hidden", "output", "head", "bias", "vector"]
 """What a tensor is for. Initialisation (and later the choice of optimizer) follows from it:
-`table` maps ids to vectors, `hidden` is a matrix inside a branch, `output` the matrix that ends a residual branch, `head`
-gives the logits, `bias` belongs to a linear map, and any other `vector` (a norm's scale, a trainable beta) keeps the value
-that its layer gave it."""
+`table` maps ids to vectors, `hidden` is a matrix inside a branch, `output` the matrix that ends a residual branch,
+`head` gives the logits, `bias` belongs to a linear map, and any other `vector` (a norm's scale, a trainable beta) keeps
+the value that its layer gave it."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Flow:
 
 
 class PositionLayer(nn.Module):
-    """Hooks by which a stack knows the order of its tokens; each leaves its argument alone unless a kind overrides it."""
+    """Hooks by which a stack knows the order of its tokens; each leaves its argument alone unless overridden."""
 
     def at_input(self, x: Tensor, ids: Tensor) -> Tensor:
         """(B, T, D) embeddings and (T,) positions -> (B, T, D)."""
@@ -73,6 +73,27 @@ class Positions(Part):
         raise NotImplementedError
 
 
+class AttentionLayer(nn.Module):
+    """`forward(x, flow)`: (B, T, D) -> (B, T, D), mixing positions."""
+
+    def new_state(self, batch: int, length: int, like: Tensor) -> State:
+        """What the layer remembers of up to `length` positions, on the device and in the precision of `like`."""
+        raise NotImplementedError
+
+    def use_path(self, path: str) -> None:
+        """Compute scores by 'products' or 'fused', where the layer has the choice."""
+
+
+class StackEnds(nn.Module):
+    """What happens once per stack, before its first block and after its last."""
+
+    def enter(self, x: Tensor) -> Tensor:
+        return x
+
+    def leave(self, x: Tensor) -> Tensor:
+        return x
+
+
 class Attention(Part):
     """What may stand at `attention=`: (B, T, D) -> (B, T, D), mixing positions."""
 
@@ -82,8 +103,7 @@ class Attention(Part):
         """E, which rotary positions need to know."""
         raise NotImplementedError
 
-    def build(self, site: Site) -> nn.Module:
-        """A layer with `forward(x, flow)` and `new_state(batch, length, like)` for cached generation."""
+    def build(self, site: Site) -> AttentionLayer:
         raise NotImplementedError
 
 
@@ -114,8 +134,7 @@ class Residual(Part):
         """The wiring of one block: `forward(x, flow, branches)` with as many norms as it needs."""
         raise NotImplementedError
 
-    def build_ends(self, new_norm: Callable[[], nn.Module]) -> nn.Module:
-        """The ends of a stack: `enter(x)` before the first block, `leave(x)` after the last."""
+    def build_ends(self, new_norm: Callable[[], nn.Module]) -> StackEnds:
         raise NotImplementedError
 
 

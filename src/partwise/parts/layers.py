@@ -69,8 +69,8 @@ def _split_on_save(module: nn.Module, state: dict[str, Tensor], prefix: str, *_:
 class Dropout(nn.Module):
     """Zero with probability p and scale the rest by 1 / (1 - p); Srivastava et al. 2014.
 
-    The noise comes from a stream of this site's own, keyed by (seed, step, rank, site): it does not depend on which other
-    sites draw, so two variants see the same noise where they are alike, and a resumed run sees what it would have seen.
+    The noise comes from a stream of this site's own, keyed by (seed, step, rank, site): it does not depend on which
+    other sites draw, so two variants see the same noise where they are alike, and a resumed run sees its own again.
     """
 
     def __init__(self, p: float) -> None:

@@ -69,7 +69,7 @@ class AngleTable(PositionLayer):
     def __init__(self, max_len: int, width: int, base: float) -> None:
         super().__init__()
         self.max_len, self.width, self.base = max_len, width, base
-        # not buffers: `.bfloat16()` and `.double()` would round them, so each dtype gets its own copy of the exact table
+        # not buffers: `.bfloat16()` and `.double()` would round them; each dtype gets its own copy of the exact table
         self.tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
 
     def cos_sin(self, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,7 +86,8 @@ class AngleTable(PositionLayer):
 class SinusoidalTable(AngleTable):
     def at_input(self, x: Tensor, ids: Tensor) -> Tensor:
         cos, sin = self.cos_sin(x)
-        return x + torch.stack((sin[ids], cos[ids]), dim=-1).flatten(-2)  # sines on even columns, cosines on odd ones
+        waves = torch.stack((sin[ids], cos[ids]), dim=-1).flatten(-2)  # sines on even columns, cosines on odd ones
+        return (x + waves).to(x.dtype)
 
 
 class Rotary(AngleTable):

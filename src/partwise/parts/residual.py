@@ -6,7 +6,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from partwise.config import part
-from partwise.parts.families import Flow, Residual
+from partwise.parts.families import Flow, Residual, StackEnds
 from partwise.parts.layers import Dropout
 
 NewNorm = Callable[[], nn.Module]
@@ -22,8 +22,8 @@ class PreNorm(Residual):
     def build(self, branches: list[str], new_norm: NewNorm) -> nn.Module:
         return PreNormWiring(branches, new_norm, self.dropout)
 
-    def build_ends(self, new_norm: NewNorm) -> nn.Module:
-        return Ends(new_norm() if self.final_norm else nn.Identity())
+    def build_ends(self, new_norm: NewNorm) -> StackEnds:
+        return FinalNorm(new_norm()) if self.final_norm else StackEnds()
 
 
 @part("post")
@@ -36,8 +36,8 @@ class PostNorm(Residual):
     def build(self, branches: list[str], new_norm: NewNorm) -> nn.Module:
         return PostNormWiring(branches, new_norm, self.dropout)
 
-    def build_ends(self, new_norm: NewNorm) -> nn.Module:
-        return Ends(new_norm() if self.final_norm else nn.Identity())
+    def build_ends(self, new_norm: NewNorm) -> StackEnds:
+        return FinalNorm(new_norm()) if self.final_norm else StackEnds()
 
 
 class Wiring(nn.Module):
@@ -63,13 +63,10 @@ class PostNormWiring(Wiring):
         return x
 
 
-class Ends(nn.Module):
+class FinalNorm(StackEnds):
     def __init__(self, norm: nn.Module) -> None:
         super().__init__()
         self.norm = norm
-
-    def enter(self, x: Tensor) -> Tensor:
-        return x
 
     def leave(self, x: Tensor) -> Tensor:
         return self.norm(x)

@@ -8,13 +8,14 @@ runs/NAME/run.json         everything needed to repeat the run
 
 import fcntl
 import json
+import math
 import os
 import re
 import resource
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,19 +23,26 @@ from typing import Any
 from partwise.checkpoint import (
     FORMAT,
     Damaged,
+    checkpoints,
     find_run,
     json_writer,
     load_tensors,
-    newest,
+    new_folder,
+    read_json,
+    read_newest,
+    remove_folder,
+    step_of,
     tensor_writer,
+    tidy,
     write_folder,
+    write_json,
 )
 from partwise.config import ConfigError, difference, digest
 from partwise.data import Dataset, prepare
 from partwise.evaluate.loss import random_batches_loss, split_loss
 from partwise.train.choices import Choices, choose, machine
 from partwise.train.loop import Diverged, Run, Step
-from partwise.train.settings import RunConfig
+from partwise.train.settings import RunConfig, TrainConfig
 
 KEPT = 2
 
@@ -74,23 +82,36 @@ def default_name(words: list[str]) -> str:
     return run_name(text if len(text) <= 100 else f"{text[:90]}~{digest(words)[:8]}")
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A full disk, or a folder that may not be written to, becomes one line. Raises ConfigError."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {path}: {error.strerror or error}; see to room and rights, and give the same command again: "
+            "it continues from the last checkpoint"
+        ) from None
+
+
 class Lock:
     """One owner per folder, held as long as the process lives. Raises ConfigError while another process holds it."""
 
     def __init__(self, folder: Path) -> None:
-        self.file = (folder / ".lock").open("a+")
-        try:
-            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self.file.seek(0)
-            owner = self.file.read().strip() or "unknown"
-            self.file.close()
-            raise ConfigError(
-                f"{folder} is in use by process {owner}: wait for it, stop it, or choose another --name"
-            ) from None
-        self.file.truncate(0)
-        self.file.write(str(os.getpid()))
-        self.file.flush()
+        with writing(folder):
+            self.file = (folder / ".lock").open("a+")
+            try:
+                fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.file.seek(0)
+                owner = self.file.read().strip() or "unknown"
+                self.file.close()
+                raise ConfigError(
+                    f"{folder} is in use by process {owner}: wait for it, stop it, or choose another --name"
+                ) from None
+            self.file.truncate(0)
+            self.file.write(str(os.getpid()))
+            self.file.flush()
 
     def release(self) -> None:
         self.file.close()
@@ -112,51 +133,73 @@ class RunFolder:
     ) -> None:
         dataset = dataset or prepare(config.data, config.tokenizer)
         check_length(dataset, config)
+        wanted = choices or choose(config.train)
         self.path, self.config, self.say, self.stopping = path, config, say, False
-        path.mkdir(parents=True, exist_ok=True)
+        with writing(path):
+            new_folder(path)
         self.lock = Lock(path)
         try:
-            stored = None if fresh else self._stored(config)
+            stored = None if fresh else self._stored(config, dataset)
             if stored is None:
-                self._clear()
-                self.choices = choices or choose(config.train)
-                self._write_card(command, dataset)
+                self.choices = wanted
+                with writing(path):
+                    self._clear()
+                    write_json(path / "run.json", self._card(command, dataset))
             else:
-                self.choices = Choices(**stored["choices"])
-                self._announce(stored, dataset)
+                self.choices = stored_choices(path, stored)
             self.run = Run(config, dataset, self.choices)
-            self._restore()
+            saved = self._restore()
+            for earlier in (stored, saved):
+                if earlier:
+                    self._announce({**earlier["machine"], **earlier["choices"]})
         except BaseException:
             self.lock.release()
             raise
 
     def events(self) -> Iterator[Step | Evaluation | Saved]:
-        """Train to the end. Raises Interrupted after saving once `stopping` is set, Diverged before a poisoned update."""
+        """Train to the end, then let go of the folder.
+
+        Raises Interrupted after saving once `stopping` is set, Diverged before a poisoned update is made or saved.
+        """
+        run, started, result = self.run, time.perf_counter(), self.path / "result.json"
+        try:
+            with Metrics(self.path / "metrics.jsonl") as metrics:
+                if run.step < self.config.train.steps:
+                    result.unlink(missing_ok=True)  # of a run that diverged here
+                yield from self._train(metrics)
+        except Diverged as error:
+            self._finish({"diverged": str(error), "step": run.step}, started)
+            raise
+        else:
+            if not result.exists():
+                final = [line for line in read_metrics(self.path) if line["kind"] == "evaluation"]
+                self._finish({"step": run.step, "evaluations": final}, started)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Let another process, or another RunFolder, have the folder."""
+        self.lock.release()
+
+    def _train(self, metrics: "Metrics") -> Iterator[Step | Evaluation | Saved]:
         train, run = self.config.train, self.run
-        started = time.perf_counter()
-        with Metrics(self.path / "metrics.jsonl") as metrics:
-            try:
-                for step in run.steps():
-                    metrics.write({"kind": "step", **asdict(step)})
-                    yield step
-                    last = step.step == train.steps
-                    if last or step.step % self.config.eval_every == 0:
-                        evaluation = self.evaluate()
-                        metrics.write({"kind": "evaluation", **asdict(evaluation)})
-                        yield evaluation
-                    if last or step.step % train.save_every == 0 or self.stopping:
-                        self.save()
-                        yield Saved(step.step)
-                    if self.stopping and not last:
-                        raise Interrupted(f"stopped after step {step.step} of {train.steps}; everything is saved")
-            except Diverged as error:
-                self._finish({"diverged": str(error), "step": run.step}, started)
-                raise
-        if not (self.path / "result.json").exists():
-            final = [line for line in read_metrics(self.path) if line["kind"] == "evaluation"]
-            self._finish({"step": run.step, "evaluations": final}, started)
+        for step in run.steps():
+            metrics.write({"kind": "step", **asdict(step)})
+            yield step
+            last = step.step == train.steps
+            if last or step.step % self.config.eval_every == 0:
+                evaluation = self.evaluate()
+                metrics.write({"kind": "evaluation", **asdict(evaluation)})
+                yield evaluation
+            if last or step.step % train.save_every == 0 or self.stopping:
+                metrics.flush()  # the numbers up to a checkpoint must outlast what the checkpoint outlasts
+                self.save()
+                yield Saved(step.step)
+            if self.stopping and not last:
+                raise Interrupted(f"stopped after step {step.step} of {train.steps}; everything is saved")
 
     def evaluate(self) -> Evaluation:
+        """Losses after this step. Raises Diverged where they are not finite."""
         run, dataset = self.run, self.run.dataset
         validation = dataset.split("val")
         training = dataset.split("train")[: len(validation)]
@@ -177,33 +220,39 @@ class RunFolder:
                 )
                 for split, ids in (("val", validation), ("train", dataset.split("train")))
             ]
+        if not all(map(math.isfinite, losses)):
+            raise Diverged(run.step, f"validation loss {losses[0]}, on training text {losses[1]}")
         return Evaluation(run.step, losses[0], losses[1], self.config.train.estimator)
 
     def save(self) -> None:
-        """Write a checkpoint of this step and retire all but the newest. Raises ConfigError on a full disk."""
-        folder = self.path / "checkpoints"
-        try:
+        """Write a checkpoint of this step, retire all but the newest. Raises ConfigError on a full disk, Diverged."""
+        self.run.check_finite()
+        folder, step = self.path / "checkpoints", self.run.step
+        state = {"step": step, "choices": self.choices.to_dict(), "machine": machine()}
+        with writing(folder):
             write_folder(
-                folder / f"step-{self.run.step:08d}",
+                folder / f"step-{step:08d}",
                 {
                     "config.json": json_writer({"format": FORMAT, "model": self.config.model.to_dict()}),
                     "model.safetensors": tensor_writer(self.run.model.state_dict()),
                     "optimizer.safetensors": tensor_writer(self.run.optimizer_tensors()),
-                    "state.json": json_writer({"step": self.run.step, "choices": self.choices.to_dict()}),
+                    "state.json": json_writer(state),
                     "tokenizer.json": self.run.dataset.tokenizer.save,
                 },
             )
-        except OSError as error:
-            raise ConfigError(
-                f"cannot save to {folder}: {error.strerror}; make room and give the same command again, it continues "
-                "from the last checkpoint"
-            ) from None
-        for old in sorted(folder.glob("step-*"))[:-KEPT]:
-            shutil.rmtree(old, ignore_errors=True)
+            # what is numbered higher was found damaged, else this run would have continued from there
+            kept = [path for path in checkpoints(folder) if step_of(path) <= step][-KEPT:]
+            for path in checkpoints(folder):
+                if path not in kept:
+                    remove_folder(path)
 
-    def _stored(self, config: RunConfig) -> dict[str, Any] | None:
-        card = self.path / "run.json"
-        if not card.exists():
+    def _stored(self, config: RunConfig, dataset: Dataset) -> dict[str, Any] | None:
+        """The card of the run that this folder holds, None where it holds none. Raises ConfigError for another run."""
+        if not (self.path / "run.json").exists():
+            if checkpoints(self.path / "checkpoints"):
+                raise ConfigError(
+                    f"{self.path} holds checkpoints but no run.json: choose another --name, or start over with --fresh"
+                )
             return None
         stored = read_card(self.path)
         rows = difference(stored["config"], config.to_dict())
@@ -213,17 +262,22 @@ class RunFolder:
                 f"{self.path} holds another run ({path} was {old}, now {new}): choose another --name, or start it over "
                 "with --fresh"
             )
+        if stored["data"]["hash"] != dataset.hash:
+            raise ConfigError(f"the data of {self.path} has changed since it began: start over with --fresh")
         return stored
 
     def _clear(self) -> None:
-        for entry in self.path.iterdir():
-            if entry.is_dir():
-                shutil.rmtree(entry)
-            elif entry.name != ".lock":
-                entry.unlink()
+        """Remove what a run writes and nothing else that may lie here; the card last, which says what the rest is."""
+        for name in ("checkpoints", "result.json", "metrics.jsonl", "run.json"):
+            path = self.path / name
+            if path.is_dir():
+                remove_folder(path)
+            else:
+                path.unlink(missing_ok=True)
+        tidy(self.path)
 
-    def _write_card(self, command: list[str] | None, dataset: Dataset) -> None:
-        card = {
+    def _card(self, command: list[str] | None, dataset: Dataset) -> dict[str, Any]:
+        return {
             "format": FORMAT,
             "config": self.config.to_dict(),
             "choices": self.choices.to_dict(),
@@ -233,37 +287,37 @@ class RunFolder:
             "command": command or [],
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
-        temporary = self.path / ".run.json.tmp"
-        json_writer(card)(temporary)
-        os.replace(temporary, self.path / "run.json")
 
-    def _announce(self, stored: dict[str, Any], dataset: Dataset) -> None:
-        if stored["data"]["hash"] != dataset.hash:
-            raise ConfigError(f"the data of {self.path} has changed since it began: start over with --fresh")
-        for key, old, new in difference(stored["machine"], machine()):
+    def _announce(self, earlier: dict[str, Any]) -> None:
+        for key, old, new in difference(earlier, {**machine(), **self.choices.to_dict()}):
             self.say(f"resuming with {key} {new} instead of {old}: later numbers may differ in their last digits")
 
-    def _restore(self) -> None:
-        checkpoint, complaints = newest(self.path / "checkpoints")
+    def _restore(self) -> dict[str, Any] | None:
+        """Continue from the newest checkpoint that can be read and return its state; None where there is none."""
+        folder = self.path / "checkpoints"
+        with writing(folder):
+            tidy(folder)
+        state, complaints = read_newest(folder, self._continue)
+        if complaints and not state:
+            raise ConfigError(f"{complaints[0]}, and no older checkpoint can be read: start over with --fresh")
         for complaint in complaints:
-            instead = checkpoint.name if checkpoint else "the beginning"
-            self.say(f"{complaint}; continuing from {instead} instead")
-        if checkpoint:
-            try:
-                step = json.loads((checkpoint / "state.json").read_text())["step"]
-                weights, optimizer = (
-                    load_tensors(checkpoint / f"{kind}.safetensors") for kind in ("model", "optimizer")
-                )
-                self.run.restore(step, weights, optimizer)
-            except Damaged as error:
-                raise ConfigError(f"{error}: start over with --fresh") from None
+            self.say(f"{complaint}; continuing from step {self.run.step} instead")
+        return state
+
+    def _continue(self, checkpoint: Path) -> dict[str, Any]:
+        state = read_json(checkpoint / "state.json")
+        for key, kind in (("step", int), ("choices", dict), ("machine", dict)):
+            if not isinstance(state.get(key), kind):
+                raise Damaged(f"{checkpoint / 'state.json'} lacks {key!r}")
+        weights, optimizer = (load_tensors(checkpoint / f"{kind}.safetensors") for kind in ("model", "optimizer"))
+        self.run.restore(state["step"], weights, optimizer)
+        return state
 
     def _finish(self, outcome: dict[str, Any], started: float) -> None:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-        result = {**outcome, "seconds": time.perf_counter() - started, "peak_memory": memory}
-        temporary = self.path / ".result.json.tmp"
-        temporary.write_text(json.dumps(result, indent=1))
-        os.replace(temporary, self.path / "result.json")
+        with writing(self.path):
+            values = {**outcome, "seconds": time.perf_counter() - started, "peak_memory": memory}
+            write_json(self.path / "result.json", values)
 
 
 class Metrics:
@@ -274,18 +328,28 @@ class Metrics:
 
     def __enter__(self) -> "Metrics":
         torn = False
-        if self.path.exists() and self.path.stat().st_size:
-            with self.path.open("rb") as file:
-                file.seek(-1, os.SEEK_END)
-                torn = file.read(1) != b"\n"
-        self.file = self.path.open("a", encoding="utf-8")
-        if torn:
-            self.file.write("\n")
+        with writing(self.path):
+            if self.path.exists() and self.path.stat().st_size:
+                with self.path.open("rb") as file:
+                    file.seek(-1, os.SEEK_END)
+                    torn = file.read(1) != b"\n"
+            self.file = self.path.open("ab", buffering=0)  # nothing is left to write when a full disk ends the run
+            if torn:
+                self._append(b"\n")
         return self
 
     def write(self, values: dict[str, Any]) -> None:
-        self.file.write(json.dumps(values) + "\n")
-        self.file.flush()
+        with writing(self.path):
+            self._append(json.dumps(values, allow_nan=False).encode() + b"\n")
+
+    def flush(self) -> None:
+        """Have the system put every line on the disk."""
+        with writing(self.path):
+            os.fsync(self.file.fileno())
+
+    def _append(self, content: bytes) -> None:
+        while content:
+            content = content[self.file.write(content) :]
 
     def __exit__(self, *_: object) -> None:
         self.file.close()
@@ -296,7 +360,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     lines: dict[tuple[str, int], dict[str, Any]] = {}
     path = folder / "metrics.jsonl"
     if path.exists():
-        for text in path.read_text(encoding="utf-8").splitlines():
+        for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 line = json.loads(text)
                 lines[(line["kind"], line["step"])] = line
@@ -308,12 +372,36 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 def read_card(folder: Path) -> dict[str, Any]:
     """The run's `run.json`. Raises ConfigError where it cannot be read."""
     try:
-        card = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        if card["format"] != FORMAT:
-            raise ConfigError(f"{folder} was written in format {card['format']}; this version reads {FORMAT}")
-        return card
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{folder / 'run.json'} cannot be read ({error}): start over with --fresh") from None
+        card = read_json(folder / "run.json")
+    except Damaged as error:
+        raise ConfigError(f"{error}: start over with --fresh") from None
+    if card.get("format") != FORMAT:
+        raise ConfigError(
+            f"{folder} was written in format {card.get('format')}, and this version reads {FORMAT}: "
+            "start over with --fresh"
+        )
+    for key in ("config", "choices", "machine", "data"):
+        if not isinstance(card.get(key), dict):
+            raise ConfigError(f"{folder / 'run.json'} lacks {key!r}: start over with --fresh")
+    return card
+
+
+def stored_choices(folder: Path, card: dict[str, Any]) -> Choices:
+    """The choices that a run began with. Raises ConfigError where this machine cannot follow them."""
+    try:
+        choices = Choices(**card["choices"])
+    except TypeError:
+        raise ConfigError(
+            f"{folder / 'run.json'} names other choices than this version: start over with --fresh"
+        ) from None
+    try:
+        choose(TrainConfig.from_dict({"device": choices.device}))
+    except ConfigError:
+        raise ConfigError(
+            f"{folder} was trained on {choices.device}, which is not to be had here: continue it where it began, or "
+            "start over with --fresh"
+        ) from None
+    return choices
 
 
 def open_run(name: str | Path) -> tuple[Path, RunConfig, dict[str, Any]]:

@@ -4,7 +4,6 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from partwise.train.settings import RunConfig
 
 @dataclass(frozen=True)
 class Step:
-    """One update: its number (from 1), the mean training loss in nats per token, the gradient's norm before clipping."""
+    """One update: its number, from 1; the mean training loss in nats per token; the gradient's norm before clipping."""
 
     step: int
     loss: float
@@ -29,7 +28,13 @@ class Step:
 
 
 class Diverged(Exception):
-    """The loss or the gradient is not finite; the weights are those from before the update."""
+    """The loss or the gradient is not finite, and the weights are those from before the update.
+
+    Also raised where an update leaves weights that are not finite, or fit for no evaluation: they are never saved.
+    """
+
+    def __init__(self, step: int, what: str) -> None:
+        super().__init__(f"step {step}: {what}: lower train.lr, warm up (schedule.warmup), or clip (train.clip=1.0)")
 
 
 class Run:
@@ -44,7 +49,7 @@ class Run:
         torch.set_num_threads(self.choices.threads)
         self.model = Transformer(config.model, seed=config.train.seed).to(self.device)
         self.model.use_path(self.choices.attention_path)
-        self.optimizer = config.optimizer.build(self.model, config.train.lr)  # type: ignore[attr-defined]
+        self.optimizer = config.optimizer.build(self.model, config.train.lr)
         self.step = 0
 
     def steps(self) -> Iterator[Step]:
@@ -54,9 +59,9 @@ class Run:
 
     def update(self) -> Step:
         started, train = time.perf_counter(), self.config.train
-        lr = train.lr * self.config.schedule.factor(self.step, train.steps)  # type: ignore[attr-defined]
+        lr = train.lr * self.config.schedule.factor(self.step, train.steps)
         self.model.train()
-        loss = torch.zeros((), device=self.device)
+        losses = []
         windows = self.windows()  # (B, T + 1)
         targets = windows[:, 1:].numel()
         for number, micro in enumerate(windows.chunk(train.accumulate)):
@@ -64,14 +69,12 @@ class Run:
             # summed, then divided by the targets of the whole batch: means of micro-batches must not be averaged
             part = self.loss(micro, reduction="sum") / targets
             part.backward()
-            loss += part.detach()
+            losses.append(part.detach())
+        loss = torch.stack(losses).sum()
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), train.clip or math.inf)
         if not math.isfinite(loss.item()) or not math.isfinite(norm.item()):
             self.optimizer.zero_grad(set_to_none=True)
-            raise Diverged(
-                f"step {self.step + 1}: loss {loss.item()}, gradient norm {norm.item()}: "
-                "lower train.lr, warm up (schedule.warmup), or clip (train.clip=1.0)"
-            )
+            raise Diverged(self.step + 1, f"loss {loss.item()}, gradient norm {norm.item()}")
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()
@@ -96,7 +99,8 @@ class Run:
         """Cross-entropy of each window's next tokens, in nats."""
         with self.autocast():
             logits = self.model(windows[:, :-1])
-        return F.cross_entropy(logits.flatten(0, 1).float(), windows[:, 1:].flatten(), reduction=reduction)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
+        return F.cross_entropy(logits, windows[:, 1:].flatten(), reduction=reduction)
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.choices.precision == "bfloat16")
@@ -110,19 +114,26 @@ class Run:
             for key, value in state.items()
         }
 
+    def check_finite(self) -> None:
+        """Raise Diverged where a weight, or what the optimizer remembers of it, is not finite."""
+        for name, tensor in [*self.model.named_parameters(), *self.optimizer_tensors().items()]:
+            if not tensor.isfinite().all():
+                raise Diverged(self.step, f"{name} is not finite")
+
     def restore(self, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor]) -> None:
         """Continue from a saved state. Raises Damaged where the tensors do not fit."""
         from partwise.checkpoint import Damaged, load_weights
 
         load_weights(self.model, weights)
-        parameters = dict(self.model.named_parameters())
-        self.optimizer.state.clear()
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        ordered = [names[id(parameter)] for group in self.optimizer.param_groups for parameter in group["params"]]
+        numbers = {name: number for number, name in enumerate(ordered)}
+        state: dict[int, dict[str, Tensor]] = {}
         for name, value in optimizer.items():
             owner, _, key = name.rpartition(".")
-            if owner not in parameters:
+            if owner not in numbers:
                 raise Damaged(f"the optimizer's state names an unknown parameter {owner!r}")
-            parameter = parameters[owner]
-            # a step counter stays where fused and plain optimizers keep it: with the parameter
-            state: dict[str, Any] = self.optimizer.state[parameter]
-            state[key] = value.to(parameter.device)
+            state.setdefault(numbers[owner], {})[key] = value
+        # torch's own way in knows where fused and plain optimizers keep a step counter
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         self.step = step

@@ -48,7 +48,7 @@ class Cosine(Schedule):
 
 @part("wsd")
 class WarmupStableDecay(Schedule):
-    """Linear rise, a plateau, and a linear fall to `final` over the last `decay` of the steps. Hu et al. 2024, arXiv:2404.06395."""
+    """Linear rise, a plateau, and a linear fall to `final` over the last `decay` steps. Hu et al. 2024, arXiv:2404.06395."""
 
     warmup: int = Field(100, ge=0)
     decay: float = Field(0.2, ge=0, le=1)

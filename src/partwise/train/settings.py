@@ -1,11 +1,12 @@
 """Everything that determines a run: the model, the training numbers, the optimizer, the schedule and the data."""
 
+from functools import reduce
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from partwise.config import Config, ConfigError, apply_overrides, flatten, parse_overrides, read_yaml
+from partwise.config import Config, ConfigError, Override, apply_overrides, flatten, parse_overrides, read_yaml
 from partwise.data import Corpus, data_override
 from partwise.model import ModelConfig
 from partwise.presets import find_preset
@@ -90,11 +91,29 @@ def defaults() -> dict[str, Any]:
 
 def preset_settings(name: str) -> dict[str, Any]:
     """The flat configuration of a preset, or of a YAML file (which may itself start from `preset: NAME`)."""
-    if Path(name).suffix in (".yaml", ".yml"):
-        values = read_yaml(Path(name))
-        base = values.pop("preset", None)
-        return apply_overrides(preset_settings(str(base)) if base else defaults(), flatten(values))
-    return apply_overrides(defaults(), flatten(find_preset(name).settings))
+    return reduce(apply_overrides, _layers(name), defaults())
+
+
+def _layers(name: str, above: tuple[str, ...] = ()) -> list[list[Override]]:
+    """The overrides of a preset, or of a YAML file after those of the preset or file that it starts from."""
+    if Path(name).suffix not in (".yaml", ".yml"):
+        return [flatten(find_preset(name).settings)]
+    if name in above:
+        raise ConfigError(f"preset: {' -> '.join([*above, name])!r} leads back to itself: name another preset")
+    values = read_yaml(Path(name))
+    base = values.pop("preset", None)
+    return [*([] if base is None else _layers(str(base), (*above, name))), expand_data(flatten(values))]
+
+
+def expand_data(overrides: list[Override]) -> list[Override]:
+    """`data=notes.txt` means the corpus `text` at that path, wherever it is written."""
+    return [
+        single
+        for path, value in overrides
+        for single in (
+            flatten({"data": data_override(value)}) if path == ("data",) and isinstance(value, str) else [(path, value)]
+        )
+    ]
 
 
 def run_config(name: str, *overrides: str, data: str | None = None) -> RunConfig:
@@ -102,16 +121,10 @@ def run_config(name: str, *overrides: str, data: str | None = None) -> RunConfig
 
     `data` is a corpus by name or the path of a text file. The vocabulary follows from the data. Raises ConfigError.
     """
-    words = parse_overrides(overrides)
-    if data is not None:
-        words = flatten({"data": data_override(data)}) + words
-    words = [
-        (path, data_override(value)) if path == ("data",) and isinstance(value, str) else (path, value)
-        for path, value in words
-    ]
-    words = [single for path, value in words for single in flatten({".".join(path): value})]
-    values = apply_overrides(preset_settings(name), words)
-    return resolve(values, own_vocabulary=any(path == ("vocab_size",) for path, _ in words))
+    words = expand_data(([] if data is None else [(("data",), data)]) + parse_overrides(overrides))
+    layers = [*_layers(name), words]
+    values = reduce(apply_overrides, layers, defaults())
+    return resolve(values, own_vocabulary=any(path == ("vocab_size",) for layer in layers for path, _ in layer))
 
 
 def resolve(values: dict[str, Any], own_vocabulary: bool = False) -> RunConfig:
@@ -119,7 +132,7 @@ def resolve(values: dict[str, Any], own_vocabulary: bool = False) -> RunConfig:
     corpus = Corpus.resolve(values["data"])
     recipe = TokenizerRecipe.resolve(values["tokenizer"])
     needed = recipe.build(corpus.alphabet()).vocab_size  # type: ignore[attr-defined]
-    if own_vocabulary and values["vocab_size"] < needed:
+    if own_vocabulary and type(values["vocab_size"]) is int and values["vocab_size"] < needed:
         raise ConfigError(
             f"vocab_size={values['vocab_size']} is less than the {needed} symbols of the data: leave it out"
         )

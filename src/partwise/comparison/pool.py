@@ -1,5 +1,6 @@
 """Many runs at once: one process per core with one thread each, watched from outside."""
 
+import contextlib
 import json
 import os
 import queue
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import partwise
 from partwise.config import ConfigError
 
 
@@ -48,7 +50,7 @@ class Job:
 def run_jobs(jobs: list[Job], workers: int, watch: Callable[[], None]) -> None:
     """Run every job that is not finished; `watch` is called about twice a second.
 
-    On KeyboardInterrupt the runs save and end, and the interrupt is raised again. Raises ConfigError where a run failed.
+    On KeyboardInterrupt the runs save and end, and it is raised again. Raises ConfigError where a run failed.
     """
     waiting = [job for job in jobs if not job.finished]
     if not waiting:
@@ -96,18 +98,22 @@ def run_jobs(jobs: list[Job], workers: int, watch: Callable[[], None]) -> None:
 
 
 def _start(number: int, answers: "queue.Queue[tuple[int, str]]") -> subprocess.Popen[str]:
+    home = str(Path(partwise.__file__).parent.parent)
+    path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
     process = subprocess.Popen(
-        [sys.executable, "-m", "partwise.compare.worker"],
+        [sys.executable, "-m", "partwise.comparison.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        env={**os.environ, "PYTHONPATH": path},  # the package that runs here, however it was found
         start_new_session=True,  # Ctrl-C reaches the parent alone, which ends the runs in order
     )
 
     def listen() -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            answers.put((number, line.rstrip("\n")))
+        with process.stdout:
+            for line in process.stdout:
+                answers.put((number, line.rstrip("\n")))
         if process.wait() != 0:
             answers.put((number, ""))
 
@@ -125,10 +131,8 @@ def _end(processes: list[subprocess.Popen[str]]) -> None:
                 continue
     for process in processes:
         if process.stdin and not process.stdin.closed:
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 process.stdin.close()
-            except BrokenPipeError:
-                pass
         process.wait()
 
 

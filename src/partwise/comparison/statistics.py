@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 from scipy import special
 
-from partwise.compare.digits import decimals, percent, show
-from partwise.compare.power import seeds_for_margin as seeds_for_margin
-from partwise.compare.power import seeds_needed as seeds_needed
-from partwise.compare.power import smallest_detectable as smallest_detectable
+from partwise.comparison.digits import decimals, percent, show
+from partwise.comparison.power import seeds_for_margin as seeds_for_margin
+from partwise.comparison.power import seeds_needed as seeds_needed
+from partwise.comparison.power import smallest_detectable as smallest_detectable
 from partwise.config import ConfigError
 
 Verdict = Literal["better", "worse", "equivalent", "undecided"]

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from partwise.compare.plan import Arm, Plan
-from partwise.compare.pool import Job
-from partwise.compare.power import smallest_detectable
-from partwise.compare.statistics import Effect, judge, look_alpha, pooled_sd
+from partwise.comparison.plan import Arm, Plan
+from partwise.comparison.pool import Job
+from partwise.comparison.power import smallest_detectable
+from partwise.comparison.statistics import Effect, judge, look_alpha, pooled_sd
 from partwise.config import difference
 from partwise.data import Dataset
 from partwise.model import Transformer
@@ -20,7 +20,7 @@ CURVE_POINTS = 200
 
 
 def gather(
-    plan: Plan, jobs: list[Job], dataset: Dataset, *, look: int, rates: dict[str, float], floors: dict[str, Any]
+    plan: Plan, jobs: list[Job], dataset: Dataset, *, look: int, rates: dict[str, float | None], floors: dict[str, Any]
 ) -> dict[str, Any]:
     """Everything that the runs showed, judged. Every run must be finished."""
     first = plan.arms[0].config
@@ -81,7 +81,7 @@ def tuning(plan: Plan) -> str:
     return f"learning rates {', '.join(f'{rate:g}' for rate in rates)}, set by the arms, untuned"
 
 
-def arm_results(plan: Plan, arm: Arm, jobs: list[Job], rates: dict[str, float]) -> dict[str, Any]:
+def arm_results(plan: Plan, arm: Arm, jobs: list[Job], rates: dict[str, float | None]) -> dict[str, Any]:
     baseline = plan.arms[0]
     runs = [read_run(job) for job in sorted(jobs, key=lambda job: job.seed)]
     unpaired, tensors = unpaired_tensors(baseline, arm)

@@ -1,6 +1,8 @@
 """The main job: train every arm on every seed, in parallel and resumably, then judge."""
 
+import contextlib
 import json
+import math
 import os
 import shlex
 import statistics
@@ -12,19 +14,19 @@ from typing import Any
 
 import torch
 
-from partwise.checkpoint import json_writer
-from partwise.compare.plan import Plan, make_plan
-from partwise.compare.pool import Job, run_jobs
-from partwise.compare.report import write_report
-from partwise.compare.results import earlier_sd, gather
-from partwise.compare.power import smallest_detectable
+from partwise.checkpoint import write_json
+from partwise.comparison.plan import Plan, make_plan
+from partwise.comparison.pool import Job, run_jobs
+from partwise.comparison.power import smallest_detectable
+from partwise.comparison.report import write_report
+from partwise.comparison.results import earlier_sd, gather
 from partwise.config import ConfigError, difference
 from partwise.data import Dataset, prepare
 from partwise.evaluate.loss import split_loss
 from partwise.evaluate.scores import dataset_floors
 from partwise.train.choices import Choices, choose, machine
 from partwise.train.folder import Lock, check_length, default_name, run_name
-from partwise.train.loop import Run
+from partwise.train.loop import Diverged, Run
 
 TIMED_STEPS = 8
 
@@ -77,8 +79,8 @@ class Comparison:
                 "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             }
             card["looks"] = sorted({*card["looks"], self.plan.seeds})
-            replace_json(self.path / "compare.json", card)
-            replace_json(self.path / "results.json", self.results)
+            write_json(self.path / "compare.json", card)
+            write_json(self.path / "results.json", self.results)
             write_report(self.results, self.path)
         finally:
             lock.release()
@@ -95,14 +97,11 @@ class Comparison:
         """Minutes on this machine, and the smallest effect that these seeds could show; trains a few steps only."""
         dataset = self.prepare()
         choices, workers = self._choices()
-        rates, evaluations = measure_rates(self.plan, dataset, choices)
+        rates, scoring = measure_rates(self.plan, dataset, choices)
         seconds = 0.0
         for arm in self.plan.arms:
-            train = arm.config.train
-            rounds = train.steps // arm.config.eval_every + 1
-            seconds += self.plan.seeds * (
-                train.steps * train.batch_size * arm.config.context / rates[arm.name] + rounds * evaluations[arm.name]
-            )
+            tokens = arm.config.train.steps * arm.config.train.batch_size * arm.config.context
+            seconds += self.plan.seeds * (tokens / (rates[arm.name] or math.inf) + scoring[arm.name])
         runs = len(self.plan.arms) * self.plan.seeds
         return {"minutes": seconds / min(workers, runs) / 60, "runs": runs, "workers": workers, "rates": rates}
 
@@ -127,8 +126,8 @@ class Comparison:
                 )
             if card["looks"] and self.plan.seeds < max(card["looks"]):
                 raise ConfigError(
-                    f"--seeds {self.plan.seeds}: {self.path} was already judged at {max(card['looks'])} seeds, and seeds "
-                    "that were looked at cannot be taken back; give as many or more"
+                    f"--seeds {self.plan.seeds}: {self.path} was already judged at {max(card['looks'])} seeds, "
+                    "and seeds that were looked at cannot be taken back; give as many or more"
                 )
             return card
         choices, workers = self._choices()
@@ -143,7 +142,7 @@ class Comparison:
             "machine": machine(),
             "data": dataset.hash,
         }
-        replace_json(path, card)
+        write_json(path, card)
         return card
 
     def _jobs(self, choices: Choices) -> list[Job]:
@@ -159,7 +158,7 @@ class Comparison:
                     "command": shlex.split(self.command),
                     "parent": os.getpid(),
                 }
-                replace_json(folder / "job.json", job)
+                write_json(folder / "job.json", job)
                 status = "waiting"
                 if (folder / "result.json").exists():
                     result = json.loads((folder / "result.json").read_text())
@@ -169,27 +168,34 @@ class Comparison:
         return jobs
 
 
-def measure_rates(plan: Plan, dataset: Dataset, choices: Choices) -> tuple[dict[str, float], dict[str, float]]:
-    """Training tokens per second of each arm, and seconds of one evaluation: each arm alone, all arms in turn, medians."""
+def measure_rates(plan: Plan, dataset: Dataset, choices: Choices) -> tuple[dict[str, float | None], dict[str, float]]:
+    """Training tokens per second, and seconds to score a run, by arm: each alone, all in turn, medians.
+
+    An arm that diverges within the first steps has no rate.
+    """
     threads = torch.get_num_threads()
     runs = {arm.name: Run(arm.config, dataset, choices) for arm in plan.arms}
     times: dict[str, list[float]] = {name: [] for name in runs}
     for round_ in range(TIMED_STEPS + 2):
         for name, run in runs.items():
-            step = run.update()
-            if round_ >= 2:  # the first steps also pay for allocation
-                times[name].append(step.seconds)
-    rates, evaluations = {}, {}
+            with contextlib.suppress(Diverged):
+                step = run.update()
+                if round_ >= 2:  # the first steps also pay for allocation
+                    times[name].append(step.seconds)
+    rates: dict[str, float | None] = {}
+    scoring = {}
     for arm in plan.arms:
-        run = runs[arm.name]
-        rates[arm.name] = arm.config.train.batch_size * arm.config.context / statistics.median(times[arm.name])
+        tokens = arm.config.train.batch_size * arm.config.context
+        rates[arm.name] = tokens / statistics.median(times[arm.name]) if times[arm.name] else None
         sample = dataset.split("val")[: 32 * arm.config.context + 1]
         began = time.perf_counter()
-        split_loss(run.model, sample, arm.config.context, choices.precision)
-        per_token = (time.perf_counter() - began) / max(1, len(sample) - 1)
-        evaluations[arm.name] = 2 * len(dataset.split("val")) * per_token
+        split_loss(runs[arm.name].model, sample, arm.config.context, choices.precision)
+        per_token = (time.perf_counter() - began) / (len(sample) - 1)
+        evaluations = arm.config.train.steps // arm.config.eval_every + 1
+        answered = len(dataset.split("test")) if "test" in dataset.names else 0
+        scoring[arm.name] = (2 * evaluations * len(dataset.split("val")) + 2 * answered) * per_token
     torch.set_num_threads(threads)
-    return rates, evaluations
+    return rates, scoring
 
 
 def compare(
@@ -239,6 +245,8 @@ def plan_comparison(
     workers: int | None = None,
 ) -> Comparison:
     """The comparison that `compare` would run, checked but not begun. Raises ConfigError."""
+    if name:
+        run_name(name)
     changes = [list(overrides)] if overrides else []
     changes += [shlex.split(text) for text in arms or []]
     plan = make_plan(preset, changes, data=data, common=common, seeds=seeds, margin=margin)
@@ -264,12 +272,6 @@ def expected_effect(plan: Plan, sd: float | None) -> tuple[float | None, str]:
         return smallest_detectable(spread, plan.seeds, correlation=correlation, alpha=plan.alpha), source
     spread = 0.005 if sd is None else sd
     return smallest_detectable(spread, plan.seeds, alpha=plan.alpha), f"a seed SD of {spread:g} and no correlation"
-
-
-def replace_json(path: Path, values: Any) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    json_writer(values)(temporary)
-    os.replace(temporary, path)
 
 
 def _by_name(identity: dict[str, Any]) -> dict[str, Any]:

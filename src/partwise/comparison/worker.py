@@ -1,6 +1,6 @@
-"""A worker process of a comparison: it imports torch once and forks one child per run, so that each run's memory is its own.
+"""A worker of a comparison: it imports torch once and forks one child per run, so that each run's memory is its own.
 
-Jobs come as lines on standard input, each the path of a folder with a `job.json`; a line `PATH STATUS` answers each one.
+Jobs come as lines on standard input, each the path of a folder with a `job.json`; a line `PATH STATUS` answers each.
 The parent talks to it in no other way; progress is read from the run's own `metrics.jsonl`.
 """
 
@@ -12,6 +12,7 @@ import traceback
 from pathlib import Path
 from types import FrameType
 
+from partwise.checkpoint import write_json
 from partwise.config import ConfigError, import_parts
 from partwise.evaluate.arithmetic import accuracy_by_operation, answer_problems
 from partwise.train.choices import Choices
@@ -41,7 +42,7 @@ def work(folder: Path) -> str:
         return "interrupted"
     except Diverged:
         return "diverged"
-    if config.data.task == "arithmetic" and "test" in run.run.dataset.names:  # type: ignore[attr-defined]
+    if config.data.task == "arithmetic" and "test" in run.run.dataset.names:
         score_problems(run)
     return "done"
 
@@ -59,9 +60,7 @@ def score_problems(run: RunFolder) -> None:
         run.run.model, dataset.tokenizer, problems, temperature=0, precision=run.choices.precision
     )
     result["accuracy"] = {kind: score.to_dict() for kind, score in accuracy_by_operation(problems, answers).items()}
-    temporary = run.path / ".result.json.tmp"
-    temporary.write_text(json.dumps(result, indent=1))
-    os.replace(temporary, path)
+    write_json(path, result)
 
 
 def orphaned(parent: int) -> bool:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from rich.cells import cell_len
 
-from partwise.compare.digits import decimals, percent, show
-from partwise.compare.power import smallest_detectable
-from partwise.compare.statistics import LARGEST, MARGIN, Effect, holm, judge, pooled_sd
+from partwise.comparison.digits import decimals, percent, show
+from partwise.comparison.power import smallest_detectable
+from partwise.comparison.statistics import LARGEST, MARGIN, Effect, holm, judge, pooled_sd
 from partwise.config import ConfigError, did_you_mean
 
 COLUMNS = ("seed", "arm", "value")

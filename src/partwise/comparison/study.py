@@ -13,7 +13,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from partwise.compare.comparison import Comparison, plan_comparison, replace_json
+from partwise.checkpoint import write_json
+from partwise.comparison.experiment import Comparison, plan_comparison
 from partwise.config import Config, ConfigError, did_you_mean, read_yaml
 from partwise.train.folder import run_name
 
@@ -75,7 +76,7 @@ class Study:
             for suffix in ("html", "md"):
                 shutil.copyfile(comparison.path / f"report.{suffix}", self.folder / f"{key}.{suffix}")
         path = self.folder / "results.json"
-        replace_json(path, {"claim": self.claim, "source": self.source, "comparisons": results})
+        write_json(path, {"claim": self.claim, "source": self.source, "comparisons": results})
         return path
 
 

@@ -1,0 +1,134 @@
+"""The statistics of a comparison in plain words: one row per quantity, with what it means."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from partwise.comparison.digits import percent
+from partwise.comparison.report.cells import NONE, confidence, number, places
+
+Row = tuple[str, str, list[str]]
+"""A quantity, what it means, and its value for each comparison."""
+
+
+def statistics_rows(results: dict[str, Any]) -> Iterator[Row]:
+    """Every quantity that at least one comparison has."""
+    comparisons = results.get("comparisons") or []
+    if not comparisons:
+        return
+    for label, hint, write in quantities(results):
+        cells = [write(row) for row in comparisons]
+        if any(cell != NONE for cell in cells):
+            yield label, hint, cells
+    if len(comparisons) > 1:
+        yield from _adjusted(comparisons)
+
+
+def quantities(results: dict[str, Any]) -> Iterator[tuple[str, str, Callable[[dict[str, Any]], str]]]:
+    def sized(name: str) -> Callable[[dict[str, Any]], str]:
+        return lambda row: number(row.get(name), places(row, results))
+
+    wrong = percent(results["alpha"]) if results.get("alpha") else ""
+    yield (
+        "verdict",
+        "Equivalent: the interval lies within ±margin. Better, worse: it excludes 0. Else undecided.",
+        _verdict,
+    )
+    yield "n", "Seeds that both arms were trained on; without common seeds, the runs of either arm.", _sample
+    yield "mean difference", "The average over the seeds.", sized("mean")
+    yield (
+        "t interval",
+        "Mean ± t · SD / √n, with n − 1 degrees of freedom. Of many such intervals, the stated share holds the truth.",
+        lambda row: _interval(row, results),
+    )
+    yield "margin", "Fixed before the runs: a difference smaller than this is called none.", _margin(results)
+    yield "p", "How often equal arms would show a difference at least as large, in either direction.", _p("p")
+    yield (
+        "paired correlation",
+        "Of the arms' values at the same seed. Near 1, pairing removes most of the seeds' noise; near 0, none.",
+        lambda row: NONE if row.get("correlation") is None else f"{row['correlation']:.2f}",
+    )
+    yield (
+        "seed SD, arm",
+        "How far one seed lies from another with the same configuration: the noise floor.",
+        sized("sd_arm"),
+    )
+    yield "seed SD, baseline", "The same for the baseline.", sized("sd_against")
+    yield "SD of differences", "What the interval rests on.", sized("sd_difference")
+    yield (
+        "looks",
+        f"A look is a judgement at a new number of seeds. The first spends {wrong or 'alpha'} of error probability, "
+        "look k that divided by 2^k: this pays for peeking at growing data.",
+        lambda row: _looks(row, results),
+    )
+    yield (
+        "smallest detectable",
+        "The true difference that this many seeds with this spread would show in 4 of 5 tries; smaller ones are "
+        "mostly missed.",
+        lambda row: number(row.get("smallest_detectable", results.get("smallest_detectable"))),
+    )
+    yield "seeds to decide", "How many, in all, would likely end an undecided comparison.", _seeds_to_decide
+
+
+def write_p(p: float | None, alpha: float | None = 0.05) -> str:
+    """Two digits, or as many as it takes to stand on the right side of alpha."""
+    if p is None:
+        return NONE
+    if p < 0.0001 and (alpha is None or alpha >= 0.0001):
+        return "<0.0001"
+    texts = (f"{p:.{digits}g}" for digits in range(2, 18))
+    return next((text for text in texts if alpha is None or (float(text) < alpha) == (p < alpha)), f"{p!r}")
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    return row.get("verdict") or "no verdict"
+
+
+def _sample(row: dict[str, Any]) -> str:
+    if row.get("n") is None:
+        return NONE
+    if row.get("paired") is False:
+        return f"{row.get('n_arm', row['n'])} and {row.get('n_against', row['n'])}, not paired"
+    return f"{row['n']} pair{'' if row['n'] == 1 else 's'}"
+
+
+def _interval(row: dict[str, Any], results: dict[str, Any]) -> str:
+    if row.get("low") is None or row.get("high") is None:
+        return NONE
+    digits = places(row, results)
+    return f"{number(row['low'], digits)} to {number(row['high'], digits)} ({confidence(row)})"
+
+
+def _margin(results: dict[str, Any]) -> Callable[[dict[str, Any]], str]:
+    return lambda row: NONE if results.get("margin") is None else f"±{results['margin']:g}"
+
+
+def _p(name: str) -> Callable[[dict[str, Any]], str]:
+    return lambda row: write_p(row.get(name), row.get("alpha"))
+
+
+def _looks(row: dict[str, Any], results: dict[str, Any]) -> str:
+    look, spent = results.get("look"), row.get("alpha_spent", results.get("alpha_spent"))
+    if look is None or not row.get("alpha"):
+        return NONE
+    return f"look {look}: {percent(row['alpha'])} spent now" + (f", {percent(spent)} in all" if spent else "")
+
+
+def _seeds_to_decide(row: dict[str, Any]) -> str:
+    seeds = row.get("seeds_to_decide")
+    if seeds is None:
+        return NONE
+    return f"about {seeds}" if seeds <= 1000 else "more than 1000"
+
+
+def _adjusted(comparisons: list[dict[str, Any]]) -> Iterator[Row]:
+    from partwise.comparison.statistics import holm
+
+    known = [row["p"] for row in comparisons if row.get("p") is not None]
+    if len(known) > 1:
+        adjusted = iter(holm(known))
+        cells = [NONE if row.get("p") is None else write_p(next(adjusted), row.get("alpha")) for row in comparisons]
+        yield (
+            "p (Holm)",
+            "Adjusted for the number of comparisons: the chance of any false claim stays below alpha.",
+            cells,
+        )

@@ -1,0 +1,59 @@
+"""What tests share: a cache of their own, one thread per process, no more processes than cores, and a tiny run."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from partwise.train.settings import RunConfig
+
+# read when torch is first imported, here and in every process that a test starts: most tests never import it
+for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """`-n auto`: one worker per core that this process may really use, as containers often hide how few these are."""
+    cores = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        cores = min(cores, int(quota) / int(period))
+    except (OSError, ValueError):  # no control groups, or no limit: "max"
+        pass
+    return max(1, round(cores))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """PARTWISE_CACHE: prepared data are shared by the tests of one process, and never by those of the user."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setenv("PARTWISE_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Two workers with all cores each would be slower than one: each test starts and ends with one thread."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> "Callable[..., RunConfig]":
+    """`tiny("schedule=cosine")`: a run of six steps of a few milliseconds each, changed by overrides."""
+    from partwise.train.settings import run_config
+
+    small = (
+        "d_model=16 n_layers=2 attention.n_heads=2 max_len=16 train.batch_size=4 train.steps=6 train.eval_every=3 "
+        "train.precision=float32 train.device=cpu data.train=2000 data.validation=50 data.test=50"
+    )
+    return lambda *overrides, preset="mingpt": run_config(preset, "data=arithmetic", *small.split(), *overrides)

@@ -1,0 +1,331 @@
+"""The contract of a model's parts, over everything in the registry: a new part is tested by registering it.
+
+Identities that are exact in theory are tested in float64, at 1e-12 relative to the largest reference value.
+"""
+
+import copy
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, get_args
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import partwise
+from partwise.config import REGISTRY, apply_overrides
+from partwise.train.settings import TrainConfig
+from recipes import LENGTH, MODEL_PARTS, VOCAB, configs, error, perturbed, tokens
+
+EXACT = 1e-12
+PATHS = [path for path in get_args(TrainConfig.model_fields["attention_path"].annotation) if path != "auto"]
+
+Check = Callable[[partwise.ModelConfig], None]
+CHECKS: list[Check] = []
+
+
+def check(function: Check) -> Check:
+    CHECKS.append(function)
+    return function
+
+
+def is_null(name: str, config: partwise.ModelConfig) -> bool:
+    """Parameters that no output can depend on, by the equation: a constant added to every key changes no softmax.
+
+    With rotary positions the key's bias is turned by the angle of its position, and does count.
+    """
+    return name.endswith("attention.k.bias") and config.positions.name != "rope"
+
+
+def without_dropout(config: partwise.ModelConfig) -> partwise.ModelConfig:
+    """Dropped weights exist on one attention path only: without dropout all paths can be compared."""
+    return partwise.ModelConfig.from_dict(apply_overrides(config.to_dict(), [(("attention", "dropout"), 0.0)]))
+
+
+def gradients(model: partwise.Transformer, inputs: Tensor) -> dict[str, Tensor]:
+    """Of a random linear function of the logits, under the canonical names (queries, keys and values apart)."""
+    logits = model(inputs)
+    weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(7), dtype=logits.dtype)
+    model.zero_grad()
+    (logits * weights).sum().backward()
+    holder = copy.deepcopy(model)
+    for own, copied in zip(model.parameters(), holder.parameters(), strict=True):
+        assert own.grad is not None
+        copied.data = own.grad
+    return {name: tensor.detach().clone() for name, tensor in holder.state_dict().items()}
+
+
+def chunked(model: partwise.Transformer, inputs: Tensor, bits: int) -> Tensor:
+    """Logits by cached calls; the prompt is cut after position i where bit i is set."""
+    cuts = [0, *(i + 1 for i in range(inputs.shape[1] - 1) if bits >> i & 1), inputs.shape[1]]
+    states = model.start(inputs.shape[0], inputs.shape[1])
+    return torch.cat([model(inputs[:, a:b], states) for a, b in pairwise(cuts)], dim=1)
+
+
+@check
+def json_round_trip(config: partwise.ModelConfig) -> None:
+    assert partwise.ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert partwise.ModelConfig.model_validate_json(config.model_dump_json()) == config
+
+
+@check
+def shape_and_count(config: partwise.ModelConfig) -> None:
+    model = partwise.Transformer(config)
+    assert model(tokens()).shape == (2, LENGTH, VOCAB)
+    assert model(tokens(length=1)).shape == (2, 1, VOCAB)
+    assert config.parameters() == sum(parameter.numel() for parameter in model.parameters())
+    assert config.parameters() == sum(tensor.data.numel() for tensor in model.logical_tensors())
+
+
+@check
+def every_parameter_counts(config: partwise.ModelConfig) -> None:
+    found = gradients(perturbed(config), tokens())
+    largest = max(gradient.abs().max().item() for gradient in found.values())
+    for name, gradient in found.items():
+        if is_null(name, config):
+            assert gradient.abs().max() <= EXACT * largest, f"{name} is declared null, and is not"
+        else:
+            assert gradient.abs().max() > 1e-9 * largest, f"{name} changes nothing"
+
+
+@check
+def causal(config: partwise.ModelConfig) -> None:
+    model, inputs = perturbed(config), tokens()
+    with torch.no_grad():
+        for path in PATHS:
+            model.use_path(path)
+            before = model(inputs)
+            for place in range(LENGTH):
+                changed = inputs.clone()
+                changed[:, place] = (changed[:, place] + 4) % VOCAB
+                after = model(changed)
+                assert torch.equal(after[:, :place], before[:, :place])
+                moved = (after - before).abs().amax(dim=(0, 2)) > 1e-9
+                assert moved[place:].all()  # and every later position looks back
+
+
+@check
+def cached_equals_uncached(config: partwise.ModelConfig) -> None:
+    model, inputs = perturbed(config), tokens(3)
+    with torch.no_grad():
+        for path in PATHS:
+            model.use_path(path)
+            whole = model(inputs)
+            assert error(chunked(model, inputs, 2 ** (LENGTH - 1) - 1), whole) <= EXACT
+            assert error(chunked(model, inputs, 0b00101), whole) <= EXACT
+            states = model.start(3)
+            model(inputs[:, :5], states)
+            states.truncate(2)
+            rows = torch.tensor([2, 0, 0, 1])
+            states.select(rows)
+            other = torch.cat([inputs[rows, :2], tokens(4, LENGTH - 2, shift=1)], dim=1)
+            assert error(model(other[:, 2:], states), model(other)[:, 2:]) <= EXACT
+
+
+@check
+def paths_agree(config: partwise.ModelConfig) -> None:
+    model = perturbed(without_dropout(config))
+    found = []
+    for path in PATHS:
+        model.use_path(path)
+        found.append((model(tokens()).detach(), gradients(model, tokens())))
+    for logits, grads in found[1:]:
+        assert error(logits, found[0][0]) <= EXACT
+        largest = max(gradient.abs().max().item() for gradient in found[0][1].values())
+        for name, gradient in grads.items():
+            assert (gradient - found[0][1][name]).abs().max() <= EXACT * largest, name
+
+
+@check
+def names_are_canonical(config: partwise.ModelConfig) -> None:
+    values = config.to_dict()
+    if "fused" not in values["attention"]:
+        return
+    both = [
+        partwise.Transformer(partwise.ModelConfig.from_dict(apply_overrides(values, [(("attention", "fused"), fused)])))
+        for fused in (True, False)
+    ]
+    states = [model.state_dict() for model in both]
+    for model, state in zip(both, states, strict=True):
+        assert set(state) == {tensor.name for tensor in model.logical_tensors()}
+        for tensor in model.logical_tensors():
+            assert torch.equal(tensor.data, state[tensor.name])
+    # fused or apart: the same names, the same initial values, and each loads the other's checkpoint
+    assert set(states[0]) == set(states[1])
+    for name, tensor in states[0].items():
+        assert torch.equal(tensor, states[1][name]), name
+    source = perturbed(both[0].config)
+    for model in both:
+        model.double().eval().load_state_dict(source.state_dict())
+        assert error(model(tokens()), source(tokens())) <= EXACT
+
+
+@check
+def loads_strictly_and_stays_tied(config: partwise.ModelConfig) -> None:
+    source = perturbed(config)
+    expected = source(tokens())
+    state = {name: tensor.clone() for name, tensor in source.state_dict().items()}
+    loaded = partwise.Transformer(config, seed=1).double().eval()
+    loaded.load_state_dict(state)
+    assigned = partwise.Transformer(config, seed=2).double().eval()
+    assigned.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
+    for model in (loaded, assigned, copy.deepcopy(loaded), copy.deepcopy(loaded).float().double()):
+        assert (model.head.weight is model.embed.weight) == config.tied
+        assert sum(parameter.numel() for parameter in model.parameters()) == config.parameters()
+    for model in (loaded, assigned, copy.deepcopy(loaded)):
+        assert torch.equal(model(tokens()), expected)
+    for name in [*state][:: max(1, len(state) // 3)]:
+        with pytest.raises(RuntimeError, match="Missing key"):
+            loaded.load_state_dict({other: tensor for other, tensor in state.items() if other != name})
+    with pytest.raises(RuntimeError, match="Unexpected key"):
+        loaded.load_state_dict({**state, "blocks.0.stray.weight": torch.zeros(1)})
+    if config.tied:  # another head than the table is another model
+        with pytest.raises(RuntimeError, match=r"head\.weight differs"):
+            loaded.load_state_dict({**state, "head.weight": state["embed.weight"] + 1})
+
+
+@check
+def bfloat16_is_close(config: partwise.ModelConfig) -> None:
+    model = perturbed(config, dtype=torch.float32)
+    with torch.no_grad():
+        exact = model(tokens())
+        for path in PATHS:
+            model.use_path(path)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                rough = model(tokens())
+                states = model.start(2)
+                cached = torch.cat([model(tokens()[:, :4], states), model(tokens()[:, 4:], states)], dim=1)
+            assert error(rough.float(), exact) < 0.05
+            assert error(cached.float(), exact) < 0.05
+
+
+@check
+def rows_are_alone(config: partwise.ModelConfig) -> None:
+    model, inputs = perturbed(config), tokens(4)
+    with torch.no_grad():
+        whole = model(inputs)
+        for row in range(4):
+            assert error(model(inputs[row : row + 1]), whole[row : row + 1]) <= EXACT
+
+
+each_part = pytest.mark.parametrize(("family", "name"), MODEL_PARTS)
+each_check = pytest.mark.parametrize("one", CHECKS, ids=lambda one: one.__name__)
+relaxed: dict[str, Any] = {
+    "deadline": None,
+    "derandomize": True,
+    "database": None,
+    "suppress_health_check": [HealthCheck.filter_too_much, HealthCheck.too_slow],
+}
+
+
+@each_part
+@settings(max_examples=3, **relaxed)
+@given(data=st.data())
+def test_every_part_keeps_the_contract(family: str, name: str, data: st.DataObject) -> None:
+    config = data.draw(configs(family, name))
+    for one in CHECKS:
+        one(config)
+
+
+@each_check
+@settings(max_examples=40, **relaxed)
+@given(config=configs())
+def test_random_models_keep_the_contract(one: Check, config: partwise.ModelConfig) -> None:
+    one(config)
+
+
+@pytest.mark.slow
+@each_check
+@settings(max_examples=400, **{**relaxed, "derandomize": False})
+@given(config=configs())
+def test_many_random_models_keep_the_contract(one: Check, config: partwise.ModelConfig) -> None:
+    one(config)
+
+
+SIZES = {"vocab_size": VOCAB, "max_len": LENGTH, "d_model": 8, "n_layers": 2}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("n_kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("positions", sorted(REGISTRY["positions"]))
+def test_every_chunking_of_a_prompt_gives_its_logits(positions: str, n_kv_heads: int, path: str) -> None:
+    attention = {"part": "multihead", "n_heads": 4, "n_kv_heads": n_kv_heads}
+    model = perturbed(partwise.ModelConfig.from_dict({**SIZES, "positions": positions, "attention": attention}))
+    model.use_path(path)
+    with torch.no_grad():
+        for length in (1, 2, LENGTH):
+            inputs = tokens(length=length)
+            whole = model(inputs)
+            for bits in range(2 ** (length - 1)):
+                assert error(chunked(model, inputs, bits), whole) <= EXACT, f"cuts at {bits:b}"
+
+
+def test_states_refuse_what_does_not_fit() -> None:
+    model = partwise.Transformer(partwise.ModelConfig.from_dict(SIZES))
+    states = model.start(1, 4)
+    model(tokens(1, 4), states)
+    for call in (lambda: model(tokens(1, 1), states), lambda: model(tokens(1, LENGTH + 1))):
+        with pytest.raises(partwise.ConfigError, match="do not fit max_len"):
+            call()
+
+
+@pytest.mark.parametrize(
+    "family, swap", [(family, name) for family, name in MODEL_PARTS if family not in ("init", "positions")]
+)
+def test_a_swap_leaves_every_other_tensors_start_alone(family: str, swap: str) -> None:
+    """Pairing: tensors of the same name and shape start equal, whatever the other parts are."""
+    base = partwise.Transformer(partwise.ModelConfig.from_dict(SIZES), seed=3).state_dict()
+    other = partwise.Transformer(partwise.ModelConfig.from_dict({**SIZES, family: swap}), seed=3).state_dict()
+    alike = [name for name in base if name in other and base[name].shape == other[name].shape]
+    assert {"embed.weight", "head.weight", "blocks.1.attention.k.weight"} <= set(alike)
+    assert all(torch.equal(base[name], other[name]) for name in alike)
+    again = partwise.Transformer(partwise.ModelConfig.from_dict(SIZES), seed=4).state_dict()
+    assert not torch.equal(again["embed.weight"], base["embed.weight"])
+
+
+def test_building_a_model_leaves_the_global_stream_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    partwise.Transformer(partwise.ModelConfig.from_dict(SIZES))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def assert_compiles(config: partwise.ModelConfig) -> None:
+    """One graph without breaks, in logits and gradients what eager gives; names stay canonical below the wrapper."""
+    torch._dynamo.reset()
+    model, twin = perturbed(config), perturbed(config)
+    compiled = torch.compile(twin, backend="aot_eager", fullgraph=True)
+    assert error(compiled(tokens()), model(tokens())) <= EXACT
+    expected = gradients(model, tokens())
+    compiled(tokens()).mul(
+        torch.randn(2, LENGTH, VOCAB, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    ).sum().backward()
+    largest = max(gradient.abs().max().item() for gradient in expected.values())
+    for own, other in zip(model.parameters(), twin.parameters(), strict=True):
+        assert own.grad is not None and other.grad is not None
+        assert (own.grad - other.grad).abs().max() <= EXACT * largest
+    assert set(twin.state_dict()) == set(model.state_dict())
+
+
+COMPILED = [
+    {"attention": {"part": "multihead", "n_kv_heads": 2}, "ffn": {"part": "swiglu", "trainable_beta": True}},
+    {"positions": "learned", "ffn": "relu", "norm": "layernorm", "residual": "post", "tied": True},
+    {"positions": "sinusoidal", "ffn": "gelu", "attention": {"part": "multihead", "fused": False, "bias": True}},
+]
+
+
+@pytest.mark.parametrize("parts", COMPILED, ids=["rope", "learned", "sinusoidal"])
+def test_compiled_equals_eager(parts: dict[str, Any]) -> None:
+    assert_compiles(partwise.ModelConfig.from_dict({**SIZES, "n_layers": 1, **parts}))
+
+
+@pytest.mark.slow
+@each_part
+@settings(max_examples=3, **relaxed)
+@given(data=st.data())
+def test_every_part_compiles(family: str, name: str, data: st.DataObject) -> None:
+    assert_compiles(data.draw(configs(family, name)))

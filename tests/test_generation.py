@@ -1,0 +1,359 @@
+"""Sampling is total and follows its written rule; a continuation depends on the seed and its own prompt only."""
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import partwise
+from partwise import ConfigError
+from partwise.generation import Sampling, decode, generate, uniform_numbers
+from partwise.tokenizers import ByteTokenizer, CharacterTokenizer
+from recipes import perturbed
+
+relaxed: dict[str, Any] = {
+    "deadline": None,
+    "derandomize": True,
+    "database": None,
+    "suppress_health_check": [HealthCheck.too_slow],
+}
+INF = math.inf
+
+
+def reference(logits: list[float], u: float, temperature: float, top_k: int | None, top_p: float) -> int:
+    """The written rule, one token at a time."""
+    order = sorted(range(len(logits)), key=lambda i: (-logits[i], i))
+    if temperature == 0:
+        return order[0]
+    weights = [math.exp((logits[i] - logits[order[0]]) / temperature) for i in order[:top_k]]
+    kept: list[float] = []
+    for weight in weights:
+        if kept and math.fsum(kept) >= top_p * math.fsum(weights):
+            break
+        kept.append(weight)
+    kept = [weight for weight in kept if weight > 0] or kept[:1]
+    target = u * math.fsum(kept)
+    for rank in range(len(kept)):
+        if target < math.fsum(kept[: rank + 1]):
+            return order[rank]
+    return order[len(kept) - 1]
+
+
+def draw(logits: list[float], u: float = 0.5, **rule: Any) -> int:
+    return int(Sampling(**rule).draw(torch.tensor([logits], dtype=torch.float64), torch.tensor([u]).double())[0])
+
+
+LOGIT = st.one_of(
+    st.integers(-3, 3).map(float),
+    st.floats(-10, 10),
+    st.floats(-1e300, 1e300),
+    st.sampled_from([-INF, 0.0, -0.0, 1e308, -1e308, 5e-324]),
+)
+LOGITS = st.lists(LOGIT, min_size=1, max_size=8).filter(lambda row: max(row) > -INF)
+TEMPERATURE = st.one_of(st.just(0.0), st.floats(0.1, 3), st.floats(0, 1e308), st.sampled_from([5e-324, 1e-300]))
+TOP_K = st.none() | st.integers(1, 10) | st.just(10**9)
+TOP_P = st.one_of(st.sampled_from([0.0, 1.0, 5e-324, 0.5, 1 - 2**-53]), st.floats(0, 1))
+UNIFORM = st.one_of(st.sampled_from([0.0, 1 - 2**-53]), st.floats(0, 1, exclude_max=True))
+
+
+@settings(max_examples=600, **relaxed)
+@given(logits=LOGITS, u=UNIFORM, temperature=TEMPERATURE, top_k=TOP_K, top_p=TOP_P)
+@example(logits=[-INF, 0.0, -INF], u=1 - 2**-53, temperature=1e308, top_k=None, top_p=1.0)
+@example(logits=[1e308, -1e308], u=0.0, temperature=5e-324, top_k=None, top_p=0.0)
+@example(logits=[0.0] * 8, u=1 - 2**-53, temperature=1.0, top_k=3, top_p=0.1)
+def test_sampling_is_total(logits: list[float], u: float, temperature: float, top_k: int | None, top_p: float) -> None:
+    found = draw(logits, u, temperature=temperature, top_k=top_k, top_p=top_p)
+    assert 0 <= found < len(logits)
+    assert logits[found] > -INF, "a forbidden token was drawn"
+    ranking = sorted(range(len(logits)), key=lambda i: (-logits[i], i))
+    if top_k is not None:
+        assert ranking.index(found) < top_k
+    if temperature == 0 or top_p == 0 or top_k == 1:
+        assert found == ranking[0]
+
+
+@settings(max_examples=400, **relaxed)
+@given(
+    logits=st.lists(st.sampled_from([-INF, -3.0, -1.0, 0.0, 0.5, 1.0, 2.0]), min_size=1, max_size=7).filter(
+        lambda row: max(row) > -INF
+    ),
+    number=st.integers(0, 999),
+    temperature=st.sampled_from([0.0, 0.3, 1.0, 1.7, 50.0]),
+    top_k=st.none() | st.integers(1, 8),
+    top_p=st.sampled_from([0.0, 0.1234, 0.377, 0.61803, 0.9171, 1.0]),
+)
+def test_sampling_follows_its_written_rule(
+    logits: list[float], number: int, temperature: float, top_k: int | None, top_p: float
+) -> None:
+    u = (number + 0.4142) / 1000  # on no border between two tokens, where the last rounding would decide
+    expected = reference(logits, u, temperature, top_k, top_p)
+    assert draw(logits, u, temperature=temperature, top_k=top_k, top_p=top_p) == expected
+
+
+@pytest.mark.parametrize(
+    ("logits", "rule", "allowed"),
+    [
+        ([0.0, 0.0, 0.0, 0.0], {"top_p": 0.5}, {0, 1}),  # ties go to the lower id
+        ([0.0, 0.0, 0.0, 0.0], {"top_p": 0.5000001}, {0, 1, 2}),
+        ([0.0, 1.0, 1.0, 1.0], {"top_k": 2}, {1, 2}),
+        ([0.0, 0.0, 0.0, 0.0], {"top_k": 2, "top_p": 0.5}, {0}),  # of what is left by top_k
+        ([0.0, 0.0, 0.0, 0.0], {"top_p": 0.0}, {0}),
+        ([0.0, 0.0, -INF], {}, {0, 1}),
+        ([3.0, 1.0, 2.0], {"temperature": 0.0}, {0}),
+        ([1.0, 3.0, 3.0], {"temperature": 0.0}, {1}),
+        ([1.0, 2.0], {"temperature": 1e-300}, {1}),
+        ([1.0, 2.0], {"top_k": 99}, {0, 1}),
+    ],
+)
+def test_which_tokens_can_be_drawn(logits: list[float], rule: dict[str, Any], allowed: set[int]) -> None:
+    assert {draw(logits, u, **rule) for u in np.linspace(0, 1, 200, endpoint=False)} == allowed
+
+
+@pytest.mark.parametrize(
+    "rule", [{}, {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.8}, {"temperature": 2.0, "top_k": 4, "top_p": 0.9}]
+)
+def test_draws_have_the_distribution_of_the_rule(rule: dict[str, Any]) -> None:
+    """Chi-square over 20,000 seeded draws, at a level of one in a thousand."""
+    from scipy.stats import chisquare
+
+    logits, draws = torch.tensor([0.3, -1.0, 1.2, 0.0, 0.9, -0.4], dtype=torch.float64), 20_000
+    order = logits.argsort(descending=True)
+    weights = (logits[order] / rule.get("temperature", 1.0)).exp()[: rule.get("top_k")]
+    before = (weights.cumsum(0) - weights) / weights.sum()
+    weights = weights[before < rule.get("top_p", 1.0)]
+    expected = (weights / weights.sum() * draws).tolist()
+    uniform = uniform_numbers([0], draws, seed=3)[0]
+    found = Counter(Sampling(**rule).draw(logits.expand(draws, -1), uniform).tolist())
+    assert set(found) == set(order[: len(expected)].tolist())
+    assert chisquare([found[int(i)] for i in order[: len(expected)]], expected).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("row", [[math.nan, 0.0], [INF, 0.0], [-INF, -INF], [0.0, math.nan]])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_distribution_are_refused(row: list[float], temperature: float) -> None:
+    with pytest.raises(ConfigError, match="not finite: it diverged in training") as caught:
+        draw(row, temperature=temperature)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"temperature": -0.1}, "temperature=-0.1"),
+        ({"temperature": INF}, "temperature=inf"),
+        ({"temperature": math.nan}, "temperature=nan"),
+        ({"top_k": 0}, "top_k=0"),
+        ({"top_p": -0.1}, "top_p=-0.1"),
+        ({"top_p": 1.1}, "top_p=1.1"),
+        ({"top_p": math.nan}, "top_p=nan"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused(rule: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        Sampling(**rule)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_uniform_numbers_belong_to_their_row() -> None:
+    whole = uniform_numbers(range(5), 7, seed=1)
+    assert torch.equal(uniform_numbers([3, 0], 4, seed=1), whole[[3, 0], :4])
+    assert len(set(whole.flatten().tolist())) == 35 and whole.min() >= 0 and whole.max() < 1
+    assert not (uniform_numbers(range(5), 7, seed=2) == whole).any()
+    for seed in (-1, 2**64):
+        with pytest.raises(ConfigError, match=f"seed={seed}: "):
+            uniform_numbers([0], 1, seed)
+    assert uniform_numbers([0], 1, 2**64 - 1).shape == (1, 1)
+
+
+# Texts
+
+ALPHABET = "abcdefgh\n"
+
+
+def model_of(vocab: int, max_len: int = 12, seed: int = 0, **parts: Any) -> partwise.Transformer:
+    sizes = {"vocab_size": vocab, "d_model": 16, "n_layers": 2, "max_len": max_len}
+    return perturbed(partwise.ModelConfig.from_dict({**sizes, **parts}), seed)
+
+
+CHARACTERS = CharacterTokenizer(ALPHABET)
+MODEL = model_of(len(ALPHABET))
+POSITIONS = ["rope", "learned", "sinusoidal", "none"]
+
+
+@pytest.mark.parametrize("path", ["products", "fused"])
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_cached_texts_equal_uncached_ones_beyond_the_window(positions: str, temperature: float, path: str) -> None:
+    parts = {"positions": positions, "attention": {"part": "multihead", "n_heads": 4, "n_kv_heads": 2}}
+    model = model_of(len(ALPHABET), **parts)
+    model.use_path(path)
+    prompts = ["a", "abc", "hgf", "abcdefgh\nabc", "abcdefgh\nabcdefgh"]  # below, at and above max_len=12
+    texts = [
+        generate(model, CHARACTERS, prompts, length=30, temperature=temperature, seed=5, cached=cached)
+        for cached in (True, False)
+    ]
+    assert texts[0] == texts[1]
+    assert all(len(text) == 30 for text in texts[0])
+
+
+def test_decode_sees_what_a_plain_loop_sees() -> None:
+    """Greedy decoding against the loop that everybody writes: crop, run, take the largest, append."""
+    tokens = torch.tensor([[0, 3, 5], [1, 1, 2]])
+    with torch.no_grad():
+        plain = tokens
+        for _ in range(25):
+            plain = torch.cat([plain, MODEL(plain[:, -12:])[:, -1].argmax(-1, keepdim=True)], dim=1)
+    found = torch.stack(list(decode(MODEL, tokens, torch.zeros(2, 25), Sampling(temperature=0))), dim=1)
+    assert torch.equal(found, plain[:, 3:])
+
+
+def test_no_gradient_is_kept() -> None:
+    for chosen in decode(MODEL, torch.tensor([[0]]), torch.zeros(1, 3), Sampling()):
+        assert not chosen.requires_grad and torch.is_grad_enabled()
+
+
+@settings(max_examples=15, **relaxed)
+@given(
+    prompts=st.lists(st.text(ALPHABET, min_size=1, max_size=15), min_size=1, max_size=6),
+    seed=st.integers(0, 2**64 - 1),
+    data=st.data(),
+)
+def test_a_continuation_ignores_the_other_prompts(prompts: list[str], seed: int, data: st.DataObject) -> None:
+    rule: dict[str, Any] = {"length": 8, "temperature": 1.3, "top_p": 0.9, "seed": seed}
+    texts = generate(MODEL, CHARACTERS, prompts, **rule)
+    place = data.draw(st.integers(0, len(prompts) - 1))
+    others = [data.draw(st.text(ALPHABET, min_size=1, max_size=15)) for _ in prompts]
+    others[place] = prompts[place]
+    assert generate(MODEL, CHARACTERS, others, **rule)[place] == texts[place]
+    assert generate(MODEL, CHARACTERS, prompts, **rule) == texts
+
+
+def test_seeds_and_places_give_different_texts() -> None:
+    texts = generate(MODEL, CHARACTERS, ["ab"] * 3, length=20) + generate(
+        MODEL, CHARACTERS, ["ab"] * 3, length=20, seed=1
+    )
+    assert len(set(texts)) == 6
+    greedy = generate(MODEL, CHARACTERS, ["ab"] * 3, length=20, temperature=0, seed=9)
+    assert len(set(greedy)) == 1
+
+
+def test_the_stop_token_ends_a_text_and_is_its_last_character() -> None:
+    prompts = ["a", "bb", "ab", "hg", "fff"]
+    free = generate(MODEL, CHARACTERS, prompts, length=40, seed=2)
+    stopped = generate(MODEL, CHARACTERS, prompts, length=40, seed=2, stop="e")
+    cut = [text[: text.index("e") + 1] if "e" in text else text for text in free]
+    assert stopped == cut and any(len(text) < 40 for text in cut)
+
+
+@pytest.mark.parametrize("stop", [None, "e"])
+def test_pieces_join_to_the_texts(stop: str | None) -> None:
+    pieces: dict[int, list[str]] = {}
+    prompts = ["a", "bb", "ab"]
+    texts = generate(
+        MODEL,
+        CHARACTERS,
+        prompts,
+        length=20,
+        stop=stop,
+        on_text=lambda row, piece: pieces.setdefault(row, []).append(piece),
+    )
+    assert ["".join(pieces[row]) for row in range(3)] == texts
+    assert all(piece for own in pieces.values() for piece in own)
+
+
+class Speaker(torch.nn.Module):
+    """Says given bytes after a prompt of one byte, whatever it sees."""
+
+    def __init__(self, said: bytes) -> None:
+        super().__init__()
+        self.said, self.config, self.embed = said, MODEL.config, MODEL.embed
+
+    def start(self, batch: int, length: int) -> None:
+        return None
+
+    def forward(self, tokens: Tensor, states: None = None) -> Tensor:
+        logits = torch.full((*tokens.shape, 256), -1e9)
+        logits[:, -1, self.said[tokens.shape[1] - 1]] = 0.0
+        return logits
+
+
+@pytest.mark.parametrize("text", ["aé€😀b", "😀", "é", "日本語"])
+def test_a_character_of_many_bytes_comes_in_one_piece(text: str) -> None:
+    said, pieces = text.encode(), []
+    model: Any = Speaker(said)
+    model.config = model_of(256, max_len=64).config
+    for length in range(1, len(said) + 1):
+        pieces.clear()
+        found = generate(model, ByteTokenizer(), ["x"], length=length, on_text=lambda row, piece: pieces.append(piece))
+        assert found == [said[:length].decode(errors="replace")] == ["".join(pieces)]
+    assert pieces == list(text)
+
+
+def test_random_bytes_stream_to_what_they_decode_to() -> None:
+    """A random model over bytes says mostly invalid UTF-8; every piece is printable text and nothing is lost."""
+    model, tokenizer = model_of(256, max_len=40), ByteTokenizer()
+    prompts, pieces = ["x", "y\u00e9", "zzz", "😀"], dict.fromkeys(range(4), "")
+
+    def collect(row: int, piece: str) -> None:
+        assert piece and piece.encode()
+        pieces[row] += piece
+
+    texts = generate(model, tokenizer, prompts, length=60, temperature=3.0, on_text=collect)
+    assert [pieces[row] for row in range(4)] == texts
+    for row, prompt in enumerate(prompts):
+        uniform = uniform_numbers([row], 60, 0)
+        tokens = torch.from_numpy(tokenizer.encode(prompt))[None]
+        ids = [int(chosen) for chosen in decode(model, tokens, uniform, Sampling(3.0))]
+        assert tokenizer.decode(ids) == texts[row]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "rule", "message"),
+    [
+        ([""], {}, "the prompt is empty"),
+        (["a", ""], {}, "the prompt is empty"),
+        (["é"], {}, "is not among the 9"),
+        (["a"], {"length": 0}, "length=0"),
+        (["a"], {"stop": "ab"}, "stop='ab' is 2 tokens"),
+        (["a"], {"stop": ""}, "stop='' is 0 tokens"),
+        (["a"], {"stop": "é"}, "is not among the 9"),
+        (["a"], {"seed": -1}, "seed=-1"),
+        (["a"], {"temperature": -1}, "temperature=-1"),
+        (["a"], {"top_k": 0}, "top_k=0"),
+        (["a"], {"top_p": 2}, "top_p=2"),
+    ],
+)
+def test_what_cannot_be_continued_is_refused(prompts: list[str], rule: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        generate(MODEL, CHARACTERS, prompts, **rule)
+    assert message in str(caught.value) and len(str(caught.value).splitlines()) == 1
+
+
+def test_a_model_that_diverged_says_so() -> None:
+    model = model_of(len(ALPHABET))
+    with torch.no_grad():
+        model.head.weight.fill_(math.nan)
+    with pytest.raises(ConfigError, match="diverged"):
+        generate(model, CHARACTERS, ["a"])
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_dropout_is_off_and_the_mode_comes_back(training: bool) -> None:
+    dropout = {"part": "pre", "dropout": 0.5}
+    model = model_of(len(ALPHABET), residual=dropout).train(training)
+    expected = generate(model_of(len(ALPHABET)), CHARACTERS, ["abc"], length=10)
+    assert generate(model, CHARACTERS, ["abc"], length=10) == expected
+    assert model.training is training
+    with pytest.raises(ZeroDivisionError):
+        generate(model, CHARACTERS, ["abc"], length=10, on_text=lambda row, piece: 1 // 0)
+    assert model.training is training
+
+
+def test_no_prompts_no_texts() -> None:
+    assert generate(MODEL, CHARACTERS, []) == []

@@ -1,0 +1,167 @@
+"""The tree cannot lie: imports follow the order of the files, commands start light, and nothing reads pickles."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import partwise
+
+ROOT = Path(partwise.__file__).parent
+LAYERS = [
+    "config",
+    "parts.families",
+    "parts.layers",
+    "parts",
+    "model",
+    "presets",
+    "tokenizers",
+    "data",
+    "checkpoint",
+    "generation",
+    "evaluate",
+    "train",
+    "inspection",
+    "formats",
+    "comparison",
+    "terminal",
+    "commands",
+    "cli",
+    "__main__",
+]
+"""A file imports only from what stands above it, or beside it in its own folder, there without circles."""
+
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(ROOT.rglob("*.py"))
+    if path != ROOT / "__init__.py"
+}
+each_file = pytest.mark.parametrize("name", FILES)
+
+
+def layer(name: str) -> int:
+    """The place in the list of the longest entry that holds the module."""
+    name = name.replace("compare", "comparison") if name.split(".")[0] == "compare" else name
+    found = [place for place, entry in enumerate(LAYERS) if f"{name}.".startswith(f"{entry}.")]
+    assert found, f"say in the list where {name} stands"
+    return max(found, key=lambda place: len(LAYERS[place]))
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """The full name of every module that is imported anywhere in a file, functions and type checking included."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "write imports in full"
+            assert node.module is not None
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def own(tree: ast.AST) -> set[str]:
+    """Names within partwise: `partwise.model` as `model`; imported classes and functions are left out."""
+    names = {name.removeprefix("partwise.") for name in imported(tree) if name.startswith("partwise.")}
+    return {name for name in names if name in FILES}
+
+
+@each_file
+def test_imports_point_upward(name: str) -> None:
+    package = FILES[name].name == "__init__.py"
+    for other in own(parse(FILES[name])):
+        if package and other.startswith(f"{name}."):
+            continue  # re-exports
+        assert layer(other) <= layer(name), f"{name} imports {other}"
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name.startswith("parts.")])
+def test_a_family_knows_no_sibling(name: str) -> None:
+    shared = {"parts.families", "parts.layers"} - {name}
+    others = {other for other in own(parse(FILES[name])) if other.startswith("parts.")}
+    assert others <= (shared - {"parts.layers"} if name == "parts.families" else shared)
+
+
+def test_no_cycles() -> None:
+    """Within a folder, too, files stand in an order; imports inside functions count."""
+    edges = {name: own(parse(path)) - {name} for name, path in FILES.items() if path.name != "__init__.py"}
+    while edges:
+        free = {name for name, others in edges.items() if not others & edges.keys()}
+        assert free, f"these import each other in a circle: {sorted(edges)}"
+        edges = {name: others for name, others in edges.items() if name not in free}
+
+
+@each_file
+def test_files_are_short(name: str) -> None:
+    assert len(FILES[name].read_text(encoding="utf-8").splitlines()) <= 350
+
+
+@each_file
+def test_nothing_reads_pickles_or_runs_text(name: str) -> None:
+    tree = parse(FILES[name])
+    modules = {module.split(".")[0] for module in imported(tree)}
+    assert not modules & {"pickle", "dill", "joblib", "shelve", "marshal", "cloudpickle"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in ("eval", "exec", "compile", "__import__"), called
+            assert called not in ("torch.load", "torch.save", "numpy.load", "np.load", "yaml.unsafe_load"), called
+            if called == "yaml.load":  # only through a loader of ours
+                loaders = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "Loader"]
+                assert loaders == ["_Yaml"]
+
+
+def test_the_yaml_loader_is_the_safe_one() -> None:
+    import yaml
+
+    from partwise.config import _Yaml, parse_value
+
+    assert issubclass(_Yaml, yaml.SafeLoader)
+    assert parse_value("!!python/object/apply:os.getcwd []") == "!!python/object/apply:os.getcwd []"
+
+
+def test_config_imports_no_torch() -> None:
+    assert not {name.split(".")[0] for name in imported(parse(FILES["config"]))} & {"torch", "numpy"}
+
+
+HEAVY = "{'torch', 'scipy', 'matplotlib', 'statsmodels', 'numpy'}"
+START = f"import sys, atexit; atexit.register(lambda: print('heavy:', sorted({HEAVY} & set(sys.modules))))"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import partwise",
+        "import partwise.config",
+        "import runpy; sys.argv = ['partwise', '--help']; runpy.run_module('partwise', run_name='__main__')",
+        "import runpy; sys.argv = ['partwise', 'train', '--help']; runpy.run_module('partwise', run_name='__main__')",
+    ],
+)
+def test_a_start_is_light(code: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"{START}\n{code}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={"PYTHONPATH": str(ROOT.parent), "PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "heavy: []"
+
+
+def test_public_names_resolve() -> None:
+    assert len(set(partwise.__all__)) == len(partwise.__all__)
+    for name in partwise.__all__:
+        value = getattr(partwise, name)
+        # importing a folder of the same name would put the module in the place of the function
+        assert not isinstance(value, ModuleType) and getattr(partwise, name) is value, name
+        assert not name.startswith("_")
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = partwise.nonsense
