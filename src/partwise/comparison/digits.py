@@ -30,3 +30,11 @@ def percent(probability: float, complement: bool = False) -> str:
     places = max(0, 2 - math.floor(math.log10(100 * probability))) if probability > 0 else 0
     text = f"{100 * (1 - probability) if complement else 100 * probability:.{places}f}"
     return (text.rstrip("0").rstrip(".") if "." in text else text) + " %"
+
+
+def show_p(p: float, alpha: float) -> str:
+    """A p value with two digits, or as many as it takes to stand on the right side of alpha."""
+    if p < 0.0001 <= alpha:
+        return "<0.0001"
+    texts = (f"{p:.{digits}g}" for digits in range(2, 18))
+    return next((text for text in texts if (float(text) < alpha) == (p < alpha)), f"{p!r}")

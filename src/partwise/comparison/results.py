@@ -101,7 +101,7 @@ def arm_results(plan: Plan, arm: Arm, jobs: list[Job], rates: dict[str, float | 
         "unpaired": unpaired,
         "paired": tensors - len(unpaired),
         "tensors": tensors,
-        "curves": {"train": [run["train_curve"] for run in runs], "evaluations": [run["evaluations"] for run in runs]},
+        "curves": {"training": [run["train_curve"] for run in runs], "evaluations": [run["evaluations"] for run in runs]},
     }
 
 

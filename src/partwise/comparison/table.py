@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.cells import cell_len
 
-from partwise.comparison.digits import decimals, percent, show
+from partwise.comparison.digits import decimals, percent, show, show_p
 from partwise.comparison.power import smallest_detectable
 from partwise.comparison.statistics import LARGEST, MARGIN, Effect, holm, judge, pooled_sd
 from partwise.config import ConfigError, did_you_mean
@@ -183,19 +183,11 @@ def _differences(effects: Sequence[Effect]) -> str:
             places = decimals((e.high - e.low) / 2, (e.low, e.high), e.margin)
             row += [show(e.mean, places), f"{show(e.low, places)} to {show(e.high, places)}"]
             row += ["-" if e.correlation is None else f"{e.correlation:.2f}"]
-            row += [_show_p(e.p, e.alpha), _show_p(adjusted[id(e)], e.alpha)]
+            row += [show_p(e.p, e.alpha), show_p(adjusted[id(e)], e.alpha)]
         rows.append([*row, e.verdict or "no verdict"])
     if len(effects) < 2:
         rows = [row[:6] + row[7:] for row in rows]
     return _align(rows)
-
-
-def _show_p(p: float, alpha: float) -> str:
-    """Two digits, or as many as it takes to stand on the right side of alpha."""
-    if p < 0.0001 <= alpha:
-        return "<0.0001"
-    texts = (f"{p:.{digits}g}" for digits in range(2, 18))
-    return next((text for text in texts if (float(text) < alpha) == (p < alpha)), f"{p!r}")
 
 
 def _align(rows: Sequence[Sequence[str]]) -> str:

@@ -39,7 +39,8 @@ def dataset_floors(dataset: Dataset) -> dict[str, float | int]:
 
 def arithmetic_floors(dataset: Dataset) -> dict[str, float]:
     """Answering every position with its most frequent character, and every problem with the most common answer."""
-    train = split_problems(dataset.tokenizer.decode(dataset.split("train")[:FITTED_TOKENS]))[:-1]
+    text = dataset.tokenizer.decode(dataset.split("train")[:FITTED_TOKENS])
+    train = split_problems(text[: text.rfind("$$") + 1] or text)  # the last problem may be cut
     test = split_problems(dataset.tokenizer.decode(dataset.split("test")))
     answers = [[problem[problem.index("=") + 1 :] for problem in problems] for problems in (train, test)]
     width = max(len(answer) for side in answers for answer in side)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from partwise.comparison.digits import percent
+from partwise.comparison.digits import percent, show_p
 from partwise.comparison.report.cells import NONE, confidence, number, places
 
 Row = tuple[str, str, list[str]]
@@ -70,13 +70,7 @@ def quantities(results: dict[str, Any]) -> Iterator[tuple[str, str, Callable[[di
 
 
 def write_p(p: float | None, alpha: float | None = 0.05) -> str:
-    """Two digits, or as many as it takes to stand on the right side of alpha."""
-    if p is None:
-        return NONE
-    if p < 0.0001 and (alpha is None or alpha >= 0.0001):
-        return "<0.0001"
-    texts = (f"{p:.{digits}g}" for digits in range(2, 18))
-    return next((text for text in texts if alpha is None or (float(text) < alpha) == (p < alpha)), f"{p!r}")
+    return NONE if p is None else show_p(p, 0.05 if alpha is None else alpha)
 
 
 def _verdict(row: dict[str, Any]) -> str:

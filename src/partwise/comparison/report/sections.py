@@ -134,7 +134,7 @@ def curve_drawings(results: dict[str, Any]) -> Iterator[Drawing]:
     training, validation = [], []
     for colour, arm in zip(colours, arms, strict=True):
         curves = arm.get("curves") or {}
-        training += [(colour, points) for points in curves.get("training") or curves.get("train") or []]
+        training += [(colour, points) for points in curves.get("training") or []]
         validation += [(colour, points) for points in curves.get("evaluations") or []]
     unit = results.get("unit") or ""
     floors = [(name, value) for name, value, _ in loss_floors(results)]
