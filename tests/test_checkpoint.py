@@ -36,7 +36,8 @@ from partwise.checkpoint import (
 from partwise.config import ConfigError
 from partwise.model import Transformer
 from partwise.train import folder as run_folder
-from partwise.train.folder import RunFolder, Saved, read_metrics
+from partwise.train.folder import RunFolder, Saved
+from partwise.train.metrics import read_metrics
 from partwise.train.settings import RunConfig
 
 Tiny = Callable[..., RunConfig]

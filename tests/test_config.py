@@ -350,7 +350,10 @@ def test_an_unknown_preset() -> None:
         run_config("lama")
 
 
-@pytest.mark.parametrize("value", ['"a\\nb"', '"\\u2028"', '"\\ud800"', "|\n a\n b", "x" * 100_000, "!!set {a, b}"])
+@pytest.mark.parametrize(
+    "value",
+    ['"a\\nb"', '"\\u2028"', '"\\ud800"', "|\n a\n b", "x" * 100_000, "!!set {a, b}", "[{!!timestamp 2001-01-01: 1}]"],
+)
 def test_odd_values_are_shown_on_one_short_line(value: str) -> None:
     for key in ("d_model", "ffn", "ffn.expansion", "train.device", "train", "tokenizer"):
         message = refused(f"{key}={value}")
@@ -455,6 +458,9 @@ def test_difference_lists_what_a_swap_dropped() -> None:
         ("ffn.trainable_beta", None, False),
     ]
     assert difference(new, new) == []
+    # an option that is gone is listed even where its value was null
+    before, after = {"ffn": {"part": "one", "hidden": None}}, {"ffn": {"part": "two"}}
+    assert difference(before, after) == [("ffn", "one", "two"), ("ffn.hidden", None, None)]
 
 
 @settings(max_examples=40, **relaxed)

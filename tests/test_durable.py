@@ -21,8 +21,9 @@ import torch
 import partwise
 from partwise.checkpoint import checkpoints, newest, step_of, verify
 from partwise.config import ConfigError
-from partwise.train.folder import Interrupted, RunFolder, read_metrics
+from partwise.train.folder import Interrupted, RunFolder
 from partwise.train.loop import Run, Step
+from partwise.train.metrics import read_metrics
 from partwise.train.settings import RunConfig, run_config
 
 Tiny = Callable[..., RunConfig]

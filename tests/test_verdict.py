@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from partwise.comparison.digits import show_p
 from partwise.comparison.statistics import judge
-from partwise.comparison.table import _show_p, read_values, render, verdict_table
+from partwise.comparison.table import read_values, render, verdict_table
 from partwise.config import ConfigError
 
 GOOD = "seed,arm,value\n0,a,1.5\n1,a,1.6\n0,b,1.4\n1,b,1.45\n"
@@ -173,11 +174,9 @@ def test_rendered_text() -> None:
 
 
 def test_p_is_never_shown_on_the_wrong_side_of_alpha() -> None:
-    assert (
-        _show_p(0.0496, 0.05) == "0.0496" and _show_p(0.04996, 0.05) == "0.04996" and _show_p(0.0449, 0.05) == "0.045"
-    )
-    assert _show_p(0.0119, 0.012) == "0.0119" and _show_p(0.012501, 0.0125) == "0.013"
-    assert _show_p(1e-9, 0.05) == "<0.0001" and _show_p(1e-9, 1e-8) == "1e-09" and _show_p(0.5, 0.05) == "0.5"
+    assert show_p(0.0496, 0.05) == "0.0496" and show_p(0.04996, 0.05) == "0.04996" and show_p(0.0449, 0.05) == "0.045"
+    assert show_p(0.0119, 0.012) == "0.0119" and show_p(0.012501, 0.0125) == "0.013"
+    assert show_p(1e-9, 0.05) == "<0.0001" and show_p(1e-9, 1e-8) == "1e-09" and show_p(0.5, 0.05) == "0.5"
 
 
 @pytest.mark.parametrize(("arms", "seeds"), [(10, 1000), (2000, 5)])

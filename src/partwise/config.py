@@ -73,9 +73,10 @@ def _explain(cls: type[Config], error: ValidationError, prefix: str) -> str:
 
 def _show(value: Any) -> str:
     """A value on one line of a message, whatever it holds."""
-    if not isinstance(value, str):
-        value = repr(value) if isinstance(value, set | bytes) else json.dumps(value, default=str)
-    shown = value if value.isprintable() else json.dumps(value)
+    try:
+        shown = value if isinstance(value, str) and value.isprintable() else json.dumps(value, default=str)
+    except TypeError:  # a mapping whose keys are dates or bytes
+        shown = repr(value)
     return shown if len(shown) <= 200 else f"{shown[:200]}..."
 
 

@@ -16,8 +16,8 @@ from partwise.evaluate.loss import Score, split_loss
 from partwise.evaluate.scores import dataset_floors
 from partwise.model import Transformer
 from partwise.terminal import console, table
+from partwise.train.card import open_run
 from partwise.train.choices import Choices
-from partwise.train.folder import open_run
 
 
 def evaluate_run(name: str, problems: int | None, json_file: Path | None) -> None:

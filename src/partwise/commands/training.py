@@ -14,8 +14,9 @@ from partwise.evaluate.arithmetic import answer_problems
 from partwise.generation import generate
 from partwise.terminal import console, fail, flush_text, follow_run, table
 from partwise.tokenizers import Tokenizer
-from partwise.train.folder import Interrupted, RunFolder, default_name, run_name
+from partwise.train.folder import Interrupted, RunFolder
 from partwise.train.loop import Diverged
+from partwise.train.names import default_name, run_name
 from partwise.train.settings import run_config
 
 

@@ -25,8 +25,9 @@ from partwise.data import Dataset, prepare
 from partwise.evaluate.loss import split_loss
 from partwise.evaluate.scores import dataset_floors
 from partwise.train.choices import Choices, choose, machine
-from partwise.train.folder import Lock, check_length, default_name, run_name
+from partwise.train.folder import check_length
 from partwise.train.loop import Diverged, Run
+from partwise.train.names import Lock, default_name, run_name
 
 TIMED_STEPS = 8
 

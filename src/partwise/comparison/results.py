@@ -14,7 +14,7 @@ from partwise.comparison.statistics import Effect, judge, look_alpha, pooled_sd
 from partwise.config import difference
 from partwise.data import Dataset
 from partwise.model import Transformer
-from partwise.train.folder import read_metrics
+from partwise.train.metrics import read_metrics
 
 CURVE_POINTS = 200
 
@@ -101,7 +101,10 @@ def arm_results(plan: Plan, arm: Arm, jobs: list[Job], rates: dict[str, float | 
         "unpaired": unpaired,
         "paired": tensors - len(unpaired),
         "tensors": tensors,
-        "curves": {"training": [run["train_curve"] for run in runs], "evaluations": [run["evaluations"] for run in runs]},
+        "curves": {
+            "training": [run["train_curve"] for run in runs],
+            "evaluations": [run["evaluations"] for run in runs],
+        },
     }
 
 

@@ -12,7 +12,7 @@ from partwise.generation import Sampling, decode, uniform_numbers
 from partwise.model import Transformer
 from partwise.tokenizers import Tokenizer
 
-PROBLEMS_PER_BATCH = 512
+PROBLEMS_PER_BATCH = 1024
 
 
 @dataclass(frozen=True)

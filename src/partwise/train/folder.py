@@ -6,16 +6,11 @@ runs/NAME/run.json         everything needed to repeat the run
           result.json      how it ended
 """
 
-import fcntl
-import json
 import math
-import os
-import re
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +19,6 @@ from partwise.checkpoint import (
     FORMAT,
     Damaged,
     checkpoints,
-    find_run,
     json_writer,
     load_tensors,
     new_folder,
@@ -37,12 +31,15 @@ from partwise.checkpoint import (
     write_folder,
     write_json,
 )
-from partwise.config import ConfigError, difference, digest
+from partwise.config import ConfigError, difference
 from partwise.data import Dataset, prepare
 from partwise.evaluate.loss import random_batches_loss, split_loss
+from partwise.train.card import read_card, stored_choices
 from partwise.train.choices import Choices, choose, machine
 from partwise.train.loop import Diverged, Run, Step
-from partwise.train.settings import RunConfig, TrainConfig
+from partwise.train.metrics import Metrics, read_metrics
+from partwise.train.names import Lock, writing
+from partwise.train.settings import RunConfig
 
 KEPT = 2
 
@@ -64,57 +61,6 @@ class Saved:
 
 class Interrupted(Exception):
     """The run was asked to stop; it has been saved and continues from there."""
-
-
-def run_name(name: str) -> str:
-    """A name that is safe as a folder's. Raises ConfigError for separators, `..` and the like."""
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=+,~@-]{0,119}", name) or ".." in name:
-        raise ConfigError(
-            f"--name {name!r}: a run's name starts with a letter or digit and holds no separator, space or '..'"
-        )
-    return name
-
-
-def default_name(words: list[str]) -> str:
-    """A folder's name from the words of a command."""
-    text = "_".join(re.sub(r"[^A-Za-z0-9.=+-]+", "-", Path(word).name or word).strip("-.") for word in words)
-    text = text.replace("..", "-").lstrip("._=+-") or "run"
-    return run_name(text if len(text) <= 100 else f"{text[:90]}~{digest(words)[:8]}")
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """A full disk, or a folder that may not be written to, becomes one line. Raises ConfigError."""
-    try:
-        yield
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write {path}: {error.strerror or error}; see to room and rights, and give the same command again: "
-            "it continues from the last checkpoint"
-        ) from None
-
-
-class Lock:
-    """One owner per folder, held as long as the process lives. Raises ConfigError while another process holds it."""
-
-    def __init__(self, folder: Path) -> None:
-        with writing(folder):
-            self.file = (folder / ".lock").open("a+")
-            try:
-                fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self.file.seek(0)
-                owner = self.file.read().strip() or "unknown"
-                self.file.close()
-                raise ConfigError(
-                    f"{folder} is in use by process {owner}: wait for it, stop it, or choose another --name"
-                ) from None
-            self.file.truncate(0)
-            self.file.write(str(os.getpid()))
-            self.file.flush()
-
-    def release(self) -> None:
-        self.file.close()
 
 
 class RunFolder:
@@ -318,97 +264,6 @@ class RunFolder:
         with writing(self.path):
             values = {**outcome, "seconds": time.perf_counter() - started, "peak_memory": memory}
             write_json(self.path / "result.json", values)
-
-
-class Metrics:
-    """An append-only file of JSON lines; a line cut by a kill is closed, so that what follows can be read."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> "Metrics":
-        torn = False
-        with writing(self.path):
-            if self.path.exists() and self.path.stat().st_size:
-                with self.path.open("rb") as file:
-                    file.seek(-1, os.SEEK_END)
-                    torn = file.read(1) != b"\n"
-            self.file = self.path.open("ab", buffering=0)  # nothing is left to write when a full disk ends the run
-            if torn:
-                self._append(b"\n")
-        return self
-
-    def write(self, values: dict[str, Any]) -> None:
-        with writing(self.path):
-            self._append(json.dumps(values, allow_nan=False).encode() + b"\n")
-
-    def flush(self) -> None:
-        """Have the system put every line on the disk."""
-        with writing(self.path):
-            os.fsync(self.file.fileno())
-
-    def _append(self, content: bytes) -> None:
-        while content:
-            content = content[self.file.write(content) :]
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
-
-
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Every update and evaluation once, in order; where a resumed run wrote a step again, the last writing counts."""
-    lines: dict[tuple[str, int], dict[str, Any]] = {}
-    path = folder / "metrics.jsonl"
-    if path.exists():
-        for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                line = json.loads(text)
-                lines[(line["kind"], line["step"])] = line
-            except (ValueError, KeyError, TypeError):
-                continue  # a line torn by a kill
-    return sorted(lines.values(), key=lambda line: (line["step"], line["kind"] != "step"))
-
-
-def read_card(folder: Path) -> dict[str, Any]:
-    """The run's `run.json`. Raises ConfigError where it cannot be read."""
-    try:
-        card = read_json(folder / "run.json")
-    except Damaged as error:
-        raise ConfigError(f"{error}: start over with --fresh") from None
-    if card.get("format") != FORMAT:
-        raise ConfigError(
-            f"{folder} was written in format {card.get('format')}, and this version reads {FORMAT}: "
-            "start over with --fresh"
-        )
-    for key in ("config", "choices", "machine", "data"):
-        if not isinstance(card.get(key), dict):
-            raise ConfigError(f"{folder / 'run.json'} lacks {key!r}: start over with --fresh")
-    return card
-
-
-def stored_choices(folder: Path, card: dict[str, Any]) -> Choices:
-    """The choices that a run began with. Raises ConfigError where this machine cannot follow them."""
-    try:
-        choices = Choices(**card["choices"])
-    except TypeError:
-        raise ConfigError(
-            f"{folder / 'run.json'} names other choices than this version: start over with --fresh"
-        ) from None
-    try:
-        choose(TrainConfig.from_dict({"device": choices.device}))
-    except ConfigError:
-        raise ConfigError(
-            f"{folder} was trained on {choices.device}, which is not to be had here: continue it where it began, or "
-            "start over with --fresh"
-        ) from None
-    return choices
-
-
-def open_run(name: str | Path) -> tuple[Path, RunConfig, dict[str, Any]]:
-    """The folder, configuration and card of a run that exists. Raises ConfigError."""
-    folder = find_run(name)
-    card = read_card(folder)
-    return folder, RunConfig.from_dict(card["config"]), card
 
 
 def check_length(dataset: Dataset, config: RunConfig) -> None:
