@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -196,7 +197,7 @@ def test_a_study_gathers_its_comparisons(here: Path) -> None:
         "claim: it helps\nsource: nowhere\ncomparisons:\n"
         f"  first: {{preset: mingpt, change: [ffn=swiglu], data: text.txt, seeds: 2, common: [{', '.join(TINY)}]}}\n"
     )
-    path = find_study("small").run(lambda comparison: None, lambda key, comparison: None)
+    path = find_study("small").run(lambda comparison: nullcontext(lambda running: None))
     results = json.loads(path.read_text())
     assert results["claim"] == "it helps"
     assert results["comparisons"]["first"]["comparisons"][0]["n"] == 2

@@ -187,19 +187,33 @@ def loads_strictly_and_stays_tied(config: partwise.ModelConfig) -> None:
             loaded.load_state_dict({**state, "head.weight": state["embed.weight"] + 1})
 
 
+def shaken(model: partwise.Transformer, size: float) -> float:
+    """How far logits move when each weight moves by up to `size` of itself: what rounding may do to this model."""
+    exact, moved = model(tokens()), 0.0
+    for seed in range(4):
+        other = copy.deepcopy(model)
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in other.parameters():
+            parameter.mul_(1 + size * (2 * torch.rand(parameter.shape, generator=generator) - 1))
+        moved = max(moved, error(other(tokens()), exact))
+    return moved
+
+
 @check
 def bfloat16_is_close(config: partwise.ModelConfig) -> None:
     model = perturbed(config, dtype=torch.float32)
     with torch.no_grad():
         exact = model(tokens())
+        # a narrow model may magnify any rounding, so it is held to what a shake by bfloat16's unit, 2^-8, does to it
+        allowed = 0.02 + 4 * shaken(model, 2**-8)
         for path in PATHS:
             model.use_path(path)
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 rough = model(tokens())
                 states = model.start(2)
                 cached = torch.cat([model(tokens()[:, :4], states), model(tokens()[:, 4:], states)], dim=1)
-            assert error(rough.float(), exact) < 0.05
-            assert error(cached.float(), exact) < 0.05
+            assert error(rough.float(), exact) < allowed
+            assert error(cached.float(), exact) < allowed
 
 
 @check

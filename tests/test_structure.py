@@ -45,7 +45,6 @@ each_file = pytest.mark.parametrize("name", FILES)
 
 def layer(name: str) -> int:
     """The place in the list of the longest entry that holds the module."""
-    name = name.replace("compare", "comparison") if name.split(".")[0] == "compare" else name
     found = [place for place, entry in enumerate(LAYERS) if f"{name}.".startswith(f"{entry}.")]
     assert found, f"say in the list where {name} stands"
     return max(found, key=lambda place: len(LAYERS[place]))

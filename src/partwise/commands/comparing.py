@@ -66,15 +66,13 @@ def run_study(name: str, dry_run: bool) -> None:
         for _, comparison in study.plan():
             show_estimate(comparison, None)
         return
+
+    def watching(comparison: Comparison) -> Watch:
+        announce(comparison)
+        return Watch()
+
     try:
-        with Watch() as watch:
-
-            def begin(key: str, comparison: Comparison) -> None:
-                watch.__exit__()
-                watch.__init__()  # type: ignore[misc]
-                announce(comparison)
-
-            path = study.run(watch, begin)
+        path = study.run(watching)
     except KeyboardInterrupt:
         console.print(f"stopped; every run is saved. To continue:\n  partwise study run {name}")
         raise

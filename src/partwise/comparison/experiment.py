@@ -8,7 +8,7 @@ import shlex
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,9 @@ class Comparison:
 
     def _choices(self) -> tuple[Choices, int]:
         choices = choose(self.plan.arms[0].config.train)
+        if any(getattr(arm.config.model.attention, "dropout", 0.0) for arm in self.plan.arms):
+            # attention weights that are dropped out exist on this path only, and a path is never a difference of arms
+            choices = replace(choices, attention_path="products")
         if choices.device != "cpu":
             return choices, 1
         workers = self.workers or max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)

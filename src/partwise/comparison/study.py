@@ -8,6 +8,7 @@ comparisons:
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,9 @@ class StudyComparison(Config):
     common: list[str] = Field(default_factory=list)
     seeds: int = Field(5, gt=0)
     margin: float = Field(0.005, gt=0)
+
+
+Watcher = Callable[[Comparison], None]
 
 
 @dataclass(frozen=True)
@@ -65,13 +69,12 @@ class Study:
                 ),
             )
 
-    def run(self, watch: Callable[[Comparison], None], announce: Callable[[str, Comparison], None]) -> Path:
-        """Run what is missing, and gather `results.json` and the reports in the study's folder."""
-        planned = list(self.plan())
+    def run(self, watching: Callable[[Comparison], AbstractContextManager[Watcher]]) -> Path:
+        """Run what is missing, each comparison within its own `watching`, and gather `results.json` and the reports."""
         results = {}
-        for key, comparison in planned:
-            announce(key, comparison)
-            results[key] = comparison.run(watch)
+        for key, comparison in list(self.plan()):
+            with watching(comparison) as watch:
+                results[key] = comparison.run(watch)
             self.folder.mkdir(exist_ok=True)
             for suffix in ("html", "md"):
                 shutil.copyfile(comparison.path / f"report.{suffix}", self.folder / f"{key}.{suffix}")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from partwise.data import batch
+from partwise.data import batch, windows
 from partwise.model import Transformer
 
 TOKENS_PER_BATCH = 2048  # larger batches leave the cache, and are slower on a CPU
@@ -47,23 +47,19 @@ def evaluating(model: Transformer, precision: str) -> Iterator[torch.device]:
 
 def split_loss(model: Transformer, ids: np.ndarray, context: int, precision: str = "float32") -> float:
     """Nats per token over ids[1:], in windows of `context` that each start cold; the last one may be shorter."""
-    targets = len(ids) - 1
-    full = targets // context
+    spans = list(windows(len(ids), context))
+    rows = max(1, TOKENS_PER_BATCH // context)
+    whole = [span for span in spans if span[1] == context]
+    groups = [whole[first : first + rows] for first in range(0, len(whole), rows)]
+    groups += [[span] for span in spans[len(whole) :]]
     total = 0.0
     with evaluating(model, precision) as device:
-        rows = max(1, TOKENS_PER_BATCH // context)
-        inputs = np.asarray(ids[: full * context]).reshape(full, context)
-        wanted = np.asarray(ids[1 : full * context + 1]).reshape(full, context)
-        pieces = [(inputs[start : start + rows], wanted[start : start + rows]) for start in range(0, full, rows)]
-        if targets % context:
-            pieces.append((np.asarray(ids[full * context : -1])[None], np.asarray(ids[full * context + 1 :])[None]))
-        for x, y in pieces:
-            logits = model(torch.from_numpy(x.astype(np.int64)).to(device)).flatten(0, 1).float()
-            losses = F.cross_entropy(
-                logits, torch.from_numpy(y.astype(np.int64)).to(device).flatten(), reduction="none"
-            )
-            total += losses.double().sum().item()
-    return total / targets
+        for group in groups:
+            batch_ids = np.stack([ids[start : start + length + 1] for start, length in group]).astype(np.int64)
+            tokens = torch.from_numpy(batch_ids).to(device)  # (B, T + 1)
+            logits = model(tokens[:, :-1]).flatten(0, 1).float()
+            total += F.cross_entropy(logits, tokens[:, 1:].flatten(), reduction="none").double().sum().item()
+    return total / (len(ids) - 1)
 
 
 def random_batches_loss(
