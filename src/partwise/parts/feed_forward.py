@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -25,6 +25,12 @@ class Wide(FeedForward):
     hidden_dropout: float = Field(0.0, ge=0, lt=1)
     output_dropout: float = Field(0.0, ge=0, lt=1)
 
+    def activation(self) -> Activation:
+        raise NotImplementedError
+
+    def trimmings(self) -> dict[str, Any]:
+        return {"bias": self.bias, "hidden_dropout": self.hidden_dropout, "output_dropout": self.output_dropout}
+
     def width(self, site: Site) -> int:
         width = self.hidden or round(self.expansion * site.d_model)
         if width < 1:
@@ -35,25 +41,15 @@ class Wide(FeedForward):
 
 
 class Ungated(Wide):
-    def activation(self) -> Activation:
-        raise NotImplementedError
-
     def build(self, site: Site) -> nn.Module:
-        return MLP(
-            site.d_model, self.width(site), self.activation(), self.bias, self.hidden_dropout, self.output_dropout
-        )
+        return MLP(site.d_model, self.width(site), self.activation(), **self.trimmings())
 
 
 class Gated(Wide):
     expansion: float = Field(8 / 3, gt=0, le=1000)  # 2/3 of 4: three matrices then hold as many parameters as two of 4x
 
-    def activation(self) -> Activation:
-        raise NotImplementedError
-
     def build(self, site: Site) -> nn.Module:
-        return GatedMLP(
-            site.d_model, self.width(site), self.activation(), self.bias, self.hidden_dropout, self.output_dropout
-        )
+        return GatedMLP(site.d_model, self.width(site), self.activation(), **self.trimmings())
 
 
 @part("relu")
