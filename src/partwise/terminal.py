@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -81,7 +82,8 @@ class Watch:
             if job.finished and number not in self.told:
                 self.told.add(number)
                 ready = sum(other.finished for other in comparison.jobs)
-                console.print(f"{ready} of {len(comparison.jobs)} runs: {job.arm}, seed {job.seed}, {job.status}{left}")
+                line = f"{ready} of {len(comparison.jobs)} runs: {job.arm}, seed {job.seed}, {job.status}{left}"
+                console.print(line, markup=False)
 
     def __enter__(self) -> "Watch":
         return self
@@ -108,7 +110,7 @@ class Watch:
         for job, steps in zip(comparison.jobs, done, strict=True):
             filled = round(20 * steps / job.steps)
             table.add_row(
-                job.arm, str(job.seed), "█" * filled + "░" * (20 - filled), f"{steps}/{job.steps}", job.status
+                escape(job.arm), str(job.seed), "█" * filled + "░" * (20 - filled), f"{steps}/{job.steps}", job.status
             )
         ready = sum(job.finished for job in comparison.jobs)
         table.caption = f"{ready} of {len(comparison.jobs)} runs finished{left}"
@@ -128,7 +130,7 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> 
     for number, column in enumerate(columns):
         result.add_column(column, justify="left" if number == 0 else "right")
     for row in rows:
-        result.add_row(*(str(cell) for cell in row))
+        result.add_row(*(escape(str(cell)) for cell in row))
     return result
 
 
@@ -138,8 +140,6 @@ def fail(message: object) -> None:
 
 
 def _plain(text: str) -> str:
-    from rich.markup import escape
-
     return escape(" ".join(text.split()))
 
 

@@ -27,17 +27,19 @@ def compare_variants(
         with Watch() as watch:
             results = comparison.run(watch)
     except KeyboardInterrupt:
-        console.print(f"stopped; every run is saved. To continue:\n  {comparison.command}")
+        console.print(f"stopped; every run is saved. To continue:\n  {comparison.command}", markup=False)
         raise
     console.print(summary(results))
-    console.print(f"report: {comparison.report}")
+    console.print(f"report: {comparison.report}", markup=False)
 
 
 def announce(comparison: Comparison) -> None:
     plan = comparison.plan
     steps = plan.arms[0].config.train.steps
-    console.print(f"[bold]{plan.question}[/]", soft_wrap=True)
-    console.print(f"{len(plan.arms)} arms x {plan.seeds} paired seeds, {steps:,} steps each, in {comparison.path}")
+    console.print(plan.question, style="bold", markup=False)
+    console.print(
+        f"{len(plan.arms)} arms x {plan.seeds} paired seeds, {steps:,} steps each, in {comparison.path}", markup=False
+    )
     if plan.common:
         console.print(f"for every arm: {' '.join(plan.common)}", markup=False)
 

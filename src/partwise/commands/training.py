@@ -43,7 +43,7 @@ def train_run(preset: str, words: list[str], data: str | None, name: str | None,
     try:
         follow_run(run)
     except Interrupted as reason:
-        console.print(f"{reason}. To continue:\n  {command.replace(' --fresh', '')}")
+        console.print(f"{reason}. To continue:\n  {command.replace(' --fresh', '')}", markup=False)
         return 130
     except Diverged as error:
         fail(f"training diverged at {error}. The last good checkpoint is kept in {path / 'checkpoints'}")
