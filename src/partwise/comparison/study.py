@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -71,15 +72,16 @@ class Study:
 
     def run(self, watching: Callable[[Comparison], AbstractContextManager[Watcher]]) -> Path:
         """Run what is missing, each comparison within its own `watching`, and gather `results.json` and the reports."""
-        results = {}
+        results: dict[str, Any] = {}
+        path = self.folder / "results.json"
         for key, comparison in list(self.plan()):
             with watching(comparison) as watch:
                 results[key] = comparison.run(watch)
             self.folder.mkdir(exist_ok=True)
             for suffix in ("html", "md"):
                 shutil.copyfile(comparison.path / f"report.{suffix}", self.folder / f"{key}.{suffix}")
-        path = self.folder / "results.json"
-        write_json(path, {"claim": self.claim, "source": self.source, "comparisons": results})
+            # after each comparison: a study that is stopped shows what it has
+            write_json(path, {"claim": self.claim, "source": self.source, "comparisons": results})
         return path
 
 

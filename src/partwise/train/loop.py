@@ -71,7 +71,7 @@ class Run:
             part.backward()
             losses.append(part.detach())
         loss = torch.stack(losses).sum()
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), train.clip or math.inf)
+        norm = self.clip(train.clip)
         if not math.isfinite(loss.item()) or not math.isfinite(norm.item()):
             self.optimizer.zero_grad(set_to_none=True)
             raise Diverged(self.step + 1, f"loss {loss.item()}, gradient norm {norm.item()}")
@@ -81,6 +81,12 @@ class Run:
         self.optimizer.zero_grad(set_to_none=True)
         self.step += 1
         return Step(self.step, loss.item(), norm.item(), lr, targets, time.perf_counter() - started)
+
+    def clip(self, limit: float | None) -> Tensor:
+        """The norm of the whole gradient, which is then scaled down to `limit` where it is larger."""
+        if limit is None:
+            return torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
 
     def windows(self) -> Tensor:
         """(B, T + 1) the windows of the next update, a pure function of (data, seed, step)."""
