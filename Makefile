@@ -19,8 +19,8 @@ demo: setup
 		--common train.steps=$(DEMO_STEPS) --common train.eval_every=$(DEMO_EVERY) \
 		--common data.validation=1000 --common data.test=1000
 
-DEMO_STEPS := 180
-DEMO_EVERY := 60
+DEMO_STEPS := 201
+DEMO_EVERY := 67
 
 test: setup
 	$(BIN)/python -m pytest -n auto
