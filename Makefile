@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test check format bench clean
+.PHONY: setup demo test check format clean
 
 setup: $(STAMP)
 

@@ -1,4 +1,4 @@
-"""Scores: the whole split once, arithmetic answers as the document counts them, floors beside them."""
+"""Scores: the whole split once, arithmetic answers as the tutorial counts them, floors beside them."""
 
 import math
 
@@ -73,7 +73,7 @@ def test_units() -> None:
 
 
 def test_greedy_answers_are_those_of_the_documents_loop(model: partwise.Transformer, problems: list[str]) -> None:
-    """One at a time and uncached, as the document does it; the most likely character instead of a drawn one."""
+    """One at a time and uncached, as the tutorial does it; the most likely character instead of a drawn one."""
     tokenizer = Characters().build(CORPUS.alphabet())
     answers = answer_problems(model, tokenizer, problems, temperature=0)
 

@@ -1,4 +1,4 @@
-"""The presets equal plain references written from the seed documents, in logits and in every gradient, in float64."""
+"""The presets equal plain references written from the tutorials, in logits and in every gradient, in float64."""
 
 import math
 from collections.abc import Callable
@@ -196,7 +196,7 @@ def test_references_count_what_they_name(shapes: Shapes, parameters: int) -> Non
 
 
 def test_swiglu_is_the_documents_code_not_its_formula() -> None:
-    """Document 001 prints (SwiGLU(xW) * xV) W2 although its SwiGLU already holds the product; its code gates once."""
+    """The post prints (SwiGLU(xW) * xV) W2 although its SwiGLU already holds the product; its code gates once."""
     words = "mingpt ffn=swiglu d_model=24 n_layers=2 attention.n_heads=4"
     model, tokens = build(words, 19), draw_tokens(19, 32)
     with torch.no_grad():

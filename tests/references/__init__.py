@@ -1,4 +1,4 @@
-"""Plain references, written from the equations in the seed documents; they share no code with the product.
+"""Plain references, written from the equations in the tutorials; they share no code with the product.
 
 A model is a flat mapping from names to tensors and a few sizes. Everything is computed in the type of the tensors (the
 tests use float64) by elementary operations, so autograd gives reference gradients too. Shapes: B batch, T positions,

@@ -1,4 +1,4 @@
-"""Seed document 001's two measurements, as it makes them: for comparison with the product's, in result and in time.
+"""The SwiGLU post's two measurements, as it makes them: for comparison with the product's, in result and in time.
 
 Its calculator answers one problem at a time. The prompt is everything up to and including '='; every further symbol is
 drawn from the full softmax of a complete, uncached forward pass over the last `context` symbols, until '$' is drawn.

@@ -1,4 +1,4 @@
-"""Seed document 002: the Llama-style decoder.
+"""The lesson "Implementing Transformers": a Llama-style decoder.
 
 x_0 = embed[tokens]
 h   = x + dropout(out(attention(RMSNorm(x))))

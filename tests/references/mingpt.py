@@ -1,4 +1,4 @@
-"""Seed document 001: the minimal GPT, with its ReLU feed-forward or its SwiGLU.
+"""The post on SwiGLU: a minimal GPT, with its ReLU feed-forward or its SwiGLU.
 
 x_0 = embed[tokens] + positions[0..T-1]
 h   = x + out(attention(LayerNorm(x)))      q, k and v without bias, out with bias, scale 1/sqrt(E)
