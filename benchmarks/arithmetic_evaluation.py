@@ -1,4 +1,4 @@
-"""How fast 10,000 arithmetic problems are answered, against the document's loop: one problem at a time, uncached, sampled.
+"""How fast 10,000 arithmetic problems are answered, against the post's loop: one problem at a time, uncached, sampled.
 
     python benchmarks/arithmetic_evaluation.py [--problems 10000] [--rounds 3] [--threads 2] [--json FILE]
 

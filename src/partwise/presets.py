@@ -69,7 +69,7 @@ PRESETS: dict[str, Preset] = {
             "ffn": {"part": "swiglu", "hidden": 1376},
             "norm": {"part": "rmsnorm", "eps": 1e-6},
             "residual": {"part": "pre", "dropout": 0.1},
-            # the document only says that residual projections are divided by sqrt(2 n_layers); with PyTorch's unit
+            # the lesson only says that residual projections are divided by sqrt(2 n_layers); with PyTorch's unit
             # normal table, tied to the head, training would start at a loss in the hundreds: the rest is GPT-2's
             "init": "gpt2",
             "tied": True,

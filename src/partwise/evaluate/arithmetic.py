@@ -67,7 +67,7 @@ def answer_problems(
 ) -> list[str]:
     """What the model writes after each problem's `=`, as many characters as the true answer has, `$` included.
 
-    Whatever follows a first `$` counts as `$`, as in the document's padding. Problems of one length go in one batch.
+    Whatever follows a first `$` counts as `$`, as in the post's padding. Problems of one length go in one batch.
     """
     questions = [problem[: problem.index("=") + 1] for problem in problems]
     answers = [""] * len(problems)

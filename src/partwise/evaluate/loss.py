@@ -65,7 +65,7 @@ def split_loss(model: Transformer, ids: np.ndarray, context: int, precision: str
 def random_batches_loss(
     model: Transformer, ids: np.ndarray, context: int, size: int, *, key: str, seed: int, step: int, precision: str
 ) -> float:
-    """The documents' estimator: the mean over 200 random batches, which differ from step to step."""
+    """The tutorial's estimator: the mean over 200 random batches, which differ from step to step."""
     total = 0.0
     with evaluating(model, precision) as device:
         for number in range(200):
