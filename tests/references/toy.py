@@ -1,4 +1,4 @@
-"""The tutorial "Build a Toy Transformer from Scratch in PyTorch": its decoder, with the two swaps it suggests, RoPE and SwiGLU.
+"""The tutorial "Build a Toy Transformer from Scratch in PyTorch": its decoder, with the swaps it suggests: RoPE, SwiGLU.
 
 x_0 = embed[tokens] + sinusoid[0..T-1]      sin(t 10000^(-2i/D)) in column 2i, its cos in column 2i + 1
 h   = x + out(attention(LayerNorm(x)))      q, k, v and out with bias, dropout on the weights, scale 1/sqrt(E)
