@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test check format clean
+.PHONY: setup demo test test-tokenizers check format clean
 
 setup: $(STAMP)
 
@@ -24,6 +24,10 @@ DEMO_EVERY := 67
 
 test: setup
 	$(BIN)/python -m pytest -n auto
+
+# a million random strings through every byte-pair tokenizer and back
+test-tokenizers: setup
+	PARTWISE_STRINGS=1000000 $(BIN)/python -m pytest tests/test_tokenizers.py tests/test_bpe.py
 
 check: setup
 	$(BIN)/ruff format --check src tests benchmarks

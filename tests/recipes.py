@@ -1,5 +1,6 @@
 """Random recipes and small models for property tests: whatever stands in the registry, with options that fit."""
 
+import copy
 import math
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -25,6 +26,19 @@ SMALL: dict[str, SearchStrategy[Any]] = {
     "head_dim": st.sampled_from([None, 2, 4, 6]),
     "hidden": st.sampled_from([None, 8, 11]),
     "expansion": st.floats(1, 3),
+    "n_experts": st.sampled_from([2, 3, 4]),
+    "k": st.sampled_from([1, 2, 3]),
+    "n_shared": st.sampled_from([0, 1, 2]),
+    "routed_scale": st.floats(0.25, 3),
+    "loss_coefficient": st.floats(1e-3, 1),
+    "bias_rate": st.floats(1e-3, 1),
+    "rope_dim": st.sampled_from([None, 2, 4]),
+    "value_dim": st.none() | st.integers(1, 5),
+    "kv_rank": st.none() | st.integers(2, 6),
+    "q_rank": st.none() | st.integers(2, 6),
+    "window": st.none() | st.integers(2, 7),
+    "softcap": st.none() | st.floats(0.5, 5),
+    "qk_norm_eps": st.floats(1e-8, 1e-2),
     "scale": st.none() | st.floats(0.1, 1.0),
     "eps": st.floats(1e-8, 1e-2),
     "beta": st.floats(0.25, 2),
@@ -32,6 +46,18 @@ SMALL: dict[str, SearchStrategy[Any]] = {
     "base": st.floats(10, 1e6),
     "theta": st.floats(10, 1e6),
     "std": st.floats(0.01, 0.1),
+    "copies": st.integers(1, 4),
+    "width": st.integers(2, 8),
+    "fraction": st.sampled_from([1.0, 0.5]),
+    "factor": st.floats(1, 8),
+    "original_length": st.integers(4, 64),
+    "beta_fast": st.floats(8, 64),
+    "beta_slow": st.floats(0.5, 4),
+    "mscale": st.none() | st.floats(0.5, 2),
+    "low_freq_factor": st.floats(0.5, 2),
+    "high_freq_factor": st.floats(2.5, 8),
+    "buckets": st.sampled_from([4, 6, 32]),
+    "max_distance": st.integers(17, 40),
 }
 """Options that must fit each other in a model of a few numbers; any other option is drawn from its type and limits."""
 
@@ -103,6 +129,23 @@ def tokens(batch: int = 2, length: int = LENGTH, shift: int = 0) -> Tensor:
     """(B, T) ids below VOCAB; no row holds one of them twice, and every row is another."""
     assert length <= VOCAB
     return (torch.arange(length) * 3 + torch.arange(batch)[:, None] * 5 + shift) % VOCAB
+
+
+def shaken(model: partwise.Transformer, size: float) -> float:
+    """How far logits move when each weight moves by up to `size` of itself: what rounding may do to this model.
+
+    A narrow model may magnify any rounding, so a fixed bound would hold for some weights and not for others.
+    """
+    exact, moved = model(tokens()), 0.0
+    for seed in range(4):
+        other = copy.deepcopy(model)
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in other.parameters():
+            parameter.data.mul_(
+                1 + size * (2 * torch.rand(parameter.shape, generator=generator, dtype=parameter.dtype) - 1)
+            )
+        moved = max(moved, error(other(tokens()), exact))
+    return moved
 
 
 def error(actual: Tensor, expected: Tensor) -> float:

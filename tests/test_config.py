@@ -13,23 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import partwise
-from partwise.config import (
-    REGISTRY,
-    Config,
-    ConfigError,
-    Part,
-    apply_overrides,
-    difference,
-    digest,
-    find_part,
-    flatten,
-    import_parts,
-    parse_overrides,
-    parse_value,
-    part,
-    read_yaml,
-)
+from partwise.config import REGISTRY, Config, ConfigError, Part, digest, find_part, import_parts, part
+from partwise.overrides import apply_overrides, difference, flatten, parse_overrides
 from partwise.parts.families import FeedForward, Norm
+from partwise.reading import parse_value, read_yaml
 from partwise.train.settings import RunConfig, defaults, preset_settings, run_config
 from recipes import recipes, tokens
 
@@ -314,7 +301,9 @@ def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
         ("ffn=gelu ffn.approximate=tan", "ffn.approximate=tan: input should be 'none' or 'tanh'"),
         ("ffn=3", "ffn=3: expected a part's name"),
         ("ffn=null", "ffn=null: expected a part's name"),
-        ("ffn=[relu]", 'ffn=["relu"]: expected a part\'s name'),
+        ("ffn=[relu]", "ffn lists 1 parts for 8 layers: give one for each"),
+        ("ffn={cycle: []}", "ffn={"),
+        ("norm=[rmsnorm]", 'norm=["rmsnorm"]: expected a part\'s name'),
         ("ffn={}", "ffn={}: expected a part's name"),
         ("ffn={part: 3}", "ffn=3: expected a part's name"),
         ("train=fast", "train=fast: expected options of its own, as in train.OPTION=VALUE"),

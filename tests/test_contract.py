@@ -11,14 +11,16 @@ from typing import Any, get_args
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 import partwise
-from partwise.config import REGISTRY, apply_overrides
+from partwise.config import REGISTRY, recipes_by_layer
+from partwise.overrides import apply_overrides
+from partwise.parts.experts import ExpertLinear
 from partwise.train.settings import TrainConfig
-from recipes import LENGTH, MODEL_PARTS, VOCAB, configs, error, perturbed, tokens
+from recipes import LENGTH, MODEL_PARTS, VOCAB, configs, error, perturbed, shaken, tokens
 
 EXACT = 1e-12
 PATHS = [path for path in get_args(TrainConfig.model_fields["attention_path"].annotation) if path != "auto"]
@@ -30,14 +32,6 @@ CHECKS: list[Check] = []
 def check(function: Check) -> Check:
     CHECKS.append(function)
     return function
-
-
-def is_null(name: str, config: partwise.ModelConfig) -> bool:
-    """Parameters that no output can depend on, by the equation: a constant added to every key changes no softmax.
-
-    With rotary positions the key's bias is turned by the angle of its position, and does count.
-    """
-    return name.endswith("attention.k.bias") and config.positions.name != "rope"
 
 
 def without_dropout(config: partwise.ModelConfig) -> partwise.ModelConfig:
@@ -55,7 +49,8 @@ def gradients(model: partwise.Transformer, inputs: Tensor) -> dict[str, Tensor]:
     for own, copied in zip(model.parameters(), holder.parameters(), strict=True):
         assert own.grad is not None
         copied.data = own.grad
-    return {name: tensor.detach().clone() for name, tensor in holder.state_dict().items()}
+    buffers = dict(model.named_buffers())
+    return {name: tensor.detach().clone() for name, tensor in holder.state_dict().items() if name not in buffers}
 
 
 def chunked(model: partwise.Transformer, inputs: Tensor, bits: int) -> Tensor:
@@ -82,18 +77,27 @@ def shape_and_count(config: partwise.ModelConfig) -> None:
 
 @check
 def every_parameter_counts(config: partwise.ModelConfig) -> None:
-    found = gradients(perturbed(config), tokens())
+    model = perturbed(config)
+    found, nulls = gradients(model, tokens()), model.nulls()
     largest = max(gradient.abs().max().item() for gradient in found.values())
     for name, gradient in found.items():
-        if is_null(name, config):
+        if name in nulls:
             assert gradient.abs().max() <= EXACT * largest, f"{name} is declared null, and is not"
         else:
             assert gradient.abs().max() > 1e-9 * largest, f"{name} changes nothing"
 
 
+def reach(config: partwise.ModelConfig) -> int:
+    """How many places a change is sure to spread over, the changed one included."""
+    windows = [getattr(recipe, "window", None) for recipe in recipes_by_layer(config.attention, config.n_layers)]
+    return LENGTH if None in windows else min(windows)
+
+
 @check
 def causal(config: partwise.ModelConfig) -> None:
     model, inputs = perturbed(config), tokens()
+    # an expert takes its tokens in one product, whose rounding depends on how many there are, later ones included
+    grouped = any(isinstance(module, ExpertLinear) for module in model.modules())
     with torch.no_grad():
         for path in PATHS:
             model.use_path(path)
@@ -102,9 +106,10 @@ def causal(config: partwise.ModelConfig) -> None:
                 changed = inputs.clone()
                 changed[:, place] = (changed[:, place] + 4) % VOCAB
                 after = model(changed)
-                assert torch.equal(after[:, :place], before[:, :place])
+                earlier = after[:, :place], before[:, :place]
+                assert torch.equal(*earlier) or (grouped and error(*earlier) <= EXACT)
                 moved = (after - before).abs().amax(dim=(0, 2)) > 1e-9
-                assert moved[place:].all()  # and every later position looks back
+                assert moved[place : place + reach(config)].all()  # and every later position looks back
 
 
 @check
@@ -118,7 +123,11 @@ def cached_equals_uncached(config: partwise.ModelConfig) -> None:
             assert error(chunked(model, inputs, 0b00101), whole) <= EXACT
             states = model.start(3)
             model(inputs[:, :5], states)
-            states.truncate(2)
+            try:
+                states.truncate(2)
+            except partwise.ConfigError as error_:  # a window has moved on: it says so rather than to answer wrongly
+                assert "start anew" in str(error_)
+                continue
             rows = torch.tensor([2, 0, 0, 1])
             states.select(rows)
             other = torch.cat([inputs[rows, :2], tokens(4, LENGTH - 2, shift=1)], dim=1)
@@ -150,7 +159,7 @@ def names_are_canonical(config: partwise.ModelConfig) -> None:
     ]
     states = [model.state_dict() for model in both]
     for model, state in zip(both, states, strict=True):
-        assert set(state) == {tensor.name for tensor in model.logical_tensors()}
+        assert set(state) - set(dict(model.named_buffers())) == {tensor.name for tensor in model.logical_tensors()}
         for tensor in model.logical_tensors():
             assert torch.equal(tensor.data, state[tensor.name])
     # fused or apart: the same names, the same initial values, and each loads the other's checkpoint
@@ -187,25 +196,12 @@ def loads_strictly_and_stays_tied(config: partwise.ModelConfig) -> None:
             loaded.load_state_dict({**state, "head.weight": state["embed.weight"] + 1})
 
 
-def shaken(model: partwise.Transformer, size: float) -> float:
-    """How far logits move when each weight moves by up to `size` of itself: what rounding may do to this model."""
-    exact, moved = model(tokens()), 0.0
-    for seed in range(4):
-        other = copy.deepcopy(model)
-        generator = torch.Generator().manual_seed(seed)
-        for parameter in other.parameters():
-            parameter.mul_(1 + size * (2 * torch.rand(parameter.shape, generator=generator) - 1))
-        moved = max(moved, error(other(tokens()), exact))
-    return moved
-
-
 @check
 def bfloat16_is_close(config: partwise.ModelConfig) -> None:
     model = perturbed(config, dtype=torch.float32)
     with torch.no_grad():
         exact = model(tokens())
-        # a narrow model may magnify any rounding, so it is held to what a shake by bfloat16's unit, 2^-8, does to it
-        allowed = 0.02 + 4 * shaken(model, 2**-8)
+        allowed = 0.02 + 4 * shaken(model, 2**-8)  # bfloat16's unit
         for path in PATHS:
             model.use_path(path)
             with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -231,6 +227,7 @@ relaxed: dict[str, Any] = {
     "deadline": None,
     "derandomize": True,
     "database": None,
+    "phases": [Phase.explicit, Phase.generate],  # a failing model is small as drawn: shrinking it takes minutes
     "suppress_health_check": [HealthCheck.filter_too_much, HealthCheck.too_slow],
 }
 
@@ -292,10 +289,12 @@ def test_states_refuse_what_does_not_fit() -> None:
 def test_a_swap_leaves_every_other_tensors_start_alone(family: str, swap: str) -> None:
     """Pairing: tensors of the same name and shape start equal, whatever the other parts are."""
     base = partwise.Transformer(partwise.ModelConfig.from_dict(SIZES), seed=3).state_dict()
-    other = partwise.Transformer(partwise.ModelConfig.from_dict({**SIZES, family: swap}), seed=3).state_dict()
+    model = partwise.Transformer(partwise.ModelConfig.from_dict({**SIZES, family: swap}), seed=3)
+    other = model.state_dict()
+    gains = {tensor.name: model.config.residual.gain(model.spec(tensor)) for tensor in model.logical_tensors()}
     alike = [name for name in base if name in other and base[name].shape == other[name].shape]
     assert {"embed.weight", "head.weight", "blocks.1.attention.k.weight"} <= set(alike)
-    assert all(torch.equal(base[name], other[name]) for name in alike)
+    assert all(torch.equal(base[name] * gains[name], other[name]) for name in alike)
     again = partwise.Transformer(partwise.ModelConfig.from_dict(SIZES), seed=4).state_dict()
     assert not torch.equal(again["embed.weight"], base["embed.weight"])
 

@@ -18,6 +18,8 @@ from partwise.data import (
     Arithmetic,
     Corpus,
     Dataset,
+    Folder,
+    JsonLines,
     Python,
     Shakespeare,
     TextFile,
@@ -83,11 +85,24 @@ def test_data_on_the_command_line(word: str, value: Any) -> None:
     assert Corpus.resolve(value).name == (value if isinstance(value, str) else "text")
 
 
+def test_files_and_folders_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "notes").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for word in ("notes", "./notes", str(tmp_path)):
+        assert data_override(word) == {"part": "folder", "path": word}
+    for word in ("notes.jsonl", "missing/notes.jsonl"):
+        assert data_override(word) == {"part": "jsonl", "path": word}
+    (tmp_path / "python").mkdir()
+    assert data_override("python") == "python"
+    assert data_override("./python") == {"part": "folder", "path": "./python"}
+
+
 @pytest.mark.parametrize("word", ["shakespear", "", "nothing-like-it"])
 def test_an_unknown_corpus_is_explained(word: str) -> None:
     with pytest.raises(ConfigError, match="unknown data") as caught:
         data_override(word)
-    assert "arithmetic, python, shakespeare, text" in str(caught.value)
+    for name in ("arithmetic", "folder", "jsonl", "python", "shakespeare", "text"):
+        assert name in str(caught.value).partition("(known: ")[2]
     assert ("did you mean 'shakespeare'" in str(caught.value)) == (word == "shakespear")
 
 
@@ -184,6 +199,137 @@ def test_python_is_cut_between_files() -> None:
     assert Python().identity()["sha256"] == hashlib.sha256(everything.encode()).hexdigest()
     assert Python().identity()["python"] == ".".join(map(str, sys.version_info[:3]))
     assert set(Python().alphabet()) == set(everything)
+
+
+# documents
+
+
+def write_lines(path: Path, texts: list[str], key: str = "text") -> str:
+    path.write_text("\n".join(json.dumps({"id": 1, key: text}, ensure_ascii=False) for text in texts), encoding="utf-8")
+    return str(path)
+
+
+def write_files(folder: Path, texts: dict[str, str]) -> str:
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(text.encode())
+    return str(folder)
+
+
+SEPARATOR = "\x1e"
+
+
+@given(
+    st.lists(
+        st.text(st.characters(exclude_categories=("Cs",), exclude_characters=SEPARATOR), max_size=30),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_no_document_stands_in_both_splits(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+    path = write_lines(tmp_path_factory.getbasetemp() / "any.jsonl", texts)
+    corpus = JsonLines(path=path, separator=SEPARATOR)
+    try:
+        splits = corpus.splits()
+    except ConfigError as error:
+        assert "none is left to validate on" in str(error)
+        return
+    kept = [text for text in texts if text]
+    train = as_text(splits["train"]).removesuffix(SEPARATOR).split(SEPARATOR)
+    validation = as_text(splits["val"]).split(SEPARATOR)
+    assert train == kept[: len(train)]
+    assert validation == [text for text in kept[len(train) :] if text not in train]
+    assert not {*train} & {*validation}
+    # as many documents as fit into 90 % of the characters, and one at least
+    ends = np.cumsum([len(text) + 1 for text in kept])
+    assert len(train) == max(1, int((ends < int(0.9 * ends[-1])).sum()))
+    assert corpus.alphabet() == "".join(sorted({*SEPARATOR * (len(kept) > 1), *"".join(kept)}))
+
+
+def test_json_lines_are_read_as_json_has_them(tmp_path: Path) -> None:
+    path = tmp_path / "notes.jsonl"
+    lines = [
+        '{"body": "one\\ntwo \\u00e9"}',
+        "",
+        '  {"body": "three\u2028four", "text": 3}\r',
+        '{"body": ""}',
+        '{"body": "five"}',
+    ]
+    path.write_bytes("\ufeff".encode() + "\n".join(lines).encode() + b"\n")
+    corpus = JsonLines(path=str(path), field="body")
+    assert corpus.splits() == {"train": "one\ntwo \u00e9\nthree\u2028four\n", "val": "five"}
+    apart = JsonLines(path=str(path), field="body", separator="<|x|>")
+    assert apart.splits()["train"] == "one\ntwo \u00e9<|x|>three\u2028four<|x|>"
+    assert len({json.dumps(c.identity()) for c in (corpus, apart, JsonLines(path=str(path)))}) == 3
+    moved = tmp_path / "moved.jsonl"
+    moved.write_bytes(path.read_bytes())
+    assert JsonLines(path=str(moved), field="body").identity() == corpus.identity()
+
+
+BAD_LINES = {
+    "no JSON": ("{", "line 2 has no JSON"),
+    "deep": ("[" * 100_000, "line 2 has no JSON"),
+    "a list": ("[1]", "line 2 has no text under the key 'text': name the key that has it, as in data.field=KEY"),
+    "a string": ('"text"', "line 2 has no text"),
+    "another key": ('{"body": "x"}', "line 2 has no text"),
+    "a number": ('{"text": 3}', "line 2 has no text"),
+    "null": ('{"text": null}', "line 2 has no text"),
+    "half a pair": ('{"text": "a\\ud800"}', "line 2 has half of a surrogate pair"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_LINES)
+def test_a_bad_line_is_named(kind: str, tmp_path: Path) -> None:
+    line, message = BAD_LINES[kind]
+    (tmp_path / "x.jsonl").write_text('{"text": "fine"}\n' + line + '\n{"text": "again"}')
+    with pytest.raises(ConfigError, match=message) as caught:
+        prepare(JsonLines(path=str(tmp_path / "x.jsonl")), Bytes(), cache=tmp_path / "cache")
+    assert "x.jsonl" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_folder_is_read_in_the_order_of_its_paths(tmp_path: Path) -> None:
+    texts = {
+        "b.txt": "bee",
+        "a/z.txt": "zed",
+        "a/b/c.md": "sea",
+        "c.txt": "end",
+        "empty.txt": "",
+        ".hidden": "x",
+        ".git/x": "x",
+    }
+    folder = write_files(tmp_path / "notes", texts)
+    (tmp_path / "notes" / "gone.txt").symlink_to(tmp_path / "nowhere")
+    corpus = Folder(path=folder)
+    assert corpus.splits() == {"train": "sea\nzed\nbee\n", "val": "end"}
+    assert Folder(path=folder, files="*.txt", separator="").splits() == {"train": "zedbee", "val": "end"}
+    again = write_files(tmp_path / "copy", dict(reversed(texts.items())))
+    assert Folder(path=again).identity() == corpus.identity()
+    assert prepare(Folder(path=again), Bytes(), cache=tmp_path).hash == prepare(corpus, Bytes(), cache=tmp_path).hash
+    for change in ({"c.txt": "END"}, {"d.txt": "more"}, {"b.txt": "bee\nend"}):
+        other = Folder(path=write_files(tmp_path / f"other {next(iter(change))}", texts | change))
+        assert other.identity() != corpus.identity()
+    assert Folder(path=folder, separator=" ").identity() != corpus.identity()
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "message"),
+    [
+        (None, {}, "is no folder"),
+        ({"a.txt": "one"}, {}, "holds 1 texts that are not empty"),
+        ({"a.txt": "one", "b.txt": "one"}, {}, "none is left to validate on"),
+        ({"a.txt": "one", "b.txt": "two"}, {"files": "*.md"}, "holds 0 texts"),
+        ({"a.txt": "one", "b.bin": "two\0", "c.txt": "six"}, {}, r"b\.bin is binary .* as in data\.files=\*\.txt"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_explained(
+    texts: dict[str, str] | None, options: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "missing") if texts is None else write_files(tmp_path / "notes", texts)
+    with pytest.raises(ConfigError, match=message) as caught:
+        prepare(Folder(path=path, **options), Bytes(), cache=tmp_path / "cache")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ConfigError, match="is no folder"):
+        Folder(path="a\0b").splits()
 
 
 # shards

@@ -11,7 +11,7 @@ from scipy.stats import binomtest
 from torch.nn import functional as F
 
 import partwise
-from partwise.data import Arithmetic, generate, prepare, split_problems
+from partwise.data import Arithmetic, Windows, generate, prepare, split_problems
 from partwise.evaluate.arithmetic import Share, accuracy, accuracy_by_operation, answer_problems, operation
 from partwise.evaluate.loss import Score, evaluating, random_batches_loss, split_loss
 from partwise.evaluate.scores import dataset_floors
@@ -60,8 +60,8 @@ def test_evaluation_is_repeatable_and_leaves_the_mode(problems: list[str]) -> No
 
 def test_the_documents_estimator_draws_new_batches_at_each_step(model: partwise.Transformer) -> None:
     ids = np.random.default_rng(0).integers(0, 19, 3000).astype(np.uint8)
-    arguments = {"context": 16, "size": 4, "key": "k", "seed": 0, "precision": "float32"}
-    first, again, later = (random_batches_loss(model, ids, step=step, **arguments) for step in (0, 0, 1))
+    arguments = {"size": 4, "key": "k", "seed": 0, "precision": "float32"}
+    first, again, later = (random_batches_loss(model, Windows(ids, 16), step=step, **arguments) for step in (0, 0, 1))
     assert first == again != later
     assert first == pytest.approx(split_loss(model, ids, 16), abs=0.05)
 

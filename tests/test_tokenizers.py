@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from partwise.config import ConfigError
 from partwise.tokenizers import (
     ByteTokenizer,
     CharacterTokenizer,
+    LibraryTokenizer,
     Tokenizer,
     TokenizerRecipe,
     load_tokenizer,
@@ -30,8 +32,17 @@ def test_importing_needs_no_torch() -> None:
 
 
 def test_recipes_build_by_name() -> None:
-    assert TokenizerRecipe.resolve("characters").build("ba").vocab_size == 2  # type: ignore[attr-defined]
-    assert TokenizerRecipe.resolve("bytes").build("ba").vocab_size == 256  # type: ignore[attr-defined]
+    class Source:
+        def alphabet(self) -> str:
+            return "ba"
+
+        def training_text(self) -> str:
+            return "abab" * 100
+
+    sizes = {"characters": 2, "bytes": 256, "bpe": 258}
+    for name, size in sizes.items():
+        recipe: Any = TokenizerRecipe.resolve({"part": name, **({"vocab_size": 258} if name == "bpe" else {})})
+        assert recipe.build(Source()).vocab_size == recipe.size(Source()) == size
     with pytest.raises(ConfigError, match="did you mean 'bytes'"):
         TokenizerRecipe.resolve("byte")
 
@@ -59,6 +70,7 @@ def test_characters_round_trip(text: str, more: str) -> None:
     tokenizer = CharacterTokenizer(text + more + "x")
     assert tokenizer.decode(tokenizer.encode(text)) == text
     assert tokenizer.encode(text + more).tolist() == [*tokenizer.encode(text), *tokenizer.encode(more)]
+    assert list(tokenizer.pieces(text, 7)) == [text[at : at + 7] for at in range(0, len(text), 7)]
     assert tokenizer.decode(iter(tokenizer.encode(text).tolist())) == text
 
 
@@ -203,14 +215,10 @@ FOREIGN = {
     "deep": "[" * 100_000,
     "a list": "[]",
     "no model": "{}",
-    "another model": json.dumps(GOOD | {"model": {"type": "Unigram", "vocab": [["a", 0.0]]}}),
-    "ranks out of order": json.dumps(GOOD | {"model": GOOD["model"] | {"vocab": {"a": 1, "b": 0}}}),
+    "another model": json.dumps(GOOD | {"model": {"type": "Bigram", "vocab": [["a", 0.0]]}}),
     "ranks with a hole": json.dumps(GOOD | {"model": GOOD["model"] | {"vocab": {"a": 0, "b": 2}}}),
-    "a word": json.dumps(GOOD | {"model": GOOD["model"] | {"vocab": {"a": 0, "bc": 1}}}),
     "no characters": json.dumps(GOOD | {"model": GOOD["model"] | {"vocab": {}}}),
     "surrogate": json.dumps(GOOD | {"model": GOOD["model"] | {"vocab": {"\ud800": 0}}}),
-    "a normalizer": json.dumps(GOOD | {"normalizer": {"type": "Lowercase"}}),
-    "an added token": json.dumps(GOOD | {"added_tokens": [{"id": 2, "content": "<s>"}]}),
     "merges": json.dumps(ByteTokenizer().document() | {"model": {"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}}),
 }
 
@@ -223,3 +231,25 @@ def test_a_damaged_or_foreign_file_is_refused(kind: str, tmp_path: Path) -> None
     with pytest.raises(ConfigError, match=r"tokenizer\.json") as caught:
         load_tokenizer(tmp_path / "tokenizer.json")
     assert "\n" not in str(caught.value)
+
+
+OTHER = {
+    "ranks out of order": ({"model": GOOD["model"] | {"vocab": {"a": 1, "b": 0}}}, [1, 0]),
+    "a word": ({"model": GOOD["model"] | {"vocab": {"ab": 0, "a": 1, "b": 2}}}, [1, 2]),
+    "a normalizer": (
+        {"normalizer": {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}},
+        [1, 1],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OTHER)
+def test_what_differs_from_ours_is_left_to_the_library(kind: str, tmp_path: Path) -> None:
+    change, ids = OTHER[kind]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(GOOD | change), encoding="utf-8")
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    assert isinstance(tokenizer, LibraryTokenizer)
+    assert tokenizer.encode("ab").tolist() == ids
+    assert tokenizer.document() == GOOD | change
+    with pytest.raises(ConfigError, match="the text has no ids"):
+        tokenizer.encode("abc")

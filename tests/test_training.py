@@ -60,9 +60,9 @@ def gradients(run: Run) -> tuple[dict[str, Tensor], Step]:
 
 def textbook_gradients(run: Run) -> tuple[dict[str, Tensor], Tensor]:
     """Of the mean cross-entropy over every target of the batch, written out."""
-    windows = run.windows()
-    log_p = run.model(windows[:, :-1]).log_softmax(-1)
-    loss = -log_p.gather(-1, windows[:, 1:, None]).mean()
+    batch = run.batch()
+    log_p = run.model(torch.from_numpy(batch.inputs)).log_softmax(-1)
+    loss = -log_p.gather(-1, torch.from_numpy(batch.targets)[:, :, None]).mean()
     names, parameters = zip(*run.model.named_parameters(), strict=True)
     return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True)), loss.detach()
 
@@ -243,8 +243,8 @@ def test_evaluation_has_no_dropout_and_restores_the_mode(tiny: Tiny) -> None:
     plain.model.load_state_dict(run.model.state_dict())
     assert split_loss(plain.model, ids, 16) == first
     run.model.train().set_noise(0, 0, 0, 0)
-    windows = run.windows()
-    assert run.loss(windows).item() != run.loss(windows).item()  # in training, each pass draws noise of its own
+    batch = run.batch()
+    assert run.loss(batch).item() != run.loss(batch).item()  # in training, each pass draws noise of its own
     assert math.isfinite(run.update().loss)  # and what evaluation cached does not stand in the way of gradients
 
 
@@ -335,7 +335,7 @@ def test_initial_values_have_the_promised_spread(init: str) -> None:
         if n > 1000:  # the shape, too: five standard errors of a fourth moment
             fourth = ((x / spread) ** 4).mean()
             assert abs(fourth - kurtosis) < 5 * math.sqrt((105 - 9 if kurtosis == 3.0 else 9 - 3.24) / n)
-    assert seen == {"table", "hidden", "output", "head", "bias", "vector"}
+    assert seen == {"table", "score", "hidden", "output", "head", "bias", "vector"}
 
 
 # what is not finite

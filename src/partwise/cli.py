@@ -18,13 +18,15 @@ app = typer.Typer(
 )
 study_app = typer.Typer(help="Published claims, checked.", no_args_is_help=True)
 app.add_typer(study_app, name="study")
+tokenizer_app = typer.Typer(help="Vocabularies of your own.", no_args_is_help=True)
+app.add_typer(tokenizer_app, name="tokenizer")
 
 # overrides may be written as `--key=value`: what a command does not know as an option is left to them
 OPEN: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 Preset = Annotated[str, typer.Argument(help="A preset (mingpt, toy, llama) or a YAML file.", show_default=False)]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Changes such as ffn=swiglu train.lr=1e-3.")]
-Data = Annotated[str | None, typer.Option(help="arithmetic, shakespeare, python, or a text file.")]
+Data = Annotated[str | None, typer.Option(help="arithmetic, shakespeare, python, a text file, .jsonl or folder.")]
 Name = Annotated[str | None, typer.Option(help="The folder below runs/; made from the command where not given.")]
 Import = Annotated[list[str] | None, typer.Option("--import", help="A module or .py file with parts of your own.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's name below runs/, or its folder.")]
@@ -85,6 +87,7 @@ def generate(
     top_k: Annotated[int | None, typer.Option(help="Draw from the K most likely tokens only.")] = None,
     top_p: Annotated[float, typer.Option(help="Draw from the fewest likely tokens that reach this probability.")] = 1.0,
     stop: Annotated[str | None, typer.Option(help="End after this token.")] = None,
+    beams: Annotated[int | None, typer.Option(help="Search for the likeliest text with so many beams.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Equal seeds, equal texts.", min=0)] = 0,
     imports: Import = None,
 ) -> None:
@@ -92,7 +95,7 @@ def generate(
     load_imports(imports)
     from partwise.commands.training import generate_text
 
-    generate_text(run, prompt or [], length, temperature, top_k, top_p, stop, seed)
+    generate_text(run, prompt or [], length, temperature, top_k, top_p, stop, seed, beams)
 
 
 @app.command(context_settings=OPEN)
@@ -183,6 +186,20 @@ def run_study(
     from partwise.commands.comparing import run_study as run
 
     run(study, dry_run)
+
+
+@tokenizer_app.command("train", context_settings=OPEN)
+def train_tokenizer(
+    context: typer.Context,
+    overrides: Annotated[list[str] | None, typer.Argument(help="Changes to the data, as data.field=body.")] = None,
+    data: Annotated[str, typer.Option(help="What to learn from, as for `partwise train`.")] = "shakespeare",
+    vocab_size: Annotated[int, typer.Option(help="How many ids, of which 256 are the bytes.")] = 1024,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("tokenizer.json"),
+) -> None:
+    """Learn byte-level BPE from a training split and write it as a tokenizer.json."""
+    from partwise.commands.tokenizing import train_tokenizer as run
+
+    run(data, words_of(context, overrides), vocab_size, out)
 
 
 def name_value(message: str, words: list[str]) -> str:

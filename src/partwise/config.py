@@ -9,19 +9,16 @@ import hashlib
 import importlib
 import importlib.util
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic_core import core_schema
 
-
-class ConfigError(Exception):
-    """The user asked for something that cannot be; the message is one line that names the value and the remedy."""
+from partwise.reading import ConfigError, parse_value, show
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -41,7 +38,7 @@ class Config(BaseModel):
     def from_dict(cls, values: Mapping[str, Any], prefix: str = "") -> Self:
         """Validate plain values. Raises ConfigError naming the path of the first value that does not fit."""
         if not isinstance(values, Mapping):
-            raise ConfigError(f"{prefix or 'the configuration'}={_show(values)}: expected options, as {{NAME: VALUE}}")
+            raise ConfigError(f"{prefix or 'the configuration'}={show(values)}: expected options, as {{NAME: VALUE}}")
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
@@ -55,6 +52,8 @@ class Config(BaseModel):
 def _plain(value: Any) -> Any:
     if isinstance(value, Config):
         return value.to_dict()
+    if isinstance(value, Pattern):
+        return value.to_plain()
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     return value
@@ -68,16 +67,7 @@ def _explain(cls: type[Config], error: ValidationError, prefix: str) -> str:
     if first["type"] == "missing":
         return f"{path!r} is missing: give it a value, as in {path}=..."
     message = " ".join(first["msg"].removeprefix("Value error, ").split())
-    return f"{_show(path)}={_show(first['input'])}: {message[:1].lower()}{message[1:]}"
-
-
-def _show(value: Any) -> str:
-    """A value on one line of a message, whatever it holds."""
-    try:
-        shown = value if isinstance(value, str) and value.isprintable() else json.dumps(value, default=str)
-    except TypeError:  # a mapping whose keys are dates or bytes
-        shown = repr(value)
-    return shown if len(shown) <= 200 else f"{shown[:200]}..."
+    return f"{show(path)}={show(first['input'])}: {message[:1].lower()}{message[1:]}"
 
 
 REGISTRY: dict[str, dict[str, type["Part"]]] = {}
@@ -94,6 +84,7 @@ class Part(Config):
 
     family: ClassVar[str]
     name: ClassVar[str] = ""
+    by_layer: ClassVar[bool] = False  # whether layers of one stack may have different ones
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
@@ -114,7 +105,7 @@ class Part(Config):
         if isinstance(value, str):
             value = {"part": value}
         if not isinstance(value, Mapping) or not isinstance(value.get("part"), str):
-            raise ConfigError(f"{cls.family}={_show(value)}: expected a part's name, or {{part: NAME, OPTION: VALUE}}")
+            raise ConfigError(f"{cls.family}={show(value)}: expected a part's name, or {{part: NAME, OPTION: VALUE}}")
         options = dict(value)
         return find_part(cls.family, options.pop("part")).from_dict(options, prefix=cls.family)
 
@@ -122,8 +113,68 @@ class Part(Config):
         return {"part": self.name, **super().to_dict()}
 
     def __str__(self) -> str:
-        options = " ".join(f"{key}={_show(_plain(getattr(self, key)))}" for key in type(self).model_fields)
+        options = " ".join(f"{key}={show(_plain(getattr(self, key)))}" for key in type(self).model_fields)
         return f"{self.name} {options}".strip()
+
+
+F = TypeVar("F", bound=Part)
+
+
+@dataclass(frozen=True)
+class Pattern(Generic[F]):
+    """Recipes of one family by layer: a list with one for each, or a cycle that repeats."""
+
+    recipes: tuple[F, ...]
+    cycle: bool
+
+    def to_plain(self) -> Any:
+        recipes = [recipe.to_dict() for recipe in self.recipes]
+        return {"cycle": recipes} if self.cycle else recipes
+
+    def __str__(self) -> str:
+        return f"{'cycle' if self.cycle else 'layers'} of [{'; '.join(map(str, self.recipes))}]"
+
+
+class _ByLayer:
+    """Teaches pydantic to read a field that holds one recipe for all layers, a list, or `{cycle: [...]}`."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        family: type[Part] = get_args(source)[0]
+
+        def resolve(value: Any) -> Part | Pattern[Part]:
+            if isinstance(value, Pattern):
+                return value
+            cycle = isinstance(value, Mapping) and set(value) == {"cycle"}
+            if not cycle and not isinstance(value, list | tuple):
+                return family.resolve(value)
+            items = value["cycle"] if cycle else value
+            if not isinstance(items, list | tuple) or not items:
+                raise ConfigError(
+                    f"{family.family}={show(value)}: give a list of parts, one per layer, or a cycle of them"
+                )
+            return Pattern(tuple(family.resolve(item) for item in items), cycle)
+
+        return core_schema.no_info_plain_validator_function(
+            resolve, serialization=core_schema.plain_serializer_function_ser_schema(_plain)
+        )
+
+
+ByLayer = Annotated[F | Pattern[F], _ByLayer()]
+"""The type of a field that holds a recipe, or one per layer."""
+
+
+def recipes_by_layer(value: F | Pattern[F], n_layers: int) -> list[F]:
+    """The recipe of each layer. Raises ConfigError where a list has not one for each."""
+    if not isinstance(value, Pattern):
+        return [value] * n_layers
+    if value.cycle:
+        return [value.recipes[layer % len(value.recipes)] for layer in range(n_layers)]
+    if len(value.recipes) != n_layers:
+        raise ConfigError(
+            f"{value.recipes[0].family} lists {len(value.recipes)} parts for {n_layers} layers: give one for each, or "
+            "{cycle: [...]}"
+        )
+    return list(value.recipes)
 
 
 def part(name: str) -> Callable[[P], P]:
@@ -154,7 +205,7 @@ def find_part(family: str, name: str) -> type[Part]:
     known = REGISTRY.get(family, {})
     if name not in known:
         raise ConfigError(
-            f"unknown part {family}={_show(name)}{did_you_mean(name, known)}; --import FILE loads parts of your own"
+            f"unknown part {family}={show(name)}{did_you_mean(name, known)}; --import FILE loads parts of your own"
         )
     return known[name]
 
@@ -174,13 +225,13 @@ def import_parts(source: str) -> None:
     except Exception as error:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise ConfigError(
-            f"--import {_show(source)}: {_show(reason)}; give a module's name or the path of a .py file that runs"
+            f"--import {show(source)}: {show(reason)}; give a module's name or the path of a .py file that runs"
         ) from error
 
 
 def _run_file(path: Path) -> None:
     if not path.is_file():
-        raise ConfigError(f"--import {_show(str(path))}: no such file")
+        raise ConfigError(f"--import {show(str(path))}: no such file")
     # named after its whole path: a file `types.py` must not stand in for the module of that name
     name = f"partwise_import_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -192,150 +243,6 @@ def _run_file(path: Path) -> None:
     except BaseException:
         del sys.modules[name]
         raise
-
-
-class _Yaml(yaml.SafeLoader):
-    """The safe loader with YAML 1.2's scalars: `3e-4` is a number, and only `true` and `false` are booleans."""
-
-    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 - as the base class declares it
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):  # it could hold itself, or unfold without end
-            raise yaml.YAMLError("aliases (*name) are not read: write the value out")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        mapping = super().construct_mapping(node, deep)
-        if len(mapping) < len(node.value):  # the loader would keep the last and say nothing
-            raise yaml.YAMLError(f"a key stands twice among {', '.join(map(str, mapping))}")
-        return mapping
-
-
-for _tag, _pattern, _first in (
-    ("null", r"~|null|", ["~", "n", ""]),
-    ("bool", r"true|false", list("tf")),
-    ("int", r"[-+]?[0-9]+", list("-+0123456789")),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
-):
-    _Yaml.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^({_pattern})$"), _first)
-
-
-def _construct_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
-    return float(str(loader.construct_scalar(node)))
-
-
-def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    return int(str(loader.construct_scalar(node)), 10)  # YAML 1.1 would read 010 as 8
-
-
-_Yaml.add_constructor("tag:yaml.org,2002:float", _construct_float)
-_Yaml.add_constructor("tag:yaml.org,2002:int", _construct_int)
-
-
-_UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
-"""What the loader raises for text that is no YAML, for an impossible value of a tag, and for endless nesting."""
-
-
-def parse_value(text: str) -> Any:
-    """A value as YAML 1.2 reads it: `3e-4` -> 0.0003, `true` -> True, `no` -> 'no', `{part: relu}` -> a mapping."""
-    try:
-        return yaml.load(text, Loader=_Yaml)
-    except _UNREADABLE:
-        return text
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML mapping from a file. Raises ConfigError."""
-    shown = _show(str(path))
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_Yaml)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {shown}: {error}") from None
-    except _UNREADABLE as error:
-        raise ConfigError(f"{shown} is not YAML: {_show(' '.join(str(error).split()))}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"{shown}: expected a mapping such as 'ffn: swiglu', found {type(values).__name__}")
-    return values
-
-
-Override = tuple[tuple[str, ...], Any]
-"""A path such as ("ffn", "expansion") and the value to put there."""
-
-
-def parse_overrides(words: Iterable[str]) -> list[Override]:
-    """`["ffn=swiglu", "--train.lr=1e-3"]` -> paths and values. Raises ConfigError for a word without `=`."""
-    overrides: list[Override] = []
-    for word in words:
-        key, equals, value = word.removeprefix("--").partition("=")
-        if not equals or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", key):
-            raise ConfigError(f"{word!r} is not an override: write KEY=VALUE, as in ffn=swiglu or train.lr=1e-3")
-        overrides.extend(flatten({key: parse_value(value)}))
-    return overrides
-
-
-def flatten(values: Mapping[str, Any]) -> list[Override]:
-    """Nested mappings as single overrides, so that a file and the command line mean the same.
-
-    `{ffn: {part: swiglu, expansion: 4}}` replaces the part and tunes it; `{ffn: {expansion: 4}}` only tunes it.
-    """
-    overrides: list[Override] = []
-    for key, value in values.items():
-        path = tuple(str(key).split("."))
-        if isinstance(value, Mapping) and value:
-            overrides.extend((_at(path + tail), item) for tail, item in flatten(value))
-        else:
-            overrides.append((_at(path), value))
-    return overrides
-
-
-def _at(path: tuple[str, ...]) -> tuple[str, ...]:
-    """`ffn.part` is `ffn`: a name given in either way replaces the part, and drops the old one's options."""
-    return path[:-1] if path[-1] == "part" and path[:-1] and path[-2] in REGISTRY else path
-
-
-def apply_overrides(base: Mapping[str, Any], overrides: Iterable[Override]) -> dict[str, Any]:
-    """`base` (nested plain values) with every override applied; replacements come before options, whatever the order.
-
-    A replaced part starts from its own defaults: no option of the old part survives. Raises ConfigError for a path that
-    leads nowhere; unknown options of a part are found when the configuration is validated.
-    """
-    result: dict[str, Any] = json.loads(json.dumps(base))
-    for path, value in sorted(overrides, key=lambda override: len(override[0])):
-        node, whole = result, ".".join(path)
-        for depth, key in enumerate(path[:-1]):
-            if depth == 0 and key not in node:
-                raise ConfigError(f"unknown option {whole!r}{did_you_mean(key, node)}")
-            if isinstance(node.get(key), str) and key in REGISTRY:
-                node[key] = {"part": node[key]}
-            if not isinstance(node.get(key), dict):
-                raise ConfigError(f"{_show(whole)}: {_show('.'.join(path[: depth + 1]))} has no options")
-            node = node[key]
-        if path[-1] not in node and len(path) == 1:
-            raise ConfigError(f"unknown option {whole!r}{did_you_mean(whole, node)}")
-        if isinstance(node.get(path[-1]), dict) and not (isinstance(value, str) and path[-1] in REGISTRY):
-            expected = "a part's name, or options of its own" if path[-1] in REGISTRY else "options of its own"
-            raise ConfigError(f"{_show(whole)}={_show(value)}: expected {expected}, as in {whole}.OPTION=VALUE")
-        node[path[-1]] = value
-    return result
-
-
-def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
-    """Every path at which two plain configurations differ: (path, old value, new value), `None` where it is absent.
-
-    Where a part was swapped, its name comes first, then every option that was dropped or added by the swap.
-    """
-    rows: list[tuple[str, Any, Any]] = []
-    for key in [*old, *(key for key in new if key not in old)]:
-        before, after, path = old.get(key), new.get(key), f"{prefix}{key}"
-        if isinstance(before, Mapping) or isinstance(after, Mapping):
-            before, after = before or {}, after or {}
-            if before.get("part") != after.get("part"):
-                rows.append((path, before.get("part"), after.get("part")))
-            old_options, new_options = ({k: v for k, v in side.items() if k != "part"} for side in (before, after))
-            rows.extend(difference(old_options, new_options, prefix=f"{path}."))
-        elif before != after or (key in old) != (key in new):
-            rows.append((path, before, after))
-    return rows
 
 
 def digest(value: Any) -> str:

@@ -7,9 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from partwise.beam import beam_search
 from partwise.config import ConfigError
-from partwise.model import States, Transformer
-from partwise.tokenizers import Tokenizer
+from partwise.model import Transformer
+from partwise.states import States
+from partwise.tokenizers import Tokenizer, WithSpecials
 
 
 @dataclass(frozen=True)
@@ -58,29 +60,37 @@ class Sampling:
 
 @torch.no_grad()
 def decode(
-    model: Transformer, tokens: Tensor, uniform: Tensor, sampling: Sampling, cached: bool = True
+    model: Transformer,
+    tokens: Tensor,
+    uniform: Tensor,
+    sampling: Sampling,
+    cached: bool = True,
+    source: Tensor | None = None,
 ) -> Iterator[Tensor]:
     """Continue (B, T) prompts; yields one (B,) tensor of ids for each column of the (B, N) uniform numbers.
 
-    The model sees the last max_len tokens. While everything fits, each step runs on the new token alone over cached
-    states; beyond, the window slides and is computed anew, as every position has moved.
+    An encoder-decoder continues them over its `source` (B, M). The model sees the last max_len tokens. While everything
+    fits, each step runs on the new token alone over cached states; beyond, the window slides and is computed anew, as
+    every position has moved.
     """
     limit = model.config.max_len
     total = tokens.shape[1] + uniform.shape[1]
-    states = start(model, tokens, min(limit, total)) if cached else None
+    states = start(model, tokens, min(limit, total), source) if cached else None
     for column in range(uniform.shape[1]):
         if states is not None and tokens.shape[1] <= limit:
             logits = model(tokens[:, states.length :], states)
         else:
-            logits = model(tokens[:, -limit:])
+            logits = model(tokens[:, -limit:], source=source)
         chosen = sampling.draw(logits[:, -1], uniform[:, column])
         yield chosen
         tokens = torch.cat([tokens, chosen[:, None]], dim=1)
 
 
-def start(model: Transformer, tokens: Tensor, length: int) -> States:
+def start(model: Transformer, tokens: Tensor, length: int, source: Tensor | None = None) -> States:
     """States for (B, T) prompts of up to `length` positions; a beginning that all of them share is computed once."""
     rows, T = tokens.shape
+    if source is not None:
+        return model.start(rows, length, source)
     shared = int((tokens == tokens[:1]).all(dim=0).int().cumprod(dim=0).sum())
     shared = min(shared, T - 1) if rows > 1 and model.config.max_len >= T else 0
     if not shared:
@@ -115,16 +125,23 @@ def generate(
     stop: str | None = None,
     seed: int = 0,
     cached: bool = True,
+    beams: int | None = None,
+    penalty: float = 0.6,
     on_text: Callable[[int, str], None] | None = None,
 ) -> list[str]:
     """The continuation of each prompt, at most `length` tokens, ended after the text `stop` (one token) where given.
 
     `on_text(row, piece)` is called with whole characters as they come. A prompt's continuation depends on the seed and
-    its place in the list only. Raises ConfigError for an empty prompt or characters the tokenizer has not seen.
+    its place in the list only. To an encoder-decoder a prompt is a source, and its continuation the target. With `beams`
+    the likeliest whole continuation is searched for instead of drawn; see `beam_search` for the `penalty` on short ones.
+    Raises ConfigError for an empty prompt or characters the tokenizer has not seen.
     """
     sampling = Sampling(temperature, top_k, top_p)
     encoded = [tokenizer.encode(prompt) for prompt in prompts]
-    stop_id = single_token(tokenizer, stop) if stop is not None else None
+    specials = tokenizer if isinstance(tokenizer, WithSpecials) else None
+    if specials and stop is not None:
+        raise ConfigError(f"stop={stop!r}: a target ends by itself; leave stop out")
+    stop_id = specials.end if specials else single_token(tokenizer, stop) if stop is not None else None
     if length < 1:
         raise ConfigError(f"length={length}: give 1 or more")
     if any(len(ids) == 0 for ids in encoded):
@@ -138,10 +155,24 @@ def generate(
         # prompts of one length go through together: no padding, so a row cannot depend on its neighbours
         for size in sorted({len(ids) for ids in encoded}):
             rows = [row for row, ids in enumerate(encoded) if len(ids) == size]
-            tokens = torch.from_numpy(np.stack([encoded[row] for row in rows])).to(device)
+            tokens, source = torch.from_numpy(np.stack([encoded[row] for row in rows])).to(device), None
+            if specials:
+                tokens, source = tokens.new_full((len(rows), 1), specials.start), tokens
+            if beams is not None:
+                for place, row in enumerate(rows):
+                    one = None if source is None else source[place : place + 1]
+                    prompt = tokens[place : place + 1]
+                    room = model.config.max_len - prompt.shape[1] + 1
+                    ids = beam_search(
+                        model, prompt, beams=beams, length=min(length, room), end=stop_id, penalty=penalty, source=one
+                    )
+                    texts[row] = tokenizer.decode(ids)
+                    if on_text:
+                        on_text(row, texts[row])
+                continue
             streams = [tokenizer.stream() for _ in rows]
             open_rows = set(range(len(rows)))
-            for chosen in decode(model, tokens, uniform[rows], sampling, cached):
+            for chosen in decode(model, tokens, uniform[rows], sampling, cached, source):
                 ids = chosen.tolist()
                 for place in sorted(open_rows):
                     ended = ids[place] == stop_id

@@ -1,7 +1,7 @@
-"""The model: a stack of blocks over a table of embeddings, assembled from recipes."""
+"""The model: a stack of blocks over a table of embeddings, and where wanted an encoder beside it, from recipes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Self
 
 import torch
@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from partwise import parts as _register
-from partwise.config import Config, ConfigError
+from partwise.config import ByLayer, Config, ConfigError, recipes_by_layer
 from partwise.parts.attention import MultiHead
 from partwise.parts.families import (
     Attention,
@@ -17,21 +17,27 @@ from partwise.parts.families import (
     FeedForward,
     Flow,
     Init,
+    Mixing,
     Norm,
+    PositionLayer,
     Positions,
+    Remembering,
     Residual,
-    Role,
     Site,
-    State,
+    TensorSpec,
+    Trained,
 )
 from partwise.parts.feed_forward import SwiGLU
 from partwise.parts.init import GPT2
-from partwise.parts.layers import Dropout, FusedLinear, linear, stream
+from partwise.parts.layers import Dropout, linear, stream
+from partwise.parts.mixing import NoMixing
 from partwise.parts.norms import RMSNorm
 from partwise.parts.positions import Rope
 from partwise.parts.residual import PreNorm
+from partwise.states import States, place_in_document
+from partwise.tensors import LogicalTensor, SavedOnce, logical_tensors
 
-__all__ = ["LogicalTensor", "ModelConfig", "States", "Transformer"]
+__all__ = ["ModelConfig", "States", "Transformer"]
 assert _register
 
 
@@ -42,16 +48,24 @@ class ModelConfig(Config):
     vocab_size: int = Field(65, gt=0, le=2**24)
     d_model: int = Field(256, gt=0, le=2**20)
     n_layers: int = Field(4, gt=0, le=1000)
+    encoder_layers: int = Field(0, ge=0, le=1000)  # above 0 the model reads a source, over which its blocks attend
     max_len: int = Field(512, gt=0, le=2**24)
     positions: Positions = Rope()
-    attention: Attention = MultiHead()
-    ffn: FeedForward = SwiGLU()
+    attention: ByLayer[Attention] = MultiHead()
+    mixing: ByLayer[Mixing] = NoMixing()
+    ffn: ByLayer[FeedForward] = SwiGLU()
     norm: Norm = RMSNorm()
     residual: Residual = PreNorm()
     init: Init = GPT2()
     tied: bool = False  # the head shares the table of embeddings
+    shared_table: bool = True  # encoder and decoder share theirs
+    padding_idx: int | None = Field(
+        None, ge=0
+    )  # an id whose embedding stays zero, and that a source may be filled with
     head_bias: bool = False
+    head_softcap: float | None = Field(None, gt=0)  # c: logits become c tanh(logits / c)
     embed_scale: bool = False  # embeddings times sqrt(d_model)
+    embed_norm: bool = False  # a norm on the sum of embeddings and positions
     embed_dropout: float = Field(0.0, ge=0, lt=1)  # on the sum of embeddings and positions
 
     @model_validator(mode="after")
@@ -69,7 +83,8 @@ class ModelConfig(Config):
     def flops_per_token(self, context: int | None = None) -> int:
         """Floating-point operations of one training step per token: forward, and twice that for the backward pass.
 
-        Counted by torch on the forward pass over `context` tokens, the whole square of scores included.
+        Counted by torch on the forward pass over `context` tokens (and a source as long, where there is an encoder),
+        the whole square of scores included.
         """
         from torch.utils.flop_counter import FlopCounterMode
 
@@ -77,133 +92,189 @@ class ModelConfig(Config):
         with torch.device("meta"), FlopCounterMode(display=False) as counter:
             model = Transformer(self)
             model.use_path("products")
-            model(torch.zeros(1, context, dtype=torch.long))
+            tokens = torch.zeros(1, context, dtype=torch.long)
+            model(tokens, source=tokens if self.encoder_layers else None)
         return round(3 * counter.get_total_flops() / context)
 
 
-@dataclass(frozen=True)
-class LogicalTensor:
-    """One tensor as it is named, drawn and saved: a view into the parameter that stores it."""
-
-    name: str
-    role: Role
-    fan_in: int
-    data: Tensor
-
-
 class Block(nn.Module):
-    def __init__(self, attention: nn.Module, ffn: nn.Module, residual: nn.Module) -> None:
+    def __init__(self, layers: dict[str, nn.Module], residual: nn.Module) -> None:
         super().__init__()
-        self.attention, self.ffn, self.residual = attention, ffn, residual
+        self.mixing, self.attention, self.ffn = layers["mixing"], layers["attention"], layers["ffn"]
+        self.cross = layers.get("cross")
+        self.residual = residual
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:  # (B, T, D) -> (B, T, D)
-        return self.residual(x, flow, [self.attention, self.ffn])
+        branches = (
+            [self.mix_and_attend, self.ffn] if self.cross is None else [self.mix_and_attend, self.cross, self.ffn]
+        )
+        return self.residual(x, flow, branches)
+
+    def mix_and_attend(self, x: Tensor, flow: Flow) -> Tensor:
+        return self.attention(self.mixing(x, flow), flow)
 
 
-class States:
-    """What the layers of a stack remember while generating, and how many positions they have seen."""
+class Stack(nn.Module):
+    """What an encoder and a decoder share: positions, blocks, and the ends of the residual stream."""
 
-    def __init__(self, layers: list[State], limit: int) -> None:
-        self.layers, self.limit, self.length = layers, limit, 0
+    def assemble(self, config: ModelConfig, site: Site) -> None:
+        width = config.d_model
+        recipes = [recipes_by_layer(field, site.n_layers) for field in (config.mixing, config.attention, config.ffn)]
+        layouts = [recipe.heads(width) for recipe in recipes[1]]
+        first = layouts[0] if recipes[1][0].hands_values_on else None
+        site = replace(site, heads=layouts[0], first=first)
+        self.scale = width**0.5 if config.embed_scale else 1.0
+        self.positions = config.positions.build(site)
+        self.embed_norm = config.norm.build(width) if config.embed_norm else nn.Identity()
+        self.dropout = Dropout(config.embed_dropout)
+        hooked = type(self.positions)
+        turned = hooked.on_heads is not PositionLayer.on_heads and len({heads.width for heads in layouts}) > 1
+        biased = hooked.on_scores is not PositionLayer.on_scores and len({heads.n_heads for heads in layouts}) > 1
+        if turned or biased:
+            what = "width" if turned else "number"
+            raise ConfigError(
+                f"positions={config.positions.name} works on heads, and attention differs in their {what} by layer: "
+                f"give every layer heads of the same {what}"
+            )
 
-    def select(self, rows: Tensor) -> None:
-        for layer in self.layers:
-            layer.select(rows)
+        def new_norm() -> nn.Module:
+            return config.norm.build(width)
 
-    def truncate(self, length: int) -> None:
-        for layer in self.layers:
-            layer.truncate(length)
-        self.length = min(self.length, length)
+        self.blocks = nn.ModuleList()
+        for layer, (mixing, attention, ffn) in enumerate(zip(*recipes, strict=True)):
+            scale = config.init.score_scale(attention.score_width(width), width)
+            here = replace(site, layer=layer, heads=layouts[layer], score_scale=scale)
+            layers = {"mixing": mixing.build(here), "attention": attention.build(here)}
+            if site.causal and site.other_layers:
+                layers["cross"] = attention.build_cross(here)
+            layers["ffn"] = ffn.build(here)
+            branches = [name for name in layers if name != "mixing"]
+            self.blocks.append(Block(layers, config.residual.build(here, branches, new_norm)))
+        self.residual = config.residual.build_ends(site, new_norm)
+
+    def through(self, x: Tensor, flow: Flow) -> Tensor:
+        """(B, T, D) embeddings -> (B, T, D) what the last block leaves."""
+        x = x * self.scale if self.scale != 1.0 else x
+        x = self.residual.enter(self.dropout(self.embed_norm(self.positions.at_input(x, flow.ids))))
+        for block in self.blocks:
+            x = block(x, flow)
+        return self.residual.leave(x)
 
 
-class Transformer(nn.Module):
+class Encoder(Stack):
+    """Reads a source both ways: ids (B, M) -> (B, M, D)."""
+
+    def __init__(self, config: ModelConfig, embed: nn.Embedding | None) -> None:
+        super().__init__()
+        self.embed = embed or new_table(config)
+        site = Site(config.d_model, config.encoder_layers, config.max_len, causal=False, other_layers=config.n_layers)
+        self.assemble(config, site)
+
+    def forward(self, source: Tensor, padding: Tensor | None, losses: list[Tensor]) -> Tensor:
+        ids = torch.arange(source.shape[1], device=source.device)
+        segments = None if padding is None else -padding.long()  # padding sees padding, and nothing else sees it
+        flow = Flow(self.positions, ids, causal=False, segments=segments, losses=losses)
+        return self.through(self.embed(source), flow)
+
+
+class Transformer(Stack, SavedOnce):
     """A decoder: tokens (B, T) int64 -> logits (B, T, V) of the token that follows each.
 
-    The same config and seed give the same initial values on every machine; see `draw`.
+    With `encoder_layers` it also reads a source (B, M) int64. The same config and seed give the same initial values on
+    every machine; see `draw`.
     """
 
     def __init__(self, config: ModelConfig, seed: int = 0) -> None:
         super().__init__()
         self.config = config
-        width = config.d_model
-        head_dim = config.attention.head_width(width)
-        site = Site(width, config.n_layers, config.max_len, head_dim=head_dim)
-
-        def new_norm() -> nn.Module:
-            return config.norm.build(width)
-
         with torch.random.fork_rng(devices=[]):  # constructors draw values that `draw` replaces: leave no trace
-            self.embed = nn.Embedding(config.vocab_size, width)
-            self.embed.role = "table"  # type: ignore[assignment]
-            self.scale = width**0.5 if config.embed_scale else 1.0
-            self.positions = config.positions.build(site)
-            self.dropout = Dropout(config.embed_dropout)
-            self.blocks = nn.ModuleList()
-            for layer in range(config.n_layers):
-                here = Site(width, config.n_layers, config.max_len, layer, head_dim)
-                self.blocks.append(
-                    Block(
-                        config.attention.build(here),
-                        config.ffn.build(here),
-                        config.residual.build(["attention", "ffn"], new_norm),
-                    )
-                )
-            self.residual = config.residual.build_ends(new_norm)
-            self.head = linear(width, config.vocab_size, config.head_bias, "head")
-            if config.tied:
-                self.head.weight = self.embed.weight
+            self.embed = new_table(config)
+            self.assemble(
+                config, Site(config.d_model, config.n_layers, config.max_len, other_layers=config.encoder_layers)
+            )
+            self.remembering = [module for module in self.modules() if isinstance(module, Remembering)]
+            for number, module in enumerate(self.remembering):
+                module.number = number
+            self.encoder = (
+                Encoder(config, self.embed if config.shared_table else None) if config.encoder_layers else None
+            )
+            self.head = linear(config.d_model, config.vocab_size, config.head_bias, "head")
+            self.tie()
         for name, module in self.named_modules():
             if isinstance(module, Dropout):
                 module.site = name
         if self.embed.weight.device.type != "meta":
             self.draw(seed)
 
-    def forward(self, tokens: Tensor, states: States | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        states: States | None = None,
+        *,
+        source: Tensor | None = None,
+        segments: Tensor | None = None,
+        losses: list[Tensor] | None = None,
+    ) -> Tensor:
+        """(B, T) ids -> (B, T, V) logits.
+
+        `states` (from `start`) continue a row and hold its source. `segments` (B, T) number the documents of packed
+        rows, or mark padding before a prompt: a token sees its own document alone, and counts its positions from its
+        start. `losses` receives what layers add to the training loss. Raises ConfigError for a row that is too long.
+        """
         past, T = states.length if states else 0, tokens.shape[1]
         limit = states.limit if states else self.config.max_len
         if past + T > limit:
             raise ConfigError(f"{past + T} tokens do not fit max_len={limit}: shorten the text or raise max_len")
-        ids = torch.arange(past, past + T, device=tokens.device)
-        x = self.embed(tokens) * self.scale if self.scale != 1.0 else self.embed(tokens)  # (B, T, D)
-        x = self.dropout(self.positions.at_input(x, ids))
-        flow = Flow(self.positions, ids, causal_mask(ids, past + T, x.dtype), states.layers if states else None)
-        x = self.residual.enter(x)
-        for block in self.blocks:
-            x = block(x, flow)
+        losses = [] if losses is None else losses
+        if states:
+            memory, padding, segments = states.memory, states.memory_padding, states.extend(tokens, segments)
+        else:
+            memory, padding = self.read(source, losses)
+        ids = place_in_document(segments, past + T, tokens.device)[..., past:]
+        layers = states.layers if states else None
+        flow = Flow(self.positions, ids, past, True, segments, memory, padding, layers, losses=losses)
+        x = self.through(self.embed(tokens), flow)
         if states:
             states.length += T
-        return self.head(self.residual.leave(x))  # (B, T, V)
+        logits = self.head(x)  # (B, T, V)
+        cap = self.config.head_softcap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
-    def start(self, batch: int, length: int | None = None) -> States:
-        """Empty states for cached generation of up to `length` positions (max_len where not given)."""
+    def read(self, source: Tensor | None, losses: list[Tensor]) -> tuple[Tensor | None, Tensor | None]:
+        """A source (B, M) as (B, M, D), and which of it is padding. Raises ConfigError."""
+        if (source is None) == (self.encoder is not None):
+            raise ConfigError(
+                "the model has an encoder: give it a source"
+                if source is None
+                else "the model has no encoder to read a source: set encoder_layers"
+            )
+        if source is None or self.encoder is None:
+            return None, None
+        if source.shape[1] > self.config.max_len:
+            raise ConfigError(f"{source.shape[1]} source tokens do not fit max_len={self.config.max_len}: shorten it")
+        padding = None if self.config.padding_idx is None else source == self.config.padding_idx
+        return self.encoder(source, padding, losses), padding
+
+    def start(self, batch: int, length: int | None = None, source: Tensor | None = None) -> States:
+        """Empty states for cached generation of up to `length` positions (max_len where not given), over a source."""
         limit = min(length or self.config.max_len, self.config.max_len)
         like = self.embed.weight.detach()
         if torch.is_autocast_enabled(like.device.type):
             like = like.to(torch.get_autocast_dtype(like.device.type))
-        return States([layer.new_state(batch, limit, like) for layer in self.attention_layers()], limit)
-
-    def attention_layers(self) -> Iterator[AttentionLayer]:
-        for module in self.modules():
-            if isinstance(module, AttentionLayer):
-                yield module
+        states = States([layer.new_state(batch, limit, like) for layer in self.remembering], limit)
+        states.memory, states.memory_padding = self.read(source, [])
+        return states
 
     def logical_tensors(self) -> Iterator[LogicalTensor]:
-        """Every tensor under the name by which it is saved; queries, keys and values apart even where fused."""
-        for path, module in self.named_modules():
-            if isinstance(module, FusedLinear):
-                parent = path.rpartition(".")[0]
-                for name, piece in module.pieces():
-                    role: Role = "bias" if name.endswith("bias") else module.role
-                    yield LogicalTensor(f"{parent}.{name}", role, module.weight.shape[1], piece)
-                continue
-            for name, parameter in module.named_parameters(recurse=False):
-                if module is self.head and name == "weight" and self.config.tied:
-                    continue
-                role = getattr(module, "role", "vector")
-                if role != "vector" and name == "bias":
-                    role = "bias"
-                fan_in = module.in_features if isinstance(module, nn.Linear) else 1
-                yield LogicalTensor(f"{path}.{name}".lstrip("."), role, fan_in, parameter)
+        """Every tensor under the name by which it is saved, with the factor of its learning rate."""
+        for tensor in logical_tensors(self):
+            yield replace(tensor, lr_factor=self.config.init.lr_factor(self.spec(tensor)))
+
+    def spec(self, tensor: LogicalTensor) -> TensorSpec:
+        causal = not tensor.name.startswith("encoder.")
+        own, other = self.config.n_layers, self.config.encoder_layers
+        layers = (own, other) if causal else (other, own)
+        return TensorSpec(tensor.role, tensor.fan_in, tensor.fan_out, self.config.d_model, layers, causal)
 
     @torch.no_grad()
     def draw(self, seed: int) -> None:
@@ -212,11 +283,15 @@ class Transformer(nn.Module):
         A variant that adds or reshapes one tensor leaves every other tensor's start equal.
         """
         for tensor in self.logical_tensors():
-            if tensor.role != "vector":
-                values = torch.empty(tensor.data.shape, dtype=torch.float32, device="cpu")
-                generator = torch.Generator("cpu").manual_seed(stream(seed, tensor.name))
-                self.config.init.draw(values, tensor.role, tensor.fan_in, self.config.n_layers, generator)
-                tensor.data.copy_(values)
+            if tensor.role == "vector":
+                continue
+            values = torch.empty(tensor.data.shape, dtype=torch.float32, device="cpu")
+            generator = torch.Generator("cpu").manual_seed(stream(seed, tensor.name))
+            self.config.init.draw(values, self.spec(tensor), generator)
+            values.mul_(self.config.residual.gain(self.spec(tensor)))
+            if self.config.padding_idx is not None and tensor.name.endswith("embed.weight"):
+                values[self.config.padding_idx] = 0
+            tensor.data.copy_(values)
 
     def set_noise(self, *key: int) -> None:
         """Key the dropout noise of the next forward pass, by (seed, step, micro-batch, rank)."""
@@ -226,38 +301,37 @@ class Transformer(nn.Module):
 
     def use_path(self, path: str) -> None:
         """Choose how every attention layer computes its scores: 'products' or 'fused'."""
-        for layer in self.attention_layers():
-            layer.use_path(path)
+        for module in self.modules():
+            if isinstance(module, AttentionLayer):
+                module.use_path(path)
 
-    def state_dict(self, *args, **kwargs):  # type: ignore[no-untyped-def]
-        state = super().state_dict(*args, **kwargs)
-        if self.config.tied:
-            state.pop(f"{kwargs.get('prefix', '')}head.weight", None)  # one matrix, saved once
-        return state
+    def after_step(self) -> None:
+        """Let layers update what training changes beside parameters; called once per update."""
+        for module in self.modules():
+            if isinstance(module, Trained):
+                module.after_step()
 
-    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:  # type: ignore[no-untyped-def]
-        if self.config.tied and f"{prefix}embed.weight" in state_dict:
-            table = state_dict[f"{prefix}embed.weight"]
-            head = state_dict.setdefault(f"{prefix}head.weight", table)
-            if head is not table and not torch.equal(head, table):  # the last of the two would silently win
-                args[-1].append(
-                    f"head.weight differs from embed.weight, to which tied=true ties it: {prefix or 'model'}"
-                )
-                state_dict[f"{prefix}head.weight"] = table
-        super()._load_from_state_dict(state_dict, prefix, *args)
+    def nulls(self) -> set[str]:
+        """The names of parameters that no output can depend on, by the equations of the parts."""
+        found = set()
+        for path, module in self.named_modules():
+            if isinstance(module, AttentionLayer):
+                positions = self.encoder.positions if self.encoder and path.startswith("encoder.") else self.positions
+                found |= {f"{path}.{name}" for name in module.nulls(positions)}
+        return found
 
-    def load_state_dict(self, *args, **kwargs):  # type: ignore[no-untyped-def]
-        result = super().load_state_dict(*args, **kwargs)
-        if self.config.tied:
-            self.head.weight = self.embed.weight  # `assign=True` puts two parameters in place of the one
-        return result
+    def shared(self) -> dict[str, str]:
+        """Names of matrices that are another one -> that one."""
+        names = {
+            "head.weight": self.config.tied,
+            "encoder.embed.weight": self.encoder is not None and self.config.shared_table,
+        }
+        return dict.fromkeys((name for name, is_shared in names.items() if is_shared), "embed.weight")
 
 
-def causal_mask(ids: Tensor, length: int, dtype: torch.dtype) -> Tensor | None:
-    """(T, S) zeros where key s stands no later than the query, -inf elsewhere; None for a single query: it sees all."""
-    if ids.shape[0] == 1:
-        return None
-    keys = torch.arange(length, device=ids.device)
-    return torch.zeros(ids.shape[0], length, dtype=dtype, device=ids.device).masked_fill(
-        keys > ids[:, None], float("-inf")
-    )
+def new_table(config: ModelConfig) -> nn.Embedding:
+    if config.padding_idx is not None and config.padding_idx >= config.vocab_size:
+        raise ConfigError(f"padding_idx={config.padding_idx} is not among vocab_size={config.vocab_size} ids: lower it")
+    table = nn.Embedding(config.vocab_size, config.d_model, config.padding_idx)
+    table.role = "table"  # type: ignore[assignment]
+    return table

@@ -4,7 +4,8 @@ import json
 import textwrap
 from typing import Any
 
-from partwise.config import REGISTRY, ConfigError, Part, apply_overrides, did_you_mean, difference, parse_overrides
+from partwise.config import REGISTRY, ConfigError, Part, did_you_mean
+from partwise.overrides import apply_overrides, difference, parse_overrides
 from partwise.presets import PRESETS, find_preset
 from partwise.terminal import console
 from partwise.train.settings import RunConfig, preset_settings, run_config

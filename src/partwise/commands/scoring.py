@@ -10,9 +10,9 @@ import torch
 
 from partwise.checkpoint import load
 from partwise.config import ConfigError
-from partwise.data import Dataset, prepare, split_problems
+from partwise.data import Dataset, examples, prepare, problem_lines
 from partwise.evaluate.arithmetic import Share, accuracy_by_operation, answer_problems
-from partwise.evaluate.loss import Score, split_loss
+from partwise.evaluate.loss import Score, mean_loss
 from partwise.evaluate.scores import dataset_floors
 from partwise.model import Transformer
 from partwise.terminal import console, table
@@ -39,10 +39,10 @@ def show_scores(
     folder: Path, model: Transformer, dataset: Dataset, context: int, choices: Choices, problems: int | None
 ) -> dict[str, Any]:
     """Losses on the whole validation split and on as much training text; for arithmetic, accuracies as well."""
-    validation = dataset.split("val")
-    nats = split_loss(model, validation, context, choices.precision)
-    score = Score(nats, len(validation) - 1, dataset.bytes("val"))
-    training = split_loss(model, dataset.split("train")[: len(validation)], context, choices.precision)
+    train, validation = (examples(dataset, name, context, model.config.max_len) for name in ("train", "val"))
+    nats = mean_loss(model, validation.scored(), choices.precision)
+    score = Score(nats, sum(batch.count for batch in validation.scored()), dataset.bytes("val"))
+    training = mean_loss(model, train.as_much_as(validation).scored(), choices.precision)
     with console.status("fitting the floors") if console.is_terminal else nullcontext():
         floors = dataset_floors(dataset)
     rows = [
@@ -53,9 +53,10 @@ def show_scores(
     ]
     unit = "character" if dataset.tokenizer.vocab_size == len(dataset.corpus.alphabet()) else "token"
     console.print(table("loss", ["", f"nats per {unit}", "bits per byte", "perplexity"], rows))
+    how = "in targets over their sources" if dataset.corpus.paired else f"in windows of {context} that start cold"
     console.print(
-        f"{score.tokens:,} tokens, each scored once in windows of {context} that start cold; the floors are tables of "
-        f"counts fitted on {floors['fitted_tokens']:,} training tokens"
+        f"{score.tokens:,} tokens, each scored once {how}; the floors are tables of counts fitted on "
+        f"{floors['fitted_tokens']:,} training tokens"
     )
     scores: dict[str, Any] = {
         "validation": nats,
@@ -74,7 +75,7 @@ def show_accuracy(
     model: Transformer, dataset: Dataset, precision: str, problems: int | None, floors: dict[str, Any]
 ) -> dict[str, Any]:
     """Greedy and sampled accuracy on the test problems, overall and per operation."""
-    lines = split_problems(dataset.tokenizer.decode(dataset.split("test")))[:problems]
+    lines = problem_lines(dataset, "test", problems)
     found: dict[str, Any] = {}
     floor = ("floor", *(f"{floors[name]:.4f}" for name in ("most_frequent_closed", "most_frequent", "constant_answer")))
     for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):

@@ -9,11 +9,11 @@ from typing import Any
 from partwise.checkpoint import load
 from partwise.commands.scoring import show_scores
 from partwise.config import ConfigError
-from partwise.data import Dataset, prepare, split_problems
+from partwise.data import Dataset, Pairs, examples, prepare, problem_lines
 from partwise.evaluate.arithmetic import answer_problems
 from partwise.generation import generate
 from partwise.terminal import console, fail, flush_text, follow_run, table
-from partwise.tokenizers import Tokenizer
+from partwise.tokenizers import Tokenizer, WithSpecials
 from partwise.train.folder import Interrupted, RunFolder
 from partwise.train.loop import Diverged
 from partwise.train.names import default_name, run_name
@@ -62,13 +62,22 @@ def show_sample(run: RunFolder, dataset: Dataset) -> None:
     """A text by the model, or for arithmetic a few problems with its answers."""
     model, tokenizer = run.run.model, dataset.tokenizer
     if dataset.corpus.task == "arithmetic":
-        problems = split_problems(tokenizer.decode(dataset.split("test")))[:5]
+        problems = problem_lines(dataset, "test", 5)
         answers = answer_problems(model, tokenizer, problems, temperature=0, precision=run.choices.precision)
         rows = [
             (problem[: problem.index("=") + 1], answer, problem[problem.index("=") + 1 :])
             for problem, answer in zip(problems, answers, strict=True)
         ]
         console.print(table("five test problems", ["problem", "model", "truth"], rows))
+        return
+    if dataset.corpus.paired:
+        pairs = examples(dataset, "val", 1, model.config.max_len)
+        assert isinstance(pairs, Pairs)
+        rows = [
+            (source, generate(model, tokenizer, [source], length=model.config.max_len, temperature=0)[0], target)
+            for source, target in pairs.texts(tokenizer, 5)
+        ]
+        console.print(table("five validation pairs", ["source", "model", "target"], rows))
         return
     prompt = tokenizer.decode(dataset.split("val")[:32])
     text = generate(model, tokenizer, [prompt], length=300, temperature=0.8)[0]
@@ -94,9 +103,13 @@ def generate_text(
     top_p: float,
     stop: str | None,
     seed: int,
+    beams: int | None,
 ) -> None:
-    """Print the continuation of each prompt; a single one is streamed."""
+    """Print the continuation of each prompt, or the target of each source; a single one is streamed."""
     model, tokenizer = load(name)
+    pairs = isinstance(tokenizer, WithSpecials)
+    if pairs and not prompts:
+        raise ConfigError(f"{name} was trained on pairs: give a source to answer, as in --prompt TEXT")
     prompts = prompts or [first_prompt(tokenizer)]
     settings: dict[str, Any] = {
         "length": length,
@@ -105,12 +118,13 @@ def generate_text(
         "top_p": top_p,
         "stop": stop,
         "seed": seed,
+        "beams": beams,
     }
     if len(prompts) == 1:
         tokenizer.encode(prompts[0])  # before anything is printed: it may refuse the prompt
-        flush_text(prompts[0])
+        flush_text(f"{prompts[0]} -> " if pairs else prompts[0])
         generate(model, tokenizer, prompts, **settings, on_text=lambda row, piece: flush_text(piece))
         flush_text("\n")
         return
     for prompt, text in zip(prompts, generate(model, tokenizer, prompts, **settings), strict=True):
-        console.print(f"{prompt}{text}\n", markup=False)
+        console.print(f"{prompt} -> {text}" if pairs else f"{prompt}{text}\n", markup=False)

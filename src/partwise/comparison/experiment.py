@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from partwise.comparison.pool import Job, run_jobs
 from partwise.comparison.power import smallest_detectable
 from partwise.comparison.report import write_report
 from partwise.comparison.results import earlier_sd, gather
-from partwise.config import ConfigError, difference
-from partwise.data import Dataset, prepare
-from partwise.evaluate.loss import split_loss
+from partwise.config import ConfigError
+from partwise.data import Dataset, examples, prepare
+from partwise.evaluate.loss import mean_loss
 from partwise.evaluate.scores import dataset_floors
+from partwise.overrides import difference
 from partwise.train.choices import Choices, choose, machine
 from partwise.train.folder import check_length
 from partwise.train.loop import Diverged, Run
@@ -191,10 +193,11 @@ def measure_rates(plan: Plan, dataset: Dataset, choices: Choices) -> tuple[dict[
     for arm in plan.arms:
         tokens = arm.config.train.batch_size * arm.config.context
         rates[arm.name] = tokens / statistics.median(times[arm.name]) if times[arm.name] else None
-        sample = dataset.split("val")[: 32 * arm.config.context + 1]
+        batches = examples(dataset, "val", arm.config.context, arm.config.model.max_len).scored()
+        sample = list(islice(batches, 2))
         began = time.perf_counter()
-        split_loss(runs[arm.name].model, sample, arm.config.context, choices.precision)
-        per_token = (time.perf_counter() - began) / (len(sample) - 1)
+        mean_loss(runs[arm.name].model, sample, choices.precision)
+        per_token = (time.perf_counter() - began) / sum(batch.count for batch in sample)
         evaluations = arm.config.train.steps // arm.config.eval_every + 1
         answered = len(dataset.split("test")) if "test" in dataset.names else 0
         scoring[arm.name] = (2 * evaluations * len(dataset.split("val")) + 2 * answered) * per_token

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from partwise.config import ConfigError, difference, parse_overrides
+from partwise.config import ConfigError
+from partwise.overrides import difference, parse_overrides
 from partwise.train.settings import RunConfig, run_config
 
 # what an arm cannot vary, because the comparison holds it equal: given beside a change, it applies to every arm

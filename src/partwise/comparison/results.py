@@ -11,9 +11,9 @@ from partwise.comparison.plan import Arm, Plan
 from partwise.comparison.pool import Job
 from partwise.comparison.power import smallest_detectable
 from partwise.comparison.statistics import Effect, judge, look_alpha, pooled_sd
-from partwise.config import difference
 from partwise.data import Dataset
 from partwise.model import Transformer
+from partwise.overrides import difference
 from partwise.train.metrics import read_metrics
 
 CURVE_POINTS = 200

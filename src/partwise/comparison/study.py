@@ -17,7 +17,8 @@ from pydantic import Field
 
 from partwise.checkpoint import write_json
 from partwise.comparison.experiment import Comparison, plan_comparison
-from partwise.config import Config, ConfigError, did_you_mean, read_yaml
+from partwise.config import Config, ConfigError, did_you_mean
+from partwise.reading import read_yaml
 from partwise.train.names import run_name
 
 

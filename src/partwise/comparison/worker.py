@@ -49,13 +49,13 @@ def work(folder: Path) -> str:
 
 def score_problems(run: RunFolder) -> None:
     """Answer the test problems greedily and add the accuracy to the run's result."""
-    from partwise.data import split_problems
+    from partwise.data import problem_lines
 
     dataset, path = run.run.dataset, run.path / "result.json"
     result = json.loads(path.read_text())
     if "accuracy" in result:
         return
-    problems = split_problems(dataset.tokenizer.decode(dataset.split("test")))
+    problems = problem_lines(dataset, "test")
     answers = answer_problems(
         run.run.model, dataset.tokenizer, problems, temperature=0, precision=run.choices.precision
     )

@@ -1,10 +1,12 @@
-"""Where text comes from: problems made up on the spot, Shakespeare, the Python at hand, a file."""
+"""Where text comes from: problems made up on the spot, Shakespeare, the Python at hand, files of one's own."""
 
 import hashlib
+import json
 import os
 import platform
 import sysconfig
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,9 +16,7 @@ from pydantic import Field
 
 from partwise.config import REGISTRY, ConfigError, Part, did_you_mean, part
 from partwise.data import arithmetic
-
-Text = str | np.ndarray
-"""A split's text, or its ASCII codes as uint8 (N,), which spares bulk data the detour through strings."""
+from partwise.tokenizers import Text
 
 TINYSHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -28,6 +28,7 @@ class Corpus(Part):
     family: ClassVar[str] = "data"
     task: ClassVar[str] = "text"
     unit: ClassVar[str] = "characters"
+    paired: ClassVar[bool] = False  # whether splits are pairs of a source and a target
 
     @abstractmethod
     def alphabet(self) -> str:
@@ -37,18 +38,17 @@ class Corpus(Part):
     def splits(self) -> dict[str, Text]:
         """The text of "train", "val" and, where there is one, "test". Raises ConfigError."""
 
+    def training_text(self) -> Text:
+        """The split "train", for tokenizers that learn. Raises ConfigError."""
+        return self.splits()["train"]
+
     @abstractmethod
     def identity(self) -> dict[str, Any]:
         """Plain values that determine the content of the splits, found without making them. Raises ConfigError."""
 
 
-@part("arithmetic")
-class Arithmetic(Corpus):
-    """$(0000753.78+0000000910)=87.3661000$: four operations on two operands in (0, limit], the answer backwards.
-
-    No test or validation problem occurs in training, swapped operands included. `tail=0.1` cuts the validation split
-    off the training text instead, where problems may recur.
-    """
+class MadeUp(Corpus):
+    """Options of every corpus of made-up problems."""
 
     task: ClassVar[str] = "arithmetic"
 
@@ -70,15 +70,32 @@ class Arithmetic(Corpus):
         """What the problems look like. Raises ConfigError for options that no problem can satisfy."""
         return arithmetic.Problems(self.limit, self.decimals, self.operations, self.reverse, self.padding)
 
+    def longest_line(self) -> int:
+        """Characters of the longest problem, its two `$` included."""
+        return 3 * (self.padding or self.problems().widest) + 6
+
+    def made(self) -> dict[str, np.ndarray]:
+        """The problems of each split as ASCII, one after another."""
+        counts = {"train": self.train, "validation": self.validation, "test": self.test}
+        return arithmetic.generate(self.problems(), **counts, seed=self.seed, tail=self.tail)
+
+    def identity(self) -> dict[str, Any]:
+        return {**self.to_dict(), "version": arithmetic.VERSION}
+
+
+@part("arithmetic")
+class Arithmetic(MadeUp):
+    """$(0000753.78+0000000910)=87.3661000$: four operations on two operands in (0, limit], the answer backwards.
+
+    No test or validation problem occurs in training, swapped operands included. `tail=0.1` cuts the validation split
+    off the training text instead, where problems may recur.
+    """
+
     def alphabet(self) -> str:
         return self.problems().alphabet
 
     def splits(self) -> dict[str, Text]:
-        counts = {"train": self.train, "validation": self.validation, "test": self.test}
-        return {**arithmetic.generate(self.problems(), **counts, seed=self.seed, tail=self.tail)}
-
-    def identity(self) -> dict[str, Any]:
-        return {**self.to_dict(), "version": arithmetic.VERSION}
+        return {**self.made()}
 
 
 @part("shakespeare")
@@ -100,7 +117,7 @@ class Shakespeare(Corpus):
     def _text(self) -> str:
         mirror = os.environ.get("PARTWISE_MIRROR")
         path = Path(mirror) / "tinyshakespeare.txt" if mirror else _download()
-        text, sha256 = _read(path)
+        text, sha256 = read_text(path)
         if sha256 != TINYSHAKESPEARE_SHA256:
             raise ConfigError(
                 f"{path} has the SHA-256 {sha256[:16]}..., not {TINYSHAKESPEARE_SHA256[:16]}...: "
@@ -121,9 +138,8 @@ class Python(Corpus):
 
     def splits(self) -> dict[str, Text]:
         files = _standard_library()
-        ends = np.cumsum([len(file) + 1 for file in files])
-        border = max(1, min(len(files) - 1, int(np.searchsorted(ends, int(0.9 * ends[-1])))))
-        return {"train": "\n".join(files[:border]) + "\n", "val": "\n".join(files[border:])}
+        border = border_between(files, "\n")
+        return join(files[:border], files[border:], "\n")
 
     def identity(self) -> dict[str, Any]:
         content = hashlib.sha256("\n".join(_standard_library()).encode()).hexdigest()
@@ -137,27 +153,43 @@ class TextFile(Corpus):
     path: str
 
     def alphabet(self) -> str:
-        return "".join(sorted(set(_read(Path(self.path))[0])))
+        return "".join(sorted(set(read_text(Path(self.path))[0])))
 
     def splits(self) -> dict[str, Text]:
-        text, _ = _read(Path(self.path))
+        text, _ = read_text(Path(self.path))
         splits = _cut(text)
         if min(map(len, splits.values())) < 2:
             raise ConfigError(f"{self.path} holds {len(text)} characters, too few to split: give a longer text")
         return splits
 
     def identity(self) -> dict[str, Any]:
-        return {"part": self.name, "sha256": _read(Path(self.path))[1]}
+        return {"part": self.name, "sha256": read_text(Path(self.path))[1]}
 
 
 def data_override(word: str) -> str | dict[str, Any]:
-    """What `--data WORD` means: the name of a corpus, or the path of a text file. Raises ConfigError."""
+    """What `--data WORD` means: the name of a corpus, or the path of a file or folder. Raises ConfigError."""
     known = REGISTRY[Corpus.family]
     if word in known:
         return word
+    if word and "\0" not in word and Path(word).is_dir():
+        return {"part": "folder", "path": word}
+    if Path(word).suffix == ".tsv" or (Path(word).suffix == ".jsonl" and _holds_pairs(Path(word))):
+        return {"part": "pairs", "path": word}
+    if Path(word).suffix == ".jsonl":
+        return {"part": "jsonl", "path": word}
     if "/" in word or os.sep in word or Path(word).suffix:
         return {"part": TextFile.name, "path": word}
     raise ConfigError(f"unknown data {word!r}{did_you_mean(word, known)}, or the path of a text file such as ./{word}")
+
+
+def _holds_pairs(path: Path) -> bool:
+    """Whether the first line of a file of JSON lines has a source and a target."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            first = json.loads(file.readline(1 << 20))
+    except (OSError, ValueError, RecursionError):
+        return False  # whoever reads the file says what is wrong with it
+    return isinstance(first, dict) and {"source", "target"} <= set(first)
 
 
 def cache_root() -> Path:
@@ -170,7 +202,18 @@ def _cut(text: str) -> dict[str, Text]:
     return {"train": text[:border], "val": text[border:]}
 
 
-def _read(path: Path) -> tuple[str, str]:
+def border_between(documents: Sequence[str], separator: str) -> int:
+    """How many documents fit into 90 % of all characters; at least one is on either side."""
+    ends = np.cumsum([len(document) + len(separator) for document in documents] or [0])
+    return max(1, min(len(documents) - 1, int(np.searchsorted(ends, int(0.9 * ends[-1])))))
+
+
+def join(train: Sequence[str], validation: Sequence[str], separator: str) -> dict[str, Text]:
+    """The splits of documents with the separator after each but the last."""
+    return {"train": separator.join(train) + separator, "val": separator.join(validation)}
+
+
+def read_text(path: Path) -> tuple[str, str]:
     """A file's text, newlines as they are, and the SHA-256 of its bytes. Raises ConfigError."""
     try:
         content = path.read_bytes()

@@ -17,14 +17,15 @@ import numpy as np
 from pydantic import Field
 
 from partwise.config import Config, ConfigError, digest
-from partwise.data.corpora import Corpus, Text, cache_root
-from partwise.tokenizers import Tokenizer, TokenizerRecipe, load_tokenizer
+from partwise.data.corpora import Corpus, cache_root
+from partwise.data.pairs import PairText
+from partwise.tokenizers import Text, Tokenizer, TokenizerRecipe, WithSpecials, load_tokenizer
 
 VERSION = 1
 """Of this layout. Counts up whenever older folders must not be read."""
 
 PIECE = 1 << 22
-"""Characters that are encoded in one go."""
+"""Characters, more or less, that are encoded in one go."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of a split, the characters of it that are done, and all of its characters."""
@@ -99,6 +100,12 @@ class Dataset:
         return self._shards[name]
 
 
+def build_tokenizer(recipe: TokenizerRecipe, corpus: Corpus) -> Tokenizer:
+    """The tokenizer of a corpus: for pairs, with ids for padding, start and end. Raises ConfigError."""
+    tokenizer = recipe.build(corpus)
+    return WithSpecials(tokenizer) if corpus.paired else tokenizer
+
+
 def prepare(
     corpus: Corpus, tokenizer: TokenizerRecipe, cache: Path | None = None, progress: Progress | None = None
 ) -> Dataset:
@@ -106,7 +113,7 @@ def prepare(
 
     Safe to call from several processes at once. Raises ConfigError for a corpus that cannot be had or encoded.
     """
-    identity = {"layout": VERSION, "corpus": corpus.identity(), "tokenizer": tokenizer.to_dict()}
+    identity = {"layout": VERSION, "corpus": corpus.identity(), "tokenizer": tokenizer.identity()}
     folder = (cache or cache_root()) / "data" / digest(identity)[:16]
     trouble = ""
     for _ in range(4):  # another process may replace the folder while we read it
@@ -134,7 +141,7 @@ def _make(folder: Path, corpus: Corpus, recipe: TokenizerRecipe, progress: Progr
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         splits = corpus.splits()
-        tokenizer = recipe.build(corpus.alphabet())
+        tokenizer = build_tokenizer(recipe, corpus)
         tokenizer.save(draft / "tokenizer.json")
         for name, text in splits.items():
             shard = _write_split(draft / f"{name}.bin", text, tokenizer, recipe, progress)
@@ -168,22 +175,23 @@ def _move(draft: Path, folder: Path, corpus: Corpus) -> None:
 
 
 def _write_split(
-    path: Path, text: Text, tokenizer: Tokenizer, recipe: TokenizerRecipe, progress: Progress | None
+    path: Path, text: Text | PairText, tokenizer: Tokenizer, recipe: TokenizerRecipe, progress: Progress | None
 ) -> Shard:
     type_name = _smallest_type(tokenizer.vocab_size)
     dtype = np.dtype(type_name)
-    sha256, count, size = hashlib.sha256(), 0, 0
+    sha256, count, size, done = hashlib.sha256(), 0, 0, 0
     with path.open("wb") as file:
-        for piece in _encode(text, tokenizer):
-            if len(piece) and int(piece.max()) > np.iinfo(dtype).max:
-                raise OverflowError(f"id {piece.max()} of a vocabulary of {tokenizer.vocab_size} does not fit {dtype}")
-            stored = np.ascontiguousarray(piece, dtype=dtype)
+        for ids, more, units in _encoded(text, tokenizer):
+            if len(ids) and int(ids.max()) > np.iinfo(dtype).max:
+                raise OverflowError(f"id {ids.max()} of a vocabulary of {tokenizer.vocab_size} does not fit {dtype}")
+            stored = np.ascontiguousarray(ids, dtype=dtype)
             sha256.update(stored.data)
             file.write(stored.data)
             count += len(stored)
-            size += tokenizer.bytes_of(stored) if isinstance(text, str) else len(stored)
+            done += units
+            size += more
             if progress:
-                progress(path.stem, min(count, len(text)), len(text))
+                progress(path.stem, done, len(text))
         file.flush()
         os.fsync(file.fileno())
     return Shard(
@@ -197,10 +205,17 @@ def _write_split(
     )
 
 
-def _encode(text: Text, tokenizer: Tokenizer) -> Iterator[np.ndarray]:
-    for start in range(0, len(text), PIECE):
-        piece = text[start : start + PIECE]
-        yield tokenizer.encode(piece) if isinstance(piece, str) else tokenizer.encode_ascii(piece)
+def _encoded(text: Text | PairText, tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, int, int]]:
+    """Ids, the bytes that are predicted from them, and the characters or pairs that they are, piece by piece."""
+    if isinstance(text, PairText):
+        assert isinstance(tokenizer, WithSpecials)
+        yield from text.encoded(tokenizer)
+        return
+    for piece in tokenizer.pieces(text, PIECE):
+        if isinstance(piece, str):
+            yield tokenizer.encode(piece), len(piece.encode()), len(piece)
+        else:
+            yield tokenizer.encode_ascii(piece), len(piece), len(piece)
 
 
 def _smallest_type(vocab_size: int) -> IdType:

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from partwise.evaluate.loss import evaluating
 from partwise.generation import Sampling, decode, uniform_numbers
 from partwise.model import Transformer
-from partwise.tokenizers import Tokenizer
+from partwise.tokenizers import Tokenizer, WithSpecials
 
 PROBLEMS_PER_BATCH = 1024
 
@@ -79,15 +80,29 @@ def answer_problems(
         for (_, width), rows in sorted(shapes.items()):
             for start in range(0, len(rows), PROBLEMS_PER_BATCH):
                 part = rows[start : start + PROBLEMS_PER_BATCH]
-                tokens = np.stack([tokenizer.encode(questions[row]) for row in part])
-                uniform = uniform_numbers(part, width, seed)
-                columns = decode(model, torch.from_numpy(tokens).to(device), uniform.to(device), sampling)
+                uniform = uniform_numbers(part, width, seed).to(device)
+                tokens, source = ask(tokenizer, [questions[row] for row in part], device)
+                columns = decode(model, tokens, uniform, sampling, source=source)
                 ids = torch.stack(list(columns), dim=1).cpu().numpy()
                 for row, line in zip(part, ids, strict=True):
-                    text = tokenizer.decode(line)
-                    end = text.find("$")
-                    answers[row] = text if end < 0 else text[:end].ljust(width, "$")
+                    answers[row] = written(tokenizer, line).ljust(width, "$")
     return answers
+
+
+def ask(tokenizer: Tokenizer, questions: list[str], device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """What a model continues, and the source that an encoder-decoder continues it over: questions of equal length."""
+    if not isinstance(tokenizer, WithSpecials):
+        return torch.from_numpy(np.stack([tokenizer.encode(question) for question in questions])).to(device), None
+    source = np.stack([tokenizer.encode(question[2:-2]) for question in questions])  # without `$(` and `)=`
+    return torch.full((len(questions), 1), tokenizer.start, device=device), torch.from_numpy(source).to(device)
+
+
+def written(tokenizer: Tokenizer, ids: np.ndarray) -> str:
+    """An answer up to its first `$`, or up to the end of the target."""
+    if isinstance(tokenizer, WithSpecials):
+        ends = np.flatnonzero(ids == tokenizer.end)
+        return tokenizer.decode(ids[: ends[0]] if len(ends) else ids)
+    return tokenizer.decode(ids).partition("$")[0]
 
 
 def accuracy(problems: list[str], answers: list[str]) -> Accuracy:
@@ -95,7 +110,7 @@ def accuracy(problems: list[str], answers: list[str]) -> Accuracy:
     closed = whole = exact = right = total = 0
     for problem, answer in zip(problems, answers, strict=True):
         truth = problem[problem.index("=") + 1 :]
-        hits = [a == b for a, b in zip(truth, answer, strict=True)]
+        hits = [a == b for a, b in zip(truth, answer.ljust(len(truth), "$")[: len(truth)], strict=True)]
         closed, whole = closed + sum(hits), whole + len(hits)
         right, total = right + sum(hits[:-1]), total + len(hits) - 1
         exact += all(hits)

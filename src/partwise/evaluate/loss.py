@@ -1,7 +1,7 @@
 """Loss on a whole split: every token but the first is scored exactly once, in fixed windows."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -9,10 +9,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from partwise.data import batch, windows
+from partwise.data import IGNORED, Batch, Examples, Windows
 from partwise.model import Transformer
-
-TOKENS_PER_BATCH = 2048  # larger batches leave the cache, and are slower on a CPU
 
 
 @dataclass(frozen=True)
@@ -45,32 +43,33 @@ def evaluating(model: Transformer, precision: str) -> Iterator[torch.device]:
         model.train(was_training)
 
 
+def mean_loss(model: Transformer, batches: Iterable[Batch], precision: str = "float32") -> float:
+    """Nats per target over some batches."""
+    total, count = 0.0, 0
+    with evaluating(model, precision) as device:
+        for batch in batches:
+            inputs, targets, source = (
+                None if ids is None else torch.from_numpy(ids).to(device)
+                for ids in (batch.inputs, batch.targets, batch.source)
+            )
+            logits = model(inputs, source=source).flatten(0, 1).float()
+            losses = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="none")  # type: ignore[union-attr]
+            total += losses.double().sum().item()
+            count += batch.count
+    return total / count
+
+
 def split_loss(model: Transformer, ids: np.ndarray, context: int, precision: str = "float32") -> float:
     """Nats per token over ids[1:], in windows of `context` that each start cold; the last one may be shorter."""
-    spans = list(windows(len(ids), context))
-    rows = max(1, TOKENS_PER_BATCH // context)
-    whole = [span for span in spans if span[1] == context]
-    groups = [whole[first : first + rows] for first in range(0, len(whole), rows)]
-    groups += [[span] for span in spans[len(whole) :]]
-    total = 0.0
-    with evaluating(model, precision) as device:
-        for group in groups:
-            batch_ids = np.stack([ids[start : start + length + 1] for start, length in group]).astype(np.int64)
-            tokens = torch.from_numpy(batch_ids).to(device)  # (B, T + 1)
-            logits = model(tokens[:, :-1]).flatten(0, 1).float()
-            total += F.cross_entropy(logits, tokens[:, 1:].flatten(), reduction="none").double().sum().item()
-    return total / (len(ids) - 1)
+    return mean_loss(model, Windows(ids, context).scored(), precision)
 
 
 def random_batches_loss(
-    model: Transformer, ids: np.ndarray, context: int, size: int, *, key: str, seed: int, step: int, precision: str
+    model: Transformer, examples: Examples, size: int, *, key: str, seed: int, step: int, precision: str
 ) -> float:
     """The tutorial's estimator: the mean over 200 random batches, which differ from step to step."""
-    total = 0.0
-    with evaluating(model, precision) as device:
-        for number in range(200):
-            rows = batch(ids, key=f"{key} estimate {number}", seed=seed, step=step, size=size, context=context)
-            windows = torch.from_numpy(rows).to(device)
-            logits = model(windows[:, :-1]).flatten(0, 1).float()
-            total += F.cross_entropy(logits, windows[:, 1:].flatten()).item()
-    return total / 200
+    losses = [
+        mean_loss(model, [examples.batch(f"{key} estimate {number}", seed, step, size)], precision)
+        for number in range(200)
+    ]
+    return sum(losses) / len(losses)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from partwise.data import Dataset, split_problems
+from partwise.data import Dataset, Pairs, examples, problem_lines
 from partwise.evaluate.floors import constant_answer, most_frequent_per_position, text_floors
 
 FLOORS_VERSION = 1
@@ -23,9 +23,8 @@ def dataset_floors(dataset: Dataset) -> dict[str, float | int]:
         return json.loads(kept.read_text())
     except (OSError, ValueError):
         pass
-    floors: dict[str, Any] = text_floors(
-        dataset.split("train"), dataset.split("val"), dataset.vocab_size, limit=FITTED_TOKENS
-    )
+    train, validation = (predicted_ids(dataset, split) for split in ("train", "val"))
+    floors: dict[str, Any] = text_floors(train, validation, dataset.vocab_size, limit=FITTED_TOKENS)
     if dataset.corpus.task == "arithmetic":
         floors |= arithmetic_floors(dataset)
     temporary = kept.with_name(f".{kept.name}.{os.getpid()}")
@@ -37,11 +36,16 @@ def dataset_floors(dataset: Dataset) -> dict[str, float | int]:
     return floors
 
 
+def predicted_ids(dataset: Dataset, split: str) -> np.ndarray:
+    """The ids of a split that models are asked for: of pairs, the targets alone."""
+    pairs = examples(dataset, split, 1, len(dataset.split(split)))
+    return pairs.targets_alone() if isinstance(pairs, Pairs) else dataset.split(split)
+
+
 def arithmetic_floors(dataset: Dataset) -> dict[str, float]:
     """Answering every position with its most frequent character, and every problem with the most common answer."""
-    text = dataset.tokenizer.decode(dataset.split("train")[:FITTED_TOKENS])
-    train = split_problems(text[: text.rfind("$$") + 1] or text)  # the last problem may be cut
-    test = split_problems(dataset.tokenizer.decode(dataset.split("test")))
+    test = problem_lines(dataset, "test")
+    train = problem_lines(dataset, "train", FITTED_TOKENS // len(test[0]))
     answers = [[problem[problem.index("=") + 1 :] for problem in problems] for problems in (train, test)]
     width = max(len(answer) for side in answers for answer in side)
     tables = [np.array([list(answer.ljust(width, "$").encode()) for answer in side]) for side in answers]

@@ -8,17 +8,29 @@ Shapes, everywhere in the project:
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
+import torch
 from torch import Generator, Tensor, nn
 
-from partwise.config import Part
+from partwise.config import ConfigError, Part
 
-Role = Literal["table", "hidden", "output", "head", "bias", "vector"]
-"""What a tensor is for. Initialisation (and later the choice of optimizer) follows from it:
-`table` maps ids to vectors, `hidden` is a matrix inside a branch, `output` the matrix that ends a residual branch,
-`head` gives the logits, `bias` belongs to a linear map, and any other `vector` (a norm's scale, a trainable beta) keeps
-the value that its layer gave it."""
+Role = Literal["table", "score", "hidden", "output", "head", "bias", "vector"]
+"""What a tensor is for. Initialisation, its learning rate under muP and the choice of optimizer follow from it:
+`table` maps ids to vectors, `score` makes queries or keys, `hidden` is any other matrix inside a branch, `output` the
+matrix that ends a residual branch, `head` gives the logits, `bias` belongs to a linear map, and any other `vector` (a
+norm's scale, a trainable beta) keeps the value that its layer gave it."""
+
+
+class Heads(NamedTuple):
+    """The heads of an attention layer: queries, keys and values (of equal number), and the width that is turned."""
+
+    n_heads: int
+    n_kv_heads: int
+    width: int  # E, what rotary positions see
+
+
+NO_HEADS = Heads(1, 1, 0)
 
 
 @dataclass(frozen=True)
@@ -26,42 +38,140 @@ class Site:
     """Where a layer stands. Every `build` takes one."""
 
     d_model: int
-    n_layers: int
+    n_layers: int  # of this stack
     max_len: int
+    heads: Heads = NO_HEADS
     layer: int = 0
-    head_dim: int = 0
+    causal: bool = True  # a decoder's stack, which looks back only; an encoder's looks both ways
+    other_layers: int = 0  # of the other stack, in an encoder-decoder
+    first: Heads | None = None  # of the stack's first layer, where it hands its values on
+    score_scale: float | None = None  # what attention scores are multiplied by, where the parametrisation says it
 
 
 class State(Protocol):
     """What a layer remembers between the calls of a cached generation."""
 
-    def select(self, rows: Tensor) -> None: ...
-    def truncate(self, length: int) -> None: ...
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows of the batch, in this order."""
+
+    def truncate(self, length: int) -> None:
+        """Forget every position from `length` on. Raises ConfigError where what stood before it is no longer known."""
+
+
+class Remembering(nn.Module):
+    """A layer that keeps a state while generating; the model numbers these layers."""
+
+    number: int = -1
+
+    def new_state(self, batch: int, length: int, like: Tensor) -> State:
+        """What the layer remembers of up to `length` positions, on the device and in the precision of `like`."""
+        raise NotImplementedError
+
+
+class Trained(nn.Module):
+    """A layer with something that training changes beside its parameters."""
+
+    def after_step(self) -> None:
+        """Called once after each update."""
+        raise NotImplementedError
+
+
+class PositionLayer(nn.Module):
+    """Hooks by which a stack knows the order of its tokens; each leaves its argument alone unless overridden."""
+
+    turns_heads: ClassVar[bool] = False  # whether `on_heads` depends on the position
+
+    def at_input(self, x: Tensor, ids: Tensor) -> Tensor:
+        """(B, T, D) embeddings and their positions (T,) or (B, T) -> (B, T, D)."""
+        return x
+
+    def on_heads(self, heads: Tensor, ids: Tensor) -> Tensor:
+        """(B, H, T, E) queries or keys and their positions (T,) or (B, T) -> (B, H, T, E)."""
+        return heads
+
+    def on_scores(self, queries: Tensor, keys: Tensor, like: Tensor) -> Tensor | None:
+        """(T,) and (S,) places in the row -> (H, T, S) added to the scores; only their distance may count.
+
+        Scores have the precision of `like`; what is added may be finer.
+        """
+        return None
 
 
 @dataclass
 class Flow:
     """What one forward pass carries beside x. Every forward may read it; most do not."""
 
-    positions: "PositionLayer"
-    ids: Tensor  # (T,) the position of each token of x
-    mask: (
-        Tensor | None
-    )  # (T, S) added to the scores: 0 where a query may look, -inf where not; None: it may look anywhere
-    states: list[Any] | None = None  # one per layer while generating
-    losses: list[Tensor] = field(default_factory=list)
+    positions: PositionLayer
+    ids: Tensor  # (T,) or (B, T) the position of each token of x, counted from the start of its document
+    past: int = 0  # how many places of the row stand before x: they are known from `states`
+    causal: bool = True
+    segments: Tensor | None = None  # (B, S) the document of every place so far: a token sees its own alone
+    memory: Tensor | None = None  # (B, M, D) what the encoder made of the source
+    memory_padding: Tensor | None = None  # (B, M) true where the source is padding, which nothing looks at
+    states: list[Any] | None = None  # one per remembering layer while generating
+    first_values: Tensor | None = None  # (B, K, T, E) the values of the first layer
+    losses: list[Tensor] = field(default_factory=list)  # what layers add to the training loss
+    sights: dict[Any, "Sight"] = field(default_factory=dict)
+
+    def state(self, layer: Remembering) -> Any:
+        """What a layer remembers; None in training."""
+        return None if self.states is None else self.states[layer.number]
+
+    def sight(self, x: Tensor, keys: int, window: int | None = None) -> "Sight":
+        """What the tokens of x (B, T, D) see of the last `keys` places; made once and shared by the layers."""
+        if (keys, window) not in self.sights:
+            T, adds = x.shape[1], type(self.positions).on_scores is not PositionLayer.on_scores
+            plain = self.segments is None and not adds and (window is None or window >= keys)
+            self.sights[keys, window] = Sight(
+                lambda: self.bias(x, keys, window),
+                everything=plain and (T == 1 or not self.causal),
+                triangle=plain and self.causal and keys == T,
+            )
+        return self.sights[keys, window]
+
+    def bias(self, x: Tensor, keys: int, window: int | None) -> Tensor:
+        places = torch.arange(self.past + x.shape[1], device=x.device)
+        queries, seen = places[self.past :], places[len(places) - keys :]
+        distance = queries[:, None] - seen  # (T, S)
+        hidden = distance < 0 if self.causal else torch.zeros_like(distance, dtype=torch.bool)
+        if window is not None:
+            hidden = hidden | (distance.abs() >= window)
+        added = self.positions.on_scores(queries, seen, x)  # (H, T, S)
+        if self.segments is not None:
+            own, other = self.segments[:, self.past :], self.segments[:, len(places) - keys :]
+            hidden = (hidden | (own[:, :, None] != other[:, None, :])).unsqueeze(1)  # (B, 1, T, S)
+        if added is None:
+            added = torch.zeros(hidden.shape, device=x.device)
+        return added.to(x.dtype).masked_fill(hidden, float("-inf"))
+
+    def memory_sight(self, x: Tensor) -> "Sight":
+        """What the tokens of x see of the memory: all but its padding."""
+        if "memory" not in self.sights:
+            self.sights["memory"] = Sight(lambda: self.memory_bias(x), everything=self.memory_padding is None)
+        return self.sights["memory"]
+
+    def memory_bias(self, x: Tensor) -> Tensor:
+        assert self.memory_padding is not None
+        zeros = x.new_zeros(self.memory_padding.shape)
+        return zeros.masked_fill(self.memory_padding, float("-inf"))[:, None, None, :]  # (B, 1, 1, M)
 
 
-class PositionLayer(nn.Module):
-    """Hooks by which a stack knows the order of its tokens; each leaves its argument alone unless overridden."""
+class Sight:
+    """Which keys a query may look at, and what positions add to its score."""
 
-    def at_input(self, x: Tensor, ids: Tensor) -> Tensor:
-        """(B, T, D) embeddings and (T,) positions -> (B, T, D)."""
-        return x
+    def __init__(self, make: Callable[[], Tensor], everything: bool = False, triangle: bool = False) -> None:
+        self.make = make
+        self.made: Tensor | None = None
+        self.everything = everything  # every query sees every key, and nothing is added
+        self.triangle = triangle  # nothing else than the lower triangle of a square
 
-    def on_heads(self, heads: Tensor, ids: Tensor) -> Tensor:
-        """(B, H, T, E) queries or keys and (T,) positions -> (B, H, T, E)."""
-        return heads
+    def bias(self) -> Tensor | None:
+        """(T, S), (H, T, S), (B, H or 1, T, S) or (B, 1, 1, S) added to the scores: -inf where a query may not look."""
+        if self.everything:
+            return None
+        if self.made is None:
+            self.made = self.make()
+        return self.made
 
 
 class Positions(Part):
@@ -73,15 +183,15 @@ class Positions(Part):
         raise NotImplementedError
 
 
-class AttentionLayer(nn.Module):
+class AttentionLayer(Remembering):
     """`forward(x, flow)`: (B, T, D) -> (B, T, D), mixing positions."""
-
-    def new_state(self, batch: int, length: int, like: Tensor) -> State:
-        """What the layer remembers of up to `length` positions, on the device and in the precision of `like`."""
-        raise NotImplementedError
 
     def use_path(self, path: str) -> None:
         """Compute scores by 'products' or 'fused', where the layer has the choice."""
+
+    def nulls(self, positions: PositionLayer) -> set[str]:
+        """The layer's parameters, by the names they are saved under, that no output can depend on."""
+        return set()
 
 
 class StackEnds(nn.Module):
@@ -98,12 +208,32 @@ class Attention(Part):
     """What may stand at `attention=`: (B, T, D) -> (B, T, D), mixing positions."""
 
     family: ClassVar[str] = "attention"
+    by_layer: ClassVar[bool] = True
+    hands_values_on: ClassVar[bool] = False  # whether a first layer of this kind sets `flow.first_values`
 
-    def head_width(self, d_model: int) -> int:
-        """E, which rotary positions need to know."""
+    def heads(self, d_model: int) -> Heads:
+        """The heads of the layer, which positions need to know. Raises ConfigError where they do not fit."""
         raise NotImplementedError
 
+    def score_width(self, d_model: int) -> int:
+        """How many products a score sums."""
+        return self.heads(d_model).width
+
     def build(self, site: Site) -> AttentionLayer:
+        raise NotImplementedError
+
+    def build_cross(self, site: Site) -> AttentionLayer:
+        """The same kind of attention, of a decoder over `flow.memory`."""
+        raise ConfigError(f"attention={self.name} has no form that reads a source: choose multihead, or no encoder")
+
+
+class Mixing(Part):
+    """What may stand at `mixing=`: (B, T, D) -> (B, T, D), neighbouring tokens mixed before attention."""
+
+    family: ClassVar[str] = "mixing"
+    by_layer: ClassVar[bool] = True
+
+    def build(self, site: Site) -> nn.Module:
         raise NotImplementedError
 
 
@@ -111,6 +241,7 @@ class FeedForward(Part):
     """What may stand at `ffn=`: (B, T, D) -> (B, T, D), each position alone."""
 
     family: ClassVar[str] = "ffn"
+    by_layer: ClassVar[bool] = True
 
     def build(self, site: Site) -> nn.Module:
         raise NotImplementedError
@@ -125,29 +256,57 @@ class Norm(Part):
         raise NotImplementedError
 
 
+NewNorm = Callable[[], nn.Module]
+Branch = Callable[[Tensor, Flow], Tensor]
+
+
 class Residual(Part):
     """What may stand at `residual=`: how branches and norms are wired around the residual stream."""
 
     family: ClassVar[str] = "residual"
 
-    def build(self, branches: list[str], new_norm: Callable[[], nn.Module]) -> nn.Module:
+    def build(self, site: Site, branches: list[str], new_norm: NewNorm) -> nn.Module:
         """The wiring of one block: `forward(x, flow, branches)` with as many norms as it needs."""
         raise NotImplementedError
 
-    def build_ends(self, new_norm: Callable[[], nn.Module]) -> StackEnds:
+    def build_ends(self, site: Site, new_norm: NewNorm) -> StackEnds:
         raise NotImplementedError
+
+    def gain(self, spec: "TensorSpec") -> float:
+        """What initial values are multiplied by."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What an initial value depends on beside its stream."""
+
+    role: Role
+    fan_in: int
+    fan_out: int
+    d_model: int
+    layers: tuple[int, int] = (1, 0)  # of its stack, and of the other one in an encoder-decoder
+    causal: bool = True  # whether it stands in the decoder
 
 
 class Init(Part):
-    """What may stand at `init=`: how a tensor is drawn from its role."""
+    """What may stand at `init=`: how a tensor is drawn from its role, and what else a parametrisation sets."""
 
     family: ClassVar[str] = "init"
 
-    def draw(self, tensor: Tensor, role: Role, fan_in: int, n_layers: int, generator: Generator) -> None:
+    def draw(self, values: Tensor, spec: TensorSpec, generator: Generator) -> None:
         """Fill a float32 CPU tensor in place; never called for the role `vector`."""
         raise NotImplementedError
 
+    def lr_factor(self, spec: TensorSpec) -> float:
+        """By which the learning rate of a tensor is multiplied."""
+        return 1.0
+
+    def score_scale(self, head_width: int, d_model: int) -> float | None:
+        """What attention scores are multiplied by, where that is not the layer's own 1 / sqrt(head_width)."""
+        return None
+
 
 MODEL_FAMILIES: Mapping[str, type[Part]] = {
-    kind.family: kind for kind in (Positions, Attention, FeedForward, Norm, Residual, Init)
+    kind.family: kind for kind in (Positions, Attention, Mixing, FeedForward, Norm, Residual, Init)
 }

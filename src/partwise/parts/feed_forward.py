@@ -1,19 +1,16 @@
 """Feed-forward layers: what stands at `ffn=`. Ungated kinds share `MLP`, gated ones `GatedMLP`."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from partwise.config import ConfigError, part
-from partwise.parts.families import FeedForward, Flow, Site
-from partwise.parts.layers import Dropout, FusedLinear, linear
-
-Activation = Callable[[Tensor], Tensor]
+from partwise.parts.families import FeedForward, Site
+from partwise.parts.mlp import MLP, Activation, GatedMLP, relu2, swish
 
 
 class Wide(FeedForward):
@@ -58,6 +55,14 @@ class ReLU(Ungated):
 
     def activation(self) -> Activation:
         return partial(F.relu, inplace=True)  # nothing else needs what it overwrites, and a step is 4 % faster
+
+
+@part("relu2")
+class SquaredReLU(Ungated):
+    """down(max(up(x), 0)^2). So et al. 2021, arXiv:2109.08668."""
+
+    def activation(self) -> Activation:
+        return relu2
 
 
 @part("gelu")
@@ -134,61 +139,3 @@ class SwiGLU(Gated):
 
     def activation(self) -> Activation:
         return swish(self.beta, self.trainable_beta)
-
-
-def swish(beta: float, trainable: bool) -> Activation:
-    return F.silu if beta == 1.0 and not trainable else SwishUnit(beta, trainable)
-
-
-class SwishUnit(nn.Module):
-    def __init__(self, beta: float, trainable: bool) -> None:
-        super().__init__()
-        self.beta = nn.Parameter(torch.tensor(beta)) if trainable else beta
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * torch.sigmoid(self.beta * x)
-
-
-class MLP(nn.Module):
-    def __init__(
-        self,
-        d_model: int,
-        hidden: int,
-        activation: Activation,
-        bias: bool,
-        hidden_dropout: float,
-        output_dropout: float,
-    ) -> None:
-        super().__init__()
-        self.up = linear(d_model, hidden, bias, "hidden")
-        self.activation = activation
-        self.hidden_dropout = Dropout(hidden_dropout)
-        self.down = linear(hidden, d_model, bias, "output")
-        self.output_dropout = Dropout(output_dropout)
-
-    def forward(self, x: Tensor, flow: Flow | None = None) -> Tensor:
-        hidden = self.hidden_dropout(self.activation(self.up(x)))  # (B, T, F)
-        return self.output_dropout(self.down(hidden))
-
-
-class GatedMLP(nn.Module):
-    def __init__(
-        self,
-        d_model: int,
-        hidden: int,
-        activation: Activation,
-        bias: bool,
-        hidden_dropout: float,
-        output_dropout: float,
-    ) -> None:
-        super().__init__()
-        self.gate_up = FusedLinear(d_model, {"gate": hidden, "up": hidden}, bias)
-        self.gate_up.join(self, "gate_up")
-        self.activation = activation
-        self.hidden_dropout = Dropout(hidden_dropout)
-        self.down = linear(hidden, d_model, bias, "output")
-        self.output_dropout = Dropout(output_dropout)
-
-    def forward(self, x: Tensor, flow: Flow | None = None) -> Tensor:
-        gate, up = self.gate_up(x)  # (B, T, F) each
-        return self.output_dropout(self.down(self.hidden_dropout(self.activation(gate) * up)))

@@ -6,24 +6,24 @@ from pydantic import Field
 from torch import Generator, Tensor
 
 from partwise.config import part
-from partwise.parts.families import Init, Role
+from partwise.parts.families import Init, TensorSpec
 
 
 @part("torch")
 class TorchDefault(Init):
     """PyTorch's own: matrices and biases uniform in +-1/sqrt(fan_in), tables normal with deviation 1."""
 
-    def draw(self, tensor: Tensor, role: Role, fan_in: int, n_layers: int, generator: Generator) -> None:
-        draw_like_torch(tensor, role, fan_in, generator)
+    def draw(self, values: Tensor, spec: TensorSpec, generator: Generator) -> None:
+        draw_like_torch(values, spec, generator)
 
 
 @part("scaled")
 class ScaledTorch(Init):
     """PyTorch's own, with the matrices that end a residual branch divided by sqrt(2 n_layers). Radford et al. 2019."""
 
-    def draw(self, tensor: Tensor, role: Role, fan_in: int, n_layers: int, generator: Generator) -> None:
-        draw_like_torch(tensor, role, fan_in, generator)
-        calm_residual(tensor, role, n_layers)
+    def draw(self, values: Tensor, spec: TensorSpec, generator: Generator) -> None:
+        draw_like_torch(values, spec, generator)
+        calm_residual(values, spec)
 
 
 @part("normal")
@@ -32,8 +32,24 @@ class Normal(Init):
 
     std: float = Field(0.02, gt=0)
 
-    def draw(self, tensor: Tensor, role: Role, fan_in: int, n_layers: int, generator: Generator) -> None:
-        draw_normal(tensor, role, self.std, generator)
+    def draw(self, values: Tensor, spec: TensorSpec, generator: Generator) -> None:
+        draw_normal(values, spec, self.std, generator)
+
+
+@part("xavier")
+class Xavier(Init):
+    """Matrices and tables uniform in +-sqrt(6 / (fan_in + fan_out)), biases zero. Glorot & Bengio 2010.
+
+    A table counts as the map from one-of-V to D, as in implementations of Vaswani et al. 2017 that draw every matrix so.
+    """
+
+    def draw(self, values: Tensor, spec: TensorSpec, generator: Generator) -> None:
+        if spec.role == "bias":
+            values.zero_()
+            return
+        fans = sum(values.shape[-2:]) if spec.role == "table" else spec.fan_in + spec.fan_out
+        bound = math.sqrt(6 / fans)
+        values.uniform_(-bound, bound, generator=generator)
 
 
 @part("gpt2")
@@ -42,26 +58,26 @@ class GPT2(Init):
 
     std: float = Field(0.02, gt=0)
 
-    def draw(self, tensor: Tensor, role: Role, fan_in: int, n_layers: int, generator: Generator) -> None:
-        draw_normal(tensor, role, self.std, generator)
-        calm_residual(tensor, role, n_layers)
+    def draw(self, values: Tensor, spec: TensorSpec, generator: Generator) -> None:
+        draw_normal(values, spec, self.std, generator)
+        calm_residual(values, spec)
 
 
-def draw_like_torch(tensor: Tensor, role: Role, fan_in: int, generator: Generator) -> None:
-    if role == "table":
-        tensor.normal_(0, 1, generator=generator)
+def draw_like_torch(values: Tensor, spec: TensorSpec, generator: Generator) -> None:
+    if spec.role == "table":
+        values.normal_(0, 1, generator=generator)
     else:
-        bound = 1 / math.sqrt(fan_in)
-        tensor.uniform_(-bound, bound, generator=generator)
+        bound = 1 / math.sqrt(spec.fan_in)
+        values.uniform_(-bound, bound, generator=generator)
 
 
-def draw_normal(tensor: Tensor, role: Role, std: float, generator: Generator) -> None:
-    if role == "bias":
-        tensor.zero_()
+def draw_normal(values: Tensor, spec: TensorSpec, std: float, generator: Generator) -> None:
+    if spec.role == "bias":
+        values.zero_()
     else:
-        tensor.normal_(0, std, generator=generator)
+        values.normal_(0, std, generator=generator)
 
 
-def calm_residual(tensor: Tensor, role: Role, n_layers: int) -> None:
-    if role == "output":
-        tensor.div_(math.sqrt(2 * n_layers))
+def calm_residual(values: Tensor, spec: TensorSpec) -> None:
+    if spec.role == "output":
+        values.div_(math.sqrt(2 * spec.layers[0]))

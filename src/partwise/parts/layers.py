@@ -24,11 +24,10 @@ class FusedLinear(nn.Module):
     initial values and exports do not depend on whether a layer fuses. `join` must be called once by the parent.
     """
 
-    role: Role = "hidden"
-
-    def __init__(self, d_in: int, sizes: dict[str, int], bias: bool) -> None:
+    def __init__(self, d_in: int, sizes: dict[str, int], bias: bool, roles: dict[str, Role] | None = None) -> None:
         super().__init__()
         self.sizes = sizes
+        self.roles: dict[str, Role] = roles or dict.fromkeys(sizes, "hidden")
         self.weight = nn.Parameter(torch.empty(sum(sizes.values()), d_in))
         self.bias = nn.Parameter(torch.empty(sum(sizes.values()))) if bias else None
         self.register_state_dict_post_hook(_split_on_save)
@@ -37,12 +36,12 @@ class FusedLinear(nn.Module):
         """(..., d_in) -> one (..., size) per map."""
         return nn.functional.linear(x, self.weight, self.bias).split(list(self.sizes.values()), dim=-1)
 
-    def pieces(self) -> Iterator[tuple[str, Tensor]]:
-        """('q.weight', view), ...: the logical tensors."""
+    def pieces(self) -> Iterator[tuple[str, Role, Tensor]]:
+        """('q.weight', its role, view), ...: the logical tensors."""
         for kind, tensor in (("weight", self.weight), ("bias", self.bias)):
             if tensor is not None:
                 for name, piece in zip(self.sizes, tensor.split(list(self.sizes.values())), strict=True):
-                    yield f"{name}.{kind}", piece
+                    yield f"{name}.{kind}", "bias" if kind == "bias" else self.roles[name], piece
 
     def join(self, parent: nn.Module, name: str) -> None:
         """Teach the parent, in which this module stands as `name`, to load the maps under their own names."""
@@ -64,6 +63,20 @@ def _split_on_save(module: nn.Module, state: dict[str, Tensor], prefix: str, *_:
         if whole is not None:
             for name, piece in zip(module.sizes, whole.split(list(module.sizes.values())), strict=True):
                 state[f"{parent}.{name}.{kind}" if parent else f"{name}.{kind}"] = piece
+
+
+class GroupRMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) * weight over each `width` of the last dimension."""
+
+    def __init__(self, width: int, eps: float, affine: bool) -> None:
+        super().__init__()
+        self.width, self.eps = width, eps
+        self.weight = nn.Parameter(torch.ones(width)) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        finer = x if self.weight is None else x.to(self.weight.dtype)  # under autocast x is coarser than the weight
+        heads = finer.unflatten(-1, (-1, self.width))
+        return nn.functional.rms_norm(heads, (self.width,), self.weight, self.eps).flatten(-2).to(x.dtype)
 
 
 class Dropout(nn.Module):

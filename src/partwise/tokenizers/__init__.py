@@ -1,17 +1,27 @@
-"""Text <-> ids: characters and bytes."""
+"""Text <-> ids: characters, bytes, byte-pair encoding."""
 
-from partwise.tokenizers.base import Stream, Tokenizer, TokenizerRecipe
+from partwise.tokenizers.base import Source, Stream, Text, Tokenizer, TokenizerRecipe
+from partwise.tokenizers.bpe import BytePairs, learn
 from partwise.tokenizers.bytes import Bytes, ByteTokenizer
 from partwise.tokenizers.characters import Characters, CharacterTokenizer
 from partwise.tokenizers.files import load_tokenizer
+from partwise.tokenizers.library import BytePairTokenizer, LibraryTokenizer
+from partwise.tokenizers.specials import WithSpecials
 
 __all__ = [
+    "BytePairTokenizer",
+    "BytePairs",
     "ByteTokenizer",
     "Bytes",
     "CharacterTokenizer",
     "Characters",
+    "LibraryTokenizer",
+    "Source",
     "Stream",
+    "Text",
     "Tokenizer",
     "TokenizerRecipe",
+    "WithSpecials",
+    "learn",
     "load_tokenizer",
 ]

@@ -1,19 +1,19 @@
 """One id per byte of UTF-8: any text, 256 ids, nothing to learn."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, final
 
 import numpy as np
 
-from partwise.config import ConfigError, part
-from partwise.tokenizers.base import SHELL, Tokenizer, TokenizerRecipe
+from partwise.config import part
+from partwise.tokenizers.base import SHELL, Source, Text, Tokenizer, TokenizerRecipe, refuse_surrogate, slices
 
 
 @part("bytes")
 class Bytes(TokenizerRecipe):
     """id = the value of the byte. Xue et al. 2021, arXiv:2105.13626."""
 
-    def build(self, alphabet: str) -> Tokenizer:
+    def build(self, source: Source) -> Tokenizer:
         return ByteTokenizer()
 
 
@@ -27,13 +27,13 @@ class ByteTokenizer(Tokenizer):
         try:
             return np.frombuffer(text.encode(), dtype=np.uint8).astype(np.int64)
         except UnicodeEncodeError as error:
-            raise ConfigError(
-                f"the text holds half of a surrogate pair, {text[error.start]!a}, at {error.start}: "
-                "UTF-8 has no bytes for it, remove it"
-            ) from None
+            refuse_surrogate(error)
 
     def encode_ascii(self, codes: np.ndarray) -> np.ndarray:
         return codes
+
+    def pieces(self, text: Text, size: int) -> Iterator[Text]:
+        return slices(text, size)
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         return self.check(ids).astype(np.uint8).tobytes().decode(errors="replace")

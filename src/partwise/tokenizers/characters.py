@@ -1,12 +1,12 @@
 """One id per character: the rank of the character among those of the data."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn, final
 
 import numpy as np
 
 from partwise.config import ConfigError, part
-from partwise.tokenizers.base import PIECE, SHELL, Tokenizer, TokenizerRecipe
+from partwise.tokenizers.base import PIECE, SHELL, Source, Text, Tokenizer, TokenizerRecipe, slices
 
 UNSEEN = 255  # no ASCII character has this id: they sort before all others, so their ids stay below 128
 
@@ -15,8 +15,8 @@ UNSEEN = 255  # no ASCII character has this id: they sort before all others, so 
 class Characters(TokenizerRecipe):
     """id(c) = rank of c in sorted(set(text)). Karpathy's makemore, github.com/karpathy/makemore."""
 
-    def build(self, alphabet: str) -> Tokenizer:
-        return CharacterTokenizer(alphabet)
+    def build(self, source: Source) -> Tokenizer:
+        return CharacterTokenizer(source.alphabet())
 
 
 @final
@@ -52,6 +52,9 @@ class CharacterTokenizer(Tokenizer):
         if ids.size and ids.max() == UNSEEN:
             self._refuse(chr(codes[int(np.argmax(ids == UNSEEN))]))
         return ids
+
+    def pieces(self, text: Text, size: int) -> Iterator[Text]:
+        return slices(text, size)
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         return self._codes[self.check(ids)].astype("<u4").tobytes().decode("utf-32-le")

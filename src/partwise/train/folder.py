@@ -31,9 +31,10 @@ from partwise.checkpoint import (
     write_folder,
     write_json,
 )
-from partwise.config import ConfigError, difference
-from partwise.data import Dataset, prepare
-from partwise.evaluate.loss import random_batches_loss, split_loss
+from partwise.config import ConfigError
+from partwise.data import Dataset, examples, prepare
+from partwise.evaluate.loss import mean_loss, random_batches_loss
+from partwise.overrides import difference
 from partwise.train.card import read_card, stored_choices
 from partwise.train.choices import Choices, choose, machine
 from partwise.train.loop import Diverged, Run, Step
@@ -147,24 +148,23 @@ class RunFolder:
     def evaluate(self) -> Evaluation:
         """Losses after this step. Raises Diverged where they are not finite."""
         run, dataset = self.run, self.run.dataset
-        validation = dataset.split("val")
-        training = dataset.split("train")[: len(validation)]
-        context, precision = self.config.context, self.choices.precision
-        if self.config.train.estimator == "full":
-            losses = [split_loss(run.model, ids, context, precision) for ids in (validation, training)]
+        precision, train = self.choices.precision, self.config.train
+        validation = examples(dataset, "val", self.config.context, self.config.model.max_len)
+        if train.estimator == "full":
+            sides = (validation, run.examples.as_much_as(validation))
+            losses = [mean_loss(run.model, side.scored(), precision) for side in sides]
         else:
             losses = [
                 random_batches_loss(
                     run.model,
-                    ids,
-                    context,
-                    self.config.train.batch_size,
+                    side,
+                    train.batch_size,
                     key=f"{dataset.hash} {split}",
-                    seed=self.config.train.seed,
+                    seed=train.seed,
                     step=run.step,
                     precision=precision,
                 )
-                for split, ids in (("val", validation), ("train", dataset.split("train")))
+                for split, side in (("val", validation), ("train", run.examples))
             ]
         if not all(map(math.isfinite, losses)):
             raise Diverged(run.step, f"validation loss {losses[0]}, on training text {losses[1]}")
@@ -267,6 +267,10 @@ class RunFolder:
 
 
 def check_length(dataset: Dataset, config: RunConfig) -> None:
+    if dataset.corpus.paired:
+        for name in ("train", "val"):
+            examples(dataset, name, config.context, config.model.max_len)  # raises where a pair is too long
+        return
     for name, needed in (
         ("train", config.context),
         ("val", config.context if config.train.estimator == "random" else 1),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from partwise.data import Dataset, batch, prepare
+from partwise.data import IGNORED, Batch, Dataset, examples, prepare
 from partwise.model import Transformer
 from partwise.train.choices import Choices, choose
 from partwise.train.settings import RunConfig
@@ -45,6 +45,7 @@ class Run:
         self.choices = choices or choose(config.train)
         self.dataset = dataset or prepare(config.data, config.tokenizer)
         self.ids = self.dataset.split("train")
+        self.examples = examples(self.dataset, "train", config.context, config.model.max_len)
         self.device = torch.device(self.choices.device)
         torch.set_num_threads(self.choices.threads)
         self.model = Transformer(config.model, seed=config.train.seed).to(self.device)
@@ -62,13 +63,14 @@ class Run:
         lr = train.lr * self.config.schedule.factor(self.step, train.steps)
         self.model.train()
         losses = []
-        windows = self.windows()  # (B, T + 1)
-        targets = windows[:, 1:].numel()
-        for number, micro in enumerate(windows.chunk(train.accumulate)):
+        batch = self.batch()
+        targets = batch.count
+        for number, micro in enumerate(batch.chunks(train.accumulate)):
             self.model.set_noise(train.seed, self.step, number, 0)
+            extra: list[Tensor] = []
             # summed, then divided by the targets of the whole batch: means of micro-batches must not be averaged
-            part = self.loss(micro, reduction="sum") / targets
-            part.backward()
+            part = self.loss(micro, reduction="sum", extra=extra) / targets
+            torch.stack([part, *(loss / train.accumulate for loss in extra)]).sum().backward()
             losses.append(part.detach())
         loss = torch.stack(losses).sum()
         norm = self.clip(train.clip)
@@ -76,9 +78,10 @@ class Run:
             self.optimizer.zero_grad(set_to_none=True)
             raise Diverged(self.step + 1, f"loss {loss.item()}, gradient norm {norm.item()}")
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group.get("factor", 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        self.model.after_step()
         self.step += 1
         return Step(self.step, loss.item(), norm.item(), lr, targets, time.perf_counter() - started)
 
@@ -88,25 +91,25 @@ class Run:
             return torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         return torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
 
-    def windows(self) -> Tensor:
-        """(B, T + 1) the windows of the next update, a pure function of (data, seed, step)."""
+    def batch(self) -> Batch:
+        """What the next update learns from, a pure function of (data, seed, step)."""
         train = self.config.train
-        rows = batch(
-            self.ids,
-            key=self.dataset.hash,
-            seed=train.seed,
-            step=self.step,
-            size=train.batch_size,
-            context=self.config.context,
-        )
-        return torch.from_numpy(rows).to(self.device)
+        return self.examples.batch(self.dataset.hash, train.seed, self.step, train.batch_size)
 
-    def loss(self, windows: Tensor, reduction: str = "mean") -> Tensor:
-        """Cross-entropy of each window's next tokens, in nats."""
+    def loss(self, batch: Batch, reduction: str = "mean", extra: list[Tensor] | None = None) -> Tensor:
+        """Cross-entropy of a batch's targets, in nats; `extra` receives what layers add to the training loss."""
+        inputs, targets = (torch.from_numpy(ids).to(self.device) for ids in (batch.inputs, batch.targets))
+        source = None if batch.source is None else torch.from_numpy(batch.source).to(self.device)
         with self.autocast():
-            logits = self.model(windows[:, :-1])
+            logits = self.model(inputs, source=source, losses=extra)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
-        return F.cross_entropy(logits, windows[:, 1:].flatten(), reduction=reduction)
+        return F.cross_entropy(
+            logits,
+            targets.flatten(),
+            ignore_index=IGNORED,
+            reduction=reduction,
+            label_smoothing=self.config.train.label_smoothing,
+        )
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.choices.precision == "bfloat16")

@@ -58,3 +58,30 @@ class WarmupStableDecay(Schedule):
         falling = max(1, round(self.decay * steps))
         left = (steps - step) / falling  # 1 where the fall begins, 1 / falling at the last step
         return warm(step, self.warmup) * (self.final + (1 - self.final) * min(1.0, left))
+
+
+@part("linear")
+class Linear(Schedule):
+    """Linear rise, then a linear fall to `final` of lr at the last step. Devlin et al. 2018, arXiv:1810.04805."""
+
+    warmup: int = Field(100, ge=0)
+    final: float = Field(0.0, ge=0, le=1)
+
+    def factor(self, step: int, steps: int) -> float:
+        if step < self.warmup:
+            return warm(step, self.warmup)
+        progress = (step - self.warmup) / max(1, steps - 1 - self.warmup)
+        return 1 - (1 - self.final) * min(1.0, progress)
+
+
+@part("inverse_sqrt")
+class InverseSqrt(Schedule):
+    """Linear rise, then sqrt(warmup / n) at the n-th step. Vaswani et al. 2017, arXiv:1706.03762.
+
+    The paper's rate d_model^-0.5 min(n^-0.5, n warmup^-1.5) is this times lr = (d_model warmup)^-0.5.
+    """
+
+    warmup: int = Field(100, ge=0)  # the fall begins at once where it is 0
+
+    def factor(self, step: int, steps: int) -> float:
+        return min(warm(step, self.warmup), math.sqrt(max(1, self.warmup) / (step + 1)))

@@ -6,10 +6,12 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from partwise.config import Config, ConfigError, Override, apply_overrides, flatten, parse_overrides, read_yaml
+from partwise.config import Config, ConfigError
 from partwise.data import Corpus, data_override
 from partwise.model import ModelConfig
+from partwise.overrides import Override, apply_overrides, flatten, parse_overrides
 from partwise.presets import find_preset
+from partwise.reading import read_yaml
 from partwise.tokenizers import TokenizerRecipe
 from partwise.train.optimizers import Optimizer
 from partwise.train.schedules import Schedule
@@ -24,6 +26,7 @@ class TrainConfig(Config):
     context: int | None = Field(None, gt=0)  # tokens per window; the model's max_len where not given
     accumulate: int = Field(1, gt=0)  # micro-batches per update
     clip: float | None = Field(None, gt=0)  # largest norm of the gradient
+    label_smoothing: float = Field(0.0, ge=0, lt=1)  # share of the target's weight spread evenly over the vocabulary
     seed: int = Field(0, ge=0)
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -61,6 +64,13 @@ class RunConfig(Config):
         if self.context > self.model.max_len:
             raise ConfigError(
                 f"train.context={self.context} exceeds max_len={self.model.max_len}: lower it, or raise max_len"
+            )
+        if self.data.paired != (self.model.encoder_layers > 0):
+            raise ConfigError(
+                f"data={self.data.name} is pairs, which need a model that reads a source: set encoder_layers, or give text"
+                if self.data.paired
+                else f"encoder_layers={self.model.encoder_layers} reads a source, and data={self.data.name} has none: "
+                "give pairs, such as data=arithmetic_pairs or a .tsv file, or set encoder_layers=0"
             )
         if self.train.batch_size % self.train.accumulate:
             raise ConfigError(
@@ -129,11 +139,13 @@ def run_config(name: str, *overrides: str, data: str | None = None) -> RunConfig
 
 def resolve(values: dict[str, Any], own_vocabulary: bool = False) -> RunConfig:
     """Validate a flat configuration and give the model the vocabulary of its data."""
-    corpus = Corpus.resolve(values["data"])
-    recipe = TokenizerRecipe.resolve(values["tokenizer"])
-    needed = recipe.build(corpus.alphabet()).vocab_size  # type: ignore[attr-defined]
+    corpus, recipe = Corpus.resolve(values["data"]), TokenizerRecipe.resolve(values["tokenizer"])
+    assert isinstance(corpus, Corpus) and isinstance(recipe, TokenizerRecipe)
+    needed = recipe.size(corpus) + 3 * corpus.paired
     if own_vocabulary and type(values["vocab_size"]) is int and values["vocab_size"] < needed:
         raise ConfigError(
             f"vocab_size={values['vocab_size']} is less than the {needed} symbols of the data: leave it out"
         )
+    if corpus.paired and values["padding_idx"] is None:
+        values = {**values, "padding_idx": needed - 3}
     return RunConfig.from_dict({**values, **({} if own_vocabulary else {"vocab_size": needed})})

@@ -1,21 +1,8 @@
-"""Named models: each a set of plain overrides over the defaults, training settings included."""
+"""Models that tutorials build."""
 
-from dataclasses import dataclass
-from typing import Any
+from partwise.presets.preset import Preset
 
-from partwise.config import ConfigError, apply_overrides, did_you_mean, flatten, parse_overrides
-from partwise.model import ModelConfig
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A one-line description and the overrides, nested as they would stand in a YAML file."""
-
-    about: str
-    settings: dict[str, Any]
-
-
-PRESETS: dict[str, Preset] = {
+TUTORIALS: dict[str, Preset] = {
     "mingpt": Preset(
         "the minimal GPT of tutorials: 8 layers of width 96, learned positions, ReLU",
         {
@@ -78,18 +65,3 @@ PRESETS: dict[str, Preset] = {
         },
     ),
 }
-
-
-def find_preset(name: str) -> Preset:
-    """The preset of that name. Raises ConfigError with the closest known name."""
-    if name not in PRESETS:
-        raise ConfigError(f"unknown preset {name!r}{did_you_mean(name, PRESETS)}")
-    return PRESETS[name]
-
-
-def preset(name: str, *overrides: str, vocab_size: int = 65) -> ModelConfig:
-    """The model of a preset, changed by overrides such as `"ffn=swiglu"`. Raises ConfigError."""
-    base = ModelConfig().to_dict()
-    settings = {key: value for key, value in find_preset(name).settings.items() if key in base}
-    values = apply_overrides({**base, "vocab_size": vocab_size}, flatten(settings))
-    return ModelConfig.from_dict(apply_overrides(values, parse_overrides(overrides)))

@@ -1,0 +1,112 @@
+"""Causal attention, forward and backward, in float32 on the CPU: the compiled kernel against torch's own ways.
+
+    python benchmarks/attention_kernel.py [--rounds 21] [--threads 1 2] [--json FILE]
+
+Each takes a packed projection (B, T, 3 H E) and gives (B, T, H E) and the projection's gradient, as a layer needs them.
+All take turns in one process; a ratio is taken within a round, and its median over the rounds is printed. `processor`
+compares the time that all threads were at work, which other work on the machine disturbs less than the clock.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.nn import functional as F
+
+from partwise.kernels.attention import packed_attention, ready
+
+SHAPES = [(16, 8, 128, 12), (12, 4, 64, 32), (16, 6, 256, 64), (2, 4, 1024, 16)]  # B, H, T, E
+WARM_UP = 2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, torch.get_num_threads()}))
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    if options.rounds < 1:
+        parser.error(f"--rounds {options.rounds}: give at least 1")
+    if not ready():
+        parser.error("there is no compiled kernel to measure")
+    rows = []
+    for threads in options.threads:
+        torch.set_num_threads(threads)
+        rows += [row for shape in SHAPES for row in measure(shape, threads, options.rounds)]
+    show(rows)
+    if options.json:
+        options.json.write_text(json.dumps({"rounds": options.rounds, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+def measure(shape: tuple[int, int, int, int], threads: int, rounds: int) -> list[dict[str, Any]]:
+    """One row per way. Raises RuntimeError where one of them does not compute the same."""
+    B, H, T, E = shape
+    qkv, grad = torch.randn(B, T, 3 * H * E).requires_grad_(), torch.randn(B, T, H * E)
+    mask = torch.full((T, T), -math.inf).triu(1)
+
+    def heads() -> tuple[Tensor, ...]:
+        return tuple(x.unflatten(2, (H, E)).transpose(1, 2) for x in qkv.split(H * E, dim=2))
+
+    def fused() -> Tensor:
+        return F.scaled_dot_product_attention(*heads(), is_causal=True).transpose(1, 2).flatten(2)
+
+    def products() -> Tensor:
+        q, k, v = (x.reshape(B * H, T, E) for x in heads())
+        weights = torch.baddbmm(mask, q, k.transpose(1, 2), alpha=E**-0.5).softmax(-1)
+        return torch.bmm(weights, v).view(B, H, T, E).transpose(1, 2).flatten(2)
+
+    ways = {"kernel": lambda: packed_attention(qkv, H, H, E**-0.5), "fused": fused, "products": products}
+    results = {name: (out := way(), *torch.autograd.grad(out, qkv, grad)) for name, way in ways.items()}
+    for name, result in results.items():
+        if not all(torch.allclose(x, y, rtol=1e-4, atol=1e-4) for x, y in zip(result, results["kernel"], strict=True)):
+            raise RuntimeError(f"{name} does not compute what the kernel does at {shape}")
+    times = time_in_turn(ways, qkv, grad, rounds)
+    return [
+        {"threads": threads, "shape": shape, "name": name, "milliseconds": 1000 * statistics.median(clock)}
+        | {"ratio": ratio(clock, times["kernel"][0]), "processor_ratio": ratio(processor, times["kernel"][1])}
+        for name, (clock, processor) in times.items()
+    ]
+
+
+def time_in_turn(
+    ways: dict[str, Callable[[], Tensor]], qkv: Tensor, grad: Tensor, rounds: int
+) -> dict[str, tuple[list[float], list[float]]]:
+    """Seconds of every round, by the clock and of all processors together."""
+    times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in ways}
+    names = list(ways)
+    for turn in range(WARM_UP + rounds):
+        shift = turn % len(names)
+        for name in names[shift:] + names[:shift]:
+            began = time.perf_counter(), time.process_time()
+            torch.autograd.grad(ways[name](), qkv, grad)
+            if turn >= WARM_UP:
+                times[name][0].append(time.perf_counter() - began[0])
+                times[name][1].append(time.process_time() - began[1])
+    return times
+
+
+def ratio(theirs: list[float], ours: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(theirs, ours, strict=True))
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    table = Table(title="Attention, forward and backward: how many times the kernel's time")
+    for column in ("threads", "B H T E", "", "median ms", "clock", "processor"):
+        table.add_column(column, justify="left" if not column else "right")
+    for row in rows:
+        figures = f"{row['milliseconds']:.2f}", f"{row['ratio']:.2f} x", f"{row['processor_ratio']:.2f} x"
+        table.add_row(str(row["threads"]), " ".join(map(str, row["shape"])), row["name"], *figures)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""What a split offers to learn from and to be scored on: windows of one long text, or pairs of sequences."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import numpy as np
+
+from partwise.config import ConfigError
+from partwise.data.arithmetic import split_problems
+from partwise.data.batches import batch, windows
+from partwise.data.corpora import MadeUp
+from partwise.data.shards import Dataset
+from partwise.tokenizers import Tokenizer, WithSpecials
+
+IGNORED = -100
+"""A target that is padding: no loss is taken there."""
+
+SCORED_TOKENS = 2048
+"""Tokens per batch of an evaluation; larger batches leave the cache, and are slower on a CPU."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a model sees at once, int64: `inputs` (B, T), `targets` (B, T) the tokens to predict, `source` (B, M)."""
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    source: np.ndarray | None = None
+
+    @property
+    def count(self) -> int:
+        """How many targets are scored."""
+        return int((self.targets != IGNORED).sum())
+
+    def chunks(self, number: int) -> list["Batch"]:
+        """As many micro-batches of equal size."""
+        sources = [None] * number if self.source is None else np.split(self.source, number)
+        pieces = zip(np.split(self.inputs, number), np.split(self.targets, number), sources, strict=True)
+        return [Batch(*piece) for piece in pieces]
+
+
+class Examples(Protocol):
+    """A split, as a model learns from it."""
+
+    def batch(self, key: str, seed: int, step: int, size: int) -> Batch:
+        """The batch of one update: a pure function of `key` (the data's name), `seed` and `step`."""
+        ...
+
+    def scored(self) -> Iterator[Batch]:
+        """Fixed batches in which every token of the split that can be predicted is a target exactly once."""
+        ...
+
+    def as_much_as(self, other: Self) -> Self:
+        """A beginning of this split, of the size of another."""
+        ...
+
+
+class Windows:
+    """Windows of `context` tokens of ids (N,); the first token of the text is never a target."""
+
+    def __init__(self, ids: np.ndarray, context: int) -> None:
+        self.ids, self.context = ids, context
+
+    def batch(self, key: str, seed: int, step: int, size: int) -> Batch:
+        rows = batch(self.ids, key=key, seed=seed, step=step, size=size, context=self.context)
+        return Batch(rows[:, :-1], rows[:, 1:])
+
+    def scored(self) -> Iterator[Batch]:
+        spans = list(windows(len(self.ids), self.context))
+        rows = max(1, SCORED_TOKENS // self.context)
+        whole = [span for span in spans if span[1] == self.context]
+        groups = [whole[first : first + rows] for first in range(0, len(whole), rows)]
+        for group in [*groups, *([span] for span in spans[len(whole) :])]:
+            ids = np.stack([self.ids[start : start + length + 1] for start, length in group]).astype(np.int64)
+            yield Batch(ids[:, :-1], ids[:, 1:])
+
+    def as_much_as(self, other: "Windows") -> "Windows":
+        return Windows(self.ids[: len(other.ids)], self.context)
+
+
+class Pairs:
+    """Pairs in ids (N,) laid out as source, `start`, target, `end`, one after the other.
+
+    The decoder reads `start` and the target, and predicts the target and `end`; shorter rows are filled with `padding`.
+    Raises ConfigError for pairs that do not fit `max_len`.
+    """
+
+    def __init__(self, ids: np.ndarray, padding: int, start: int, end: int, max_len: int) -> None:
+        self.ids, self.padding, self.start, self.end, self.max_len = ids, padding, start, end, max_len
+        self.starts = np.flatnonzero(np.asarray(ids) == start)
+        self.ends = np.flatnonzero(np.asarray(ids) == end)
+        if len(self.starts) != len(self.ends) or not len(self.ends):
+            raise ConfigError(f"{len(self.starts)} sources do not line up with {len(self.ends)} targets: prepare anew")
+        self.begins = np.concatenate(([0], self.ends[:-1] + 1))
+        self.sources, self.targets = self.starts - self.begins, self.ends - self.starts  # lengths; `end` counts
+        for kind, lengths in (("source", self.sources), ("target", self.targets)):
+            longest = int(lengths.argmax())
+            if lengths[longest] > max_len:
+                raise ConfigError(
+                    f"the {kind} of pair {longest + 1} has {lengths[longest]} tokens, more than max_len={max_len}: "
+                    "raise max_len, or leave long pairs out"
+                )
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def batch(self, key: str, seed: int, step: int, size: int) -> Batch:
+        name = hashlib.sha256(f"batch {key} {seed} {step}".encode()).digest()[:16]
+        words = np.random.Philox(key=int.from_bytes(name, "little")).random_raw(size)
+        return self.take((words % np.uint64(len(self))).astype(np.int64))
+
+    def scored(self) -> Iterator[Batch]:
+        order = np.lexsort((np.arange(len(self)), self.sources, self.targets))  # alike beside alike: little padding
+        first = 0
+        while first < len(order):
+            longest = int(max(self.targets[order[first]], self.sources[order[first]]))
+            rows = order[first : first + max(1, SCORED_TOKENS // longest)]
+            yield self.take(rows)
+            first += len(rows)
+
+    def as_much_as(self, other: "Pairs") -> "Pairs":
+        ids = self.ids[: self.ends[min(len(self), len(other)) - 1] + 1]
+        return Pairs(ids, self.padding, self.start, self.end, self.max_len)
+
+    def targets_alone(self) -> np.ndarray:
+        """The ids without the sources."""
+        return np.concatenate([self.ids[start : end + 1] for start, end in zip(self.starts, self.ends, strict=True)])
+
+    def texts(self, tokenizer: Tokenizer, limit: int | None = None) -> list[tuple[str, str]]:
+        """The first pairs as they were written."""
+        places = list(zip(self.begins, self.starts, self.ends, strict=True))[:limit]
+        return [
+            (tokenizer.decode(self.ids[begin:start]), tokenizer.decode(self.ids[start:end]))
+            for begin, start, end in places
+        ]
+
+    def take(self, rows: np.ndarray) -> Batch:
+        """These pairs, filled up to the longest source and the longest target among them."""
+        M, T = int(self.sources[rows].max()), int(self.targets[rows].max())
+        source = np.full((len(rows), M), self.padding, dtype=np.int64)
+        inputs = np.full((len(rows), T), self.padding, dtype=np.int64)
+        targets = np.full((len(rows), T), IGNORED, dtype=np.int64)
+        for place, row in enumerate(rows):
+            begin, start, end = self.begins[row], self.starts[row], self.ends[row]
+            source[place, : start - begin] = self.ids[begin:start]
+            inputs[place, : end - start] = self.ids[start:end]
+            targets[place, : end - start] = self.ids[start + 1 : end + 1]
+        return Batch(inputs, targets, source)
+
+
+def examples(dataset: Dataset, split: str, context: int, max_len: int) -> Examples:
+    """What a split of a data set offers to a model. Raises ConfigError."""
+    ids, tokenizer = dataset.split(split), dataset.tokenizer
+    if isinstance(tokenizer, WithSpecials):
+        return Pairs(ids, tokenizer.pad, tokenizer.start, tokenizer.end, max_len)
+    return Windows(ids, context)
+
+
+def problem_lines(dataset: Dataset, split: str, limit: int | None = None) -> list[str]:
+    """Arithmetic problems as lines such as `$(1+1)=2$`, whether they are stored as text or as pairs."""
+    tokenizer, ids = dataset.tokenizer, dataset.split(split)
+    if not isinstance(tokenizer, WithSpecials):
+        if limit is None:
+            return split_problems(tokenizer.decode(ids))
+        assert isinstance(dataset.corpus, MadeUp)
+        text = tokenizer.decode(ids[: (limit + 1) * dataset.corpus.longest_line()])
+        return split_problems(text[: text.rfind("$$") + 1] or text)[:limit]  # the last one may be cut
+    pairs = Pairs(ids, tokenizer.pad, tokenizer.start, tokenizer.end, len(ids))
+    return [f"$({source})={target}$" for source, target in pairs.texts(tokenizer, limit)]

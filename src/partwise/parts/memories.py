@@ -1,0 +1,76 @@
+"""States: what attention layers remember of the places they have seen."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from partwise.config import ConfigError
+
+
+class Places:
+    """Keys, values or what they are made from, of all places so far, in buffers that are allocated once."""
+
+    def __init__(self, batch: int, length: int, sizes: list[tuple[int, int]], like: Tensor) -> None:
+        """`sizes` gives the heads and the width of each tensor that is kept."""
+        self.buffers = [like.new_empty(batch, heads, length, width) for heads, width in sizes]
+        self.length = 0
+
+    def append(self, *new: Tensor) -> list[Tensor]:
+        """(B, K, T, E) of the new places, each as wide as its buffer -> (B, K, S, E) of all of them."""
+        start, self.length = self.length, self.length + new[0].shape[2]
+        for buffer, values in zip(self.buffers, new, strict=True):
+            buffer[:, :, start : self.length] = values
+        return [buffer[:, :, : self.length] for buffer in self.buffers]
+
+    def select(self, rows: Tensor) -> None:
+        self.buffers = [buffer[rows] for buffer in self.buffers]
+
+    def truncate(self, length: int) -> None:
+        self.length = min(self.length, length)
+
+
+class Window:
+    """The keys and values of the last places, as many as a later query may see."""
+
+    def __init__(self, batch: int, heads: int, size: int, width: int, like: Tensor) -> None:
+        self.buffer = like.new_empty(2, batch, heads, 0, width)
+        self.size = size  # places kept between two calls: one less than the window, as the query is a key itself
+        self.length = 0
+
+    def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, K, T, E) new keys and values -> (B, K, S, E) with those kept before them."""
+        whole = torch.cat([self.buffer, torch.stack((k, v)).to(self.buffer.dtype)], dim=3)
+        self.length += k.shape[2]
+        self.buffer = whole[:, :, :, max(0, whole.shape[3] - self.size) :].clone()  # a slice would keep the whole alive
+        return whole[0], whole[1]
+
+    def select(self, rows: Tensor) -> None:
+        self.buffer = self.buffer[:, rows]
+
+    def truncate(self, length: int) -> None:
+        if length >= self.length:
+            return
+        kept = max(0, self.buffer.shape[3] - (self.length - length))
+        if kept < min(length, self.size):
+            raise ConfigError(f"the states cannot go back to length {length}: the window has moved on; start anew")
+        self.buffer, self.length = self.buffer[:, :, :, :kept], length
+
+
+class Static:
+    """Keys and values that are made once and never grow."""
+
+    def __init__(self) -> None:
+        self.made: tuple[Tensor, Tensor] | None = None
+
+    def once(self, make: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        if self.made is None:
+            self.made = make()
+        return self.made
+
+    def select(self, rows: Tensor) -> None:
+        if self.made is not None:
+            self.made = self.made[0][rows], self.made[1][rows]
+
+    def truncate(self, length: int) -> None:
+        """Keys and values of a source do not belong to any position."""

@@ -1,0 +1,73 @@
+"""Scores to weights to values: the equation of attention, by one of several paths that compute the same."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from partwise.parts.families import Sight
+from partwise.parts.layers import Dropout
+
+
+class Scores(nn.Module):
+    """softmax(cap(q k^T scale) + bias) v, by one of several paths that compute the same."""
+
+    def __init__(self, scale: float, softcap: float | None, sinks: int, dropout: float) -> None:
+        super().__init__()
+        self.scale, self.softcap = scale, softcap
+        self.sinks = nn.Parameter(torch.zeros(sinks)) if sinks else None
+        self.dropout = Dropout(dropout)
+        self.only_products = dropout > 0 or softcap is not None or sinks > 0  # what torch's kernel does not know
+        self.path: Path = self.by_products
+        self.use_path("fused")
+
+    def use_path(self, path: str) -> None:
+        """'products' or 'fused', where what the layer computes leaves the choice."""
+        self.path = self.by_torch if path == "fused" and not self.only_products else self.by_products
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+        """(B, H, T, E) queries, (B, K, S, E) keys, (B, K, S, W) values -> (B, H, T, W)."""
+        return self.path(q, k, v, sight)
+
+    def by_products(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+        """The equation itself, as two batched products: the faster path for narrow heads in bfloat16 on a CPU."""
+        B, H, T, _ = q.shape
+        K, S = k.shape[1], k.shape[2]
+        bias = sight.bias()
+        q = q.reshape(B * K, H // K * T, -1)  # the queries of a group side by side: no key is repeated
+        k, v = k.flatten(0, 1), v.flatten(0, 1)
+        if bias is not None and bias.dim() == 2 and H == K and self.softcap is None:
+            scores = torch.baddbmm(bias.to(q.dtype), q, k.transpose(1, 2), alpha=self.scale).view(B, H, T, S)
+        else:
+            scores = (torch.bmm(q, k.transpose(1, 2)) * self.scale).view(B, H, T, S)
+            if self.softcap is not None:
+                scores = self.softcap * torch.tanh(scores / self.softcap)
+            if bias is not None:
+                scores = scores + bias.to(q.dtype)
+        weights = self.dropout(self.softmax(scores)).view(B * K, -1, S)
+        return torch.bmm(weights, v).view(B, H, T, -1)
+
+    def softmax(self, scores: Tensor) -> Tensor:
+        if self.sinks is None:
+            return scores.softmax(dim=-1)
+        sinks = self.sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
+        return torch.cat((scores, sinks), dim=-1).softmax(dim=-1)[..., :-1]
+
+    def by_torch(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+        """torch's scaled_dot_product_attention: the faster path in float32 and on an accelerator."""
+        # its causal shortcut aligns the triangle top-left, so it stands only where there are as many queries as keys
+        if q.is_cpu and not sight.triangle and q.shape[2] <= FEW_QUERIES:
+            return self.by_products(q, k, v, sight)
+        bias = None if sight.triangle else sight.bias()
+        bias = None if bias is None else bias.to(q.dtype)
+        grouped = q.shape[1] != k.shape[1]
+        return F.scaled_dot_product_attention(
+            q, k, v, bias, is_causal=sight.triangle, scale=self.scale, enable_gqa=grouped
+        )
+
+
+Path = Callable[[Tensor, Tensor, Tensor, Sight], Tensor]
+
+FEW_QUERIES = 64
+"""Up to so many queries over a cache, plain products beat torch's kernel on a CPU (measured with 1 and 19 of them)."""

@@ -1,0 +1,28 @@
+"""Named models: each a set of plain overrides over the defaults, training settings included."""
+
+from partwise.config import ConfigError, did_you_mean
+from partwise.model import ModelConfig
+from partwise.overrides import apply_overrides, flatten, parse_overrides
+from partwise.presets.ancestors import ANCESTORS
+from partwise.presets.decoders import DECODERS
+from partwise.presets.preset import Preset
+from partwise.presets.tutorials import TUTORIALS
+
+__all__ = ["PRESETS", "Preset", "find_preset", "preset"]
+
+PRESETS: dict[str, Preset] = {**TUTORIALS, **ANCESTORS, **DECODERS}
+
+
+def find_preset(name: str) -> Preset:
+    """The preset of that name. Raises ConfigError with the closest known name."""
+    if name not in PRESETS:
+        raise ConfigError(f"unknown preset {name!r}{did_you_mean(name, PRESETS)}")
+    return PRESETS[name]
+
+
+def preset(name: str, *overrides: str, vocab_size: int = 65) -> ModelConfig:
+    """The model of a preset, changed by overrides such as `"ffn=swiglu"`. Raises ConfigError."""
+    base = ModelConfig().to_dict()
+    settings = {key: value for key, value in find_preset(name).settings.items() if key in base}
+    values = apply_overrides({**base, "vocab_size": vocab_size}, flatten(settings))
+    return ModelConfig.from_dict(apply_overrides(values, parse_overrides(overrides)))

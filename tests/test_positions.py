@@ -1,0 +1,441 @@
+"""Positions that turn heads or add to scores: their equations in float64, and transformers as a reference."""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import partwise
+from partwise.config import REGISTRY, ConfigError
+from partwise.parts.families import Flow, Heads, PositionLayer, Site
+from recipes import error, perturbed, tokens
+
+EXACT = 1e-12
+
+
+def build(name: str, width: int = 16, n_heads: int = 2, max_len: int = 64, causal: bool = True, **options: Any) -> Any:
+    site = Site(n_heads * width, 2, max_len, Heads(n_heads, n_heads, width), causal=causal)
+    layer = REGISTRY["positions"][name].from_dict(options, prefix="positions").build(site)
+    generator = torch.Generator().manual_seed(3)
+    for parameter in layer.double().parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    return layer
+
+
+def normal(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def numbers(values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def apart(found: list[float], expected: list[float]) -> float:
+    """The largest difference relative to its own frequency: the slow ones are a millionth of the fast."""
+    assert len(found) == len(expected)
+    return max(abs(a - b) / b for a, b in zip(found, expected, strict=True))
+
+
+def plain(theta: float, width: int) -> list[float]:
+    return [theta ** -(2 * i / width) for i in range(width // 2)]
+
+
+YARN = {"factor": 4.0, "original_length": 2048}
+LLAMA3 = {"factor": 8.0, "original_length": 8192}
+SCALED: list[tuple[str, dict[str, Any]]] = [
+    ("rope_linear", {"factor": 4.0}),
+    ("rope_linear", {"factor": 1.5, "theta": 5e5}),
+    ("rope_ntk", {"factor": 3.0}),
+    ("rope_ntk", {"factor": 7.0, "theta": 5e5}),
+    ("rope_yarn", YARN),
+    ("rope_yarn", {"factor": 40.0, "original_length": 4096, "theta": 1e6}),
+    ("rope_yarn", {**YARN, "beta_fast": 16.0, "beta_slow": 2.0, "truncate": False, "mscale": 1.3}),
+    ("rope_yarn", {"factor": 32.0, "original_length": 4096, "theta": 1.5e5, "truncate": False}),
+    ("rope_llama3", LLAMA3),
+    ("rope_llama3", {**LLAMA3, "theta": 5e5, "factor": 32.0}),
+    ("rope_llama3", {**LLAMA3, "low_freq_factor": 2.0, "high_freq_factor": 16.0, "original_length": 1024}),
+]
+each_scaled = pytest.mark.parametrize(("name", "options"), SCALED, ids=[f"{n}-{i}" for i, (n, _) in enumerate(SCALED)])
+
+
+def published(name: str, width: int, **options: Any) -> list[float]:
+    """The frequencies by the papers' own words: wavelengths, positions and bases instead of shares."""
+    theta, factor = options.get("theta", 1e4), options["factor"]
+    if name == "rope_linear":
+        return [(1 / factor) * w for w in plain(theta, width)]  # the angle of position t / factor
+    if name == "rope_ntk":
+        return plain(theta * factor ** (width / (width - 2)), width)
+    length, found = options["original_length"], []
+    waves = [2 * math.pi / w for w in plain(theta, width)]
+    if name == "rope_llama3":
+        low, high = options.get("low_freq_factor", 1.0), options.get("high_freq_factor", 4.0)
+        for wave in waves:
+            if wave < length / high:
+                found.append(2 * math.pi / wave)
+            elif wave > length / low:
+                found.append(2 * math.pi / wave / factor)
+            else:
+                smooth = (length / wave - low) / (high - low)
+                found.append((1 - smooth) * (2 * math.pi / wave) / factor + smooth * (2 * math.pi / wave))
+        return found
+    ends = [
+        width / 2 * math.log(length / (beta * 2 * math.pi), theta)
+        for beta in (options.get("beta_fast", 32.0), options.get("beta_slow", 1.0))
+    ]
+    if options.get("truncate", True):
+        ends = [math.floor(ends[0]), math.ceil(ends[1])]
+    low, high = max(ends[0], 0), min(ends[1], width - 1)
+    for i, wave in enumerate(waves):
+        ramp = min(1, max(0, (i - low) / (high - low)))
+        found.append(ramp * 2 * math.pi / (factor * wave) + (1 - ramp) * 2 * math.pi / wave)
+    return found
+
+
+@each_scaled
+@pytest.mark.parametrize("width", [16, 64, 128])
+def test_scaled_frequencies_follow_their_papers(name: str, options: dict[str, Any], width: int) -> None:
+    layer = build(name, width, **options)
+    assert apart(layer.frequencies, published(name, width, **options)) <= EXACT
+    mscale = options.get("mscale", 0.1 * math.log(options["factor"]) + 1) if name == "rope_yarn" else 1.0
+    angles = torch.outer(torch.arange(64.0, dtype=torch.float64), numbers(published(name, width, **options)))
+    cos, sin = layer.cos_sin(numbers([0.0]))
+    assert (cos - mscale * angles.cos()).abs().max() <= EXACT
+    assert (sin - mscale * angles.sin()).abs().max() <= EXACT
+
+
+@each_scaled
+@pytest.mark.parametrize("width", [16, 64, 128])
+def test_scaled_frequencies_equal_transformers(name: str, options: dict[str, Any], width: int) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is a development dependency")
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    kind, length, words = name.removeprefix("rope_"), None, dict(options)
+    words["rope_theta"] = words.pop("theta", 1e4)
+    if kind == "ntk":  # its dynamic rule at a length where 2 length / 512 - 1 is our factor
+        kind, length = "dynamic", round(512 * (words["factor"] + 1) / 2)
+        words["factor"] = 2.0
+    if "original_length" in words:
+        words["original_max_position_embeddings"] = words.pop("original_length")
+    if "mscale" in words:
+        words["attention_factor"] = words.pop("mscale")
+    if kind == "llama3":
+        words = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, **words}
+    config = transformers.LlamaConfig(
+        head_dim=width, max_position_embeddings=512, rope_parameters={"rope_type": kind, **words}
+    )
+    expected, magnitude = ROPE_INIT_FUNCTIONS[kind](config, device="cpu", seq_len=length)
+    layer = build(name, width, **options)
+    assert apart(layer.frequencies, expected.double().tolist()) <= 1e-6  # theirs are float32
+    assert layer.magnitude == pytest.approx(magnitude, rel=1e-15)
+
+
+TURNS = [("rope", {}), ("rope", {"theta": 500.0}), *SCALED]
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+@pytest.mark.parametrize("fraction", [1.0, 0.5, 0.25])
+@pytest.mark.parametrize(("name", "options"), TURNS, ids=[f"{n}-{i}" for i, (n, _) in enumerate(TURNS)])
+def test_each_pair_is_turned_by_its_angle(name: str, options: dict[str, Any], fraction: float, layout: str) -> None:
+    """As one complex number times e^(i t w); what is not turned passes as it is."""
+    layer = build(name, 16, max_len=300, fraction=fraction, layout=layout, **options)
+    width = round(16 * fraction)
+    heads, ids = normal(2, 3, 5, 16), torch.tensor([0, 1, 7, 256, 299])
+    own = plain(options.get("theta", 1e4), width) if name == "rope" else published(name, width, **options)
+    found, expected = layer.on_heads(heads, ids), heads.clone()
+    for place, t in enumerate(ids.tolist()):
+        for i, frequency in enumerate(own):
+            first, second = (i, i + width // 2) if layout == "half" else (2 * i, 2 * i + 1)
+            pair = torch.complex(heads[:, :, place, first], heads[:, :, place, second])
+            pair = pair * complex(math.cos(t * frequency), math.sin(t * frequency)) * layer.magnitude
+            expected[:, :, place, first], expected[:, :, place, second] = pair.real, pair.imag
+    assert error(found, expected) <= EXACT
+    assert torch.equal(found[..., width:], heads[..., width:])
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+@pytest.mark.parametrize("name", ["rope", "rope_yarn"])
+def test_rows_that_count_their_positions_apart(name: str, layout: str) -> None:
+    layer = build(name, 8, layout=layout, fraction=0.5, **(YARN if name == "rope_yarn" else {}))
+    heads, ids = normal(2, 3, 4, 8), torch.tensor([[0, 1, 2, 3], [5, 0, 63, 1]])
+    rows = [layer.on_heads(heads[row : row + 1], ids[row]) for row in range(2)]
+    assert torch.equal(layer.on_heads(heads, ids), torch.cat(rows))
+
+
+def test_partial_rotary_equals_gpt_neox_and_interleaved_equals_gpt_j() -> None:
+    pytest.importorskip("transformers", reason="transformers is a development dependency")
+    from transformers.models.gpt_neox.modeling_gpt_neox import apply_rotary_pos_emb as neox
+    from transformers.models.gptj.modeling_gptj import apply_rotary_pos_emb as gptj
+
+    q, k, ids = normal(2, 3, 9, 8), normal(2, 3, 9, 8, seed=2), torch.arange(9)
+    layer = build("rope", 8, fraction=0.5)
+    cos, sin = (torch.cat((table[:9], table[:9]), -1)[None] for table in layer.cos_sin(q))
+    for own, other in zip((q, k), neox(q, k, cos, sin), strict=True):
+        assert error(layer.on_heads(own, ids), other) <= EXACT
+    layer = build("rope", 8, layout="interleaved")
+    cos, sin = (table[None, :9] for table in layer.cos_sin(q))
+    other = gptj(q.transpose(1, 2), sin, cos).transpose(1, 2)  # it takes (B, T, H, E)
+    assert error(layer.on_heads(q, ids), other) <= EXACT
+
+
+scaled_options = st.fixed_dictionaries(
+    {
+        "theta": st.floats(10, 1e7),
+        "factor": st.floats(1, 100),
+        "original_length": st.integers(1, 2**20),
+        "width": st.sampled_from([4, 6, 16, 64]),
+    }
+)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@given(name=st.sampled_from(["rope_linear", "rope_ntk", "rope_yarn", "rope_llama3"]), drawn=scaled_options)
+def test_scaling_slows_every_pair_by_at_most_its_factor(name: str, drawn: dict[str, Any]) -> None:
+    options = dict(drawn)
+    width = options.pop("width")
+    base = plain(options["theta"], width)
+    if name in ("rope_linear", "rope_ntk"):
+        del options["original_length"]
+    found = build(name, width, **options).frequencies
+    assert all(
+        w / options["factor"] * (1 - EXACT) <= own <= w * (1 + EXACT) for own, w in zip(found, base, strict=True)
+    )
+    assert all(fast > slow for fast, slow in pairwise(found))
+    unscaled = build(name, width, **{**options, "factor": 1.0})
+    assert apart(unscaled.frequencies, base) <= EXACT and unscaled.magnitude == 1.0
+    if name == "rope_ntk":
+        assert found[0] == 1.0 and found[-1] == pytest.approx(base[-1] / options["factor"], rel=EXACT)
+
+
+@pytest.mark.parametrize("name", ["rope_yarn", "rope_llama3"])
+def test_lengths_beyond_all_pairs(name: str) -> None:
+    """Where no pair turns once, all are slowed; where each turns often, none is."""
+    shared = {"factor": 4.0, "theta": 100.0}
+    assert apart(build(name, original_length=6, **shared).frequencies, [w / 4 for w in plain(100.0, 16)]) <= EXACT
+    assert apart(build(name, original_length=2**24, **shared).frequencies, plain(100.0, 16)) <= EXACT
+
+
+def test_extreme_options_end_in_numbers() -> None:
+    build("rope_ntk", theta=1e308, factor=1e308)
+    build("rope_yarn", theta=1.0 + 2**-52, factor=1e308, original_length=1, beta_fast=1e308, beta_slow=5e-324)
+    build("rope_llama3", theta=1e308, factor=1e308, original_length=1, low_freq_factor=5e-324, high_freq_factor=1e308)
+    for n_heads in (1, 2**16):
+        build("alibi", 2, n_heads)
+
+
+# What is added to scores
+
+
+def test_alibi_slopes_are_the_published_ones() -> None:
+    assert build("alibi", n_heads=8).slopes == [1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 32, 1 / 64, 1 / 128, 1 / 256]
+    assert build("alibi", n_heads=1).slopes == [1 / 256]
+    eight, sixteen = [2.0**-i for i in range(1, 9)], [2 ** (-i / 2) for i in range(1, 17)]
+    assert build("alibi", n_heads=12).slopes == pytest.approx(eight + sixteen[:8:2], rel=EXACT)
+
+
+@pytest.mark.parametrize("n_heads", [1, 2, 3, 4, 5, 6, 7, 8, 12, 20, 25, 32, 112])
+def test_alibi_slopes_equal_those_of_bloom(n_heads: int) -> None:
+    pytest.importorskip("transformers", reason="transformers is a development dependency")
+    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+
+    reference = build_alibi_tensor(torch.ones(1, 2), n_heads, torch.float32)[:, 0, 1]
+    assert error(numbers(build("alibi", n_heads=n_heads).slopes), reference.double()) <= 1e-6
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_alibi_subtracts_by_distance(causal: bool) -> None:
+    layer = build("alibi", n_heads=3, causal=causal)
+    queries, keys = torch.tensor([2, 3, 4]), torch.arange(5)
+    found = layer.on_scores(queries, keys, normal(1))
+    for head, slope in enumerate([2**-4, 2**-8, 2**-2]):
+        for row, i in enumerate(queries.tolist()):
+            for j in range(5):
+                assert found[head, row, j].item() == -slope * abs(i - j)
+
+
+def test_alibi_stays_exact_where_a_model_is_rounded() -> None:
+    layer, like = build("alibi", n_heads=16).bfloat16(), torch.zeros(1, dtype=torch.bfloat16)
+    found = layer.on_scores(torch.tensor([1000]), torch.tensor([743, 744]), like)
+    assert found.dtype == torch.float32
+    exact = -numbers([2 ** (-(head + 1) / 2) for head in range(16)])[:, None] * numbers([257.0, 256.0])
+    assert error(found[:, 0].double(), exact) <= 2**-23
+
+
+T5_SETTINGS = [(32, 128), (16, 64), (8, 20), (12, 100), (64, 256), (32, 256), (6, 50), (4, 3), (32, 17), (256, 4096)]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("buckets", "max_distance"), T5_SETTINGS)
+def test_t5_buckets_equal_transformers(buckets: int, max_distance: int, causal: bool) -> None:
+    transformers = pytest.importorskip("transformers", reason="transformers is a development dependency")
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    config = transformers.T5Config(
+        d_model=12,
+        d_kv=4,
+        num_heads=3,
+        relative_attention_num_buckets=buckets,
+        relative_attention_max_distance=max_distance,
+        is_decoder=causal,
+    )
+    other = T5Attention(config, has_relative_attention_bias=True, layer_idx=0).double()
+    layer = build("t5", n_heads=3, causal=causal, buckets=buckets, max_distance=max_distance)
+    other.relative_attention_bias.weight.data = layer.weight.data
+    length = min(3 * max_distance, 700)
+    places = torch.arange(length)
+    found = layer.on_scores(places, places, normal(1))
+    assert torch.equal(found, other.compute_bias(length, length)[0])
+    distances = places[:, None] - 3 * max_distance + torch.tensor([0, 2 * max_distance, 4 * max_distance])
+    bucket = T5Attention._relative_position_bucket(distances, not causal, buckets, max_distance)
+    rows = [layer.on_scores(torch.tensor([0]), row, normal(1))[:, 0] for row in distances]
+    assert torch.equal(torch.stack(rows), layer.weight[bucket].transpose(1, 2))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@given(half=st.integers(2, 40), beyond=st.integers(1, 400), causal=st.booleans())
+def test_t5_buckets_are_complete_and_in_order(half: int, beyond: int, causal: bool) -> None:
+    layer = build("t5", n_heads=1, causal=causal, buckets=2 * half, max_distance=half + beyond)
+    layer.weight.data = torch.arange(2.0 * half, dtype=torch.float64)[:, None]
+    farther = half + beyond + 3
+    back, ahead = (
+        layer.on_scores(torch.tensor([start]), torch.arange(start, end, step), normal(1))[0, 0].tolist()
+        for start, end, step in ((farther, -1, -1), (0, farther + 1, 1))
+    )
+    own = 2 * half if causal else half
+    assert back == sorted(back) and back[: own // 2] == [*range(own // 2)] and back[-4:] == [own - 1] * 4
+    assert ahead == ([0.0] * len(back) if causal else [0.0, *(bucket + half for bucket in back[1:])])
+
+
+@pytest.mark.parametrize("path", ["products", "fused"])
+@pytest.mark.parametrize("n_kv_heads", [4, 2])
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", ["alibi", "t5"])
+def test_scores_get_the_bias(name: str, causal: bool, n_kv_heads: int, path: str) -> None:
+    """softmax(q k^T scale + bias) v, one head at a time."""
+    site = Site(16, 2, 70, Heads(4, n_kv_heads, 4), causal=causal)
+    positions = build(name, 4, 4, 70, causal)
+    recipe = REGISTRY["attention"]["multihead"].from_dict({"n_heads": 4, "n_kv_heads": n_kv_heads})
+    layer: Any = recipe.build(site).double()
+    for number, parameter in enumerate(layer.parameters()):
+        parameter.data = normal(*parameter.shape, seed=number) / 4
+    layer.use_path(path)
+    x, w, places = normal(2, 70, 16), layer.state_dict(), torch.arange(70)
+    found = layer(x, Flow(positions, places, causal=causal))
+    bias = positions.on_scores(places, places, x)
+    hidden = torch.ones(70, 70, dtype=torch.bool).triu(1) if causal else torch.zeros(70, 70, dtype=torch.bool)
+    heads = []
+    for head in range(4):
+        group = head * n_kv_heads // 4
+        q = x @ w["q.weight"][4 * head : 4 * head + 4].T
+        k, v = (x @ w[f"{role}.weight"][4 * group : 4 * group + 4].T for role in "kv")
+        scores = (q @ k.transpose(1, 2) / 2 + bias[head]).masked_fill(hidden, -math.inf)
+        heads.append((scores.exp() / scores.exp().sum(-1, keepdim=True)) @ v)
+    assert error(found, torch.cat(heads, -1) @ w["out.weight"].T) <= EXACT
+
+
+SIZES = {"vocab_size": 11, "d_model": 16, "n_layers": 2, "max_len": 12}
+
+
+def named(name: str) -> dict[str, Any]:
+    """The part with what it requires."""
+    required = {"factor": 2.0, "original_length": 8}
+    return {"part": name} | {key: required[key] for key in required if key in REGISTRY["positions"][name].model_fields}
+
+
+def test_t5_has_one_table_per_stack() -> None:
+    config = partwise.ModelConfig.from_dict({**SIZES, "positions": "t5", "encoder_layers": 2})
+    tables = {
+        tensor.name: (tensor.role, tuple(tensor.data.shape), tensor.fan_in)
+        for tensor in partwise.Transformer(config).logical_tensors()
+        if "positions" in tensor.name
+    }
+    assert tables == dict.fromkeys(("positions.weight", "encoder.positions.weight"), ("table", (32, 4), 1))
+
+
+@pytest.mark.parametrize("name", ["alibi", "t5"])
+def test_an_encoder_sees_both_ways(name: str) -> None:
+    """ALiBi is symmetric: a source read backwards gives its output backwards. T5 tells the sides apart."""
+    model = perturbed(partwise.ModelConfig.from_dict({**SIZES, "positions": name, "encoder_layers": 1}))
+    assert model.encoder is not None
+    source = tokens(2, 9)
+    backwards = model.encoder(source.flip(1), None, []).flip(1)
+    difference = error(backwards, model.encoder(source, None, []))
+    assert difference <= EXACT if name == "alibi" else difference > 1e-3
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY["positions"]))
+def test_packed_documents_stand_as_if_alone(name: str) -> None:
+    model = perturbed(partwise.ModelConfig.from_dict({**SIZES, "positions": named(name)}))
+    row = tokens(2, 9)
+    segments = torch.tensor([[0] * 4 + [1] * 5, [-1] * 2 + [0] * 7])
+    with torch.no_grad():
+        packed = model(row, segments=segments)
+        for number, start, end in ((0, 0, 4), (0, 4, 9), (1, 2, 9)):
+            alone = model(row[number : number + 1, start:end])
+            assert error(packed[number : number + 1, start:end], alone) <= EXACT
+
+
+REFUSED = [
+    ("rope_linear", {}, "'positions.factor' is missing"),
+    ("rope_ntk", {}, "'positions.factor' is missing"),
+    ("rope_yarn", {"original_length": 8}, "'positions.factor' is missing"),
+    ("rope_yarn", {"factor": 2.0}, "'positions.original_length' is missing"),
+    ("rope_llama3", {"original_length": 8}, "'positions.factor' is missing"),
+    ("rope_linear", {"factor": 0.5}, "positions.factor=0.5: input should be greater than or equal to 1"),
+    ("rope", {"factor": 2.0}, "unknown option 'positions.factor'"),
+    ("rope", {"layout": "pairs"}, "positions.layout=pairs: input should be 'half' or 'interleaved'"),
+    ("rope", {"fraction": 0.0}, "positions.fraction=0.0: input should be greater than 0"),
+    ("rope", {"fraction": 0.75}, "positions.fraction=0.75 turns 3 of the 4 dimensions of a head"),
+    ("rope", {"fraction": 0.1}, "positions.fraction=0.1 turns 0 of the 4 dimensions of a head"),
+    ("rope_ntk", {"factor": 2.0, "fraction": 0.5}, "rope_ntk needs two pairs"),
+    ("rope_yarn", {**YARN, "beta_fast": 1.0}, "positions.beta_fast=1 is not above positions.beta_slow=1: raise it"),
+    ("rope_llama3", {**LLAMA3, "low_freq_factor": 5.0}, "positions.high_freq_factor=4 is not above"),
+    ("t5", {"buckets": 5}, "positions.buckets=5 leaves one out on two sides: choose an even number"),
+    ("t5", {"buckets": 2}, "positions.buckets=2: input should be greater than or equal to 4"),
+    ("t5", {"max_distance": 16}, "positions.max_distance=16 is within the 16 single distances"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "message"), REFUSED)
+def test_what_does_not_fit_is_refused_in_one_line(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        partwise.ModelConfig.from_dict({**SIZES, "positions": {"part": name, **options}})
+    assert message in str(caught.value) and len(str(caught.value).splitlines()) == 1
+
+
+def test_a_scaled_rope_is_chosen_by_overrides() -> None:
+    config = partwise.preset("llama", "positions=rope_linear", "positions.factor=4")
+    assert config.positions.to_dict() == {
+        "part": "rope_linear",
+        "theta": 1e4,
+        "fraction": 1.0,
+        "layout": "half",
+        "factor": 4.0,
+    }
+    with pytest.raises(
+        ConfigError, match=r"^'positions\.factor' is missing: give it a value, as in positions\.factor="
+    ):
+        partwise.preset("llama", "positions=rope_linear")
+
+
+def test_only_turned_heads_make_a_key_bias_count() -> None:
+    attention = {"part": "multihead", "bias": True}
+    for name in REGISTRY["positions"]:
+        model = partwise.Transformer(
+            partwise.ModelConfig.from_dict({**SIZES, "positions": named(name), "attention": attention})
+        )
+        assert bool(model.nulls()) != name.startswith("rope"), name
+
+
+def test_hooks_leave_alone_what_they_do_not_change() -> None:
+    x, ids = normal(2, 4, 16), torch.arange(4)
+    for name in ("rope", "rope_linear", "alibi", "t5"):
+        options = {key: value for key, value in named(name).items() if key != "part"}
+        assert build(name, **options).at_input(x, ids) is x
+    for name in ("alibi", "t5"):
+        assert build(name).on_heads(x, ids) is x
+    assert PositionLayer().on_scores(ids, ids, x) is None
