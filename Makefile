@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test test-tokenizers check format clean
+.PHONY: setup demo test test-combinations test-tokenizers check format clean
 
 setup: $(STAMP)
 
@@ -28,6 +28,11 @@ test: setup
 # a million random strings through every byte-pair tokenizer and back
 test-tokenizers: setup
 	PARTWISE_STRINGS=1000000 $(BIN)/python -m pytest tests/test_tokenizers.py tests/test_bpe.py
+
+test-combinations: setup
+	$(BIN)/python tests/combinations.py $(N)
+
+N := 10000
 
 check: setup
 	$(BIN)/ruff format --check src tests benchmarks

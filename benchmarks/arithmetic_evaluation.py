@@ -36,7 +36,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
 
     corpus = Arithmetic(train=50_000, validation=1, test=options.problems)
-    tokenizer = Characters().build(corpus.alphabet())
+    tokenizer = Characters().build(corpus)
     text = generate(corpus.problems(), train=corpus.train, validation=1, test=options.problems)["test"]
     problems = split_problems(text.tobytes().decode())
     model = partwise.Transformer(partwise.preset("mingpt", vocab_size=tokenizer.vocab_size)).eval()

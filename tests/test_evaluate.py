@@ -74,7 +74,7 @@ def test_units() -> None:
 
 def test_greedy_answers_are_those_of_the_documents_loop(model: partwise.Transformer, problems: list[str]) -> None:
     """One at a time and uncached, as the tutorial does it; the most likely character instead of a drawn one."""
-    tokenizer = Characters().build(CORPUS.alphabet())
+    tokenizer = Characters().build(CORPUS)
     answers = answer_problems(model, tokenizer, problems, temperature=0)
 
     def certain(ids: torch.Tensor) -> torch.Tensor:  # all probability on the most likely character
@@ -88,7 +88,7 @@ def test_greedy_answers_are_those_of_the_documents_loop(model: partwise.Transfor
 
 
 def test_sampled_answers_have_the_documents_distribution(model: partwise.Transformer, problems: list[str]) -> None:
-    tokenizer = Characters().build(CORPUS.alphabet())
+    tokenizer = Characters().build(CORPUS)
     answers = answer_problems(model, tokenizer, problems * 20, temperature=1.0, seed=1)
     ours = accuracy(problems * 20, answers).characters_closed
     scores = score_arithmetic(model, problems, context=48, limit=40, generator=torch.Generator().manual_seed(0))
@@ -98,7 +98,7 @@ def test_sampled_answers_have_the_documents_distribution(model: partwise.Transfo
 
 
 def test_answers_do_not_depend_on_their_company(model: partwise.Transformer, problems: list[str]) -> None:
-    tokenizer = Characters().build(CORPUS.alphabet())
+    tokenizer = Characters().build(CORPUS)
     together = answer_problems(model, tokenizer, problems[:7], temperature=1.0)
     assert together[:1] == answer_problems(model, tokenizer, problems[:1], temperature=1.0)
 

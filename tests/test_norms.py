@@ -174,10 +174,10 @@ def test_lengths(name: str) -> None:
     assert error(layer(1e3 * x), layer(x)) <= EXACT, "the length of what comes in does not count"
 
 
-def test_lengths_of_wide_bfloat16_vectors() -> None:
-    """A bfloat16 sum of 4096 squares would stop growing at 256."""
-    layer, x = build("l2").bfloat16(), torch.ones(1, 4096, dtype=torch.bfloat16)
-    assert (layer(x) == 1 / 64).all()
+def test_bfloat16_vectors_are_rounded_once() -> None:
+    """A length that was itself rounded to bfloat16 would move all elements by up to 2^-9."""
+    layer, x = build("l2").bfloat16(), normal(20, 48).bfloat16()
+    assert torch.equal(layer(x), (x.double() / x.double().norm(dim=-1, keepdim=True)).bfloat16())
 
 
 def test_an_offset_without_weight_is_refused() -> None:

@@ -56,6 +56,8 @@ SCALED: list[tuple[str, dict[str, Any]]] = [
     ("rope_yarn", {"factor": 40.0, "original_length": 4096, "theta": 1e6}),
     ("rope_yarn", {**YARN, "beta_fast": 16.0, "beta_slow": 2.0, "truncate": False, "mscale": 1.3}),
     ("rope_yarn", {"factor": 32.0, "original_length": 4096, "theta": 1.5e5, "truncate": False}),
+    ("rope_yarn", {"factor": 4.0, "original_length": 128}),  # the range would begin before the first pair
+    ("rope_yarn", {"factor": 2.0, "original_length": 560, "theta": 10.0}),  # and end behind the last
     ("rope_llama3", LLAMA3),
     ("rope_llama3", {**LLAMA3, "theta": 5e5, "factor": 32.0}),
     ("rope_llama3", {**LLAMA3, "low_freq_factor": 2.0, "high_freq_factor": 16.0, "original_length": 1024}),
@@ -155,6 +157,11 @@ def test_each_pair_is_turned_by_its_angle(name: str, options: dict[str, Any], fr
             expected[:, :, place, first], expected[:, :, place, second] = pair.real, pair.imag
     assert error(found, expected) <= EXACT
     assert torch.equal(found[..., width:], heads[..., width:])
+
+
+def test_a_fraction_is_a_decimal_number() -> None:
+    assert int(0.7 * 180) == 125
+    assert build("rope", 180, fraction=0.7).frequencies == pytest.approx(plain(1e4, 126), rel=EXACT)
 
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])

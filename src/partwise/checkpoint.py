@@ -203,7 +203,7 @@ def load_model(folder: Path) -> "tuple[Transformer, Tokenizer]":
         raise Damaged(f"the weights in {folder} do not fit the configuration beside them")
     model = Transformer(config)
     load_weights(model, tensors)
-    return model.eval(), load_tokenizer(folder / "tokenizer.json")
+    return model.eval(), load_tokenizer(folder / "tokenizer.json", config.vocab_size)
 
 
 def load_weights(model: "Transformer", tensors: "Mapping[str, Tensor]") -> None:

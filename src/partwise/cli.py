@@ -99,6 +99,24 @@ def generate(
 
 
 @app.command(context_settings=OPEN)
+def inspect(
+    context: typer.Context,
+    target: Annotated[str, typer.Argument(help="A preset, or the name or folder of a run.")],
+    what: Annotated[str, typer.Argument(help="What to look at: cost.")],
+    overrides: Overrides = None,
+    length: Annotated[
+        int | None, typer.Option("--context", help="Tokens of the context; max_len where not given.")
+    ] = None,
+    imports: Import = None,
+) -> None:
+    """Look inside a preset or a run: what each part costs."""
+    load_imports(imports)
+    from partwise.commands.inspecting import inspect_target
+
+    inspect_target(target, what, words_of(context, overrides), length)
+
+
+@app.command(context_settings=OPEN)
 def compare(
     context: typer.Context,
     preset: Preset,
@@ -152,7 +170,9 @@ def show(
     preset: Preset,
     overrides: Overrides = None,
     data: Data = None,
-    vocab_size: Annotated[int, typer.Option(help="Symbols, where no data is named.")] = 65,
+    vocab_size: Annotated[
+        int | None, typer.Option(help="Symbols, where no data is named; else the preset's, or 65.")
+    ] = None,
     imports: Import = None,
 ) -> None:
     """Print a configuration, its size, and how exactly it differs from its preset."""

@@ -5,7 +5,7 @@ import textwrap
 from typing import Any
 
 from partwise.config import REGISTRY, ConfigError, Part, did_you_mean
-from partwise.overrides import apply_overrides, difference, parse_overrides
+from partwise.overrides import Override, apply_overrides, difference, parse_overrides
 from partwise.presets import PRESETS, find_preset
 from partwise.terminal import console
 from partwise.train.settings import RunConfig, preset_settings, run_config
@@ -35,12 +35,13 @@ def _default(recipe: type[Part], option: str) -> str:
     return f"{value:.4g}" if isinstance(value, float) else json.dumps(value, default=str).strip('"')
 
 
-def show_configuration(preset: str, words: list[str], data: str | None, vocab_size: int) -> None:
+def show_configuration(preset: str, words: list[str], data: str | None, vocab_size: int | None) -> None:
     """The resolved configuration, its parameters, and its difference to the preset."""
+    given: list[Override] = [] if vocab_size is None else [(("vocab_size",), vocab_size)]
     if data is not None:
         config = run_config(preset, *words, data=data)
     else:
-        values = apply_overrides(preset_settings(preset), [(("vocab_size",), vocab_size), *parse_overrides(words)])
+        values = apply_overrides(preset_settings(preset), [*given, *parse_overrides(words)])
         config = RunConfig.from_dict(values)
     base = RunConfig.from_dict({**preset_settings(preset), "vocab_size": config.model.vocab_size})
     if preset in PRESETS:

@@ -41,17 +41,18 @@ def show_scores(
     """Losses on the whole validation split and on as much training text; for arithmetic, accuracies as well."""
     train, validation = (examples(dataset, name, context, model.config.max_len) for name in ("train", "val"))
     nats = mean_loss(model, validation.scored(), choices.precision)
-    score = Score(nats, sum(batch.count for batch in validation.scored()), dataset.bytes("val"))
+    unscored = 0 if dataset.corpus.paired else dataset.tokenizer.bytes_of(dataset.split("val")[:1])
+    score = Score(nats, sum(batch.count for batch in validation.scored()), dataset.bytes("val") - unscored)
     training = mean_loss(model, train.as_much_as(validation).scored(), choices.precision)
     with console.status("fitting the floors") if console.is_terminal else nullcontext():
         floors = dataset_floors(dataset)
+    unit = "character" if dataset.tokenizer.vocab_size == len(dataset.corpus.alphabet()) else "token"
     rows = [
         ("validation", f"{nats:.4f}", f"{score.bits_per_byte:.4f}", f"{score.perplexity:.3f}"),
         ("training (equal slice)", f"{training:.4f}", "", f"{math.exp(training):.3f}"),
         ("floor: frequencies", f"{floors['unigram']:.4f}", "", f"{math.exp(floors['unigram']):.3f}"),
-        (f"floor: {floors['context']}-character table", f"{floors['kneser_ney']:.4f}", "", ""),
+        (f"floor: {floors['context']}-{unit} table", f"{floors['kneser_ney']:.4f}", "", ""),
     ]
-    unit = "character" if dataset.tokenizer.vocab_size == len(dataset.corpus.alphabet()) else "token"
     console.print(table("loss", ["", f"nats per {unit}", "bits per byte", "perplexity"], rows))
     how = "in targets over their sources" if dataset.corpus.paired else f"in windows of {context} that start cold"
     console.print(

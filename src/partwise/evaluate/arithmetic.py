@@ -68,14 +68,15 @@ def answer_problems(
 ) -> list[str]:
     """What the model writes after each problem's `=`, as many characters as the true answer has, `$` included.
 
-    Whatever follows a first `$` counts as `$`, as in the post's padding. Problems of one length go in one batch.
+    Whatever follows a first `$` counts as `$`, as in the post's padding. Questions of equal length go in one batch.
     """
     questions = [problem[: problem.index("=") + 1] for problem in problems]
     answers = [""] * len(problems)
     sampling = Sampling(temperature)
     shapes: dict[tuple[int, int], list[int]] = {}
     for row, (problem, question) in enumerate(zip(problems, questions, strict=True)):
-        shapes.setdefault((len(question), len(problem) - len(question)), []).append(row)
+        size = len(tokenizer.encode(question))  # a piece of text may be one token here and two there
+        shapes.setdefault((size, len(problem) - len(question)), []).append(row)
     with evaluating(model, precision) as device:
         for (_, width), rows in sorted(shapes.items()):
             for start in range(0, len(rows), PROBLEMS_PER_BATCH):
@@ -85,7 +86,7 @@ def answer_problems(
                 columns = decode(model, tokens, uniform, sampling, source=source)
                 ids = torch.stack(list(columns), dim=1).cpu().numpy()
                 for row, line in zip(part, ids, strict=True):
-                    answers[row] = written(tokenizer, line).ljust(width, "$")
+                    answers[row] = written(tokenizer, line)[:width].ljust(width, "$")
     return answers
 
 
@@ -110,7 +111,7 @@ def accuracy(problems: list[str], answers: list[str]) -> Accuracy:
     closed = whole = exact = right = total = 0
     for problem, answer in zip(problems, answers, strict=True):
         truth = problem[problem.index("=") + 1 :]
-        hits = [a == b for a, b in zip(truth, answer.ljust(len(truth), "$")[: len(truth)], strict=True)]
+        hits = [a == b for a, b in zip(truth, answer, strict=True)]
         closed, whole = closed + sum(hits), whole + len(hits)
         right, total = right + sum(hits[:-1]), total + len(hits) - 1
         exact += all(hits)

@@ -122,7 +122,7 @@ class UnitLength(nn.Module):
         self.weight = None if weight is None else nn.Parameter(weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        fine = torch.promote_types(x.dtype, torch.float32)  # a sum of squares loses too much below
+        fine = torch.promote_types(x.dtype, torch.float32)  # a rounded length would move every element
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=fine).clamp_min(self.eps)
         y = x / length if self.weight is None else x / length * self.weight
         return y.to(x.dtype)

@@ -99,9 +99,9 @@ class LinearRope(WithTurns):
 
 @part("rope_ntk")
 class NTKRope(WithTurns):
-    """w_i = (theta factor^(E/(E-2)))^(-2i/E): the slowest pair is slowed by the factor, the fastest stays.
+    """w_i = (theta factor^(E/(E-2)))^(-2i/E), NTK-aware and static. Peng et al. 2023, arXiv:2309.00071.
 
-    NTK-aware and static: bloc97 2023; Peng et al. 2023, arXiv:2309.00071.
+    The slowest pair is slowed by the factor, the fastest stays (bloc97 2023).
     """
 
     factor: float = Field(ge=1)
@@ -155,10 +155,10 @@ class YarnRope(WithTurns):
 
 @part("rope_llama3")
 class Llama3Rope(WithTurns):
-    """w_i = theta^(-2i/E) (g_i + (1 - g_i) / factor), g_i = (r_i - low) / (high - low) within 0 and 1.
+    """w_i = theta^(-2i/E) (g_i + (1 - g_i) / factor). Llama 3.1; Grattafiori et al. 2024, arXiv:2407.21783.
 
-    r_i is how often the pair turns within `original_length`, low and high are `low_freq_factor` and `high_freq_factor`.
-    Grattafiori et al. 2024 (Llama 3), arXiv:2407.21783.
+    g_i = (r_i - low) / (high - low) within 0 and 1, where r_i is how often the pair turns within `original_length`, and low
+    and high are `low_freq_factor` and `high_freq_factor`.
     """
 
     factor: float = Field(ge=1)

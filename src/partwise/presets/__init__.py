@@ -20,9 +20,13 @@ def find_preset(name: str) -> Preset:
     return PRESETS[name]
 
 
-def preset(name: str, *overrides: str, vocab_size: int = 65) -> ModelConfig:
-    """The model of a preset, changed by overrides such as `"ffn=swiglu"`. Raises ConfigError."""
+def preset(name: str, *overrides: str, vocab_size: int | None = None) -> ModelConfig:
+    """The model of a preset, changed by overrides such as `"ffn=swiglu"`; the preset's vocabulary, where none is given.
+
+    Raises ConfigError.
+    """
     base = ModelConfig().to_dict()
     settings = {key: value for key, value in find_preset(name).settings.items() if key in base}
-    values = apply_overrides({**base, "vocab_size": vocab_size}, flatten(settings))
-    return ModelConfig.from_dict(apply_overrides(values, parse_overrides(overrides)))
+    values = apply_overrides(base, flatten(settings))
+    given = [] if vocab_size is None else [f"vocab_size={vocab_size}"]
+    return ModelConfig.from_dict(apply_overrides(values, parse_overrides([*given, *overrides])))

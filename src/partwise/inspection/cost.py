@@ -1,0 +1,109 @@
+"""What a model costs, part by part, found without allocating it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from partwise.model import ModelConfig, Transformer
+
+BYTES = 4  # of a float32
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One part of a model: its parameters, operations per token of a forward pass, and cache in numbers per row."""
+
+    part: str
+    parameters: int
+    flops: float
+    cache: int
+
+    @property
+    def training_bytes(self) -> int:
+        """Weights, gradients and AdamW's two moments, in float32."""
+        return 4 * BYTES * self.parameters
+
+    @property
+    def cache_bytes(self) -> int:
+        return BYTES * self.cache
+
+
+def costs(config: ModelConfig, context: int | None = None) -> list[Cost]:
+    """The cost of every part over `context` tokens (max_len where not given), the whole last.
+
+    Parts are the table, positions, each kind of branch over all blocks, the residual stream with its norms, and the
+    head; an encoder's come apart. A shared matrix counts once, where it stands first. Operations are those that torch
+    counts: products of matrices, multiplications and additions, the whole square of scores included.
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+
+    context = context or config.max_len
+    with torch.device("meta"), torch.no_grad():
+        model = Transformer(config)
+        model.use_path("products")
+        tokens = torch.zeros(1, context, dtype=torch.long)
+        source = tokens if model.encoder is not None else None
+        with FlopCounterMode(display=False) as counter:
+            model(tokens, source=source)
+        states = model.start(1, context, source)
+        model(tokens, states)
+    parts: dict[str, list[float]] = {}
+    for name, parameter in model.named_parameters():
+        parts.setdefault(part_of(name), [0, 0, 0])[0] += parameter.numel()
+    flops = {
+        name.removeprefix("Transformer").removeprefix("."): sum(each.values())
+        for name, each in counter.get_flop_counts().items()
+    }
+    for name in flops:
+        if is_part(name):
+            parts.setdefault(part_of(f"{name}."), [0, 0, 0])[1] += flops[name] / context
+    names = {module: name for name, module in model.named_modules()}
+    for layer, state in zip(model.remembering, states.layers, strict=True):
+        parts.setdefault(part_of(f"{names[layer]}."), [0, 0, 0])[2] += remembered(state)
+    found = [Cost(part, int(numbers[0]), numbers[1], int(numbers[2])) for part, numbers in parts.items()]
+    counted = sum(cost.flops for cost in found)
+    rest = counter.get_total_flops() / context - counted
+    if rest > 0.5 / context:  # what no single part owns
+        found.append(Cost("elsewhere", 0, rest, 0))
+    return [
+        *found,
+        Cost("whole", *(sum(getattr(cost, key) for cost in found) for key in ("parameters", "flops", "cache"))),
+    ]
+
+
+BRANCHES = ("mixing", "attention", "cross", "ffn", "residual")
+
+
+def part_of(name: str) -> str:
+    """`encoder.blocks.3.ffn.up.weight` -> `encoder ffn`."""
+    words = name.split(".")
+    side = "encoder " if words[0] == "encoder" else ""
+    words = words[1:] if side else words
+    if words[0] == "blocks":
+        return side + words[2]
+    return side + ("residual" if words[0] == "embed_norm" else words[0])
+
+
+def is_part(name: str) -> bool:
+    """Whether a module is one whole part, no more and no less: `blocks.3.ffn`, `head`."""
+    words = name.removeprefix("encoder.").split(".")
+    if words[0] == "blocks":
+        return len(words) == 3 and words[2] in BRANCHES[:-1]
+    return len(words) == 1 and words[0] in ("embed", "positions", "head")
+
+
+def remembered(state: object) -> int:
+    """The numbers that a layer keeps for one row."""
+    return sum(tensor.numel() for tensor in tensors_in(vars(state).values()))
+
+
+def tensors_in(values: object) -> Iterator[Tensor]:
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, dict):
+        yield from tensors_in(list(values.values()))
+    elif isinstance(values, list | tuple) or (not isinstance(values, str) and hasattr(values, "__iter__")):
+        for value in values:
+            yield from tensors_in(value)

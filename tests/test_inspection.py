@@ -1,0 +1,103 @@
+"""What `inspect` says of a model is true of the model."""
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+import partwise
+from partwise.inspection.cost import costs
+from partwise.inspection.page import bars, write_page
+from partwise.presets import PRESETS
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_costs_sum_to_what_torch_counts(name: str) -> None:
+    """Parameters as in the sum of `numel`, operations as in FlopCounterMode; no part is left over or counted twice."""
+    config = partwise.preset(name)
+    *parts, whole = costs(config, 16)
+    assert whole.parameters == config.parameters() == sum(part.parameters for part in parts)
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        model = partwise.Transformer(config)
+        model.use_path("products")
+        tokens = torch.zeros(1, 16, dtype=torch.long)
+        model(tokens, source=tokens if model.encoder else None)
+    assert whole.flops == pytest.approx(counter.get_total_flops() / 16, rel=1e-12)
+    assert whole.flops == pytest.approx(sum(part.flops for part in parts), rel=1e-12)
+    assert "elsewhere" not in {part.part for part in parts}
+
+
+def cache(name: str, context: int, *words: str) -> int:
+    return next(part for part in costs(partwise.preset(name, *words), context) if part.part == "attention").cache
+
+
+def test_caches_have_their_papers_size() -> None:
+    """Grouped heads divide the cache, a window bounds it, a latent replaces it."""
+    layers, width, heads = 8, 96, 8
+    assert cache("mingpt", 100) == layers * 2 * width * 100
+    assert cache("mingpt", 100, "attention.n_kv_heads=2") == layers * 2 * width * 100 * 2 // heads
+    assert cache("mingpt", 100, "attention.window=9") == layers * 2 * width * 8
+    latent = ("attention=latent", "attention.n_heads=8", "attention.kv_rank=16", "attention.rope_dim=4")
+    assert cache("mingpt", 100, *latent) == layers * (16 + 4) * 100
+
+
+def test_operations_by_hand() -> None:
+    found = {part.part: part for part in costs(partwise.preset("mingpt"), 128)}
+    assert found["attention"].flops == 8 * (2 * 4 * 96 * 96 + 2 * 2 * 96 * 128)
+    assert found["ffn"].flops == 8 * 2 * 2 * 96 * 384
+    assert found["head"].flops == 2 * 96 * 65
+
+
+class Page(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_a_page_escapes_what_it_is_given(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    write_page(tmp_path / "a.html", evil, evil, [evil], [[evil]], [bars(evil, [(evil, 1.0, evil)])])
+    page = Page((tmp_path / "a.html").read_text())
+    assert "script" not in page.tags and page.text.count("alert(1)") >= 6
+    assert not re.search(r'(src|href)="http', (tmp_path / "a.html").read_text())
+
+
+def inspect(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "partwise", "inspect", *words]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def test_the_command_prints_a_table_and_writes_a_page(tmp_path: Path) -> None:
+    done = inspect("gemma2", "cost", "attention.n_kv_heads=1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = costs(partwise.preset("gemma2", "attention.n_kv_heads=1"))
+    assert f"{found[-1].parameters:,}" in done.stdout
+    page = Page((tmp_path / "inspect-cost-gemma2.html").read_text())
+    assert page.tags.count("svg") == 3 and f"{found[-1].parameters:,}" in page.text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["gema2", "cost"], "is no preset; did you mean 'gemma2'?"),
+        (["gemma2", "costs"], "unknown look 'costs'; did you mean 'cost'?"),
+        (["gemma2", "cost", "--context", "0"], "--context 0: give 1 to max_len=256"),
+    ],
+)
+def test_bad_requests_are_refused_in_one_line(words: list[str], message: str, tmp_path: Path) -> None:
+    done = inspect(*words, cwd=tmp_path)
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())
