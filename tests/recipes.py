@@ -33,7 +33,7 @@ SMALL: dict[str, SearchStrategy[Any]] = {
     "loss_coefficient": st.floats(1e-3, 1),
     "bias_rate": st.floats(1e-3, 1),
     "rope_dim": st.sampled_from([None, 2, 4]),
-    "value_dim": st.none() | st.integers(1, 5),
+    "value_dim": st.none() | st.integers(2, 5),  # one number behind a norm would be but a sign
     "kv_rank": st.none() | st.integers(2, 6),
     "q_rank": st.none() | st.integers(2, 6),
     "window": st.none() | st.integers(2, 7),
@@ -158,8 +158,14 @@ def perturbed(config: partwise.ModelConfig, seed: int = 0, dtype: torch.dtype = 
             if parameter.dim() > 1:
                 parameter.copy_(noise / math.sqrt(parameter.shape[-1]))
             else:
-                parameter.copy_(0.3 * noise + float(name.endswith(("weight", "beta"))))
+                parameter.copy_(0.3 * noise + float(name.endswith(("weight", "beta", "alpha"))))
     return model
+
+
+def named(name: str) -> dict[str, Any]:
+    """The positions of that name, with what they require."""
+    required = {"factor": 2.0, "original_length": 8}
+    return {"part": name} | {key: required[key] for key in required if key in REGISTRY["positions"][name].model_fields}
 
 
 def tokens(batch: int = 2, length: int = LENGTH, shift: int = 0) -> Tensor:

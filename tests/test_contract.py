@@ -20,7 +20,7 @@ from partwise.config import REGISTRY, recipes_by_layer
 from partwise.overrides import apply_overrides
 from partwise.parts.experts import ExpertLinear
 from partwise.train.settings import TrainConfig
-from recipes import LENGTH, MODEL_PARTS, VOCAB, ask, begin, configs, error, perturbed, shaken, source_of, tokens
+from recipes import LENGTH, MODEL_PARTS, VOCAB, ask, begin, configs, error, named, perturbed, shaken, source_of, tokens
 
 EXACT = 1e-12
 PATHS = [path for path in get_args(TrainConfig.model_fields["attention_path"].annotation) if path != "auto"]
@@ -75,12 +75,23 @@ def shape_and_count(config: partwise.ModelConfig) -> None:
     assert config.parameters() == sum(tensor.data.numel() for tensor in model.logical_tensors())
 
 
+def swallowed(name: str, config: partwise.ModelConfig) -> bool:
+    """Whether the next norm may undo a parameter: the one number of a scalenorm, where the stream is what it scales.
+
+    What comes before that norm scales with it where the branch between is as homogeneous as relu without biases.
+    """
+    inside = "residual.norms." in name and name.endswith(".weight")
+    return inside and config.norm.name == "scalenorm" and config.residual.name in ("post", "deepnorm")
+
+
 @check
 def every_parameter_counts(config: partwise.ModelConfig) -> None:
     model = perturbed(config)
     found, nulls = gradients(model, tokens()), model.nulls()
     largest = max(gradient.abs().max().item() for gradient in found.values())
     for name, gradient in found.items():
+        if swallowed(name, config):
+            continue
         if name in nulls:
             assert gradient.abs().max() <= EXACT * largest, f"{name} is declared null, and is not"
         else:
@@ -126,7 +137,8 @@ def cached_equals_uncached(config: partwise.ModelConfig) -> None:
             try:
                 states.truncate(2)
             except partwise.ConfigError as error_:  # a window has moved on: it says so rather than to answer wrongly
-                assert "start anew" in str(error_)
+                assert "start anew" in str(error_)  # and nothing is forgotten
+                assert error(ask(model, inputs[:, 5:], states), whole[:, 5:]) <= EXACT
                 continue
             rows = torch.tensor([2, 0, 0, 1])
             states.select(rows)
@@ -267,7 +279,7 @@ SIZES = {"vocab_size": VOCAB, "max_len": LENGTH, "d_model": 8, "n_layers": 2}
 @pytest.mark.parametrize("positions", sorted(REGISTRY["positions"]))
 def test_every_chunking_of_a_prompt_gives_its_logits(positions: str, n_kv_heads: int, path: str) -> None:
     attention = {"part": "multihead", "n_heads": 4, "n_kv_heads": n_kv_heads}
-    model = perturbed(partwise.ModelConfig.from_dict({**SIZES, "positions": positions, "attention": attention}))
+    model = perturbed(partwise.ModelConfig.from_dict({**SIZES, "positions": named(positions), "attention": attention}))
     model.use_path(path)
     with torch.no_grad():
         for length in (1, 2, LENGTH):

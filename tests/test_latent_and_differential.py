@@ -328,6 +328,8 @@ def test_lambda_starts_at_its_published_value_and_can_move(width: int) -> None:
         found = weighing.double()()
         assert found.item() == pytest.approx(start, rel=1e-14)
         found.backward()
+        for q, k in ((weighing.q1, weighing.k1), (weighing.q2, weighing.k2)):
+            assert (q @ k).item() == pytest.approx(0.01 * (width % 2), rel=1e-6)  # as far apart as random ones
         for parameter in weighing.parameters():
             assert parameter.square().mean().sqrt().item() == pytest.approx(0.1, rel=1e-6)
             assert parameter.grad.abs().min() > 0.05

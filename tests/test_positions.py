@@ -13,7 +13,7 @@ from torch import Tensor
 import partwise
 from partwise.config import REGISTRY, ConfigError
 from partwise.parts.families import Flow, Heads, PositionLayer, Site
-from recipes import error, perturbed, tokens
+from recipes import error, named, perturbed, tokens
 
 EXACT = 1e-12
 
@@ -345,12 +345,6 @@ def test_scores_get_the_bias(name: str, causal: bool, n_kv_heads: int, path: str
 
 
 SIZES = {"vocab_size": 11, "d_model": 16, "n_layers": 2, "max_len": 12}
-
-
-def named(name: str) -> dict[str, Any]:
-    """The part with what it requires."""
-    required = {"factor": 2.0, "original_length": 8}
-    return {"part": name} | {key: required[key] for key in required if key in REGISTRY["positions"][name].model_fields}
 
 
 def test_t5_has_one_table_per_stack() -> None:

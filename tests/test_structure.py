@@ -92,7 +92,13 @@ def test_imports_point_upward(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith("parts.")])
 def test_a_family_knows_no_sibling(name: str) -> None:
-    shared = ["parts.families", "parts.layers", "parts.mlp", "parts.memories", "parts.scores"]  # what families may build on
+    shared = [
+        "parts.families",
+        "parts.layers",
+        "parts.mlp",
+        "parts.memories",
+        "parts.scores",
+    ]  # what families may build on
     others = {other for other in own(parse(FILES[name])) if other.startswith("parts.")}
     assert others <= set(shared[: shared.index(name)] if name in shared else shared)
 

@@ -34,6 +34,9 @@ class States:
                 setattr(self, name, getattr(self, name)[rows])
 
     def truncate(self, length: int) -> None:
+        """Forget every position from `length` on. Raises ConfigError, and forgets nothing, where a layer cannot."""
+        for layer in self.layers:
+            layer.check(length)
         for layer in self.layers:
             layer.truncate(length)
         self.length = min(self.length, length)

@@ -29,6 +29,8 @@ def list_parts(family: str | None) -> None:
 
 
 def _default(recipe: type[Part], option: str) -> str:
+    if recipe.model_fields[option].is_required():
+        return "(required)"
     value = recipe.model_fields[option].default
     if value is None:
         return "none"

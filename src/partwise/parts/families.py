@@ -54,8 +54,11 @@ class State(Protocol):
     def select(self, rows: Tensor) -> None:
         """Keep these rows of the batch, in this order."""
 
+    def check(self, length: int) -> None:
+        """Raises ConfigError where what stood before `length` is no longer known."""
+
     def truncate(self, length: int) -> None:
-        """Forget every position from `length` on. Raises ConfigError where what stood before it is no longer known."""
+        """Forget every position from `length` on. Raises ConfigError as `check` does."""
 
 
 class Remembering(nn.Module):

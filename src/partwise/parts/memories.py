@@ -26,6 +26,9 @@ class Places:
     def select(self, rows: Tensor) -> None:
         self.buffers = [buffer[rows] for buffer in self.buffers]
 
+    def check(self, length: int) -> None:
+        """All places are kept: every length can be gone back to."""
+
     def truncate(self, length: int) -> None:
         self.length = min(self.length, length)
 
@@ -48,13 +51,18 @@ class Window:
     def select(self, rows: Tensor) -> None:
         self.buffer = self.buffer[:, rows]
 
-    def truncate(self, length: int) -> None:
-        if length >= self.length:
-            return
-        kept = max(0, self.buffer.shape[3] - (self.length - length))
-        if kept < min(length, self.size):
+    def left(self, length: int) -> int:
+        """How many of the places kept stand before `length`."""
+        return max(0, self.buffer.shape[3] - (self.length - length))
+
+    def check(self, length: int) -> None:
+        if length < self.length and self.left(length) < min(length, self.size):
             raise ConfigError(f"the states cannot go back to length {length}: the window has moved on; start anew")
-        self.buffer, self.length = self.buffer[:, :, :, :kept], length
+
+    def truncate(self, length: int) -> None:
+        self.check(length)
+        if length < self.length:
+            self.buffer, self.length = self.buffer[:, :, :, : self.left(length)], length
 
 
 class Static:
@@ -71,6 +79,9 @@ class Static:
     def select(self, rows: Tensor) -> None:
         if self.made is not None:
             self.made = self.made[0][rows], self.made[1][rows]
+
+    def check(self, length: int) -> None:
+        """Keys and values of a source do not belong to any position."""
 
     def truncate(self, length: int) -> None:
         """Keys and values of a source do not belong to any position."""

@@ -123,12 +123,17 @@ class Tail:
     def select(self, rows: Tensor) -> None:
         self.kept = self.kept[rows]
 
-    def truncate(self, length: int) -> None:
-        if length >= self.length:
-            return
-        left = max(0, self.kept.shape[1] - (self.length - length))
-        if left < min(length, self.reach):
+    def left(self, length: int) -> int:
+        """How many of the inputs kept stand before `length`."""
+        return max(0, self.kept.shape[1] - (self.length - length))
+
+    def check(self, length: int) -> None:
+        if length < self.length and self.left(length) < min(length, self.reach):
             raise ConfigError(
                 f"the states cannot go back to length {length}: mixing kept its last inputs alone; start anew"
             )
-        self.kept, self.length = self.kept[:, :left], length
+
+    def truncate(self, length: int) -> None:
+        self.check(length)
+        if length < self.length:
+            self.kept, self.length = self.kept[:, : self.left(length)], length

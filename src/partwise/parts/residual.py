@@ -154,7 +154,7 @@ class Hyper(Wired):
     branch k:  H' = A_r^T H + B^T dropout(branch(norm(A_m^T H))), with A_m (n, 1), A_r (n, n) and B (1, n).
     At the start A_r = 1, B = (1, ..., 1) and A_m picks copy k mod n: all copies are what `pre` has. `dynamic` adds
     s tanh(norm(H) W) to each of the three, with W = 0 and s = 0.01 at the start. The paper sums the last copies; here
-    they are averaged, which a norm after them cannot tell and which starts as `pre` exactly, whatever its eps.
+    they are averaged: the same behind a norm that drops the scale, and the start is that of `pre` whatever stands there.
     """
 
     copies: int = Field(4, ge=1, le=64)

@@ -36,7 +36,7 @@ class AdamW(Optimizer):
     decay_vectors: bool = True  # as torch.optim.AdamW(model.parameters()) does; false spares biases and norms
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        groups = grouped(model, lr, lambda p, _: {"weight_decay": decay(p, self.weight_decay, self.decay_vectors)})
+        groups = grouped(model, lr, lambda _, tensors: {"weight_decay": decay(tensors, self.weight_decay, self.decay_vectors)})
         return torch.optim.AdamW(groups, lr=lr, betas=(self.beta1, self.beta2), eps=self.eps, fused=fused(model))
 
 
@@ -78,7 +78,7 @@ class Muon(Optimizer):
         }
 
         def options(parameter: nn.Parameter, tensors: list[LogicalTensor]) -> dict[str, Any]:
-            shared = {"weight_decay": decay(parameter, self.weight_decay, self.decay_vectors)}
+            shared = {"weight_decay": decay(tensors, self.weight_decay, self.decay_vectors)}
             if parameter.ndim >= 2 and all(tensor.role in MATRICES for tensor in tensors):
                 return {**muon, **shared}
             return {**adam, **shared}
@@ -104,7 +104,7 @@ class Lion(Optimizer):
     decay_vectors: bool = True
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        groups = grouped(model, lr, lambda p, _: {"weight_decay": decay(p, self.weight_decay, self.decay_vectors)})
+        groups = grouped(model, lr, lambda _, tensors: {"weight_decay": decay(tensors, self.weight_decay, self.decay_vectors)})
         return updates.Lion(groups, lr, self.beta1, self.beta2)
 
 
@@ -129,13 +129,15 @@ class SGD(Optimizer):
         return self
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        groups = grouped(model, lr, lambda p, _: {"weight_decay": decay(p, self.weight_decay, self.decay_vectors)})
+        groups = grouped(model, lr, lambda _, tensors: {"weight_decay": decay(tensors, self.weight_decay, self.decay_vectors)})
         # not fused: torch 2.13's one kernel fails where only some parameters have had a gradient before
         return torch.optim.SGD(groups, lr=lr, momentum=self.momentum, nesterov=self.nesterov)
 
 
-def decay(parameter: nn.Parameter, weight_decay: float, decay_vectors: bool) -> float:
-    return weight_decay if decay_vectors or parameter.ndim > 1 else 0.0
+def decay(tensors: list[LogicalTensor], weight_decay: float, decay_vectors: bool) -> float:
+    """By role, not by shape: the weights of a hyper-connection are no matrix that maps anything."""
+    vectors = bool(tensors) and all(tensor.role in ("bias", "vector") for tensor in tensors)
+    return weight_decay if decay_vectors or not vectors else 0.0
 
 
 def fused(model: nn.Module) -> bool:
