@@ -23,7 +23,9 @@ from partwise.train.settings import TrainConfig
 from recipes import LENGTH, MODEL_PARTS, VOCAB, ask, begin, configs, error, named, perturbed, shaken, source_of, tokens
 
 EXACT = 1e-12
-PATHS = [path for path in get_args(TrainConfig.model_fields["attention_path"].annotation) if path != "auto"]
+PATHS = [
+    path for path in get_args(TrainConfig.model_fields["attention_path"].annotation) if path not in ("auto", "kernel")
+]
 
 Check = Callable[[partwise.ModelConfig], None]
 CHECKS: list[Check] = []
@@ -158,6 +160,21 @@ def paths_agree(config: partwise.ModelConfig) -> None:
         largest = max(gradient.abs().max().item() for gradient in found[0][1].values())
         for name, gradient in grads.items():
             assert (gradient - found[0][1][name]).abs().max() <= EXACT * largest, name
+
+
+@check
+def the_kernel_agrees(config: partwise.ModelConfig) -> None:
+    """Our kernel knows float32 alone: it is held to what a shake of the weights by its unit does to the same model."""
+    model, inputs = perturbed(without_dropout(config), dtype=torch.float32), tokens(length=LENGTH)
+    found = []
+    for path in ("products", "kernel"):
+        model.use_path(path)
+        found.append((ask(model, inputs).detach(), gradients(model, inputs)))
+    allowed = 1e-5 + 8 * shaken(model, 2**-24)
+    assert error(found[1][0], found[0][0]) <= allowed
+    largest = max(gradient.abs().max().item() for gradient in found[0][1].values())
+    for name, gradient in found[1][1].items():
+        assert (gradient - found[0][1][name]).abs().max() <= 50 * allowed * largest, name
 
 
 @check

@@ -187,6 +187,8 @@ class Transformer(Stack, SavedOnce):
     def __init__(self, config: ModelConfig, seed: int = 0) -> None:
         super().__init__()
         self.config = config
+        if config.tied and config.init.scales_tables_apart:
+            raise ConfigError(f"init={config.init.name} scales the table and the head apart: set tied=false")
         with torch.random.fork_rng(devices=[]):  # constructors draw values that `draw` replaces: leave no trace
             self.embed = new_table(config)
             self.assemble(
@@ -287,7 +289,7 @@ class Transformer(Stack, SavedOnce):
                 continue
             values = torch.empty(tensor.data.shape, dtype=torch.float32, device="cpu")
             generator = torch.Generator("cpu").manual_seed(stream(seed, tensor.name))
-            self.config.init.draw(values, self.spec(tensor), generator)
+            self.config.init.fill(values, self.spec(tensor), generator)
             values.mul_(self.config.residual.gain(self.spec(tensor)))
             if self.config.padding_idx is not None and tensor.name.endswith("embed.weight"):
                 values[self.config.padding_idx] = 0

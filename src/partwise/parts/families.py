@@ -296,6 +296,17 @@ class Init(Part):
     """What may stand at `init=`: how a tensor is drawn from its role, and what else a parametrisation sets."""
 
     family: ClassVar[str] = "init"
+    scales_tables_apart: ClassVar[bool] = False  # then no table can be the head as well
+    for_adaptive_optimizers: ClassVar[bool] = False  # whether `lr_factor` holds for such alone
+
+    zero_output: bool = False  # matrices that end a residual branch start at zero: Zhang et al. 2019, arXiv:1901.09321
+
+    def fill(self, values: Tensor, spec: TensorSpec, generator: Generator) -> None:
+        """Give a float32 CPU tensor its initial values in place."""
+        if self.zero_output and spec.role == "output":
+            values.zero_()
+        else:
+            self.draw(values, spec, generator)
 
     def draw(self, values: Tensor, spec: TensorSpec, generator: Generator) -> None:
         """Fill a float32 CPU tensor in place; never called for the role `vector`."""

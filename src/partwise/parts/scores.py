@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partwise.kernels.attention import attention
 from partwise.parts.families import Sight
 from partwise.parts.layers import Dropout
 
@@ -23,8 +24,9 @@ class Scores(nn.Module):
         self.use_path("fused")
 
     def use_path(self, path: str) -> None:
-        """'products' or 'fused', where what the layer computes leaves the choice."""
-        self.path = self.by_torch if path == "fused" and not self.only_products else self.by_products
+        """'products', 'fused' or 'kernel', where what the layer computes leaves the choice."""
+        paths: dict[str, Path] = {"products": self.by_products, "fused": self.by_torch, "kernel": self.by_kernel}
+        self.path = self.by_products if self.only_products else paths[path]
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
         """(B, H, T, E) queries, (B, K, S, E) keys, (B, K, S, W) values -> (B, H, T, W)."""
@@ -65,6 +67,12 @@ class Scores(nn.Module):
         return F.scaled_dot_product_attention(
             q, k, v, bias, is_causal=sight.triangle, scale=self.scale, enable_gqa=grouped
         )
+
+    def by_kernel(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+        """Our own kernel for a CPU: the fastest path in float32 where nothing but the future is hidden."""
+        if not sight.triangle or q.dtype != torch.float32 or not q.is_cpu or torch.is_autocast_enabled("cpu"):
+            return self.by_torch(q, k, v, sight)
+        return attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), self.scale).transpose(1, 2)
 
 
 Path = Callable[[Tensor, Tensor, Tensor, Sight], Tensor]

@@ -11,6 +11,7 @@ import torch
 
 import partwise
 from partwise.config import ConfigError
+from partwise.kernels.attention import ready
 from partwise.train.settings import TrainConfig
 
 
@@ -42,10 +43,16 @@ def choose(train: TrainConfig) -> Choices:
     precision = train.precision
     if precision == "auto":
         precision = "bfloat16" if fast_bfloat16(device) else "float32"
-    path = train.attention_path
+    path: str = train.attention_path
     if path == "auto":
-        # measured: on a CPU torch's fused kernel wins in float32 and loses badly in bfloat16 on narrow heads
-        path = "products" if device == "cpu" and precision == "bfloat16" else "fused"
+        # measured: on a CPU our kernel wins in float32, and in bfloat16 products beat torch's by far on narrow heads
+        own = "products" if precision == "bfloat16" else "kernel" if ready() else "fused"
+        path = own if device == "cpu" else "fused"
+    elif path == "kernel" and not (device == "cpu" and precision == "float32" and ready()):
+        raise ConfigError(
+            "train.attention_path=kernel works on a CPU in float32, with a C++ compiler at hand: use "
+            "train.attention_path=auto"
+        )
     return Choices(device, precision, path, train.threads or torch.get_num_threads())
 
 

@@ -19,6 +19,7 @@ class Optimizer(Part):
     """What may stand at `optimizer=`."""
 
     family: ClassVar[str] = "optimizer"
+    adaptive: ClassVar[bool] = False  # whether the size of an update does not depend on the size of the gradient
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
         """An optimizer of every parameter; a group without a `factor` learns at the rate of the schedule."""
@@ -29,6 +30,8 @@ class Optimizer(Part):
 class AdamW(Optimizer):
     """Adam with decoupled weight decay. Loshchilov & Hutter 2017, arXiv:1711.05101."""
 
+    adaptive: ClassVar[bool] = True
+
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.999, ge=0, lt=1)
     eps: float = Field(1e-8, gt=0)
@@ -36,7 +39,7 @@ class AdamW(Optimizer):
     decay_vectors: bool = True  # as torch.optim.AdamW(model.parameters()) does; false spares biases and norms
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        groups = grouped(model, lr, lambda _, tensors: {"weight_decay": decay(tensors, self.weight_decay, self.decay_vectors)})
+        groups = grouped(model, lr, decaying(self.weight_decay, self.decay_vectors))
         return torch.optim.AdamW(groups, lr=lr, betas=(self.beta1, self.beta2), eps=self.eps, fused=fused(model))
 
 
@@ -98,13 +101,15 @@ class Lion(Optimizer):
     Every weight moves by lr: take a third to a tenth of AdamW's, and as many times its weight decay.
     """
 
+    adaptive: ClassVar[bool] = True
+
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.99, ge=0, lt=1)
     weight_decay: float = Field(0.1, ge=0)
     decay_vectors: bool = True
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        groups = grouped(model, lr, lambda _, tensors: {"weight_decay": decay(tensors, self.weight_decay, self.decay_vectors)})
+        groups = grouped(model, lr, decaying(self.weight_decay, self.decay_vectors))
         return updates.Lion(groups, lr, self.beta1, self.beta2)
 
 
@@ -129,9 +134,13 @@ class SGD(Optimizer):
         return self
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        groups = grouped(model, lr, lambda _, tensors: {"weight_decay": decay(tensors, self.weight_decay, self.decay_vectors)})
+        groups = grouped(model, lr, decaying(self.weight_decay, self.decay_vectors))
         # not fused: torch 2.13's one kernel fails where only some parameters have had a gradient before
         return torch.optim.SGD(groups, lr=lr, momentum=self.momentum, nesterov=self.nesterov)
+
+
+def decaying(weight_decay: float, decay_vectors: bool) -> Callable[[nn.Parameter, list[LogicalTensor]], dict[str, Any]]:
+    return lambda _, tensors: {"weight_decay": decay(tensors, weight_decay, decay_vectors)}
 
 
 def decay(tensors: list[LogicalTensor], weight_decay: float, decay_vectors: bool) -> float:

@@ -30,7 +30,7 @@ class TrainConfig(Config):
     seed: int = Field(0, ge=0)
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    attention_path: Literal["auto", "products", "fused"] = "auto"
+    attention_path: Literal["auto", "products", "fused", "kernel"] = "auto"
     threads: int | None = Field(None, gt=0)  # of the CPU; torch's choice where not given
     eval_every: int | None = Field(None, gt=0)  # steps between evaluations; a tenth of all where not given
     save_every: int = Field(500, gt=0)  # steps between checkpoints
@@ -64,6 +64,11 @@ class RunConfig(Config):
         if self.context > self.model.max_len:
             raise ConfigError(
                 f"train.context={self.context} exceeds max_len={self.model.max_len}: lower it, or raise max_len"
+            )
+        if self.model.init.for_adaptive_optimizers and not self.optimizer.adaptive:
+            raise ConfigError(
+                f"init={self.model.init.name} states its learning rates for optimizers like adamw and lion, not for "
+                f"optimizer={self.optimizer.name}: choose one of these, or another init"
             )
         if self.data.paired != (self.model.encoder_layers > 0):
             raise ConfigError(
