@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import partwise
@@ -24,6 +24,7 @@ relaxed: dict[str, Any] = {
     "deadline": None,
     "derandomize": True,
     "database": None,
+    "phases": [Phase.explicit, Phase.generate, Phase.shrink],  # explaining a failure takes minutes
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture],
 }
 EVERY_PART = [(family, name) for family in REGISTRY for name in REGISTRY[family]]

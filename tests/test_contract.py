@@ -5,6 +5,7 @@ Identities that are exact in theory are tested in float64, at 1e-12 relative to 
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, get_args
@@ -78,12 +79,22 @@ def shape_and_count(config: partwise.ModelConfig) -> None:
 
 
 def swallowed(name: str, config: partwise.ModelConfig) -> bool:
-    """Whether the next norm may undo a parameter: the one number of a scalenorm, where the stream is what it scales.
+    """Whether the next norm may undo a parameter, as a norm does not see by what number its input was multiplied.
 
-    What comes before that norm scales with it where the branch between is as homogeneous as relu without biases.
+    So with the one number of a scalenorm, where the stream is what it scales and the branch between is as homogeneous as
+    relu without biases; and, where what a branch gives is normalised, with the sink or the gate of a single head and the
+    weight of a single expert.
     """
-    inside = "residual.norms." in name and name.endswith(".weight")
-    return inside and config.norm.name == "scalenorm" and config.residual.name in ("post", "deepnorm")
+    if config.norm.name == "scalenorm" and config.residual.name in ("post", "deepnorm"):
+        return "residual.norms." in name and name.endswith(".weight")
+    if config.residual.name not in ("reordered", "sandwich"):
+        return False
+    attentions, ffns = (getattr(field, "recipes", [field]) for field in (config.attention, config.ffn))
+    of_a_head = re.search(r"(attention|cross)\.(scores\.sinks|gate\.weight)$", name)
+    return bool(
+        (of_a_head and any(recipe.n_heads == 1 for recipe in attentions))
+        or (name.endswith("ffn.router.weight") and any(getattr(recipe, "k", 0) == 1 for recipe in ffns))
+    )
 
 
 @check
@@ -180,7 +191,7 @@ def the_kernel_agrees(config: partwise.ModelConfig) -> None:
 @check
 def names_are_canonical(config: partwise.ModelConfig) -> None:
     values = config.to_dict()
-    if not all(hasattr(recipe, "fused") for recipe in recipes_by_layer(config.attention, config.n_layers)):
+    if not all(hasattr(recipe, "fused") for recipe in getattr(config.attention, "recipes", [config.attention])):
         return
     both = [
         partwise.Transformer(partwise.ModelConfig.from_dict(apply_overrides(values, [(("attention", "fused"), fused)])))
@@ -210,14 +221,15 @@ def loads_strictly_and_stays_tied(config: partwise.ModelConfig) -> None:
     loaded.load_state_dict(state)
     assigned = partwise.Transformer(config, seed=2).double().eval()
     assigned.load_state_dict({name: tensor.clone() for name, tensor in state.items()}, assign=True)
-    for model in (loaded, assigned, copy.deepcopy(loaded), copy.deepcopy(loaded).float().double()):
+    copied = copy.deepcopy(loaded)
+    for model in (loaded, assigned, copied):
         assert (model.head.weight is model.embed.weight) == config.tied
         assert sum(parameter.numel() for parameter in model.parameters()) == config.parameters()
-    for model in (loaded, assigned, copy.deepcopy(loaded)):
+    for model in (loaded, assigned, copied):
         assert torch.equal(ask(model, tokens()), expected)
-    for name in [*state][:: max(1, len(state) // 3)]:
-        with pytest.raises(RuntimeError, match="Missing key"):
-            loaded.load_state_dict({other: tensor for other, tensor in state.items() if other != name})
+    absent = [*state][len(state) // 2]
+    with pytest.raises(RuntimeError, match="Missing key"):
+        loaded.load_state_dict({name: tensor for name, tensor in state.items() if name != absent})
     with pytest.raises(RuntimeError, match="Unexpected key"):
         loaded.load_state_dict({**state, "blocks.0.stray.weight": torch.zeros(1)})
     if config.tied:  # another head than the table is another model
@@ -261,7 +273,7 @@ relaxed: dict[str, Any] = {
 
 
 @each_part
-@settings(max_examples=3, **relaxed)
+@settings(max_examples=2, **relaxed)
 @given(data=st.data())
 def test_every_part_keeps_the_contract(family: str, name: str, data: st.DataObject) -> None:
     config = data.draw(configs(family, name))
@@ -295,7 +307,7 @@ SIZES = {"vocab_size": VOCAB, "max_len": LENGTH, "d_model": 8, "n_layers": 2}
 @pytest.mark.parametrize("n_kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("positions", sorted(REGISTRY["positions"]))
 def test_every_chunking_of_a_prompt_gives_its_logits(positions: str, n_kv_heads: int, path: str) -> None:
-    attention = {"part": "multihead", "n_heads": 4, "n_kv_heads": n_kv_heads}
+    attention = {"part": "multihead", "n_heads": 4, "n_kv_heads": n_kv_heads, "head_dim": 4}
     model = perturbed(partwise.ModelConfig.from_dict({**SIZES, "positions": named(positions), "attention": attention}))
     model.use_path(path)
     with torch.no_grad():
@@ -360,17 +372,19 @@ COMPILED = [
     {"attention": {"part": "multihead", "n_kv_heads": 2}, "ffn": {"part": "swiglu", "trainable_beta": True}},
     {"positions": "learned", "ffn": "relu", "norm": "layernorm", "residual": "post", "tied": True},
     {"positions": "sinusoidal", "ffn": "gelu", "attention": {"part": "multihead", "fused": False, "bias": True}},
+    {"encoder_layers": 1, "padding_idx": VOCAB - 1, "residual": "post", "tied": True, "attention": "multihead"},
 ]
 
 
-@pytest.mark.parametrize("parts", COMPILED, ids=["rope", "learned", "sinusoidal"])
+@pytest.mark.parametrize("parts", COMPILED, ids=["rope", "learned", "sinusoidal", "pairs"])
 def test_compiled_equals_eager(parts: dict[str, Any]) -> None:
     assert_compiles(partwise.ModelConfig.from_dict({**SIZES, "n_layers": 1, **parts}))
 
 
 @pytest.mark.slow
 @each_part
-@settings(max_examples=3, **relaxed)
+@settings(max_examples=1, **relaxed)
 @given(data=st.data())
 def test_every_part_compiles(family: str, name: str, data: st.DataObject) -> None:
-    assert_compiles(data.draw(configs(family, name)))
+    config = data.draw(configs(family, name))
+    assert_compiles(partwise.ModelConfig.from_dict({**config.to_dict(), "encoder_layers": 0}))

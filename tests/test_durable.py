@@ -131,14 +131,14 @@ def test_the_ledger_of_windows_over_three_epochs_survives_chained_resumes(
     words = "d_model=16 n_layers=1 attention.n_heads=2 max_len=16 train.batch_size=4 train.steps=24 train.save_every=5"
     config = run_config("mingpt", *words.split(), data=str(text))
     ledger: list[bytes] = []
-    draw = Run.windows
+    draw = Run.batch
 
     def record(run: Run) -> Any:
-        rows = draw(run)
-        ledger.append(rows.numpy().tobytes())
-        return rows
+        drawn = draw(run)
+        ledger.append(np.hstack([drawn.inputs, drawn.targets[:, -1:]]).tobytes())  # windows, with their last target
+        return drawn
 
-    monkeypatch.setattr(Run, "windows", record)
+    monkeypatch.setattr(Run, "batch", record)
     train(tmp_path / "whole", config)
     whole = ledger.copy()
     ledger.clear()

@@ -274,10 +274,10 @@ class Speaker(torch.nn.Module):
         super().__init__()
         self.said, self.config, self.embed = said, MODEL.config, MODEL.embed
 
-    def start(self, batch: int, length: int) -> None:
+    def start(self, batch: int, length: int, source: None = None) -> None:
         return None
 
-    def forward(self, tokens: Tensor, states: None = None) -> Tensor:
+    def forward(self, tokens: Tensor, states: None = None, source: None = None) -> Tensor:
         logits = torch.full((*tokens.shape, 256), -1e9)
         logits[:, -1, self.said[tokens.shape[1] - 1]] = 0.0
         return logits

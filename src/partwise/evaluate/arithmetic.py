@@ -75,7 +75,7 @@ def answer_problems(
     sampling = Sampling(temperature)
     shapes: dict[tuple[int, int], list[int]] = {}
     for row, (problem, question) in enumerate(zip(problems, questions, strict=True)):
-        size = len(tokenizer.encode(question))  # a piece of text may be one token here and two there
+        size = len(tokenizer.encode(asked(tokenizer, question)))  # a text may be one token here and two there
         shapes.setdefault((size, len(problem) - len(question)), []).append(row)
     with evaluating(model, precision) as device:
         for (_, width), rows in sorted(shapes.items()):
@@ -90,12 +90,18 @@ def answer_problems(
     return answers
 
 
+def asked(tokenizer: Tokenizer, question: str) -> str:
+    """What is encoded of a question: for an encoder-decoder, what stands within `$(` and `)=`."""
+    return question[2:-2] if isinstance(tokenizer, WithSpecials) else question
+
+
 def ask(tokenizer: Tokenizer, questions: list[str], device: torch.device) -> tuple[Tensor, Tensor | None]:
     """What a model continues, and the source that an encoder-decoder continues it over: questions of equal length."""
+    encoded = np.stack([tokenizer.encode(asked(tokenizer, question)) for question in questions])
+    ids = torch.from_numpy(encoded).to(device)
     if not isinstance(tokenizer, WithSpecials):
-        return torch.from_numpy(np.stack([tokenizer.encode(question) for question in questions])).to(device), None
-    source = np.stack([tokenizer.encode(question[2:-2]) for question in questions])  # without `$(` and `)=`
-    return torch.full((len(questions), 1), tokenizer.start, device=device), torch.from_numpy(source).to(device)
+        return ids, None
+    return torch.full((len(questions), 1), tokenizer.start, device=device), ids
 
 
 def written(tokenizer: Tokenizer, ids: np.ndarray) -> str:

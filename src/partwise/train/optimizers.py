@@ -81,7 +81,7 @@ class Muon(Optimizer):
         }
 
         def options(parameter: nn.Parameter, tensors: list[LogicalTensor]) -> dict[str, Any]:
-            shared = {"weight_decay": decay(tensors, self.weight_decay, self.decay_vectors)}
+            shared = {"weight_decay": decay(parameter, tensors, self.weight_decay, self.decay_vectors)}
             if parameter.ndim >= 2 and all(tensor.role in MATRICES for tensor in tensors):
                 return {**muon, **shared}
             return {**adam, **shared}
@@ -139,13 +139,17 @@ class SGD(Optimizer):
         return torch.optim.SGD(groups, lr=lr, momentum=self.momentum, nesterov=self.nesterov)
 
 
-def decaying(weight_decay: float, decay_vectors: bool) -> Callable[[nn.Parameter, list[LogicalTensor]], dict[str, Any]]:
-    return lambda _, tensors: {"weight_decay": decay(tensors, weight_decay, decay_vectors)}
+def decaying(
+    weight_decay: float, decay_vectors: bool
+) -> Callable[[nn.Parameter, list[LogicalTensor]], dict[str, Any]]:
+    return lambda parameter, tensors: {"weight_decay": decay(parameter, tensors, weight_decay, decay_vectors)}
 
 
-def decay(tensors: list[LogicalTensor], weight_decay: float, decay_vectors: bool) -> float:
-    """By role, not by shape: the weights of a hyper-connection are no matrix that maps anything."""
-    vectors = bool(tensors) and all(tensor.role in ("bias", "vector") for tensor in tensors)
+def decay(
+    parameter: nn.Parameter, tensors: list[LogicalTensor], weight_decay: float, decay_vectors: bool
+) -> float:
+    """By role, where the model names them, rather than by shape: a hyper-connection's weights are no matrix."""
+    vectors = all(tensor.role in ("bias", "vector") for tensor in tensors) if tensors else parameter.ndim < 2
     return weight_decay if decay_vectors or not vectors else 0.0
 
 
