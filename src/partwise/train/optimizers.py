@@ -139,15 +139,11 @@ class SGD(Optimizer):
         return torch.optim.SGD(groups, lr=lr, momentum=self.momentum, nesterov=self.nesterov)
 
 
-def decaying(
-    weight_decay: float, decay_vectors: bool
-) -> Callable[[nn.Parameter, list[LogicalTensor]], dict[str, Any]]:
+def decaying(weight_decay: float, decay_vectors: bool) -> Callable[[nn.Parameter, list[LogicalTensor]], dict[str, Any]]:
     return lambda parameter, tensors: {"weight_decay": decay(parameter, tensors, weight_decay, decay_vectors)}
 
 
-def decay(
-    parameter: nn.Parameter, tensors: list[LogicalTensor], weight_decay: float, decay_vectors: bool
-) -> float:
+def decay(parameter: nn.Parameter, tensors: list[LogicalTensor], weight_decay: float, decay_vectors: bool) -> float:
     """By role, where the model names them, rather than by shape: a hyper-connection's weights are no matrix."""
     vectors = all(tensor.role in ("bias", "vector") for tensor in tensors) if tensors else parameter.ndim < 2
     return weight_decay if decay_vectors or not vectors else 0.0
