@@ -66,7 +66,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--precision", choices=["auto", "float32", "bfloat16"], default="auto")
-    parser.add_argument("--attention-path", choices=["auto", "products", "fused"], default="auto")
+    parser.add_argument("--attention-path", choices=["auto", "products", "fused", "kernel"], default="auto")
     parser.add_argument("--json", type=Path)
     for name, default in (("layers", 8), ("width", 96), ("heads", 8), ("batch", 16), ("context", 128), ("vocab", 65)):
         parser.add_argument(f"--{name}", type=int, default=default)
