@@ -27,13 +27,18 @@ def batch(
         )
     if not 0 <= rank < world:
         raise ConfigError(f"rank {rank} is outside a world of {world}: count ranks from 0")
-    name = hashlib.sha256(f"batch {key} {seed} {step}".encode()).digest()[:16]
-    words = np.random.Philox(key=int.from_bytes(name, "little")).random_raw(size)
+    words = random_words(key, seed, step, size)
     share = size // world
     # 64 random bits modulo the number of starts: further from uniform by less than one part in 2^30 for any real data
     starts = (words % np.uint64(len(ids) - context))[rank * share : (rank + 1) * share]
     every_window = np.lib.stride_tricks.sliding_window_view(np.asarray(ids), context + 1)  # a view: takes no memory
     return every_window[starts.astype(np.int64)].astype(np.int64)
+
+
+def random_words(key: str, seed: int, step: int, count: int) -> np.ndarray:
+    """uint64 (count,) random words, a pure function of the data's name, the seed and the step."""
+    name = hashlib.sha256(f"batch {key} {seed} {step}".encode()).digest()[:16]
+    return np.random.Philox(key=int.from_bytes(name, "little")).random_raw(count)
 
 
 def windows(count: int, context: int) -> Iterator[tuple[int, int]]:

@@ -1,6 +1,5 @@
 """What a split offers to learn from and to be scored on: windows of one long text, or pairs of sequences."""
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol, Self
@@ -9,7 +8,7 @@ import numpy as np
 
 from partwise.config import ConfigError
 from partwise.data.arithmetic import split_problems
-from partwise.data.batches import batch, windows
+from partwise.data.batches import batch, random_words, windows
 from partwise.data.corpora import MadeUp
 from partwise.data.shards import Dataset
 from partwise.tokenizers import Tokenizer, WithSpecials
@@ -107,8 +106,7 @@ class Pairs:
         return len(self.ends)
 
     def batch(self, key: str, seed: int, step: int, size: int) -> Batch:
-        name = hashlib.sha256(f"batch {key} {seed} {step}".encode()).digest()[:16]
-        words = np.random.Philox(key=int.from_bytes(name, "little")).random_raw(size)
+        words = random_words(key, seed, step, size)
         return self.take((words % np.uint64(len(self))).astype(np.int64))
 
     def scored(self) -> Iterator[Batch]:

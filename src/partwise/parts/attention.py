@@ -27,12 +27,7 @@ class WithHeads(Attention):
                 f"attention.n_heads={self.n_heads} does not divide d_model={d_model}: "
                 "choose a divisor, or give attention.head_dim"
             )
-        n_kv_heads = self.n_kv_heads or self.n_heads
-        if self.n_heads % n_kv_heads:
-            raise ConfigError(
-                f"attention.n_kv_heads={n_kv_heads} does not divide attention.n_heads={self.n_heads}: choose a divisor"
-            )
-        return Heads(self.n_heads, n_kv_heads, self.head_dim or d_model // self.n_heads)
+        return Heads.in_groups(self.n_heads, self.n_kv_heads, self.head_dim or d_model // self.n_heads)
 
 
 @part("multihead")

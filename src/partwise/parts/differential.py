@@ -38,12 +38,7 @@ class Differential(Attention):
                 f"attention.n_heads={self.n_heads} of two queries each do not divide d_model={d_model}: "
                 "choose a divisor of its half, or give attention.head_dim"
             )
-        n_kv_heads = self.n_kv_heads or self.n_heads
-        if self.n_heads % n_kv_heads:
-            raise ConfigError(
-                f"attention.n_kv_heads={n_kv_heads} does not divide attention.n_heads={self.n_heads}: choose a divisor"
-            )
-        return Heads(self.n_heads, n_kv_heads, self.head_dim or d_model // self.n_heads // 2)
+        return Heads.in_groups(self.n_heads, self.n_kv_heads, self.head_dim or d_model // self.n_heads // 2)
 
     def build(self, site: Site) -> AttentionLayer:
         heads = self.heads(site.d_model)

@@ -29,6 +29,15 @@ class Heads(NamedTuple):
     n_kv_heads: int
     width: int  # E, what rotary positions see
 
+    @classmethod
+    def in_groups(cls, n_heads: int, n_kv_heads: int | None, width: int) -> "Heads":
+        """Query heads over keys and values that groups of them share; as many of these where no number is given."""
+        if n_heads % (n_kv_heads or n_heads):
+            raise ConfigError(
+                f"attention.n_kv_heads={n_kv_heads} does not divide attention.n_heads={n_heads}: choose a divisor"
+            )
+        return cls(n_heads, n_kv_heads or n_heads, width)
+
 
 NO_HEADS = Heads(1, 1, 0)
 
