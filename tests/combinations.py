@@ -18,7 +18,9 @@ FIRST = 1000  # `make test` has the seeds below
 
 
 def sources() -> str:
-    files = sorted([*(HERE.parent / "src").rglob("*.py"), HERE / "recipes.py", HERE / "test_contract.py"])
+    files = sorted(
+        [*(HERE.parent / "src").rglob("*.py"), HERE / "recipes.py", HERE / "conftest.py", HERE / "test_contract.py"]
+    )
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
@@ -28,6 +30,7 @@ def work(number: int) -> str:
     sys.path.insert(0, str(HERE))
     import torch
 
+    import conftest  # noqa: F401 - the settings of the tests
     from test_contract import run_checks
 
     torch.set_num_threads(1)

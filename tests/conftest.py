@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from partwise.train.settings import RunConfig
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
 # read when torch is first imported, here and in every process that a test starts: most tests never import it
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"
+
+# the same examples in every run, so that a failure is the change's and not the day's; for others:
+# pytest --hypothesis-profile=other_examples, and `make test-combinations` for the contract
+settings.register_profile("same_examples", deadline=None, derandomize=True, database=None)
+settings.register_profile("other_examples", deadline=None, database=None)
+settings.load_profile("same_examples")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -46,6 +46,7 @@ SMALL: dict[str, SearchStrategy[Any]] = {
     "base": st.floats(10, 1e6),
     "theta": st.floats(10, 1e6),
     "std": st.floats(0.01, 0.1),
+    "gain": st.floats(0.25, 4),
     "copies": st.integers(2, 4),
     "width": st.integers(2, 8),
     "fraction": st.sampled_from([1.0, 0.5]),

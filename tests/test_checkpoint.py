@@ -242,7 +242,7 @@ def test_a_damaged_checkpoint_is_told_and_skipped(
         verify(path)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_flipped_bit_is_found_or_harmless(stopped: Path, data: st.DataObject) -> None:
     folder = last(stopped)

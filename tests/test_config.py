@@ -21,9 +21,6 @@ from partwise.train.settings import RunConfig, defaults, preset_settings, run_co
 from recipes import recipes, tokens
 
 relaxed: dict[str, Any] = {
-    "deadline": None,
-    "derandomize": True,
-    "database": None,
     "phases": [Phase.explicit, Phase.generate],  # shrinking and explaining a failure takes minutes
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture],
 }

@@ -264,9 +264,6 @@ def rows_are_alone(config: partwise.ModelConfig) -> None:
 
 each_part = pytest.mark.parametrize(("family", "name"), MODEL_PARTS)
 relaxed: dict[str, Any] = {
-    "deadline": None,
-    "derandomize": True,
-    "database": None,
     "phases": [Phase.explicit, Phase.generate],  # a failing model is small as drawn: shrinking it takes minutes
     "suppress_health_check": [HealthCheck.filter_too_much, HealthCheck.too_slow],
 }

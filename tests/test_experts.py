@@ -130,14 +130,18 @@ def test_the_grouped_product() -> None:
 
 
 def mixtral(monkeypatch: pytest.MonkeyPatch) -> tuple[nn.Module, dict[str, Any]]:
-    modeling = pytest.importorskip("transformers.models.mixtral.modeling_mixtral")
+    modeling = pytest.importorskip(
+        "transformers.models.mixtral.modeling_mixtral", reason="transformers is a development dependency"
+    )
     sizes = {"hidden_size": WIDTH, "intermediate_size": HIDDEN, "num_local_experts": 6, "num_experts_per_tok": 3}
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)  # the reference's cast
     return modeling.MixtralSparseMoeBlock(modeling.MixtralConfig(**sizes)), {"n_experts": 6, "k": 3}
 
 
 def deepseek(monkeypatch: pytest.MonkeyPatch) -> tuple[nn.Module, dict[str, Any]]:
-    modeling = pytest.importorskip("transformers.models.deepseek_v3.modeling_deepseek_v3")
+    modeling = pytest.importorskip(
+        "transformers.models.deepseek_v3.modeling_deepseek_v3", reason="transformers is a development dependency"
+    )
     sizes = {"hidden_size": WIDTH, "moe_intermediate_size": HIDDEN, "n_routed_experts": 6, "num_experts_per_tok": 3}
     groups = {"n_group": 1, "topk_group": 1, "n_shared_experts": 2, "routed_scaling_factor": 2.5}
     monkeypatch.setattr(torch.Tensor, "type", lambda self, dtype: self)  # the reference's cast
@@ -187,7 +191,9 @@ def test_the_balance_loss(score: str) -> None:
 
 
 def test_the_balance_loss_of_transformers() -> None:
-    modeling = pytest.importorskip("transformers.models.mixtral.modeling_mixtral")
+    modeling = pytest.importorskip(
+        "transformers.models.mixtral.modeling_mixtral", reason="transformers is a development dependency"
+    )
     mixture, x, here = layer(balance="loss", loss_coefficient=1.0).train(), normal(2, LENGTH, WIDTH), flow()
     mixture(x, here)
     logits = x.flatten(0, 1) @ mixture.router.weight.T

@@ -81,7 +81,7 @@ def random_text(vocab_size: int, length: int, seed: int) -> np.ndarray:
     return np.concatenate([words[pick] for pick in picks])[:length]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(texts())
 def test_kneser_ney_equals_the_equations(case: tuple[int, list[int], list[int], int]) -> None:
     vocab_size, train, scored, context = case
@@ -105,7 +105,7 @@ def test_kneser_ney_equals_the_equations_on_longer_texts(vocab_size: int, contex
     np.testing.assert_allclose(actual, expected, rtol=EXACT)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(texts())
 def test_probabilities_sum_to_one_after_any_context(case: tuple[int, list[int], list[int], int]) -> None:
     vocab_size, train, scored, context = case
@@ -247,7 +247,7 @@ def test_answers_by_hand() -> None:
     assert constant_answer(train, answers) == pytest.approx(2 / 4, abs=EXACT)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(*[st.integers(-(2**60), 2**60) | st.integers(0, 1)] * 3), min_size=1, max_size=20))
 def test_the_constant_answer_is_the_mode_of_whole_rows(rows: list[Gram]) -> None:
     assert constant_answer(np.array(rows), np.array(rows)) == pytest.approx(

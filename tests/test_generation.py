@@ -18,9 +18,6 @@ from partwise.tokenizers import ByteTokenizer, CharacterTokenizer
 from recipes import perturbed
 
 relaxed: dict[str, Any] = {
-    "deadline": None,
-    "derandomize": True,
-    "database": None,
     "suppress_health_check": [HealthCheck.too_slow],
 }
 INF = math.inf

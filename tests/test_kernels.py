@@ -92,7 +92,7 @@ def test_longer_than_a_block(kernel: ctypes.CDLL, T: int, S: int) -> None:
 sizes = st.integers(1, 50)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     B=st.integers(1, 3), T=sizes, more=sizes, K=st.integers(1, 3), group=st.integers(1, 3), E=sizes, layout=st.data()
 )

@@ -71,7 +71,7 @@ def cached(layer: Any, x: Tensor, segments: Tensor | None, cuts: list[int]) -> T
 
 @torch.no_grad()
 @each_part
-@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@settings(max_examples=25)
 @given(
     documents=st.none() | st.lists(st.lists(st.integers(1, LENGTH), min_size=1), min_size=2, max_size=2),
     padding=st.integers(0, 4),

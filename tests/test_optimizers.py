@@ -183,7 +183,7 @@ def test_updates_equal_the_textbook(words: dict[str, Any], tied: str) -> None:
         close(found, weights[name])
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(configs())
 def test_muon_fits_any_model(config: ModelConfig) -> None:
     """Whatever parts it has, every logical tensor follows its own rule, each matrix of a stack alone."""
@@ -280,7 +280,7 @@ def test_singular_values_end_in_the_published_range(dtype: torch.dtype, shape: t
         assert found.min() > 0.68 and found.max() < 1.21  # the polynomial's own extremes above 0.002
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.integers(1, 3), st.integers(1, 3), st.integers(1, 9), st.integers(1, 9), st.floats(1e-4, 1e4), st.integers(0, 9)
 )

@@ -199,7 +199,7 @@ scaled_options = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=200)
 @given(name=st.sampled_from(["rope_linear", "rope_ntk", "rope_yarn", "rope_llama3"]), drawn=scaled_options)
 def test_scaling_slows_every_pair_by_at_most_its_factor(name: str, drawn: dict[str, Any]) -> None:
     options = dict(drawn)
@@ -302,7 +302,7 @@ def test_t5_buckets_equal_transformers(buckets: int, max_distance: int, causal: 
     assert torch.equal(torch.stack(rows), layer.weight[bucket].transpose(1, 2))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, database=None)
+@settings(max_examples=150)
 @given(half=st.integers(2, 40), beyond=st.integers(1, 400), causal=st.booleans())
 def test_t5_buckets_are_complete_and_in_order(half: int, beyond: int, causal: bool) -> None:
     layer = build("t5", n_heads=1, causal=causal, buckets=2 * half, max_distance=half + beyond)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers as hugging_face
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from partwise.config import ConfigError
@@ -171,7 +171,6 @@ def test_bytes_of_a_mapped_file(tmp_path: Path) -> None:
     assert ByteTokenizer().bytes_of(mapped) == 6_000_000
 
 
-@settings(deadline=None)
 @given(TEXTS)
 def test_tokenizer_json_agrees_with_the_library(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.getbasetemp() / "tokenizer.json"

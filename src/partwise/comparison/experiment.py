@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from partwise.checkpoint import write_json
-from partwise.comparison.plan import Plan, make_plan
+from partwise.comparison.plan import Arm, Plan, make_plan
 from partwise.comparison.pool import Job, run_jobs
 from partwise.comparison.power import smallest_detectable
 from partwise.comparison.report import write_report
@@ -103,7 +103,7 @@ class Comparison:
         rates, scoring = measure_rates(self.plan, dataset, choices)
         seconds = 0.0
         for arm in self.plan.arms:
-            tokens = arm.config.train.steps * arm.config.train.batch_size * arm.config.context
+            tokens = arm.config.train.steps * tokens_a_step(arm, dataset)
             seconds += self.plan.seeds * (tokens / (rates[arm.name] or math.inf) + scoring[arm.name])
         runs = len(self.plan.arms) * self.plan.seeds
         return {"minutes": seconds / min(workers, runs) / 60, "runs": runs, "workers": workers, "rates": rates}
@@ -174,6 +174,12 @@ class Comparison:
         return jobs
 
 
+def tokens_a_step(arm: Arm, dataset: Dataset) -> int:
+    """Targets in a batch: on average, where rows differ in length."""
+    train = examples(dataset, "train", arm.config.context, arm.config.model.max_len)
+    return train.tokens_in(arm.config.train.batch_size)
+
+
 def measure_rates(plan: Plan, dataset: Dataset, choices: Choices) -> tuple[dict[str, float | None], dict[str, float]]:
     """Training tokens per second, and seconds to score a run, by arm: each alone, all in turn, medians.
 
@@ -191,7 +197,7 @@ def measure_rates(plan: Plan, dataset: Dataset, choices: Choices) -> tuple[dict[
     rates: dict[str, float | None] = {}
     scoring = {}
     for arm in plan.arms:
-        tokens = arm.config.train.batch_size * arm.config.context
+        tokens = tokens_a_step(arm, dataset)
         rates[arm.name] = tokens / statistics.median(times[arm.name]) if times[arm.name] else None
         batches = examples(dataset, "val", arm.config.context, arm.config.model.max_len).scored()
         sample = list(islice(batches, 2))

@@ -11,7 +11,7 @@ from partwise.comparison.plan import Arm, Plan
 from partwise.comparison.pool import Job
 from partwise.comparison.power import smallest_detectable
 from partwise.comparison.statistics import Effect, judge, look_alpha, pooled_sd
-from partwise.data import Dataset
+from partwise.data import Dataset, examples
 from partwise.model import Transformer
 from partwise.overrides import difference
 from partwise.train.metrics import read_metrics
@@ -26,7 +26,8 @@ def gather(
     first = plan.arms[0].config
     arms = [arm_results(plan, arm, [job for job in jobs if job.arm == arm.name], rates) for arm in plan.arms]
     comparisons = [compare_arms(plan, arm, arms[0], look) for arm in arms[1:]]
-    tokens = first.train.steps * first.train.batch_size * first.context
+    train, validation = (examples(dataset, name, first.context, first.model.max_len) for name in ("train", "val"))
+    tokens = first.train.steps * train.tokens_in(first.train.batch_size)
     return {
         "format": 1,
         "question": plan.question,
@@ -49,8 +50,8 @@ def gather(
             "batch_size": first.train.batch_size,
             "context": first.context,
             "tokens": tokens,
-            "epochs": tokens / len(dataset.split("train")),
-            "validation_tokens": len(dataset.split("val")) - 1,
+            "epochs": train.epochs(tokens),
+            "validation_tokens": sum(batch.count for batch in validation.scored()),
             "estimator": first.train.estimator,
         },
         "arms": arms,
@@ -67,9 +68,12 @@ def token_name(config: Any) -> str:
 def scope(plan: Plan) -> str:
     """What the verdict speaks of, and nothing beyond."""
     first = plan.arms[0].config
+    size = f"{first.train.batch_size} x {first.context} {token_name(first)}s"
+    if first.data.paired:
+        size = f"{first.train.batch_size} pairs"
     return (
         f"This holds for {first.model.parameters():,} parameters trained for {first.train.steps:,} steps of "
-        f"{first.train.batch_size} x {first.context} {token_name(first)}s on {first.data.name}; "
+        f"{size} on {first.data.name}; "
         "another size, horizon or data set may answer differently."
     )
 

@@ -51,6 +51,14 @@ class Examples(Protocol):
         """Fixed batches in which every token of the split that can be predicted is a target exactly once."""
         ...
 
+    def tokens_in(self, size: int) -> int:
+        """How many targets a batch of that size has, on average."""
+        ...
+
+    def epochs(self, tokens: int) -> float:
+        """How often so many targets go through the split."""
+        ...
+
     def as_much_as(self, other: Self) -> Self:
         """A beginning of this split, of the size of another."""
         ...
@@ -74,6 +82,12 @@ class Windows:
         for group in [*groups, *([span] for span in spans[len(whole) :])]:
             ids = np.stack([self.ids[start : start + length + 1] for start, length in group]).astype(np.int64)
             yield Batch(ids[:, :-1], ids[:, 1:])
+
+    def tokens_in(self, size: int) -> int:
+        return size * self.context
+
+    def epochs(self, tokens: int) -> float:
+        return tokens / len(self.ids)
 
     def as_much_as(self, other: "Windows") -> "Windows":
         return Windows(self.ids[: len(other.ids)], self.context)
@@ -117,6 +131,12 @@ class Pairs:
             rows = order[first : first + max(1, SCORED_TOKENS // longest)]
             yield self.take(rows)
             first += len(rows)
+
+    def tokens_in(self, size: int) -> int:
+        return round(size * float(self.targets.mean()))
+
+    def epochs(self, tokens: int) -> float:
+        return tokens / int(self.targets.sum())
 
     def as_much_as(self, other: "Pairs") -> "Pairs":
         ids = self.ids[: self.ends[min(len(self), len(other)) - 1] + 1]
