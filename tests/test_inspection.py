@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import partwise
 from partwise.inspection.cost import costs
-from partwise.inspection.page import bars, write_page
+from partwise.inspection.page import Look, bars, write_page
 from partwise.presets import PRESETS
 
 
@@ -69,7 +69,7 @@ class Page(HTMLParser):
 
 def test_a_page_escapes_what_it_is_given(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>"
-    write_page(tmp_path / "a.html", evil, evil, [evil], [[evil]], [bars(evil, [(evil, 1.0, evil)])])
+    write_page(tmp_path / "a.html", evil, Look(evil, evil, [evil], [[evil]], [bars(evil, [(evil, 1.0, evil)], "a")]))
     page = Page((tmp_path / "a.html").read_text())
     assert "script" not in page.tags and page.text.count("alert(1)") >= 6
     assert not re.search(r'(src|href)="http', (tmp_path / "a.html").read_text())

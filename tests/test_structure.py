@@ -13,6 +13,7 @@ import partwise
 
 ROOT = Path(partwise.__file__).parent
 LAYERS = [
+    "drawing",
     "reading",
     "config",
     "overrides",

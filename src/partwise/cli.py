@@ -102,18 +102,20 @@ def generate(
 def inspect(
     context: typer.Context,
     target: Annotated[str, typer.Argument(help="A preset, or the name or folder of a run.")],
-    what: Annotated[str, typer.Argument(help="What to look at: cost.")],
+    what: Annotated[
+        str, typer.Argument(help="What to look at: activations, attention, cost, gradients, lens or positions.")
+    ],
     overrides: Overrides = None,
-    length: Annotated[
-        int | None, typer.Option("--context", help="Tokens of the context; max_len where not given.")
-    ] = None,
+    data: Data = None,
+    length: Annotated[int | None, typer.Option("--context", help="Tokens to look at.")] = None,
+    text: Annotated[str | None, typer.Option(help="A text to show the model; else some of its data.")] = None,
     imports: Import = None,
 ) -> None:
-    """Look inside a preset or a run: what each part costs."""
+    """Look inside a preset or a run; the table is printed, the figures go into a page."""
     load_imports(imports)
     from partwise.commands.inspecting import inspect_target
 
-    inspect_target(target, what, words_of(context, overrides), length)
+    inspect_target(target, what, words_of(context, overrides), data, length, text)
 
 
 @app.command(context_settings=OPEN)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from partwise.inspection.page import Figure, Look, bars
+from partwise.inspection.subject import Subject
 from partwise.model import ModelConfig, Transformer
 
 BYTES = 4  # of a float32
@@ -107,3 +109,58 @@ def tensors_in(values: object) -> Iterator[Tensor]:
     elif isinstance(values, list | tuple) or (not isinstance(values, str) and hasattr(values, "__iter__")):
         for value in values:
             yield from tensors_in(value)
+
+
+def look(subject: Subject) -> Look:
+    """Parameters, operations, memory and cache, part by part."""
+    config = subject.config.model
+    context = subject.asked_context or config.max_len
+    found = costs(config, context)
+    whole = found[-1]
+    rows = [
+        (
+            cost.part,
+            f"{cost.parameters:,}",
+            share(cost.parameters, whole.parameters),
+            f"{cost.flops:,.0f}",
+            share(cost.flops, whole.flops),
+            size(cost.training_bytes),
+            size(cost.cache_bytes) if cost.cache else "",
+        )
+        for cost in found
+    ]
+    return Look(
+        f"what each part costs at context {context:,}",
+        "Operations of a forward pass, products of matrices with the whole square of scores included; training takes "
+        "three times as many. Training memory is weights, gradients and AdamW's two moments in float32, without "
+        "activations; the cache is what generation keeps of a full context, in float32. Nothing was allocated to find "
+        "this.",
+        ["part", "parameters", "share", "operations per token", "share", "training memory", "cache per row"],
+        rows,
+        figures_of(found[:-1]),
+    )
+
+
+def figures_of(found: list[Cost]) -> list[Figure]:
+    drawn: dict[str, list[tuple[str, float, str]]] = {
+        "parameters": [(cost.part, cost.parameters, f"{cost.parameters:,}") for cost in found],
+        "operations per token": [(cost.part, cost.flops, f"{cost.flops:,.0f}") for cost in found],
+        "cache per row": [(cost.part, cost.cache, size(cost.cache_bytes)) for cost in found],
+    }
+    return [
+        bars(title, [row for row in rows if row[1]], key=f"cost{number}")
+        for number, (title, rows) in enumerate(drawn.items())
+    ]
+
+
+def share(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}" if whole else ""
+
+
+def size(count: float) -> str:
+    """Bytes as a person reads them."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:,.1f} TiB"

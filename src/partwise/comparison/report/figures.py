@@ -3,15 +3,14 @@
 No name that a user wrote enters a figure: names stand in the page around it, where they are escaped and wrap.
 """
 
-import io
 import math
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from partwise.drawing import canvas, padded, svg
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 Points = Sequence[Sequence[float | None]]
 """[[step, value], ...]; a value that is not known is None."""
@@ -23,29 +22,8 @@ TONES = {"better": "#1b7f4d", "worse": "#b3382c", "equivalent": "#41688a", "unde
 """The calm colour of each verdict."""
 
 MARGIN = "#dde6ee"
-WIDTH = 4.6  # inches: about the width of a phone, so that text keeps its size there
 LINE_POINTS = 200
 FIGURE_POINTS = 8000
-STYLE: Any = {  # Any, as matplotlib types the names of its settings one by one
-    "svg.fonttype": "none",
-    "text.usetex": False,
-    "text.parse_math": False,
-    "font.family": ["sans-serif"],
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": 10.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#9aa0a6",
-    "axes.linewidth": 0.8,
-    "axes.labelcolor": "#3c4043",
-    "axes.formatter.useoffset": False,
-    "axes.unicode_minus": False,
-    "xtick.color": "#3c4043",
-    "ytick.color": "#3c4043",
-    "xtick.labelsize": 9.0,
-    "ytick.labelsize": 9.0,
-    "axes.xmargin": 0.02,
-}
 
 
 def draw_differences(comparison: dict[str, Any], tone: str, margin: float, lower_is_better: bool, key: str) -> str:
@@ -60,7 +38,7 @@ def draw_differences(comparison: dict[str, Any], tone: str, margin: float, lower
         return ""
     rows = [f"seed {int(seed)}" for seed, _ in pairs]
     step = 0.21 if len(rows) <= 20 else 0.21 * 20 / len(rows)
-    figure, axes = _canvas(1.0 + step * (len(rows) + 1), key)
+    figure, axes = canvas(1.0 + step * (len(rows) + 1), key)
     axes.axvspan(-margin, margin, color=MARGIN, linewidth=0, zorder=0)
     axes.axvline(0, color="#3c4043", linewidth=1, zorder=1)
     for row, (_, value) in enumerate(pairs):
@@ -78,12 +56,12 @@ def draw_differences(comparison: dict[str, Any], tone: str, margin: float, lower
     ticks = [row for row in range(len(rows)) if row % every == 0]
     axes.set_yticks([*ticks, bottom], [*(rows[row] for row in ticks), "mean" if _known(mean) else ""])
     axes.set_ylim(bottom + 0.8, -0.8)
-    axes.set_xlim(*_padded(min(ends), max(ends)))
+    axes.set_xlim(*padded(min(ends), max(ends)))
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel("← better · difference · worse →" if lower_is_better else "← worse · difference · better →")
-    return _svg(figure, key)
+    return svg(figure, key)
 
 
 def draw_over_time(comparison: dict[str, Any], tone: str, margin: float, key: str) -> str:
@@ -91,7 +69,7 @@ def draw_over_time(comparison: dict[str, Any], tone: str, margin: float, key: st
     lines = [found for found in map(_finite, comparison.get("over_time") or []) if found]
     if not lines:
         return ""
-    figure, axes = _canvas(2.9, key)
+    figure, axes = canvas(2.9, key)
     axes.axhspan(-margin, margin, color=MARGIN, linewidth=0, zorder=0)
     axes.axhline(0, color="#3c4043", linewidth=1, zorder=1)
     limit = _points_per_line(len(lines))
@@ -110,9 +88,9 @@ def draw_over_time(comparison: dict[str, Any], tone: str, margin: float, key: st
         axes.plot(steps, values, color=tone, linewidth=2.4)
     edges = [(step, value) for step, *ends in bands for value in ends]
     low, high = _frame([*lines, edges] if edges else lines)
-    axes.set_ylim(*_padded(min(low, -margin), max(high, margin)))
+    axes.set_ylim(*padded(min(low, -margin), max(high, margin)))
     _label_steps(axes)
-    return _svg(figure, key)
+    return svg(figure, key)
 
 
 def draw_losses(
@@ -122,7 +100,7 @@ def draw_losses(
     found = [(colour, finite) for colour, points in lines if (finite := _finite(points))]
     if not found:
         return ""
-    figure, axes = _canvas(2.9, key)
+    figure, axes = canvas(2.9, key)
     limit = _points_per_line(len(found))
     drawn = [(colour, _smoothed(thin(line, limit)) if smooth else thin(line, limit)) for colour, line in found]
     for colour, line in drawn:
@@ -132,7 +110,7 @@ def draw_losses(
     low, high = _frame([line for _, line in drawn])
     span = high - low or 0.1
     near = [(label, value) for label, value in floors if low - 3 * span <= value <= high + span / 4]
-    axes.set_ylim(*_padded(min([low, *(v for _, v in near)]), max([high, *(v for _, v in near)]), 0.11))
+    axes.set_ylim(*padded(min([low, *(v for _, v in near)]), max([high, *(v for _, v in near)]), 0.11))
     for label, value in near:
         axes.axhline(value, color="#3c4043", linewidth=1, linestyle=(0, (5, 3)))
         above = value > low  # the name keeps off the curves
@@ -147,7 +125,7 @@ def draw_losses(
             fontsize=9,
         )
     _label_steps(axes)
-    return _svg(figure, key)
+    return svg(figure, key)
 
 
 def thin(points: Sequence[tuple[float, float]], limit: int = LINE_POINTS) -> list[tuple[float, float]]:
@@ -189,11 +167,6 @@ def _frame(lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float
     return min(late), max(late)
 
 
-def _padded(low: float, high: float, share: float = 0.07) -> tuple[float, float]:
-    pad = share * (high - low) or 0.05 * abs(high) or 1e-3
-    return low - pad, high + pad
-
-
 def _label_steps(axes: "Axes") -> None:
     from matplotlib.ticker import FuncFormatter
 
@@ -203,30 +176,3 @@ def _label_steps(axes: "Axes") -> None:
     axes.grid(axis="y", color="#eceff1", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.set_xlabel("step")
-
-
-def _canvas(height: float, key: str) -> tuple["Figure", "Axes"]:
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(STYLE | {"svg.hashsalt": key}):
-        figure = Figure(figsize=(WIDTH, height), layout="constrained", facecolor="none")
-        axes = figure.add_subplot()
-        axes.set_facecolor("none")
-    return figure, axes
-
-
-def _svg(figure: "Figure", key: str) -> str:
-    """The drawing as an `<svg>` element: no prolog, no metadata, no style for the page, ids that begin with `key`."""
-    import matplotlib
-
-    buffer = io.StringIO()
-    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with matplotlib.rc_context(STYLE | {"svg.hashsalt": key}):
-        figure.savefig(buffer, format="svg", metadata=nothing)
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<(metadata|style)\b.*?</\1>", "", text, flags=re.DOTALL)
-    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{key}-", text)
-    text = re.sub(r'\bd="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
-    return re.sub(r'<svg\b[^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', text, count=1)
