@@ -22,7 +22,8 @@ from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
 
-from partwise.kernels.attention import packed_attention, ready
+from partwise.kernels.attention import packed_attention
+from partwise.kernels.library import ready
 
 SHAPES = [(16, 8, 128, 12), (12, 4, 64, 32), (16, 6, 256, 64), (2, 4, 1024, 16)]  # B, H, T, E
 WARM_UP = 2

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import partwise
-from partwise.train.choices import choose, machine
+from partwise.train.choices import Choices, choose, machine
 from partwise.train.settings import TrainConfig
 
 WARM_UP = 3
@@ -43,9 +43,13 @@ def main() -> None:
     tokens = torch.randint(options.vocab, (options.batch, options.context + 1))
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
-    choices = choose(TrainConfig(precision=options.precision, attention_path=options.attention_path, device="cpu"))
-    label = f"partwise ({choices.precision}, {choices.attention_path})"
-    steps: dict[str, Step] = {label: partwise_step(options, choices.precision, choices.attention_path, inputs, targets)}
+    choices = choose(
+        TrainConfig(
+            precision=options.precision, attention_path=options.attention_path, ffn_path=options.ffn_path, device="cpu"
+        )
+    )
+    label = f"partwise ({choices.precision}, {choices.attention_path}, {choices.ffn_path})"
+    steps: dict[str, Step] = {label: partwise_step(options, choices, inputs, targets)}
     if options.nanogpt:
         steps["nanoGPT (float32)"] = nanogpt_step(options, inputs, targets)
     with contextlib.suppress(ImportError):
@@ -67,6 +71,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--precision", choices=["auto", "float32", "bfloat16"], default="auto")
     parser.add_argument("--attention-path", choices=["auto", "products", "fused", "kernel"], default="auto")
+    parser.add_argument("--ffn-path", choices=["auto", "torch", "kernel"], default="auto")
     parser.add_argument("--json", type=Path)
     for name, default in (("layers", 8), ("width", 96), ("heads", 8), ("batch", 16), ("context", 128), ("vocab", 65)):
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -78,15 +83,15 @@ def parse_options() -> argparse.Namespace:
     return options
 
 
-def partwise_step(options: argparse.Namespace, precision: str, path: str, inputs: Tensor, targets: Tensor) -> Step:
+def partwise_step(options: argparse.Namespace, choices: Choices, inputs: Tensor, targets: Tensor) -> Step:
     shape = [f"n_layers={options.layers}", f"d_model={options.width}", f"max_len={options.context}"]
     config = partwise.preset("mingpt", *shape, f"attention.n_heads={options.heads}", vocab_size=options.vocab)
     model = partwise.Transformer(config)
-    model.use_path(path)
+    model.use_path(choices.attention_path, choices.ffn_path)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
 
     def forward() -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=choices.precision == "bfloat16"):
             logits = model(inputs)
         return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
 

@@ -174,12 +174,12 @@ def paths_agree(config: partwise.ModelConfig) -> None:
 
 
 @check
-def the_kernel_agrees(config: partwise.ModelConfig) -> None:
-    """Our kernel knows float32 alone: it is held to what a shake of the weights by its unit does to the same model."""
+def the_kernels_agree(config: partwise.ModelConfig) -> None:
+    """Our kernels know float32 alone: they are held to what a shake of the weights by its unit does to the same model."""
     model, inputs = perturbed(without_dropout(config), dtype=torch.float32), tokens(length=LENGTH)
     found = []
-    for path in ("products", "kernel"):
-        model.use_path(path)
+    for paths in (("products", "torch"), ("kernel", "kernel")):
+        model.use_path(*paths)
         found.append((ask(model, inputs).detach(), gradients(model, inputs)))
     allowed = 1e-5 + 8 * shaken(model, 2**-24)
     assert error(found[1][0], found[0][0]) <= allowed

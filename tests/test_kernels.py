@@ -16,7 +16,8 @@ from torch import Tensor
 
 from partwise.config import ConfigError
 from partwise.kernels import build
-from partwise.kernels.attention import attention, library, packed_attention, ready
+from partwise.kernels.attention import attention, library, packed_attention
+from partwise.kernels.library import ready
 
 FLOAT_UNITS = 2e-6  # of the largest number of a tensor: what some hundred roundings in float32 come to
 
@@ -310,7 +311,8 @@ def test_works_without_a_compiler(tmp_path: Path) -> None:
     """One line on stderr, and the same numbers to rounding."""
     code = """
 import torch
-from partwise.kernels.attention import attention, packed_attention, ready
+from partwise.kernels.attention import attention, packed_attention
+from partwise.kernels.library import ready
 torch.manual_seed(0)
 qkv = torch.randn(2, 9, 24, requires_grad=True)
 out = packed_attention(qkv, 2, 2, 0.5)

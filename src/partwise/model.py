@@ -31,6 +31,7 @@ from partwise.parts.feed_forward import SwiGLU
 from partwise.parts.init import GPT2
 from partwise.parts.layers import Dropout, linear, stream
 from partwise.parts.mixing import NoMixing
+from partwise.parts.mlp import Perceptron
 from partwise.parts.norms import RMSNorm
 from partwise.parts.positions import Rope
 from partwise.parts.residual import PreNorm
@@ -301,11 +302,14 @@ class Transformer(Stack, SavedOnce):
             if isinstance(module, Dropout) and module.p > 0:
                 module.set_noise(self.embed.weight.device, *key)
 
-    def use_path(self, path: str) -> None:
-        """Choose how every attention layer computes its scores: 'products' or 'fused'."""
+    def use_path(self, attention: str, ffn: str = "torch") -> None:
+        """Choose how attention layers compute their scores ('products', 'fused' or 'kernel') and perceptrons their
+        units ('torch' or 'kernel'): the same numbers but for their rounding."""
         for module in self.modules():
             if isinstance(module, AttentionLayer):
-                module.use_path(path)
+                module.use_path(attention)
+            elif isinstance(module, Perceptron):
+                module.path = ffn
 
     def after_step(self) -> None:
         """Let layers update what training changes beside parameters; called once per update."""

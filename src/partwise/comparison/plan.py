@@ -15,6 +15,7 @@ SHARED_NUMBERS = (
     "device",
     "precision",
     "attention_path",
+    "ffn_path",
     "threads",
     "eval_every",
     "save_every",

@@ -6,18 +6,15 @@ output they return lse (B, H, T), from which the backward pass makes the softmax
 
 import ctypes
 import math
-import os
-import sys
 from functools import lru_cache
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from partwise.config import ConfigError
-from partwise.kernels import build
+from partwise.kernels.library import compiled, team
 
 LOG2_E = math.log2(math.e)
 FLOAT = 4  # bytes
@@ -46,34 +43,16 @@ def packed_attention(qkv: Tensor, n_heads: int, n_kv_heads: int, scale: float) -
     return out
 
 
-def ready() -> bool:
-    """Whether the C++ kernel serves this machine. The first call compiles it, or says on stderr why it cannot."""
-    return library() is not None
-
-
 @lru_cache
 def library() -> ctypes.CDLL | None:
-    root = Path(os.environ.get("PARTWISE_CACHE") or Path.home() / ".cache" / "partwise")
-    try:
-        loaded = build.load("attention", root / "kernels")
-    except build.BuildError as error:
-        print(f"attention runs without its compiled kernel: {error}", file=sys.stderr)
-        return None
-    pointer, number, tail = ctypes.c_void_p, ctypes.c_float, (ctypes.c_int, ctypes.c_void_p)
-    loaded.attention_forward.argtypes = (*[pointer] * 6, number, *tail)
-    loaded.attention_backward.argtypes = (*[pointer] * 11, number, *tail)
-    loaded.attention_forward.restype = loaded.attention_backward.restype = None
+    """The compiled kernel, or None."""
+    loaded = compiled("attention")
+    if loaded is not None:
+        pointer, number, tail = ctypes.c_void_p, ctypes.c_float, (ctypes.c_int, ctypes.c_void_p)
+        loaded.attention_forward.argtypes = (*[pointer] * 6, number, *tail)
+        loaded.attention_backward.argtypes = (*[pointer] * 11, number, *tail)
+        loaded.attention_forward.restype = loaded.attention_backward.restype = None
     return loaded
-
-
-@lru_cache
-def team() -> int | None:
-    """The address of torch's own GOMP_parallel: threads of a second OpenMP would fight the first for the cores."""
-    try:
-        # looked up from torch's module, this finds what torch itself is linked with, whatever else is loaded
-        return ctypes.cast(ctypes.CDLL(torch._C.__file__).GOMP_parallel, ctypes.c_void_p).value
-    except (OSError, AttributeError):
-        return None
 
 
 def compiled_for(*tensors: Tensor) -> ctypes.CDLL | None:

@@ -27,8 +27,9 @@ def load(name: str, folder: Path) -> ctypes.CDLL:
     shared by several machines. It appears there complete or not at all, so that processes may compile at once.
     """
     source = Path(__file__).with_name(f"{name}.cpp")
+    texts = [file.read_text(encoding="utf-8") for file in (source, *sorted(source.parent.glob("*.h")))]
     compiler, flags = find_compiler()
-    key = "\0".join([source.read_text(encoding="utf-8"), describe(compiler), *flags, *processor()])
+    key = "\0".join([*texts, describe(compiler), *flags, *processor()])
     path = folder / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
     try:
         if not path.exists():

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partwise.kernels.mlp import mlp, serves
 from partwise.parts.families import Flow
 from partwise.parts.layers import Dropout, FusedLinear, linear
 
@@ -41,46 +42,73 @@ GATED: Mapping[str, Activation] = {
 """The activations of the feed-forwards of these names where none of their options is set."""
 
 
-class MLP(nn.Module):
+class Perceptron(nn.Module):
+    """down(dropout(hidden units)), by torch or, where it fits, by one compiled pass over the rows."""
+
     def __init__(
         self,
         d_model: int,
         hidden: int,
         activation: Activation,
+        kernel: str | None = None,  # what the compiled pass calls this activation
         bias: bool = False,
         hidden_dropout: float = 0.0,
         output_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.up = linear(d_model, hidden, bias, "hidden")
-        self.activation = activation
+        self.widen(d_model, hidden, bias)
+        self.activation, self.kernel = activation, kernel
         self.hidden_dropout = Dropout(hidden_dropout)
         self.down = linear(hidden, d_model, bias, "output")
         self.output_dropout = Dropout(output_dropout)
+        self.path = "torch"
+
+    def widen(self, d_model: int, hidden: int, bias: bool) -> None:
+        """Make the maps of x from which the hidden units follow."""
+        raise NotImplementedError
+
+    def matrix(self) -> nn.Linear | FusedLinear:
+        """All that x is multiplied by."""
+        raise NotImplementedError
+
+    def hidden(self, x: Tensor) -> Tensor:
+        """(..., D) -> (..., F)."""
+        raise NotImplementedError
 
     def forward(self, x: Tensor, flow: Flow | None = None) -> Tensor:
-        hidden = self.hidden_dropout(self.activation(self.up(x)))  # (B, T, F)
-        return self.output_dropout(self.down(hidden))
+        y = self.in_one_pass(x) if self.fits(x) else self.down(self.hidden_dropout(self.hidden(x)))
+        return self.output_dropout(y)
+
+    def fits(self, x: Tensor) -> bool:
+        if self.path != "kernel" or self.kernel is None or (self.training and self.hidden_dropout.p > 0):
+            return False
+        return serves(x, self.matrix().weight, self.down.weight)
+
+    def in_one_pass(self, x: Tensor) -> Tensor:
+        assert self.kernel is not None
+        up = self.matrix()
+        return mlp(x, up.weight, up.bias, self.down.weight, self.down.bias, self.kernel)
 
 
-class GatedMLP(nn.Module):
-    def __init__(
-        self,
-        d_model: int,
-        hidden: int,
-        activation: Activation,
-        bias: bool = False,
-        hidden_dropout: float = 0.0,
-        output_dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
+class MLP(Perceptron):
+    def widen(self, d_model: int, hidden: int, bias: bool) -> None:
+        self.up = linear(d_model, hidden, bias, "hidden")
+
+    def matrix(self) -> nn.Linear:
+        return self.up
+
+    def hidden(self, x: Tensor) -> Tensor:
+        return self.activation(self.up(x))
+
+
+class GatedMLP(Perceptron):
+    def widen(self, d_model: int, hidden: int, bias: bool) -> None:
         self.gate_up = FusedLinear(d_model, {"gate": hidden, "up": hidden}, bias)
         self.gate_up.join(self, "gate_up")
-        self.activation = activation
-        self.hidden_dropout = Dropout(hidden_dropout)
-        self.down = linear(hidden, d_model, bias, "output")
-        self.output_dropout = Dropout(output_dropout)
 
-    def forward(self, x: Tensor, flow: Flow | None = None) -> Tensor:
+    def matrix(self) -> FusedLinear:
+        return self.gate_up
+
+    def hidden(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x)  # (B, T, F) each
-        return self.output_dropout(self.down(self.hidden_dropout(self.activation(gate) * up)))
+        return self.activation(gate) * up

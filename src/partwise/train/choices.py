@@ -11,17 +11,18 @@ import torch
 
 import partwise
 from partwise.config import ConfigError
-from partwise.kernels.attention import ready
+from partwise.kernels.library import ready
 from partwise.train.settings import TrainConfig
 
 
 @dataclass(frozen=True)
 class Choices:
-    """Device, precision, attention path and CPU threads of a run: never a difference between two arms."""
+    """Device, precision, paths and CPU threads of a run: never a difference between two arms."""
 
     device: str
     precision: str
     attention_path: str
+    ffn_path: str
     threads: int
 
     def to_dict(self) -> dict[str, Any]:
@@ -43,17 +44,25 @@ def choose(train: TrainConfig) -> Choices:
     precision = train.precision
     if precision == "auto":
         precision = "bfloat16" if fast_bfloat16(device) else "float32"
-    path: str = train.attention_path
-    if path == "auto":
+    compiled = device == "cpu" and precision == "float32" and "kernel" in wished(train) and ready()
+    for key, path in (("attention_path", train.attention_path), ("ffn_path", train.ffn_path)):
+        if path == "kernel" and not compiled:
+            raise ConfigError(
+                f"train.{key}=kernel works on a CPU in float32, with a C++ compiler at hand: use train.{key}=auto"
+            )
+    attention, ffn = train.attention_path, train.ffn_path
+    if attention == "auto":
         # measured: on a CPU our kernel wins in float32, and in bfloat16 products beat torch's by far on narrow heads
-        own = "products" if precision == "bfloat16" else "kernel" if ready() else "fused"
-        path = own if device == "cpu" else "fused"
-    elif path == "kernel" and not (device == "cpu" and precision == "float32" and ready()):
-        raise ConfigError(
-            "train.attention_path=kernel works on a CPU in float32, with a C++ compiler at hand: use "
-            "train.attention_path=auto"
-        )
-    return Choices(device, precision, path, train.threads or torch.get_num_threads())
+        attention = "products" if device == "cpu" and precision == "bfloat16" else "kernel" if compiled else "fused"
+    if ffn == "auto":
+        ffn = "kernel" if compiled else "torch"
+    return Choices(device, precision, attention, ffn, train.threads or torch.get_num_threads())
+
+
+def wished(train: TrainConfig) -> set[str]:
+    """Every path that the settings leave open or ask for: a machine compiles nothing that is not wished."""
+    paths: set[str] = {train.attention_path, train.ffn_path}
+    return paths | {"kernel"} if "auto" in paths else paths
 
 
 def fast_bfloat16(device: str) -> bool:

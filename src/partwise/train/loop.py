@@ -49,7 +49,7 @@ class Run:
         self.device = torch.device(self.choices.device)
         torch.set_num_threads(self.choices.threads)
         self.model = Transformer(config.model, seed=config.train.seed).to(self.device)
-        self.model.use_path(self.choices.attention_path)
+        self.model.use_path(self.choices.attention_path, self.choices.ffn_path)
         self.optimizer = config.optimizer.build(self.model, config.train.lr)
         self.step = 0
 

@@ -1,0 +1,39 @@
+"""The compiled kernels of this machine, each a library that is called through plain C."""
+
+import ctypes
+import os
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from partwise.kernels import build
+
+KERNELS = ("attention", "mlp")
+
+
+def ready() -> bool:
+    """Whether the C++ kernels serve this machine. The first call compiles them, or says on stderr why it cannot."""
+    return all(compiled(name) is not None for name in KERNELS)
+
+
+@lru_cache
+def compiled(name: str) -> ctypes.CDLL | None:
+    """One kernel's library, made on first use; None, and a line on stderr, where that cannot be."""
+    root = Path(os.environ.get("PARTWISE_CACHE") or Path.home() / ".cache" / "partwise")
+    try:
+        return build.load(name, root / "kernels")
+    except build.BuildError as error:
+        print(f"{name} runs without its compiled kernel: {error}", file=sys.stderr)
+        return None
+
+
+@lru_cache
+def team() -> int | None:
+    """The address of torch's own GOMP_parallel: threads of a second OpenMP would fight the first for the cores."""
+    try:
+        # looked up from torch's module, this finds what torch itself is linked with, whatever else is loaded
+        return ctypes.cast(ctypes.CDLL(torch._C.__file__).GOMP_parallel, ctypes.c_void_p).value
+    except (OSError, AttributeError):
+        return None
