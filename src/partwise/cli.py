@@ -103,7 +103,10 @@ def inspect(
     context: typer.Context,
     target: Annotated[str, typer.Argument(help="A preset, or the name or folder of a run.")],
     what: Annotated[
-        str, typer.Argument(help="What to look at: activations, attention, cost, gradients, lens or positions.")
+        str,
+        typer.Argument(
+            help="What to look at: activations, attention, coordinates, cost, gradients, lens, positions or transfer."
+        ),
     ],
     overrides: Overrides = None,
     data: Data = None,

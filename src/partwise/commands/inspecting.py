@@ -8,7 +8,7 @@ from partwise.inspection.subject import find_subject
 from partwise.terminal import console, table
 from partwise.train.names import writing
 
-LOOKS = ("activations", "attention", "cost", "gradients", "lens", "positions")
+LOOKS = ("activations", "attention", "coordinates", "cost", "gradients", "lens", "positions", "transfer")
 """Each is a module of `partwise.inspection` whose `look(subject)` returns what there is to see."""
 
 
