@@ -307,6 +307,18 @@ def test_slow_compilers_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         build.load("attention", tmp_path / "cache")
 
 
+def test_signals_to_our_group_leave_the_compiler_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else Ctrl-C in the first seconds would look like a compiler that fails, and the run take another path."""
+    fake = tmp_path / "fake"
+    fake.write_text(
+        f"#!{sys.executable}\nimport os, sys\nsys.exit('apart' if os.getsid(0) == os.getpid() else 'together')\n"
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("CXX", str(fake))
+    with pytest.raises(build.BuildError, match="apart"):
+        build.load("attention", tmp_path / "cache")
+
+
 def test_works_without_a_compiler(tmp_path: Path) -> None:
     """One line on stderr, and the same numbers to rounding."""
     code = """

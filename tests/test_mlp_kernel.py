@@ -187,3 +187,12 @@ def test_the_choice_is_the_users() -> None:
     assert choose(TrainConfig(precision="float32", device="cpu", ffn_path="torch")).ffn_path == "torch"
     with pytest.raises(partwise.ConfigError, match=r"train.ffn_path=kernel works on a CPU in float32"):
         choose(TrainConfig(precision="bfloat16", device="cpu", ffn_path="kernel"))
+
+
+def test_a_run_never_leaves_the_path_that_it_began_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    choices = choose(TrainConfig(precision="float32", device="cpu", attention_path="fused"))
+    choices.check()
+    monkeypatch.setattr("partwise.train.choices.ready", lambda: False)
+    with pytest.raises(partwise.ConfigError, match="begun with compiled kernels"):
+        choices.check()
+    choose(TrainConfig(precision="float32", device="cpu")).check()

@@ -86,7 +86,10 @@ def compile_to(path: Path, command: list[str]) -> None:
 def run(command: list[str]) -> str:
     """What the command prints. Raises BuildError with the first line that looks like a reason."""
     try:
-        result = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT)
+        # in a session of its own: a signal to our group stops us in our own time, and must not look like a compiler's fault
+        result = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT, start_new_session=True
+        )
     except subprocess.TimeoutExpired:
         raise BuildError(f"{command[0]} took more than {TIMEOUT} s") from None
     except OSError as error:

@@ -28,6 +28,14 @@ class Choices:
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    def check(self) -> None:
+        """Raises ConfigError where this machine lacks what was chosen: other paths would give other numbers unseen."""
+        if "kernel" in (self.attention_path, self.ffn_path) and not ready():
+            raise ConfigError(
+                "this run was begun with compiled kernels, and they cannot be compiled here (see above): install a C++ "
+                "compiler, continue where it began, or start over with --fresh"
+            )
+
     def with_threads(self, threads: int) -> "Choices":
         return replace(self, threads=threads)
 

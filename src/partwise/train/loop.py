@@ -38,11 +38,15 @@ class Diverged(Exception):
 
 
 class Run:
-    """A model in training. The same config, machine and thread count give the same numbers, bit by bit."""
+    """A model in training. The same config, machine and thread count give the same numbers, bit by bit.
+
+    Raises ConfigError where the choices cannot be followed here.
+    """
 
     def __init__(self, config: RunConfig, dataset: Dataset | None = None, choices: Choices | None = None) -> None:
         self.config = config
         self.choices = choices or choose(config.train)
+        self.choices.check()
         self.dataset = dataset or prepare(config.data, config.tokenizer)
         self.ids = self.dataset.split("train")
         self.examples = examples(self.dataset, "train", config.context, config.model.max_len)
