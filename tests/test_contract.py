@@ -262,6 +262,22 @@ def rows_are_alone(config: partwise.ModelConfig) -> None:
             assert error(ask(model, inputs[row : row + 1]), whole[row : row + 1]) <= EXACT
 
 
+@check
+def packed_documents_are_alone(config: partwise.ModelConfig) -> None:
+    """Rows that hold several documents, or padding before the only one, give each what it has alone; cached as well."""
+    model, inputs = perturbed(config), tokens(3)
+    source = source_of(model, inputs)
+    segments = torch.tensor([[0, 0, 1, 1, 1, 1], [-1, -1, -1, 0, 0, 0], [-1, 0, 0, 0, 0, 3]])
+    with torch.no_grad():
+        states = model.start(3, None, source)
+        pieces = [model(inputs[:, a:b], states, segments=segments[:, a:b]) for a, b in ((0, 2), (2, 3), (3, LENGTH))]
+        for whole in (model(inputs, segments=segments, source=source), torch.cat(pieces, dim=1)):
+            for row, first, end in ((0, 0, 2), (0, 2, 6), (1, 3, 6), (2, 1, 5), (2, 5, 6)):
+                one = slice(row, row + 1)
+                alone = model(inputs[one, first:end], source=None if source is None else source[one])
+                assert error(whole[one, first:end], alone) <= EXACT
+
+
 each_part = pytest.mark.parametrize(("family", "name"), MODEL_PARTS)
 relaxed: dict[str, Any] = {
     "phases": [Phase.explicit, Phase.generate],  # a failing model is small as drawn: shrinking it takes minutes
