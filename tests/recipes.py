@@ -29,6 +29,8 @@ SMALL: dict[str, SearchStrategy[Any]] = {
     "n_experts": st.sampled_from([2, 3, 4]),
     "k": st.sampled_from([1, 2, 3]),
     "n_shared": st.sampled_from([0, 1, 2]),
+    "n_groups": st.sampled_from([1, 1, 2]),
+    "k_groups": st.sampled_from([1, 2]),
     "routed_scale": st.floats(0.25, 3),
     "loss_coefficient": st.floats(1e-3, 1),
     "bias_rate": st.floats(1e-3, 1),

@@ -14,6 +14,7 @@ from partwise.checkpoint import load_tensors, load_weights, tensor_writer
 from partwise.config import REGISTRY, ConfigError
 from partwise.parts.experts import grouped_linear
 from partwise.parts.families import Flow, PositionLayer, Site
+from partwise.parts.routing import Groups, highest
 from recipes import error, perturbed, tokens
 
 EXACT = 1e-12
@@ -138,18 +139,23 @@ def mixtral(monkeypatch: pytest.MonkeyPatch) -> tuple[nn.Module, dict[str, Any]]
     return modeling.MixtralSparseMoeBlock(modeling.MixtralConfig(**sizes)), {"n_experts": 6, "k": 3}
 
 
-def deepseek(monkeypatch: pytest.MonkeyPatch) -> tuple[nn.Module, dict[str, Any]]:
+def deepseek(monkeypatch: pytest.MonkeyPatch, n_groups: int = 1, k_groups: int = 1) -> tuple[nn.Module, dict[str, Any]]:
     modeling = pytest.importorskip(
         "transformers.models.deepseek_v3.modeling_deepseek_v3", reason="transformers is a development dependency"
     )
     sizes = {"hidden_size": WIDTH, "moe_intermediate_size": HIDDEN, "n_routed_experts": 6, "num_experts_per_tok": 3}
-    groups = {"n_group": 1, "topk_group": 1, "n_shared_experts": 2, "routed_scaling_factor": 2.5}
+    groups = {"n_group": n_groups, "topk_group": k_groups, "n_shared_experts": 2, "routed_scaling_factor": 2.5}
     monkeypatch.setattr(torch.Tensor, "type", lambda self, dtype: self)  # the reference's cast
     options = {"n_experts": 6, "k": 3, "score": "sigmoid", "n_shared": 2, "routed_scale": 2.5, "balance": "bias"}
     return modeling.DeepseekV3MoE(modeling.DeepseekV3Config(**sizes, **groups)), options
 
 
-@pytest.mark.parametrize("reference", [mixtral, deepseek])
+def deepseek_in_groups(monkeypatch: pytest.MonkeyPatch) -> tuple[nn.Module, dict[str, Any]]:
+    block, options = deepseek(monkeypatch, 3, 2)
+    return block, options | {"n_groups": 3, "k_groups": 2}
+
+
+@pytest.mark.parametrize("reference", [mixtral, deepseek, deepseek_in_groups])
 def test_equal_to_transformers(reference: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         block, options = reference(patch)
@@ -163,7 +169,7 @@ def test_equal_to_transformers(reference: Any, monkeypatch: pytest.MonkeyPatch) 
     gate, up = state["experts.gate_up_proj"].chunk(2, dim=1)
     own = {"router.weight": state["gate.weight"], "experts.gate.weight": gate, "experts.up.weight": up}
     own["experts.down.weight"] = state["experts.down_proj"]
-    if reference is deepseek:
+    if reference is not mixtral:
         own["router.balance.bias"] = state["gate.e_score_correction_bias"]
         own |= {f"shared.{name}.weight": state[f"shared_experts.{name}_proj.weight"] for name in ("gate", "up", "down")}
     mixture = layer(**options)
@@ -377,7 +383,8 @@ def test_the_cost_is_that_of_the_chosen_experts() -> None:
     assert config(n_experts=12, k=2, n_shared=1).flops_per_token() == moe.flops_per_token() + 3 * router
     model = partwise.Transformer(moe)
     layers = [block.ffn for block in model.blocks]
-    idle = sum(layer.idle() for layer in layers)
+    experts = [sum(p.numel() for p in layer.experts.parameters()) / layer.router.n_experts for layer in layers]
+    idle = sum(size * (layer.router.n_experts - layer.router.k) for size, layer in zip(experts, layers, strict=True))
     assert idle == 2 * 4 * 3 * WIDTH * HIDDEN
     assert moe.parameters() - idle == wide.parameters() + 2 * 6 * WIDTH
     with FlopCounterMode(display=False) as counter:  # the same of real tensors, and twice that going back
@@ -427,3 +434,27 @@ def test_a_generation_chooses_as_the_whole_text_does() -> None:
         whole, states = model(tokens()), model.start(2)
         found = torch.cat([model(tokens()[:, place : place + 1], states) for place in range(6)], dim=1)
     assert error(found, whole) <= EXACT
+
+
+def test_groups_narrow_the_choice() -> None:
+    """By hand: of three groups of two the one with the highest single score loses to two better pairs."""
+    preference = torch.tensor([[0.9, 0.0, 0.5, 0.5, 0.6, 0.35]])
+    limited = Groups(3, 2).limit(preference)
+    assert limited.isinf().tolist() == [[True, True, False, False, False, False]]
+    assert highest(limited, 2).tolist() == [[4, 2]]
+    single = Groups(6, 2).limit(preference)
+    assert torch.nonzero(single.isfinite())[:, 1].tolist() == [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("n_experts=6 n_groups=4", "n_groups=4 does not divide ffn.n_experts=6"),
+        ("n_experts=6 n_groups=3 k_groups=4", "k_groups=4 exceeds ffn.n_groups=3"),
+        ("n_experts=6 k=3 n_groups=3 k_groups=1", "k=3 experts are not found among the 2"),
+    ],
+)
+def test_groups_that_do_not_fit(words: str, message: str) -> None:
+    overrides = [f"ffn.{word}" for word in words.split()]
+    with pytest.raises(partwise.ConfigError, match=message):
+        partwise.preset("mingpt", "ffn=moe", *overrides)

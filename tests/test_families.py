@@ -223,10 +223,10 @@ def cases() -> Iterator[Any]:
     for rank in (None, 20):
         deep = grouped("DeepseekV3", HEADS, q_lora_rank=rank, kv_lora_rank=16, qk_rope_head_dim=8, v_head_dim=12)
         deep |= {"qk_nope_head_dim": 10, "first_k_dense_replace": 1, "n_routed_experts": 6, "num_experts_per_tok": 2}
-        deep |= {"n_group": 1, "topk_group": 1, "n_shared_experts": 1, "moe_intermediate_size": 14}
+        deep |= {"n_group": 3, "topk_group": 2, "n_shared_experts": 1, "moe_intermediate_size": 14}
         deep |= {"routed_scaling_factor": 2.5, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
         layers = f"ffn=[{{part: swiglu, hidden: {HIDDEN}}}, {{part: moe, n_experts: 6, k: 2, hidden: 14, n_shared: 1, "
-        layers += "score: sigmoid, balance: bias, routed_scale: 2.5}]"
+        layers += "score: sigmoid, balance: bias, routed_scale: 2.5, n_groups: 3, k_groups: 2}]"
         sizes = "attention.n_heads=4 attention.kv_rank=16 attention.rope_dim=8 attention.value_dim=12 "
         sizes += f"attention.head_dim=10 attention.q_rank={'null' if rank is None else rank}"
         yield f"deepseek-{rank}", (f"deepseek {sizes}", layers), deep, to_deepseek

@@ -23,6 +23,7 @@ LAYERS = [
     "parts.mlp",
     "parts.memories",
     "parts.scores",
+    "parts.routing",
     "parts",
     "tensors",
     "states",

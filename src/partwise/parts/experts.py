@@ -5,24 +5,18 @@ No expert has a capacity and no token is dropped: what a token gets depends on t
     N tokens   X experts   P = N k pairs of a token and one of its experts
 """
 
-from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
 from partwise.config import ConfigError, part
-from partwise.parts.families import FeedForward, Flow, Role, Site, Trained
+from partwise.parts.families import FeedForward, Flow, Role, Site
 from partwise.parts.mlp import GATED, MLP, UNGATED, Activation, GatedMLP
-
-Score = Callable[[Tensor], Tensor]
-
-SCORES: dict[str, Score] = {"softmax": partial(torch.softmax, dim=-1), "sigmoid": torch.sigmoid}
+from partwise.parts.routing import SCORES, Balance, BalanceByBias, BalanceByLoss, Groups, Router
 
 
 @part("moe")
@@ -32,7 +26,8 @@ class Mixture(FeedForward):
     s is the softmax or the sigmoid of router(x); w_e is s_e, `normalise` divides it by the sum over the k, and
     `routed_scale` multiplies it. An expert is a feed-forward of the given `kind`, `hidden` (or `expansion` times D)
     wide. Shazeer et al. 2017, arXiv:1701.06538; k = 1: Fedus et al. 2021, arXiv:2101.03961; normalised: Jiang et al.
-    2024, arXiv:2401.04088; shared experts: Dai et al. 2024, arXiv:2401.06066.
+    2024, arXiv:2401.04088; shared experts: Dai et al. 2024, arXiv:2401.06066. With `n_groups` of neighbouring experts a
+    token chooses among the `k_groups` groups whose two highest scores sum to most: arXiv:2412.19437.
 
     Balance: `loss` adds loss_coefficient X sum_e f_e P_e to the training loss, where f_e is the share of all choices
     that fell on e and P_e the mean share of e in a token's scores; both equal, it is loss_coefficient. `bias` adds b_e
@@ -44,6 +39,8 @@ class Mixture(FeedForward):
     n_experts: int = Field(8, ge=2, le=2**16)
     k: int = Field(2, ge=1)
     n_shared: int = Field(0, ge=0, le=2**16)
+    n_groups: int = Field(1, ge=1, le=2**16)
+    k_groups: int = Field(1, ge=1)
     hidden: int | None = Field(None, gt=0, le=2**24)
     expansion: float = Field(4 / 3, gt=0, le=1000)  # two chosen experts are then as wide as one dense swiglu
     score: Literal["softmax", "sigmoid"] = "softmax"
@@ -63,6 +60,7 @@ class Mixture(FeedForward):
             raise ConfigError(
                 f"ffn.n_experts={self.n_experts}: experts fewer than k={self.k}, which each token takes: lower ffn.k"
             )
+        self.check_groups()
         if self.k == 1 and self.normalise:
             raise ConfigError(
                 "ffn.k=1 with ffn.normalise=true gives the one expert of a token the weight 1 whatever the router "
@@ -72,18 +70,33 @@ class Mixture(FeedForward):
         experts = (GatedExperts if gated else PlainExperts)(self.n_experts, width, hidden, activation)
         dense = GatedMLP if gated else MLP
         shared = dense(width, self.n_shared * hidden, activation) if self.n_shared else None
-        score = SCORES[self.score]
-        router = Router(width, self.n_experts, self.k, score, self.normalise, self.routed_scale, self.new_balance())
+        groups = Groups(self.n_groups, self.k_groups) if self.n_groups > 1 else None
+        score, balance = SCORES[self.score], self.new_balance()
+        router = Router(width, self.n_experts, self.k, score, self.normalise, self.routed_scale, balance, groups)
         return MixtureOfExperts(router, experts, shared)
 
-    def new_balance(self) -> "Balance":
+    def check_groups(self) -> None:
+        if self.n_experts % self.n_groups:
+            raise ConfigError(
+                f"ffn.n_groups={self.n_groups} does not divide ffn.n_experts={self.n_experts}: choose a divisor"
+            )
+        if self.k_groups > self.n_groups:
+            raise ConfigError(f"ffn.k_groups={self.k_groups} exceeds ffn.n_groups={self.n_groups}: lower it")
+        among = self.n_experts // self.n_groups * self.k_groups
+        if self.k > among:
+            raise ConfigError(
+                f"ffn.k={self.k} experts are not found among the {among} of ffn.k_groups={self.k_groups} groups: lower "
+                "ffn.k, or raise ffn.k_groups"
+            )
+
+    def new_balance(self) -> Balance:
         if self.balance == "loss":
             return BalanceByLoss(self.loss_coefficient)
         return BalanceByBias(self.n_experts, self.bias_rate) if self.balance == "bias" else Balance()
 
 
 class MixtureOfExperts(nn.Module):
-    def __init__(self, router: "Router", experts: "PlainExperts | GatedExperts", shared: nn.Module | None) -> None:
+    def __init__(self, router: Router, experts: "PlainExperts | GatedExperts", shared: nn.Module | None) -> None:
         super().__init__()
         self.router, self.experts, self.shared = router, experts, shared
 
@@ -97,106 +110,6 @@ class MixtureOfExperts(nn.Module):
         y = y[order.argsort()].view(*weights.shape, -1)
         y = (y * weights[..., None]).sum(1).to(y.dtype).view(x.shape)
         return y if self.shared is None else y + self.shared(x, flow)
-
-    def idle(self) -> int:
-        """How many of the layer's parameters one token makes no use of."""
-        stacked = sum(parameter.numel() for parameter in self.experts.parameters())
-        return stacked // self.router.n_experts * (self.router.n_experts - self.router.k)
-
-
-class Router(nn.Module):
-    """(N, D) tokens -> the weights (N, k) and the numbers (N, k) of their experts; in float32 or finer throughout."""
-
-    def __init__(
-        self, d_model: int, n_experts: int, k: int, score: Score, normalise: bool, scale: float, balance: "Balance"
-    ) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(n_experts, d_model))
-        self.role: Role = "hidden"
-        self.n_experts, self.k, self.score, self.normalise, self.scale = n_experts, k, score, normalise, scale
-        self.balance = balance
-
-    def forward(self, x: Tensor, flow: Flow | None) -> tuple[Tensor, Tensor]:
-        logits = exact_linear(x, self.weight)  # (N, X)
-        scores = self.score(logits)
-        with torch.no_grad():
-            # not topk: of equal scores the first expert is taken, on every device
-            chosen = self.balance.preference(logits, scores).sort(dim=-1, descending=True, stable=True).indices
-            chosen = chosen[:, : self.k]
-        weights = scores.gather(-1, chosen)
-        if self.normalise:
-            weights = weights / total(weights)
-        if self.training:
-            self.balance.record(scores, chosen, flow)
-        return self.scale * weights, chosen
-
-
-class Balance(nn.Module):
-    """What keeps experts equally busy: here nothing."""
-
-    def preference(self, logits: Tensor, scores: Tensor) -> Tensor:
-        """(N, X) by which experts are chosen."""
-        return logits  # in the order of the scores, and apart where those round to 0 or 1
-
-    def record(self, scores: Tensor, chosen: Tensor, flow: Flow | None) -> None:
-        """Take note of a forward pass in training."""
-
-
-class BalanceByLoss(Balance):
-    def __init__(self, coefficient: float) -> None:
-        super().__init__()
-        self.coefficient = coefficient
-
-    def record(self, scores: Tensor, chosen: Tensor, flow: Flow | None) -> None:
-        if flow is None:
-            return
-        counted = tokens_that_count(scores, flow)  # (N, 1)
-        picks = (count(chosen, scores.shape[-1]) * counted).sum(0)  # (X,)
-        shares = (scores / total(scores) * counted).sum(0)
-        product = (picks / picks.sum().clamp(min=1) * shares / counted.sum().clamp(min=1)).sum()
-        flow.losses.append(self.coefficient * scores.shape[-1] * product)
-
-
-class BalanceByBias(Balance, Trained):
-    bias: Tensor
-    load: Tensor
-
-    def __init__(self, n_experts: int, rate: float) -> None:
-        super().__init__()
-        self.rate = rate
-        self.register_buffer("bias", torch.zeros(n_experts))
-        # whole numbers, which no change of precision rounds; a checkpoint is written between updates, when it is zero
-        self.register_buffer("load", torch.zeros(n_experts, dtype=torch.long), persistent=False)
-
-    def preference(self, logits: Tensor, scores: Tensor) -> Tensor:
-        return scores + self.bias
-
-    def record(self, scores: Tensor, chosen: Tensor, flow: Flow | None) -> None:
-        picks = count(chosen, scores.shape[-1]) * tokens_that_count(scores, flow).long()
-        self.load.add_(picks.sum(0))
-
-    @torch.no_grad()
-    def after_step(self) -> None:
-        """In data-parallel training, sum `load` over the processes first: `bias` is then the same in all of them."""
-        direction = torch.sign(self.load.sum() - self.load * len(self.load))  # in whole numbers, so that equal is equal
-        self.bias += self.rate * direction.to(self.bias.dtype)
-        self.load.zero_()
-
-
-def total(scores: Tensor) -> Tensor:
-    return scores.sum(-1, keepdim=True).clamp(min=1e-30)  # sigmoids may all round to zero
-
-
-def tokens_that_count(scores: Tensor, flow: Flow | None) -> Tensor:
-    """(N, 1) one for a token, zero for padding."""
-    if flow is None or flow.segments is None:
-        return scores.new_ones(scores.shape[0], 1)
-    return (flow.segments[:, flow.past :].flatten() >= 0).to(scores.dtype)[:, None]
-
-
-def count(chosen: Tensor, n_experts: int) -> Tensor:
-    """(N, k) numbers of experts -> (N, X) one where an expert was chosen, else zero."""
-    return (chosen[..., None] == torch.arange(n_experts, device=chosen.device)).sum(1)
 
 
 class PlainExperts(nn.Module):
@@ -236,15 +149,6 @@ class ExpertLinear(nn.Module):
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         return grouped_linear(x, self.weight.to(x.dtype), ends)
-
-
-def exact_linear(x: Tensor, weight: Tensor) -> Tensor:
-    """A linear map in float32 or finer, also where autocast would take less."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    if x.is_meta:  # which autocast does not know
-        return F.linear(x.to(wide), weight.to(wide))
-    with torch.autocast(x.device.type, enabled=False):
-        return F.linear(x.to(wide), weight.to(wide))
 
 
 def as_product(x: Tensor) -> Tensor:

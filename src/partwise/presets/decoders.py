@@ -222,13 +222,13 @@ DECODERS: dict[str, Preset] = {
         ),
     ),
     "deepseek-v3": Preset(
-        "DeepSeek V3 671B as published, but that experts are chosen among all rather than among groups",
+        "DeepSeek V3 671B, as published",
         deepseek(
             61,
             3,
             18432,
             {"n_heads": 128, "kv_rank": 512, "q_rank": 1536, "head_dim": 128, "rope_dim": 64, "value_dim": 128},
-            {"n_experts": 256, "k": 8, "hidden": 2048, "routed_scale": 2.5},
+            {"n_experts": 256, "k": 8, "n_groups": 8, "k_groups": 4, "hidden": 2048, "routed_scale": 2.5},
             **PUBLISHED,
             vocab_size=129280,
             d_model=7168,
