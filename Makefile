@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test test-combinations test-tokenizers check format clean
+.PHONY: setup demo test test-combinations test-inductor test-tokenizers check format clean
 
 setup: $(STAMP)
 
@@ -29,6 +29,10 @@ test: setup
 test-tokenizers: setup
 	PARTWISE_STRINGS=1000000 $(BIN)/python -m pytest tests/test_tokenizers.py tests/test_bpe.py
 
+# every preset through torch's own compiler
+test-inductor: setup
+	$(BIN)/python -m pytest tests/test_inductor.py -m long
+
 test-combinations: setup
 	$(BIN)/python tests/combinations.py $(N)
 
@@ -38,7 +42,7 @@ check: setup
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto -m "not slow and not long"
 
 format: setup
 	$(BIN)/ruff format src tests benchmarks
