@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -56,12 +57,16 @@ def canvases(
 
 
 def svg(figure: "Figure", key: str) -> str:
-    """The drawing as an `<svg>` element: no prolog, no metadata, no style for the page, ids that begin with `key`."""
+    """The drawing as an `<svg>` element: no prolog, no metadata, no style for the page, ids that begin with `key`.
+
+    Its text may be of any script: it stays text, and a browser has the letters that matplotlib's own font lacks.
+    """
     import matplotlib
 
     buffer = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with matplotlib.rc_context(STYLE | {"svg.hashsalt": key}):
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": key}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(buffer, format="svg", metadata=nothing)
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
@@ -75,3 +80,18 @@ def padded(low: float, high: float, share: float = 0.07) -> tuple[float, float]:
     """The ends of an axis on which all from low to high stands off the border."""
     pad = share * (high - low) or 0.05 * abs(high) or 1e-3
     return low - pad, high + pad
+
+
+def logarithmic(axes: "Axes") -> None:
+    """A logarithmic y axis whose numbers are written out."""
+    from matplotlib.ticker import LogLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.yaxis.set_minor_formatter("")
+
+
+def cut(text: str, letters: int = 7) -> str:
+    """A label of at most so many letters."""
+    return text if len(text) <= letters else f"{text[: letters - 1]}…"

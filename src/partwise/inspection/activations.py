@@ -1,17 +1,17 @@
 """What flows through a model: mean, variance and zeros at every site, and which hidden units fire for which tokens."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from partwise.config import ConfigError, recipes_by_layer
+from partwise.config import recipes_by_layer
 from partwise.drawing import COLOURS, canvas, canvases, svg
 from partwise.inspection import curves
 from partwise.inspection.page import Figure, Look
+from partwise.inspection.recording import Hook, hooked
 from partwise.inspection.subject import Subject
 from partwise.model import ModelConfig, Transformer
 from partwise.parts.experts import MixtureOfExperts, PlainExperts
@@ -125,26 +125,15 @@ class Activations:
             self.tallies[place].depict(values, expert, token, self.first[place.stack])
 
 
-Hook = Callable[[nn.Module, Any, Any], None]
-
-
-@contextmanager
-def watched(model: Transformer, seen: Activations) -> Iterator[None]:
-    """While this lasts, every pass through the model is added to `seen`."""
-    handles = []
-    try:
-        for stack, part in (("encoder", model.encoder), ("decoder", model)):
-            for layer, block in enumerate(part.blocks if part else ()):
-                for module, hook in block_hooks(block, stack, layer, seen):
-                    handles.append(module.register_forward_hook(hook))
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def model_hooks(model: Transformer, seen: Activations) -> Iterator[tuple[nn.Module, Hook]]:
+    """What adds every pass through the model to `seen`: the modules to watch, each with what to do when it was called."""
+    for stack, part in (("encoder", model.encoder), ("decoder", model)):
+        for layer, block in enumerate(part.blocks if part else ()):
+            yield from block_hooks(block, stack, layer, seen)
 
 
 def block_hooks(block: nn.Module, stack: str, layer: int, seen: Activations) -> Iterator[tuple[nn.Module, Hook]]:
-    """The modules of a block to watch, each with what to do when it was called; their places are made in order."""
+    """The same for one block; the places are made in the order of the model."""
 
     def place(site: str, n_experts: int = 1) -> Place:
         here = Place(stack, layer, site)
@@ -201,7 +190,7 @@ def observe(
     be in evaluation mode; nothing of it changes.
     """
     seen, padding = Activations(), model.config.padding_idx
-    with watched(model, seen):
+    with hooked([*model_hooks(model, seen)]):
         rows = max(1, at_once // tokens.shape[1])
         for first in range(0, len(tokens), rows):
             piece = tokens[first : first + rows]
@@ -215,7 +204,7 @@ def observe(
 
 def look(subject: Subject) -> Look:
     """Statistics of every site over a sample, what fires, and the activation functions themselves."""
-    tokens, source = shown_to(subject)
+    tokens, source = subject.tensors(subject.sample() if subject.text is None else subject.row())
     config = subject.config.model
     seen = observe(subject.model, tokens, source, PICTURED)
     firing = {place: tally for place, tally in seen.tallies.items() if place.fires}
@@ -235,20 +224,6 @@ def look(subject: Subject) -> Look:
         [row(place, tally, config) for place, tally in seen.tallies.items()],
         [*figures, *curves.figures()],
     )
-
-
-def shown_to(subject: Subject) -> tuple[Tensor, Tensor | None]:
-    """The text that the user gave as one row, else about 4096 tokens of the data. Raises ConfigError."""
-    if subject.text is None:
-        few = subject.sample()
-        tokens = few.count if few.source is None else few.count + few.source.size  # pairs are shorter than windows
-        return subject.tensors(subject.sample(4096 * 4096 // tokens))
-    if subject.config.model.encoder_layers:
-        raise ConfigError(f"--text {subject.text!r}: {subject.name} reads pairs of sequences: leave out --text")
-    ids = subject.dataset.tokenizer.encode(subject.text)
-    if not len(ids):
-        raise ConfigError("--text '' holds no token: give some text")
-    return torch.from_numpy(ids)[None], None
 
 
 def row(place: Place, tally: Tally, config: ModelConfig) -> tuple[str, ...]:

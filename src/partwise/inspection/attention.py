@@ -2,18 +2,16 @@
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from partwise.config import ConfigError
-from partwise.drawing import COLOURS, canvases, svg
-from partwise.inspection.lens import cut, lettered, readable, shown_row
+from partwise.drawing import COLOURS, canvases, cut, svg
 from partwise.inspection.page import Figure, Look
-from partwise.inspection.recording import sites
+from partwise.inspection.recording import watching
 from partwise.inspection.subject import Subject
 from partwise.model import Transformer
 from partwise.parts.families import Sight
@@ -80,21 +78,14 @@ def calls_of(model: Transformer, inputs: Tensor, source: Tensor | None = None) -
     """
     calls: dict[str, list[Call]] = {}
 
-    def note(name: str) -> Callable[[nn.Module, Any], None]:
-        def before(module: nn.Module, inputs: Any) -> None:
-            assert isinstance(module, Scores)
+    def take(name: str, inputs: tuple[Any, ...], output: object) -> None:
+        scores = model.get_submodule(name)
+        if isinstance(scores, Scores):
             q, k, _, sight = inputs
-            calls.setdefault(name, []).append(Call(module, q, k, sight))
+            calls.setdefault(name, []).append(Call(scores, q, k, sight))
 
-        return before
-
-    watched = [(name, module) for name, module in sites(model, SITES).items() if isinstance(module, Scores)]
-    handles = [module.register_forward_pre_hook(note(name)) for name, module in watched]
-    try:
+    with watching(model, SITES, take):
         model(inputs, source=source)
-    finally:
-        for handle in handles:
-            handle.remove()
     return calls
 
 
@@ -200,12 +191,12 @@ def look(subject: Subject) -> Look:
     found = habits(model, *subject.tensors(sample))
     if not found:
         raise ConfigError(f"{subject.name} has no attention whose weights could be seen: choose another look")
-    row = shown_row(subject)
+    row = subject.row()
     inputs, source = subject.tensors(row)
     shown = {place_of(name): maps(calls)[0] for name, calls in calls_of(model, inputs, source).items()}
-    labels = {"self": [*map(cut, readable(subject, row.inputs[0]))]}
+    labels = {"self": [*map(cut, subject.symbols(row.inputs[0]))]}
     if row.source is not None:
-        labels["encoder"] = [*map(cut, readable(subject, row.source[0]))]
+        labels["encoder"] = [*map(cut, subject.symbols(row.source[0]))]
     sinks = any(bool(each.sink.any()) for each in found)
     return Look(
         f"where attention looks, over {sample.count:,} tokens of the validation split",
@@ -301,7 +292,7 @@ def map_figure(
     title = {"self": "Maps", "cross": "Maps over the source"}.get(kind, "Maps of the encoder")
     return Figure(
         title,
-        lettered(figure, key),
+        svg(figure, key),
         "Each row of a map is a query, each column a key; the darker, the more weight, up to the largest of its row."
         + ("" if few else " Axes count places."),
     )

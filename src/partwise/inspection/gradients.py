@@ -13,9 +13,8 @@ from torch import Tensor
 
 from partwise.checkpoint import Damaged, load_tensors, read_json, read_newest
 from partwise.config import ConfigError
-from partwise.drawing import COLOURS, canvas, svg
+from partwise.drawing import COLOURS, canvas, logarithmic, svg
 from partwise.inspection.page import Figure, Look
-from partwise.inspection.positions import logarithmic
 from partwise.inspection.subject import Subject
 from partwise.model import Transformer
 from partwise.train.loop import Diverged, Run

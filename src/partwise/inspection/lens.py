@@ -1,26 +1,20 @@
 """What a model would say if it ended after each layer: the logit lens."""
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from partwise.config import ConfigError
 from partwise.data import IGNORED, Batch
-from partwise.drawing import COLOURS, canvas, canvases, svg
+from partwise.drawing import COLOURS, canvas, canvases, cut, svg
 from partwise.inspection.page import Figure, Look
 from partwise.inspection.recording import watching
 from partwise.inspection.subject import Subject
 from partwise.model import Transformer
-from partwise.tokenizers import WithSpecials
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as MatplotlibFigure
 
 SITES = r"dropout|blocks\.\d+"
 """What goes into the first block, and what each block leaves: the residual stream of a decoder, layer by layer."""
@@ -28,7 +22,6 @@ SITES = r"dropout|blocks\.\d+"
 TOKENS = 4096  # of the sample
 NUMBERS = 2**25  # logits that are held at once
 PLACES = 32  # columns of the map, where tokens are short
-LETTERS = 7  # of a token in the map
 
 
 @dataclass(frozen=True)
@@ -51,7 +44,7 @@ def streams(model: Transformer, inputs: Tensor, source: Tensor | None = None) ->
     """
     found: dict[str, Tensor] = {}
 
-    def take(name: str, output: Tensor) -> None:
+    def take(name: str, inputs: object, output: Tensor) -> None:
         found["embeddings" if name == "dropout" else f"layer {int(name.split('.')[1])}"] = output.clone()
 
     with watching(model, SITES, take):
@@ -144,55 +137,6 @@ def in_pieces(subject: Subject, batch: Batch, vocabulary: int) -> Iterator[tuple
         yield inputs, torch.from_numpy(piece.targets), source_ids
 
 
-def shown_row(subject: Subject) -> Batch:
-    """One row to draw, (1, T): the text that the user gave, or the first row of the sample. Raises ConfigError.
-
-    Where a model reads a source, a text is source and target with a tab between them.
-    """
-    if subject.text is None:
-        return subject.sample(1)
-    tokenizer, limit = subject.dataset.tokenizer, subject.context
-    if not isinstance(tokenizer, WithSpecials):
-        ids = tokenizer.encode(subject.text)[:limit]
-        if not len(ids):
-            raise ConfigError(f"--text {subject.text!r} is no token: give a longer text")
-        return Batch(ids[None], np.append(ids[1:], IGNORED)[None])
-    source, tab, target = subject.text.partition("\t")
-    if not (source and tab):
-        raise ConfigError(f"--text {subject.text!r}: give the source and the target, with a tab between them")
-    ids = tokenizer.encode(target)[: limit - 1]
-    inputs, targets = np.append(tokenizer.start, ids), np.append(ids, tokenizer.end)
-    return Batch(inputs[None], targets[None], tokenizer.encode(source)[: subject.config.model.max_len][None])
-
-
-def readable(subject: Subject, ids: np.ndarray) -> list[str]:
-    """Each id as a person reads it; an id that stands for no text by its number."""
-    tokenizer = subject.dataset.tokenizer
-    known = np.minimum(ids, tokenizer.vocab_size - 1)  # a model may have more ids than its text has tokens
-    names = {}
-    if isinstance(tokenizer, WithSpecials):
-        names = {tokenizer.pad: "<pad>", tokenizer.start: "<start>", tokenizer.end: "<end>"}
-    shown = [
-        "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
-        for text in subject.symbols(known)
-    ]
-    return [
-        names.get(int(index)) or (text if index < tokenizer.vocab_size and text else f"#{index}")
-        for index, text in zip(ids, shown, strict=True)
-    ]
-
-
-def lettered(figure: "MatplotlibFigure", key: str) -> str:
-    """A drawing that may hold text of any script: a browser has the letters that matplotlib's own font lacks."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        return svg(figure, key)
-
-
-def cut(text: str) -> str:
-    return text if len(text) <= LETTERS else f"{text[: LETTERS - 1]}…"
-
-
 def by_layer(found: list[Layer]) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
@@ -216,15 +160,15 @@ def by_layer(found: list[Layer]) -> Figure:
 
 def map_of(subject: Subject) -> Figure:
     """The most likely token after every layer at every place of one row."""
-    row = shown_row(subject)
+    row = subject.row()
     inputs, source = subject.tensors(row)
-    read = readable(subject, row.inputs[0, :PLACES])
+    read = subject.symbols(row.inputs[0, :PLACES])
     with torch.no_grad():
         after = streams(subject.model, inputs, source)
         chances = {name: lens(subject.model, stream)[0, :PLACES].softmax(-1) for name, stream in after.items()}
     top = torch.stack([each.max(-1).values for each in chances.values()]).numpy()  # (layers + 1, T)
-    said = [readable(subject, each.argmax(-1).numpy()) for each in chances.values()]
-    wanted = [readable(subject, np.array([true]))[0] if true != IGNORED else "" for true in row.targets[0, :PLACES]]
+    said = [subject.symbols(each.argmax(-1).numpy()) for each in chances.values()]
+    wanted = ["" if true == IGNORED else subject.symbols(np.array([true]))[0] for true in row.targets[0, :PLACES]]
     places = PLACES if max(map(len, sum(said, read + wanted))) <= 2 else PLACES // 2  # long tokens need their room
     return Figure(
         "The most likely next token after each layer",
@@ -260,4 +204,4 @@ def draw_map(names: list[str], top: np.ndarray, said: list[list[str]], read: lis
         for spine in each.spines.values():
             spine.set_visible(False)
     figure.colorbar(image, ax=axes, label="probability", fraction=0.03, pad=0.01)
-    return lettered(figure, "lens-map")
+    return svg(figure, "lens-map")

@@ -2,21 +2,17 @@
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from partwise.config import recipes_by_layer
-from partwise.drawing import COLOURS, canvas, canvases, svg
+from partwise.drawing import COLOURS, canvas, canvases, logarithmic, svg
 from partwise.inspection.page import Figure, Look
 from partwise.inspection.subject import Subject
 from partwise.model import ModelConfig, Stack, Transformer
 from partwise.parts.families import PositionLayer, TensorSpec
 from partwise.parts.positions import AngleTable
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PLACES = 4096  # whose vectors are measured
 FAR = 512  # places between a query and a key that are turned, in figures
@@ -186,16 +182,6 @@ def figures_of(side: str, stack: Stack, found: Norms, config: ModelConfig) -> li
             )
         )
     return figures
-
-
-def logarithmic(axes: "Axes") -> None:
-    """A logarithmic y axis whose numbers are written out."""
-    from matplotlib.ticker import LogLocator
-
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter("{x:,g}")
-    axes.yaxis.set_minor_formatter("")
 
 
 def draw_norms(found: Norms, key: str) -> str:

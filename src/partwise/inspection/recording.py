@@ -1,12 +1,14 @@
 """Watching a model at named sites while it computes; a model that nobody watches pays nothing."""
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-Take = Callable[[str, Tensor], None]
+Hook = Callable[[nn.Module, Any, Any], None]  # is given a module, what it was called with, and what it returned
+Take = Callable[[str, Any, Any], None]  # the same by the module's name
 
 
 def sites(model: nn.Module, pattern: str) -> dict[str, nn.Module]:
@@ -20,25 +22,24 @@ def sites(model: nn.Module, pattern: str) -> dict[str, nn.Module]:
     return {name: module for name, module in model.named_modules() if re.fullmatch(pattern, name)}
 
 
-@contextmanager
-def watching(model: nn.Module, pattern: str, take: Take) -> Iterator[list[str]]:
-    """While this lasts, hand `take` the name and the output of every matching module each time it is called.
+def watching(model: nn.Module, pattern: str, take: Take) -> AbstractContextManager[None]:
+    """While this lasts, hand `take` the name of every matching module, its inputs (a tuple) and its output at each call.
 
-    `take` must copy or reduce at once: the next layer may overwrite what it is given. Outputs that are no tensor are
-    left out. Yields the names of the sites.
+    `take` must copy or reduce at once: the next layer may overwrite what it is given.
     """
-    found = sites(model, pattern)
 
-    def hook(name: str) -> Callable[[nn.Module, object, object], None]:
-        def after(module: nn.Module, inputs: object, output: object) -> None:
-            if isinstance(output, Tensor):
-                take(name, output)
+    def by_name(name: str) -> Hook:
+        return lambda module, inputs, output: take(name, inputs, output)
 
-        return after
+    return hooked([(module, by_name(name)) for name, module in sites(model, pattern).items()])
 
-    handles = [module.register_forward_hook(hook(name)) for name, module in found.items()]
+
+@contextmanager
+def hooked(hooks: Sequence[tuple[nn.Module, Hook]]) -> Iterator[None]:
+    """While this lasts, call each hook whenever its module was."""
+    handles = [module.register_forward_hook(hook) for module, hook in hooks]
     try:
-        yield list(found)
+        yield
     finally:
         for handle in handles:
             handle.remove()

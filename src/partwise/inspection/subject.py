@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +10,11 @@ from torch import Tensor
 
 from partwise.checkpoint import Damaged, find_run, load, load_weights
 from partwise.config import ConfigError, did_you_mean
-from partwise.data import Batch, Dataset, data_override, examples, prepare
+from partwise.data import IGNORED, Batch, Dataset, data_override, examples, prepare
 from partwise.model import Transformer
 from partwise.overrides import Override, apply_overrides, flatten, parse_overrides
 from partwise.presets import PRESETS
+from partwise.tokenizers import WithSpecials
 from partwise.train.card import open_run
 from partwise.train.settings import RunConfig, preset_settings, run_config
 
@@ -55,21 +55,52 @@ class Subject:
         return self.asked_context or min(self.config.context, 256)
 
     def sample(self, tokens: int = 4096) -> Batch:
-        """About so many tokens of the validation split, in random windows (B, T) or in pairs; the same every time."""
-        context = self.context
-        split = examples(self.dataset, "val", context, self.config.model.max_len)
-        return split.batch("a look inside", 0, 0, max(1, tokens // context))
+        """About so many targets of the validation split, in random windows (B, T) or in pairs; the same every time."""
+        split = examples(self.dataset, "val", self.context, self.config.model.max_len)
+        return split.batch("a look inside", 0, 0, max(1, tokens // split.tokens_in(1)))
+
+    def row(self) -> Batch:
+        """One row to show, (1, T): the text that the user gave, or the first row of the sample. Raises ConfigError.
+
+        Where a model reads a source, a text is source and target with a tab between them.
+        """
+        if self.text is None:
+            return self.sample(1)
+        tokenizer, limit = self.dataset.tokenizer, self.context
+        if not isinstance(tokenizer, WithSpecials):
+            ids = tokenizer.encode(self.text)[:limit]
+            if not len(ids):
+                raise ConfigError(f"--text {self.text!r} is no token: give a longer text")
+            return Batch(ids[None], np.append(ids[1:], IGNORED)[None])
+        source, tab, target = self.text.partition("\t")
+        if not (source and tab):
+            raise ConfigError(f"--text {self.text!r}: give the source and the target, with a tab between them")
+        ids = tokenizer.encode(target)[: limit - 1]
+        inputs, targets = np.append(tokenizer.start, ids), np.append(ids, tokenizer.end)
+        return Batch(inputs[None], targets[None], tokenizer.encode(source)[: self.config.model.max_len][None])
 
     def tensors(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Inputs and source of a batch, as the model takes them."""
         return torch.from_numpy(batch.inputs), None if batch.source is None else torch.from_numpy(batch.source)
 
     def symbols(self, ids: np.ndarray) -> list[str]:
-        """Each token as a person reads it: a space and a line's end made visible."""
+        """Each id as a person reads it, with a space and a line's end made visible; one without a text by its number."""
         tokenizer = self.dataset.tokenizer
-        shown = {" ": "\u2423", "\n": "\u23ce", "\t": "\u21e5"}
-        texts = (tokenizer.decode(np.array([index])) for index in ids)
-        return ["".join(chain(shown.get(letter, letter) for letter in text)) for text in texts]
+        names = {}
+        if isinstance(tokenizer, WithSpecials):
+            names = {tokenizer.pad: "<pad>", tokenizer.start: "<start>", tokenizer.end: "<end>"}
+
+        def text(index: int) -> str:
+            known = index < tokenizer.vocab_size  # a model may have more ids than its text has tokens
+            return "".join(map(visible, tokenizer.decode(np.array([index])))) if known else ""
+
+        return [names.get(index) or text(index) or f"#{index}" for index in ids.tolist()]
+
+
+def visible(letter: str) -> str:
+    """A letter that can be seen; of other characters the code."""
+    shown = {" ": "\u2423", "\n": "\u23ce", "\t": "\u21e5"}.get(letter, letter)
+    return shown if shown.isprintable() else f"\\x{ord(shown):02x}"
 
 
 def find_subject(

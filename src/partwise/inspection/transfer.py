@@ -13,9 +13,9 @@ from partwise.checkpoint import Damaged, read_json
 from partwise.config import ConfigError, digest
 from partwise.data import Dataset
 from partwise.drawing import COLOURS, canvas, padded, svg
-from partwise.inspection.coordinates import before_overrides, following, trial, widened
 from partwise.inspection.page import Figure, Look
 from partwise.inspection.subject import Subject
+from partwise.inspection.widths import before_overrides, following, trial, widened
 from partwise.train.choices import choose
 from partwise.train.loop import Diverged, Run
 from partwise.train.names import writing
