@@ -105,7 +105,7 @@ def agree(seen: Activations, expected: dict[Place, Tensor]) -> None:
         assert torch.equal(tally.positive.flatten(), (values > 0).sum(0)), place
 
 
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(
     config=st.one_of(configs(), configs("ffn", "moe"), configs("ffn", "relu")), at_once=st.sampled_from([1, 14, 1000])
 )

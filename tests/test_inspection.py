@@ -5,14 +5,19 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import partwise
 from partwise.cli import main
+from partwise.config import ConfigError
+from partwise.data import IGNORED
+from partwise.inspection import lens
 from partwise.inspection.cost import costs
 from partwise.inspection.page import Look, bars, write_page
+from partwise.inspection.subject import find_subject
 from partwise.inspection.widths import shallow
 from partwise.presets import PRESETS
 
@@ -81,6 +86,33 @@ def test_a_page_escapes_what_it_is_given(tmp_path: Path) -> None:
     page = Page((tmp_path / "a.html").read_text())
     assert "script" not in page.tags and page.text.count("alert(1)") >= 6
     assert not re.search(r'(src|href)="http', (tmp_path / "a.html").read_text())
+
+
+def test_a_text_is_shown_as_it_is_read() -> None:
+    subject = find_subject("mingpt", [], text="1+2=")
+    row = subject.row()
+    assert subject.dataset.tokenizer.decode(row.inputs[0]) == "1+2=" and row.targets[0, -1] == IGNORED
+    assert subject.symbols(np.array([row.inputs[0, 0], 60])) == ["1", "#60"]  # a preset has more ids than the text
+    pairs = find_subject("original", [], text="1+2\t3")
+    row = pairs.row()
+    assert row.source is not None and pairs.dataset.tokenizer.decode(row.source[0]) == "1+2"
+    assert pairs.symbols(row.inputs[0]) == ["<start>", "3"] and pairs.symbols(row.targets[0]) == ["3", "<end>"]
+    with pytest.raises(ConfigError, match="with a tab between them"):
+        find_subject("original", [], text="1+2").row()
+
+
+def test_any_script_is_drawn_without_a_warning(tmp_path: Path) -> None:
+    """What matplotlib's font lacks stays text; what cannot be seen is written as its number."""
+    (tmp_path / "text.txt").write_text("天地玄黄 <&>\x07" * 100, encoding="utf-8")
+    subject = find_subject(
+        "mingpt",
+        ["n_layers=2", "d_model=16", "attention.n_heads=2", "ffn.expansion=1"],
+        data=str(tmp_path / "text.txt"),
+        context=12,
+    )
+    assert {"天", "<", "\\x07"} <= set(subject.symbols(subject.sample(100).inputs.flatten()))
+    drawn = lens.map_of(subject).svg
+    assert "玄" in drawn and "&lt;" in drawn and "\x07" not in drawn
 
 
 def inspect(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str) -> int:

@@ -31,6 +31,13 @@ if TYPE_CHECKING:
     from partwise.train.settings import RunConfig
 
 SMALL = ["data=arithmetic", "data.train=2000", "data.validation=50", "data.test=50", "train.device=cpu"]
+PLAIN = ["train.attention_path=fused", "train.ffn_path=torch"]  # nothing here needs the compiled kernels
+SMALL += PLAIN
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny: "Callable[..., RunConfig]") -> "Callable[..., RunConfig]":
+    return lambda *words: tiny(*PLAIN, *words)
 
 
 @given(st.floats(-2, 2), st.floats(1e-3, 1e3), st.lists(st.integers(1, 4096), min_size=2, max_size=6, unique=True))

@@ -98,6 +98,16 @@ def generate(
     generate_text(run, prompt or [], length, temperature, top_k, top_p, stop, seed, beams)
 
 
+@app.command()
+def doctor(
+    presets: Annotated[list[str] | None, typer.Argument(help="Presets to tell about; one of each family else.")] = None,
+) -> None:
+    """Say what this machine can do, what it lacks, and which path each preset takes."""
+    from partwise.commands.doctoring import show_machine
+
+    show_machine(presets or [])
+
+
 @app.command(context_settings=OPEN)
 def inspect(
     context: typer.Context,

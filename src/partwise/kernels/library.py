@@ -18,12 +18,16 @@ def ready() -> bool:
     return all(compiled(name) is not None for name in KERNELS)
 
 
+def cache() -> Path:
+    """Where compiled kernels are kept."""
+    return Path(os.environ.get("PARTWISE_CACHE") or Path.home() / ".cache" / "partwise") / "kernels"
+
+
 @lru_cache
 def compiled(name: str) -> ctypes.CDLL | None:
     """One kernel's library, made on first use; None, and a line on stderr, where that cannot be."""
-    root = Path(os.environ.get("PARTWISE_CACHE") or Path.home() / ".cache" / "partwise")
     try:
-        return build.load(name, root / "kernels")
+        return build.load(name, cache())
     except build.BuildError as error:
         print(f"{name} runs without its compiled kernel: {error}", file=sys.stderr)
         return None

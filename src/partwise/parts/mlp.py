@@ -80,9 +80,12 @@ class Perceptron(nn.Module):
         return self.output_dropout(y)
 
     def fits(self, x: Tensor) -> bool:
-        if self.path != "kernel" or self.kernel is None or (self.training and self.hidden_dropout.p > 0):
-            return False
-        return serves(x, self.matrix().weight, self.down.weight)
+        return self.has_kernel() and serves(x, self.matrix().weight, self.down.weight)
+
+    def has_kernel(self) -> bool:
+        """Whether there is a compiled pass for what this layer does, whatever its widths."""
+        dropped = self.training and self.hidden_dropout.p > 0
+        return self.path == "kernel" and self.kernel is not None and not dropped
 
     def in_one_pass(self, x: Tensor) -> Tensor:
         assert self.kernel is not None

@@ -28,6 +28,12 @@ class Scores(nn.Module):
         paths: dict[str, Path] = {"products": self.by_products, "fused": self.by_torch, "kernel": self.by_kernel}
         self.path = self.by_products if self.only_products else paths[path]
 
+    def path_over(self, sight: Sight, compiled: bool = True) -> str:
+        """The path that a long pass takes; `compiled` says whether its numbers are those of our kernel."""
+        if self.path == self.by_products:
+            return "products"
+        return "kernel" if self.path == self.by_kernel and sight.triangle and compiled else "fused"
+
     def forward(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
         """(B, H, T, E) queries, (B, K, S, E) keys, (B, K, S, W) values -> (B, H, T, W)."""
         return self.path(q, k, v, sight)
