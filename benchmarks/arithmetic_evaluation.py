@@ -19,6 +19,8 @@ import partwise
 from partwise.data import Arithmetic, generate, split_problems
 from partwise.evaluate.arithmetic import answer_problems
 from partwise.tokenizers import Characters
+from partwise.train.choices import choose
+from partwise.train.settings import TrainConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from references.documents_loop import score_arithmetic
@@ -40,13 +42,15 @@ def main() -> None:
     text = generate(corpus.problems(), train=corpus.train, validation=1, test=options.problems)["test"]
     problems = split_problems(text.tobytes().decode())
     model = partwise.Transformer(partwise.preset("mingpt", vocab_size=tokenizer.vocab_size)).eval()
-    model.use_path("fused")
+    choices = choose(TrainConfig(device="cpu", precision="float32"))
 
     ours, loop = [], []
     for _ in range(options.rounds):
+        model.use_path(choices.attention_path, choices.ffn_path)
         began = time.perf_counter()
         answer_problems(model, tokenizer, problems, temperature=1.0)
         ours.append(len(problems) / (time.perf_counter() - began))
+        model.use_path("fused")  # as the document's own layer would have it at best
         began = time.perf_counter()
         score_arithmetic(model, problems[:LOOPED], limit=11)  # with gradients recorded, as the document has it
         loop.append(LOOPED / (time.perf_counter() - began))

@@ -39,7 +39,8 @@ SMALL: dict[str, SearchStrategy[Any]] = {
     "kv_rank": st.none() | st.integers(2, 6),
     "q_rank": st.none() | st.integers(2, 6),
     "window": st.none() | st.integers(2, 7),
-    "softcap": st.none() | st.floats(4, 12),  # where tanh bends: it is flat far below what scores reach, straight far above
+    "softcap": st.none()
+    | st.floats(4, 12),  # where tanh bends: it is flat far below what scores reach, straight far above
     "qk_norm_eps": st.floats(1e-8, 1e-2),
     "scale": st.none() | st.floats(0.1, 1.0),
     "eps": st.floats(1e-8, 1e-2),
@@ -151,15 +152,17 @@ def begin(model: partwise.Transformer, inputs: Tensor, length: int | None = None
     return model.start(inputs.shape[0], length, source_of(model, inputs))
 
 
-def perturbed(config: partwise.ModelConfig, seed: int = 0, dtype: torch.dtype = torch.float64) -> partwise.Transformer:
-    """A model in evaluation whose every parameter is random, so that no zero or one hides a mistake."""
+def perturbed(
+    config: partwise.ModelConfig, seed: int = 0, dtype: torch.dtype = torch.float64, size: float = 1.0
+) -> partwise.Transformer:
+    """A model in evaluation whose every parameter is random, so that no zero or one hides a mistake; `size` of matrices."""
     model = partwise.Transformer(config).to(dtype).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
             if parameter.dim() > 1:
-                parameter.copy_(noise / math.sqrt(parameter.shape[-1]))
+                parameter.copy_(size * noise / math.sqrt(parameter.shape[-1]))
             else:
                 parameter.copy_(0.3 * noise + float(name.endswith(("weight", "beta", "alpha"))))
     return model

@@ -38,7 +38,7 @@ def test_it_tells_the_paths_that_training_takes(words: list[str], monkeypatch: p
     if not ready():
         pytest.skip("no C++ compiler here")
     config = partwise.preset("mingpt", "d_model=32", "max_len=80", *words)
-    attention, ffn = paths(config, Choices("cpu", "float32", "kernel", "kernel", 1))
+    attention, ffn = paths(config, Choices("cpu", "float32", "kernel", 1, "kernel"))
     calls: list[str] = []
 
     def counting(name: str, real: Any) -> Any:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from partwise.config import ConfigError
 from partwise.kernels import build
-from partwise.kernels.attention import attention, library, packed_attention
+from partwise.kernels.attention import attend, attention, library, packed_attention
 from partwise.kernels.library import ready
 
 FLOAT_UNITS = 2e-6  # of the largest number of a tensor: what some hundred roundings in float32 come to
@@ -109,6 +109,46 @@ def test_any_shape_and_layout(
 
     q, k, v, grad = (laid_out(x) for x in draw(B, T, T + more - 1, K * group, K, E, E))
     check(q, k, v, grad)
+
+
+@settings(max_examples=80)
+@given(
+    T=st.integers(1, 9),
+    more=st.integers(0, 60),
+    K=st.integers(1, 3),
+    group=st.integers(1, 3),
+    E=st.integers(1, 40),
+    V=st.integers(1, 40),
+    causal=st.booleans(),
+    threads=st.integers(1, 3),
+)
+def test_a_few_queries(
+    kernel: ctypes.CDLL, T: int, more: int, K: int, group: int, E: int, V: int, causal: bool, threads: int
+) -> None:
+    """As generation has them, over a longer buffer of keys, each query on its own."""
+    torch.set_num_threads(threads)
+    q, k, v, _ = draw(2, T, T + more, K * group, K, E, V)
+    room = torch.full((2, K, T + more + 5, E), math.nan)  # heads before places, and more places than are filled
+    room[:, :, : T + more] = k.transpose(1, 2)
+    ours = attend(q, room[:, :, : T + more].transpose(1, 2), v, E**-0.5, causal)
+    if causal:
+        true = reference(q, k, v, E**-0.5, torch.ones_like(ours))[0]
+    else:
+        heads = [x.double().repeat_interleave(group, dim=2) for x in (k, v)]
+        weights = (torch.einsum("bthe,bshe->bhts", q.double(), heads[0]) * E**-0.5).softmax(-1)
+        true = torch.einsum("bhts,bshv->bthv", weights, heads[1])
+    assert ours.shape == true.shape
+    assert (ours - true).abs().max() <= FLOAT_UNITS * max(1.0, float(true.abs().max()))
+
+
+def test_a_few_queries_see_what_is_not_a_number(kernel: ctypes.CDLL) -> None:
+    for column in (0, 20, 36):  # in a whole vector of scores, and in what is left
+        q, k, v, _ = draw(1, 3, 37, 2, 1, 12, 12)
+        k[0, column, 0, 3] = math.nan
+        assert attend(q, k, v, 1.0, True).isnan().any(-1)[0, :, 0].tolist() == [column <= 34 + i for i in range(3)]
+    q, k, v, _ = draw(1, 1, 9, 1, 1, 4, 4)
+    x = 100 * q.sign()
+    assert (attend(x, 100 * k, v, 1.0, True) - v[:, (100 * k * x).sum(-1).argmax()]).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize(("H", "K", "E"), [(8, 8, 12), (4, 2, 5), (3, 1, 16)])
@@ -210,6 +250,8 @@ def test_other_numbers_take_the_plain_path() -> None:
 def test_ops_keep_their_promises(kernel: ctypes.CDLL, dtype: torch.dtype) -> None:
     q, k, v, _ = (x.requires_grad_() for x in draw(2, 5, 7, 4, 2, 3, 3, dtype))
     torch.library.opcheck(torch.ops.partwise.attention.default, (q, k, v, 0.5))
+    if dtype == torch.float32:
+        torch.library.opcheck(torch.ops.partwise.attend.default, (q.detach(), *(x.detach() for x in (k, v)), 0.5, True))
     torch.library.opcheck(
         torch.ops.partwise.packed_attention.default, (q.detach().flatten(2).requires_grad_(), 2, 1, 0.5)
     )

@@ -27,6 +27,7 @@ def evaluate_run(name: str, problems: int | None, json_file: Path | None) -> Non
     choices = Choices(**card["choices"])
     if choices.device != "cpu" and getattr(torch, choices.device).is_available():
         model.to(choices.device)
+    model.use_path(choices.attention_path, choices.ffn_path)
     dataset = prepare(config.data, config.tokenizer)
     if dataset.hash != card["data"]["hash"]:
         raise ConfigError(f"the data of {name} has changed since it was trained: train again with --fresh")

@@ -14,10 +14,11 @@ from partwise.evaluate.arithmetic import answer_problems
 from partwise.generation import generate
 from partwise.terminal import console, fail, flush_text, follow_run, table
 from partwise.tokenizers import Tokenizer, WithSpecials
+from partwise.train.choices import choose
 from partwise.train.folder import Interrupted, RunFolder
 from partwise.train.loop import Diverged
 from partwise.train.names import default_name, run_name
-from partwise.train.settings import run_config
+from partwise.train.settings import TrainConfig, run_config
 
 
 def train_run(preset: str, words: list[str], data: str | None, name: str | None, fresh: bool, command: str) -> int:
@@ -107,6 +108,8 @@ def generate_text(
 ) -> None:
     """Print the continuation of each prompt, or the target of each source; a single one is streamed."""
     model, tokenizer = load(name)
+    here = choose(TrainConfig(device="cpu"))
+    model.use_path(here.attention_path, here.ffn_path)
     pairs = isinstance(tokenizer, WithSpecials)
     if pairs and not prompts:
         raise ConfigError(f"{name} was trained on pairs: give a source to answer, as in --prompt TEXT")

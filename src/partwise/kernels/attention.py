@@ -35,6 +35,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     return out
 
 
+def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+    """`attention` of a few queries over many keys, as generation has it, without gradients; all keys where not `causal`.
+
+    Only for float32 on a CPU where the kernel is compiled.
+    """
+    return torch.ops.partwise.attend(q, k, v, scale, causal)
+
+
 def packed_attention(qkv: Tensor, n_heads: int, n_kv_heads: int, scale: float) -> Tensor:
     """`attention` over what one projection gives: (B, T, (H + 2 K) E) -> (B, T, H E). One gradient, not three to join."""
     if n_heads % n_kv_heads or qkv.shape[2] % (n_heads + 2 * n_kv_heads):
@@ -51,7 +59,8 @@ def library() -> ctypes.CDLL | None:
         pointer, number, tail = ctypes.c_void_p, ctypes.c_float, (ctypes.c_int, ctypes.c_void_p)
         loaded.attention_forward.argtypes = (*[pointer] * 6, number, *tail)
         loaded.attention_backward.argtypes = (*[pointer] * 11, number, *tail)
-        loaded.attention_forward.restype = loaded.attention_backward.restype = None
+        loaded.attention_step.argtypes = (*[pointer] * 5, number, ctypes.c_int, *tail)
+        loaded.attention_forward.restype = loaded.attention_backward.restype = loaded.attention_step.restype = None
     return loaded
 
 
@@ -111,6 +120,15 @@ def backward(
     steps = (ctypes.c_int64 * 3)(*grad.stride()[:3])
     launch(kernel.attention_backward, sizes(q, k, v), places, lse.data_ptr(), grad.data_ptr(), steps, scale)
     return dq, dk, dv
+
+
+def step(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
+    kernel = library()
+    assert kernel is not None
+    q, k, v = side_by_side(q), side_by_side(k), side_by_side(v)
+    out, _ = outputs(q, k, v)
+    launch(kernel.attention_step, sizes(q, k, v), [whole(x) for x in (q, k, v, out)], scale, causal)
+    return out
 
 
 def sizes(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
@@ -233,6 +251,11 @@ for schema, implementation, fake in (
         " -> (Tensor, Tensor, Tensor)",
         backward,
         lambda grad, q, k, v, out, lse, scale: tuple(x.new_empty(x.shape) for x in (q, k, v)),
+    ),
+    (
+        "attend(Tensor q, Tensor k, Tensor v, float scale, bool causal) -> Tensor",
+        step,
+        lambda q, k, v, scale, causal: outputs(q, k, v)[0],
     ),
     (
         "packed_attention(Tensor qkv, int n_heads, int n_kv_heads, float scale) -> (Tensor, Tensor)",

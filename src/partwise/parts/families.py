@@ -138,6 +138,7 @@ class Flow:
                 lambda: self.bias(x, keys, window),
                 everything=plain and (T == 1 or not self.causal),
                 triangle=plain and self.causal and keys == T,
+                aligned=plain and self.causal,
             )
         return self.sights[keys, window]
 
@@ -171,11 +172,18 @@ class Flow:
 class Sight:
     """Which keys a query may look at, and what positions add to its score."""
 
-    def __init__(self, make: Callable[[], Tensor], everything: bool = False, triangle: bool = False) -> None:
+    def __init__(
+        self,
+        make: Callable[[], Tensor],
+        everything: bool = False,
+        triangle: bool = False,
+        aligned: bool = False,
+    ) -> None:
         self.make = make
         self.made: Tensor | None = None
         self.everything = everything  # every query sees every key, and nothing is added
         self.triangle = triangle  # nothing else than the lower triangle of a square
+        self.aligned = aligned  # the same with more keys before: the last query sees all, each one before it one less
 
     def bias(self) -> Tensor | None:
         """(T, S), (H, T, S), (B, H or 1, T, S) or (B, 1, 1, S) added to the scores: -inf where a query may not look."""

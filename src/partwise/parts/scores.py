@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partwise.kernels.attention import attention
+from partwise.kernels.attention import attend, attention
+from partwise.kernels.library import ready
 from partwise.parts.families import Sight
 from partwise.parts.layers import Dropout
 
@@ -32,7 +33,7 @@ class Scores(nn.Module):
         """The path that a long pass takes; `compiled` says whether its numbers are those of our kernel."""
         if self.path == self.by_products:
             return "products"
-        return "kernel" if self.path == self.by_kernel and sight.triangle and compiled else "fused"
+        return "kernel" if self.path == self.by_kernel and sight.aligned and compiled else "fused"
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
         """(B, H, T, E) queries, (B, K, S, E) keys, (B, K, S, W) values -> (B, H, T, W)."""
@@ -76,12 +77,22 @@ class Scores(nn.Module):
 
     def by_kernel(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
         """Our own kernel for a CPU: the fastest path in float32 where nothing but the future is hidden."""
-        if not sight.triangle or q.dtype != torch.float32 or not q.is_cpu or torch.is_autocast_enabled("cpu"):
+        if q.dtype != torch.float32 or not q.is_cpu or torch.is_autocast_enabled("cpu"):
             return self.by_torch(q, k, v, sight)
-        return attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), self.scale).transpose(1, 2)
+        few = q.shape[2] < FEW_FOR_KERNEL and not torch.is_grad_enabled()
+        if few and ready() and (sight.aligned or sight.everything):
+            y = attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), self.scale, sight.aligned)
+        elif sight.aligned:
+            y = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), self.scale)
+        else:
+            return self.by_torch(q, k, v, sight)
+        return y.transpose(1, 2)
 
 
 Path = Callable[[Tensor, Tensor, Tensor, Sight], Tensor]
 
 FEW_QUERIES = 64
 """Up to so many queries over a cache, plain products beat torch's kernel on a CPU (measured with 1 and 19 of them)."""
+
+FEW_FOR_KERNEL = 8
+"""Below so many queries the kernel takes them one by one: more fill its vectors (measured at widths 12 and 64)."""

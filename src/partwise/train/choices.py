@@ -22,8 +22,8 @@ class Choices:
     device: str
     precision: str
     attention_path: str
-    ffn_path: str
     threads: int
+    ffn_path: str = "torch"  # of runs that were begun before there was a choice
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -64,7 +64,7 @@ def choose(train: TrainConfig) -> Choices:
         attention = "products" if device == "cpu" and precision == "bfloat16" else "kernel" if compiled else "fused"
     if ffn == "auto":
         ffn = "kernel" if compiled else "torch"
-    return Choices(device, precision, attention, ffn, train.threads or torch.get_num_threads())
+    return Choices(device, precision, attention, train.threads or torch.get_num_threads(), ffn)
 
 
 def wished(train: TrainConfig) -> set[str]:
