@@ -1,6 +1,6 @@
 """One training step at equal shape: partwise against Hugging Face's GPT-2 and, given a checkout, against nanoGPT.
 
-    python benchmarks/training_step.py [--nanogpt PATH] [--rounds 15] [--threads 2] [--precision auto] [--json FILE]
+    python benchmarks/training_step.py [ffn=swiglu ...] [--nanogpt PATH] [--rounds 15] [--threads 2] [--json FILE]
 
 All stand in one process and take their steps in turn, so that whatever else the machine does falls on each alike; the
 ratio is taken within a round, and its median and range over the rounds are printed. Each steps as its own project does:
@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,11 @@ def main() -> None:
             precision=options.precision, attention_path=options.attention_path, ffn_path=options.ffn_path, device="cpu"
         )
     )
-    label = f"partwise ({choices.precision}, {choices.attention_path}, {choices.ffn_path})"
-    steps: dict[str, Step] = {label: partwise_step(options, choices, inputs, targets)}
+    ours = {f"partwise ({choices.precision}, {choices.attention_path}, {choices.ffn_path})": choices}
+    label = next(iter(ours))
+    if choices.ffn_path == "kernel":  # the same with torch's perceptrons, in turn with ours
+        ours[f"partwise ({choices.precision}, {choices.attention_path}, torch)"] = replace(choices, ffn_path="torch")
+    steps: dict[str, Step] = {name: partwise_step(options, each, inputs, targets) for name, each in ours.items()}
     if options.nanogpt:
         steps["nanoGPT (float32)"] = nanogpt_step(options, inputs, targets)
     with contextlib.suppress(ImportError):
@@ -66,6 +70,7 @@ def main() -> None:
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("overrides", nargs="*", help="changes of partwise's model, such as ffn=swiglu")
     parser.add_argument("--nanogpt", type=Path, help="a checkout's folder, which holds model.py")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -85,7 +90,8 @@ def parse_options() -> argparse.Namespace:
 
 def partwise_step(options: argparse.Namespace, choices: Choices, inputs: Tensor, targets: Tensor) -> Step:
     shape = [f"n_layers={options.layers}", f"d_model={options.width}", f"max_len={options.context}"]
-    config = partwise.preset("mingpt", *shape, f"attention.n_heads={options.heads}", vocab_size=options.vocab)
+    words = [*shape, f"attention.n_heads={options.heads}", *options.overrides]
+    config = partwise.preset("mingpt", *words, vocab_size=options.vocab)
     model = partwise.Transformer(config)
     model.use_path(choices.attention_path, choices.ffn_path)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
