@@ -352,9 +352,8 @@ def test_slow_compilers_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_signals_to_our_group_leave_the_compiler_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else Ctrl-C in the first seconds would look like a compiler that fails, and the run take another path."""
     fake = tmp_path / "fake"
-    fake.write_text(
-        f"#!{sys.executable}\nimport os, sys\nsys.exit('apart' if os.getsid(0) == os.getpid() else 'together')\n"
-    )
+    code = "import os, sys; sys.exit('apart' if os.getsid(0) == os.getpid() else 'together')"
+    fake.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{code}"\n')
     fake.chmod(0o755)
     monkeypatch.setenv("CXX", str(fake))
     with pytest.raises(build.BuildError, match="apart"):
