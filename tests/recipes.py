@@ -5,6 +5,7 @@ import math
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le, Lt
 from hypothesis import reject
@@ -15,6 +16,8 @@ from torch import Tensor
 
 import partwise
 from partwise.config import REGISTRY, ConfigError
+from partwise.data import Windows
+from partwise.evaluate.loss import mean_loss
 from partwise.parts.families import MODEL_FAMILIES
 
 MODEL_PARTS = [(family, name) for family in MODEL_FAMILIES for name in REGISTRY[family]]
@@ -201,3 +204,8 @@ def error(actual: Tensor, expected: Tensor) -> float:
     """The largest difference, relative to the largest reference value."""
     assert actual.shape == expected.shape
     return ((actual - expected).abs().max() / expected.abs().max()).item()
+
+
+def split_loss(model: partwise.Transformer, ids: np.ndarray, context: int) -> float:
+    """Nats per token over ids[1:], in windows of `context` that each start cold."""
+    return mean_loss(model, Windows(ids, context).scored())

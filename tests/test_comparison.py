@@ -19,6 +19,7 @@ from partwise.comparison.results import earlier_sd, thin, unpaired_tensors
 from partwise.comparison.study import find_study
 from partwise.config import ConfigError
 from partwise.train.loop import Run
+from recipes import split_loss
 
 TINY = [
     "d_model=16",
@@ -89,8 +90,6 @@ def test_values_are_those_of_the_runs_alone_and_a_further_look_is_paid_for(here:
             run = Run(arm.with_seed(seed))
             for _ in run.steps():
                 pass
-            from partwise.evaluate.loss import split_loss
-
             alone = split_loss(run.model, run.dataset.split("val"), 16)
             assert results["arms"][number]["values"][seed] == alone
     assert first["differences"] == [

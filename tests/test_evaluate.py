@@ -13,9 +13,10 @@ from torch.nn import functional as F
 import partwise
 from partwise.data import Arithmetic, Windows, generate, prepare, split_problems
 from partwise.evaluate.arithmetic import Share, accuracy, accuracy_by_operation, answer_problems, operation
-from partwise.evaluate.loss import Score, evaluating, random_batches_loss, split_loss
+from partwise.evaluate.loss import Score, evaluating, random_batches_loss
 from partwise.evaluate.scores import dataset_floors
 from partwise.tokenizers import Characters, TokenizerRecipe
+from recipes import split_loss
 from references.documents_loop import score_arithmetic
 
 TINY = ["d_model=16", "n_layers=2", "attention.n_heads=2", "max_len=48"]

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from partwise import cli, preset
 from partwise.checkpoint import checkpoints, load_tensors, newest
-from partwise.evaluate.loss import split_loss
 from partwise.model import Transformer
 from partwise.parts.layers import Dropout
 from partwise.train.folder import RunFolder, Saved
@@ -26,6 +25,7 @@ from partwise.train.loop import Diverged, Run, Step
 from partwise.train.optimizers import AdamW
 from partwise.train.schedules import Schedule
 from partwise.train.settings import RunConfig
+from recipes import split_loss
 
 Tiny = Callable[..., RunConfig]
 EXACT = 1e-12

@@ -156,16 +156,18 @@ class Pairs:
 
     def take(self, rows: np.ndarray) -> Batch:
         """These pairs, filled up to the longest source and the longest target among them."""
-        M, T = int(self.sources[rows].max()), int(self.targets[rows].max())
-        source = np.full((len(rows), M), self.padding, dtype=np.int64)
-        inputs = np.full((len(rows), T), self.padding, dtype=np.int64)
-        targets = np.full((len(rows), T), IGNORED, dtype=np.int64)
-        for place, row in enumerate(rows):
-            begin, start, end = self.begins[row], self.starts[row], self.ends[row]
-            source[place, : start - begin] = self.ids[begin:start]
-            inputs[place, : end - start] = self.ids[start:end]
-            targets[place, : end - start] = self.ids[start + 1 : end + 1]
+        starts, ends = self.starts[rows], self.ends[rows]
+        source = self.side_by_side(self.begins[rows], starts, self.padding)
+        inputs = self.side_by_side(starts, ends, self.padding)
+        targets = self.side_by_side(starts + 1, ends + 1, IGNORED)
         return Batch(inputs, targets, source)
+
+    def side_by_side(self, first: np.ndarray, end: np.ndarray, filler: int) -> np.ndarray:
+        """The stretches [first, end) of the ids as rows (B, longest), filled up behind."""
+        places = first[:, None] + np.arange(int((end - first).max()))
+        inside = places < end[:, None]
+        ids = self.ids[np.where(inside, places, 0)].astype(np.int64)  # a filler may be below 0, what is stored not
+        return np.where(inside, ids, filler)
 
 
 def examples(dataset: Dataset, split: str, context: int, max_len: int) -> Examples:

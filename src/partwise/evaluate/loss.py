@@ -5,11 +5,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch.nn import functional as F
 
-from partwise.data import IGNORED, Batch, Examples, Windows
+from partwise.data import IGNORED, Batch, Examples
 from partwise.model import Transformer
 
 
@@ -57,11 +56,6 @@ def mean_loss(model: Transformer, batches: Iterable[Batch], precision: str = "fl
             total += losses.double().sum().item()
             count += batch.count
     return total / count
-
-
-def split_loss(model: Transformer, ids: np.ndarray, context: int, precision: str = "float32") -> float:
-    """Nats per token over ids[1:], in windows of `context` that each start cold; the last one may be shorter."""
-    return mean_loss(model, Windows(ids, context).scored(), precision)
 
 
 def random_batches_loss(
