@@ -1,7 +1,7 @@
 """A narrow perceptron in one pass over its rows, by a C++ kernel on the CPU in float32.
 
-Its hidden units never leave the cache: at the widths of small models, two products and an activation of torch's spend
-as long on moving them as on computing.
+Its hidden units never leave the cache, where two products and an activation of torch's move them through memory;
+`benchmarks/training_step.py` times the one against the other.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "silu", "sigmoid", "identit
 """Those that the kernel knows, in the order of its `Act`."""
 
 LARGEST = 2**17
-"""Numbers in both matrices up to which they, their gradients and some rows stay in a second-level cache (measured)."""
+"""Numbers in both matrices up to which they, their gradients and some rows stay in a second-level cache of a megabyte."""
 
 
 def mlp(

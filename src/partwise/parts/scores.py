@@ -95,4 +95,4 @@ FEW_QUERIES = 64
 """Up to so many queries over a cache, plain products beat torch's kernel on a CPU (measured with 1 and 19 of them)."""
 
 FEW_FOR_KERNEL = 8
-"""Below so many queries the kernel takes them one by one: more fill its vectors (measured at widths 12 and 64)."""
+"""Below so many queries the kernel takes them one by one: its vectors hold 8 to 32 of them, and would be mostly empty."""
