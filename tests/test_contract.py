@@ -102,9 +102,13 @@ def every_parameter_counts(config: partwise.ModelConfig) -> None:
     model = perturbed(config)
     nulls, found = model.nulls(), shares(model)
     if any(found[name] <= 1e-9 for name in found.keys() - nulls):
-        # scores so large that softmax is flat, where nothing norms them: what counts does so in a calmer model
-        calm = shares(perturbed(config, size=0.3))
-        found = {name: found[name] if name in nulls else max(share, calm[name]) for name, share in found.items()}
+        # scores so large that softmax is flat, or so small that a soft-cap is straight, where nothing norms them: what
+        # counts does so in a calmer or in a wilder model
+        others = [shares(perturbed(config, size=size)) for size in (0.3, 2.0)]
+        found = {
+            name: found[name] if name in nulls else max(share, *(other[name] for other in others))
+            for name, share in found.items()
+        }
     for name, share in found.items():
         if swallowed(name, config):
             continue
