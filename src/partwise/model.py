@@ -338,6 +338,8 @@ class Transformer(Stack, SavedOnce):
 def new_table(config: ModelConfig) -> nn.Embedding:
     if config.padding_idx is not None and config.padding_idx >= config.vocab_size:
         raise ConfigError(f"padding_idx={config.padding_idx} is not among vocab_size={config.vocab_size} ids: lower it")
-    table = nn.Embedding(config.vocab_size, config.d_model, config.padding_idx)
-    table.role = "table"  # type: ignore[assignment]
+    # its values are drawn later, and on the meta device torch's own draw would import a compiler for a second
+    nothing = torch.empty(config.vocab_size, config.d_model)
+    table = nn.Embedding.from_pretrained(nothing, freeze=False, padding_idx=config.padding_idx)
+    table.role = "table"
     return table

@@ -18,6 +18,7 @@ from partwise.model import Transformer
 from partwise.terminal import console, table
 from partwise.train.card import open_run
 from partwise.train.choices import Choices
+from partwise.train.folder import Evaluation
 
 
 def evaluate_run(name: str, problems: int | None, json_file: Path | None) -> None:
@@ -31,20 +32,29 @@ def evaluate_run(name: str, problems: int | None, json_file: Path | None) -> Non
     dataset = prepare(config.data, config.tokenizer)
     if dataset.hash != card["data"]["hash"]:
         raise ConfigError(f"the data of {name} has changed since it was trained: train again with --fresh")
-    scores = show_scores(folder, model, dataset, config.context, choices, problems)
+    scores = show_scores(model, dataset, config.context, choices, problems)
     if json_file:
         json_file.write_text(json.dumps(scores, indent=1) + "\n")
 
 
 def show_scores(
-    folder: Path, model: Transformer, dataset: Dataset, context: int, choices: Choices, problems: int | None
+    model: Transformer,
+    dataset: Dataset,
+    context: int,
+    choices: Choices,
+    problems: int | None,
+    known: Evaluation | None = None,
 ) -> dict[str, Any]:
-    """Losses on the whole validation split and on as much training text; for arithmetic, accuracies as well."""
+    """Losses on the whole validation split and on as much training text; for arithmetic, accuracies as well.
+
+    Losses that are `known`, on the whole splits and of this very model, are not computed again.
+    """
     train, validation = (examples(dataset, name, context, model.config.max_len) for name in ("train", "val"))
-    nats = mean_loss(model, validation.scored(), choices.precision)
+    nats = known.validation if known else mean_loss(model, validation.scored(), choices.precision)
     unscored = 0 if dataset.corpus.paired else dataset.tokenizer.bytes_of(dataset.split("val")[:1])
     score = Score(nats, sum(batch.count for batch in validation.scored()), dataset.bytes("val") - unscored)
-    training = mean_loss(model, train.as_much_as(validation).scored(), choices.precision)
+    same_size = train.as_much_as(validation)
+    training = known.training if known else mean_loss(model, same_size.scored(), choices.precision)
     with console.status("fitting the floors") if console.is_terminal else nullcontext():
         floors = dataset_floors(dataset)
     unit = "character" if dataset.tokenizer.vocab_size == len(dataset.corpus.alphabet()) else "token"

@@ -52,7 +52,8 @@ def train_run(preset: str, words: list[str], data: str | None, name: str | None,
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-    show_scores(path, run.run.model, dataset, config.context, choices, problems=200)
+    known = run.latest if config.train.estimator == "full" else None
+    show_scores(run.run.model, dataset, config.context, choices, problems=200, known=known)
     console.print()
     show_sample(run, dataset)
     console.print(f"\nThe run is in {path}; more text: partwise generate {folder} --prompt ...")
@@ -105,6 +106,8 @@ def generate_text(
     stop: str | None,
     seed: int,
     beams: int | None,
+    precision: str,
+    path: str,
 ) -> None:
     """Print the continuation of each prompt, or the target of each source; a single one is streamed."""
     model, tokenizer = load(name)
@@ -122,6 +125,8 @@ def generate_text(
         "stop": stop,
         "seed": seed,
         "beams": beams,
+        "precision": precision,
+        "path": path,
     }
     if len(prompts) == 1:
         tokenizer.encode(prompts[0])  # before anything is printed: it may refuse the prompt

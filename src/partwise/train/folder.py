@@ -94,6 +94,7 @@ class RunFolder:
                     write_json(path / "run.json", self._card(command, dataset))
             else:
                 self.choices = stored_choices(path, stored)
+            self.latest: Evaluation | None = None
             self.run = Run(config, dataset, self.choices)
             saved = self._restore()
             for earlier in (stored, saved):
@@ -135,7 +136,7 @@ class RunFolder:
             yield step
             last = step.step == train.steps
             if last or step.step % self.config.eval_every == 0:
-                evaluation = self.evaluate()
+                evaluation = self.latest = self.evaluate()
                 metrics.write({"kind": "evaluation", **asdict(evaluation)})
                 yield evaluation
             if last or step.step % train.save_every == 0 or self.stopping:
