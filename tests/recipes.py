@@ -50,6 +50,8 @@ SMALL: dict[str, SearchStrategy[Any]] = {
     "beta": st.floats(0.25, 2),
     "alpha": st.floats(0.25, 2),
     "base": st.floats(10, 1e6),
+    "longest": st.integers(2, 4),
+    "rows": st.sampled_from([5, 150, 2000]),  # shared by n-grams, one for each pair, for each triple
     "theta": st.floats(10, 1e6),
     "std": st.floats(0.01, 0.1),
     "gain": st.floats(0.25, 4),
@@ -184,7 +186,8 @@ def tokens(batch: int = 2, length: int = LENGTH, shift: int = 0) -> Tensor:
 
 
 def shaken(model: partwise.Transformer, size: float) -> float:
-    """How far logits move when each weight moves by up to `size` of itself: what rounding may do to this model.
+    """How far logits move when each weight, and what each layer gives, moves by up to `size` of itself: what rounding
+    may do to this model.
 
     A narrow model may magnify any rounding, so a fixed bound would hold for some weights and not for others.
     """
@@ -192,10 +195,17 @@ def shaken(model: partwise.Transformer, size: float) -> float:
     for seed in range(4):
         other = copy.deepcopy(model)
         generator = torch.Generator().manual_seed(seed)
+
+        def shake(x: Any, generator: torch.Generator = generator) -> Any:
+            if isinstance(x, tuple):
+                return tuple(map(shake, x))
+            return x * (1 + size * (2 * torch.rand(x.shape, generator=generator, dtype=x.dtype) - 1))
+
         for parameter in other.parameters():
-            parameter.data.mul_(
-                1 + size * (2 * torch.rand(parameter.shape, generator=generator, dtype=parameter.dtype) - 1)
-            )
+            parameter.data.copy_(shake(parameter.data))
+        for module in other.modules():
+            if not list(module.children()):
+                module.register_forward_hook(lambda module, inputs, output, shake=shake: shake(output))
         moved = max(moved, error(ask(other, tokens()), exact))
     return moved
 

@@ -18,6 +18,7 @@ LAYERS = [
     "config",
     "overrides",
     "kernels",
+    "parts.sight",
     "parts.families",
     "parts.layers",
     "parts.mlp",
@@ -28,6 +29,7 @@ LAYERS = [
     "tensors",
     "states",
     "model",
+    "kernels.decoding",
     "presets",
     "tokenizers",
     "data",
@@ -95,6 +97,7 @@ def test_imports_point_upward(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith("parts.")])
 def test_a_family_knows_no_sibling(name: str) -> None:
     shared = [
+        "parts.sight",
         "parts.families",
         "parts.layers",
         "parts.mlp",

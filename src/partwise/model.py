@@ -17,6 +17,7 @@ from partwise.parts.families import (
     FeedForward,
     Flow,
     Init,
+    Lookup,
     Mixing,
     Norm,
     PositionLayer,
@@ -29,7 +30,8 @@ from partwise.parts.families import (
 )
 from partwise.parts.feed_forward import SwiGLU
 from partwise.parts.init import GPT2
-from partwise.parts.layers import Dropout, linear, stream
+from partwise.parts.layers import Dropout, linear, stream, table
+from partwise.parts.lookup import NoLookup
 from partwise.parts.mixing import NoMixing
 from partwise.parts.mlp import Perceptron
 from partwise.parts.norms import RMSNorm
@@ -52,6 +54,7 @@ class ModelConfig(Config):
     encoder_layers: int = Field(0, ge=0, le=1000)  # above 0 the model reads a source, over which its blocks attend
     max_len: int = Field(512, gt=0, le=2**24)
     positions: Positions = Rope()
+    lookup: Lookup = NoLookup()
     attention: ByLayer[Attention] = MultiHead()
     mixing: ByLayer[Mixing] = NoMixing()
     ffn: ByLayer[FeedForward] = SwiGLU()
@@ -118,6 +121,8 @@ class Block(nn.Module):
 class Stack(nn.Module):
     """What an encoder and a decoder share: positions, blocks, and the ends of the residual stream."""
 
+    embed: nn.Embedding
+
     def assemble(self, config: ModelConfig, site: Site) -> None:
         width = config.d_model
         recipes = [recipes_by_layer(field, site.n_layers) for field in (config.mixing, config.attention, config.ffn)]
@@ -126,6 +131,7 @@ class Stack(nn.Module):
         site = replace(site, heads=layouts[0], first=first)
         self.scale = width**0.5 if config.embed_scale else 1.0
         self.positions = config.positions.build(site)
+        self.lookup = config.lookup.build(site, config.vocab_size)
         self.embed_norm = config.norm.build(width) if config.embed_norm else nn.Identity()
         self.dropout = Dropout(config.embed_dropout)
         hooked = type(self.positions)
@@ -153,9 +159,10 @@ class Stack(nn.Module):
             self.blocks.append(Block(layers, config.residual.build(here, branches, new_norm)))
         self.residual = config.residual.build_ends(site, new_norm)
 
-    def through(self, x: Tensor, flow: Flow) -> Tensor:
-        """(B, T, D) embeddings -> (B, T, D) what the last block leaves."""
-        x = x * self.scale if self.scale != 1.0 else x
+    def through(self, tokens: Tensor, flow: Flow) -> Tensor:
+        """(B, T) ids -> (B, T, D) what the last block leaves."""
+        x = self.embed(tokens)
+        x = self.lookup(x * self.scale if self.scale != 1.0 else x, tokens, flow)
         x = self.residual.enter(self.dropout(self.embed_norm(self.positions.at_input(x, flow.ids))))
         for block in self.blocks:
             x = block(x, flow)
@@ -175,7 +182,7 @@ class Encoder(Stack):
         ids = torch.arange(source.shape[1], device=source.device)
         segments = None if padding is None else -padding.long()  # padding sees padding, and nothing else sees it
         flow = Flow(self.positions, ids, causal=False, segments=segments, losses=losses)
-        return self.through(self.embed(source), flow)
+        return self.through(source, flow)
 
 
 class Transformer(Stack, SavedOnce):
@@ -236,7 +243,7 @@ class Transformer(Stack, SavedOnce):
         ids = place_in_document(segments, past + T, tokens.device)[..., past:]
         layers = states.layers if states else None
         flow = Flow(self.positions, ids, past, True, segments, memory, padding, layers, losses=losses)
-        x = self.through(self.embed(tokens), flow)
+        x = self.through(tokens, flow)
         if states:
             states.length += T
         logits = self.head(x)  # (B, T, V)
@@ -338,8 +345,4 @@ class Transformer(Stack, SavedOnce):
 def new_table(config: ModelConfig) -> nn.Embedding:
     if config.padding_idx is not None and config.padding_idx >= config.vocab_size:
         raise ConfigError(f"padding_idx={config.padding_idx} is not among vocab_size={config.vocab_size} ids: lower it")
-    # its values are drawn later, and on the meta device torch's own draw would import a compiler for a second
-    nothing = torch.empty(config.vocab_size, config.d_model)
-    table = nn.Embedding.from_pretrained(nothing, freeze=False, padding_idx=config.padding_idx)
-    table.role = "table"
-    return table
+    return table(config.vocab_size, config.d_model, config.padding_idx)

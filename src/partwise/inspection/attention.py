@@ -14,8 +14,8 @@ from partwise.inspection.page import Figure, Look
 from partwise.inspection.recording import watching
 from partwise.inspection.subject import Subject
 from partwise.model import Transformer
-from partwise.parts.families import Sight
 from partwise.parts.scores import Scores
+from partwise.parts.sight import Sight
 
 SITES = r"(encoder\.)?blocks\.(\d+)\.(attention|cross)\.scores"
 KINDS = ("self", "cross", "encoder")

@@ -93,7 +93,7 @@ def is_part(name: str) -> bool:
     words = name.removeprefix("encoder.").split(".")
     if words[0] == "blocks":
         return len(words) == 3 and words[2] in BRANCHES[:-1]
-    return len(words) == 1 and words[0] in ("embed", "positions", "head")
+    return len(words) == 1 and words[0] in ("embed", "positions", "lookup", "head")
 
 
 def remembered(state: object) -> int:

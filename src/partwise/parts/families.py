@@ -14,6 +14,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from partwise.config import ConfigError, Part
+from partwise.parts.sight import Sight
 
 Role = Literal["table", "score", "hidden", "output", "head", "bias", "vector"]
 """What a tensor is for. Initialisation, its learning rate under muP and the choice of optimizer follow from it:
@@ -123,13 +124,13 @@ class Flow:
     states: list[Any] | None = None  # one per remembering layer while generating
     first_values: Tensor | None = None  # (B, K, T, E) the values of the first layer
     losses: list[Tensor] = field(default_factory=list)  # what layers add to the training loss
-    sights: dict[Any, "Sight"] = field(default_factory=dict)
+    sights: dict[Any, Sight] = field(default_factory=dict)
 
     def state(self, layer: Remembering) -> Any:
         """What a layer remembers; None in training."""
         return None if self.states is None else self.states[layer.number]
 
-    def sight(self, x: Tensor, keys: int, window: int | None = None) -> "Sight":
+    def sight(self, x: Tensor, keys: int, window: int | None = None) -> Sight:
         """What the tokens of x (B, T, D) see of the last `keys` places; made once and shared by the layers."""
         if (keys, window) not in self.sights:
             T, adds = x.shape[1], type(self.positions).on_scores is not PositionLayer.on_scores
@@ -157,7 +158,7 @@ class Flow:
             added = torch.zeros(hidden.shape, device=x.device)
         return added.to(x.dtype).masked_fill(hidden, float("-inf"))
 
-    def memory_sight(self, x: Tensor) -> "Sight":
+    def memory_sight(self, x: Tensor) -> Sight:
         """What the tokens of x see of the memory: all but its padding."""
         if "memory" not in self.sights:
             self.sights["memory"] = Sight(lambda: self.memory_bias(x), everything=self.memory_padding is None)
@@ -169,37 +170,24 @@ class Flow:
         return zeros.masked_fill(self.memory_padding, float("-inf"))[:, None, None, :]  # (B, 1, 1, M)
 
 
-class Sight:
-    """Which keys a query may look at, and what positions add to its score."""
-
-    def __init__(
-        self,
-        make: Callable[[], Tensor],
-        everything: bool = False,
-        triangle: bool = False,
-        aligned: bool = False,
-    ) -> None:
-        self.make = make
-        self.made: Tensor | None = None
-        self.everything = everything  # every query sees every key, and nothing is added
-        self.triangle = triangle  # nothing else than the lower triangle of a square
-        self.aligned = aligned  # the same with more keys before: the last query sees all, each one before it one less
-
-    def bias(self) -> Tensor | None:
-        """(T, S), (H, T, S), (B, H or 1, T, S) or (B, 1, 1, S) added to the scores: -inf where a query may not look."""
-        if self.everything:
-            return None
-        if self.made is None:
-            self.made = self.make()
-        return self.made
-
-
 class Positions(Part):
     """What may stand at `positions=`: how the model knows the order of its tokens. Built once per stack."""
 
     family: ClassVar[str] = "positions"
 
     def build(self, site: Site) -> PositionLayer:
+        raise NotImplementedError
+
+
+class Lookup(Part):
+    """What may stand at `lookup=`: what the last tokens find in tables, added to the embedding. Built once per stack.
+
+    `forward(x, tokens, flow)`: (B, T, D) embeddings and (B, T) ids -> (B, T, D).
+    """
+
+    family: ClassVar[str] = "lookup"
+
+    def build(self, site: Site, vocab_size: int) -> nn.Module:
         raise NotImplementedError
 
 
@@ -339,5 +327,5 @@ class Init(Part):
 
 
 MODEL_FAMILIES: Mapping[str, type[Part]] = {
-    kind.family: kind for kind in (Positions, Attention, Mixing, FeedForward, Norm, Residual, Init)
+    kind.family: kind for kind in (Positions, Lookup, Attention, Mixing, FeedForward, Norm, Residual, Init)
 }

@@ -7,10 +7,11 @@ from pydantic import Field
 from torch import Tensor
 
 from partwise.config import ConfigError, part
-from partwise.parts.families import Attention, AttentionLayer, Flow, Heads, Sight, Site
+from partwise.parts.families import Attention, AttentionLayer, Flow, Heads, Site
 from partwise.parts.layers import FusedLinear, GroupRMSNorm, linear
 from partwise.parts.memories import Places
 from partwise.parts.scores import Scores
+from partwise.parts.sight import Sight
 
 
 @part("latent")

@@ -17,6 +17,16 @@ def linear(d_in: int, d_out: int, bias: bool, role: Role) -> nn.Linear:
     return layer
 
 
+def table(rows: int, width: int, padding_idx: int | None = None) -> nn.Embedding:
+    """A vector for each id; the one at `padding_idx` stays as it is.
+
+    Its values are the model's to draw: torch's own draw would, on the meta device, import a compiler for a second.
+    """
+    layer = nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False, padding_idx=padding_idx)
+    layer.role = "table"
+    return layer
+
+
 class FusedLinear(nn.Module):
     """Several linear maps of one input as a single matrix product: faster, and saved as if they stood apart.
 

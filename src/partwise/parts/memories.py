@@ -1,11 +1,13 @@
-"""States: what attention layers remember of the places they have seen."""
+"""States: what layers remember of the places they have seen."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from partwise.config import ConfigError
+from partwise.parts.families import Flow, Remembering
 
 
 class Places:
@@ -85,3 +87,60 @@ class Static:
 
     def truncate(self, length: int) -> None:
         """Keys and values of a source do not belong to any position."""
+
+
+class LookingBack(Remembering):
+    """A layer that sees the inputs of the `reach` places before its own, as far as its document goes."""
+
+    def __init__(self, reach: int, width: int) -> None:
+        super().__init__()
+        self.reach, self.width = reach, width
+
+    def earlier(self, x: Tensor, flow: Flow) -> list[Tensor]:
+        """(B, T, D) -> x_{t-1}, ..., x_{t-reach}, each (B, T, D), zero where that is no token of the same document."""
+        T, state = x.shape[1], flow.state(self)
+        whole = x if state is None else state.append(x)
+        whole = F.pad(whole, (0, 0, self.reach + T - whole.shape[1], 0))  # (B, reach + T, D)
+        slices = [slice(self.reach - k, self.reach - k + T) for k in range(1, self.reach + 1)]
+        if flow.segments is None:
+            return [whole[:, places] for places in slices]
+        known = flow.segments[:, max(0, flow.past - self.reach) :]
+        known = F.pad(known, (self.reach + T - known.shape[1], 0))  # (B, reach + T); x is zero where this is filled up
+        own = known[:, self.reach :]
+        return [whole[:, places].masked_fill((known[:, places] != own).unsqueeze(-1), 0) for places in slices]
+
+    def new_state(self, batch: int, length: int, like: Tensor) -> "Tail":
+        return Tail(batch, self.reach, self.width, like)
+
+
+class Tail:
+    """The last inputs of a layer that looks back, as many as a later place may see."""
+
+    def __init__(self, batch: int, reach: int, width: int, like: Tensor) -> None:
+        self.kept = like.new_empty(batch, 0, width)
+        self.reach, self.length = reach, 0
+
+    def append(self, x: Tensor) -> Tensor:
+        """(B, T, D) new inputs -> (B, up to reach + T, D) with those kept before them."""
+        whole = torch.cat([self.kept.to(x.dtype), x], dim=1)
+        self.length += x.shape[1]
+        self.kept = whole[:, max(0, whole.shape[1] - self.reach) :].clone()  # a slice would keep the whole alive
+        return whole
+
+    def select(self, rows: Tensor) -> None:
+        self.kept = self.kept[rows]
+
+    def left(self, length: int) -> int:
+        """How many of the inputs kept stand before `length`."""
+        return max(0, self.kept.shape[1] - (self.length - length))
+
+    def check(self, length: int) -> None:
+        if length < self.length and self.left(length) < min(length, self.reach):
+            raise ConfigError(
+                f"the states cannot go back to length {length}: the last inputs alone were kept; start anew"
+            )
+
+    def truncate(self, length: int) -> None:
+        self.check(length)
+        if length < self.length:
+            self.kept, self.length = self.kept[:, : self.left(length)], length

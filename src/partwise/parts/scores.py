@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 from partwise.kernels.attention import attend, attention
 from partwise.kernels.library import ready
-from partwise.parts.families import Sight
 from partwise.parts.layers import Dropout
+from partwise.parts.sight import Sight
 
 
 class Scores(nn.Module):
