@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import partwise
-from partwise import ConfigError
+from partwise import ConfigError, generation
 from partwise.generation import Sampling, decode, generate, uniform_numbers
 from partwise.tokenizers import ByteTokenizer, CharacterTokenizer
 from recipes import perturbed
@@ -91,6 +91,47 @@ def test_sampling_follows_its_written_rule(
     u = (number + 0.4142) / 1000  # on no border between two tokens, where the last rounding would decide
     expected = reference(logits, u, temperature, top_k, top_p)
     assert draw(logits, u, temperature=temperature, top_k=top_k, top_p=top_p) == expected
+
+
+def by_sorting_all(rule: Sampling, logits: Tensor, uniform: Tensor) -> Tensor:
+    """The rule over the whole vocabulary in order, in float64: slow, and nothing to get wrong."""
+    order = logits.argsort(dim=-1, descending=True, stable=True)
+    if rule.temperature == 0:
+        return order[:, 0]
+    ranked = logits.double().gather(-1, order)
+    probabilities = ((ranked - ranked[:, :1]) / rule.temperature).softmax(dim=-1)
+    if rule.top_k is not None:
+        probabilities[:, rule.top_k :] = 0
+    mass = probabilities.cumsum(dim=-1)
+    kept = mass - probabilities < rule.top_p * mass[:, -1:]
+    kept[:, 0] = True
+    mass = (probabilities * kept).cumsum(dim=-1)
+    rank = torch.searchsorted(mass, uniform[:, None] * mass[:, -1:], right=True)
+    rank = torch.minimum(rank, (kept & (probabilities > 0)).sum(dim=-1, keepdim=True) - 1)
+    return order.gather(-1, rank).squeeze(-1)
+
+
+@settings(max_examples=150, **relaxed)
+@given(
+    temperature=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
+    top_k=st.none() | st.integers(1, 400),
+    top_p=st.sampled_from([1.0, 0.9137, 0.3171]),
+    spread=st.sampled_from([0.01, 1.0, 20.0]),
+    equals=st.booleans(),  # many logits alike, on both sides of the border too
+    enough=st.sampled_from([1, 5, 40, 120, 1024]),
+    seed=st.integers(0, 99),
+)
+def test_what_is_left_out_of_the_sorting_changes_no_draw(
+    temperature: float, top_k: int | None, top_p: float, spread: float, equals: bool, enough: int, seed: int
+) -> None:
+    random = torch.Generator().manual_seed(seed)
+    logits = spread * torch.randn(5, 300, generator=random)
+    logits = logits.round() if equals else logits
+    logits[torch.rand(logits.shape, generator=random) < 0.1] = -INF
+    uniform, rule = torch.rand(5, generator=random, dtype=torch.float64), Sampling(temperature, top_k, top_p)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generation, "ENOUGH", enough)
+        assert torch.equal(rule.draw(logits, uniform), by_sorting_all(rule, logits, uniform))
 
 
 @pytest.mark.parametrize(

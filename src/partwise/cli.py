@@ -47,7 +47,7 @@ def load_imports(sources: list[str] | None) -> tuple[str, ...]:
 @app.command(context_settings=OPEN)
 def train(
     context: typer.Context,
-    preset: Preset,
+    preset: Annotated[str, typer.Argument(help="A preset (mingpt, toy, llama) or a YAML file.")] = "fast",
     overrides: Overrides = None,
     data: Data = None,
     name: Name = None,
@@ -59,6 +59,8 @@ def train(
     from partwise.commands.training import train_run
 
     words = words_of(context, overrides)
+    if "=" in preset and not preset.endswith((".yaml", ".yml")):  # a change of the preset that was left out
+        preset, words = "fast", [preset, *words]
     raise typer.Exit(train_run(preset, words, data, name, fresh, shlex.join(["partwise", *sys.argv[1:]])))
 
 
@@ -89,13 +91,19 @@ def generate(
     stop: Annotated[str | None, typer.Option(help="End after this token.")] = None,
     beams: Annotated[int | None, typer.Option(help="Search for the likeliest text with so many beams.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Equal seeds, equal texts.", min=0)] = 0,
+    precision: Annotated[
+        str, typer.Option(help="Of the weights: float32, or bfloat16, faster and rounded.")
+    ] = "float32",
+    path: Annotated[
+        str, typer.Option(help="torch, kernel (ours, compiled), or auto: the kernel where it can.")
+    ] = "auto",
     imports: Import = None,
 ) -> None:
     """Continue a prompt with a trained model."""
     load_imports(imports)
     from partwise.commands.training import generate_text
 
-    generate_text(run, prompt or [], length, temperature, top_k, top_p, stop, seed, beams)
+    generate_text(run, prompt or [], length, temperature, top_k, top_p, stop, seed, beams, precision, path)
 
 
 @app.command()

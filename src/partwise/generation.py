@@ -1,7 +1,9 @@
 """Generation: prefill, decode, sample. Cached and uncached generation compute the same function."""
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,6 +11,7 @@ from torch import Tensor
 
 from partwise.beam import beam_search
 from partwise.config import ConfigError
+from partwise.kernels.decoding import Decoder, Kept, refusal
 from partwise.model import Transformer
 from partwise.states import States
 from partwise.tokenizers import Tokenizer, WithSpecials
@@ -37,30 +40,60 @@ class Sampling:
 
     def draw(self, logits: Tensor, uniform: Tensor) -> Tensor:
         """(B, V) logits and (B,) uniform numbers in [0, 1) -> (B,) ids. Raises ConfigError where a row has none."""
-        logits = logits.double()
-        if logits.isnan().any() or (logits == float("inf")).any() or (logits == float("-inf")).all(dim=-1).any():
+        top = logits.amax(dim=-1, keepdim=True)  # not a number where one of the row is none
+        if not top.isfinite().all():
             raise ConfigError("the model's logits are not finite: it diverged in training; use an earlier checkpoint")
-        order = logits.argsort(dim=-1, descending=True, stable=True)
         if self.temperature == 0:
-            return order[:, 0]
-        ranked = logits.gather(-1, order)
-        probabilities = ((ranked - ranked[:, :1]) / self.temperature).softmax(dim=-1)
-        if self.top_k is not None:
-            probabilities[:, self.top_k :] = 0
-        mass = probabilities.cumsum(dim=-1)
-        before = mass - probabilities
-        kept = before < self.top_p * mass[:, -1:]
+            return logits.argmax(dim=-1)  # the first of equals
+        chosen, sure = self.among(self.top_k or ENOUGH, logits, top, uniform)
+        if not sure.all():
+            rest = ~sure
+            chosen[rest] = self.among(logits.shape[1], logits[rest], top[rest], uniform[rest])[0]
+        return chosen
+
+    def among(self, count: int, logits: Tensor, top: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+        """(B,) ids drawn among the `count` most likely ones, and (B,) whether a look at the others would change nothing."""
+        order, ranked = most_likely(logits, count)
+        everything = order.shape[1] == logits.shape[1] or count == self.top_k
+        weights = self.weights(ranked, top)
+        mass = weights.cumsum(dim=-1)
+        total = mass[:, -1:] if everything else self.weights(logits, top).sum(dim=-1, keepdim=True)
+        kept = mass - weights < self.top_p * total
         kept[:, 0] = True
-        mass = (probabilities * kept).cumsum(dim=-1)
-        target = uniform.double().unsqueeze(-1) * mass[:, -1:]
-        rank = torch.searchsorted(mass, target, right=True).clamp(max=logits.shape[-1] - 1)
-        rank = torch.minimum(rank, (kept & (probabilities > 0)).sum(dim=-1, keepdim=True) - 1)
-        return order.gather(-1, rank).squeeze(-1)
+        kept_mass = (weights * kept).cumsum(dim=-1)
+        target = uniform.double().unsqueeze(-1) * (total if self.top_p == 1 else kept_mass[:, -1:])
+        rank = torch.searchsorted(kept_mass, target, right=True)
+        rank = torch.minimum(rank, (kept & (weights > 0)).sum(dim=-1, keepdim=True) - 1)
+        sure = (target < kept_mass[:, -1:]) & ~kept[:, -1:] if self.top_p < 1 else target < mass[:, -1:]
+        return order.gather(-1, rank).squeeze(-1), sure.squeeze(-1) | everything
+
+    def weights(self, logits: Tensor, top: Tensor) -> Tensor:
+        """Probabilities but for a factor, in float64."""
+        return ((logits.double() - top.double()) / self.temperature).exp()
+
+
+ENOUGH = 1024
+"""So many of the most likely ids are put in order first: where they settle the draw, sorting the rest would cost more."""
+
+
+def most_likely(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` most likely ids of each row (B, V), the likeliest first, equals by their id, and their logits."""
+    B, V = logits.shape
+    if count < V // 2:
+        least = logits.topk(count, dim=-1, sorted=False).values.amin(dim=-1, keepdim=True)
+        places = (logits >= least).nonzero()
+        if len(places) == B * count:  # else equals stand on both sides of the border
+            ids = places[:, 1].view(B, count)  # rising
+            few = logits.gather(-1, ids)
+            order = few.argsort(dim=-1, descending=True, stable=True)
+            return ids.gather(-1, order), few.gather(-1, order)
+    order = logits.argsort(dim=-1, descending=True, stable=True)[:, :count]
+    return order, logits.gather(-1, order)
 
 
 @torch.no_grad()
 def decode(
-    model: Transformer,
+    model: Transformer | Decoder,
     tokens: Tensor,
     uniform: Tensor,
     sampling: Sampling,
@@ -73,20 +106,21 @@ def decode(
     fits, each step runs on the new token alone over cached states; beyond, the window slides and is computed anew, as
     every position has moved.
     """
+    run: Any = model
     limit = model.config.max_len
     total = tokens.shape[1] + uniform.shape[1]
     states = start(model, tokens, min(limit, total), source) if cached else None
     for column in range(uniform.shape[1]):
         if states is not None and tokens.shape[1] <= limit:
-            logits = model(tokens[:, states.length :], states)
+            logits = run(tokens[:, states.length :], states)
         else:
-            logits = model(tokens[:, -limit:], source=source)
+            logits = run(tokens[:, -limit:], source=source)
         chosen = sampling.draw(logits[:, -1], uniform[:, column])
         yield chosen
         tokens = torch.cat([tokens, chosen[:, None]], dim=1)
 
 
-def start(model: Transformer, tokens: Tensor, length: int, source: Tensor | None = None) -> States:
+def start(model: Any, tokens: Tensor, length: int, source: Tensor | None = None) -> States | Kept:
     """States for (B, T) prompts of up to `length` positions; a beginning that all of them share is computed once."""
     rows, T = tokens.shape
     if source is not None:
@@ -99,6 +133,34 @@ def start(model: Transformer, tokens: Tensor, length: int, source: Tensor | None
     model(tokens[:1, :shared], states)
     states.select(tokens.new_zeros(rows))
     return states
+
+
+PRECISIONS, PATHS = ("float32", "bfloat16"), ("auto", "torch", "kernel")
+
+
+def generator(model: Transformer, precision: str = "float32", path: str = "auto") -> Transformer | Decoder:
+    """What generates for the model, and equals it but for rounding: itself, or the compiled kernel where it can serve.
+
+    `precision` bfloat16 rounds the weights once; sums stay float32. `path` torch or kernel forces the one or the other.
+    What is returned keeps the weights of now, where it is not the model itself. Raises ConfigError where the kernel
+    cannot serve, or for another word.
+    """
+    for key, word, known in (("precision", precision, PRECISIONS), ("path", path, PATHS)):
+        if word not in known:
+            raise ConfigError(f"{key}={word}: give {', '.join(known[:-1])} or {known[-1]}")
+    model = rounded(model) if precision == "bfloat16" else model
+    if path == "torch" or (path == "auto" and refusal(model) is not None):
+        return model
+    return Decoder(model, half=precision == "bfloat16")
+
+
+@torch.no_grad()
+def rounded(model: Transformer) -> Transformer:
+    """A copy of the model whose weights are bfloat16 numbers, in the precision that they had."""
+    model = copy.deepcopy(model)
+    for parameter in model.parameters():
+        parameter.copy_(parameter.bfloat16())
+    return model
 
 
 def uniform_numbers(rows: Sequence[int], length: int, seed: int) -> Tensor:
@@ -127,6 +189,8 @@ def generate(
     cached: bool = True,
     beams: int | None = None,
     penalty: float = 0.6,
+    precision: str = "float32",
+    path: str = "auto",
     on_text: Callable[[int, str], None] | None = None,
 ) -> list[str]:
     """The continuation of each prompt, at most `length` tokens, ended after the text `stop` (one token) where given.
@@ -134,7 +198,8 @@ def generate(
     `on_text(row, piece)` is called with whole characters as they come. A prompt's continuation depends on the seed and
     its place in the list only. To an encoder-decoder a prompt is a source, and its continuation the target. With `beams`
     the likeliest whole continuation is searched for instead of drawn; see `beam_search` for the `penalty` on short ones.
-    Raises ConfigError for an empty prompt or characters the tokenizer has not seen.
+    `precision` and `path` are those of `generator`. Raises ConfigError for an empty prompt, characters the tokenizer has
+    not seen, or a path that cannot serve the model.
     """
     sampling = Sampling(temperature, top_k, top_p)
     encoded = [tokenizer.encode(prompt) for prompt in prompts]
@@ -152,6 +217,7 @@ def generate(
     was_training = model.training
     model.eval()
     try:
+        decoder: Any = generator(model, precision, path)
         # prompts of one length go through together: no padding, so a row cannot depend on its neighbours
         for size in sorted({len(ids) for ids in encoded}):
             rows = [row for row, ids in enumerate(encoded) if len(ids) == size]
@@ -164,7 +230,7 @@ def generate(
                     prompt = tokens[place : place + 1]
                     room = model.config.max_len - prompt.shape[1] + 1
                     ids = beam_search(
-                        model, prompt, beams=beams, length=min(length, room), end=stop_id, penalty=penalty, source=one
+                        decoder, prompt, beams=beams, length=min(length, room), end=stop_id, penalty=penalty, source=one
                     )
                     texts[row] = tokenizer.decode(ids)
                     if on_text:
@@ -172,7 +238,7 @@ def generate(
                 continue
             streams = [tokenizer.stream() for _ in rows]
             open_rows = set(range(len(rows)))
-            for chosen in decode(model, tokens, uniform[rows], sampling, cached, source):
+            for chosen in decode(decoder, tokens, uniform[rows], sampling, cached, source):
                 ids = chosen.tolist()
                 for place in sorted(open_rows):
                     ended = ids[place] == stop_id

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from partwise.data.corpora import cache_root
-from partwise.inspection.paths import paths
+from partwise.inspection.paths import decoding_path, paths
 from partwise.kernels import build
 from partwise.kernels.library import cache, ready
 from partwise.presets import PRESETS, preset
@@ -34,11 +34,13 @@ def show_machine(names: list[str]) -> None:
     rows = []
     for name, config in configs.items():
         attention, ffn = paths(config, choose(TrainConfig.from_dict(preset_settings(name)["train"])))
-        rows.append((name, in_words(attention), in_words(ffn)))
-    console.print(table("how each preset computes here", ["preset", "attention", "perceptrons"], rows))
+        rows.append((name, in_words(attention), in_words(ffn), decoding_path(config)))
+    headings = ["preset", "attention", "perceptrons", "generation"]
+    console.print(table("how each preset computes here", headings, rows))
     console.print(
         "Numbers count layers. kernel: ours, compiled; fused: torch's attention; products: plain matrix products; torch: "
-        "its linear maps. All compute the same but for rounding. An expert's products are torch's.",
+        "its linear maps. All compute the same but for rounding. An expert's products are torch's. generation: whole steps "
+        "by one compiled call, or by the layers themselves.",
         style="dim",
         markup=False,
     )

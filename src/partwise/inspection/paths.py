@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from partwise.kernels.decoding import unlike
 from partwise.kernels.mlp import narrow
+from partwise.kernels.packing import library
 from partwise.model import ModelConfig, Transformer
 from partwise.parts.mlp import Perceptron
 from partwise.parts.scores import Scores
@@ -37,3 +39,12 @@ def paths(config: ModelConfig, choices: Choices) -> tuple[Counter[str], Counter[
 
 def in_one_pass(layer: Perceptron) -> bool:
     return layer.has_kernel() and narrow(layer.matrix().weight, layer.down.weight)
+
+
+def decoding_path(config: ModelConfig) -> str:
+    """How the model generates on a CPU here: by the compiled step of a whole decoder, or by torch, and why."""
+    with torch.device("meta"):
+        reason = unlike(Transformer(config))
+    if reason is None and library() is not None:
+        return "kernel"
+    return "torch" if reason is None else f"torch: {reason}"

@@ -6,11 +6,12 @@ from partwise.overrides import apply_overrides, flatten, parse_overrides
 from partwise.presets.ancestors import ANCESTORS
 from partwise.presets.decoders import DECODERS
 from partwise.presets.preset import Preset
+from partwise.presets.speedruns import SPEEDRUNS
 from partwise.presets.tutorials import TUTORIALS
 
 __all__ = ["PRESETS", "Preset", "find_preset", "preset"]
 
-PRESETS: dict[str, Preset] = {**TUTORIALS, **ANCESTORS, **DECODERS}
+PRESETS: dict[str, Preset] = {**SPEEDRUNS, **TUTORIALS, **ANCESTORS, **DECODERS}
 
 
 def find_preset(name: str) -> Preset:

@@ -1,0 +1,25 @@
+"""Models that learn fast: what `partwise train` trains where it is told nothing else."""
+
+from partwise.presets.preset import Preset
+
+SPEEDRUNS: dict[str, Preset] = {
+    "fast": Preset(
+        "a good small model soon: n-gram tables, token shift, rotary positions, QK-norm, SwiGLU, Muon",
+        {
+            "d_model": 128,
+            "n_layers": 2,
+            "max_len": 128,
+            "positions": "rope",
+            "lookup": {"part": "ngrams", "longest": 4, "rows": 32768},
+            "attention": {"part": "multihead", "n_heads": 4, "qk_norm": "head"},
+            "mixing": "shift",
+            "ffn": "swiglu",
+            "norm": "rmsnorm",
+            "residual": "pre",
+            "init": {"part": "gpt2", "zero_output": True},
+            "train": {"lr": 0.01, "batch_size": 16, "steps": 1000, "clip": 1.0},
+            "optimizer": {"part": "muon", "momentum": 0.9, "adam_factor": 2.0, "beta2": 0.95},
+            "schedule": {"part": "linear", "warmup": 10},
+        },
+    ),
+}

@@ -1,0 +1,306 @@
+"""The compiled step of a whole decoder against the plain model in float64, over whatever it says it serves."""
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, reject, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+from torch import Tensor
+
+from partwise import ConfigError
+from partwise.beam import beam_search
+from partwise.cli import main
+from partwise.config import REGISTRY
+from partwise.generation import Sampling, decode, generate, generator, rounded
+from partwise.inspection.paths import decoding_path
+from partwise.kernels import decoding, packing
+from partwise.kernels.decoding import Decoder, refusal, unlike
+from partwise.model import ModelConfig, Transformer
+from partwise.tokenizers import CharacterTokenizer
+from recipes import configs, error, perturbed, recipes
+
+CLOSE = 1e-5  # of the largest logit
+POSITIONS = ["none", "learned", "sinusoidal", *(name for name in REGISTRY["positions"] if name.startswith("rope"))]
+FFN = [name for name, kind in REGISTRY["ffn"].items() if hasattr(kind, "activation") and name != "elu"]
+ALPHABET = "abcdefghij\n"
+relaxed: dict[str, Any] = {
+    "suppress_health_check": [HealthCheck.too_slow],
+    "deadline": None,
+    "phases": [Phase.explicit, Phase.generate],  # shrinking a failure takes minutes
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(shared_cache: Path) -> None:
+    if packing.library() is None:
+        pytest.skip("no C++ compiler here")
+
+
+@st.composite
+def served(draw: DrawFn) -> ModelConfig:
+    """A small random decoder of what the kernel knows, longer than a few vectors are wide."""
+    ffn = draw(recipes("ffn", draw(st.sampled_from(FFN))))
+    ffn |= {key: value for key, value in (("beta", 1.0), ("trainable_beta", False)) if key in ffn}
+    switches = {each: draw(st.booleans()) for each in ("tied", "head_bias", "embed_scale", "embed_norm")}
+
+    def attention() -> dict[str, Any]:
+        window = draw(st.none() | st.integers(2, 40))
+        one = draw(recipes("attention", "multihead"))
+        return one | {"gate": "none", "value_residual": False, "window": window, "n_heads": heads, "head_dim": width}
+
+    heads, width = draw(st.sampled_from([1, 2, 4, 6])), draw(st.sampled_from([2, 4, 6, 18, 64, 66]))
+    values = {
+        "vocab_size": draw(st.integers(2, 70)),
+        "d_model": draw(st.integers(2, 40)),
+        "n_layers": 2,
+        "max_len": 60,
+        "positions": draw(recipes("positions", draw(st.sampled_from(POSITIONS)))),
+        "attention": [attention(), attention()],
+        "ffn": ffn | {"hidden": draw(st.integers(1, 80))},
+        "norm": draw(recipes("norm", draw(st.sampled_from(["layernorm", "rmsnorm", "none"])))),
+        "residual": draw(recipes("residual", "pre")),
+        "head_softcap": draw(st.none() | st.floats(1, 30)),
+    }
+    try:
+        return ModelConfig.from_dict(values | switches)
+    except ConfigError:
+        reject()
+
+
+def ids_of(config: ModelConfig, rows: int, length: int, seed: int = 0) -> Tensor:
+    return torch.randint(config.vocab_size, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def close(found: Tensor, model: Transformer, exact: Transformer, tokens: Tensor) -> None:
+    """To 1e-5, or where the model magnifies rounding, to a few times what the plain path in float32 loses."""
+    true = exact(tokens)[:, -1:]
+    lost = error(model(tokens)[:, -1:].double(), true)
+    assert error(found.double(), true) <= CLOSE + 4 * lost
+
+
+@pytest.mark.parametrize("half", [False, True])
+@settings(max_examples=15, **relaxed)
+@given(config=served(), data=st.data())
+@torch.no_grad()
+def test_cached_steps_equal_the_plain_model(half: bool, config: ModelConfig, data: st.DataObject) -> None:
+    """In pieces of any length, through a change of rows and a way back."""
+    model = perturbed(config, data.draw(st.integers(0, 99))).float()
+    model = rounded(model) if half else model
+    exact = copy.deepcopy(model).double()
+    rows, length = data.draw(st.integers(1, 14)), data.draw(st.integers(1, config.max_len))
+    tokens = ids_of(config, rows, length)
+    decoder = Decoder(model, half)
+    states = decoder.start(rows, length)
+    cuts = sorted({*data.draw(st.lists(st.integers(1, length), max_size=4)), length})
+    change = data.draw(st.sampled_from(cuts))
+    for cut in cuts:
+        close(decoder(tokens[:, states.length : cut], states), model, exact, tokens[:, :cut])
+        if cut == change:
+            chosen = torch.tensor(data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=5)))
+            states.select(chosen)
+            tokens = tokens[chosen]
+    states.truncate(data.draw(st.integers(0, length - 1)))
+    other = torch.cat((tokens[:, : states.length], (tokens[:, states.length :] + 1) % config.vocab_size), dim=1)
+    close(decoder(other[:, states.length :], states), model, exact, other)
+
+
+@settings(max_examples=20, **relaxed)
+@given(config=configs())
+@torch.no_grad()
+def test_it_serves_a_model_rightly_or_says_why_not(config: ModelConfig) -> None:
+    model = perturbed(config).float()
+    reason = refusal(model)
+    assert (reason is None) == (unlike(model) is None)
+    if reason is None:
+        tokens = ids_of(config, 2, config.max_len)
+        close(Decoder(model)(tokens, Decoder(model).start(2)), model, copy.deepcopy(model).double(), tokens)
+    else:
+        with pytest.raises(ConfigError, match="path=kernel cannot serve this model: ") as caught:
+            generator(model, path="kernel")
+        assert len(str(caught.value).splitlines()) == 1 and reason in str(caught.value)
+        assert generator(model) is model
+
+
+def plain(**parts: Any) -> Transformer:
+    sizes = {"vocab_size": len(ALPHABET), "d_model": 24, "n_layers": 2, "max_len": 20}
+    return perturbed(ModelConfig.from_dict({**sizes, **parts})).float()
+
+
+@torch.no_grad()
+def test_a_row_is_the_same_whatever_stands_beside_it_and_however_many_threads_work() -> None:
+    model = plain(attention={"part": "multihead", "n_heads": 6, "n_kv_heads": 2})
+    decoder, tokens = Decoder(model, half=True), ids_of(model.config, 29, 20)
+    alone = torch.cat([decoder(row[None], decoder.start(1)) for row in tokens])
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        states = decoder.start(29)
+        first = decoder(tokens[:, :7], states)
+        assert not torch.equal(first, alone)
+        for column in range(7, 20):
+            last = decoder(tokens[:, column : column + 1], states)
+        assert torch.equal(last, alone)
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "windows": {"attention": {"part": "multihead", "n_heads": 4, "n_kv_heads": 1, "window": 5}},
+    "gpt2": {"positions": "learned", "norm": "layernorm", "ffn": {"part": "gelu", "bias": True}, "head_bias": True},
+    "sinks": {"attention": {"part": "multihead", "n_heads": 2, "sinks": True, "softcap": 5.0, "qk_norm": "full"}},
+}
+
+
+@pytest.mark.parametrize("parts", CASES.values(), ids=CASES)
+def test_texts_are_those_of_the_plain_path(parts: dict[str, Any]) -> None:
+    """Below, at and beyond max_len, drawn and greedy, with a stop and with beams; margins are far above rounding."""
+    model, characters = plain(**parts), CharacterTokenizer(ALPHABET)
+    with torch.no_grad():
+        model.head.weight.mul_(4)
+    prompts = ["a", "abc", "abcdefghij\nabcdefghi", "abcdefghij\nabcdefghij\nabc"]
+    rules: list[dict[str, Any]] = [
+        {"temperature": 0.0},
+        {"temperature": 0.9, "seed": 4, "precision": "bfloat16"},
+        {"temperature": 1.5, "top_k": 4, "top_p": 0.9, "stop": "e"},
+        {"beams": 3},
+    ]
+    for rule in rules:
+        asked = [prompt for prompt in prompts if "beams" not in rule or len(prompt) < 15]
+        texts = [generate(model, characters, asked, length=16, path=path, **rule) for path in ("torch", "auto")]
+        assert texts[0] == texts[1], rule
+
+
+def test_auto_takes_the_kernel_and_torch_does_not() -> None:
+    model = plain()
+    assert isinstance(generator(model), Decoder) and isinstance(generator(model, path="kernel"), Decoder)
+    assert generator(model, path="torch") is model
+    other = generator(model, "bfloat16", "torch")
+    assert isinstance(other, Transformer) and other is not model
+    for name, parameter in other.named_parameters():
+        assert torch.equal(parameter, dict(model.named_parameters())[name].bfloat16().float())
+
+
+def test_the_first_token_comes_from_a_prompt_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call for the prompt, then one for each token, none of which grows with the length."""
+    model, calls = plain(), list[tuple[int, ...]]()
+    decoder, real = Decoder(model), Decoder.step
+
+    def counting(self: Decoder, tokens: Tensor, states: Any, wanted: bool) -> Tensor:
+        calls.append(tuple(tokens.shape))
+        return real(self, tokens, states, wanted)
+
+    monkeypatch.setattr(Decoder, "step", counting)
+    prompts = ids_of(model.config, 3, 9)
+    list(decode(decoder, prompts, torch.zeros(3, 6), Sampling(0.0)))
+    assert calls == [(3, 9), *[(3, 1)] * 5]
+
+
+def test_a_beginning_that_rows_share_is_computed_once() -> None:
+    model = plain()
+    tokens = torch.cat([torch.arange(8).expand(4, -1), torch.arange(4)[:, None]], dim=1)
+    uniform = torch.rand(4, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = [torch.stack(list(decode(each, tokens, uniform, Sampling()))) for each in (model, Decoder(model))]
+    assert torch.equal(*found)
+    assert len({tuple(row) for row in found[0].T.tolist()}) > 1
+
+
+def test_beams_run_on_it() -> None:
+    model = plain()
+    decoder: Any = Decoder(model)
+    options: dict[str, Any] = {"beams": 4, "length": 9, "end": 3}
+    tokens = ids_of(model.config, 1, 5)
+    assert beam_search(decoder, tokens, **options) == beam_search(model, tokens, **options)
+
+
+def test_a_row_that_is_too_long_is_refused() -> None:
+    decoder = Decoder(plain())
+    states = decoder.start(1, 5)
+    with pytest.raises(ConfigError, match="6 tokens do not fit max_len=5"):
+        decoder(torch.zeros(1, 6, dtype=torch.long), states)
+    assert states.length == 0
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        ({"residual": "sandwich"}, "residual=pre alone"),
+        ({"residual": "hyper"}, "residual=hyper"),
+        ({"mixing": "shift"}, "mixing=none alone"),
+        ({"attention": {"part": "multihead", "gate": "head"}}, "no attention.gate"),
+        ({"attention": "latent", "positions": "none"}, "attention=multihead alone"),
+        ({"positions": "alibi"}, "positions=alibi"),
+        ({"lookup": "ngrams"}, "lookup=ngrams"),
+        ({"norm": "scalenorm"}, "norm=scalenorm"),
+        ({"ffn": "elu"}, "perceptrons of relu"),
+        ({"ffn": "moe"}, "perceptrons of relu"),
+        ({"encoder_layers": 1}, "reads a source"),
+    ],
+)
+def test_what_it_does_not_serve_is_said(parts: dict[str, Any], reason: str) -> None:
+    model = plain(**parts)
+    with pytest.raises(ConfigError, match=reason) as caught:
+        generator(model, path="kernel")
+    assert len(str(caught.value).splitlines()) == 1
+    assert generator(model) is model
+    assert reason in decoding_path(model.config)
+
+
+def test_other_precisions_are_the_plain_paths() -> None:
+    assert decoding_path(plain().config) == "kernel"
+    double = plain().double()
+    assert generator(double) is double
+    with torch.autocast("cpu", torch.bfloat16):
+        model = plain()
+        assert generator(model) is model
+    for options in ({"precision": "float16"}, {"path": "fast"}):
+        with pytest.raises(ConfigError, match="give "):
+            generator(model, **options)
+
+
+def test_without_a_compiler_torch_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "library", lambda: None)
+    model = plain()
+    assert generator(model) is model
+    with pytest.raises(ConfigError, match=r"path=kernel cannot serve this model: there is no C\+\+ compiler"):
+        generator(model, path="kernel")
+
+
+def test_not_a_number_is_seen() -> None:
+    model = plain()
+    with torch.no_grad():
+        model.blocks[0].ffn.down.weight[3, 3] = torch.nan
+    with pytest.raises(ConfigError, match="diverged"):
+        generate(model, CharacterTokenizer(ALPHABET), ["abc"], path="kernel")
+
+
+@pytest.mark.parametrize(
+    ("parts", "words", "status", "said"),
+    [
+        ({}, ["--path", "kernel", "--precision", "bfloat16"], 0, ""),
+        ({}, ["--path", "torch"], 0, ""),
+        ({"positions": "alibi"}, [], 0, ""),
+        ({"positions": "alibi"}, ["--path", "kernel"], 2, "path=kernel cannot serve this model: it does not know pos"),
+        ({}, ["--path", "fast"], 2, "path=fast: give auto, torch or kernel"),
+        ({}, ["--precision", "float16"], 2, "precision=float16: give float32 or bfloat16"),
+    ],
+)
+def test_the_command_takes_the_path_that_it_is_told(
+    parts: dict[str, Any],
+    words: list[str],
+    status: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = plain(**parts)
+    monkeypatch.setattr("partwise.commands.training.load", lambda name: (model, CharacterTokenizer(ALPHABET)))
+    monkeypatch.setattr(sys, "argv", ["partwise", "generate", "mine", "--prompt", "abc", "--length", "5", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    shown = capsys.readouterr()
+    assert int(ended.value.code or 0) == status and said in shown.err
+    assert len([line for line in shown.err.splitlines() if "compiling" not in line]) == (1 if status else 0)
+    assert status or len(shown.out) > len("abc")
