@@ -148,6 +148,16 @@ def test_a_first_model_is_trained_continued_scored_and_sampled(
     assert "temperature=-1" in capsys.readouterr().err
 
 
+def test_a_preset_may_be_left_out(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = [*TINY, "lookup.rows=50", "--data", "text.txt"]
+    assert run(monkeypatch, "train", "ffn=relu", *small, "--name", "changed") == 0
+    card = json.loads((here / "runs/changed/run.json").read_text())
+    assert (card["config"]["ffn"]["part"], card["config"]["optimizer"]["part"]) == ("relu", "muon")
+    assert card["config"]["lookup"]["rows"] == 50
+    assert run(monkeypatch, "generate", "changed", "--prompt", "the ", "--length", "4", "--path", "kernel") == 2
+    assert run(monkeypatch, "train", "fasst", *small) == 2
+
+
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
