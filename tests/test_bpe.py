@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from partwise.tokenizers import (
     LibraryTokenizer,
     Tokenizer,
     WithSpecials,
+    borders,
     learn,
     load_tokenizer,
 )
@@ -398,6 +399,25 @@ def test_pieces_have_the_ids_of_the_whole(kind: str, text: str, size: int) -> No
     assert tokenizer.encode(text).tolist() == whole
 
 
+@settings(max_examples=100)
+@given(texts=st.lists(st.one_of(TRICKY, TEXTS), max_size=6), remembered=st.integers(0, 20))
+def test_what_is_remembered_changes_no_ids(texts: list[str], remembered: int) -> None:
+    tokenizer = from_document(llama3_like())
+    library, _ = open_library(llama3_like())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(borders, "REMEMBERED", remembered)
+        for text in texts * 2:
+            assert tokenizer.encode(text).tolist() == library.encode(text, add_special_tokens=False).ids
+
+
+@pytest.mark.parametrize("rule", [borders.LETTERS_AND_SPACES, borders.SPACES], ids=["letters", "spaces"])
+@given(text=st.one_of(TRICKY, TEXTS))
+def test_stretches_are_the_text_cut_wherever_it_may_be(rule: borders.Borders, text: str) -> None:
+    stretches = rule.stretches(text)
+    assert "".join(stretches) == text and "" not in stretches
+    assert {*accumulate(map(len, stretches))} >= {match.start() for match in rule.places.finditer(text)}
+
+
 @pytest.mark.parametrize("kind", CUTTABLE)
 def test_pieces_are_short(kind: str) -> None:
     text = "A sentence of words, and 1984 numbers.\nIt's long. <|x|> " * 200
@@ -447,7 +467,7 @@ def test_prepared_ids_are_those_of_the_whole_text(kind: str, tmp_path: Path, mon
     assert dataset.vocab_size == 290
     library = hugging_face.Tokenizer.from_file(str(dataset.folder / "tokenizer.json"))
     for name, split in corpus.splits().items():
-        text = split if isinstance(split, str) else split.tobytes().decode()
+        text = split.tobytes().decode() if isinstance(split, np.ndarray) else split[:]
         assert dataset.split(name).dtype == np.uint16
         assert dataset.split(name).tolist() == library.encode(text).ids
         assert dataset.bytes(name) == len(text.encode()) == dataset.tokenizer.bytes_of(dataset.split(name))

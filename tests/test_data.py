@@ -5,12 +5,13 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partwise.config import ConfigError
@@ -30,7 +31,8 @@ from partwise.data import (
     split_problems,
     windows,
 )
-from partwise.tokenizers import Bytes, Characters, TokenizerRecipe
+from partwise.tokenizers import BytePairs, Bytes, Characters, Text, TokenizerRecipe
+from partwise.tokenizers import texts as long_texts
 
 needs_shakespeare = pytest.mark.skipif(
     "PARTWISE_MIRROR" not in os.environ, reason="PARTWISE_MIRROR names no folder with tinyshakespeare.txt"
@@ -45,8 +47,12 @@ def corpus(tmp_path: Path) -> TextFile:
     return TextFile(path=str(path))
 
 
-def as_text(split: str | np.ndarray) -> str:
-    return split if isinstance(split, str) else split.tobytes().decode("ascii")
+def as_text(split: Text) -> str:
+    return split.tobytes().decode("ascii") if isinstance(split, np.ndarray) else split[:]
+
+
+def texts(corpus: Corpus) -> dict[str, str]:
+    return {name: as_text(split) for name, split in corpus.splits().items()}
 
 
 # corpora
@@ -108,7 +114,7 @@ def test_an_unknown_corpus_is_explained(word: str) -> None:
 
 def test_text_keeps_its_newlines_and_splits_at_nine_tenths(corpus: TextFile) -> None:
     text = Path(corpus.path).read_bytes().decode()
-    splits = corpus.splits()
+    splits = texts(corpus)
     assert "\r\n" in text
     assert splits == {"train": text[: int(0.9 * len(text))], "val": text[int(0.9 * len(text)) :]}
     assert corpus.alphabet() == "".join(sorted(set(text)))
@@ -141,12 +147,12 @@ def test_a_path_that_is_no_file_is_refused(path: str) -> None:
 
 def test_the_shortest_text_that_splits(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("abcdefghijk")
-    assert TextFile(path=str(tmp_path / "x.txt")).splits() == {"train": "abcdefghi", "val": "jk"}
+    assert texts(TextFile(path=str(tmp_path / "x.txt"))) == {"train": "abcdefghi", "val": "jk"}
 
 
 @needs_shakespeare
 def test_shakespeare_is_the_known_file() -> None:
-    splits = {name: as_text(text) for name, text in Shakespeare().splits().items()}
+    splits = texts(Shakespeare())
     assert {name: len(text) for name, text in splits.items()} == {"train": 1_003_854, "val": 111_540}
     assert splits["train"].startswith("First Citizen:\nBefore we proceed any further, hear me speak.")
     assert len(Shakespeare().alphabet()) == 65
@@ -186,7 +192,7 @@ def test_a_failed_download_names_the_remedy(error: Exception, tmp_path: Path, mo
 
 
 def test_python_is_cut_between_files() -> None:
-    splits = {name: as_text(text) for name, text in Python().splits().items()}
+    splits = texts(Python())
     everything = splits["train"] + splits["val"]
     assert 0.85 < len(splits["train"]) / len(everything) < 0.95
     assert Path(json.__file__).read_text(encoding="utf-8") in everything
@@ -199,6 +205,73 @@ def test_python_is_cut_between_files() -> None:
     assert Python().identity()["sha256"] == hashlib.sha256(everything.encode()).hexdigest()
     assert Python().identity()["python"] == ".".join(map(str, sys.version_info[:3]))
     assert set(Python().alphabet()) == set(everything)
+
+
+# long texts
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.sampled_from(["a", "é", "漢", "\U0001f600", "\r\n", "\ufeff", b"\0", b"\xff", b"\xe6", b"\x80"])),
+    st.integers(1, 9),
+    st.data(),
+)
+def test_a_file_read_in_blocks_is_the_file_read_whole(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[str | bytes], block: int, data: st.DataObject
+) -> None:
+    content = b"".join(piece if isinstance(piece, bytes) else piece.encode() for piece in pieces)
+    path = tmp_path_factory.getbasetemp() / "blocks.txt"
+    path.write_bytes(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(long_texts, "BLOCK", block)
+        try:
+            found = long_texts.open_text(path)
+        except ConfigError as error:
+            if b"\0" in content:
+                assert f"a zero byte at offset {content.index(0)}" in str(error)
+            elif content:
+                with pytest.raises(UnicodeDecodeError) as caught:
+                    content.decode()
+                assert f"not UTF-8 (at byte offset {caught.value.start})" in str(error)
+            else:
+                assert "is empty" in str(error)
+            return
+        text = content.decode()
+        assert (found.text[:], len(found.text)) == (text, len(text))
+        assert found.alphabet == "".join(sorted(set(text)))
+        assert found.sha256 == hashlib.sha256(content).hexdigest()
+        first, end = sorted((data.draw(st.integers(0, len(text))), data.draw(st.integers(0, len(text)))))
+        part = found.text.part(first, end)
+        start, stop = data.draw(st.integers(-9, 9)), data.draw(st.integers(-9, 9))
+        assert (part[:], part[start:stop], len(part)) == (text[first:end], text[first:end][start:stop], end - first)
+
+
+@pytest.mark.parametrize("content", [b"abc", b"other text of the same size\xff", b"\xc3\xa9" * 14])
+def test_a_long_text_that_changes_is_noticed(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_bytes(b"a text of so and so many bytes"[:28])
+    text = long_texts.open_text(tmp_path / "x.txt").text
+    (tmp_path / "x.txt").write_bytes(content)
+    with pytest.raises(ConfigError, match="changed while it was read: try again"):
+        text[3:9]
+
+
+def test_preparing_takes_no_more_memory_for_more_text(tmp_path: Path) -> None:
+    def peak(copies: int) -> int:
+        (tmp_path / "x.txt").write_bytes("Grüße and so on, again and again.\r\n".encode() * copies)
+        tracemalloc.start()
+        prepare(TextFile(path=str(tmp_path / "x.txt")), Characters(), cache=tmp_path / str(copies))
+        try:
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak(20_000) * 1.1 + 100_000 > peak(160_000)  # 0.7 and 5.8 MB of text
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.txt")
+    with pytest.raises(ConfigError, match=r"pipe\.txt is no file"):
+        prepare(TextFile(path=str(tmp_path / "pipe.txt")), Bytes(), cache=tmp_path)
 
 
 # documents
@@ -226,17 +299,17 @@ SEPARATOR = "\x1e"
         max_size=12,
     )
 )
-def test_no_document_stands_in_both_splits(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
-    path = write_lines(tmp_path_factory.getbasetemp() / "any.jsonl", texts)
+def test_no_document_stands_in_both_splits(tmp_path_factory: pytest.TempPathFactory, documents: list[str]) -> None:
+    path = write_lines(tmp_path_factory.getbasetemp() / "any.jsonl", documents)
     corpus = JsonLines(path=path, separator=SEPARATOR)
     try:
-        splits = corpus.splits()
+        splits = texts(corpus)
     except ConfigError as error:
         assert "none is left to validate on" in str(error)
         return
-    kept = [text for text in texts if text]
-    train = as_text(splits["train"]).removesuffix(SEPARATOR).split(SEPARATOR)
-    validation = as_text(splits["val"]).split(SEPARATOR)
+    kept = [text for text in documents if text]
+    train = splits["train"].removesuffix(SEPARATOR).split(SEPARATOR)
+    validation = splits["val"].split(SEPARATOR)
     assert train == kept[: len(train)]
     assert validation == [text for text in kept[len(train) :] if text not in train]
     assert not {*train} & {*validation}
@@ -257,9 +330,9 @@ def test_json_lines_are_read_as_json_has_them(tmp_path: Path) -> None:
     ]
     path.write_bytes("\ufeff".encode() + "\n".join(lines).encode() + b"\n")
     corpus = JsonLines(path=str(path), field="body")
-    assert corpus.splits() == {"train": "one\ntwo \u00e9\nthree\u2028four\n", "val": "five"}
+    assert texts(corpus) == {"train": "one\ntwo \u00e9\nthree\u2028four\n", "val": "five"}
     apart = JsonLines(path=str(path), field="body", separator="<|x|>")
-    assert apart.splits()["train"] == "one\ntwo \u00e9<|x|>three\u2028four<|x|>"
+    assert texts(apart)["train"] == "one\ntwo \u00e9<|x|>three\u2028four<|x|>"
     assert len({json.dumps(c.identity()) for c in (corpus, apart, JsonLines(path=str(path)))}) == 3
     moved = tmp_path / "moved.jsonl"
     moved.write_bytes(path.read_bytes())
@@ -288,7 +361,7 @@ def test_a_bad_line_is_named(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_is_read_in_the_order_of_its_paths(tmp_path: Path) -> None:
-    texts = {
+    files = {
         "b.txt": "bee",
         "a/z.txt": "zed",
         "a/b/c.md": "sea",
@@ -297,22 +370,22 @@ def test_a_folder_is_read_in_the_order_of_its_paths(tmp_path: Path) -> None:
         ".hidden": "x",
         ".git/x": "x",
     }
-    folder = write_files(tmp_path / "notes", texts)
+    folder = write_files(tmp_path / "notes", files)
     (tmp_path / "notes" / "gone.txt").symlink_to(tmp_path / "nowhere")
     corpus = Folder(path=folder)
-    assert corpus.splits() == {"train": "sea\nzed\nbee\n", "val": "end"}
-    assert Folder(path=folder, files="*.txt", separator="").splits() == {"train": "zedbee", "val": "end"}
-    again = write_files(tmp_path / "copy", dict(reversed(texts.items())))
+    assert texts(corpus) == {"train": "sea\nzed\nbee\n", "val": "end"}
+    assert texts(Folder(path=folder, files="*.txt", separator="")) == {"train": "zedbee", "val": "end"}
+    again = write_files(tmp_path / "copy", dict(reversed(files.items())))
     assert Folder(path=again).identity() == corpus.identity()
     assert prepare(Folder(path=again), Bytes(), cache=tmp_path).hash == prepare(corpus, Bytes(), cache=tmp_path).hash
     for change in ({"c.txt": "END"}, {"d.txt": "more"}, {"b.txt": "bee\nend"}):
-        other = Folder(path=write_files(tmp_path / f"other {next(iter(change))}", texts | change))
+        other = Folder(path=write_files(tmp_path / f"other {next(iter(change))}", files | change))
         assert other.identity() != corpus.identity()
     assert Folder(path=folder, separator=" ").identity() != corpus.identity()
 
 
 @pytest.mark.parametrize(
-    ("texts", "options", "message"),
+    ("files", "options", "message"),
     [
         (None, {}, "is no folder"),
         ({"a.txt": "one"}, {}, "holds 1 texts that are not empty"),
@@ -322,9 +395,9 @@ def test_a_folder_is_read_in_the_order_of_its_paths(tmp_path: Path) -> None:
     ],
 )
 def test_a_folder_that_cannot_be_used_is_explained(
-    texts: dict[str, str] | None, options: dict[str, str], message: str, tmp_path: Path
+    files: dict[str, str] | None, options: dict[str, str], message: str, tmp_path: Path
 ) -> None:
-    path = str(tmp_path / "missing") if texts is None else write_files(tmp_path / "notes", texts)
+    path = str(tmp_path / "missing") if files is None else write_files(tmp_path / "notes", files)
     with pytest.raises(ConfigError, match=message) as caught:
         prepare(Folder(path=path, **options), Bytes(), cache=tmp_path / "cache")
     assert "\n" not in str(caught.value)
@@ -334,13 +407,51 @@ def test_a_folder_that_cannot_be_used_is_explained(
 
 # shards
 
+LINE = "Grüße\r\n漢字 \U0001f600 and so on, it's 1984 again.\n"
+SOME = [LINE * (number % 7) + f"text {number}" for number in range(1500)]
+HASHES = {
+    "text": (
+        "086d1e6c98e902fd0204b48b7efca30760ee944e8c2d84d14026288e7a1b044c",
+        "60e65accf2f0105719e547d329f76f2c349abd37ca2f3f6ec6ab819add5f934c",
+    ),
+    "jsonl": (
+        "70c5c6fc65a9fb882d10ccc182b1e4b5c254248781ca8fa139b6b8ee87a3042c",
+        "bc5091b4177ded7de5bc508b797fab7dd38ab7a098d7f830bdc56c3322de1351",
+    ),
+    "folder": (
+        "5eccc6e9f0dd25a2af3d85ca6832a705a1a7d2a438e0c192bc6ca682dbe3d42b",
+        "21712acfe24aec2d49f071b34c876bee5db8029dfab1eff9617495c9759ec815",
+    ),
+    "shakespeare": (
+        "a871673d729dd40eb1b87f55e6408f2b74e2a37b82204696fa12aef84749f65f",
+        "a2bf5e9810e854c5b5127958f691ba4775b0b7ea2fa89d2654ab087cb5cd4216",
+    ),
+}
+"""Of the ids as characters and as 280 byte pairs, from when all text was held in memory."""
+
+
+@pytest.mark.parametrize("kind", [*list(HASHES)[:-1], pytest.param("shakespeare", marks=needs_shakespeare)])
+def test_prepared_data_never_changes(kind: str, tmp_path: Path) -> None:
+    """Runs and results are named by these hashes."""
+    twice = [*SOME, *SOME[::40], "one more"]
+    (tmp_path / "x.txt").write_bytes("".join(SOME).encode())
+    files = {f"{number:04}.txt": text for number, text in enumerate([*SOME[:60], *SOME[:10], "one more"])}
+    corpus: Corpus = {
+        "text": TextFile(path=str(tmp_path / "x.txt")),
+        "jsonl": JsonLines(path=write_lines(tmp_path / "x.jsonl", twice), separator="<|x|>"),
+        "folder": Folder(path=write_files(tmp_path / "notes", files)),
+        "shakespeare": Shakespeare(),
+    }[kind]
+    recipes = (Characters(), BytePairs(vocab_size=280))
+    assert tuple(prepare(corpus, recipe, cache=tmp_path / "cache").hash for recipe in recipes) == HASHES[kind]
+
 
 @pytest.mark.parametrize("tokenizer", [Characters(), Bytes()], ids=["characters", "bytes"])
 @pytest.mark.parametrize("kind", ["text", "arithmetic", pytest.param("shakespeare", marks=needs_shakespeare)])
 def test_prepared_ids_are_the_text(kind: str, tokenizer: TokenizerRecipe, corpus: TextFile, tmp_path: Path) -> None:
     source: Corpus = {"text": corpus, "arithmetic": SMALL, "shakespeare": Shakespeare()}[kind]
     dataset = prepare(source, tokenizer, cache=tmp_path)
-    splits = {name: as_text(text) for name, text in source.splits().items()}
+    splits = texts(source)
     assert dataset.names == tuple(splits)
     assert dataset.corpus == source
     assert dataset.vocab_size == (len(source.alphabet()) if tokenizer.name == "characters" else 256)
@@ -366,7 +477,7 @@ def test_the_sidecar_says_what_the_file_is(corpus: TextFile, tmp_path: Path) -> 
         "split": "train",
         "dtype": "uint8",
         "count": len(content),
-        "bytes": len(as_text(corpus.splits()["train"]).encode()),
+        "bytes": len(texts(corpus)["train"].encode()),
         "sha256": hashlib.sha256(content).hexdigest(),
         "tokenizer": {"part": "characters"},
         "tokenizer_sha256": hashlib.sha256((dataset.folder / "tokenizer.json").read_bytes()).hexdigest(),

@@ -9,6 +9,7 @@ from partwise.data import Corpus, data_override
 from partwise.overrides import apply_overrides, flatten, parse_overrides
 from partwise.terminal import clock, console
 from partwise.tokenizers import Text, Tokenizer, learn
+from partwise.tokenizers.borders import as_string
 
 SAMPLE = 20_000
 """Characters of a split by which bytes per token are measured, where the split has as many."""
@@ -43,13 +44,13 @@ def train_tokenizer(data: str, words: list[str], vocab_size: int, out: Path) -> 
 
 def bytes_per_token(tokenizer: Tokenizer, text: Text) -> float:
     """How many bytes of UTF-8 one token stands for, on average over the beginning of a text."""
-    sample = _string(text[:SAMPLE])
+    sample = as_string(text[:SAMPLE])
     return len(sample.encode()) / len(tokenizer.encode(sample))
 
 
 def segmented(tokenizer: Tokenizer, text: Text) -> str:
     """The beginning of a text as `|First| Citizen|:|`; control characters and cut characters are escaped."""
-    ids = tokenizer.encode(_string(text[:300]))[:60].tolist()
+    ids = tokenizer.encode(as_string(text[:300]))[:60].tolist()
     pieces = (tokenizer.piece(index).decode(errors="backslashreplace") for index in ids)
     shown = ("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in piece) for piece in pieces)
     return f"|{'|'.join(shown)}|"
@@ -60,10 +61,6 @@ def _corpus(data: str, words: list[str]) -> Corpus:
     corpus = Corpus.resolve(apply_overrides({"data": ""}, overrides)["data"])
     assert isinstance(corpus, Corpus)
     return corpus
-
-
-def _string(text: Text) -> str:
-    return text if isinstance(text, str) else text.tobytes().decode("ascii")
 
 
 class _Watch:

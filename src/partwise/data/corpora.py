@@ -16,7 +16,7 @@ from pydantic import Field
 
 from partwise.config import REGISTRY, ConfigError, Part, did_you_mean, part
 from partwise.data import arithmetic
-from partwise.tokenizers import Text
+from partwise.tokenizers.texts import LongText, Text, TextOnDisk, hash_file, open_text
 
 TINYSHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -106,24 +106,24 @@ class Shakespeare(Corpus):
     """
 
     def alphabet(self) -> str:
-        return "".join(sorted(set(self._text())))
+        return self._file().alphabet
 
     def splits(self) -> dict[str, Text]:
-        return _cut(self._text())
+        return _cut(self._file().text)
 
     def identity(self) -> dict[str, Any]:
         return {"part": self.name, "sha256": TINYSHAKESPEARE_SHA256}
 
-    def _text(self) -> str:
+    def _file(self) -> TextOnDisk:
         mirror = os.environ.get("PARTWISE_MIRROR")
         path = Path(mirror) / "tinyshakespeare.txt" if mirror else _download()
-        text, sha256 = read_text(path)
-        if sha256 != TINYSHAKESPEARE_SHA256:
+        file = open_text(path)
+        if file.sha256 != TINYSHAKESPEARE_SHA256:
             raise ConfigError(
-                f"{path} has the SHA-256 {sha256[:16]}..., not {TINYSHAKESPEARE_SHA256[:16]}...: "
+                f"{path} has the SHA-256 {file.sha256[:16]}..., not {TINYSHAKESPEARE_SHA256[:16]}...: "
                 f"it is not TinyShakespeare, replace it by {TINYSHAKESPEARE}"
             )
-        return text
+        return file
 
 
 @part("python")
@@ -138,8 +138,8 @@ class Python(Corpus):
 
     def splits(self) -> dict[str, Text]:
         files = _standard_library()
-        border = border_between(files, "\n")
-        return join(files[:border], files[border:], "\n")
+        border = border_between(list(map(len, files)), "\n")
+        return {"train": "\n".join(files[:border]) + "\n", "val": "\n".join(files[border:])}
 
     def identity(self) -> dict[str, Any]:
         content = hashlib.sha256("\n".join(_standard_library()).encode()).hexdigest()
@@ -153,17 +153,17 @@ class TextFile(Corpus):
     path: str
 
     def alphabet(self) -> str:
-        return "".join(sorted(set(read_text(Path(self.path))[0])))
+        return open_text(Path(self.path)).alphabet
 
     def splits(self) -> dict[str, Text]:
-        text, _ = read_text(Path(self.path))
+        text = open_text(Path(self.path)).text
         splits = _cut(text)
         if min(map(len, splits.values())) < 2:
             raise ConfigError(f"{self.path} holds {len(text)} characters, too few to split: give a longer text")
         return splits
 
     def identity(self) -> dict[str, Any]:
-        return {"part": self.name, "sha256": read_text(Path(self.path))[1]}
+        return {"part": self.name, "sha256": hash_file(Path(self.path))}
 
 
 def data_override(word: str) -> str | dict[str, Any]:
@@ -197,39 +197,15 @@ def cache_root() -> Path:
     return Path(os.environ.get("PARTWISE_CACHE") or Path.home() / ".cache" / "partwise")
 
 
-def _cut(text: str) -> dict[str, Text]:
+def _cut(text: LongText) -> dict[str, Text]:
     border = int(0.9 * len(text))
-    return {"train": text[:border], "val": text[border:]}
+    return {"train": text.part(0, border), "val": text.part(border, len(text))}
 
 
-def border_between(documents: Sequence[str], separator: str) -> int:
-    """How many documents fit into 90 % of all characters; at least one is on either side."""
-    ends = np.cumsum([len(document) + len(separator) for document in documents] or [0])
-    return max(1, min(len(documents) - 1, int(np.searchsorted(ends, int(0.9 * ends[-1])))))
-
-
-def join(train: Sequence[str], validation: Sequence[str], separator: str) -> dict[str, Text]:
-    """The splits of documents with the separator after each but the last."""
-    return {"train": separator.join(train) + separator, "val": separator.join(validation)}
-
-
-def read_text(path: Path) -> tuple[str, str]:
-    """A file's text, newlines as they are, and the SHA-256 of its bytes. Raises ConfigError."""
-    try:
-        content = path.read_bytes()
-    except IsADirectoryError:
-        raise ConfigError(f"{path} is a folder: give the path of one text file") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"cannot read {str(path)!r}: {reason}; give the path of a text file") from None
-    if not content:
-        raise ConfigError(f"{path} is empty: give a file with text in it")
-    if b"\0" in content:
-        raise ConfigError(f"{path} is binary (a zero byte at offset {content.index(0)}): give a text file in UTF-8")
-    try:
-        return content.decode("utf-8"), hashlib.sha256(content).hexdigest()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 (at byte offset {error.start}): convert it to UTF-8 first") from None
+def border_between(lengths: Sequence[int] | np.ndarray, separator: str) -> int:
+    """How many documents of these lengths fit into 90 % of all characters; at least one is on either side."""
+    ends = np.cumsum(np.array(lengths, dtype=np.int64) + len(separator))
+    return max(1, min(len(ends) - 1, int(np.searchsorted(ends, int(0.9 * ends[-1]))))) if len(ends) else 0
 
 
 def _download() -> Path:

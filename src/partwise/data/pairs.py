@@ -12,8 +12,9 @@ import numpy as np
 
 from partwise.config import ConfigError, part
 from partwise.data.arithmetic import split_problems
-from partwise.data.corpora import Corpus, MadeUp, read_text
+from partwise.data.corpora import Corpus, MadeUp
 from partwise.tokenizers import Text, WithSpecials
+from partwise.tokenizers.texts import open_text
 
 PIECE = 1 << 16
 """Pairs that are encoded in one go."""
@@ -109,7 +110,7 @@ class PairFile(Corpus):
 def read_pairs(name: str, changed: int) -> tuple[tuple[str, str], ...]:
     """The pairs of a file. Raises ConfigError naming the first line that is none."""
     path = Path(name)
-    text, _ = read_text(path)
+    text = open_text(path).text[:]
     pairs = []
     for number, line in enumerate(text.splitlines() if path.suffix == ".jsonl" else text.split("\n"), start=1):
         if not line.strip():

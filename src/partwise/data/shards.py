@@ -24,8 +24,8 @@ from partwise.tokenizers import Text, Tokenizer, TokenizerRecipe, WithSpecials, 
 VERSION = 1
 """Of this layout. Counts up whenever older folders must not be read."""
 
-PIECE = 1 << 22
-"""Characters, more or less, that are encoded in one go."""
+PIECE = 1 << 18
+"""Characters, more or less, that are encoded in one go: few enough to stay in the processor's cache."""
 
 Progress = Callable[[str, int, int], None]
 """Called with the name of a split, the characters of it that are done, and all of its characters."""
@@ -212,10 +212,11 @@ def _encoded(text: Text | PairText, tokenizer: Tokenizer) -> Iterator[tuple[np.n
         yield from text.encoded(tokenizer)
         return
     for piece in tokenizer.pieces(text, PIECE):
-        if isinstance(piece, str):
+        if isinstance(piece, str) and not piece.isascii():
             yield tokenizer.encode(piece), len(piece.encode()), len(piece)
         else:
-            yield tokenizer.encode_ascii(piece), len(piece), len(piece)
+            codes = np.frombuffer(piece.encode(), dtype=np.uint8) if isinstance(piece, str) else piece
+            yield tokenizer.encode_ascii(codes), len(codes), len(codes)
 
 
 def _smallest_type(vocab_size: int) -> IdType:

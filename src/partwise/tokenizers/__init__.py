@@ -1,12 +1,13 @@
 """Text <-> ids: characters, bytes, byte-pair encoding."""
 
-from partwise.tokenizers.base import Source, Stream, Text, Tokenizer, TokenizerRecipe
+from partwise.tokenizers.base import Source, Stream, Tokenizer, TokenizerRecipe
 from partwise.tokenizers.bpe import BytePairs, learn
 from partwise.tokenizers.bytes import Bytes, ByteTokenizer
 from partwise.tokenizers.characters import Characters, CharacterTokenizer
 from partwise.tokenizers.files import load_tokenizer
 from partwise.tokenizers.library import BytePairTokenizer, LibraryTokenizer
 from partwise.tokenizers.specials import WithSpecials
+from partwise.tokenizers.texts import LongText, Text
 
 __all__ = [
     "BytePairTokenizer",
@@ -16,6 +17,7 @@ __all__ = [
     "CharacterTokenizer",
     "Characters",
     "LibraryTokenizer",
+    "LongText",
     "Source",
     "Stream",
     "Text",

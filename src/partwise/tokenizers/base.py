@@ -11,9 +11,7 @@ from typing import Any, ClassVar, NoReturn, Protocol, final
 import numpy as np
 
 from partwise.config import ConfigError, Part
-
-Text = str | np.ndarray
-"""Text, or its ASCII codes as uint8 (N,), which spares bulk data the detour through strings."""
+from partwise.tokenizers.texts import Piece, Text
 
 PIECE = 1 << 22
 """Ids looked at in one go, so that a memory-mapped file of any length passes through little memory."""
@@ -72,14 +70,14 @@ class Tokenizer(ABC):
     def encode_ascii(self, codes: np.ndarray) -> np.ndarray:
         """The ids of ASCII text given as uint8 (T,), of an integer type (N,): for bulk data. Raises ConfigError."""
 
-    def pieces(self, text: Text, size: int) -> Iterator[Text]:
+    def pieces(self, text: Text, size: int) -> Iterator[Piece]:
         """The text in pieces of about `size` characters whose ids, one after another, are those of the whole text.
 
         What an id stands for may depend on what is beside it, so not every place will do: unless a tokenizer knows
         better, the whole text is one piece.
         """
         if len(text):
-            yield text
+            yield text[:]
 
     @abstractmethod
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
@@ -155,7 +153,7 @@ class ByteStream(Stream):
         return rest
 
 
-def slices(text: Text, size: int) -> Iterator[Text]:
+def slices(text: Text, size: int) -> Iterator[Piece]:
     """Pieces of `size` characters, for tokenizers with encode(a + b) equal to encode(a) followed by encode(b)."""
     return (text[start : start + size] for start in range(0, len(text), size))
 

@@ -7,9 +7,11 @@ from typing import Any
 from pydantic import Field
 
 from partwise.config import ConfigError, part
-from partwise.tokenizers.base import Source, Text, Tokenizer, TokenizerRecipe
+from partwise.tokenizers.base import Source, Tokenizer, TokenizerRecipe
+from partwise.tokenizers.borders import LETTERS_AND_SPACES, as_string, cut_at
 from partwise.tokenizers.files import byte_level_document, load_tokenizer, tokenizer_sha256
-from partwise.tokenizers.library import LETTERS_AND_SPACES, BytePairTokenizer, cut_at
+from partwise.tokenizers.library import BytePairTokenizer
+from partwise.tokenizers.texts import Text
 
 PIECE = 1 << 16
 """Characters handed to the library at a time: often enough for progress, and for an interrupt to be heard."""
@@ -90,6 +92,6 @@ def _sample(text: Text, limit: int, progress: Progress | None) -> Iterator[str]:
     for place, piece in enumerate(cut_at(LETTERS_AND_SPACES, text, PIECE)):
         read += len(piece)
         if int((place + 1) * share) > int(place * share) or share == 1:
-            yield piece if isinstance(piece, str) else piece.tobytes().decode("ascii")
+            yield as_string(piece)
         if progress:
             progress(read, len(text))

@@ -6,7 +6,8 @@ from typing import Any, final
 import numpy as np
 
 from partwise.config import part
-from partwise.tokenizers.base import SHELL, Source, Text, Tokenizer, TokenizerRecipe, refuse_surrogate, slices
+from partwise.tokenizers.base import SHELL, Source, Tokenizer, TokenizerRecipe, refuse_surrogate, slices
+from partwise.tokenizers.texts import Piece, Text
 
 
 @part("bytes")
@@ -32,7 +33,7 @@ class ByteTokenizer(Tokenizer):
     def encode_ascii(self, codes: np.ndarray) -> np.ndarray:
         return codes
 
-    def pieces(self, text: Text, size: int) -> Iterator[Text]:
+    def pieces(self, text: Text, size: int) -> Iterator[Piece]:
         return slices(text, size)
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:

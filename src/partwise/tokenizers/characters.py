@@ -6,7 +6,8 @@ from typing import Any, NoReturn, final
 import numpy as np
 
 from partwise.config import ConfigError, part
-from partwise.tokenizers.base import PIECE, SHELL, Source, Text, Tokenizer, TokenizerRecipe, slices
+from partwise.tokenizers.base import PIECE, SHELL, Source, Tokenizer, TokenizerRecipe, slices
+from partwise.tokenizers.texts import Piece, Text
 
 UNSEEN = 255  # no ASCII character has this id: they sort before all others, so their ids stay below 128
 
@@ -42,7 +43,7 @@ class CharacterTokenizer(Tokenizer):
 
     def encode(self, text: str) -> np.ndarray:
         codes = _code_points(text)
-        ids: np.ndarray = self._ranks[np.minimum(codes, len(self._ranks) - 1)]
+        ids: np.ndarray = self._ranks.take(codes, mode="clip")  # the last entry is that of all larger code points
         if ids.size and ids.min() < 0:
             self._refuse(chr(codes[int(np.argmax(ids < 0))]))
         return ids
@@ -53,7 +54,7 @@ class CharacterTokenizer(Tokenizer):
             self._refuse(chr(codes[int(np.argmax(ids == UNSEEN))]))
         return ids
 
-    def pieces(self, text: Text, size: int) -> Iterator[Text]:
+    def pieces(self, text: Text, size: int) -> Iterator[Piece]:
         return slices(text, size)
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
@@ -81,4 +82,4 @@ class CharacterTokenizer(Tokenizer):
 
 
 def _code_points(text: str) -> np.ndarray:
-    return np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype="<u4").astype(np.int64)
+    return np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype="<u4")

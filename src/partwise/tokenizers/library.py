@@ -5,15 +5,18 @@ A `tokenizer.json` is data: nothing in it is executed. The library is imported w
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from partwise.config import ConfigError
-from partwise.tokenizers.base import PIECE, Stream, Text, Tokenizer, refuse_surrogate
+from partwise.tokenizers.base import PIECE, Stream, Tokenizer, refuse_surrogate
+from partwise.tokenizers.borders import LETTERS_AND_SPACES, SPACES, WORD, Borders, Memory, as_string, cut_at
 from partwise.tokenizers.bytes import visible_bytes
+from partwise.tokenizers.texts import Piece, Text
 
 if TYPE_CHECKING:
     import tokenizers
@@ -21,25 +24,15 @@ if TYPE_CHECKING:
 WORK = 1 << 12
 """Characters that one thread of the library encodes in one go."""
 
-LETTERS_AND_SPACES = re.compile(
-    r"(?<=[A-Za-z])(?=[\x00-@\[-`{-\x7f])|(?<=[0-9])(?=[\x00-/:-\x7f])|(?<=[^\s\x1c-\x1f\x85\u180e\u200b\ufeff])(?=[ \t\n\r])"
-)
-"""Where GPT-2's rule surely ends a stretch of text, whatever follows.
-
-No alternative of the rule holds a letter or a digit before something else, nor anything before a space, and none looks
-back; its one look ahead concerns spaces, and before a cut there is none. Apostrophes begin contractions, and newer
-editions of Unicode may move other characters from one category to another: nothing is cut after these.
-"""
-
-SPACES = re.compile(r"(?<=[^\s\x1c-\x1f\x85\u180e\u200b\ufeff])(?= )")
-"""Where the rules below surely end a stretch."""
-
 SPLIT_RULES = (
     # GPT-4 and Llama 3; Qwen2
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 )
-"""In all of them a space stands only at the beginning of a stretch or among spaces."""
+"""In all of them a space stands only at the beginning of a stretch or among spaces: they end where SPACES says."""
+
+
+SPACE = visible_bytes()[ord(" ")]
 
 
 def open_library(document: dict[str, Any]) -> "tuple[tokenizers.Tokenizer, list[str]]":
@@ -71,62 +64,21 @@ def open_library(document: dict[str, Any]) -> "tuple[tokenizers.Tokenizer, list[
     return library, tokens
 
 
-def _encode(library: "tokenizers.Tokenizer", pieces: Iterable[Text]) -> np.ndarray:
-    texts = list(map(_string, pieces))
+def _encode(library: "tokenizers.Tokenizer", texts: list[str]) -> list[list[int]]:
+    """The ids of each text, found by several threads. Raises ConfigError."""
     try:
-        found = library.encode_batch_fast(texts, add_special_tokens=False)
-    except TypeError:  # what the library says of half a surrogate pair
-        try:
-            "".join(texts).encode()
-        except UnicodeEncodeError as error:
-            refuse_surrogate(error)
-        raise
+        return [found.ids for found in library.encode_batch_fast(texts, add_special_tokens=False)]
     except Exception as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"the text has no ids ({reason}): choose another tokenizer") from None
-    return np.concatenate([np.zeros(0, np.int64), *(np.array(piece.ids, dtype=np.int64) for piece in found)])
 
 
-def cut_at(borders: re.Pattern[str], text: Text, size: int, whole: Sequence[str] = ()) -> Iterator[Text]:
-    """Pieces of a text, each of `size` characters or a few more, cut at borders and through none of the `whole` names.
-
-    A stretch without a border stays in one piece, however long it is.
-    """
-    start, end = 0, size
-    while start < len(text):
-        end = _border(borders, text, end)
-        if end < len(text) and any(
-            name in _string(text[max(0, end - len(name) + 1) : end + len(name) - 1]) for name in whole
-        ):
-            end += 1
-            continue
-        yield text[start:end]
-        start, end = end, end + size
-
-
-def _border(borders: re.Pattern[str], text: Text, at: int) -> int:
-    """The first border at `at` or after it; the end of the text where there is none."""
-    at = max(1, at)
-    while at < len(text):
-        window = _string(text[at - 1 : at + 1024])
-        if match := borders.search(window, 1):
-            return at - 1 + match.start()
-        at += len(window) - 1
-    return len(text)
-
-
-def _cuts(name: str, text: Text, at: int) -> bool:
-    """Whether the name stands on both sides of `at`."""
-    return name in _string(text[max(0, at - len(name) + 1) : at + len(name) - 1])
-
-
-def _string(text: Text) -> str:
-    if isinstance(text, str):
-        return text
+def _check(text: str) -> None:
+    """Raises ConfigError for text that UTF-8 cannot hold."""
     try:
-        return text.tobytes().decode("ascii")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"the code {error.object[error.start]} is not ASCII: give the text as a string") from None
+        text.encode()
+    except UnicodeEncodeError as error:
+        refuse_surrogate(error)
 
 
 @final
@@ -147,18 +99,32 @@ class BytePairTokenizer(Tokenizer):
         self._pieces = _pieces(tokens, set(self._added))
         self._sizes = np.array([len(piece) for piece in self._pieces], dtype=np.int64)
         self._borders = _borders(document["pre_tokenizer"])
+        self._memory = Memory(self._ids_of)
         self.vocab_size = len(self._pieces)
 
     def encode(self, text: str) -> np.ndarray:
-        return _encode(self._library, self.pieces(text, WORK))
+        _check(text)
+        if self._borders is None or any(name in text for name in self._added):
+            pieces = list(map(as_string, self.pieces(text, WORK)))
+            return np.fromiter(chain.from_iterable(_encode(self._library, pieces)), dtype=np.int64)
+        return self._memory.encode(self._borders.stretches(text)).astype(np.int64)
 
     def encode_ascii(self, codes: np.ndarray) -> np.ndarray:
-        return _encode(self._library, self.pieces(codes, WORK))
+        return self.encode(as_string(codes))
 
-    def pieces(self, text: Text, size: int) -> Iterator[Text]:
+    def pieces(self, text: Text, size: int) -> Iterator[Piece]:
         if self._borders is None:
             return super().pieces(text, size)
         return cut_at(self._borders, text, size, self._added)
+
+    def _ids_of(self, stretches: list[str]) -> dict[str, list[int]]:
+        """The ids of every stretch. A word goes straight to the merges: nothing else in the library would change it."""
+        merge = self._library.model.tokenize
+        ids = {
+            word: [token.id for token in merge(word.replace(" ", SPACE))] for word in filter(WORD.fullmatch, stretches)
+        }
+        others = [stretch for stretch in stretches if stretch not in ids]
+        return ids | dict(zip(others, _encode(self._library, others), strict=True))
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         return b"".join(map(self._pieces.__getitem__, self.check(ids).tolist())).decode(errors="replace")
@@ -193,7 +159,7 @@ def _why_not_bytes(document: dict[str, Any]) -> str | None:
     return None
 
 
-def _borders(rule: dict[str, Any]) -> re.Pattern[str] | None:
+def _borders(rule: dict[str, Any]) -> Borders | None:
     """Where a text may be cut; None where nothing is known of the rule."""
     steps = rule.get("pretokenizers", [rule])
     if len(steps) == 1:
@@ -229,10 +195,11 @@ class LibraryTokenizer(Tokenizer):
         self.vocab_size = len(self._tokens)
 
     def encode(self, text: str) -> np.ndarray:
-        return _encode(self._library, [text])
+        _check(text)
+        return np.array(_encode(self._library, [text])[0], dtype=np.int64)
 
     def encode_ascii(self, codes: np.ndarray) -> np.ndarray:
-        return _encode(self._library, [codes])
+        return self.encode(as_string(codes))
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         return self._library.decode(self.check(ids).tolist(), skip_special_tokens=False)

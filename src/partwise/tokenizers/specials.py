@@ -6,7 +6,8 @@ from typing import Any, final
 import numpy as np
 
 from partwise.config import ConfigError
-from partwise.tokenizers.base import PIECE, Stream, Text, Tokenizer
+from partwise.tokenizers.base import PIECE, Stream, Tokenizer
+from partwise.tokenizers.texts import Piece, Text
 
 NAMES = ("<|pad|>", "<|start|>", "<|end|>")
 """What the three are called in a `tokenizer.json`. They stand for no text, and no text is encoded as one of them."""
@@ -29,7 +30,7 @@ class WithSpecials(Tokenizer):
     def encode_ascii(self, codes: np.ndarray) -> np.ndarray:
         return self.base.encode_ascii(codes)
 
-    def pieces(self, text: Text, size: int) -> Iterator[Text]:
+    def pieces(self, text: Text, size: int) -> Iterator[Piece]:
         return self.base.pieces(text, size)
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
