@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test test-combinations test-inductor test-tokenizers check format clean
+.PHONY: setup demo test test-combinations test-inductor test-tokenizers check format clean bench bench-long bench-peers
 
 setup: $(STAMP)
 
@@ -47,6 +47,50 @@ check: setup
 format: setup
 	$(BIN)/ruff format src tests benchmarks
 	$(BIN)/ruff check --fix src tests benchmarks
+
+# every goal against every peer that can be had, in one table: about 25 minutes on two idle cores
+#   make bench NANOGPT=folder of a checkout of nanoGPT
+# A benchmark that fails leaves its rows out of the table, and says so.
+bench: bench-peers
+	@mkdir -p $(BENCH) docs
+	$(call measure,arithmetic_evaluation)
+	$(call measure,preparation)
+	$(call measure,sampling)
+	$(call measure,growth,$(WITH_NANOGPT) --figure docs/growth.svg)
+	$(foreach shape,$(SHAPES),$(call measure_as,training_step,training_step-$(shape),--shape $(shape) $(WITH_PEERS))$(NEWLINE))
+	$(call measure_as,training_step,training_step-variants,--variants)
+	$(call measure,comparison)
+	$(BIN)/python benchmarks/table.py $(BENCH)
+
+# the whole comparison and the whole trainings to a loss: hours; stopped and given again, they continue
+bench-long: bench-peers
+	@mkdir -p $(BENCH)
+	$(call measure_as,comparison,comparison-whole,--steps 5000)
+	$(call measure,time_to_loss,$(WITH_NANOGPT))
+	$(BIN)/python benchmarks/table.py $(BENCH)
+
+# a peer that cannot be installed is missing from the table, and nothing else
+bench-peers: setup
+	@for peer in x-transformers xllamacpp gguf; do \
+		$(INSTALL) $$peer || echo "$$peer cannot be installed here: its figures will be missing" >&2; \
+	done
+	@test -x build/litgpt-env/bin/litgpt || { $(PYTHON) -m venv build/litgpt-env && \
+		build/litgpt-env/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt litgpt; } || \
+		echo "litgpt cannot be installed here: its figures will be missing" >&2
+
+BENCH := build/bench
+SHAPES := seed cpu-recipe width-384 gpt2-124m
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+WITH_NANOGPT = $(if $(NANOGPT),--nanogpt $(NANOGPT))
+WITH_PEERS = $(WITH_NANOGPT) --litgpt build/litgpt-env/bin/python
+# what an earlier run left must not stand for this one
+measure_as = -$(if $(wildcard benchmarks/$(1).py),rm -f $(BENCH)/$(2).json && \
+	$(BIN)/python benchmarks/$(1).py $(3) --json $(BENCH)/$(2).json)
+measure = $(call measure_as,$(1),$(1),$(2))
+define NEWLINE
+
+
+endef
 
 clean:
 	rm -rf .venv

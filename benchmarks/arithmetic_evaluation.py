@@ -3,17 +3,18 @@
     python benchmarks/arithmetic_evaluation.py [--problems 10000] [--rounds 3] [--threads 2] [--json FILE]
 
 The loop is timed on 40 problems in each round, in turn with ours on all of them, in one process; medians of the rounds.
-The model is `mingpt` at its initial values, so the loop is held to 11 new characters, what a trained one writes.
+Ours is `mingpt`, the loop's the post's own model, both at their initial values, so the loop is held to 11 new characters,
+what a trained one writes. It records gradients, as the post's does.
 """
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from pathlib import Path
 
 import torch
+from measuring import Row, ratios, write_rows
 
 import partwise
 from partwise.data import Arithmetic, generate, split_problems
@@ -23,9 +24,11 @@ from partwise.train.choices import choose
 from partwise.train.settings import TrainConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from references.documents_loop import score_arithmetic
+from references.documents_loop import MinGPT, score_arithmetic
 
 LOOPED = 40
+WANTED = 200.0
+LOOP = "the post's loop"
 
 
 def main() -> None:
@@ -42,28 +45,31 @@ def main() -> None:
     text = generate(corpus.problems(), train=corpus.train, validation=1, test=options.problems)["test"]
     problems = split_problems(text.tobytes().decode())
     model = partwise.Transformer(partwise.preset("mingpt", vocab_size=tokenizer.vocab_size)).eval()
+    document = MinGPT(tokenizer.vocab_size)
     choices = choose(TrainConfig(device="cpu", precision="float32"))
+    model.use_path(choices.attention_path, choices.ffn_path)
 
     ours, loop = [], []
     for _ in range(options.rounds):
-        model.use_path(choices.attention_path, choices.ffn_path)
         began = time.perf_counter()
         answer_problems(model, tokenizer, problems, temperature=1.0)
-        ours.append(len(problems) / (time.perf_counter() - began))
-        model.use_path("fused")  # as the document's own layer would have it at best
+        ours.append((time.perf_counter() - began) / len(problems))
         began = time.perf_counter()
-        score_arithmetic(model, problems[:LOOPED], limit=11)  # with gradients recorded, as the document has it
-        loop.append(LOOPED / (time.perf_counter() - began))
-    result = {
-        "threads": options.threads,
-        "problems": len(problems),
-        "ours_per_second": statistics.median(ours),
-        "loop_per_second": statistics.median(loop),
-        "ratio": statistics.median(a / b for a, b in zip(ours, loop, strict=True)),
+        score_arithmetic(document, problems[:LOOPED], limit=11)
+        loop.append((time.perf_counter() - began) / LOOPED)
+    row: Row = {
+        "goal": "arithmetic evaluation",
+        "what": f"{len(problems):,} problems",
+        "ours": 1 / statistics.median(ours),
+        "unit": "problems/s",
+        "peers": {LOOP: 1 / statistics.median(loop)},
+        "wanted": WANTED,
+        **ratios(loop, ours),
     }
-    print(json.dumps(result, indent=1))
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    pace = f"{row['ours']:,.0f} a second, the post's loop {row['peers'][LOOP]:.1f}"
+    times = f"{row['ratio']:.1f} times as fast ({row['low']:.1f} to {row['high']:.1f}), wanted {WANTED:g}"
+    print(f"{row['what']}: {pace}: {times}")
+    write_rows(options.json, [row], rounds=options.rounds, threads=options.threads)
 
 
 if __name__ == "__main__":

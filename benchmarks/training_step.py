@@ -1,40 +1,62 @@
-"""One training step at equal shape: partwise against Hugging Face's GPT-2 and, given a checkout, against nanoGPT.
+"""One training step at equal shape: partwise against nanoGPT, transformers, x-transformers and litgpt.
 
-    python benchmarks/training_step.py [ffn=swiglu ...] [--nanogpt PATH] [--rounds 15] [--threads 2] [--json FILE]
+    python benchmarks/training_step.py [--shape seed|cpu-recipe|width-384|gpt2-124m] [ffn=swiglu ...]
+                                       [--nanogpt FOLDER] [--litgpt PYTHON] [--rounds 21] [--threads 2] [--json FILE]
+    python benchmarks/training_step.py --variants      one part after another at the seed's shape
 
-All stand in one process and take their steps in turn, so that whatever else the machine does falls on each alike; the
-ratio is taken within a round, and its median and range over the rounds are printed. Each steps as its own project does:
-the others in float32 with their own defaults, partwise by the choices that it makes for the machine.
+A peer is first tried in each of its settings, a few steps in turn with ours; then the fastest of all takes its steps in
+turn with ours for `--rounds` rounds. A ratio is taken within a round, so that whatever else the machine does falls on
+both alike; its median and range are printed. partwise steps by the choices that it makes for the machine.
 """
 
 import argparse
 import contextlib
-import importlib.util
-import io
-import json
-import platform
+import gc
+import os
 import statistics
-import sys
-import time
-from collections.abc import Callable
-from dataclasses import replace
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
+from measuring import Row, Step, ratios, take_turns, time_in_turn, write_rows
+from peers import COMPILE_SECONDS, LEARNING_RATE, PEERS, Litgpt, Setting, nanogpt_step, settings, time_limit, updating
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
+from training_variants import measure_variants
 
 import partwise
-from partwise.train.choices import Choices, choose, machine
+from partwise.inspection.cost import costs
+from partwise.train.choices import Choices, choose
 from partwise.train.settings import TrainConfig
 
-WARM_UP = 3
-LEARNING_RATE = 3e-4
-Step = Callable[[], Tensor]
-"""Forward, backward and update on one batch; returns the loss before the update."""
+__all__ = ["nanogpt_step", "partwise_step", "time_in_turn"]  # what other benchmarks take from here
+SIZES = ("layers", "width", "heads", "batch", "context", "vocab")
+TRIAL_ROUNDS = (2, 5)  # of a setting: as many as TRIAL_SECONDS allow, within these
+TRIAL_SECONDS = 15.0
+GOAL = "training step"
+SIDE = 2048  # of the matrices whose product tells what the machine can do
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes in the order of SIZES, how many times the best peer's rate is wanted, and what the model is made of."""
+
+    sizes: tuple[int, int, int, int, int, int]
+    wanted: float
+    words: tuple[str, ...] = ("attention.out_bias=false", "ffn=gelu", "tied=true", "head_bias=false", "init=gpt2")
+    share: float | None = None  # wanted of the machine's rate of matrix products
+
+
+SHAPES = {
+    "seed": Shape((8, 96, 8, 16, 128, 65), 5.0, ()),  # as `mingpt` is: ReLU, an own head
+    "cpu-recipe": Shape((4, 128, 4, 12, 64, 65), 4.0),  # the others as nanoGPT trains them
+    "width-384": Shape((6, 384, 6, 16, 256, 65), 2.0, share=0.5),
+    "gpt2-124m": Shape((12, 768, 12, 2, 512, 50257), 1.5, share=0.5),
+}
 
 
 def main() -> None:
@@ -43,56 +65,63 @@ def main() -> None:
     torch.manual_seed(0)
     tokens = torch.randint(options.vocab, (options.batch, options.context + 1))
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-
     choices = choose(
         TrainConfig(
             precision=options.precision, attention_path=options.attention_path, ffn_path=options.ffn_path, device="cpu"
         )
     )
-    ours = {f"partwise ({choices.precision}, {choices.attention_path}, {choices.ffn_path})": choices}
-    label = next(iter(ours))
-    if choices.ffn_path == "kernel":  # the same with torch's perceptrons, in turn with ours
-        ours[f"partwise ({choices.precision}, {choices.attention_path}, torch)"] = replace(choices, ffn_path="torch")
-    steps: dict[str, Step] = {name: partwise_step(options, each, inputs, targets) for name, each in ours.items()}
-    if options.nanogpt:
-        steps["nanoGPT (float32)"] = nanogpt_step(options, inputs, targets)
-    with contextlib.suppress(ImportError):
-        steps["transformers GPT-2 (float32)"] = transformers_step(options, inputs, targets)
-
-    seconds = time_in_turn(steps, options.rounds)
-    rows = summarize(label, seconds, options.batch * options.context)
-    show(rows, options)
-    if options.json:
-        shape = {key: getattr(options, key) for key in ("layers", "width", "heads", "batch", "context", "vocab")}
-        result = {"shape": shape, "rounds": options.rounds, "threads": options.threads, "machine": machine()}
-        options.json.write_text(json.dumps({**result, "steps": rows}, indent=1) + "\n", encoding="utf-8")
+    if options.variants:
+        rows = measure_variants(options, choices, inputs, targets, partwise_step)
+        tried: dict[str, object] = {}
+    else:
+        with compiled_anew():
+            rows, tried = measure_shape(options, choices, inputs, targets)
+    show(rows, options, choices)
+    write_rows(options.json, rows, rounds=options.rounds, choices=choices.to_dict(), **tried)
 
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("overrides", nargs="*", help="changes of partwise's model, such as ffn=swiglu")
+    parser.add_argument("--shape", choices=SHAPES, default="seed")
+    parser.add_argument("--variants", action="store_true", help="one part after another at the seed's shape")
     parser.add_argument("--nanogpt", type=Path, help="a checkout's folder, which holds model.py")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--litgpt", type=Path, help="the Python of an environment with litgpt")
+    parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--precision", choices=["auto", "float32", "bfloat16"], default="auto")
     parser.add_argument("--attention-path", choices=["auto", "products", "fused", "kernel"], default="auto")
     parser.add_argument("--ffn-path", choices=["auto", "torch", "kernel"], default="auto")
     parser.add_argument("--json", type=Path)
-    for name, default in (("layers", 8), ("width", 96), ("heads", 8), ("batch", 16), ("context", 128), ("vocab", 65)):
-        parser.add_argument(f"--{name}", type=int, default=default)
+    for name in SIZES:
+        parser.add_argument(f"--{name}", type=int)
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error(f"--rounds {options.rounds}: give at least 1")
     if options.nanogpt and not (options.nanogpt / "model.py").is_file():
         parser.error(f"--nanogpt {options.nanogpt}: no model.py there; give the folder of a nanoGPT checkout")
+    shape = SHAPES[options.shape]
+    changed = list(options.overrides)
+    for name, size in zip(SIZES, shape.sizes, strict=True):
+        if getattr(options, name) is None:
+            setattr(options, name, size)
+        else:
+            changed.append(f"{name} {getattr(options, name)}")
+    options.overrides = [*shape.words, *options.overrides]
+    options.tied = bool(shape.words)
+    options.what = ", ".join([options.shape, *changed])
+    options.wanted = None if changed else shape.wanted
     return options
 
 
-def partwise_step(options: argparse.Namespace, choices: Choices, inputs: Tensor, targets: Tensor) -> Step:
+def partwise_config(options: argparse.Namespace) -> partwise.ModelConfig:
     shape = [f"n_layers={options.layers}", f"d_model={options.width}", f"max_len={options.context}"]
     words = [*shape, f"attention.n_heads={options.heads}", *options.overrides]
-    config = partwise.preset("mingpt", *words, vocab_size=options.vocab)
-    model = partwise.Transformer(config)
+    return partwise.preset("mingpt", *words, vocab_size=options.vocab)
+
+
+def partwise_step(options: argparse.Namespace, choices: Choices, inputs: Tensor, targets: Tensor) -> Step:
+    model = partwise.Transformer(partwise_config(options))
     model.use_path(choices.attention_path, choices.ffn_path)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
 
@@ -104,119 +133,124 @@ def partwise_step(options: argparse.Namespace, choices: Choices, inputs: Tensor,
     return updating(forward, optimizer)
 
 
-def nanogpt_step(options: argparse.Namespace, inputs: Tensor, targets: Tensor) -> Step:
-    """nanoGPT's own model, loss and optimizer, imported from its checkout."""
-    spec = importlib.util.spec_from_file_location("nanogpt_model", options.nanogpt / "model.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclass looks itself up there
-    spec.loader.exec_module(module)
-    config = module.GPTConfig(
-        n_layer=options.layers,
-        n_embd=options.width,
-        n_head=options.heads,
-        block_size=options.context,
-        vocab_size=options.vocab,
-        dropout=0.0,
-    )
-    with contextlib.redirect_stdout(io.StringIO()):  # it reports its parameter counts
-        model = module.GPT(config)
-        optimizer = model.configure_optimizers(0.1, LEARNING_RATE, (0.9, 0.95), "cpu")
-    return updating(lambda: model(inputs, targets)[1], optimizer)
+def measure_shape(
+    options: argparse.Namespace, choices: Choices, inputs: Tensor, targets: Tensor
+) -> tuple[list[Row], dict[str, object]]:
+    """The row of a shape, and of the share of the machine's rate; and how long each peer took in each setting."""
+    ours = partwise_step(options, choices, inputs, targets)
+    trials: dict[str, dict[Setting, float]] = {}
+    missing = {}
+    for peer in PEERS:
+        try:
+            trials[peer] = try_settings(peer, ours, options, inputs, targets)
+        except ImportError as error:
+            missing[peer] = str(error)
+            print(f"{peer} is missing: {error}", flush=True)
+    rivals = {(peer, setting): times for peer, tried in trials.items() for setting, times in tried.items()}
+    steps: dict[str, Step] = {"ours": ours}
+    if rivals:
+        peer, setting = min(rivals, key=lambda key: rivals[key])
+        steps["theirs"] = PEERS[peer][0](options, inputs, targets, setting)
+    seconds = time_in_turn(steps, options.rounds)
+    tokens = options.batch * options.context
+    speed = tokens / statistics.median(seconds["ours"])
+    peers: dict[str, float | None] = dict.fromkeys(missing)
+    for name, tried in trials.items():
+        best = min(tried, key=lambda setting: tried[setting])
+        peers |= {f"{name} ({each})": speed / tried[each] for each in (Setting(), best) if each in tried}
+    row = {"goal": GOAL, "what": options.what, "ours": speed, "unit": "tokens/s", "wanted": options.wanted}
+    if rivals:
+        peers[f"{peer} ({setting})"] = tokens / statistics.median(seconds["theirs"])
+        rows: list[Row] = [{**row, "peers": peers, **ratios(seconds["theirs"], seconds["ours"])}]
+    else:
+        rows = [{**row, "peers": peers, "ratio": None, "low": None, "high": None}]
+    if isinstance(theirs := steps.pop("theirs", None), Litgpt):
+        theirs.close()
+    rows.append(measure_share(ours, options, choices))
+    tried_settings = {name: {str(key): value for key, value in tried.items()} for name, tried in trials.items()}
+    return rows, {"times_ours": tried_settings, "missing": missing}
 
 
-def transformers_step(options: argparse.Namespace, inputs: Tensor, targets: Tensor) -> Step:
-    """GPT-2 as Hugging Face builds it, with torch's AdamW by its defaults. Raises ImportError without the package."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(
-        n_layer=options.layers,
-        n_embd=options.width,
-        n_head=options.heads,
-        n_positions=options.context,
-        vocab_size=options.vocab,
-        bos_token_id=0,
-        eos_token_id=0,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-        use_cache=False,
-    )
-    model: Any = GPT2LMHeadModel(config)
-
-    def forward() -> Tensor:
-        logits = model(input_ids=inputs).logits
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-    return updating(forward, torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE))
+@contextlib.contextmanager
+def compiled_anew() -> Iterator[None]:
+    """What torch.compile leaves goes when we go: a file that a stopped run left half written would fail every later one."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
+        yield
 
 
-def updating(forward: Callable[[], Tensor], optimizer: torch.optim.Optimizer) -> Step:
-    def step() -> Tensor:
-        loss = forward()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
-
-    return step
-
-
-def time_in_turn(steps: dict[str, Step], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every step of every round. Raises RuntimeError if one of them does not learn its batch."""
-    first = {name: float(step()) for name, step in steps.items()}
-    for _ in range(WARM_UP):
-        for step in steps.values():
-            step()
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    names = list(steps)
-    for turn in range(rounds):
-        shift = turn % len(names)  # nobody always runs in the cache that the same neighbour left behind
-        for name in names[shift:] + names[:shift]:
-            began = time.perf_counter()
-            steps[name]()
-            seconds[name].append(time.perf_counter() - began)
-    for name, step in steps.items():
-        last = float(step())
-        if not last < first[name]:
-            raise RuntimeError(f"{name}: the loss went from {first[name]:.4f} to {last:.4f}: this is no training step")
-    return seconds
-
-
-def summarize(label: str, seconds: dict[str, list[float]], tokens: int) -> list[dict[str, Any]]:
-    """One row per model; `ratio` is how many times as fast as it partwise is, taken within each round."""
-    rows = []
-    for name, times in seconds.items():
-        ratios = [theirs / ours for theirs, ours in zip(times, seconds[label], strict=True)]
-        median = statistics.median(times)
-        rows.append(
-            {
-                "name": name,
-                "milliseconds": 1000 * median,
-                "tokens_per_second": tokens / median,
-                "ratio": statistics.median(ratios),
-                "ratio_range": [min(ratios), max(ratios)],
-            }
-        )
-    return rows
+def try_settings(
+    peer: str, ours: Step, options: argparse.Namespace, inputs: Tensor, targets: Tensor
+) -> dict[Setting, float]:
+    """How many times ours each setting's step takes, over a few rounds. Raises ImportError where the peer is missing."""
+    build, tunable = PEERS[peer]
+    found = {}
+    for setting in settings(tunable):
+        theirs = build(options, inputs, targets, setting)
+        try:
+            with time_limit(COMPILE_SECONDS):
+                theirs()  # compiles
+            once = take_turns({"ours": ours, "theirs": theirs}, 1)
+            fewest, most = TRIAL_ROUNDS
+            rounds = int(TRIAL_SECONDS / (once["ours"][0] + once["theirs"][0]))
+            seconds = time_in_turn({"ours": ours, "theirs": theirs}, min(most, max(fewest, rounds)), warm_up=1)
+            found[setting] = ratios(seconds["theirs"], seconds["ours"])["ratio"]
+            print(f"{peer} ({setting}): {found[setting]:.2f} times our time", flush=True)
+        except Exception as error:  # a compiler of theirs that fails, or takes too long, leaves their other settings
+            reason = " ".join(str(error).split())[:150] or type(error).__name__
+            print(f"{peer} ({setting}): left out: {reason}", flush=True)
+        finally:
+            if isinstance(theirs, Litgpt):
+                theirs.close()
+            del theirs
+            torch._dynamo.reset()
+            gc.collect()
+    if not found:
+        raise ImportError("none of its settings worked")
+    return found
 
 
-def show(rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    shape = f"{options.layers} layers, {options.width} wide, {options.heads} heads, {options.batch} x {options.context}"
-    table = Table(title=f"One training step: {shape}")
-    for column in ("", "median ms", "tokens/s", "partwise is", "min to max"):
-        table.add_column(column, justify="left" if not column else "right")
+def measure_share(ours: Step, options: argparse.Namespace, choices: Choices) -> Row:
+    """Which share of the rate of a large matrix product our steps reach, in turn with it; causal work counted only."""
+    dtype = torch.bfloat16 if choices.precision == "bfloat16" else torch.float32
+    a, b = torch.randn(SIDE, SIDE, dtype=dtype), torch.randn(SIDE, SIDE, dtype=dtype)
+    steps = {"ours": ours, "product": lambda: a @ b}
+    take_turns(steps, 1)
+    seconds = take_turns(steps, options.rounds)
+    square = 4 * options.context * options.width * options.layers  # of the scores, of which half is masked
+    forward = costs(partwise_config(options))[-1].flops - square / 2
+    work = 3 * forward * options.batch * options.context / (2 * SIDE**3)  # in products
+    within = ratios([work * time for time in seconds["product"]], seconds["ours"])
+    rate = 2 * SIDE**3 / statistics.median(seconds["product"])
+    return {
+        "goal": GOAL,
+        "what": f"{options.what}: share of the rate of {choices.precision} matrix products",
+        "ours": within["ratio"],
+        "unit": f"of {rate / 1e9:.0f} GFLOP/s",
+        "peers": {},
+        "wanted": SHAPES[options.shape].share if options.wanted else None,
+        **within,
+    }
+
+
+def show(rows: list[Row], options: argparse.Namespace, choices: Choices) -> None:
+    sizes = f"{options.layers} layers, {options.width} wide, {options.heads} heads, {options.batch} x {options.context}"
+    table = Table(title=f"One training step: {sizes}")
+    for column in ("", "figure", "partwise is", "min to max"):
+        table.add_column(column, justify="right" if column else "left")
     for row in rows:
-        low, high = row["ratio_range"]
-        speed = f"{row['milliseconds']:.1f}", f"{row['tokens_per_second']:,.0f}"
-        itself = row is rows[0]
-        table.add_row(
-            row["name"], *speed, "" if itself else f"{row['ratio']:.2f} x", "" if itself else f"{low:.2f} to {high:.2f}"
+        ours = f"{row['ours']:.2f}" if row["ours"] < 10 else f"{row['ours']:,.0f}"
+        ratio = (
+            ("", "") if row["ratio"] is None else (f"{row['ratio']:.2f} x", f"{row['low']:.2f} to {row['high']:.2f}")
         )
+        table.add_row(row["what"], f"{ours} {row['unit']}", *ratio)
+        for name, figure in row["peers"].items():
+            table.add_row(f"  {name}", "missing" if figure is None else f"{figure:,.0f}")
     console = Console()
     console.print(table)
     console.print(
-        f"{options.rounds} rounds in turn, {options.threads} threads, torch {torch.__version__}, {platform.machine()}"
+        f"{options.rounds} rounds in turn, {options.threads} threads, {choices.precision}, attention by "
+        f"{choices.attention_path}, perceptrons by {choices.ffn_path}, torch {torch.__version__}"
     )
 
 

@@ -1,4 +1,7 @@
-"""The SwiGLU post's two measurements, as it makes them: for comparison with the product's, in result and in time.
+"""The SwiGLU post's model, training and two measurements, as it makes them: for comparison in result and in time.
+
+It trains as its series does: batches of windows drawn with replacement, AdamW at a constant rate, and at every 500th step
+and after the last one the mean loss over 200 random batches of each split.
 
 Its calculator answers one problem at a time. The prompt is everything up to and including '='; every further symbol is
 drawn from the full softmax of a complete, uncached forward pass over the last `context` symbols, until '$' is drawn.
@@ -10,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 Logits = Callable[[Tensor], Tensor]
 """(B, T) symbols -> (B, T, V)."""
@@ -33,11 +37,13 @@ class Scores:
     predictions: Tensor
 
 
-@torch.no_grad()
 def complete(
     logits: Logits, prompt: Tensor, context: int, generator: torch.Generator | None, limit: int | None
 ) -> Tensor:
-    """The prompt (T,) and what is drawn after it, up to the first '$'; the document has no `limit` on new symbols."""
+    """The prompt (T,) and what is drawn after it, up to the first '$'; the document has no `limit` on new symbols.
+
+    It does not switch gradients off, so they are recorded.
+    """
     sequence = prompt[None]
     drawn = 0
     while limit is None or drawn < limit:
@@ -72,6 +78,15 @@ def score_arithmetic(
     return Scores(right.double().mean().item(), right.all(dim=1).double().mean().item(), predicted)
 
 
+def draw_batch(
+    symbols: Tensor, batch_size: int, context: int, generator: torch.Generator | None
+) -> tuple[Tensor, Tensor]:
+    """Random windows of `symbols` (N,), and the same one symbol later: (B, T) each."""
+    starts = torch.randint(len(symbols) - context, (batch_size,), generator=generator)
+    inputs = torch.stack([symbols[start : start + context] for start in starts])
+    return inputs, torch.stack([symbols[start + 1 : start + context + 1] for start in starts])
+
+
 @torch.no_grad()
 def estimate_loss(
     logits: Logits,
@@ -85,9 +100,107 @@ def estimate_loss(
     """Mean next-symbol cross-entropy in nats over random windows of `symbols` (N,), drawn with replacement."""
     total = 0.0
     for _ in range(batches):
-        starts = torch.randint(len(symbols) - context, (batch_size,), generator=generator)
-        windows = symbols[starts[:, None] + torch.arange(context + 1)]  # (B, T + 1)
-        scores = logits(windows[:, :-1])
-        picked = scores.gather(-1, windows[:, 1:, None])[..., 0]
-        total += (torch.logsumexp(scores, dim=-1) - picked).mean().item()
+        inputs, targets = draw_batch(symbols, batch_size, context, generator)
+        total += F.cross_entropy(logits(inputs).flatten(0, 1), targets.flatten()).item()
     return total / batches
+
+
+class Attention(nn.Module):
+    """One projection, cut in the order k, q, v; all scores at once, filled up with -inf where they look ahead."""
+
+    ahead: Tensor
+
+    def __init__(self, width: int, heads: int, context: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attn = nn.Linear(width, 3 * width, bias=False)
+        self.proj = nn.Linear(width, width)
+        self.register_buffer("ahead", torch.ones(context, context).triu(1).bool())
+
+    def forward(self, x: Tensor) -> Tensor:
+        length, width = x.shape[1:]
+        k, q, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in self.attn(x).split(width, dim=2))
+        scores = q @ k.transpose(-2, -1) * (width // self.heads) ** -0.5
+        weights = F.softmax(scores.masked_fill(self.ahead[:length, :length], float("-inf")), dim=-1)
+        return self.proj((weights @ v).transpose(1, 2).contiguous().flatten(2))
+
+
+class FeedForward(nn.Module):
+    """w2(relu(w(x))), or w2(silu(w(x)) * v(x)) at two thirds of the hidden width."""
+
+    def __init__(self, width: int, gated: bool) -> None:
+        super().__init__()
+        hidden = 4 * int(2 * width / 3) if gated else 4 * width
+        self.w = nn.Linear(width, hidden, bias=False)
+        self.w2 = nn.Linear(hidden, width, bias=False)
+        self.v = nn.Linear(width, hidden, bias=False) if gated else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w2(F.relu(self.w(x)) if self.v is None else F.silu(self.w(x)) * self.v(x))
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int, context: int, gated: bool) -> None:
+        super().__init__()
+        self.mha, self.ffwd = Attention(width, heads, context), FeedForward(width, gated)
+        self.ln_mha, self.ln_ff = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.mha(self.ln_mha(x))
+        return x + self.ffwd(self.ln_ff(x))
+
+
+class MinGPT(nn.Module):
+    """(B, T) symbols -> (B, T, V)."""
+
+    def __init__(
+        self, vocab: int, *, layers: int = 8, width: int = 96, heads: int = 8, context: int = 128, gated: bool = False
+    ) -> None:
+        super().__init__()
+        self.symbols, self.places = nn.Embedding(vocab, width), nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*[Block(width, heads, context, gated) for _ in range(layers)])
+        self.ln_f, self.lm_head = nn.LayerNorm(width), nn.Linear(width, vocab)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.symbols(tokens) + self.places(torch.arange(tokens.shape[1]))
+        return self.lm_head(self.ln_f(self.blocks(x)))
+
+
+class Training:
+    """The document's training of a model on the first 90 % of `symbols` (N,)."""
+
+    def __init__(self, model: MinGPT, symbols: Tensor, *, batch_size: int = 16, context: int = 128) -> None:
+        self.model, self.batch_size, self.context = model, batch_size, context
+        cut = int(0.9 * len(symbols))
+        self.splits = {"train": symbols[:cut], "val": symbols[cut:]}
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+
+    def run(self, steps: int = 5000, every: int = 500, batches: int = 200) -> dict[int, dict[str, float]]:
+        """The losses before the updates of these numbers, counted from 0."""
+        losses = {}
+        for step in range(steps):
+            if step in evaluated(steps, every):
+                losses[step] = self.evaluate(batches)
+            self.update()
+        return losses
+
+    def update(self) -> None:
+        inputs, targets = draw_batch(self.splits["train"], self.batch_size, self.context, None)
+        loss = F.cross_entropy(self.model(inputs).flatten(0, 1), targets.flatten())
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimizer.step()
+
+    def evaluate(self, batches: int = 200) -> dict[str, float]:
+        self.model.eval()
+        losses = {
+            name: estimate_loss(self.model, symbols, batches=batches, batch_size=self.batch_size, context=self.context)
+            for name, symbols in self.splits.items()
+        }
+        self.model.train()
+        return losses
+
+
+def evaluated(steps: int = 5000, every: int = 500) -> list[int]:
+    """The updates before which the document evaluates, counted from 0: every 500th and the last."""
+    return sorted({*range(0, steps, every), steps - 1})

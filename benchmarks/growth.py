@@ -1,0 +1,204 @@
+"""How time and memory of a training step grow with width, depth, batch and context: partwise, nanoGPT, transformers.
+
+    python benchmarks/growth.py [--nanogpt FOLDER] [--threads 2] [--json FILE] [--figure growth.svg]
+
+One of the four is changed at a time, around 4 layers, width 128, 4 heads and a batch of 12 x 64; context again at batch
+1, to 8192. All step in the same process in turn for the time, each in a process of its own for the peak of memory, which
+is what that process takes beyond a tiny model: weights, optimizer, gradients and activations. Each steps by its own
+defaults, partwise by the choices that it makes for the machine. Needs Linux, where a process can be asked for its peak.
+"""
+
+import argparse
+import importlib.util
+import multiprocessing
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from measuring import write_rows
+from torch import Tensor
+from torch.nn import functional as F
+from training_step import nanogpt_step, partwise_step, time_in_turn
+
+from partwise.drawing import COLOURS, STYLE, canvases, logarithmic
+from partwise.train.choices import choose
+from partwise.train.settings import TrainConfig
+
+BASE = {"layers": 4, "width": 128, "heads": 4, "batch": 12, "context": 64, "vocab": 65}
+TINY = {"layers": 1, "width": 32, "batch": 1, "context": 16}
+SWEEPS: dict[str, tuple[str, tuple[int, ...], dict[str, int]]] = {
+    "width": ("width", (64, 128, 256, 512), {}),
+    "depth": ("layers", (2, 4, 8, 16), {}),
+    "batch": ("batch", (3, 6, 12, 24, 48), {}),
+    "context": ("context", (32, 64, 128, 256, 512), {}),
+    "context at batch 1": ("context", (512, 1024, 2048, 4096, 8192), {"batch": 1}),
+}
+WORDS = ["attention.out_bias=false", "ffn=gelu", "tied=true", "head_bias=false", "init=gpt2"]  # as nanoGPT is
+LINEAR = 0.9
+"""What twice the memory of half the longest context must be, at least, of that of the longest."""
+
+SECONDS = 2.0  # of steps per point, more or less
+ROUNDS = (2, 20)
+
+Builder = Callable[[argparse.Namespace, Tensor, Tensor], Callable[[], Tensor]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--nanogpt", type=Path, help="a checkout's folder, which holds model.py")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--figure", type=Path)
+    options = parser.parse_args()
+    if options.nanogpt and not (options.nanogpt / "model.py").is_file():
+        parser.error(f"--nanogpt {options.nanogpt}: no model.py there; give the folder of a nanoGPT checkout")
+    points = measure(builders(options.nanogpt is not None), options)
+    rows = as_rows(points)
+    write_rows(options.json, rows)
+    if options.figure:
+        draw(points, options.figure)
+
+
+def builders(with_nanogpt: bool) -> dict[str, Builder]:
+    choices = choose(TrainConfig(device="cpu"))  # here, so that nothing is compiled while a point is measured
+    made: dict[str, Builder] = {
+        "partwise": lambda options, inputs, targets: partwise_step(options, choices, inputs, targets)
+    }
+    if with_nanogpt:
+        made["nanoGPT"] = nanogpt_step
+    if importlib.util.find_spec("transformers"):
+        import transformers  # noqa: F401 - before the processes part, so that its import counts for none
+
+        made["transformers"] = transformers_step
+    return made
+
+
+def transformers_step(options: argparse.Namespace, inputs: Tensor, targets: Tensor) -> Callable[[], Tensor]:
+    """GPT-2 as Hugging Face builds it, with torch's AdamW, both by their defaults."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_layer": options.layers, "n_embd": options.width, "n_head": options.heads}
+    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    tokens = {"vocab_size": options.vocab, "bos_token_id": 0, "eos_token_id": 0}
+    config = GPT2Config(**sizes, **dropout, **tokens, n_positions=options.context, use_cache=False)
+    model: Any = GPT2LMHeadModel(config)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> Tensor:
+        loss = F.cross_entropy(model(input_ids=inputs).logits.flatten(0, 1), targets.flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
+
+    return step
+
+
+def measure(made: dict[str, Builder], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """One point per size of each sweep: milliseconds of a step, and MiB, by name."""
+    points = []
+    for sweep, (size, values, others) in SWEEPS.items():
+        for value in values:
+            shape = {**BASE, **others, size: value}
+            given = argparse.Namespace(**shape, overrides=WORDS, tied=True, nanogpt=options.nanogpt)
+            milliseconds = apart(timed, made, given, options.threads)
+            peaks = {name: apart(peak, build, given, options.threads) for name, build in made.items()}
+            points.append({"sweep": sweep, "value": value, "ms": milliseconds, "MiB": peaks})
+            shown = ", ".join(f"{name} {milliseconds[name]:.1f} ms {peaks[name]:.1f} MiB" for name in made)
+            print(f"{sweep} {value}: {shown}", flush=True)
+    return points
+
+
+def apart(work: Callable[..., Any], *arguments: Any) -> Any:
+    """What `work` gives in a process of its own, which begins as a copy of this one. Raises RuntimeError if it fails."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=lambda: sender.send(work(*arguments)))
+    process.start()
+    sender.close()
+    try:
+        return receiver.recv()
+    except EOFError:
+        raise RuntimeError(f"{work.__name__} of {arguments} failed: see above") from None
+    finally:
+        process.join()
+
+
+def timed(made: dict[str, Builder], options: argparse.Namespace, threads: int) -> dict[str, float]:
+    """Median milliseconds of a step of each, in turn."""
+    steps = dict(zip(made, (build(options, *batch(options, threads)) for build in made.values()), strict=True))
+    for step in steps.values():
+        step()
+    began = time.perf_counter()
+    for step in steps.values():
+        step()
+    rounds = min(ROUNDS[1], max(ROUNDS[0], round(SECONDS / (time.perf_counter() - began))))
+    seconds = time_in_turn(steps, rounds, warm_up=0)
+    return {name: 1000 * statistics.median(times) for name, times in seconds.items()}
+
+
+def peak(build: Builder, options: argparse.Namespace, threads: int) -> float:
+    """MiB that two steps of one model take at most, beyond a tiny model, which brings torch's code into memory."""
+    tiny = argparse.Namespace(**{**vars(options), **TINY})
+    build(tiny, *batch(tiny, threads))()
+    before = high_water()
+    step = build(options, *batch(options, threads))
+    step()
+    step()
+    return high_water() - before
+
+
+def batch(options: argparse.Namespace, threads: int) -> tuple[Tensor, Tensor]:
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    tokens = torch.randint(options.vocab, (options.batch, options.context + 1))
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+
+
+def high_water() -> float:
+    """The most memory that this process has held at once, in MiB."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+
+def as_rows(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row per point and unit; `ratio` is how many times the best peer's figure ours goes into."""
+    rows = []
+    for unit, what in (("ms", "time"), ("MiB", "memory")):
+        for point in points:
+            ours, peers = point[unit]["partwise"], {n: v for n, v in point[unit].items() if n != "partwise"}
+            row = {"goal": "growth", "what": f"{what}, {point['sweep']} {point['value']}", "ours": ours, "unit": unit}
+            rows.append({**row, "peers": peers, "ratio": min(peers.values()) / ours if peers else None, "wanted": None})
+    half, longest = (point["MiB"]["partwise"] for point in points[-2:])
+    row = {"goal": "growth", "what": "memory, linear in context to 8192", "ours": longest, "unit": "MiB"}
+    return [*rows, {**row, "peers": {"twice that of 4096": 2 * half}, "ratio": 2 * half / longest, "wanted": LINEAR}]
+
+
+def draw(points: list[dict[str, Any]], path: Path) -> None:
+    """Time above, memory below, one column per sweep, both axes logarithmic."""
+    import matplotlib
+
+    figure, grid = canvases(4.6, "growth", rows=2, columns=len(SWEEPS), width=12.5)
+    for row, (unit, label) in enumerate((("ms", "ms a step"), ("MiB", "peak MiB"))):
+        for axes, sweep in zip(grid[row], SWEEPS, strict=True):
+            chosen = [point for point in points if point["sweep"] == sweep]
+            values = [point["value"] for point in chosen]
+            for colour, name in zip(COLOURS, chosen[0][unit], strict=False):
+                axes.plot(values, [point[unit][name] for point in chosen], "o-", color=colour, ms=3, lw=1.4, label=name)
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(values, [f"{value:,}" for value in values], minor=False)
+            axes.minorticks_off()
+            logarithmic(axes)
+            if row:
+                axes.set_xlabel(sweep)
+        grid[row][0].set_ylabel(label)
+    figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside upper left", ncols=3, frameon=False)
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": "growth"}):
+        figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Preparing a text, from file to ids on disk: partwise against the plain way, and the memory that a long text takes.
+
+    python benchmarks/preparation.py [--rounds 20] [--size 1000] [--json FILE]
+
+The text is TinyShakespeare. The plain way for characters is a script of a few lines that reads the file, looks every
+character up in a dictionary and writes the ids; for byte pairs it gives the `tokenizers` library one line at a time,
+with the tokenizer that partwise is given too. Whole job against whole job, in turn: ours also checks the text, takes
+SHA-256 of what it reads and writes, and flushes all to the disk. Then a text of `--size` megabytes (0: none) and one of a
+tenth of it are prepared, each in a process of its own; the larger one should take no more memory.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from partwise.data import Shakespeare, TextFile, prepare
+from partwise.tokenizers import BytePairs, Characters, TokenizerRecipe, learn
+
+Job = Callable[[], object]
+PLAIN = "plain way"
+WANTED = 2.0
+FLAT = 0.9
+"""What the memory of the small text must be of that of the large one."""
+
+MEASURE = """
+import sys
+from pathlib import Path
+import partwise, tokenizers
+from partwise.data import TextFile, prepare
+from partwise.tokenizers import TokenizerRecipe
+
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+
+before = peak()
+prepare(TextFile(path=sys.argv[1]), TokenizerRecipe.resolve(sys.argv[2]), cache=Path(sys.argv[3]))
+print(peak() - before)
+"""
+"""MiB that preparing takes beyond what the imports took; getrusage would count a parent's memory too."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--size", type=int, default=1000, help="megabytes of the long text; 0 leaves it out")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    if options.rounds < 1 or options.size < 0:
+        parser.error("give at least 1 round, and a size of 0 or more")
+    with tempfile.TemporaryDirectory() as folder:
+        rows = speeds(Path(folder), options.rounds)
+        if options.size:
+            rows += memory(Path(folder), options.size)
+    show(rows, options.rounds)
+    if options.json:
+        from partwise.train.choices import machine  # imports torch, which the rest does without
+
+        options.json.write_text(json.dumps({"rows": rows, "machine": machine()}, indent=1) + "\n", encoding="utf-8")
+
+
+def speeds(folder: Path, rounds: int) -> list[dict[str, Any]]:
+    """One row for characters, one for byte pairs: megabytes of text a second."""
+    text = "".join(split[:] for split in Shakespeare().splits().values())
+    source, tokenizer = folder / "text.txt", folder / "tokenizer.json"
+    source.write_bytes(text.encode())
+    learn(text).save(tokenizer)
+    rows = []
+    for what, recipe, plain in (
+        ("characters", Characters(), lambda: plain_characters(source, folder)),
+        ("byte pairs", BytePairs(path=str(tokenizer)), lambda: plain_byte_pairs(source, tokenizer, folder)),
+    ):
+        seconds = time_in_turn({"partwise": preparing(source, recipe), PLAIN: plain}, rounds)
+        ratios = [theirs / ours for theirs, ours in zip(seconds[PLAIN], seconds["partwise"], strict=True)]
+        rate = {name: len(text.encode()) / 1e6 / statistics.median(times) for name, times in seconds.items()}
+        row = {"goal": "preparation", "what": what, "ours": rate["partwise"], "unit": "MB/s"}
+        ratio = {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
+        rows.append({**row, "peers": {PLAIN: rate[PLAIN]}, **ratio, "wanted": WANTED})
+    return rows
+
+
+def preparing(source: Path, recipe: TokenizerRecipe) -> Job:
+    def job() -> None:
+        with tempfile.TemporaryDirectory(dir=source.parent) as cache:
+            prepare(TextFile(path=str(source)), recipe, cache=Path(cache))
+
+    return job
+
+
+def plain_characters(source: Path, folder: Path) -> None:
+    data = source.read_text(encoding="utf-8")
+    ids = {character: rank for rank, character in enumerate(sorted(set(data)))}
+    border = int(0.9 * len(data))
+    for name, split in (("train", data[:border]), ("val", data[border:])):
+        np.array([ids[character] for character in split], dtype=np.uint16).tofile(folder / f"{name}.bin")
+
+
+def plain_byte_pairs(source: Path, tokenizer: Path, folder: Path) -> None:
+    from tokenizers import Tokenizer
+
+    library = Tokenizer.from_file(str(tokenizer))
+    data = source.read_text(encoding="utf-8")
+    border = int(0.9 * len(data))
+    for name, split in (("train", data[:border]), ("val", data[border:])):
+        ids: list[int] = []
+        for line in split.splitlines(keepends=True):
+            ids.extend(library.encode(line).ids)
+        np.array(ids, dtype=np.uint16).tofile(folder / f"{name}.bin")
+
+
+def time_in_turn(jobs: dict[str, Job], rounds: int) -> dict[str, list[float]]:
+    """Seconds of every job in every round; each goes first in every other round."""
+    seconds: dict[str, list[float]] = {name: [] for name in jobs}
+    for job in jobs.values():
+        job()
+    for turn in range(rounds):
+        for name in sorted(jobs, reverse=bool(turn % 2)):
+            began = time.perf_counter()
+            jobs[name]()
+            seconds[name].append(time.perf_counter() - began)
+    return seconds
+
+
+def memory(folder: Path, size: int) -> list[dict[str, Any]]:
+    """One row per tokenizer: how far a text of `size` megabytes raises the peak of memory, beside one of a tenth."""
+    peaks: dict[str, list[float]] = {"characters": [], "bpe": []}
+    for megabytes in (max(1, size // 10), size):
+        source = folder / "long.txt"
+        with source.open("wb") as file:
+            for chunk in long_text(megabytes):
+                file.write(chunk)
+        for tokenizer, found in peaks.items():
+            with tempfile.TemporaryDirectory(dir=folder) as cache:
+                words = [sys.executable, "-c", MEASURE, str(source), tokenizer, cache]
+                found.append(float(subprocess.run(words, check=True, capture_output=True, text=True).stdout))
+        source.unlink()
+    rows = []
+    for tokenizer, (small, large) in peaks.items():
+        name = "peak memory at 1 GB" if size == 1000 else f"peak memory at {size} MB"
+        row = {"goal": "preparation", "what": f"{name}, {tokenizer}", "ours": large, "unit": "MiB"}
+        rows.append({**row, "peers": {"a tenth of the text": small}, "ratio": small / large, "wanted": FLAT})
+    return rows
+
+
+def long_text(megabytes: int) -> Iterator[bytes]:
+    """Text of about so many megabytes: lines of made-up words, some of them far more frequent than others."""
+    draw = np.random.default_rng(0)
+    letters = np.array(list("eeeettaaooiinnsshhrrdlucmfwypvbgkqjxzé"))
+    words = np.array(["".join(draw.choice(letters, length)) for length in draw.integers(2, 11, 100_000)])
+    left = megabytes * 1_000_000
+    while left > 0:
+        places = np.minimum(draw.zipf(1.2, 200_000) - 1, len(words) - 1)
+        lines = [" ".join(line) for line in words[places].reshape(-1, 10).tolist()]
+        chunk = (".\n".join(lines) + ".\n").encode()
+        left -= len(chunk)
+        yield chunk
+
+
+def show(rows: list[dict[str, Any]], rounds: int) -> None:
+    table = Table(title="Preparing a text")
+    for column in ("", "partwise", "other", "ratio", "min to max", "wanted"):
+        table.add_column(column, justify="left" if not column else "right")
+    for row in rows:
+        ((name, peer),) = row["peers"].items()
+        values = f"{row['ours']:.1f} {row['unit']}", f"{name} {peer:.1f}", f"{row['ratio']:.2f}"
+        span = f"{row['low']:.2f} to {row['high']:.2f}" if "low" in row else ""
+        table.add_row(row["what"], *values, span, f"{row['wanted']:g}")
+    console = Console()
+    console.print(table)
+    console.print(f"{rounds} rounds in turn; memory is counted beyond that of the imports")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,327 @@
+"""Tokens a second in generation: partwise against llama.cpp and Hugging Face's Llama, on one model of 135M parameters.
+
+    python benchmarks/sampling.py [--rounds 20] [--threads 2] [--tokens 32] [--compile] [--json FILE]
+
+The shape is SmolLM-135M's with random weights; llama.cpp (the packages xllamacpp and gguf) reads them from a file written
+here. All stand in one process and take turns: in every round each continues prompts of 64 tokens, greedily, and is timed
+from its first new token to its last. Ratios are taken within a round. A peer that is not installed is said as missing.
+Beside that: our own paths against each other, a narrow model, and the rate against the length of the text.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from measuring import PAUSE, Row, ratios, write_rows
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+import partwise
+from partwise.generation import Sampling, decode, generator
+
+SHAPE = {"vocab_size": 49152, "d_model": 576, "n_layers": 30, "max_len": 2100, "tied": True, "init": "normal"}
+HEADS, KV_HEADS, HIDDEN, PROMPT = 9, 3, 1536, 64
+WANTED = {1: 1.3, 16: 3.0}
+LENGTHS, STEPS = (64, 128, 256, 512, 1024, 2048), 8
+WINDOW = 64
+Rate = Callable[[], float]
+"""Continues the prompts by some tokens; gives new tokens a second."""
+
+
+def main() -> None:
+    options = parse_options()
+    torch.set_num_threads(options.threads)
+    console, rows, model = Console(), list[Row](), smol()
+    for batch, wanted in WANTED.items():
+        prompts = torch.randint(SHAPE["vocab_size"], (batch, PROMPT), generator=torch.Generator().manual_seed(batch))
+        tokens = options.tokens if batch == 1 else max(4, options.tokens // 4)
+        with tempfile.TemporaryDirectory() as folder:
+            rates, missing = systems(model, prompts, tokens, options, Path(folder))
+            measured = in_turn(rates, options.rounds)
+        for line in missing:
+            console.print(f"missing: {line}", markup=False)
+        peers = [name for name in measured if not name.startswith("partwise")]
+        main_peer = [name for name in peers if name.startswith("llama.cpp" if batch == 1 else "transformers")]
+        what = f"135M Llama, bfloat16, batch {batch}, after {PROMPT} tokens"
+        rows.append(row(what, measured, "partwise kernel bfloat16", main_peer or peers, wanted))
+        rows[-1]["peers"] |= {name: statistics.median(measured[name]) for name in peers} | dict.fromkeys(missing)
+        for ours in ("partwise kernel bfloat16", "partwise kernel float32"):
+            what = f"135M Llama, batch {batch}: {ours.removeprefix('partwise ')} against the torch path"
+            rows.append(row(what, measured, ours, ["partwise torch float32"], None))
+    rows.append(narrow(options))
+    lengths = by_length(options)
+    show(console, rows, lengths)
+    write_rows(options.json, rows, lengths=lengths, rounds=options.rounds, threads=options.threads)
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--tokens", type=int, default=32, help="new ones in a round at batch 1, a quarter at batch 16")
+    parser.add_argument("--compile", action="store_true", help="transformers through torch.compile, too: minutes")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    if options.rounds < 1 or options.tokens < 2:
+        parser.error(f"--rounds {options.rounds} --tokens {options.tokens}: give at least 1 round of 2 tokens")
+    return options
+
+
+def smol(**attention: Any) -> partwise.Transformer:
+    parts = {
+        "positions": {"part": "rope", "theta": 10000.0, "layout": "interleaved"},
+        "attention": {"part": "multihead", "n_heads": HEADS, "n_kv_heads": KV_HEADS, "fused": False, **attention},
+        "ffn": {"part": "swiglu", "hidden": HIDDEN},
+        "norm": {"part": "rmsnorm", "eps": 1e-5},
+        "residual": "pre",
+    }
+    return partwise.Transformer(partwise.ModelConfig.from_dict({**SHAPE, **parts})).eval()
+
+
+def systems(
+    model: partwise.Transformer, prompts: Tensor, tokens: int, options: argparse.Namespace, folder: Path
+) -> tuple[dict[str, Rate], list[str]]:
+    """Whoever can be measured here, and the names of who is not installed."""
+    rates: dict[str, Rate] = {}
+    for precision, path in (("bfloat16", "kernel"), ("float32", "kernel"), ("float32", "torch")):
+        rates[f"partwise {path} {precision}"] = ours(generator(model, precision, path), prompts, tokens)
+    peers: list[Callable[[], dict[str, Rate]]] = [lambda: of_transformers(prompts, tokens, options.compile)]
+    if len(prompts) == 1:
+        peers.insert(0, lambda: of_llama_cpp(model, prompts, tokens, options.threads, folder))
+    missing = []
+    for peer in peers:
+        try:
+            rates |= peer()
+        except ImportError as error:
+            missing.append(error.name or str(error))
+    return rates, missing
+
+
+def ours(model: Any, prompts: Tensor, tokens: int) -> Rate:
+    def rate() -> float:
+        times = [time.perf_counter() for _ in decode(model, prompts, torch.zeros(len(prompts), tokens), Sampling(0.0))]
+        return between(times, len(prompts))
+
+    return rate
+
+
+def between(times: list[float], batch: int) -> float:
+    """Tokens a second from the first of these moments to the last."""
+    return batch * (len(times) - 1) / (times[-1] - times[0])
+
+
+def of_transformers(prompts: Tensor, tokens: int, compiled: bool) -> dict[str, Rate]:
+    """As it comes, with a static cache, and where asked for with that compiled. Raises ImportError."""
+    from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteria
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    config = LlamaConfig(
+        vocab_size=SHAPE["vocab_size"],
+        hidden_size=SHAPE["d_model"],
+        num_hidden_layers=SHAPE["n_layers"],
+        num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS,
+        intermediate_size=HIDDEN,
+        max_position_embeddings=SHAPE["max_len"],
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    times: list[float] = []
+
+    class Clock(StoppingCriteria):
+        def __call__(self, ids: Tensor, scores: Tensor, **_: Any) -> Tensor:
+            times.append(time.perf_counter())
+            return torch.zeros(len(ids), dtype=torch.bool)
+
+    def rate_of(model: Any, **settings: Any) -> Rate:
+        def rate() -> float:
+            times.clear()
+            mask = torch.ones_like(prompts)
+            lengths = {"min_new_tokens": tokens, "max_new_tokens": tokens, "do_sample": False}
+            model.generate(prompts, attention_mask=mask, stopping_criteria=[Clock()], **lengths, **settings)
+            return between(times, len(prompts))
+
+        return rate
+
+    model: Any = LlamaForCausalLM(config).to(torch.bfloat16).eval()
+    rates = {
+        "transformers bfloat16": rate_of(model),
+        "transformers bfloat16, static cache": rate_of(model, cache_implementation="static"),
+        # where the processor has no products of its own for bfloat16, this is the faster one
+        "transformers float32": rate_of(LlamaForCausalLM(config).eval()),
+    }
+    if compiled:
+        other: Any = LlamaForCausalLM(config).to(torch.bfloat16).eval()
+        other.forward = torch.compile(other.forward)
+        rates["transformers bfloat16, compiled"] = rate_of(other, cache_implementation="static")
+    return rates
+
+
+def of_llama_cpp(
+    model: partwise.Transformer, prompts: Tensor, tokens: int, threads: int, folder: Path
+) -> dict[str, Rate]:
+    """By its own clock, which leaves out the prompt. Raises ImportError."""
+    import xllamacpp
+
+    file = folder / "model.gguf"
+    write_gguf(model, file)
+    settings = xllamacpp.CommonParams()
+    settings.model.path = str(file)
+    settings.n_ctx, settings.n_parallel, settings.verbosity = 512, 1, 0
+    settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
+    server = xllamacpp.Server(settings)
+    question = {"prompt": prompts[0].tolist(), "n_predict": tokens, "ignore_eos": True, "temperature": 0.0}
+
+    def rate() -> float:
+        timings = server.handle_completions({**question, "cache_prompt": False})["timings"]
+        assert timings["predicted_n"] == tokens, timings
+        return float(timings["predicted_per_second"])
+
+    return {"llama.cpp bfloat16": rate}
+
+
+def write_gguf(model: partwise.Transformer, file: Path) -> None:
+    """The model as llama.cpp reads it, with a vocabulary of meaningless words. Raises ImportError."""
+    import gguf
+
+    writer = gguf.GGUFWriter(str(file), "llama")
+    writer.add_context_length(SHAPE["max_len"])
+    writer.add_embedding_length(SHAPE["d_model"])
+    writer.add_block_count(SHAPE["n_layers"])
+    writer.add_feed_forward_length(HIDDEN)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_rope_dimension_count(SHAPE["d_model"] // HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(SHAPE["vocab_size"])
+    words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    kinds = [gguf.TokenType.UNKNOWN, *[gguf.TokenType.CONTROL] * 2, *[gguf.TokenType.BYTE] * 256]
+    rest = SHAPE["vocab_size"] - len(words)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(words + [f"w{number}" for number in range(rest)])
+    writer.add_token_scores([0.0] * SHAPE["vocab_size"])
+    writer.add_token_types(kinds + [gguf.TokenType.NORMAL] * rest)
+    for name, tensor in gguf_tensors(model):
+        if tensor.dim() == 1:
+            writer.add_tensor(name, tensor.detach().numpy())
+        else:
+            bits = tensor.detach().bfloat16().view(torch.uint8).numpy()
+            writer.add_tensor(name, bits, raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def gguf_tensors(model: partwise.Transformer) -> Iterator[tuple[str, Tensor]]:
+    tensors = model.state_dict()
+    yield "token_embd.weight", tensors["embed.weight"]
+    yield "output_norm.weight", tensors["residual.norm.weight"]
+    names = {
+        "residual.norms.attention": "attn_norm",
+        "residual.norms.ffn": "ffn_norm",
+        **{f"attention.{key}": f"attn_{key}" for key in "qkv"},
+        "attention.out": "attn_output",
+        **{f"ffn.{key}": f"ffn_{key}" for key in ("gate", "up", "down")},
+    }
+    for layer in range(SHAPE["n_layers"]):
+        for ours_is, theirs_is in names.items():
+            yield f"blk.{layer}.{theirs_is}.weight", tensors[f"blocks.{layer}.{ours_is}.weight"]
+
+
+def narrow(options: argparse.Namespace) -> Row:
+    """mingpt at its own shape, 8 layers of width 96, where what counts is the cost of a call."""
+    config = partwise.preset("mingpt", "n_layers=8", "d_model=96", "max_len=128", "attention.n_heads=8", vocab_size=65)
+    model, prompts = partwise.Transformer(config).eval(), torch.zeros(1, 16, dtype=torch.long)
+    rates = {
+        f"partwise {path} float32": ours(generator(model, path=path), prompts, 100) for path in ("kernel", "torch")
+    }
+    measured = in_turn(rates, options.rounds)
+    what = "8 layers of width 96, batch 1: kernel against the torch path"
+    return row(what, measured, "partwise kernel float32", ["partwise torch float32"], None)
+
+
+def by_length(options: argparse.Namespace) -> list[dict[str, float]]:
+    """Tokens a second of the next few tokens after so many, with full attention and with a window, in turn."""
+    models: dict[str, Any] = {
+        name: generator(smol(**attention), "bfloat16", "kernel")
+        for name, attention in (("full", {}), (f"window {WINDOW}", {"window": WINDOW}))
+    }
+    found = []
+    for length in LENGTHS:
+        rates = {name: at_length(model, length) for name, model in models.items()}
+        medians = {name: statistics.median(each) for name, each in in_turn(rates, max(3, options.rounds // 4)).items()}
+        found.append({"length": length, **medians})
+    return found
+
+
+def at_length(model: Any, length: int) -> Rate:
+    states = model.start(1, length + STEPS)
+    model(torch.zeros(1, length, dtype=torch.long), states)
+    token = torch.zeros(1, 1, dtype=torch.long)
+
+    def rate() -> float:
+        states.truncate(length)
+        began = time.perf_counter()
+        for _ in range(STEPS):
+            model(token, states).argmax(-1)
+        return STEPS / (time.perf_counter() - began)
+
+    return rate
+
+
+def in_turn(rates: dict[str, Rate], rounds: int) -> dict[str, list[float]]:
+    """The rates of everyone in every round, after one that does not count."""
+    measured: dict[str, list[float]] = {name: [] for name in rates}
+    names = list(rates)
+    print(f"{rounds} rounds of {', '.join(names)}", file=sys.stderr)
+    for turn in range(-1, rounds):
+        shift = turn % len(names)  # nobody always runs in the cache that the same neighbour left behind
+        for name in names[shift:] + names[:shift]:
+            time.sleep(PAUSE)
+            found = rates[name]()
+            if turn >= 0:
+                measured[name].append(found)
+    return measured
+
+
+def row(what: str, measured: dict[str, list[float]], ours: str, peers: list[str], wanted: float | None) -> Row:
+    """Ours against the best of these peers, the one with the highest median."""
+    medians = {name: statistics.median(measured[name]) for name in [ours, *peers]}
+    best = max(peers, key=lambda name: medians[name])
+    return {
+        "goal": "sampling",
+        "what": what,
+        "ours": medians.pop(ours),
+        "unit": "tokens/s",
+        "peers": medians,
+        **ratios(measured[ours], measured[best]),
+        "wanted": wanted,
+    }
+
+
+def show(console: Console, rows: list[Row], lengths: list[dict[str, float]]) -> None:
+    table = Table(title="Generation, tokens a second")
+    for column in ("", "ours", "peers", "ratio", "min to max", "wanted"):
+        table.add_column(column)
+    for each in rows:
+        peers = "\n".join(f"{name}: {'missing' if x is None else f'{x:.1f}'}" for name, x in each["peers"].items())
+        spread = f"{each['low']:.2f} to {each['high']:.2f}"
+        wanted = "" if each["wanted"] is None else f"{each['wanted']:g}"
+        table.add_row(each["what"], f"{each['ours']:.1f}", peers, f"{each['ratio']:.2f}", spread, wanted)
+    console.print(table)
+    for each in lengths:
+        console.print(", ".join(f"{name} {value:.1f}" for name, value in each.items()), markup=False)
+
+
+if __name__ == "__main__":
+    main()

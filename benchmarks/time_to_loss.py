@@ -1,0 +1,154 @@
+"""Time to a validation loss on TinyShakespeare: `partwise train` as a whole command, imports and evaluation included.
+
+    python benchmarks/time_to_loss.py [--nanogpt FOLDER] [--seeds 5] [--only sprint|long] [--json FILE]
+
+`sprint`: nanoGPT's CPU recipe (config/train_shakespeare_char.py with the options of its README) against the preset
+`fast`, shortened, in turn. `long`: the loss that nanoGPT publishes for a GPU, 1.4697, by `partwise train fast` as it is.
+Steps and sizes were settled beforehand on a slice of the training text; each of our commands has a fresh seed and is run
+once. Our loss is over the whole validation split, theirs as their own script estimates it, on random batches; their data
+are prepared beforehand, ours within the first command. Stopped and given again, it continues with the next command.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from measuring import Row, write_rows
+from rich.console import Console
+
+ROOT = Path(__file__).parent.parent
+FIRST_SEED = 1001
+SPRINT_WORDS = "n_layers=1 lookup.rows=4096 train.context=64 train.batch_size=12 train.steps=100 train.eval_every=100"
+SPRINT: dict[str, Any] = {"words": SPRINT_WORDS.split(), "loss": 1.886, "wanted": 10.0}
+LONG: dict[str, Any] = {"words": [], "loss": 1.4697, "minutes": 10.0}
+CPU_RECIPE = (
+    "--device=cpu --compile=False --eval_iters=20 --log_interval=1 --block_size=64 --batch_size=12 --n_layer=4 "
+    "--n_head=4 --n_embd=128 --max_iters=2000 --lr_decay_iters=2000 --dropout=0.0"
+)
+
+
+def main() -> None:
+    options = parse_options()
+    done = Finished(options.folder)
+    rows = []
+    if options.only in (None, "sprint"):
+        rows.append(sprint(options, done))
+    if options.only in (None, "long"):
+        rows.append(long(options, done))
+    for row in rows:
+        Console().print(f"{row['what']}: {row['ours']:.1f} {row['unit']}; ratio {row['ratio']}", markup=False)
+    write_rows(options.json, rows, commands=done.results)
+
+
+def parse_options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--nanogpt", type=Path, help="a checkout's folder, its data/shakespeare_char prepared")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--only", choices=["sprint", "long"])
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "time_to_loss", help="where it keeps its runs")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    if options.nanogpt and not (options.nanogpt / "data" / "shakespeare_char" / "val.bin").is_file():
+        parser.error(f"--nanogpt {options.nanogpt}: run data/shakespeare_char/prepare.py there first")
+    return options
+
+
+class Finished:
+    """The commands that have ended: seconds and loss of each, kept in the folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.resolve()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.file = self.folder / "finished.json"
+        self.results: dict[str, dict[str, float]] = json.loads(self.file.read_text()) if self.file.exists() else {}
+
+    def add(self, name: str, seconds: float, loss: float) -> None:
+        self.results[name] = {"seconds": seconds, "loss": loss}
+        self.file.write_text(json.dumps(self.results, indent=1) + "\n")
+        print(f"{name}: {loss:.4f} after {seconds:.1f} s", flush=True)
+
+    def ours(self, name: str, words: list[str]) -> dict[str, float]:
+        """`partwise train fast` with these words, once."""
+        if name not in self.results:
+            shutil.rmtree(self.folder / "runs" / name, ignore_errors=True)
+            command = [sys.executable, "-m", "partwise", "train", "fast", *words, "--data", "shakespeare"]
+            environment = {**os.environ, "PARTWISE_CACHE": str(self.folder / "cache")}
+            began = time.perf_counter()
+            subprocess.run(
+                [*command, "--name", name], cwd=self.folder, env=environment, check=True, capture_output=True
+            )
+            seconds = time.perf_counter() - began
+            result = json.loads((self.folder / "runs" / name / "result.json").read_text(encoding="utf-8"))
+            self.add(name, seconds, result["evaluations"][-1]["validation"])
+        return self.results[name]
+
+    def theirs(self, name: str, checkout: Path) -> dict[str, float]:
+        """nanoGPT's own script, once."""
+        if name not in self.results:
+            command = [sys.executable, "train.py", "config/train_shakespeare_char.py", *CPU_RECIPE.split()]
+            command.append(f"--out_dir={self.folder / 'nanogpt'}")
+            began = time.perf_counter()
+            process = subprocess.run(command, cwd=checkout, check=True, capture_output=True, text=True)
+            seconds = time.perf_counter() - began
+            losses = re.findall(r"step \d+: train loss [\d.]+, val loss ([\d.]+)", process.stdout)
+            self.add(name, seconds, float(losses[-1]))
+        return self.results[name]
+
+
+def seeds(options: argparse.Namespace) -> range:
+    return range(FIRST_SEED, FIRST_SEED + options.seeds)
+
+
+def sprint(options: argparse.Namespace, done: Finished) -> Row:
+    ours, theirs = [], []
+    for seed in seeds(options):
+        if options.nanogpt:
+            theirs.append(done.theirs(f"nanogpt-{seed}", options.nanogpt))
+        ours.append(done.ours(f"sprint-{seed}", [*SPRINT["words"], f"train.seed={seed}"]))
+    loss = statistics.mean(run["loss"] for run in ours)
+    each = [a["seconds"] / b["seconds"] for a, b in zip(theirs, ours, strict=False)]
+    reached = loss <= SPRINT["loss"] and bool(each)
+    their_loss = f"; nanoGPT {statistics.mean(run['loss'] for run in theirs):.4f}" if theirs else ""
+    return {
+        "goal": "time to a loss",
+        "what": f"whole command to {SPRINT['loss']}, mean of {len(ours)} seeds {loss:.4f}{their_loss}",
+        "ours": statistics.mean(run["seconds"] for run in ours),
+        "unit": "s",
+        "peers": {"nanoGPT, CPU recipe": statistics.mean(run["seconds"] for run in theirs) if theirs else None},
+        "ratio": statistics.median(each) if reached else None,
+        "low": min(each) if reached else None,
+        "high": max(each) if reached else None,
+        "wanted": SPRINT["wanted"],
+    }
+
+
+def long(options: argparse.Namespace, done: Finished) -> Row:
+    """The ratio says how many times the wanted ten minutes hold ours, once the loss is reached."""
+    ours = [done.ours(f"long-{seed}", [*LONG["words"], f"train.seed={seed}"]) for seed in seeds(options)]
+    loss = statistics.mean(run["loss"] for run in ours)
+    minutes = [run["seconds"] / 60 for run in ours]
+    reached: dict[str, Any] = {"ratio": None, "low": None, "high": None}
+    if loss <= LONG["loss"]:
+        each = [LONG["minutes"] / value for value in minutes]
+        reached = {"ratio": statistics.median(each), "low": min(each), "high": max(each)}
+    return {
+        "goal": "time to a loss",
+        "what": f"whole command to {LONG['loss']}, mean of {len(ours)} seeds {loss:.4f}",
+        "ours": statistics.mean(minutes),
+        "unit": "min",
+        "peers": {"wanted at most": LONG["minutes"]},
+        **reached,
+        "wanted": 1.0,
+    }
+
+
+if __name__ == "__main__":
+    main()

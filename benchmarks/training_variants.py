@@ -1,0 +1,70 @@
+"""Whether the fast paths carry over from one part to the next: `training_step.py --variants`."""
+
+import argparse
+import copy
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from measuring import Row, Step, ratios, time_in_turn
+from peers import Setting, x_transformers_step
+from torch import Tensor, nn
+
+from partwise.train.choices import Choices
+
+RELU: dict[str, Any] = {"ff_custom_activation": nn.ReLU()}
+SWIGLU: dict[str, Any] = {"ff_glu": True, "ff_swish": True, "ff_mult": 8 / 3}
+VARIANTS: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "relu": ([], RELU),
+    "gelu": (["ffn=gelu"], {}),
+    "swiglu": (["ffn=swiglu"], SWIGLU),
+    "RMSNorm": (["norm=rmsnorm"], {**RELU, "use_rmsnorm": True}),
+    "rope": (["positions=rope"], {**RELU, "rotary_pos_emb": True}),
+    "2 of 8 heads for keys and values": (["attention.n_kv_heads=2"], {**RELU, "attn_kv_heads": 2}),
+    "swiglu, RMSNorm, rope and 2 of 8 heads": (
+        ["ffn=swiglu", "norm=rmsnorm", "positions=rope", "attention.n_kv_heads=2"],
+        {**SWIGLU, "use_rmsnorm": True, "rotary_pos_emb": True, "attn_kv_heads": 2},
+    ),
+}
+"""What differs from `mingpt`, which has ReLU, LayerNorm and learned positions; and x-transformers' words for the same."""
+Builder = Callable[[argparse.Namespace, Choices, Tensor, Tensor], Step]
+
+
+def measure_variants(
+    options: argparse.Namespace, choices: Choices, inputs: Tensor, targets: Tensor, partwise_step: Builder
+) -> list[Row]:
+    """Two rows per variant: ours against x-transformers with the same part, and against ours on torch's operations."""
+    rows = []
+    plain = replace(choices, attention_path="fused", ffn_path="torch")
+    tokens = options.batch * options.context
+    for name, (words, parts) in VARIANTS.items():
+        varied = copy.copy(options)
+        varied.overrides = [*options.overrides, *words]
+        steps = {
+            "ours": partwise_step(varied, choices, inputs, targets),
+            "torch": partwise_step(varied, plain, inputs, targets),
+        }
+        try:
+            steps["theirs"] = x_transformers_step(varied, inputs, targets, Setting(tuned=True), **parts)
+        except ImportError as error:
+            print(f"x-transformers is missing: {error}")
+        seconds = time_in_turn(steps, options.rounds)
+        speeds = {key: tokens / statistics.median(times) for key, times in seconds.items()}
+        row = {"goal": "training step", "ours": speeds["ours"], "unit": "tokens/s"}
+        if "theirs" in steps:
+            peers = {"x-transformers (tuned)": speeds["theirs"]}
+            within = ratios(seconds["theirs"], seconds["ours"])
+            rows.append({**row, "what": f"{options.what}, {name}", "peers": peers, "wanted": options.wanted, **within})
+        peers = {"partwise on torch's operations": speeds["torch"]}
+        within = ratios(seconds["torch"], seconds["ours"])
+        rows.append(
+            {
+                **row,
+                "what": f"{options.what}, {name}: our kernels against torch",
+                "peers": peers,
+                "wanted": None,
+                **within,
+            }
+        )
+    return rows
