@@ -2,6 +2,7 @@
 
 from partwise.presets.preset import Preset
 
+# settled on the last tenth of TinyShakespeare's training text; its validation split was not looked at
 SPEEDRUNS: dict[str, Preset] = {
     "fast": Preset(
         "a good small model soon: n-gram tables, token shift, rotary positions, QK-norm, SwiGLU, Muon",
@@ -10,14 +11,14 @@ SPEEDRUNS: dict[str, Preset] = {
             "n_layers": 2,
             "max_len": 128,
             "positions": "rope",
-            "lookup": {"part": "ngrams", "longest": 4, "rows": 32768},
+            "lookup": {"part": "ngrams", "longest": 4, "rows": 16384, "dropout": 0.1},
             "attention": {"part": "multihead", "n_heads": 4, "qk_norm": "head"},
             "mixing": "shift",
             "ffn": "swiglu",
             "norm": "rmsnorm",
             "residual": "pre",
             "init": {"part": "gpt2", "zero_output": True},
-            "train": {"lr": 0.01, "batch_size": 16, "steps": 1000, "clip": 1.0},
+            "train": {"lr": 0.01, "batch_size": 16, "steps": 600, "clip": 1.0},
             "optimizer": {"part": "muon", "momentum": 0.9, "adam_factor": 2.0, "beta2": 0.95},
             "schedule": {"part": "linear", "warmup": 10},
         },
