@@ -1,7 +1,7 @@
 """A narrow perceptron in one pass over its rows, by a C++ kernel on the CPU in float32.
 
 Its hidden units never leave the cache, where two products and an activation of torch's move them through memory;
-`benchmarks/training_step.py` times the one against the other.
+`benchmarks/training_step.py --variants` times the one against the other.
 """
 
 import ctypes
