@@ -39,7 +39,8 @@ def main() -> None:
     options = parse_options()
     torch.set_num_threads(options.threads)
     console, rows, model = Console(), list[Row](), smol()
-    for batch, wanted in WANTED.items():
+    for batch in options.batch:
+        wanted = WANTED[batch]
         prompts = torch.randint(SHAPE["vocab_size"], (batch, PROMPT), generator=torch.Generator().manual_seed(batch))
         tokens = options.tokens if batch == 1 else max(4, options.tokens // 4)
         with tempfile.TemporaryDirectory() as folder:
@@ -66,6 +67,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--tokens", type=int, default=32, help="new ones in a round at batch 1, a quarter at batch 16")
+    parser.add_argument("--batch", type=int, nargs="+", choices=list(WANTED), default=list(WANTED))
     parser.add_argument("--compile", action="store_true", help="transformers through torch.compile, too: minutes")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
