@@ -141,7 +141,8 @@ def in_markdown(rows: list[dict[str, Any]], here: dict[str, Any]) -> str:
     lines = [
         "# Benchmarks",
         "",
-        f"Made by `make bench` and `make bench-long` on {here['cpu']}, {here['cores']} cores; CPU features: {present}"
+        "Made by the commands below, which `make bench` and `make bench-long` run one after another; what has no row has "
+        f"not been measured. On {here['cpu']}, {here['cores']} cores; CPU features: {present}"
         + (f"; not there: {absent}" if absent else "")
         + f". {here['system']}, Python {here['python']}, torch {here['torch']}, partwise {here['partwise']}.",
         "",
