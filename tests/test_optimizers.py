@@ -1,6 +1,8 @@
 """Every optimizer is its paper's equation, matrix by matrix; what it remembers is saved and continued bit by bit."""
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -229,6 +231,54 @@ def test_muon_equals_that_of_torch(
         optimizer.step()
         reference.step()
         close(mine.weight.detach(), other.weight.detach())
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    beta1=st.floats(0, 0.99),
+    beta2=st.floats(0, 0.999),
+    eps=st.sampled_from([1e-10, 1e-8, 1e-3]),
+    decay=st.sampled_from([0.0, 0.01, 1.0]),
+)
+def test_adamw_is_that_of_torch_bit_by_bit(beta1: float, beta2: float, eps: float, decay: float) -> None:
+    models = [nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Linear(7, 3)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    ours = build({"part": "adamw", "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": decay}, models[0])
+    theirs = torch.optim.AdamW(
+        models[1].parameters(), lr=1.0, betas=(beta1, beta2), eps=eps, weight_decay=decay, fused=True
+    )
+    for step, lr in enumerate(RATES):
+        for model, optimizer in zip(models, (ours, theirs), strict=True):
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            model(torch.sin(torch.arange(20.0).view(4, 5) + step)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for mine, reference in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(mine, reference)
+
+
+def test_a_first_step_imports_no_compiler() -> None:
+    """It takes over a second, of every command and of every run of a comparison, to import what none of them uses."""
+    code = """
+import sys, torch, partwise
+from partwise.presets import PRESETS
+from partwise.train.optimizers import Optimizer
+for name in PRESETS:
+    partwise.preset(name, vocab_size=65)
+for mixing in ("none", "shift", "conv"):
+    for optimizer in ("adamw", "muon", "lion"):
+        config = partwise.preset("mingpt", "n_layers=1", "d_model=16", f"mixing={mixing}", vocab_size=9)
+        model = partwise.Transformer(config)
+        rule = Optimizer.resolve(optimizer).build(model, 0.1)
+        model(torch.zeros(1, 4, dtype=torch.long)).sum().backward()
+        rule.step()
+        rule.zero_grad()
+        rule.load_state_dict(rule.state_dict())
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("nesterov", [True, False])

@@ -28,8 +28,9 @@ class Shift(Mixing):
     """
 
     def build(self, site: Site) -> nn.Module:
-        channels = torch.arange(site.d_model, dtype=torch.float64) / site.d_model
-        return TokenShift((channels ** (1 - site.layer / site.n_layers)).float())
+        power = 1 - site.layer / site.n_layers
+        # not torch.arange: where a model is only counted (device "meta"), that imports torch's compiler, for a second
+        return TokenShift(torch.tensor([(i / site.d_model) ** power for i in range(site.d_model)]))
 
 
 @part("conv")

@@ -39,8 +39,12 @@ class AdamW(Optimizer):
     decay_vectors: bool = True  # as torch.optim.AdamW(model.parameters()) does; false spares biases and norms
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        groups = grouped(model, lr, decaying(self.weight_decay, self.decay_vectors))
-        return torch.optim.AdamW(groups, lr=lr, betas=(self.beta1, self.beta2), eps=self.eps, fused=fused(model))
+        shared = {"betas": (self.beta1, self.beta2), "eps": self.eps, "fused": fused(model)}
+
+        def options(parameter: nn.Parameter, tensors: list[LogicalTensor]) -> dict[str, Any]:
+            return {**shared, "weight_decay": decay(parameter, tensors, self.weight_decay, self.decay_vectors)}
+
+        return updates.AdamW(grouped(model, lr, options), lr)
 
 
 @part("muon")

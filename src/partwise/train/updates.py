@@ -1,5 +1,6 @@
 """Update rules that torch does not have in this form. What they remember is saved and continued like torch's own."""
 
+import inspect
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -65,6 +66,12 @@ def in_shape(scale: str, rows: int, columns: int) -> float:
 class Rule(torch.optim.Optimizer):
     """An optimizer whose groups are updated one after the other; parameters without a gradient are left out."""
 
+    # as they are without what torch wraps around them, which imports its compiler: over a second of a short run
+    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
+    zero_grad = inspect.unwrap(torch.optim.Optimizer.zero_grad)
+    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
+    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         loss = None
@@ -103,39 +110,13 @@ class Lion(Rule):
         torch._foreach_lerp_(momenta, grads, 1 - group["beta2"])
 
 
-class Muon(Rule):
-    """Muon for the groups whose `kind` is muon, AdamW for the others.
+class AdamW(Rule):
+    """torch.optim.AdamW's update, for groups with `betas`, `eps`, `weight_decay` and `fused`."""
 
-    `places` tells for each parameter which matrices lie in it: (..., rows, columns) each, orthogonalised alone.
-    """
-
-    def __init__(self, groups: Groups, lr: float, places: Mapping[Tensor, list[Place]]) -> None:
+    def __init__(self, groups: Groups, lr: float) -> None:
         super().__init__(groups, {"lr": lr})
-        self.places = places
 
     def update(self, parameters: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
-        rule = self.update_matrices if group["kind"] == "muon" else self.update_adamw
-        rule(parameters, grads, group)
-
-    def update_matrices(self, parameters: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
-        momenta, lr = self.remembered(parameters, "momentum"), group["lr"]
-        # a running mean where the paper has a sum: the factor between them is lost in orthogonalising
-        torch._foreach_lerp_(momenta, grads, 1 - group["momentum"])
-        ahead = torch._foreach_lerp(grads, momenta, group["momentum"]) if group["nesterov"] else momenta
-        torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
-        alike = defaultdict[tuple[int, ...], list[tuple[Tensor, Tensor]]](list)
-        for parameter, direction in zip(parameters, ahead, strict=True):
-            for piece in self.places[parameter]:
-                alike[piece.size].append((piece.of(parameter), piece.of(direction.contiguous())))
-        for size, pairs in alike.items():
-            scale = in_shape(group["scale"], *size[-2:])
-            number = max(1, BATCH // math.prod(size))
-            for start in range(0, len(pairs), number):
-                weights, directions = zip(*pairs[start : start + number], strict=True)
-                updates = orthogonalise(torch.stack(directions), group["ns_steps"])
-                torch._foreach_add_(weights, updates.unbind(), alpha=-lr * scale)
-
-    def update_adamw(self, parameters: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
         means, squares = self.remembered(parameters, "exp_avg"), self.remembered(parameters, "exp_avg_sq")
         for parameter in parameters:
             if "step" not in self.state[parameter]:
@@ -157,3 +138,36 @@ class Muon(Rule):
             eps=group["eps"],
             maximize=False,
         )
+
+
+class Muon(AdamW):
+    """Muon for the groups whose `kind` is muon, AdamW for the others.
+
+    `places` tells for each parameter which matrices lie in it: (..., rows, columns) each, orthogonalised alone.
+    """
+
+    def __init__(self, groups: Groups, lr: float, places: Mapping[Tensor, list[Place]]) -> None:
+        super().__init__(groups, lr)
+        self.places = places
+
+    def update(self, parameters: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
+        rule = self.update_matrices if group["kind"] == "muon" else super().update
+        rule(parameters, grads, group)
+
+    def update_matrices(self, parameters: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
+        momenta, lr = self.remembered(parameters, "momentum"), group["lr"]
+        # a running mean where the paper has a sum: the factor between them is lost in orthogonalising
+        torch._foreach_lerp_(momenta, grads, 1 - group["momentum"])
+        ahead = torch._foreach_lerp(grads, momenta, group["momentum"]) if group["nesterov"] else momenta
+        torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
+        alike = defaultdict[tuple[int, ...], list[tuple[Tensor, Tensor]]](list)
+        for parameter, direction in zip(parameters, ahead, strict=True):
+            for piece in self.places[parameter]:
+                alike[piece.size].append((piece.of(parameter), piece.of(direction.contiguous())))
+        for size, pairs in alike.items():
+            scale = in_shape(group["scale"], *size[-2:])
+            number = max(1, BATCH // math.prod(size))
+            for start in range(0, len(pairs), number):
+                weights, directions = zip(*pairs[start : start + number], strict=True)
+                updates = orthogonalise(torch.stack(directions), group["ns_steps"])
+                torch._foreach_add_(weights, updates.unbind(), alpha=-lr * scale)
