@@ -27,7 +27,8 @@ from measuring import Row, write_rows
 from rich.console import Console
 
 import partwise
-from partwise.comparison.study import StudyComparison, find_study
+from partwise.comparison.request import Request
+from partwise.comparison.study import find_study
 from partwise.data import Arithmetic, generate, prepare, split_problems
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
@@ -127,7 +128,7 @@ def document_text(data: str) -> tuple[str, int]:
     return text, len(text)
 
 
-def measure_command(study: StudyComparison, options: argparse.Namespace) -> dict[str, Any]:
+def measure_command(study: Request, options: argparse.Namespace) -> dict[str, Any]:
     """Seconds of the whole command, extrapolated to all steps; mean and deviation of the losses of each arm."""
     common = {key: value for key, _, value in (words.partition("=") for words in study.common)}
     assert int(common["train.steps"]) == STEPS

@@ -3,18 +3,21 @@
 import json
 import math
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import partwise
 from partwise.comparison.experiment import expected_effect, plan_comparison
-from partwise.comparison.plan import make_plan
+from partwise.comparison.plan import Plan, make_plan
+from partwise.comparison.request import Request
 from partwise.comparison.results import earlier_sd, thin, unpaired_tensors
 from partwise.comparison.study import find_study
 from partwise.config import ConfigError
@@ -42,10 +45,14 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def plan_of(changes: list[list[str]], **settings: Any) -> Plan:
+    arms = [shlex.join(change) for change in changes]
+    given = {"preset": "mingpt", "arms": arms, "data": "arithmetic", "common": ARITHMETIC, **settings}
+    return make_plan(Request.from_dict(given))
+
+
 def test_what_cannot_vary_applies_to_every_arm() -> None:
-    plan = make_plan(
-        "mingpt", [["ffn=swiglu", "train.steps=7", "data.train=400"]], data="arithmetic", common=ARITHMETIC
-    )
+    plan = plan_of([["ffn=swiglu", "train.steps=7", "data.train=400"]])
     assert [arm.name for arm in plan.arms] == ["mingpt", "ffn=swiglu"]
     assert {arm.config.train.steps for arm in plan.arms} == {7}
     assert {arm.config.data.train for arm in plan.arms} == {400}
@@ -61,18 +68,18 @@ def test_what_cannot_vary_applies_to_every_arm() -> None:
         ([["ffn=relu"]], {}, "same configuration as 'mingpt'"),
         ([["ffn=swiglu"], ["ffn=swiglu"]], {}, "same configuration as 'ffn=swiglu'"),
         ([["ffn=swigl"]], {}, "did you mean 'swiglu'"),
-        ([["ffn=swiglu"]], {"seeds": 0}, "--seeds 0"),
-        ([["ffn=swiglu"]], {"margin": -1.0}, "--margin -1"),
+        ([["ffn=swiglu"]], {"seeds": 0}, "seeds=0"),
+        ([["ffn=swiglu"]], {"margin": -1.0}, "margin=-1"),
     ],
 )
 def test_a_plan_that_says_nothing_is_refused(changes: list, settings: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
-        make_plan("mingpt", changes, data="arithmetic", common=ARITHMETIC, **settings)
+        plan_of(changes, **settings)
     assert "\n" not in str(caught.value)
 
 
 def test_tensors_that_pair_are_listed() -> None:
-    plan = make_plan("mingpt", [["ffn=swiglu"], ["attention.fused=false"]], data="arithmetic", common=ARITHMETIC)
+    plan = plan_of([["ffn=swiglu"], ["attention.fused=false"]])
     unpaired, tensors = unpaired_tensors(plan.arms[0], plan.arms[1])
     assert unpaired == [f"blocks.{i}.ffn.{name}.weight" for i in range(2) for name in ("gate", "up", "down")]
     assert tensors == len(partwise.Transformer(plan.arms[1].config.model).state_dict())

@@ -18,10 +18,9 @@ from statsmodels.stats.power import TTestPower
 from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
 
 from partwise.comparison.digits import decimals, percent, show
+from partwise.comparison.effect import MANY_SEEDS, Effect
 from partwise.comparison.power import _power
 from partwise.comparison.statistics import (
-    MANY_SEEDS,
-    Effect,
     alpha_spent,
     holm,
     judge,

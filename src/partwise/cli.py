@@ -146,9 +146,33 @@ def compare(
     overrides: Overrides = None,
     data: Data = None,
     arm: Annotated[list[str] | None, typer.Option(help="One more arm: its overrides in quotes. Repeatable.")] = None,
+    interaction: Annotated[
+        list[str] | None, typer.Option(help="Give it twice: two changes, each alone and both together.")
+    ] = None,
     common: Annotated[list[str] | None, typer.Option(help="An override for every arm. Repeatable.")] = None,
-    seeds: Annotated[int, typer.Option(help="Paired seeds per arm.")] = 5,
+    seeds: Annotated[int | None, typer.Option(help="Paired seeds per arm: 5, or with --protocol 16.", min=1)] = None,
+    first_seed: Annotated[int, typer.Option(help="The first of them.", min=0)] = 0,
+    protocol: Annotated[
+        bool, typer.Option("--protocol", help="Fix looks and stopping rule beforehand; judge as the seeds come.")
+    ] = False,
+    looks: Annotated[
+        str | None, typer.Option(help="Numbers of seeds at which to judge, as 4,8,16: a protocol.")
+    ] = None,
+    variance: Annotated[str, typer.Option(help="pair, or residual: over all arms together.")] = "pair",
     margin: Annotated[float, typer.Option(help="A difference too small to matter, in nats.")] = 0.005,
+    alpha: Annotated[float, typer.Option(help="The probability of a false claim, at most.")] = 0.05,
+    null: Annotated[
+        str | None, typer.Option(help="A control: a family, such as ffn, whose initial values are drawn again.")
+    ] = None,
+    planted: Annotated[str | None, typer.Option(help="A control: overrides with an effect that must be seen.")] = None,
+    tune: Annotated[str | None, typer.Option(help="A number and its values: train.lr=1e-4,3e-4,1e-3.")] = None,
+    tune_seeds: Annotated[int, typer.Option(help="Seeds per value, which the test does not use.", min=1)] = 2,
+    match: Annotated[str | None, typer.Option(help="Held equal: tokens, parameters, flops or seconds.")] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(help="Values of a setting, as n_layers=2,4; one comparison for each. Repeatable."),
+    ] = None,
+    confirm: Annotated[bool, typer.Option("--confirm", help="Run what won again, on fresh seeds.")] = False,
     name: Name = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how long it takes and what it could show.")] = False,
     sd: Annotated[float | None, typer.Option(help="The seed SD to assume in --dry-run.")] = None,
@@ -160,13 +184,28 @@ def compare(
 
     loaded = load_imports(imports)
     compare_variants(
-        preset,
-        words_of(context, overrides),
-        data=data,
-        arms=arm or [],
-        common=common or [],
-        seeds=seeds,
-        margin=margin,
+        {
+            "preset": preset,
+            "change": words_of(context, overrides),
+            "data": data,
+            "arms": arm,
+            "interaction": interaction,
+            "common": common,
+            "seeds": seeds,
+            "first_seed": first_seed,
+            "looks": looks,
+            "variance": variance,
+            "margin": margin,
+            "alpha": alpha,
+            "null": null,
+            "planted": planted,
+            "tune": tune,
+            "tune_seeds": tune_seeds,
+            "match": match,
+        },
+        protocol=protocol,
+        grid=grid or [],
+        confirm=confirm,
         name=name,
         dry_run=dry_run,
         sd=sd,
@@ -213,11 +252,15 @@ def verdict(
     baseline: Annotated[str | None, typer.Option(help="The arm to compare with; the file's first otherwise.")] = None,
     look: Annotated[int, typer.Option(help="Which look at these growing data this is.")] = 1,
     metric: Annotated[str, typer.Option(help="What the values are, for the sentence.")] = "value",
+    known_sd: Annotated[
+        float | None, typer.Option("--known-sd", help="The SD of a single run, where it is known: a normal interval.")
+    ] = None,
 ) -> None:
     """Judge anybody's own numbers: the same table, interval and verdict."""
     from partwise.commands.judging import judge_file
 
-    judge_file(file, margin=margin, higher=higher, baseline=baseline, look=look, metric=metric)
+    settings = {"margin": margin, "higher": higher, "baseline": baseline, "look": look, "metric": metric}
+    judge_file(file, **settings, known_sd=known_sd)
 
 
 @study_app.command("run")

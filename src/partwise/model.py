@@ -38,7 +38,7 @@ from partwise.parts.norms import RMSNorm
 from partwise.parts.positions import Rope
 from partwise.parts.residual import PreNorm
 from partwise.states import States, place_in_document
-from partwise.tensors import LogicalTensor, SavedOnce, logical_tensors
+from partwise.tensors import LogicalTensor, SavedOnce, logical_tensors, of_family
 
 __all__ = ["ModelConfig", "States", "Transformer"]
 assert _register
@@ -192,7 +192,7 @@ class Transformer(Stack, SavedOnce):
     every machine; see `draw`.
     """
 
-    def __init__(self, config: ModelConfig, seed: int = 0) -> None:
+    def __init__(self, config: ModelConfig, seed: int = 0, redraw: str | None = None) -> None:
         super().__init__()
         self.config = config
         if config.tied and config.init.scales_tables_apart:
@@ -214,7 +214,7 @@ class Transformer(Stack, SavedOnce):
             if isinstance(module, Dropout):
                 module.site = name
         if self.embed.weight.device.type != "meta":
-            self.draw(seed)
+            self.draw(seed, redraw)
 
     def forward(
         self,
@@ -287,16 +287,18 @@ class Transformer(Stack, SavedOnce):
         return TensorSpec(tensor.role, tensor.fan_in, tensor.fan_out, self.config.d_model, layers, causal)
 
     @torch.no_grad()
-    def draw(self, seed: int) -> None:
+    def draw(self, seed: int, redraw: str | None = None) -> None:
         """Draw every initial value on the CPU in float32, each tensor from a stream keyed by (seed, its name).
 
-        A variant that adds or reshapes one tensor leaves every other tensor's start equal.
+        A variant that adds or reshapes one tensor leaves every other's start equal; `redraw` names those of a second stream.
         """
-        for tensor in self.logical_tensors():
-            if tensor.role == "vector":
-                continue
+        drawn = [tensor for tensor in self.logical_tensors() if tensor.role != "vector"]
+        again = of_family([tensor.name for tensor in drawn], redraw)
+        for tensor in drawn:
             values = torch.empty(tensor.data.shape, dtype=torch.float32, device="cpu")
-            generator = torch.Generator("cpu").manual_seed(stream(seed, tensor.name))
+            generator = torch.Generator("cpu").manual_seed(
+                stream(seed, tensor.name, *("again",) * (tensor.name in again))
+            )
             self.config.init.fill(values, self.spec(tensor), generator)
             values.mul_(self.config.residual.gain(self.spec(tensor)))
             if self.config.padding_idx is not None and tensor.name.endswith("embed.weight"):

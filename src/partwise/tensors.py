@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from partwise.config import ConfigError
 from partwise.parts.families import Role
 from partwise.parts.layers import FusedLinear
 
@@ -43,6 +44,15 @@ def logical_tensors(model: nn.Module) -> Iterator[LogicalTensor]:
             # a bias is drawn by the fan-in of its matrix; a table's row is picked, not summed over
             fan_in, fan_out = (1, 1) if kind in ("table", "vector") else module.weight.shape[:-3:-1]
             yield LogicalTensor(f"{path}.{name}".lstrip("."), role, fan_in, fan_out, parameter)
+
+
+def of_family(names: list[str], family: str | None) -> set[str]:
+    """The names with that word in them, such as ffn; none for None. Raises ConfigError where there is no such name."""
+    found = {name for name in names if family in name.split(".")}
+    if family is not None and not found:
+        words = sorted({word for name in names for word in name.split(".") if word.isalpha()} - {"weight", "bias"})
+        raise ConfigError(f"train.redraw={family}: no initial value of that name; choose one of {', '.join(words)}")
+    return found
 
 
 class SavedOnce(nn.Module):

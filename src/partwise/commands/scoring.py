@@ -10,7 +10,7 @@ import torch
 
 from partwise.checkpoint import load
 from partwise.config import ConfigError
-from partwise.data import Dataset, examples, prepare, problem_lines
+from partwise.data import Dataset, examples, problem_lines
 from partwise.evaluate.arithmetic import Share, accuracy_by_operation, answer_problems
 from partwise.evaluate.loss import Score, mean_loss
 from partwise.evaluate.scores import dataset_floors
@@ -29,7 +29,7 @@ def evaluate_run(name: str, problems: int | None, json_file: Path | None) -> Non
     if choices.device != "cpu" and getattr(torch, choices.device).is_available():
         model.to(choices.device)
     model.use_path(choices.attention_path, choices.ffn_path)
-    dataset = prepare(config.data, config.tokenizer)
+    dataset = config.prepare()
     if dataset.hash != card["data"]["hash"]:
         raise ConfigError(f"the data of {name} has changed since it was trained: train again with --fresh")
     scores = show_scores(model, dataset, config.context, choices, problems)

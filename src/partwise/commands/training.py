@@ -9,7 +9,7 @@ from typing import Any
 from partwise.checkpoint import load
 from partwise.commands.scoring import show_scores
 from partwise.config import ConfigError
-from partwise.data import Dataset, Pairs, examples, prepare, problem_lines
+from partwise.data import Dataset, Pairs, examples, problem_lines
 from partwise.evaluate.arithmetic import answer_problems
 from partwise.generation import generate
 from partwise.terminal import console, fail, flush_text, follow_run, table
@@ -27,7 +27,7 @@ def train_run(preset: str, words: list[str], data: str | None, name: str | None,
     folder = run_name(name) if name else default_name([Path(preset).stem, *words, *([data] if data else [])])
     path = Path("runs") / folder
     with console.status("preparing the data") if console.is_terminal else nullcontext():
-        dataset = prepare(config.data, config.tokenizer)
+        dataset = config.prepare()
     run = RunFolder(path, config, fresh=fresh, command=[command], dataset=dataset)
     choices = run.choices
     console.print(

@@ -19,10 +19,12 @@ from partwise.checkpoint import write_json
 from partwise.comparison.plan import Arm, Plan, make_plan
 from partwise.comparison.pool import Job, run_jobs
 from partwise.comparison.power import smallest_detectable
+from partwise.comparison.protocol import is_open
 from partwise.comparison.report import write_report
-from partwise.comparison.results import earlier_sd, gather
+from partwise.comparison.request import Request
+from partwise.comparison.results import earlier_sd, final_values, gather
 from partwise.config import ConfigError
-from partwise.data import Dataset, examples, prepare
+from partwise.data import Dataset, examples
 from partwise.evaluate.loss import mean_loss
 from partwise.evaluate.scores import dataset_floors
 from partwise.overrides import difference
@@ -66,11 +68,8 @@ class Comparison:
         lock = Lock(self.path)
         try:
             card = self._card(dataset)
-            self.jobs = self._jobs(Choices(**card["choices"]))
-            self.started = time.monotonic()
-            run_jobs(self.jobs, card["workers"], lambda: watch(self))
-            watch(self)
             look = len([seeds for seeds in card["looks"] if seeds < self.plan.seeds]) + 1
+            self._train(Choices(**card["choices"]), card["workers"], watch)
             self.results = gather(
                 self.plan, self.jobs, dataset, look=look, rates=card["rates"], floors=dataset_floors(dataset)
             )
@@ -89,9 +88,26 @@ class Comparison:
             lock.release()
         return self.results
 
+    def _train(self, choices: Choices, workers: int, watch: Callable[["Comparison"], None]) -> None:
+        """Train up to each look, and on with the arms of which a claim is still open."""
+        plan = self.plan
+        runs = {arm.name: 0 for arm in plan.arms}
+        open_claims = plan.claims
+        for seeds in plan.looks:
+            names = {name for claim in open_claims for end in claim[:2] for name in plan.sums.get(end, (end,))}
+            runs |= dict.fromkeys((*names, plan.arms[0].name), seeds)
+            self.jobs = self._jobs(choices, runs)
+            self.started = time.monotonic()
+            run_jobs(self.jobs, workers, lambda: watch(self))
+            watch(self)
+            effects = plan.rules.judge(plan.values(final_values(self.jobs)), plan.claims)
+            open_claims = tuple(claim for claim, effect in zip(plan.claims, effects, strict=True) if is_open(effect))
+            if not open_claims:
+                break
+
     def prepare(self) -> Dataset:
         first = self.plan.arms[0].config
-        dataset = prepare(first.data, first.tokenizer)
+        dataset = first.prepare()
         for arm in self.plan.arms:
             check_length(dataset, arm.config)
         return dataset
@@ -130,6 +146,12 @@ class Comparison:
                 raise ConfigError(
                     f"{self.path} holds another comparison ({key} was {old}, now {new}): choose another --name"
                 )
+            if card.get("hash", self.plan.hash) != self.plan.hash:
+                raise ConfigError(
+                    f"{path} was changed after the first run: its hash does not fit; choose another --name"
+                )
+            if card["data"] != dataset.hash:
+                raise ConfigError(f"the data of {self.path} has changed since its first run: choose another --name")
             if card["looks"] and self.plan.seeds < max(card["looks"]):
                 raise ConfigError(
                     f"--seeds {self.plan.seeds}: {self.path} was already judged at {max(card['looks'])} seeds, "
@@ -141,6 +163,7 @@ class Comparison:
         card = {
             "format": 1,
             "plan": self.plan.identity(),
+            "hash": self.plan.hash,
             "looks": [],
             "choices": choices.to_dict(),
             "workers": workers,
@@ -151,10 +174,14 @@ class Comparison:
         write_json(path, card)
         return card
 
-    def _jobs(self, choices: Choices) -> list[Job]:
+    def _jobs(self, choices: Choices, runs: dict[str, int]) -> list[Job]:
+        """The first so many runs of each arm."""
         jobs = []
-        for seed in range(self.plan.seeds):
+        for place in range(max(runs.values())):
+            seed = self.plan.first_seed + place
             for number, arm in enumerate(self.plan.arms):
+                if place >= runs[arm.name]:
+                    continue
                 folder = self.path / "runs" / f"{number}-{default_name([arm.name])}" / f"seed-{seed}"
                 folder.mkdir(parents=True, exist_ok=True)
                 job = {
@@ -214,33 +241,19 @@ def measure_rates(plan: Plan, dataset: Dataset, choices: Choices) -> tuple[dict[
 def compare(
     preset: str,
     *overrides: str,
-    data: str | None = None,
-    arms: list[str] | None = None,
-    common: list[str] | None = None,
-    seeds: int = 5,
-    margin: float = 0.005,
     name: str | None = None,
     imports: tuple[str, ...] = (),
     workers: int | None = None,
     watch: Callable[[Comparison], None] = lambda comparison: None,
+    **settings: Any,
 ) -> Comparison:
     """Train a preset and its variants over paired seeds and judge what each change bought.
 
-    `overrides` make the second arm, each text in `arms` (`"ffn=geglu norm=rmsnorm"`) a further one; `common` applies to
-    every arm. Results and report are written to `runs/NAME`. Raises ConfigError.
+    `overrides` make the second arm; `settings` are those of a `Request`: each text in `arms` (`"ffn=geglu norm=rmsnorm"`)
+    makes a further arm, `common` applies to every arm, and `data`, `seeds`, `margin`, `looks` and the others say how.
+    Results and report are written to `runs/NAME`. Raises ConfigError.
     """
-    comparison = plan_comparison(
-        preset,
-        *overrides,
-        data=data,
-        arms=arms,
-        common=common,
-        seeds=seeds,
-        margin=margin,
-        name=name,
-        imports=imports,
-        workers=workers,
-    )
+    comparison = plan_comparison(preset, *overrides, name=name, imports=imports, workers=workers, **settings)
     comparison.run(watch)
     return comparison
 
@@ -248,30 +261,22 @@ def compare(
 def plan_comparison(
     preset: str,
     *overrides: str,
-    data: str | None = None,
-    arms: list[str] | None = None,
-    common: list[str] | None = None,
-    seeds: int = 5,
-    margin: float = 0.005,
     name: str | None = None,
     imports: tuple[str, ...] = (),
     workers: int | None = None,
+    **settings: Any,
 ) -> Comparison:
     """The comparison that `compare` would run, checked but not begun. Raises ConfigError."""
-    if name:
-        run_name(name)
-    changes = [list(overrides)] if overrides else []
-    changes += [shlex.split(text) for text in arms or []]
-    plan = make_plan(preset, changes, data=data, common=common, seeds=seeds, margin=margin)
-    words = [Path(preset).stem, *overrides, *(arms or []), *(common or []), *([data] if data else [])]
-    path = Path("runs") / (run_name(name) if name else default_name(words))
-    command = ["partwise", "compare", preset, *overrides]
-    for option, values in (("--arm", arms), ("--common", common), ("--import", imports)):
-        for value in values or ():
-            command += [option, value]
-    command += ["--data", data] if data else []
-    command += ["--seeds", str(seeds), "--margin", f"{margin:g}", *(["--name", name] if name else [])]
-    return Comparison(path, plan, shlex.join(command), imports, workers)
+    given = {key: value for key, value in settings.items() if value is not None}
+    return planned(Request.from_dict({"preset": preset, "change": list(overrides), **given}), name, imports, workers)
+
+
+def planned(
+    request: Request, name: str | None = None, imports: tuple[str, ...] = (), workers: int | None = None
+) -> Comparison:
+    """The comparison that answers a request, checked but not begun. Raises ConfigError."""
+    path = Path("runs") / (run_name(name) if name else request.name())
+    return Comparison(path, make_plan(request), request.command(name, imports), imports, workers)
 
 
 def expected_effect(plan: Plan, sd: float | None) -> tuple[float | None, str]:
@@ -282,9 +287,11 @@ def expected_effect(plan: Plan, sd: float | None) -> tuple[float | None, str]:
     if earlier:
         spread, correlation, name = earlier
         source = f"the seed SD {spread:.4f} and paired correlation {correlation:.2f} of {name}"
-        return smallest_detectable(spread, plan.seeds, correlation=correlation, alpha=plan.alpha), source
+        return smallest_detectable(spread, plan.seeds, correlation=correlation, alpha=plan.rules.alpha), source
     spread = 0.005 if sd is None else sd
-    return smallest_detectable(spread, plan.seeds, alpha=plan.alpha), f"a seed SD of {spread:g} and no correlation"
+    return smallest_detectable(
+        spread, plan.seeds, alpha=plan.rules.alpha
+    ), f"a seed SD of {spread:g} and no correlation"
 
 
 def _by_name(identity: dict[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,13 @@
-"""What is compared: arms, seeds, metric and margin, fixed before the first run."""
+"""What is compared: arms, seeds, metric and rules, fixed before the first run."""
 
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from partwise.config import ConfigError
+from partwise.comparison.protocol import Claim, Role, Rules
+from partwise.comparison.request import Request
+from partwise.config import ConfigError, digest
 from partwise.overrides import difference, parse_overrides
 from partwise.train.settings import RunConfig, run_config
 
@@ -20,6 +24,7 @@ SHARED_NUMBERS = (
     "eval_every",
     "save_every",
     "estimator",
+    "held_out",
 )
 
 
@@ -38,29 +43,69 @@ class Arm:
 
 @dataclass(frozen=True)
 class Plan:
-    """Arms (the first is the baseline) over seeds 0 .. seeds - 1, judged by a margin in the metric's unit."""
+    """Arms (the first is the baseline) over seeds first_seed, first_seed + 1, ..., judged by rules in the metric's unit.
+
+    Without planned looks it may grow by more seeds, each further look at a price; with them, it is a protocol, and stays.
+    """
 
     arms: tuple[Arm, ...]
     seeds: int
-    margin: float = 0.005
-    alpha: float = 0.05
-    metric: str = "validation loss"
+    rules: Rules
+    claims: tuple[Claim, ...]
+    first_seed: int = 0
     common: tuple[str, ...] = field(default=())
+    sums: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """What two changes would give together if neither changed what the other does: a name -> the two arms."""
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Numbers of seeds at which to judge."""
+        return self.rules.looks or (self.seeds,)
 
     @property
     def question(self) -> str:
-        others = [arm.name for arm in self.arms[1:]]
+        others = list(dict.fromkeys(claim.arm for claim in self.claims if claim.role == "claim"))
         changed = others[0] if len(others) == 1 else f"any of {', '.join(others)}"
-        return f"Does {changed} change the {self.metric} of {self.arms[0].name}?"
+        return f"Does {changed} change the {self.rules.metric} of {self.arms[0].name}?"
+
+    def arm(self, name: str) -> Arm:
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def values(self, results: Mapping[str, Mapping[int, float]]) -> dict[str, Mapping[int, float]]:
+        """The arms' results, and for every sum of two changes first + second - baseline, seed by seed."""
+        values = dict(results)
+        base = results[self.arms[0].name]
+        for name, (first, second) in self.sums.items():
+            shared = results[first].keys() & results[second].keys() & base.keys()
+            values[name] = {seed: results[first][seed] + results[second][seed] - base[seed] for seed in sorted(shared)}
+        return values
 
     def identity(self) -> dict[str, Any]:
-        """What a continued comparison must share with the one it continues; the number of seeds may grow."""
-        return {
+        """What a continued comparison must share with the one it continues; unplanned, the number of seeds may grow."""
+        fixed: dict[str, Any] = {
             "arms": [{"name": arm.name, "config": arm.config.to_dict()} for arm in self.arms],
-            "margin": self.margin,
-            "alpha": self.alpha,
-            "metric": self.metric,
+            "margin": self.rules.margin,
+            "alpha": self.rules.alpha,
+            "metric": self.rules.metric,
         }
+        if self.first_seed:
+            fixed["first_seed"] = self.first_seed
+        if self.rules.looks:
+            fixed["looks"] = list(self.rules.looks)
+            fixed["stopping"] = "better, worse or equivalent by then, or the last look"
+            fixed["variance"] = self.rules.variance
+            fixed["claims"] = [list(claim) for claim in self.claims]
+            fixed["question"] = self.question
+        return fixed
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of all that is fixed."""
+        return digest(self.identity())
+
+
+def token_name(config: RunConfig) -> str:
+    return {"characters": "character", "bytes": "byte"}.get(config.tokenizer.name, "token")
 
 
 def is_shared(word: str) -> bool:
@@ -68,36 +113,58 @@ def is_shared(word: str) -> bool:
     return path[0] in SHARED_KEYS or (path[0] == "train" and len(path) > 1 and path[1] in SHARED_NUMBERS)
 
 
-def make_plan(
-    preset: str,
-    changes: list[list[str]],
-    *,
-    data: str | None = None,
-    common: list[str] | None = None,
-    seeds: int = 5,
-    margin: float = 0.005,
-    alpha: float = 0.05,
-) -> Plan:
-    """The baseline and one arm per list of overrides. Raises ConfigError for arms that are equal by accident."""
-    if seeds < 1:
-        raise ConfigError(f"--seeds {seeds}: give 1 or more")
-    if not margin > 0:
-        raise ConfigError(f"--margin {margin}: give a positive number of nats")
-    if not 0 < alpha < 1:
-        raise ConfigError(f"alpha={alpha}: give a number between 0 and 1")
-    words = [word.removeprefix("--") for word in common or []]
+def make_plan(request: Request) -> Plan:
+    """The baseline and one arm per change. Raises ConfigError for arms that are equal by accident."""
+    changes = [shlex.split(text) for text in request.arms]
+    changes = [request.change, *changes] if request.change else changes
+    if request.interaction:
+        changes += interacting(request.interaction)
+    words = [word.removeprefix("--") for word in request.common]
     changes = [[word.removeprefix("--") for word in change] for change in changes]
     words += [word for change in changes for word in change if is_shared(word)]
     changes = [[word for word in change if not is_shared(word)] for change in changes]
     if not any(changes):
         raise ConfigError("nothing is changed: name a change, as in `partwise compare mingpt ffn=swiglu`")
-    arms = [Arm(preset, (), run_config(preset, *words, data=data))]
+    roles: list[Role] = ["claim"] * len(changes)
+    if request.null:
+        changes, roles = [*changes, [f"train.redraw={request.null}"]], [*roles, "null"]
+    if request.planted:
+        changes, roles = [*changes, shlex.split(request.planted)], [*roles, "planted"]
+    arms = [Arm(request.preset, (), run_config(request.preset, *words, data=request.data))]
     for change in changes:
-        arm = Arm(" ".join(change), tuple(change), run_config(preset, *words, *change, data=data))
+        arm = Arm(" ".join(change), tuple(change), run_config(request.preset, *words, *change, data=request.data))
         for other in arms:
             if not difference(other.config.to_dict(), arm.config.to_dict()):
                 raise ConfigError(
                     f"arm {arm.name!r} is the same configuration as {other.name!r}: change something else"
                 )
         arms.append(arm)
-    return Plan(tuple(arms), seeds, margin, alpha, common=tuple(words))
+    claims = [Claim(arm.name, arms[0].name, role) for arm, role in zip(arms[1:], roles, strict=True)]
+    sums = {}
+    if request.interaction:
+        if request.variance != "pair":
+            raise ConfigError("variance=residual knows no interaction: leave it out, for variance=pair")
+        first, second, both = (" ".join(change) for change in interacting(request.interaction))
+        apart = f"{first} and {second} apart"
+        sums = {apart: (first, second)}
+        claims.insert(claims.index(Claim(both, arms[0].name)) + 1, Claim(both, apart))
+    rules = Rules(
+        margin=request.margin,
+        alpha=request.alpha,
+        looks=tuple(request.looks),
+        variance=request.variance,
+        unit=f"nats per {token_name(arms[0].config)}",
+    )
+    seeds = max(request.looks, default=request.seeds)
+    return Plan(tuple(arms), seeds, rules, tuple(claims), request.first_seed, tuple(words), sums)
+
+
+def interacting(changes: list[str]) -> list[list[str]]:
+    """The two-by-two beside the baseline: one change, the other, and both. Raises ConfigError."""
+    if len(changes) != 2:
+        raise ConfigError(
+            f"--interaction is given {len(changes)} times: give it twice, as in --interaction ffn=swiglu "
+            "--interaction norm=rmsnorm"
+        )
+    first, second = (shlex.split(text) for text in changes)
+    return [first, second, first + second]

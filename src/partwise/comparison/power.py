@@ -2,12 +2,17 @@
 
 import bisect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 from scipy import special
 
+from partwise.comparison.sequential import check_looks, levels
 from partwise.config import ConfigError
+
+DRAWS = 200_000
+"""Simulated comparisons behind a power over several looks: it is known to about 0.2 points."""
 
 MOST_SEEDS = 1_000_000
 """A plan that needs more seeds than this is refused."""
@@ -57,6 +62,85 @@ def seeds_for_margin(margin: float, sd: float, correlation: float = 0.0, alpha: 
         return -float(special.stdtrit(n - 1, alpha / 2)) * spread / math.sqrt(n) <= margin
 
     return _fewest(fits, f"margin={margin:g} at sd={sd:g}", margin)
+
+
+def looks_for(seeds: int) -> tuple[int, ...]:
+    """At a number of seeds, its half, and its quarter, as far as these are 4 or more: 16 -> (4, 8, 16), 5 -> (5,)."""
+    looks = [seeds]
+    while len(looks) < 3 and looks[0] // 2 >= 4:
+        looks.insert(0, looks[0] // 2)
+    return check_looks(looks)
+
+
+def power_over_looks(
+    effect: float, sd: float, looks: Sequence[int], correlation: float = 0.0, alpha: float = 0.05
+) -> float:
+    """The probability that a true difference `effect` is shown at one of the looks. Simulated, with fixed draws.
+
+    Raises ConfigError for impossible values.
+    """
+    _check(sd, correlation, alpha, 0.8 if alpha < 0.8 else (1 + alpha) / 2)
+    spread = sd * math.sqrt(2 * (1 - correlation))
+    return float(bool(effect)) if not spread else _shown(abs(effect) / spread, check_looks(looks), alpha)
+
+
+def equivalence_over_looks(
+    margin: float, sd: float, looks: Sequence[int], correlation: float = 0.0, alpha: float = 0.05
+) -> float:
+    """The probability that equal arms are called equivalent at one of the looks, before they seem to differ."""
+    _check(sd, correlation, alpha, 0.8 if alpha < 0.8 else (1 + alpha) / 2)
+    spread = sd * math.sqrt(2 * (1 - correlation))
+    if not spread:
+        return 1.0
+    looks = check_looks(looks)
+    still, called = np.ones(DRAWS, bool), np.zeros(DRAWS, bool)
+    for (mean, error), level, n in zip(_draws(looks), levels(looks, alpha), looks, strict=True):
+        half = -float(special.stdtrit(n - 1, level / 2)) * error
+        inside = np.abs(mean) + half <= margin / spread
+        called |= still & inside
+        still &= ~(inside | (np.abs(mean) > half))
+    return float(called.mean())
+
+
+def smallest_over_looks(
+    sd: float, looks: Sequence[int], correlation: float = 0.0, alpha: float = 0.05, power: float = 0.8
+) -> float:
+    """The smallest true difference that the looks together show with probability `power`: see `power_over_looks`."""
+    _check(sd, correlation, alpha, power)
+    looks = check_looks(looks)
+    if len(looks) == 1:
+        return smallest_detectable(sd, looks[0], correlation, alpha, power)
+    from scipy.optimize import brentq
+
+    high = 1.0
+    while _shown(high, looks, alpha) < power:
+        high *= 2
+    found = float(brentq(lambda x: _shown(x, looks, alpha) - power, 0.0, high, xtol=1e-6))
+    return found * sd * math.sqrt(2 * (1 - correlation))
+
+
+def _shown(effect: float, looks: tuple[int, ...], alpha: float) -> float:
+    """The power over looks, for an effect in SDs of a difference."""
+    shown = np.zeros(DRAWS, bool)
+    for (mean, error), level, n in zip(_draws(looks), levels(looks, alpha), looks, strict=True):
+        shown |= np.abs(mean + effect) > -float(special.stdtrit(n - 1, level / 2)) * error
+    return float(shown.mean())
+
+
+@lru_cache(maxsize=8)
+def _draws(looks: tuple[int, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each look, the mean of so many standard normal differences and its standard error, DRAWS times."""
+    rng = np.random.default_rng(0)
+    total, squares, n = np.zeros(DRAWS), np.zeros(DRAWS), 0
+    found = []
+    for look in looks:
+        more = look - n
+        added = rng.normal(0, math.sqrt(more), DRAWS)
+        total, n = total + added, look
+        squares = squares + added**2 / more + (rng.chisquare(more - 1, DRAWS) if more > 1 else 0.0)
+        error = np.sqrt((squares - total**2 / n) / (n - 1) / n)
+        found.append((total / n, error))
+    return found
 
 
 def _fewest(enough: Callable[[int], bool], wish: str, size: float) -> int:

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
-from partwise.comparison.plan import Arm, Plan
+from partwise.comparison.effect import Effect
+from partwise.comparison.plan import Arm, Plan, token_name
 from partwise.comparison.pool import Job
-from partwise.comparison.power import smallest_detectable
-from partwise.comparison.statistics import Effect, judge, look_alpha, pooled_sd
+from partwise.comparison.power import smallest_detectable, smallest_over_looks
+from partwise.comparison.protocol import Claim
+from partwise.comparison.statistics import judge, look_alpha, pooled_sd
 from partwise.data import Dataset, examples
 from partwise.model import Transformer
 from partwise.overrides import difference
@@ -25,20 +27,24 @@ def gather(
     """Everything that the runs showed, judged. Every run must be finished."""
     first = plan.arms[0].config
     arms = [arm_results(plan, arm, [job for job in jobs if job.arm == arm.name], rates) for arm in plan.arms]
-    comparisons = [compare_arms(plan, arm, arms[0], look) for arm in arms[1:]]
+    effects = plan.rules.judge(plan.values(final_values(jobs)), plan.claims, look)
+    comparisons = [compare_arms(plan, claim, effect, arms) for claim, effect in zip(plan.claims, effects, strict=True)]
     train, validation = (examples(dataset, name, first.context, first.model.max_len) for name in ("train", "val"))
     tokens = first.train.steps * train.tokens_in(first.train.batch_size)
     return {
         "format": 1,
         "question": plan.question,
-        "metric": plan.metric,
-        "unit": f"nats per {token_name(first)}",
-        "lower_is_better": True,
-        "margin": plan.margin,
-        "alpha": plan.alpha,
-        "look": look,
-        "alpha_spent": comparisons[0]["alpha_spent"],
-        "seeds": list(range(plan.seeds)),
+        "metric": plan.rules.metric,
+        "unit": plan.rules.unit,
+        "lower_is_better": plan.rules.lower_is_better,
+        "margin": plan.rules.margin,
+        "alpha": plan.rules.alpha,
+        "look": max(effect.look for effect in effects),
+        "looks": list(plan.rules.looks),
+        "variance": plan.rules.variance,
+        "protocol": plan.hash if plan.rules.looks else None,
+        "alpha_spent": max(effect.alpha_spent for effect in effects),
+        "seeds": sorted({job.seed for job in jobs}),
         "scope": scope(plan),
         "tuning": tuning(plan),
         "task": {
@@ -57,12 +63,9 @@ def gather(
         "arms": arms,
         "comparisons": comparisons,
         "smallest_detectable": detectable(comparisons, plan, look),
+        "controls": controls(comparisons),
         "floors": floors,
     }
-
-
-def token_name(config: Any) -> str:
-    return {"characters": "character", "bytes": "byte"}.get(config.tokenizer.name, "token")
 
 
 def scope(plan: Plan) -> str:
@@ -112,6 +115,15 @@ def arm_results(plan: Plan, arm: Arm, jobs: list[Job], rates: dict[str, float | 
     }
 
 
+def final_values(jobs: list[Job]) -> dict[str, dict[int, float]]:
+    """arm -> seed -> the final validation loss; nan where the run diverged."""
+    values: dict[str, dict[int, float]] = {}
+    for job in jobs:
+        value = read_run(job)["value"]
+        values.setdefault(job.arm, {})[job.seed] = math.nan if value is None else value
+    return values
+
+
 def read_run(job: Job) -> dict[str, Any]:
     """One run's outcome; `value` is None where it diverged."""
     result = json.loads((job.folder / "result.json").read_text())
@@ -137,30 +149,47 @@ def thin(points: list[tuple[int, float]]) -> list[list[float]]:
     return [[stretch[-1][0], sum(loss for _, loss in stretch) / len(stretch)] for stretch in stretches]
 
 
-def compare_arms(plan: Plan, arm: dict[str, Any], baseline: dict[str, Any], look: int) -> dict[str, Any]:
-    def by_seed(side: dict[str, Any]) -> dict[int, float]:
-        return {seed: math.nan if value is None else value for seed, value in enumerate(side["values"])}
+def compare_arms(plan: Plan, claim: Claim, effect: Effect, arms: list[dict[str, Any]]) -> dict[str, Any]:
+    """An effect, and how it came about over training."""
+    curves = {arm["name"]: arm["curves"]["evaluations"] for arm in arms}
+    over_time = []
+    if claim.against in curves:
+        places = [list(range(plan.first_seed, plan.first_seed + plan.seeds)).index(seed) for seed in effect.seeds]
+        pairs = [(curves[claim.arm][place], curves[claim.against][place]) for place in places]
+        over_time = [
+            [[mine[0], mine[1] - theirs[1]] for mine, theirs in zip(ours, others, strict=False)]
+            for ours, others in pairs
+        ]
+    return {
+        **effect.to_dict(),
+        "role": claim.role,
+        "horizons": horizons(over_time, effect, plan),
+        "over_time": over_time,
+        "smallest_detectable": shown_by(plan, effect),
+    }
 
-    unit = f"nats per {token_name(plan.arms[0].config)}"
-    settings = {"margin": plan.margin, "alpha": plan.alpha, "look": look, "metric": plan.metric, "unit": unit}
-    effect: Effect = judge(arm["name"], baseline["name"], by_seed(arm), by_seed(baseline), **settings)  # type: ignore[arg-type]
-    pairs = list(zip(arm["curves"]["evaluations"], baseline["curves"]["evaluations"], strict=True))
-    over_time = [
-        [[mine[0], mine[1] - theirs[1]] for mine, theirs in zip(ours, others, strict=False)] for ours, others in pairs
-    ]
-    return {**effect.to_dict(), "horizons": horizons(over_time, look, plan), "over_time": over_time}
 
-
-def horizons(over_time: list[list[list[float]]], look: int, plan: Plan) -> list[dict[str, Any]]:
+def horizons(over_time: list[list[list[float]]], effect: Effect, plan: Plan) -> list[dict[str, Any]]:
     """The difference at every evaluation, with the interval that it would have had: to look at, not to choose from."""
     rows = []
     steps = sorted({int(step) for seed in over_time for step, _ in seed})
     for step in steps:
         values = {number: value for number, seed in enumerate(over_time) for at, value in seed if at == step}
         if len(values) == len(over_time):
-            effect = judge("", "", values, dict.fromkeys(values, 0.0), margin=plan.margin, alpha=plan.alpha, look=look)
-            rows.append({"step": step, "mean": effect.mean, "low": effect.low, "high": effect.high})
+            zero = dict.fromkeys(values, 0.0)
+            found = judge("", "", values, zero, alpha=plan.rules.alpha, look=effect.look, looks=effect.looks)
+            rows.append({"step": step, "mean": found.mean, "low": found.low, "high": found.high})
     return rows
+
+
+def shown_by(plan: Plan, effect: Effect) -> float | None:
+    """The true difference that the looks planned show with 80 % power, at the spread that the pairs had."""
+    if effect.sd_difference is None or effect.n < 2:
+        return None
+    sd = effect.sd_difference / math.sqrt(2)
+    if plan.rules.looks:
+        return smallest_over_looks(sd, plan.rules.looks, alpha=plan.rules.alpha)
+    return smallest_detectable(sd, effect.n, alpha=effect.alpha)
 
 
 def detectable(comparisons: list[dict[str, Any]], plan: Plan, look: int) -> float | None:
@@ -168,14 +197,30 @@ def detectable(comparisons: list[dict[str, Any]], plan: Plan, look: int) -> floa
     pooled = pooled_sd([row["differences"] for row in comparisons if row["verdict"] and len(row["differences"]) > 1])
     if pooled is None or plan.seeds < 2:
         return None
-    return smallest_detectable(pooled / math.sqrt(2), plan.seeds, alpha=look_alpha(look, plan.alpha))
+    if plan.rules.looks:
+        return smallest_over_looks(pooled / math.sqrt(2), plan.rules.looks, alpha=plan.rules.alpha)
+    return smallest_detectable(pooled / math.sqrt(2), plan.seeds, alpha=look_alpha(look, plan.rules.alpha))
+
+
+def controls(comparisons: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Whether the instrument found its controls: no difference where there is none, and the one that was planted."""
+    found = []
+    for row in comparisons:
+        if row["role"] != "claim":
+            shown = row["verdict"] in ("better", "worse")
+            found.append({"arm": row["arm"], "role": row["role"], "passed": shown == (row["role"] == "planted")})
+    return found
 
 
 def unpaired_tensors(baseline: Arm, arm: Arm) -> tuple[list[str], int]:
     """The names of the arm's tensors that do not start equal to the baseline's, and the number of all."""
+
+    def start(of: Arm) -> dict[str, torch.Tensor]:
+        model = Transformer(of.config.model, seed=0, redraw=of.config.train.redraw)
+        return {tensor.name: tensor.data for tensor in model.logical_tensors()}
+
     with torch.random.fork_rng(devices=[]):
-        old = {tensor.name: tensor.data for tensor in Transformer(baseline.config.model, seed=0).logical_tensors()}
-        new = {tensor.name: tensor.data for tensor in Transformer(arm.config.model, seed=0).logical_tensors()}
+        old, new = start(baseline), start(arm)
     unpaired = [
         name
         for name, tensor in new.items()

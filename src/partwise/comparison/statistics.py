@@ -8,84 +8,24 @@ import bisect
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import NamedTuple
 
 from scipy import special
 
-from partwise.comparison.digits import decimals, percent, show
+from partwise.comparison.effect import LARGEST, MANY_SEEDS, MARGIN, Effect, Verdict
 from partwise.comparison.power import seeds_for_margin as seeds_for_margin
 from partwise.comparison.power import seeds_needed as seeds_needed
 from partwise.comparison.power import smallest_detectable as smallest_detectable
+from partwise.comparison.sentences import told
+from partwise.comparison.sequential import levels, spent
 from partwise.config import ConfigError
 
-Verdict = Literal["better", "worse", "equivalent", "undecided"]
 
-MARGIN = 0.005
-"""Nats per character: about one seed SD of a small character model. An effect below it is called none."""
+class Spread(NamedTuple):
+    """What an interval rests on, where it is not the pairs' own SD: the SD of one difference, and its degrees of freedom."""
 
-MANY_SEEDS = 1000
-"""The estimate of the seeds to decide stops here; `MANY_SEEDS + 1` stands for 'more than 1000'."""
-
-LARGEST = 1e100
-"""A value beyond this is no measurement: its run counts as diverged, and sums stay finite."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Effect:
-    """The difference `arm - against` in one metric, and what may be said about it.
-
-    Differences, interval and SDs are in `unit`. `verdict` is None where a run diverged, and `low` and `high` where no
-    interval exists. `n` counts pairs, or the runs of the smaller arm where `paired` is False.
-    """
-
-    arm: str
-    against: str
-    metric: str
-    unit: str
-    lower_is_better: bool
-    n: int
-    n_arm: int
-    n_against: int
-    paired: bool
-    left_out: int
-    """Runs whose seed the other arm lacks, where other seeds could be paired."""
-    seeds: tuple[int, ...]
-    differences: tuple[float, ...]
-    """One for each of `seeds`; both are empty where the runs are not paired."""
-    diverged_arm: int
-    diverged_against: int
-    mean: float | None = None
-    low: float | None = None
-    high: float | None = None
-    p: float | None = None
-    """Two-sided, not adjusted for other comparisons or looks."""
-    sd_difference: float | None = None
-    correlation: float | None = None
-    """Of the paired values; None for fewer than 3 pairs (2 always correlate perfectly) or an arm that never varies."""
-    sd_arm: float | None = None
-    sd_against: float | None = None
-    sd_pooled: float | None = None
-    margin: float
-    look: int
-    alpha: float
-    """The error probability that this look spends: `confidence` is 1 - alpha."""
-    confidence: float
-    alpha_spent: float
-    """By this look and all before it."""
-    seeds_to_decide: int | None = None
-    """For 'undecided': how many seeds per arm, in all, would likely decide at the next look; see `MANY_SEEDS`."""
-    verdict: Verdict | None = None
-    sentence: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values; a number that is not finite becomes None."""
-        return {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    sd: float
+    df: float
 
 
 def look_alpha(look: int, alpha: float = 0.05) -> float:
@@ -115,26 +55,35 @@ def judge(
     margin: float = MARGIN,
     alpha: float = 0.05,
     look: int = 1,
+    looks: Sequence[int] = (),
     lower_is_better: bool = True,
     metric: str = "validation loss",
     unit: str = "nats per character",
     paired: bool = True,
+    spread: Spread | None = None,
+    known_sd: float | None = None,
 ) -> Effect:
     """Compare an arm with its baseline; `values` and `baseline` map each seed to its run's result, in `unit`.
 
-    The interval is mean +- t(df) SE at confidence 1 - look_alpha(look, alpha). Seeds that both arms have are paired,
-    with df = n - 1; where none is shared, or for `paired=False`, the interval is Welch's. The verdict, in this order:
+    The interval is mean +- t(df) SE at confidence 1 - look_alpha(look, alpha), or, where `looks` were planned, at
+    1 - levels(looks, alpha)[look - 1], so that the intervals of all looks hold together with probability 1 - alpha. Seeds
+    that both arms have are paired, with df = n - 1, or with the SD of differences and the df of `spread`; where none is
+    shared, or for `paired=False`, the interval is Welch's. A `known_sd` of one run, paired or not, makes it that of the
+    normal distribution, with SE = known_sd sqrt(1 / n_arm + 1 / n_against). The verdict, in this order:
     'equivalent' if the interval lies in [-margin, margin], ends included, even where it excludes 0; 'better' or 'worse'
     if it excludes 0 (one that ends at 0 does not); else 'undecided', also where a single run gives no interval. Arms
     whose true difference is the margin itself are called equivalent with probability alpha / 2 at most.
     Raises ConfigError for an arm without runs, a margin that is negative or not finite, or an impossible look or alpha.
     """
+    if known_sd is not None and not (math.isfinite(known_sd) and known_sd > 0):
+        raise ConfigError(f"known_sd={known_sd:g}: expected the SD of single runs, a positive number such as 0.0013")
     if not (math.isfinite(margin) and margin >= 0):
         raise ConfigError(f"margin={margin:g}: expected a difference too small to matter, such as {MARGIN}")
     for name, runs in ((arm, values), (against, baseline)):
         if not runs:
             raise ConfigError(f"arm {name!r} has no runs: train it on at least two seeds")
-    shared = tuple(sorted(values.keys() & baseline.keys())) if paired else ()
+    level, used, following = _levels(look, tuple(looks), alpha)
+    shared = tuple(sorted(values.keys() & baseline.keys())) if paired and known_sd is None else ()
     a = [values[seed] for seed in shared or sorted(values)]
     b = [baseline[seed] for seed in shared or sorted(baseline)]
     diverged_arm, diverged_against = (
@@ -157,26 +106,48 @@ def judge(
         diverged_against=diverged_against,
         margin=margin,
         look=look,
-        alpha=look_alpha(look, alpha),
-        confidence=1 - look_alpha(look, alpha),
-        alpha_spent=alpha_spent(look, alpha),
+        looks=tuple(looks),
+        alpha=level,
+        confidence=1 - level,
+        alpha_spent=used,
+        total_alpha=alpha,
     )
     if not diverged_arm and not diverged_against:
-        effect = _estimate(effect, a, b, math.ldexp(alpha, -look - 1))
-    return dataclasses.replace(effect, sentence=_sentence(effect))
+        if known_sd is not None:
+            spread = Spread(known_sd, math.inf)
+        effect = _estimate(effect, a, b, spread, following)
+    return told(effect)
 
 
-def _estimate(effect: Effect, a: Sequence[float], b: Sequence[float], next_alpha: float) -> Effect:
+def _levels(look: int, looks: tuple[int, ...], alpha: float) -> tuple[float, float, float]:
+    """The level of this look, what has been spent by it, and the level of the next."""
+    if not looks:
+        return look_alpha(look, alpha), alpha_spent(look, alpha), math.ldexp(alpha, -look - 1)
+    if not 1 <= look <= len(looks):
+        raise ConfigError(f"look={look}: expected 1 to {len(looks)}, the looks at {','.join(map(str, looks))} pairs")
+    each = levels(looks, alpha)
+    return each[look - 1], spent(looks, alpha)[look - 1], each[min(look, len(looks) - 1)]
+
+
+def _estimate(
+    effect: Effect, a: Sequence[float], b: Sequence[float], spread: Spread | None, next_alpha: float
+) -> Effect:
     """The effect with its mean, interval and verdict, from the runs `a` of the arm and `b` of its baseline."""
     mean = _mean(effect.differences) if effect.paired else _mean(a) - _mean(b)
     if effect.n < 2:
         return dataclasses.replace(effect, mean=mean, verdict="undecided")
     sd_a, sd_b = _sd(a), _sd(b)
-    if effect.paired:
-        sd = _sd(effect.differences)
-        error, df = sd / math.sqrt(effect.n), effect.n - 1.0
-    else:
-        error, df = _welch(sd_a, len(a), sd_b, len(b))
+    own = _sd(effect.differences) if effect.paired else None
+
+    def error_at(n_a: int, n_b: int) -> tuple[float, float]:
+        """The standard error of the difference at those numbers of runs, and its degrees of freedom."""
+        if spread and effect.paired:
+            return spread.sd / math.sqrt(n_a), spread.df / (effect.n - 1) * (n_a - 1)
+        if spread:
+            return spread.sd * math.sqrt(1 / n_a + 1 / n_b), spread.df
+        return (own / math.sqrt(n_a), n_a - 1.0) if own is not None else _welch(sd_a, n_a, sd_b, n_b)
+
+    error, df = error_at(len(a), len(b))
     half = _t(df, effect.alpha) * error if error else 0.0
     low, high = mean - half, mean + half
     verdict: Verdict = "undecided"
@@ -186,23 +157,25 @@ def _estimate(effect: Effect, a: Sequence[float], b: Sequence[float], next_alpha
         verdict = "better" if (high < 0) == effect.lower_is_better else "worse"
 
     def decides(n: int) -> bool:
-        error, df = (sd / math.sqrt(n), n - 1) if effect.paired else _welch(sd_a, n, sd_b, n)
+        error, df = error_at(n, n)
         half = _t(df, next_alpha) * error
         return half < abs(mean) or abs(mean) + half <= effect.margin
 
     more = range(effect.n + 1, max(effect.n, MANY_SEEDS) + 1)
+    asked = verdict == "undecided" and effect.look >= len(effect.looks)  # else the next look is planned
     return dataclasses.replace(
         effect,
         mean=mean,
         low=low,
         high=high,
-        p=2 * float(special.stdtr(df, -abs(mean) / error)) if error else float(mean == 0),
-        sd_difference=sd if effect.paired else None,
+        df=df,
+        p=2 * _tail(df, abs(mean) / error) if error else float(mean == 0),
+        sd_difference=own,
         correlation=_correlation(a, b) if effect.paired else None,
         sd_arm=sd_a,
         sd_against=sd_b,
         sd_pooled=pooled_sd([a, b]),
-        seeds_to_decide=effect.n + 1 + bisect.bisect_left(more, True, key=decides) if verdict == "undecided" else None,
+        seeds_to_decide=effect.n + 1 + bisect.bisect_left(more, True, key=decides) if asked else None,
         verdict=verdict,
     )
 
@@ -218,7 +191,12 @@ def _welch(sd_a: float, n_a: int, sd_b: float, n_b: int) -> tuple[float, float]:
 
 def _t(df: float, alpha: float) -> float:
     """The two-sided critical value of Student's t."""
-    return -float(special.stdtrit(df, alpha / 2))
+    return -float(special.stdtrit(df, alpha / 2) if math.isfinite(df) else special.ndtri(alpha / 2))
+
+
+def _tail(df: float, t: float) -> float:
+    """P(T > t)."""
+    return float(special.stdtr(df, -t) if math.isfinite(df) else special.ndtr(-t))
 
 
 def _mean(x: Sequence[float]) -> float:
@@ -253,54 +231,3 @@ def holm(p: Sequence[float]) -> list[float]:
     for rank, index in enumerate(sorted(range(len(p)), key=lambda index: p[index])):
         floor = adjusted[index] = max(floor, min(1.0, (len(p) - rank) * p[index]))
     return adjusted
-
-
-def _sentence(effect: Effect) -> str:
-    """The verdict in words."""
-    e, unit = effect, f" {effect.unit}" if effect.unit else ""
-    if e.diverged_arm or e.diverged_against:
-        return (
-            f"no verdict: {_runs(e.diverged_arm, e.n_arm)} of {e.arm} and {_runs(e.diverged_against, e.n_against)} of "
-            f"{e.against} diverged, and a mean over the others would hide it."
-        )
-    if e.mean is None or e.low is None or e.high is None:
-        few = "one pair of runs has" if e.paired else "a single run of an arm has"
-        return (
-            f"undecided: {few} no interval ({e.arm} minus {e.against} is {show(e.mean or 0.0, 4)}{unit}"
-            f"{_left_out(e)}); run at least 2 seeds of each arm, better 5."
-        )
-    places = decimals((e.high - e.low) / 2, (e.low, e.high), e.margin)
-    mean, low, high = (show(value, places) for value in (e.mean, e.low, e.high))
-    sample = f"{e.n} paired seeds" if e.paired else f"{e.n_arm} and {e.n_against} unpaired runs"
-    sample += (f", look {e.look}" if e.look > 1 else "") + _left_out(e)
-    interval = f"{percent(e.alpha, complement=True)} interval"
-    flat = "; the differences do not vary at all, so the interval has no width" if e.low == e.high else ""
-    if e.verdict in ("better", "worse"):
-        by, *ends = (text.removeprefix("-") for text in ((mean, low, high) if e.mean > 0 else (mean, high, low)))
-        return (
-            f"{e.arm} is {e.verdict} than {e.against}: its {e.metric} is {'higher' if e.mean > 0 else 'lower'} by {by}"
-            f"{unit} ({interval} {ends[0]} to {ends[1]}, {sample}){flat}."
-        )
-    if e.verdict == "equivalent":
-        excludes = ", although the interval excludes 0" if e.low > 0 or e.high < 0 else ""
-        return (
-            f"equivalent: the {e.metric} of {e.arm} and {e.against} differs by no more than the margin of {e.margin:g}"
-            f"{unit} ({e.arm} minus {e.against}: {mean}, {interval} {low} to {high}, {sample}){excludes}{flat}."
-        )
-    seeds = f"about {e.seeds_to_decide}"
-    if e.seeds_to_decide is None or e.seeds_to_decide > MANY_SEEDS:
-        seeds = f"more than {max(MANY_SEEDS, e.n)}"
-    return (
-        f"undecided: the {interval} of {e.arm} minus {e.against}, from {low} to {high}{unit} ({sample}), holds both "
-        f"zero and more than the margin of {e.margin:g}; {seeds} {'seeds' if e.paired else 'seeds per arm'} in all "
-        f"would likely decide."
-    )
-
-
-def _runs(diverged: int, n: int) -> str:
-    return f"{diverged} of {n} run{'s' if n > 1 else ''}"
-
-
-def _left_out(effect: Effect) -> str:
-    k = effect.left_out
-    return f", {k} run{'s' if k > 1 else ''} left out for want of a partner with the same seed" if k else ""

@@ -13,26 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from partwise.checkpoint import write_json
-from partwise.comparison.experiment import Comparison, plan_comparison
-from partwise.config import Config, ConfigError, did_you_mean
+from partwise.comparison.experiment import Comparison, planned
+from partwise.comparison.request import Request
+from partwise.config import ConfigError, did_you_mean
 from partwise.reading import read_yaml
 from partwise.train.names import run_name
-
-
-class StudyComparison(Config):
-    """The arguments of one `partwise compare`."""
-
-    preset: str
-    change: list[str] = Field(default_factory=list)
-    arms: list[str] = Field(default_factory=list)
-    data: str | None = None
-    common: list[str] = Field(default_factory=list)
-    seeds: int = Field(5, gt=0)
-    margin: float = Field(0.005, gt=0)
-
 
 Watcher = Callable[[Comparison], None]
 
@@ -44,7 +30,7 @@ class Study:
     path: Path
     claim: str
     source: str
-    comparisons: dict[str, StudyComparison]
+    comparisons: dict[str, Request]
 
     @property
     def name(self) -> str:
@@ -57,19 +43,7 @@ class Study:
     def plan(self) -> Iterator[tuple[str, Comparison]]:
         """Each comparison, checked but not begun, in `runs/study-NAME-KEY`."""
         for key, entry in self.comparisons.items():
-            yield (
-                key,
-                plan_comparison(
-                    entry.preset,
-                    *entry.change,
-                    data=entry.data,
-                    arms=entry.arms,
-                    common=entry.common,
-                    seeds=entry.seeds,
-                    margin=entry.margin,
-                    name=run_name(f"study-{self.name}-{key}"),
-                ),
-            )
+            yield key, planned(entry, run_name(f"study-{self.name}-{key}"))
 
     def run(self, watching: Callable[[Comparison], AbstractContextManager[Watcher]]) -> Path:
         """Run what is missing, each comparison within its own `watching`, and gather `results.json` and the reports."""
@@ -97,6 +71,6 @@ def find_study(name: str) -> Study:
     if not isinstance(entries, dict) or not entries:
         raise ConfigError(f"{path}: it lists no comparisons")
     comparisons = {
-        str(key): StudyComparison.from_dict(entry or {}, prefix=f"comparisons.{key}") for key, entry in entries.items()
+        str(key): Request.from_dict(entry or {}, prefix=f"comparisons.{key}") for key, entry in entries.items()
     }
     return Study(path, str(values.get("claim", "")), str(values.get("source", "")), comparisons)

@@ -9,8 +9,9 @@ from pathlib import Path
 from rich.cells import cell_len
 
 from partwise.comparison.digits import decimals, percent, show, show_p
+from partwise.comparison.effect import LARGEST, MARGIN, Effect
 from partwise.comparison.power import smallest_detectable
-from partwise.comparison.statistics import LARGEST, MARGIN, Effect, holm, judge, pooled_sd
+from partwise.comparison.statistics import holm, judge, pooled_sd
 from partwise.config import ConfigError, did_you_mean
 
 COLUMNS = ("seed", "arm", "value")
@@ -122,6 +123,7 @@ def verdict_table(
     metric: str = "value",
     unit: str = "",
     baseline: str | None = None,
+    known_sd: float | None = None,
 ) -> list[Effect]:
     """Judge every arm against the baseline: the first arm, unless `baseline` names another. `higher` is better if set.
 
@@ -142,6 +144,7 @@ def verdict_table(
             lower_is_better=not higher,
             metric=metric,
             unit=unit,
+            known_sd=known_sd,
         )
         for arm, runs in values.items()
         if arm != against

@@ -4,6 +4,7 @@ A corpus is made once per choice of options and tokenizer, in a folder named by 
 whole or not at all, and what is found damaged is made again.
 """
 
+import copy
 import hashlib
 import json
 import os
@@ -60,7 +61,7 @@ class Dataset:
         self.folder = folder
         self.corpus = corpus
         self._shards = _read_shards(folder)
-        self._ids: dict[str, np.memmap] = {}
+        self._ids: dict[str, np.ndarray] = {}
         try:
             self.tokenizer: Tokenizer = load_tokenizer(folder / "tokenizer.json")
             tokenizer_sha256 = _digest_file(folder / "tokenizer.json")
@@ -85,10 +86,34 @@ class Dataset:
         """SHA-256 over the SHA-256 of all splits: the data's name, wherever results depend on the data."""
         return digest({name: shard.sha256 for name, shard in self._shards.items()})
 
-    def split(self, name: str) -> np.memmap:
+    def split(self, name: str) -> np.ndarray:
         """The ids of a split, (N,), of an unsigned type. Raises ConfigError."""
         self._find(name)
         return self._ids[name]
+
+    def held_out(self) -> "Dataset":
+        """The training split as a data set of its own: learn from nine tenths of it, be scored on the last. No test split.
+
+        What is tuned there has not seen the validation split. Pairs are not cut in two.
+        """
+        ids, tokenizer = self.split("train"), self.tokenizer
+        cut = 9 * len(ids) // 10
+        if isinstance(tokenizer, WithSpecials):
+            ends = np.flatnonzero(np.asarray(ids) == tokenizer.end)
+            cut = int(ends[max(0, 9 * len(ends) // 10 - 1)]) + 1
+        if not 0 < cut < len(ids):
+            raise ConfigError(f"data={self.corpus.name} has {len(ids)} training tokens: too few to hold a tenth out")
+        part = copy.copy(self)
+        part._ids = {"train": ids[:cut], "val": ids[cut:]}
+        part._shards = {}
+        for name, piece in part._ids.items():
+            whole = self._shards["train"]
+            count, sha256 = len(piece), hashlib.sha256(np.ascontiguousarray(piece).data).hexdigest()
+            size = max(1, round(whole.bytes * count / whole.count))
+            part._shards[name] = whole.model_copy(
+                update={"split": name, "count": count, "bytes": size, "sha256": sha256}
+            )
+        return part
 
     def bytes(self, name: str) -> int:
         """How many bytes of UTF-8 a split's text takes. Raises ConfigError."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from partwise.checkpoint import Damaged, find_run, load, load_weights
 from partwise.config import ConfigError, did_you_mean
-from partwise.data import IGNORED, Batch, Dataset, data_override, examples, prepare
+from partwise.data import IGNORED, Batch, Dataset, data_override, examples
 from partwise.model import Transformer
 from partwise.overrides import Override, apply_overrides, flatten, parse_overrides
 from partwise.presets import PRESETS
@@ -35,7 +35,7 @@ class Subject:
 
     @cached_property
     def dataset(self) -> Dataset:
-        return prepare(self.config.data, self.config.tokenizer)
+        return self.config.prepare()
 
     @cached_property
     def model(self) -> Transformer:

@@ -32,7 +32,7 @@ from partwise.checkpoint import (
     write_json,
 )
 from partwise.config import ConfigError
-from partwise.data import Dataset, examples, prepare
+from partwise.data import Dataset, examples
 from partwise.evaluate.loss import mean_loss, random_batches_loss
 from partwise.overrides import difference
 from partwise.train.card import read_card, stored_choices
@@ -78,7 +78,7 @@ class RunFolder:
         dataset: Dataset | None = None,
         say: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
     ) -> None:
-        dataset = dataset or prepare(config.data, config.tokenizer)
+        dataset = dataset or config.prepare()
         check_length(dataset, config)
         wanted = choices or choose(config.train)
         self.path, self.config, self.say, self.stopping = path, config, say, False

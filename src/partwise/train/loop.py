@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from partwise.data import IGNORED, Batch, Dataset, examples, prepare
+from partwise.data import IGNORED, Batch, Dataset, examples
 from partwise.model import Transformer
 from partwise.train.choices import Choices, choose
 from partwise.train.settings import RunConfig
@@ -47,12 +47,12 @@ class Run:
         self.config = config
         self.choices = choices or choose(config.train)
         self.choices.check()
-        self.dataset = dataset or prepare(config.data, config.tokenizer)
+        self.dataset = dataset or config.prepare()
         self.ids = self.dataset.split("train")
         self.examples = examples(self.dataset, "train", config.context, config.model.max_len)
         self.device = torch.device(self.choices.device)
         torch.set_num_threads(self.choices.threads)
-        self.model = Transformer(config.model, seed=config.train.seed).to(self.device)
+        self.model = Transformer(config.model, config.train.seed, config.train.redraw).to(self.device)
         self.model.use_path(self.choices.attention_path, self.choices.ffn_path)
         self.optimizer = config.optimizer.build(self.model, config.train.lr)
         self.step = 0

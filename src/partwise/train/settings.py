@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import Field
 
 from partwise.config import Config, ConfigError
-from partwise.data import Corpus, data_override
+from partwise.data import Corpus, Dataset, data_override, prepare
 from partwise.model import ModelConfig
 from partwise.overrides import Override, apply_overrides, flatten, parse_overrides
 from partwise.presets import find_preset
@@ -28,6 +28,8 @@ class TrainConfig(Config):
     clip: float | None = Field(None, gt=0)  # largest norm of the gradient
     label_smoothing: float = Field(0.0, ge=0, lt=1)  # share of the target's weight spread evenly over the vocabulary
     seed: int = Field(0, ge=0)
+    redraw: str | None = None  # tensors whose initial values come from a second stream, such as ffn: a null change
+    held_out: bool = False  # learn from nine tenths of the training split, and be scored on the last tenth of it
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     attention_path: Literal["auto", "products", "fused", "kernel"] = "auto"
@@ -83,6 +85,11 @@ class RunConfig(Config):
                 f"train.accumulate={self.train.accumulate} does not divide train.batch_size={self.train.batch_size}: "
                 "choose a divisor"
             )
+
+    def prepare(self) -> Dataset:
+        """What it learns from and is scored on, made where it is not there yet. Raises ConfigError."""
+        dataset = prepare(self.data, self.tokenizer)
+        return dataset.held_out() if self.train.held_out else dataset
 
     @property
     def context(self) -> int:
