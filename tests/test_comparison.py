@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import partwise
-from partwise.comparison.experiment import expected_effect, plan_comparison
+from partwise.comparison.calibration import expected_noise
+from partwise.comparison.experiment import plan_comparison
 from partwise.comparison.plan import Plan, make_plan
 from partwise.comparison.request import Request
 from partwise.comparison.results import earlier_sd, thin, unpaired_tensors
@@ -134,10 +135,9 @@ def test_values_are_those_of_the_runs_alone_and_a_further_look_is_paid_for(here:
     spread = earlier_sd(Path("runs"), later.plan)
     assert spread is not None
     assert spread[0] == pytest.approx(more.results["comparisons"][0]["sd_pooled"])
-    effect, source = expected_effect(later.plan, None)
-    assert effect is not None
-    assert "of c" in source
-    assert expected_effect(later.plan, 0.005)[1] == "a seed SD of 0.005 and no correlation"
+    noise = expected_noise(later.plan, later.prepare())
+    assert noise.sd == spread[0] and "of c" in noise.source
+    assert expected_noise(later.plan, later.prepare(), 0.005).source == "a seed SD of 0.005 and no correlation"
 
 
 def test_a_change_that_computes_the_same_is_equivalent(here: Path) -> None:

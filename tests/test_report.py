@@ -265,7 +265,7 @@ def test_every_number_stands_in_both_reports(full: dict[str, Any], reports: tupl
 def test_a_mean_is_never_taken_over_the_survivors(full: dict[str, Any], reports: tuple[str, str]) -> None:
     _, markdown = reports
     row = next(line for line in markdown.splitlines() if line.startswith("| norm=none |"))
-    assert [cell.strip() for cell in row.split("|")[5:-1]] == ["–", "–", "–", "–", "1"]
+    assert [cell.strip() for cell in row.split("|")[5:-1]] == ["–", "–", "–", "–", "–", "1"]
     assert "1.7250" not in markdown and "1.7250" not in terminal(full)
 
 
@@ -305,7 +305,7 @@ def test_ids_of_inline_figures_never_clash(reports: tuple[str, str]) -> None:
     used = {value[1:] for value in page.values("xlink:href")} | set(re.findall(r"url\(#([^)]*)\)", html))
     assert used <= set(ids)
     figures = re.findall(r'<div class="plot".*?(<svg.*?</svg>)', html, re.DOTALL)
-    assert len(figures) == 6
+    assert len(figures) == 7
     for svg in figures:
         ElementTree.fromstring(svg.replace("<svg ", '<svg xmlns:xlink="http://www.w3.org/1999/xlink" ', 1))
         assert "<text" in svg and "<metadata" not in svg and "<style" not in svg

@@ -1,15 +1,18 @@
 """`compare` and `study`."""
 
 import json
+from pathlib import Path
 from typing import Any
 
-from partwise.comparison.experiment import Comparison, expected_effect, planned
-from partwise.comparison.power import looks_for
+from partwise.comparison.calibration import expected_noise
+from partwise.comparison.experiment import Comparison, planned
+from partwise.comparison.power import looks_for, smallest_over_looks
 from partwise.comparison.report import summary
 from partwise.comparison.request import Request
+from partwise.comparison.sequels import add_confirmation, cell_row, confirming, grid_of, run_grid
 from partwise.comparison.study import find_study
 from partwise.config import ConfigError
-from partwise.terminal import Watch, clock, console
+from partwise.terminal import Watch, clock, console, table
 
 PROTOCOL_SEEDS = 16
 
@@ -27,11 +30,56 @@ def compare_variants(
     imports: tuple[str, ...],
 ) -> None:
     """Run a comparison under a live table and print its summary; or say what it would take."""
-    comparison = planned(request_of(given, protocol), name, imports, workers)
+    request = request_of(given, protocol)
+    if grid:
+        compare_over_grid(request, grid, name, dry_run=dry_run, sd=sd, imports=imports, workers=workers)
+        return
+    comparison = planned(request, name, imports, workers)
     if dry_run:
         show_estimate(comparison, sd)
         return
     run_comparison(comparison)
+    if confirm:
+        confirm_winner(comparison, request)
+
+
+def confirm_winner(comparison: Comparison, request: Request) -> None:
+    """The winner again, on seeds by which nothing was chosen."""
+    again = confirming(comparison, request)
+    if again is None:
+        console.print("nothing to confirm: no arm was better")
+        return
+    console.print("\nconfirming on fresh seeds", style="bold")
+    run_comparison(again)
+    row = add_confirmation(comparison, again)
+    held = "confirmed" if row["verdict"] == "better" else f"not confirmed ({row['verdict'] or 'no verdict'})"
+    console.print(f"{row['arm']}: {held} on seeds that chose nothing; added to {comparison.report}", markup=False)
+
+
+def compare_over_grid(
+    request: Request, grid: list[str], name: str | None, *, dry_run: bool, sd: float | None, **settings: Any
+) -> None:
+    """The same question in every setting of the grid, each with its own verdict."""
+    cells = list(grid_of(request, grid, name, **settings))
+    if dry_run:
+        for _, comparison in cells:
+            show_estimate(comparison, sd)
+        return
+    path = Path("runs") / (name or request.name())
+    question = f"{cells[0][1].plan.question} ({', '.join(grid)})"
+    try:
+        rows = run_grid(cells, watching, path, question)
+    except KeyboardInterrupt:
+        console.print("stopped; every run is saved, and the same command continues")
+        raise
+    columns = ["setting", "change", "seeds", "mean", "interval", "sign", "verdict"]
+    console.print(table(question, columns, [cell_row(row) for row in rows]))
+    console.print(f"nothing is extrapolated to other settings; figure: {path / 'grid.html'}", markup=False)
+
+
+def watching(comparison: Comparison) -> Watch:
+    announce(comparison)
+    return Watch()
 
 
 def request_of(given: dict[str, Any], protocol: bool) -> Request:
@@ -86,13 +134,14 @@ def show_estimate(comparison: Comparison, sd: float | None) -> None:
         f"{most}about {clock(estimate['minutes'] * 60)} for {estimate['runs']} runs, {estimate['workers']} at a time, as "
         "measured just now"
     )
-    effect, source = expected_effect(plan, sd)
-    if effect is None:
-        console.print(f"it could show no effect: {source}; use --seeds 3 or more")
-    else:
-        console.print(
-            f"the smallest effect that {plan.seeds} seeds show with 80 % power is {effect:.4f} nats, given {source}"
-        )
+    noise = expected_noise(plan, comparison.prepare(), sd)
+    if plan.seeds < 2:
+        console.print("it could show no effect: one seed has no interval; use --seeds 3 or more")
+        return
+    effect = smallest_over_looks(noise.sd, plan.looks, noise.correlation, plan.rules.alpha)
+    console.print(
+        f"the smallest effect that {plan.seeds} seeds show with 80 % power is {effect:.4f} nats, given {noise.source}"
+    )
 
 
 def run_study(name: str, dry_run: bool) -> None:
@@ -102,10 +151,6 @@ def run_study(name: str, dry_run: bool) -> None:
         for _, comparison in study.plan():
             show_estimate(comparison, None)
         return
-
-    def watching(comparison: Comparison) -> Watch:
-        announce(comparison)
-        return Watch()
 
     try:
         path = study.run(watching)

@@ -4,11 +4,10 @@ import contextlib
 import json
 import math
 import os
-import shlex
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,15 @@ from typing import Any
 import torch
 
 from partwise.checkpoint import write_json
+from partwise.comparison.matching import match_arms
 from partwise.comparison.plan import Arm, Plan, make_plan
-from partwise.comparison.pool import Job, run_jobs
-from partwise.comparison.power import smallest_detectable
+from partwise.comparison.pool import Job, prepare_job, run_jobs
 from partwise.comparison.protocol import is_open
 from partwise.comparison.report import write_report
-from partwise.comparison.request import Request
-from partwise.comparison.results import earlier_sd, final_values, gather
-from partwise.config import ConfigError
+from partwise.comparison.request import Measure, Request
+from partwise.comparison.results import final_values, gather
+from partwise.comparison.tuning import Tune, check_seeds, parse_tune, run_tuning
+from partwise.config import ConfigError, digest
 from partwise.data import Dataset, examples
 from partwise.evaluate.loss import mean_loss
 from partwise.evaluate.scores import dataset_floors
@@ -32,6 +32,7 @@ from partwise.train.choices import Choices, choose, machine
 from partwise.train.folder import check_length
 from partwise.train.loop import Diverged, Run
 from partwise.train.names import Lock, default_name, run_name
+from partwise.train.settings import RunConfig
 
 TIMED_STEPS = 8
 
@@ -48,6 +49,9 @@ class Comparison:
     command: str = ""
     imports: tuple[str, ...] = ()
     workers: int | None = None
+    match: Measure | None = None
+    tune: Tune | None = None
+    tune_seeds: int = 2
     results: dict[str, Any] = field(default_factory=dict)
     jobs: list[Job] = field(default_factory=list)
     started: float = 0.0
@@ -69,15 +73,17 @@ class Comparison:
         try:
             card = self._card(dataset)
             look = len([seeds for seeds in card["looks"] if seeds < self.plan.seeds]) + 1
+            before = self._before(card, watch)
             self._train(Choices(**card["choices"]), card["workers"], watch)
             self.results = gather(
                 self.plan, self.jobs, dataset, look=look, rates=card["rates"], floors=dataset_floors(dataset)
             )
-            self.results |= {
+            self.results |= before | {
                 "name": self.path.name,
                 "choices": card["choices"],
                 "machine": card["machine"],
                 "command": self.command,
+                "protocol": card.get("hash") if self.plan.rules.looks else None,
                 "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             }
             card["looks"] = sorted({*card["looks"], self.plan.seeds})
@@ -87,6 +93,35 @@ class Comparison:
         finally:
             lock.release()
         return self.results
+
+    def _before(self, card: dict[str, Any], watch: Callable[["Comparison"], None]) -> dict[str, Any]:
+        """What the protocol does before the test: match the arms, then tune them. Both may change the plan's arms."""
+        found: dict[str, Any] = {}
+        if self.match:
+            self.plan, matches = match_arms(self.plan, self.match, card["rates"])
+            found["match"] = {"measure": self.match, "arms": [asdict(match) for match in matches]}
+        if self.tune:
+            choices = Choices(**card["choices"])
+
+            def new_job(folder: Path, arm: str, seed: int, config: RunConfig) -> Job:
+                return prepare_job(folder, arm, seed, config, choices, self.imports, self.command)
+
+            def train(jobs: list[Job]) -> None:
+                self.jobs, self.started = jobs, time.monotonic()
+                run_jobs(jobs, card["workers"], lambda: watch(self))
+                watch(self)
+
+            tuning = self.path / "tuning.json"
+            self.plan, tuned = run_tuning(self.plan, self.tune, self.tune_seeds, self.path / "tuning", new_job, train)
+            if tuning.exists():  # the time that it took when it was run
+                tuned["seconds"] = max(tuned["seconds"], json.loads(tuning.read_text())["seconds"])
+            write_json(tuning, tuned)
+            found["tuned"] = tuned
+            found["tuning"] = f"{self.tune.path} tuned for each arm over {', '.join(self.tune.values)}"
+            for arm in self.plan.arms:  # an arm at another number is as fast as the one that it comes from
+                origin = max((name for name in card["rates"] if arm.name.startswith(name)), key=len)
+                card["rates"].setdefault(arm.name, card["rates"][origin])
+        return found
 
     def _train(self, choices: Choices, workers: int, watch: Callable[["Comparison"], None]) -> None:
         """Train up to each look, and on with the arms of which a claim is still open."""
@@ -100,10 +135,24 @@ class Comparison:
             self.started = time.monotonic()
             run_jobs(self.jobs, workers, lambda: watch(self))
             watch(self)
-            effects = plan.rules.judge(plan.values(final_values(self.jobs)), plan.claims)
+            effects = plan.rules.judge(plan.values(final_values(self.jobs, plan.rules.metric)), plan.claims)
             open_claims = tuple(claim for claim, effect in zip(plan.claims, effects, strict=True) if is_open(effect))
             if not open_claims:
                 break
+
+    def identity(self) -> dict[str, Any]:
+        """All that is fixed before the first run."""
+        fixed = self.plan.identity()
+        if self.match:
+            fixed["match"] = self.match
+        if self.tune:
+            fixed["tune"] = {"path": self.tune.path, "values": list(self.tune.values), "seeds": self.tune_seeds}
+        return fixed
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the protocol."""
+        return digest(self.identity())
 
     def prepare(self) -> Dataset:
         first = self.plan.arms[0].config
@@ -140,13 +189,13 @@ class Comparison:
         path = self.path / "compare.json"
         if path.exists():
             card = json.loads(path.read_text())
-            rows = difference({"plan": _by_name(card["plan"])}, {"plan": _by_name(self.plan.identity())})
+            rows = difference({"plan": _by_name(card["plan"])}, {"plan": _by_name(self.identity())})
             if rows:
                 key, old, new = rows[0]
                 raise ConfigError(
                     f"{self.path} holds another comparison ({key} was {old}, now {new}): choose another --name"
                 )
-            if card.get("hash", self.plan.hash) != self.plan.hash:
+            if card.get("hash", self.hash) != self.hash:
                 raise ConfigError(
                     f"{path} was changed after the first run: its hash does not fit; choose another --name"
                 )
@@ -162,8 +211,8 @@ class Comparison:
         rates, _ = measure_rates(self.plan, dataset, choices)
         card = {
             "format": 1,
-            "plan": self.plan.identity(),
-            "hash": self.plan.hash,
+            "plan": self.identity(),
+            "hash": self.hash,
             "looks": [],
             "choices": choices.to_dict(),
             "workers": workers,
@@ -180,24 +229,10 @@ class Comparison:
         for place in range(max(runs.values())):
             seed = self.plan.first_seed + place
             for number, arm in enumerate(self.plan.arms):
-                if place >= runs[arm.name]:
-                    continue
-                folder = self.path / "runs" / f"{number}-{default_name([arm.name])}" / f"seed-{seed}"
-                folder.mkdir(parents=True, exist_ok=True)
-                job = {
-                    "config": arm.with_seed(seed).to_dict(),
-                    "choices": choices.to_dict(),
-                    "imports": list(self.imports),
-                    "command": shlex.split(self.command),
-                    "parent": os.getpid(),
-                }
-                write_json(folder / "job.json", job)
-                status = "waiting"
-                if (folder / "result.json").exists():
-                    result = json.loads((folder / "result.json").read_text())
-                    scored = arm.config.data.task != "arithmetic" or "accuracy" in result
-                    status = "diverged" if "diverged" in result else "done" if scored else "waiting"
-                jobs.append(Job(arm.name, seed, folder, arm.config.train.steps, status))
+                if place < runs[arm.name]:
+                    folder = self.path / "runs" / f"{number}-{default_name([arm.name])}" / f"seed-{seed}"
+                    config = arm.with_seed(seed)
+                    jobs.append(prepare_job(folder, arm.name, seed, config, choices, self.imports, self.command))
         return jobs
 
 
@@ -276,22 +311,15 @@ def planned(
 ) -> Comparison:
     """The comparison that answers a request, checked but not begun. Raises ConfigError."""
     path = Path("runs") / (run_name(name) if name else request.name())
-    return Comparison(path, make_plan(request), request.command(name, imports), imports, workers)
-
-
-def expected_effect(plan: Plan, sd: float | None) -> tuple[float | None, str]:
-    """The smallest effect that the plan's seeds show with 80 % power, and the spread on which that rests."""
-    if plan.seeds < 2:
-        return None, "one seed has no interval"
-    earlier = earlier_sd(Path("runs"), plan) if sd is None else None
-    if earlier:
-        spread, correlation, name = earlier
-        source = f"the seed SD {spread:.4f} and paired correlation {correlation:.2f} of {name}"
-        return smallest_detectable(spread, plan.seeds, correlation=correlation, alpha=plan.rules.alpha), source
-    spread = 0.005 if sd is None else sd
-    return smallest_detectable(
-        spread, plan.seeds, alpha=plan.rules.alpha
-    ), f"a seed SD of {spread:g} and no correlation"
+    tune = parse_tune(request.tune) if request.tune else None
+    plan = make_plan(request)
+    if tune:
+        check_seeds(plan)
+        for value in tune.values:
+            tune.of(plan.arms[0], value)  # refuses what cannot be set, before anything runs
+    return Comparison(
+        path, plan, request.command(name, imports), imports, workers, request.match, tune, request.tune_seeds
+    )
 
 
 def _by_name(identity: dict[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from partwise.comparison.protocol import Claim, Role, Rules
-from partwise.comparison.request import Request
-from partwise.config import ConfigError, digest
+from partwise.comparison.request import MEASURES, Measure, Request
+from partwise.config import ConfigError
 from partwise.overrides import difference, parse_overrides
 from partwise.train.settings import RunConfig, run_config
 
@@ -26,6 +26,9 @@ SHARED_NUMBERS = (
     "estimator",
     "held_out",
 )
+
+
+METRICS = {"loss": "validation loss", "exact": "exact match"}
 
 
 @dataclass(frozen=True)
@@ -98,14 +101,18 @@ class Plan:
             fixed["question"] = self.question
         return fixed
 
-    @property
-    def hash(self) -> str:
-        """SHA-256 of all that is fixed."""
-        return digest(self.identity())
-
 
 def token_name(config: RunConfig) -> str:
     return {"characters": "character", "bytes": "byte"}.get(config.tokenizer.name, "token")
+
+
+def amounts(arm: Arm, rates: dict[str, float | None]) -> dict[Measure, float | None]:
+    """What an arm takes: tokens seen, parameters, operations of training, seconds by its rate."""
+    config, rate = arm.config, rates.get(arm.name)
+    tokens = config.train.steps * config.train.batch_size * config.context
+    operations = tokens * config.model.flops_per_token(config.context)
+    found = (tokens, config.model.parameters(), operations, tokens / rate if rate else None)
+    return dict(zip(MEASURES, (None if x is None else float(x) for x in found), strict=True))
 
 
 def is_shared(word: str) -> bool:
@@ -153,8 +160,14 @@ def make_plan(request: Request) -> Plan:
         alpha=request.alpha,
         looks=tuple(request.looks),
         variance=request.variance,
-        unit=f"nats per {token_name(arms[0].config)}",
+        lower_is_better=request.metric == "loss",
+        metric=METRICS[request.metric],
+        unit=f"nats per {token_name(arms[0].config)}" if request.metric == "loss" else "of all problems",
     )
+    if request.metric == "exact" and arms[0].config.data.task != "arithmetic":
+        raise ConfigError(
+            f"metric=exact: data={arms[0].config.data.name} has no answers; choose arithmetic, or the loss"
+        )
     seeds = max(request.looks, default=request.seeds)
     return Plan(tuple(arms), seeds, rules, tuple(claims), request.first_seed, tuple(words), sums)
 

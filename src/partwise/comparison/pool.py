@@ -4,16 +4,20 @@ import contextlib
 import json
 import os
 import queue
+import shlex
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import partwise
+from partwise.checkpoint import write_json
 from partwise.config import ConfigError
+from partwise.train.choices import Choices
+from partwise.train.settings import RunConfig
 
 
 @dataclass
@@ -45,6 +49,27 @@ class Job:
             except (ValueError, KeyError, TypeError):
                 continue
         return 0
+
+
+def prepare_job(
+    folder: Path, arm: str, seed: int, config: RunConfig, choices: Choices, imports: Sequence[str], command: str
+) -> Job:
+    """A job with its `job.json`, waiting or already done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    job = {
+        "config": config.to_dict(),
+        "choices": choices.to_dict(),
+        "imports": list(imports),
+        "command": shlex.split(command),
+        "parent": os.getpid(),
+    }
+    write_json(folder / "job.json", job)
+    status = "waiting"
+    if (folder / "result.json").exists():
+        result = json.loads((folder / "result.json").read_text())
+        scored = config.data.task != "arithmetic" or config.train.held_out or "accuracy" in result
+        status = "diverged" if "diverged" in result else "done" if scored else "waiting"
+    return Job(arm, seed, folder, config.train.steps, status)
 
 
 def run_jobs(jobs: list[Job], workers: int, watch: Callable[[], None]) -> None:

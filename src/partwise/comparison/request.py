@@ -30,6 +30,7 @@ class Request(Config):
     first_seed: int = Field(0, ge=0)
     looks: list[int] = Field(default_factory=list)  # numbers of seeds at which it is judged: a protocol
     variance: Variance = "pair"
+    metric: Literal["loss", "exact"] = "loss"  # the validation loss, or on arithmetic the share of exact answers
     margin: float = Field(MARGIN, gt=0)
     alpha: float = Field(0.05, gt=0, lt=1)
     null: str | None = None  # a control without effect: the family of parts whose initial values are drawn again
@@ -57,7 +58,18 @@ class Request(Config):
         ):
             given += [word for value in values for word in (option, value)]
         fields = type(self).model_fields
-        for key in ("data", "first_seed", "variance", "alpha", "null", "planted", "tune", "tune_seeds", "match"):
+        for key in (
+            "data",
+            "metric",
+            "first_seed",
+            "variance",
+            "alpha",
+            "null",
+            "planted",
+            "tune",
+            "tune_seeds",
+            "match",
+        ):
             if (value := getattr(self, key)) != fields[key].default:
                 given += [f"--{key.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
         given += ["--looks", ",".join(map(str, self.looks))] if self.looks else ["--seeds", str(self.seeds)]

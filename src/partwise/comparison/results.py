@@ -8,11 +8,13 @@ from typing import Any
 import torch
 
 from partwise.comparison.effect import Effect
-from partwise.comparison.plan import Arm, Plan, token_name
+from partwise.comparison.insides import insides
+from partwise.comparison.plan import Arm, Plan, amounts, token_name
 from partwise.comparison.pool import Job
 from partwise.comparison.power import smallest_detectable, smallest_over_looks
 from partwise.comparison.protocol import Claim
-from partwise.comparison.statistics import judge, look_alpha, pooled_sd
+from partwise.comparison.statistics import grubbs, judge, look_alpha, pooled_sd
+from partwise.config import ConfigError
 from partwise.data import Dataset, examples
 from partwise.model import Transformer
 from partwise.overrides import difference
@@ -26,8 +28,12 @@ def gather(
 ) -> dict[str, Any]:
     """Everything that the runs showed, judged. Every run must be finished."""
     first = plan.arms[0].config
-    arms = [arm_results(plan, arm, [job for job in jobs if job.arm == arm.name], rates) for arm in plan.arms]
-    effects = plan.rules.judge(plan.values(final_values(jobs)), plan.claims, look)
+    values = final_values(jobs, plan.rules.metric)
+    arms = [
+        arm_results(plan, arm, [job for job in jobs if job.arm == arm.name], values[arm.name], rates)
+        for arm in plan.arms
+    ]
+    effects = plan.rules.judge(plan.values(values), plan.claims, look)
     comparisons = [compare_arms(plan, claim, effect, arms) for claim, effect in zip(plan.claims, effects, strict=True)]
     train, validation = (examples(dataset, name, first.context, first.model.max_len) for name in ("train", "val"))
     tokens = first.train.steps * train.tokens_in(first.train.batch_size)
@@ -42,7 +48,6 @@ def gather(
         "look": max(effect.look for effect in effects),
         "looks": list(plan.rules.looks),
         "variance": plan.rules.variance,
-        "protocol": plan.hash if plan.rules.looks else None,
         "alpha_spent": max(effect.alpha_spent for effect in effects),
         "seeds": sorted({job.seed for job in jobs}),
         "scope": scope(plan),
@@ -64,6 +69,8 @@ def gather(
         "comparisons": comparisons,
         "smallest_detectable": detectable(comparisons, plan, look),
         "controls": controls(comparisons),
+        "warnings": warnings(effects),
+        "insides": insides(plan, jobs, dataset),
         "floors": floors,
     }
 
@@ -88,7 +95,9 @@ def tuning(plan: Plan) -> str:
     return f"learning rates {', '.join(f'{rate:g}' for rate in rates)}, set by the arms, untuned"
 
 
-def arm_results(plan: Plan, arm: Arm, jobs: list[Job], rates: dict[str, float | None]) -> dict[str, Any]:
+def arm_results(
+    plan: Plan, arm: Arm, jobs: list[Job], values: dict[int, float], rates: dict[str, float | None]
+) -> dict[str, Any]:
     baseline = plan.arms[0]
     runs = [read_run(job) for job in sorted(jobs, key=lambda job: job.seed)]
     unpaired, tensors = unpaired_tensors(baseline, arm)
@@ -99,9 +108,11 @@ def arm_results(plan: Plan, arm: Arm, jobs: list[Job], rates: dict[str, float | 
         "parameters": arm.config.model.parameters(),
         "flops_per_token": arm.config.model.flops_per_token(arm.config.context),
         "tokens_per_second": rates.get(arm.name),
+        "amounts": amounts(arm, rates),
         "peak_memory": max((run["peak_memory"] for run in runs), default=None),
         "difference": [list(row) for row in difference(baseline.config.to_dict(), arm.config.to_dict())],
-        "values": [run["value"] for run in runs],
+        "values": [value if math.isfinite(value) else None for value in values.values()],
+        "validation": [run["value"] for run in runs],
         "training": [run["training"] for run in runs],
         "diverged": [job.seed for job, run in zip(jobs, runs, strict=True) if run["value"] is None],
         "accuracy": pool_accuracy([run["accuracy"] for run in runs]),
@@ -115,11 +126,19 @@ def arm_results(plan: Plan, arm: Arm, jobs: list[Job], rates: dict[str, float | 
     }
 
 
-def final_values(jobs: list[Job]) -> dict[str, dict[int, float]]:
-    """arm -> seed -> the final validation loss; nan where the run diverged."""
+def final_values(jobs: list[Job], metric: str = "validation loss") -> dict[str, dict[int, float]]:
+    """arm -> seed -> the final validation loss, or the share of exact answers; nan where the run diverged.
+
+    Raises ConfigError where a finished run has no such figure.
+    """
     values: dict[str, dict[int, float]] = {}
     for job in jobs:
-        value = read_run(job)["value"]
+        run = read_run(job)
+        value = run["value"]
+        if metric == "exact match" and value is not None:
+            if not run["accuracy"]:
+                raise ConfigError(f"{job.folder} has no exact match: delete this run's folder, and it is made again")
+            value = run["accuracy"]["all"]["exact"]["share"]
         values.setdefault(job.arm, {})[job.seed] = math.nan if value is None else value
     return values
 
@@ -153,7 +172,7 @@ def compare_arms(plan: Plan, claim: Claim, effect: Effect, arms: list[dict[str, 
     """An effect, and how it came about over training."""
     curves = {arm["name"]: arm["curves"]["evaluations"] for arm in arms}
     over_time = []
-    if claim.against in curves:
+    if claim.against in curves and plan.rules.lower_is_better:  # the curves are of the loss
         places = [list(range(plan.first_seed, plan.first_seed + plan.seeds)).index(seed) for seed in effect.seeds]
         pairs = [(curves[claim.arm][place], curves[claim.against][place]) for place in places]
         over_time = [
@@ -200,6 +219,21 @@ def detectable(comparisons: list[dict[str, Any]], plan: Plan, look: int) -> floa
     if plan.rules.looks:
         return smallest_over_looks(pooled / math.sqrt(2), plan.rules.looks, alpha=plan.rules.alpha)
     return smallest_detectable(pooled / math.sqrt(2), plan.seeds, alpha=look_alpha(look, plan.rules.alpha))
+
+
+def warnings(effects: list[Effect]) -> list[str]:
+    """Where the t interval of a comparison may cover less than it says: one pair far from the others."""
+    found = []
+    for effect in effects:
+        p = grubbs(effect.differences)
+        if p is not None and p < 0.01:
+            distances = [abs(value - (effect.mean or 0.0)) for value in effect.differences]
+            far = effect.seeds[distances.index(max(distances))]
+            found.append(
+                f"seed {far} of {effect.arm} lies far from the other pairs (Grubbs's test, p = {p:.2g}): where noise is "
+                "that uneven, the interval covers less than it says; see docs/statistics.md, and run more seeds."
+            )
+    return found
 
 
 def controls(comparisons: list[dict[str, Any]]) -> list[dict[str, Any]]:

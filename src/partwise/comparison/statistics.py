@@ -225,6 +225,18 @@ def pooled_sd(arms: Sequence[Sequence[float]]) -> float | None:
     return math.hypot(*(_sd(arm) * math.sqrt((len(arm) - 1) / df) for arm in arms)) if arms else None
 
 
+def grubbs(x: Sequence[float]) -> float | None:
+    """The two-sided p-value of the value farthest from the mean, n times its t test's. Grubbs 1969. None below 4 values."""
+    n = len(x)
+    if n < 4 or not all(map(math.isfinite, x)) or not (sd := _sd(x)):
+        return None
+    g = max(abs(value - _mean(x)) for value in x) / sd
+    left = (n - 1) ** 2 / n - g * g
+    if left <= 0:
+        return 0.0
+    return min(1.0, 2 * n * _tail(n - 2.0, g * math.sqrt((n - 2) / left)))
+
+
 def holm(p: Sequence[float]) -> list[float]:
     """P values adjusted for their number, so that the chance of any false claim stays below alpha. Holm 1979."""
     adjusted, floor = [0.0] * len(p), 0.0

@@ -54,7 +54,9 @@ def relative(value: float | None, base: float | None) -> str:
 
 
 def confidence(row: dict[str, Any]) -> str:
-    return percent(row["alpha"], complement=True) if row.get("alpha") else ""
+    """Of the interval: over all planned looks together, where there are any."""
+    alpha = row.get("total_alpha") if row.get("looks") else row.get("alpha")
+    return percent(alpha, complement=True) if alpha else ""
 
 
 def with_interval(row: dict[str, Any], digits: int) -> str:

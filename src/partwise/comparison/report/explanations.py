@@ -19,8 +19,6 @@ def statistics_rows(results: dict[str, Any]) -> Iterator[Row]:
         cells = [write(row) for row in comparisons]
         if any(cell != NONE for cell in cells):
             yield label, hint, cells
-    if len(comparisons) > 1:
-        yield from _adjusted(comparisons)
 
 
 def quantities(results: dict[str, Any]) -> Iterator[tuple[str, str, Callable[[dict[str, Any]], str]]]:
@@ -37,11 +35,24 @@ def quantities(results: dict[str, Any]) -> Iterator[tuple[str, str, Callable[[di
     yield "mean difference", "The average over the seeds.", sized("mean")
     yield (
         "t interval",
-        "Mean ± t · SD / √n, with n − 1 degrees of freedom. Of many such intervals, the stated share holds the truth.",
+        "Mean ± t · SD / √n, wider for every planned look. Of many such intervals, the stated share holds the truth.",
         lambda row: _interval(row, results),
     )
     yield "margin", "Fixed before the runs: a difference smaller than this is called none.", _margin(results)
     yield "p", "How often equal arms would show a difference at least as large, in either direction.", _p("p")
+    if results.get("looks"):
+        yield (
+            "p over the looks",
+            "The same, paid for every look so far: the smallest alpha at which one rejects.",
+            _p("p_looks"),
+        )
+    adjusted = with_holm(results.get("comparisons") or [])
+    if len(adjusted) > 1:
+        yield (
+            "p (Holm)",
+            "Adjusted for the number of comparisons too: the chance of any false claim stays below alpha.",
+            lambda row: write_p(adjusted.get((row["arm"], row["against"])), row.get("alpha")),
+        )
     yield (
         "paired correlation",
         "Of the arms' values at the same seed. Near 1, pairing removes most of the seeds' noise; near 0, none.",
@@ -54,12 +65,14 @@ def quantities(results: dict[str, Any]) -> Iterator[tuple[str, str, Callable[[di
     )
     yield "seed SD, baseline", "The same for the baseline.", sized("sd_against")
     yield "SD of differences", "What the interval rests on.", sized("sd_difference")
-    yield (
-        "looks",
-        f"A look is a judgement at a new number of seeds. The first spends {wrong or 'alpha'} of error probability, "
-        "look k that divided by 2^k: this pays for peeking at growing data.",
-        lambda row: _looks(row, results),
-    )
+    planned = results.get("looks") or []
+    hint = "A look is a judgement at a new number of seeds. "
+    if planned:
+        hint += f"Planned at {', '.join(map(str, planned))}: by n seeds, {wrong} x n / {planned[-1]} is spent."
+    else:
+        hint += f"The first spends {wrong or 'alpha'} of error probability, look k that divided by 2^k: this pays for "
+        hint += "peeking at growing data."
+    yield "looks", hint, lambda row: _looks(row, results)
     yield (
         "smallest detectable",
         "The true difference that this many seeds with this spread would show in 4 of 5 tries; smaller ones are "
@@ -67,6 +80,17 @@ def quantities(results: dict[str, Any]) -> Iterator[tuple[str, str, Callable[[di
         lambda row: number(row.get("smallest_detectable", results.get("smallest_detectable"))),
     )
     yield "seeds to decide", "How many, in all, would likely end an undecided comparison.", _seeds_to_decide
+
+
+def with_holm(comparisons: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
+    """p of every claim adjusted for their number; computed here for results that do not hold it yet."""
+    from partwise.comparison.statistics import holm
+
+    claims = [row for row in comparisons if row.get("role", "claim") == "claim" and row.get("p") is not None]
+    adjusted = holm([row["p"] for row in claims])
+    if all(row.get("p_adjusted") is not None for row in claims):
+        adjusted = [row["p_adjusted"] for row in claims]
+    return {(row["arm"], row["against"]): p for row, p in zip(claims, adjusted, strict=True)}
 
 
 def write_p(p: float | None, alpha: float | None = 0.05) -> str:
@@ -101,7 +125,7 @@ def _p(name: str) -> Callable[[dict[str, Any]], str]:
 
 
 def _looks(row: dict[str, Any], results: dict[str, Any]) -> str:
-    look, spent = results.get("look"), row.get("alpha_spent", results.get("alpha_spent"))
+    look, spent = row.get("look", results.get("look")), row.get("alpha_spent", results.get("alpha_spent"))
     if look is None or not row.get("alpha"):
         return NONE
     return f"look {look}: {percent(row['alpha'])} spent now" + (f", {percent(spent)} in all" if spent else "")
@@ -112,17 +136,3 @@ def _seeds_to_decide(row: dict[str, Any]) -> str:
     if seeds is None:
         return NONE
     return f"about {seeds}" if seeds <= 1000 else "more than 1000"
-
-
-def _adjusted(comparisons: list[dict[str, Any]]) -> Iterator[Row]:
-    from partwise.comparison.statistics import holm
-
-    known = [row["p"] for row in comparisons if row.get("p") is not None]
-    if len(known) > 1:
-        adjusted = iter(holm(known))
-        cells = [NONE if row.get("p") is None else write_p(next(adjusted), row.get("alpha")) for row in comparisons]
-        yield (
-            "p (Holm)",
-            "Adjusted for the number of comparisons: the chance of any false claim stays below alpha.",
-            cells,
-        )

@@ -64,6 +64,52 @@ def draw_differences(comparison: dict[str, Any], tone: str, margin: float, lower
     return svg(figure, key)
 
 
+def draw_forest(rows: Sequence[dict[str, Any]], margin: float, lower_is_better: bool, key: str) -> str:
+    """A forest plot: mean and interval of every comparison in its verdict's colour, numbered from the top; '' for none."""
+    known = [(number, row) for number, row in enumerate(rows, start=1) if row.get("mean") is not None]
+    if not known:
+        return ""
+    figure, axes = canvas(0.8 + 0.27 * len(rows), key)
+    axes.axvspan(-margin, margin, color=MARGIN, linewidth=0, zorder=0)
+    axes.axvline(0, color="#3c4043", linewidth=1, zorder=1)
+    ends = [0.0, -margin, margin]
+    for number, row in known:
+        tone, low, high = TONES[row.get("verdict") or "none"], row.get("low"), row.get("high")
+        if low is not None and high is not None:
+            axes.plot([low, high], [number, number], color=tone, linewidth=2.2, solid_capstyle="butt")
+            ends += [low, high]
+        axes.plot([row["mean"]], [number], "D", color=tone, markersize=6.5, markeredgecolor="white")
+        ends.append(row["mean"])
+    axes.set_yticks(range(1, len(rows) + 1))
+    axes.set_ylim(len(rows) + 0.7, 0.3)
+    axes.set_xlim(*padded(min(ends), max(ends)))
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.locator_params(axis="x", nbins=5)
+    axes.set_xlabel("← better · difference · worse →" if lower_is_better else "← worse · difference · better →")
+    return svg(figure, key)
+
+
+def draw_tuning(lines: Sequence[tuple[str, Points]], numbers: bool, key: str) -> str:
+    """Mean loss at each value of what was tuned, a (colour, points) line for each arm, a star at its best."""
+    found = [(colour, finite) for colour, points in lines if (finite := _finite(points))]
+    if not found:
+        return ""
+    figure, axes = canvas(2.9, key)
+    for colour, points in found:
+        at, losses = zip(*points, strict=True)
+        axes.plot(at, losses, "o-", color=colour, linewidth=1.4, markersize=4)
+        best = min(points, key=lambda point: point[1])
+        axes.plot([best[0]], [best[1]], "*", color=colour, markersize=13, markeredgecolor="white")
+    ticks = sorted({at for _, points in found for at, _ in points})
+    if numbers and min(ticks) > 0:
+        axes.set_xscale("log")
+    axes.set_xticks(ticks, [f"{at:g}" for at in ticks])
+    axes.set_xticks([], minor=True)
+    axes.grid(axis="y", color="#eceff1", linewidth=0.8)
+    return svg(figure, key)
+
+
 def draw_over_time(comparison: dict[str, Any], tone: str, margin: float, key: str) -> str:
     """The paired difference at every evaluation: a thin line per seed, the mean with its interval, zero and margin."""
     lines = [found for found in map(_finite, comparison.get("over_time") or []) if found]

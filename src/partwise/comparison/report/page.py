@@ -156,16 +156,22 @@ def _arms(results: dict[str, Any]) -> "Table":
 
 
 def _differences(results: dict[str, Any]) -> "Table":
-    rows = []
+    rows, first = [], results["comparisons"][0]
     for row in results["comparisons"]:
         digits = places(row, results)
         interval = NONE
         if row.get("low") is not None and row.get("high") is not None:
             interval = f"{number(row['low'], digits)} to {number(row['high'], digits)}"
         cells = [row["arm"], str(NONE if row.get("n") is None else row["n"]), number(row.get("mean"), digits), interval]
-        rows.append([*cells, write_p(row.get("p"), row.get("alpha")), row.get("verdict") or "no verdict"])
-    first = results["comparisons"][0]
+        p = row.get("p") if row.get("p_adjusted") is None else row["p_adjusted"]
+        against = "" if row.get("against") == first["against"] else f" minus {row.get('against')}"
+        control = {"null": " (control: nothing)", "planted": " (control: planted)"}.get(row.get("role") or "", "")
+        alpha = row.get("total_alpha") if row.get("looks") else row.get("alpha")
+        cells[0] += against + control
+        rows.append([*cells, write_p(p, alpha), row.get("verdict") or "no verdict"])
+    several = len(rows) > 1 or bool(first.get("looks"))
     head = [f"minus {first['against']}", "n", "mean", f"{confidence(first)} interval".strip(), "p", "verdict"]
+    head[4] = "p, adjusted" if several else "p"
     return _table(head, rows)
 
 

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from partwise.comparison.digits import percent
+from partwise.comparison.report import evidence
+from partwise.comparison.report.blocks import Drawing, Lines, Section, Table
 from partwise.comparison.report.cells import (
     NONE,
     capital,
@@ -37,51 +38,18 @@ MEASURES = {
 }
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows of text; the first `left` columns hold words, the others numbers. `hints` explain the rows, one each."""
-
-    head: list[str]
-    rows: list[list[str]]
-    title: str = ""
-    note: str = ""
-    left: int = 1
-    hints: list[str] = field(default_factory=list)
-    kind: str = "table"
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure as SVG text, with the (colour, name) pairs of its legend."""
-
-    title: str
-    svg: str
-    note: str = ""
-    legend: list[tuple[str, str]] = field(default_factory=list)
-    kind: str = "drawing"
-
-
-@dataclass(frozen=True)
-class Lines:
-    """A paragraph, or verbatim text such as a command, or a list of names that may be folded away."""
-
-    text: str = ""
-    names: list[str] = field(default_factory=list)
-    kind: str = "text"
-
-
-@dataclass(frozen=True)
-class Section:
-    title: str
-    blocks: list[Table | Drawing | Lines]
-
-
 def sections(results: dict[str, Any]) -> list[Section]:
     """Every section that the results have something for, in the order of the report."""
     made = [
+        Section("All comparisons", [*evidence.forest(results)]),
         Section("Every seed", [*difference_drawings(results), *seed_table(results)]),
-        Section("Over training", [*curve_drawings(results), *horizon_table(results)]),
+        Section("Confirmed on fresh seeds", [*evidence.confirmation(results)]),
+        Section("Over training", [*curve_drawings(results), *evidence.quarters(results), *horizon_table(results)]),
         Section("The arms", [*arm_table(results)]),
+        Section("What was held equal", [*evidence.four_views(results)]),
+        Section("Tuning", [*evidence.tuning(results)]),
+        Section("Inside the models", [*evidence.insides(results)]),
+        Section("The protocol", [*evidence.protocol(results)]),
         Section("What differs in the configuration", [*change_tables(results)]),
         Section("What starts equal", [*pairing(results)]),
         Section("The statistics", [*statistics_table(results)]),
@@ -180,14 +148,22 @@ def arm_table(results: dict[str, Any]) -> Iterator[Table]:
         sizes.append(relative(arm.get("tokens_per_second"), arms[0].get("tokens_per_second")))
         memory = arm.get("peak_memory")
         row = [arm["name"], *sizes, NONE if memory is None else f"{memory / 2**20:,.0f} MiB"]
-        row += [number(mean(arm)), number(sd(arm)), number(mean({"values": arm.get("training")}))]
+        trained = mean({"values": arm.get("training")})
+        row += [number(mean(arm)), number(sd(arm)), number(trained)]
+        validated = mean({"values": arm.get("validation")})
+        row += [number(None if trained is None or validated is None else validated - trained)]
         rows.append([*row, str(len(arm.get("diverged") or []))])
     head = ["arm", "parameters", "FLOPs per token", "tokens/s", "peak memory", str(results.get("metric") or "mean")]
-    head += ["seed SD", "training loss", "diverged"]
+    head += ["seed SD", "training loss", "gap", "diverged"]
     if not any(arm.get("diverged") for arm in arms):
         head, rows = head[:-1], [row[:-1] for row in rows]
     note = "Tokens per second were measured with each arm alone, in turn, before the runs; the losses are means over "
-    note += "the seeds, and no mean is given for an arm that diverged. Percentages are against the first arm."
+    note += (
+        "the seeds, and no mean is given for an arm that diverged. Percentages are against the first arm. The gap is "
+    )
+    note += "that between validation and training loss"
+    epochs = (results.get("task") or {}).get("epochs")
+    note += f", after {epochs:.3g} passes through the training text." if epochs else "."
     if rows:
         yield Table(head, rows, note=note)
 
@@ -232,14 +208,17 @@ def statistics_table(results: dict[str, Any]) -> Iterator[Table | Lines]:
     if rows:
         head = ["", *(f"{row['arm']} − {row['against']}" for row in comparisons)]
         yield Table(head, [[label, *cells] for label, _, cells in rows], hints=[hint for _, hint, _ in rows])
-    if results.get("tuning"):
+    if results.get("tuning") and not results.get("tuned"):
         yield Lines(f"Tuning: {results['tuning']}. Each arm's own best learning rate could change the answer.")
-    if len(comparisons) > 1 and comparisons[0].get("alpha_spent"):
-        total = percent(min(1.0, len(comparisons) * comparisons[0]["alpha_spent"]))
+    claims = [row for row in comparisons if row.get("role", "claim") == "claim"]
+    if len(claims) > 1 and claims[0].get("alpha_spent"):
+        total = percent(min(1.0, len(claims) * claims[0]["alpha_spent"]))
         yield Lines(
-            f"{len(comparisons)} comparisons with one baseline: the chance that at least one interval misses the truth "
-            f"is up to {total}. Confirm a winner on fresh seeds."
+            f"{len(claims)} comparisons were judged together. Better and worse hold for all of them at once (Holm); each "
+            f"interval stands for itself, and the chance that at least one misses the truth is up to {total}."
         )
+    for warning in results.get("warnings") or []:
+        yield Lines(f"Warning: {warning}")
 
 
 def accuracy_table(results: dict[str, Any]) -> Iterator[Table]:
@@ -289,7 +268,7 @@ def circumstances(results: dict[str, Any]) -> Iterator[Table | Lines]:
 
 def loss_floors(results: dict[str, Any]) -> list[tuple[str, float, str]]:
     """(name, value, explanation) of the floors of a loss, in its unit."""
-    floors = results.get("floors") or {}
+    floors = (results.get("floors") or {}) if lower(results) else {}  # of another metric than the loss
     context, fitted = floors.get("context"), floors.get("fitted_tokens")
     name = f"{context + 1}-gram" if isinstance(context, int) else "n-gram"
     hint = "modified Kneser-Ney" + (f", {context} tokens of context" if isinstance(context, int) else "")

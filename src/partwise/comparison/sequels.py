@@ -1,0 +1,124 @@
+"""What follows from a comparison: its winner again on fresh seeds, or the same question over sizes and horizons."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from partwise.checkpoint import write_json
+from partwise.comparison.digits import decimals, show
+from partwise.comparison.experiment import Comparison, planned
+from partwise.comparison.report import write_report
+from partwise.comparison.report.figures import draw_forest
+from partwise.comparison.request import Request
+from partwise.config import ConfigError
+from partwise.inspection.page import Figure, Look, write_page
+from partwise.train.names import default_name
+
+FRESH = 100_000
+"""By how much the seeds of a confirmation lie above those of its comparison."""
+
+Watching = Callable[[Comparison], AbstractContextManager[Callable[[Comparison], None]]]
+
+
+def winner(results: dict[str, Any]) -> dict[str, Any] | None:
+    """The claim called better by the widest mean, if any."""
+    better = [row for row in results["comparisons"] if row["role"] == "claim" and row["verdict"] == "better"]
+    return max(better, key=lambda row: abs(row["mean"]), default=None)
+
+
+def confirming(comparison: Comparison, request: Request) -> Comparison | None:
+    """The winner of a finished comparison against what it beat, on as many seeds that nothing was chosen by."""
+    row = winner(comparison.results)
+    if row is None or row["against"] not in {arm.name for arm in comparison.plan.arms}:
+        return None
+    arm, against = comparison.plan.arm(row["arm"]), comparison.plan.arm(row["against"])
+    common = [*request.common, *(word for word in comparison.plan.common if word not in request.common)]
+    again = request.model_copy(
+        update={
+            "change": list(arm.overrides),
+            "common": [*common, *against.overrides],
+            "arms": [],
+            "interaction": [],
+            "null": None,
+            "planted": None,
+            "tune": None,
+            "looks": [],
+            "seeds": max(row["n"], 4),
+            "first_seed": request.first_seed + FRESH,
+        }
+    )
+    return planned(again, f"{comparison.path.name[:110]}-confirm", comparison.imports, comparison.workers)
+
+
+def add_confirmation(comparison: Comparison, confirmation: Comparison) -> dict[str, Any]:
+    """What the fresh seeds said, written into the results and the report of the comparison that they confirm."""
+    (row,) = confirmation.results["comparisons"]
+    kept = ("arm", "against", "verdict", "mean", "low", "high", "p", "n", "alpha", "sentence")
+    comparison.results["confirmation"] = {key: row[key] for key in kept} | {"seeds": confirmation.results["seeds"]}
+    write_json(comparison.path / "results.json", comparison.results)
+    write_report(comparison.results, comparison.path)
+    return row
+
+
+def parse_grid(texts: list[str]) -> list[tuple[str, ...]]:
+    """Every combination of `n_layers=2,4` and `train.steps=200,400`, as words. Raises ConfigError."""
+    sides = []
+    for text in texts:
+        path, equals, values = text.partition("=")
+        found = [value.strip() for value in values.split(",") if value.strip()]
+        if not equals or not path or not found or len(set(found)) < len(found):
+            raise ConfigError(f"--grid {text}: give a setting and its values, as in --grid n_layers=2,4")
+        sides.append([f"{path.removeprefix('--')}={value}" for value in found])
+    return list(itertools.product(*sides))
+
+
+def grid_of(request: Request, texts: list[str], name: str | None, **settings: Any) -> Iterator[tuple[str, Comparison]]:
+    """One comparison for each combination, checked but not begun."""
+    base = name or request.name()
+    for words in parse_grid(texts):
+        cell = request.model_copy(update={"common": [*request.common, *words]})
+        yield " ".join(words), planned(cell, default_name([base[:80], *words]), **settings)
+
+
+def run_grid(
+    cells: list[tuple[str, Comparison]], watching: Watching, path: Path, question: str
+) -> list[dict[str, Any]]:
+    """Run every cell that is not finished; what each found, also as `grid.json` and `grid.html` in `path`.
+
+    Each cell has its own verdict; nothing is said between the cells or beyond them.
+    """
+    rows: list[dict[str, Any]] = []
+    path.mkdir(parents=True, exist_ok=True)
+    for words, comparison in cells:
+        with watching(comparison) as watch:
+            results = comparison.run(watch)
+        for row in results["comparisons"]:
+            if row["role"] == "claim":
+                kept = ("arm", "against", "verdict", "mean", "low", "high", "p", "n", "alpha", "looks", "total_alpha")
+                rows.append({"cell": words, **{key: row[key] for key in kept}, "folder": comparison.path.name})
+        write_json(path / "grid.json", {"question": question, "margin": comparison.plan.rules.margin, "rows": rows})
+    write_page(path / "grid.html", path.name, grid_page(question, rows, comparison.plan.rules.margin))
+    return rows
+
+
+def grid_page(question: str, rows: list[dict[str, Any]], margin: float) -> Look:
+    columns = ["", "setting", "change", "seeds", "mean", "interval", "sign", "verdict"]
+    figure = Figure(
+        "The difference in each setting",
+        draw_forest(rows, margin, True, "g"),
+        f"Rows as in the table; the band is the margin of ±{margin:g}. Every row has its own verdict.",
+    )
+    cells = [[str(number), *cell_row(row)] for number, row in enumerate(rows, start=1)]
+    return Look(question, "Nothing is extrapolated to settings that were not run.", columns, cells, [figure])
+
+
+def cell_row(row: dict[str, Any]) -> list[str]:
+    """Setting, change, seeds, mean, interval, sign and verdict."""
+    if row["low"] is None or row["high"] is None or row["mean"] is None:
+        return [row["cell"], row["arm"], str(row["n"]), "-", "-", "-", row["verdict"] or "no verdict"]
+    places = decimals((row["high"] - row["low"]) / 2, (row["low"], row["high"]))
+    sign = "+" if row["low"] > 0 else "-" if row["high"] < 0 else "0"
+    interval = f"{show(row['low'], places)} to {show(row['high'], places)}"
+    return [row["cell"], row["arm"], str(row["n"]), show(row["mean"], places), interval, sign, str(row["verdict"])]
