@@ -109,3 +109,15 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "")
         elif before != after or (key in old) != (key in new):
             rows.append((path, before, after))
     return rows
+
+
+def parse_grid(texts: Iterable[str]) -> list[list[str]]:
+    """`n_layers=2,4` and `train.steps=200,400` -> the words of each. Raises ConfigError."""
+    sides = []
+    for text in texts:
+        path, equals, values = text.partition("=")
+        found = [value.strip() for value in values.split(",") if value.strip()]
+        if not equals or not path or not found or len(set(found)) < len(found):
+            raise ConfigError(f"grid {text}: give a setting and its different values, as in n_layers=2,4")
+        sides.append([f"{path.removeprefix('--')}={value}" for value in found])
+    return sides

@@ -31,10 +31,12 @@ def compare(
     metric: Annotated[str, typer.Option(help="loss, or on arithmetic exact: the share of exact answers.")] = "loss",
     margin: Annotated[float, typer.Option(help="A difference too small to matter, in nats.")] = 0.005,
     alpha: Annotated[float, typer.Option(help="The probability of a false claim, at most.")] = 0.05,
-    null: Annotated[
+    control_null: Annotated[
         str | None, typer.Option(help="A control: a family, such as ffn, whose initial values are drawn again.")
     ] = None,
-    planted: Annotated[str | None, typer.Option(help="A control: overrides with an effect that must be seen.")] = None,
+    control_planted: Annotated[
+        str | None, typer.Option(help="A control: overrides with an effect that must be seen.")
+    ] = None,
     tune: Annotated[str | None, typer.Option(help="A number and its values: train.lr=1e-4,3e-4,1e-3.")] = None,
     tune_seeds: Annotated[int, typer.Option(help="Seeds per value, which the test does not use.", min=1)] = 2,
     match: Annotated[str | None, typer.Option(help="Held equal: tokens, parameters, flops or seconds.")] = None,
@@ -68,8 +70,8 @@ def compare(
             "metric": metric,
             "margin": margin,
             "alpha": alpha,
-            "null": null,
-            "planted": planted,
+            "control_null": control_null,
+            "control_planted": control_planted,
             "tune": tune,
             "tune_seeds": tune_seeds,
             "match": match,
@@ -157,3 +159,21 @@ def run_study(
     from partwise.commands.comparing import run_study as run
 
     run(study, dry_run)
+
+
+@study_app.command("list")
+def list_studies() -> None:
+    """Every study below studies/, and what it found so far."""
+    from partwise.commands.comparing import list_studies as run
+
+    run()
+
+
+@study_app.command("table")
+def study_table(
+    out: Annotated[Path | None, typer.Option(help="Write it to this file; else it is printed.")] = None,
+) -> None:
+    """The table of claims: published, ours with an interval, and the answer."""
+    from partwise.commands.comparing import show_claims
+
+    show_claims(out)

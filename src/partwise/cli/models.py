@@ -84,6 +84,19 @@ def generate(
     generate_text(run, prompt or [], length, temperature, top_k, top_p, stop, seed, beams, precision, path)
 
 
+@app.command(context_settings={"ignore_unknown_options": True})  # `-1 + 2` is no option
+def calculate(
+    run: RunName,
+    expressions: Annotated[list[str], typer.Argument(metavar="EXPRESSION...", help='Such as "12.5 * 3".')],
+    imports: Import = None,
+) -> None:
+    """Ask a model that was trained on arithmetic, and check what it answers."""
+    load_imports(imports)
+    from partwise.commands.calculating import calculate_all
+
+    calculate_all(run, expressions)
+
+
 @app.command()
 def doctor(
     presets: Annotated[list[str] | None, typer.Argument(help="Presets to tell about; one of each family else.")] = None,

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from partwise.comparison.calibration import expected_noise
+from partwise.comparison.claims import markdown, overall
 from partwise.comparison.experiment import Comparison, planned
 from partwise.comparison.power import looks_for, smallest_over_looks
 from partwise.comparison.report import summary
 from partwise.comparison.request import Request
 from partwise.comparison.sequels import add_confirmation, cell_row, confirming, grid_of, run_grid
-from partwise.comparison.study import find_study
+from partwise.comparison.study import all_studies, find_study
 from partwise.config import ConfigError
 from partwise.terminal import Watch, clock, console, table
 
@@ -160,3 +161,21 @@ def run_study(name: str, dry_run: bool) -> None:
     for results in json.loads(path.read_text())["comparisons"].values():
         console.print(summary(results))
     console.print(f"results: {path}")
+
+
+def list_studies() -> None:
+    rows = []
+    for study in all_studies():
+        rows.append((study.name, " ".join(study.claim.split()), str(len(study.entries)), overall(study)))
+    console.print(table("studies", ["study", "claim", "comparisons", "found"], rows))
+    console.print("partwise study run NAME runs one; partwise study table shows every figure")
+
+
+def show_claims(out: Path | None) -> None:
+    text = markdown(all_studies())
+    if out is None:
+        console.print(text, markup=False)
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, encoding="utf-8")
+    console.print(f"written: {out}", markup=False)

@@ -34,7 +34,7 @@ def calibrate_preset(
         "common": words,
         "data": data,
         "seeds": seeds,
-        "planted": planted,
+        "control_planted": planted,
     }
     request = request_of(given, protocol=False)
     comparison = planned(request, run_name(name) if name else f"calibrate-{request.name()}"[:120])

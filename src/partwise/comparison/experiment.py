@@ -16,7 +16,7 @@ import torch
 
 from partwise.checkpoint import write_json
 from partwise.comparison.matching import match_arms
-from partwise.comparison.plan import Arm, Plan, make_plan
+from partwise.comparison.plan import Arm, Plan, dataset_of, make_plan
 from partwise.comparison.pool import Job, prepare_job, run_jobs
 from partwise.comparison.protocol import is_open
 from partwise.comparison.report import write_report
@@ -158,7 +158,7 @@ class Comparison:
         first = self.plan.arms[0].config
         dataset = first.prepare()
         for arm in self.plan.arms:
-            check_length(dataset, arm.config)
+            check_length(dataset_of(self.plan, arm, dataset), arm.config)
         return dataset
 
     def estimate(self) -> dict[str, Any]:
@@ -248,7 +248,7 @@ def measure_rates(plan: Plan, dataset: Dataset, choices: Choices) -> tuple[dict[
     An arm that diverges within the first steps has no rate.
     """
     threads = torch.get_num_threads()
-    runs = {arm.name: Run(arm.config, dataset, choices) for arm in plan.arms}
+    runs = {arm.name: Run(arm.config, dataset_of(plan, arm, dataset), choices) for arm in plan.arms}
     times: dict[str, list[float]] = {name: [] for name in runs}
     for round_ in range(TIMED_STEPS + 2):
         for name, run in runs.items():
@@ -261,7 +261,7 @@ def measure_rates(plan: Plan, dataset: Dataset, choices: Choices) -> tuple[dict[
     for arm in plan.arms:
         tokens = tokens_a_step(arm, dataset)
         rates[arm.name] = tokens / statistics.median(times[arm.name]) if times[arm.name] else None
-        batches = examples(dataset, "val", arm.config.context, arm.config.model.max_len).scored()
+        batches = examples(runs[arm.name].dataset, "val", arm.config.context, arm.config.model.max_len).scored()
         sample = list(islice(batches, 2))
         began = time.perf_counter()
         mean_loss(runs[arm.name].model, sample, choices.precision)

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from partwise.checkpoint import load
-from partwise.comparison.plan import Plan
+from partwise.comparison.plan import Plan, dataset_of
 from partwise.comparison.pool import Job
 from partwise.data import IGNORED, Dataset, examples
 from partwise.inspection.activations import observe
@@ -29,7 +29,7 @@ def insides(plan: Plan, jobs: list[Job], dataset: Dataset) -> list[dict[str, Any
             seen.append({})
             continue
         model, _ = load(finished[0].folder)
-        split = examples(dataset, "val", arm.config.context, arm.config.model.max_len)
+        split = examples(dataset_of(plan, arm, dataset), "val", arm.config.context, arm.config.model.max_len)
         seen.append(sites(model.eval(), split.batch("inside", 0, 0, max(1, TOKENS // split.tokens_in(1)))))
     places = dict.fromkeys(place for found in seen for place in found)
     return [

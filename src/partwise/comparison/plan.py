@@ -8,6 +8,7 @@ from typing import Any
 from partwise.comparison.protocol import Claim, Role, Rules
 from partwise.comparison.request import MEASURES, Measure, Request
 from partwise.config import ConfigError
+from partwise.data import Dataset
 from partwise.overrides import difference, parse_overrides
 from partwise.train.settings import RunConfig, run_config
 
@@ -102,6 +103,11 @@ class Plan:
         return fixed
 
 
+def dataset_of(plan: Plan, arm: Arm, dataset: Dataset) -> Dataset:
+    """The baseline's prepared data, or the arm's own where it differs in it."""
+    return dataset if arm.config.data == plan.arms[0].config.data else arm.config.prepare()
+
+
 def token_name(config: RunConfig) -> str:
     return {"characters": "character", "bytes": "byte"}.get(config.tokenizer.name, "token")
 
@@ -115,8 +121,11 @@ def amounts(arm: Arm, rates: dict[str, float | None]) -> dict[Measure, float | N
     return dict(zip(MEASURES, (None if x is None else float(x) for x in found), strict=True))
 
 
-def is_shared(word: str) -> bool:
+def is_shared(word: str, metric: str = "loss") -> bool:
+    """Whether an override holds for every arm. Exact answers may be compared over other forms of the same problems."""
     path = parse_overrides([word])[0][0] if "={" not in word else tuple(word.split("=", 1)[0].split("."))
+    if metric == "exact" and path[0] == "data" and len(path) > 1:
+        return False
     return path[0] in SHARED_KEYS or (path[0] == "train" and len(path) > 1 and path[1] in SHARED_NUMBERS)
 
 
@@ -128,15 +137,15 @@ def make_plan(request: Request) -> Plan:
         changes += interacting(request.interaction)
     words = [word.removeprefix("--") for word in request.common]
     changes = [[word.removeprefix("--") for word in change] for change in changes]
-    words += [word for change in changes for word in change if is_shared(word)]
-    changes = [[word for word in change if not is_shared(word)] for change in changes]
+    words += [word for change in changes for word in change if is_shared(word, request.metric)]
+    changes = [[word for word in change if not is_shared(word, request.metric)] for change in changes]
     if not any(changes):
         raise ConfigError("nothing is changed: name a change, as in `partwise compare mingpt ffn=swiglu`")
     roles: list[Role] = ["claim"] * len(changes)
-    if request.null:
-        changes, roles = [*changes, [f"train.redraw={request.null}"]], [*roles, "null"]
-    if request.planted:
-        changes, roles = [*changes, shlex.split(request.planted)], [*roles, "planted"]
+    if request.control_null:
+        changes, roles = [*changes, [f"train.redraw={request.control_null}"]], [*roles, "null"]
+    if request.control_planted:
+        changes, roles = [*changes, shlex.split(request.control_planted)], [*roles, "planted"]
     arms = [Arm(request.preset, (), run_config(request.preset, *words, data=request.data))]
     for change in changes:
         arm = Arm(" ".join(change), tuple(change), run_config(request.preset, *words, *change, data=request.data))

@@ -33,8 +33,10 @@ class Request(Config):
     metric: Literal["loss", "exact"] = "loss"  # the validation loss, or on arithmetic the share of exact answers
     margin: float = Field(MARGIN, gt=0)
     alpha: float = Field(0.05, gt=0, lt=1)
-    null: str | None = None  # a control without effect: the family of parts whose initial values are drawn again
-    planted: str | None = None  # a control with a large effect: overrides in one text
+    control_null: str | None = (
+        None  # a control without effect: the family of parts whose initial values are drawn again
+    )
+    control_planted: str | None = None  # a control with a large effect: overrides in one text
     tune: str | None = None  # a number and its values: train.lr=1e-4,3e-4,1e-3
     tune_seeds: int = Field(2, gt=0)
     match: Measure | None = None

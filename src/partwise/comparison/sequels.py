@@ -12,8 +12,8 @@ from partwise.comparison.experiment import Comparison, planned
 from partwise.comparison.report import write_report
 from partwise.comparison.report.figures import draw_forest
 from partwise.comparison.request import Request
-from partwise.config import ConfigError
 from partwise.inspection.page import Figure, Look, write_page
+from partwise.overrides import parse_grid
 from partwise.train.names import default_name
 
 FRESH = 100_000
@@ -41,8 +41,8 @@ def confirming(comparison: Comparison, request: Request) -> Comparison | None:
             "common": [*common, *against.overrides],
             "arms": [],
             "interaction": [],
-            "null": None,
-            "planted": None,
+            "control_null": None,
+            "control_planted": None,
             "tune": None,
             "looks": [],
             "seeds": max(row["n"], 4),
@@ -62,22 +62,10 @@ def add_confirmation(comparison: Comparison, confirmation: Comparison) -> dict[s
     return row
 
 
-def parse_grid(texts: list[str]) -> list[tuple[str, ...]]:
-    """Every combination of `n_layers=2,4` and `train.steps=200,400`, as words. Raises ConfigError."""
-    sides = []
-    for text in texts:
-        path, equals, values = text.partition("=")
-        found = [value.strip() for value in values.split(",") if value.strip()]
-        if not equals or not path or not found or len(set(found)) < len(found):
-            raise ConfigError(f"--grid {text}: give a setting and its values, as in --grid n_layers=2,4")
-        sides.append([f"{path.removeprefix('--')}={value}" for value in found])
-    return list(itertools.product(*sides))
-
-
 def grid_of(request: Request, texts: list[str], name: str | None, **settings: Any) -> Iterator[tuple[str, Comparison]]:
     """One comparison for each combination, checked but not begun."""
     base = name or request.name()
-    for words in parse_grid(texts):
+    for words in itertools.product(*parse_grid(texts)):
         cell = request.model_copy(update={"common": [*request.common, *words]})
         yield " ".join(words), planned(cell, default_name([base[:80], *words]), **settings)
 

@@ -27,12 +27,16 @@ def batch(
         )
     if not 0 <= rank < world:
         raise ConfigError(f"rank {rank} is outside a world of {world}: count ranks from 0")
-    words = random_words(key, seed, step, size)
     share = size // world
-    # 64 random bits modulo the number of starts: further from uniform by less than one part in 2^30 for any real data
-    starts = (words % np.uint64(len(ids) - context))[rank * share : (rank + 1) * share]
+    starts = random_starts(len(ids) - context, key, seed, step, size)[rank * share : (rank + 1) * share]
     every_window = np.lib.stride_tricks.sliding_window_view(np.asarray(ids), context + 1)  # a view: takes no memory
-    return every_window[starts.astype(np.int64)].astype(np.int64)
+    return every_window[starts].astype(np.int64)
+
+
+def random_starts(places: int, key: str, seed: int, step: int, count: int) -> np.ndarray:
+    """`count` independent uniform draws from [0, places), int64: a pure function of the data's name, seed and step."""
+    # 64 random bits modulo the number of places: further from uniform by less than one part in 2^30 for any real data
+    return (random_words(key, seed, step, count) % np.uint64(places)).astype(np.int64)
 
 
 def random_words(key: str, seed: int, step: int, count: int) -> np.ndarray:

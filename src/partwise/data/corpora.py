@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -88,11 +88,20 @@ class Arithmetic(MadeUp):
     """$(0000753.78+0000000910)=87.3661000$: four operations on two operands in (0, limit], the answer backwards.
 
     No test or validation problem occurs in training, swapped operands included. `tail=0.1` cuts the validation split
-    off the training text instead, where problems may recur.
+    off the training text instead, where problems may recur. With `aligned` every training window begins at a problem's
+    first `$` and holds as many whole problems as fit; `loss_on=answer` trains on what stands behind `=` alone. The
+    validation loss remains that of every character.
     """
+
+    aligned: bool = False
+    loss_on: Literal["all", "answer"] = "all"
 
     def alphabet(self) -> str:
         return self.problems().alphabet
+
+    def identity(self) -> dict[str, Any]:
+        # how the problems are learnt from changes none of them: both ways share one prepared data set
+        return {key: value for key, value in super().identity().items() if key not in ("aligned", "loss_on")}
 
     def splits(self) -> dict[str, Text]:
         return {**self.made()}

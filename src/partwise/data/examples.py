@@ -2,16 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, Self
 
 import numpy as np
 
 from partwise.config import ConfigError
 from partwise.data.arithmetic import split_problems
-from partwise.data.batches import batch, random_words, windows
-from partwise.data.corpora import MadeUp
+from partwise.data.batches import batch, random_starts, windows
+from partwise.data.corpora import Arithmetic, MadeUp
 from partwise.data.shards import Dataset
-from partwise.tokenizers import Tokenizer, WithSpecials
+from partwise.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer, WithSpecials
 
 IGNORED = -100
 """A target that is padding: no loss is taken there."""
@@ -93,6 +94,81 @@ class Windows:
         return Windows(self.ids[: len(other.ids)], self.context)
 
 
+class ProblemWindows:
+    """Windows of a text of problems such as `$(1+1)=2$`, one id per character, as training may want them.
+
+    `aligned`: each begins at the first `$` of a random problem and holds as many whole problems as fit `context` + 1
+    ids; shorter rows are filled up behind. `answers_only`: only what stands behind an `=`, up to the `$` that closes
+    its problem, is a target. What is scored is the same as of any text.
+    """
+
+    def __init__(
+        self, ids: np.ndarray, context: int, dollar: int, equals: int, longest: int, aligned: bool, answers_only: bool
+    ) -> None:
+        self.ids, self.context, self.dollar, self.equals, self.longest = ids, context, dollar, equals, longest
+        self.aligned, self.answers_only = aligned, answers_only
+        self.plain = Windows(ids, context)
+
+    @cached_property
+    def borders(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where each whole problem begins, and where it ends: the places of its two `$`."""
+        marks = np.flatnonzero(np.asarray(self.ids) == self.dollar)
+        whole = len(marks) // 2 * 2  # the last problem may be cut
+        return marks[:whole:2], marks[1:whole:2]
+
+    def batch(self, key: str, seed: int, step: int, size: int) -> Batch:
+        starts, lengths = self.draw(key, seed, step, size)
+        # a row's first ids may belong to an answer whose `=` stands before it: it is read from further on the left
+        before = 0 if self.aligned or not self.answers_only else self.longest
+        places = (starts - before)[:, None] + np.arange(before + int(lengths.max()))
+        inside = (places >= 0) & (places < (starts + lengths)[:, None])
+        rows = np.where(inside, self.ids[np.where(inside, places, 0)].astype(np.int64), self.dollar)
+        scored = inside & in_answers(rows, self.dollar, self.equals) if self.answers_only else inside
+        return Batch(rows[:, before:-1], np.where(scored, rows, IGNORED)[:, before + 1 :])
+
+    def draw(self, key: str, seed: int, step: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """Where each row of a batch begins, and of how many ids it is."""
+        if not self.aligned:
+            starts = random_starts(len(self.ids) - self.context, key, seed, step, size)
+            return starts, np.full(size, self.context + 1)
+        begins, ends = self.borders
+        starts = begins[random_starts(len(begins), key, seed, step, size)]
+        last = np.searchsorted(ends, starts + self.context, side="right") - 1
+        return starts, ends[last] + 1 - starts
+
+    def scored(self) -> Iterator[Batch]:
+        return self.plain.scored()
+
+    @cached_property
+    def per_row(self) -> tuple[float, float]:
+        """How many targets, and how many ids, a row has on average, of a thousand rows."""
+        sample = ("a sample", 0, 0, 1000)
+        return self.batch(*sample).count / 1000, float(self.draw(*sample)[1].mean())
+
+    def tokens_in(self, size: int) -> int:
+        return round(size * self.per_row[0])
+
+    def epochs(self, tokens: int) -> float:
+        targets, ids = self.per_row
+        return tokens / targets * ids / len(self.ids)
+
+    def as_much_as(self, other: "ProblemWindows") -> "ProblemWindows":
+        ids = self.ids[: len(other.ids)]
+        return ProblemWindows(
+            ids, self.context, self.dollar, self.equals, self.longest, self.aligned, self.answers_only
+        )
+
+
+def in_answers(rows: np.ndarray, dollar: int, equals: int) -> np.ndarray:
+    """Which ids of rows (B, T) stand behind an `=`, up to and with the next `$`; no row begins within an answer."""
+    order = np.arange(1, rows.shape[1] + 1)
+    marks = np.where(rows == equals, 2 * order + 1, np.where(rows == dollar, 2 * order, 0))
+    latest = np.maximum.accumulate(marks, axis=1)  # odd behind `=`, even behind `$`
+    inside = np.zeros(rows.shape, dtype=bool)
+    inside[:, 1:] = latest[:, :-1] % 2 == 1
+    return inside
+
+
 class Pairs:
     """Pairs in ids (N,) laid out as source, `start`, target, `end`, one after the other.
 
@@ -120,8 +196,7 @@ class Pairs:
         return len(self.ends)
 
     def batch(self, key: str, seed: int, step: int, size: int) -> Batch:
-        words = random_words(key, seed, step, size)
-        return self.take((words % np.uint64(len(self))).astype(np.int64))
+        return self.take(random_starts(len(self), key, seed, step, size))
 
     def scored(self) -> Iterator[Batch]:
         order = np.lexsort((np.arange(len(self)), self.sources, self.targets))  # alike beside alike: little padding
@@ -172,10 +247,28 @@ class Pairs:
 
 def examples(dataset: Dataset, split: str, context: int, max_len: int) -> Examples:
     """What a split of a data set offers to a model. Raises ConfigError."""
-    ids, tokenizer = dataset.split(split), dataset.tokenizer
+    ids, tokenizer, corpus = dataset.split(split), dataset.tokenizer, dataset.corpus
     if isinstance(tokenizer, WithSpecials):
         return Pairs(ids, tokenizer.pad, tokenizer.start, tokenizer.end, max_len)
+    if split == "train" and isinstance(corpus, Arithmetic) and (corpus.aligned or corpus.loss_on == "answer"):
+        return problem_windows(ids, context, tokenizer, corpus)
     return Windows(ids, context)
+
+
+def problem_windows(ids: np.ndarray, context: int, tokenizer: Tokenizer, corpus: Arithmetic) -> ProblemWindows:
+    """Windows as data.aligned and data.loss_on want them. Raises ConfigError where problems cannot be told or do not fit."""
+    longest = corpus.longest_line()
+    if not isinstance(tokenizer, CharacterTokenizer | ByteTokenizer):
+        raise ConfigError(
+            "data.aligned and data.loss_on=answer find problems by their characters: set tokenizer=characters"
+        )
+    if corpus.aligned and context + 1 < longest:
+        raise ConfigError(
+            f"train.context={context} is too short for data.aligned=true: a problem has up to {longest} characters, so "
+            f"set max_len, and train.context, to at least {longest - 1}"
+        )
+    dollar, equals = tokenizer.encode("$=").tolist()
+    return ProblemWindows(ids, context, dollar, equals, longest, corpus.aligned, corpus.loss_on == "answer")
 
 
 def problem_lines(dataset: Dataset, split: str, limit: int | None = None) -> list[str]:

@@ -272,6 +272,7 @@ def check_length(dataset: Dataset, config: RunConfig) -> None:
         for name in ("train", "val"):
             examples(dataset, name, config.context, config.model.max_len)  # raises where a pair is too long
         return
+    examples(dataset, "train", config.context, config.model.max_len)  # raises where a problem is too long
     for name, needed in (
         ("train", config.context),
         ("val", config.context if config.train.estimator == "random" else 1),

@@ -73,7 +73,7 @@ class Run:
             self.model.set_noise(train.seed, self.step, number, 0)
             extra: list[Tensor] = []
             # summed, then divided by the targets of the whole batch: means of micro-batches must not be averaged
-            part = self.loss(micro, reduction="sum", extra=extra) / targets
+            part = self.loss(micro, reduction="sum", extra=extra) / max(1, targets)  # windows may hold no target
             torch.stack([part, *(loss / train.accumulate for loss in extra)]).sum().backward()
             losses.append(part.detach())
         loss = torch.stack(losses).sum()

@@ -1,0 +1,264 @@
+"""A calculator: which characters training learns from, and what the model's owner types and reads."""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partwise.cli import main
+from partwise.commands import calculating
+from partwise.commands.calculating import read_answer, write_question
+from partwise.config import ConfigError
+from partwise.data import IGNORED, Arithmetic, Dataset, Examples, Problems, examples, generate, prepare, solve
+from partwise.data.arithmetic import split_problems
+from partwise.data.batches import random_starts
+from partwise.tokenizers import BytePairs, Characters
+from partwise.train.loop import Run
+from partwise.train.settings import RunConfig
+
+Tiny = Callable[..., RunConfig]
+FORMATS = st.fixed_dictionaries(
+    {
+        "padding": st.sampled_from([0, 10, 12]),
+        "operations": st.sampled_from(["+-", "+-*/", "/"]),
+        "reverse": st.booleans(),
+        "limit": st.sampled_from([9, 1000]),
+    }
+)
+
+
+def prepared(**options: Any) -> Dataset:
+    return prepare(Arithmetic(**{"train": 200, "validation": 30, "test": 10} | options), Characters())
+
+
+def answers(text: str) -> np.ndarray:
+    """Which characters stand behind `=` up to the closing `$`, from the text alone."""
+    flags = np.zeros(len(text), dtype=bool)
+    for match in re.finditer(r"=([^$]*\$)", text):
+        flags[match.start(1) : match.end(1)] = True
+    return flags
+
+
+def training(dataset: Dataset, context: int) -> Examples:
+    return examples(dataset, "train", context, context)
+
+
+@given(FORMATS, st.integers(0, 60), st.integers(0, 9), st.booleans())
+def test_an_aligned_row_is_whole_problems(options: dict[str, Any], more: int, step: int, answer: bool) -> None:
+    dataset = prepared(**options, aligned=True, loss_on="answer" if answer else "all")
+    context = dataset.corpus.longest_line() - 1 + more
+    text = dataset.tokenizer.decode(dataset.split("train"))
+    batch = training(dataset, context).batch("key", 3, step, 8)
+    for inputs, targets in zip(batch.inputs, batch.targets, strict=True):
+        # the ids that fill a row up are no targets, and the last target of a row is the `$` that closes it
+        length = int(np.flatnonzero(targets != IGNORED)[-1]) + 1
+        row = dataset.tokenizer.decode(inputs[:length]) + dataset.tokenizer.decode(targets[length - 1 : length])
+        lines = split_problems(row)
+        assert row in text and set(lines) <= set(split_problems(text)) and len(row) <= context + 1
+        follows = text[text.index(row) + len(row) :]
+        assert not follows or len(row) + follows[1:].index("$") + 2 > context + 1, "another problem would have fitted"
+        expected = answers(row)[1:] if answer else np.ones(length, dtype=bool)
+        assert np.array_equal(targets[:length] != IGNORED, expected)
+        assert np.array_equal(targets[:length][expected], dataset.tokenizer.encode(row)[1:][expected])
+        assert (targets[length:] == IGNORED).all()
+
+
+@given(FORMATS, st.integers(1, 90), st.integers(0, 9))
+def test_answers_are_found_in_windows_that_begin_anywhere(options: dict[str, Any], context: int, step: int) -> None:
+    dataset = prepared(**options, loss_on="answer")
+    ids = dataset.split("train")
+    flags = answers(dataset.tokenizer.decode(ids))
+    batch = training(dataset, context).batch("key", 3, step, 8)
+    plain = examples(prepared(**options), "train", context, context).batch("key", 3, step, 8)
+    assert np.array_equal(batch.inputs, plain.inputs), "both arms of a comparison read the same windows"
+    starts = random_starts(len(ids) - context, "key", 3, step, 8)
+    expected = np.stack([flags[start + 1 : start + context + 1] for start in starts])
+    assert np.array_equal(batch.targets, np.where(expected, plain.targets, IGNORED))
+
+
+def test_the_first_window_and_the_last_problem() -> None:
+    dataset = prepared(train=3, aligned=True, loss_on="answer")
+    seen = {dataset.tokenizer.decode(row[:35]) + "$" for row in training(dataset, 35).batch("key", 0, 0, 64).inputs}
+    assert seen == set(split_problems(dataset.tokenizer.decode(dataset.split("train"))))
+    windows = training(prepared(train=3, loss_on="answer"), 107)  # a single window fits: the whole text
+    assert windows.batch("key", 0, 0, 2).count == 2 * 33
+
+
+def test_what_is_learnt_from_changes_neither_the_data_nor_what_is_scored() -> None:
+    plain, learnt = prepared(), prepared(aligned=True, loss_on="answer")
+    assert (plain.folder, plain.hash) == (learnt.folder, learnt.hash)
+    for split in ("train", "val"):
+        sides = [list(examples(dataset, split, 40, 40).scored()) for dataset in (plain, learnt)]
+        for one, other in zip(*sides, strict=True):
+            assert np.array_equal(one.inputs, other.inputs) and np.array_equal(one.targets, other.targets)
+    validation = examples(learnt, "val", 40, 40)
+    assert training(learnt, 40).as_much_as(validation).ids.tolist() == learnt.split("train")[: 30 * 36].tolist()  # type: ignore[attr-defined]
+    assert np.array_equal(
+        validation.batch("key", 0, 0, 4).targets, examples(plain, "val", 40, 40).batch("key", 0, 0, 4).targets
+    )
+
+
+def test_how_much_a_batch_holds() -> None:
+    aligned, all_of_it = prepared(aligned=True, loss_on="answer"), prepared(aligned=True)
+    assert training(aligned, 35).tokens_in(4) == 44 and training(all_of_it, 35).tokens_in(4) == 140
+    assert training(aligned, 35).epochs(200 * 11) == pytest.approx(1) == training(all_of_it, 35).epochs(200 * 35)
+    windows = training(prepared(loss_on="answer"), 72)
+    assert windows.tokens_in(100) == pytest.approx(2200, rel=0.02)
+    assert windows.epochs(200 * 11) == pytest.approx(1, rel=0.03)
+
+
+def test_problems_that_cannot_be_told_or_do_not_fit_are_refused(tiny: Tiny) -> None:
+    with pytest.raises(ConfigError, match=r"train\.context=34 .* at least 35"):
+        training(prepared(aligned=True), 34)
+    dataset = prepare(Arithmetic(train=50, validation=5, test=5, loss_on="answer"), BytePairs(vocab_size=300))
+    with pytest.raises(ConfigError, match="tokenizer=characters"):
+        training(dataset, 40)
+    with pytest.raises(ConfigError, match="loss_on"):
+        tiny("data.loss_on=question")
+    with pytest.raises(ConfigError, match="aligned"):
+        tiny("data=arithmetic_pairs", "data.aligned=true", "encoder_layers=1")
+
+
+@pytest.mark.parametrize("context", [3, 40])
+def test_training_on_answers(tiny: Tiny, context: int) -> None:
+    """A batch of one short window has often no target at all, which must move nothing and end nothing."""
+    words = ["data.loss_on=answer", "train.batch_size=1", "max_len=40", f"train.context={context}", "train.steps=12"]
+    steps = list(Run(tiny(*words)).steps())
+    assert len(steps) == 12 and all(np.isfinite(step.loss) for step in steps)
+    assert any(step.tokens == 0 for step in steps) == (context == 3)
+
+
+def test_the_loss_is_that_of_the_answers(tiny: Tiny) -> None:
+    run = Run(tiny("data.loss_on=answer", "data.aligned=true", "max_len=36"))
+    batch = run.batch()
+    assert batch.inputs.shape == (4, 35) and batch.count == 44
+    kept = run.model.eval()(torch.from_numpy(batch.inputs)).log_softmax(-1).detach().numpy()[:, 24:]
+    rows, places = np.indices((4, 11))
+    expected = -kept[rows, places, batch.targets[:, 24:]].mean()
+    assert run.loss(batch).item() == pytest.approx(expected, rel=1e-6)
+
+
+# calculate
+
+
+@given(FORMATS, st.integers(0, 99))
+def test_expressions_are_written_as_the_data_write_them(options: dict[str, Any], seed: int) -> None:
+    problems = Problems(**options)
+    text = generate(problems, train=5, validation=1, test=1, seed=seed)["train"].tobytes().decode("ascii")
+    for line in split_problems(text):
+        question, _, answer = line.partition("=")
+        first, operation, second = re.split(r"([-+*/])", question[2:-1])
+        shortest = f"  {first.lstrip('0')}{operation} {second.lstrip('0')} "
+        for expression in (f"{first}{operation}{second}", shortest):
+            assert write_question(problems, expression) == f"{question}="
+        assert read_answer(problems, answer[:-1]) == solve(f"{question}=", problems.decimals)
+
+
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [
+        ("87.3661000", "1663.78"),
+        ("41.431-000", "-134.14"),
+        ("0000000000", "0"),
+        ("5.00000000", "0.5"),
+        ("0010000000", "100"),
+        ("05.1000000", "1.50"),  # not how the data write 1.5
+        ("4-1.430000", "000034.1-4"),  # no number
+        ("(5", "5("),
+        ("", ""),
+    ],
+)
+def test_answers_are_read_as_numbers(written: str, number: str) -> None:
+    assert read_answer(Problems(), written) == number
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["partwise", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+TINY = "d_model=8 n_layers=1 attention.n_heads=2 train.batch_size=2 train.steps=1 train.threads=1 data.validation=5"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("calculator")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60)
+        few = [*TINY.split(), "data.train=50", "data.test=5"]
+        assert run(patch, "train", "mingpt", *few, "data.operations=+-", "--data", "arithmetic", "--name", "sums") == 0
+        pairs = [*few, "encoder_layers=1", "--data", "arithmetic_pairs"]
+        assert run(patch, "train", "mingpt", *pairs, "--name", "pairs") == 0
+        text = [*TINY.split()[:-1], "--data", "text.txt"]
+        assert run(patch, "train", "mingpt", *text, "--name", "prose") == 0
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "expression", "parts"),
+    [
+        ("sums", "12..5", ["12..5", "12.5 * 3"]),
+        ("sums", "", ["is no expression"]),
+        ("sums", "1 2 + 3", ["1 2 + 3"]),
+        ("sums", "1 + 2 + 3", ["1 + 2 + 3"]),
+        ("sums", "-1 + 2", ["'-1"]),
+        ("sums", "٣ + 1", ["is no expression"]),
+        ("sums", "2 * 3", ["+ - alone", "*"]),
+        ("sums", "0 + 3", ["above 0", "1000"]),
+        ("sums", "1000.01 + 3", ["1000.01"]),
+        ("sums", f"{'9' * 5000} + 3", ["up to 1000"]),
+        ("sums", "1.005 + 3", ["2 decimals", "1.005"]),
+        ("pairs", "1/0", ["above 0", "not 0"]),
+        ("prose", "1 + 1", ["prose", "data=text", "arithmetic"]),
+        ("nothing", "1 + 1", ["nothing"]),
+    ],
+)
+def test_bad_expressions_are_one_line(
+    runs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    expression: str,
+    parts: list[str],
+) -> None:
+    monkeypatch.chdir(runs)
+    assert run(monkeypatch, "calculate", name, "1 + 1", expression) == 2
+    out, err = capsys.readouterr()
+    assert err.count("\n") == 1 and not out and all(part in err for part in parts), err
+
+
+@pytest.mark.parametrize("name", ["sums", "pairs"])
+def test_calculate(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    monkeypatch.chdir(runs)
+    assert run(monkeypatch, "calculate", name, "12.50 +3", " 2 - 136.22") == 0
+    out = capsys.readouterr().out
+    assert re.search(r"12\.50 \+3 .* 15\.5 +wrong", out) and re.search(r"2 - 136\.22 .* -134\.22 +wrong", out)
+    asked: list[str] = []
+
+    def oracle(model: Any, tokenizer: Any, prompts: list[str], **settings: Any) -> list[str]:
+        asked.extend(prompts)
+        assert settings["temperature"] == 0 and settings["length"] == 11
+        return ["5.51000000" + (settings["stop"] or ""), "42.431-000"]
+
+    monkeypatch.setattr(calculating, "generate", oracle)
+    assert run(monkeypatch, "calculate", name, "12.50 +3", " 2 - 136.24") == 0
+    out = capsys.readouterr().out
+    assert out.count("right") == 2 and out.count("-134.24") == 2 and "wrong" not in out
+    plain = ["00000012.5+0000000003", "0000000002-0000136.24"]
+    assert asked == (plain if name == "pairs" else [f"$({question})=" for question in plain])
+
+
+def test_a_run_remembers_what_it_learnt_from(runs: Path) -> None:
+    card = json.loads((runs / "runs" / "sums" / "run.json").read_text())
+    assert (card["config"]["data"]["aligned"], card["config"]["data"]["loss_on"]) == (False, "all")
