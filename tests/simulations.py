@@ -121,7 +121,7 @@ def power_table(draws: int) -> Iterator[str]:
 
 
 def margin_table(draws: int) -> Iterator[str]:
-    yield "| looks (seeds) | margin, in SDs of one run | called equivalent at the margin | of equal arms, by `plan` | simulated |"
+    yield "| looks (seeds) | margin, in SDs | called equivalent at the margin | of equal arms, by `plan` | simulated |"
     yield "|---|---:|---:|---:|---:|"
     for looks in ((4, 8, 16), (16,)):
         for times in (1.0, 1.5):
@@ -136,20 +136,22 @@ def margin_table(draws: int) -> Iterator[str]:
 
 TEXT = """# How often the instrument errs
 
-Whole comparisons were simulated, {draws:,} of each kind (with several arms, as many fewer), and judged by the code that judges
-real ones: `{command}`. A run's result is the seed's share, which all arms have in common (SD 0.8), plus the arm's own (SD 1); the
-margin is 1. With {draws:,} draws a rate of 5 % is known to ±{error:.2f} points (95 %).
+Whole comparisons were simulated, {draws:,} of each kind (with several arms, as many fewer), and judged by the code that
+judges real ones: `{command}`. A run's result is the seed's share, which all arms have in common (SD 0.8), plus
+the arm's own (SD 1); the margin is 1. With {draws:,} draws a rate of 5 % is known to ±{error:.2f} points (95 %).
 
-**False claims** are comparisons of equal arms in which any arm is called better or worse; at most 5 % are allowed, however many
-arms there are (Holm) and looks (alpha spending). **Interval covers** is the share of reported intervals, each at the look that
-ended its claim, that hold the true difference. *Heavy-tailed* noise is Student's t with 3 degrees of freedom; *skewed* noise is
-exponential in every arm but the baseline (in all arms alike, its skew would cancel in the differences).
+**False claims** are comparisons of equal arms in which any arm is called better or worse; at most 5 % are allowed,
+however many arms there are (Holm) and looks (alpha spending). **Interval covers** is the share of reported intervals,
+each at the look that ended its claim, that hold the true difference. *Heavy-tailed* noise is Student's t with 3 degrees
+of freedom; *skewed* noise is exponential in every arm but the baseline (in all arms alike, its skew would cancel in the
+differences).
 
 {table}
 
 ## Power
 
-Where the true SD is known, `partwise plan` says how often a difference is shown; equal arms and a margin too small to matter.
+Where the true SD is known, `partwise plan` says how often a difference is shown; equal arms and a margin too small to
+matter.
 
 {power}
 
@@ -164,9 +166,10 @@ Arms whose true difference is the margin itself may be called equivalent in at m
 {follows}
 """
 
-FOLLOWS = """Under normal noise every rate keeps its promise. Heavy tails make the intervals too wide rather than too narrow. Noise
-that is skewed in one arm only is where a t interval falls short: see the rows above whose interval covers less than 94 %. A
-report warns where the pairs it rests on look like that (one pair far from the others, by Grubbs's test at 1 %)."""
+FOLLOWS = """Under normal noise every rate keeps its promise. Heavy tails make the intervals too wide rather than too
+narrow. Noise that is skewed in one arm only is where a t interval falls short: see the rows whose interval covers less
+than 94 %. A report warns where the pairs it rests on look like that: one pair far from the others, by Grubbs's test at
+1 %."""
 
 
 def main() -> None:

@@ -78,7 +78,9 @@ def test_sequential_p_and_levels_agree(looks: tuple[int, ...], data: st.DataObje
     ratio = min(value / level for value, level in zip(p, levels(looks, alpha), strict=False))
     if not 0.99 < ratio < 1.01:  # the table is interpolated
         assert (found <= alpha) == (ratio <= 1)
-    assert all(late <= early + 1e-15 for early, late in pairwise(sequential_p(p[:k], looks) for k in range(1, len(p) + 1)))
+    assert all(
+        late <= early + 1e-15 for early, late in pairwise(sequential_p(p[:k], looks) for k in range(1, len(p) + 1))
+    )
     if len(looks) == 1:
         assert found == p[0]
 
@@ -101,7 +103,12 @@ def test_impossible_looks_are_refused(looks: tuple[int, ...], message: str) -> N
 
 
 def test_looks_for_a_number_of_seeds() -> None:
-    assert looks_for(16) == (4, 8, 16) and looks_for(5) == (5,) and looks_for(10) == (5, 10) and looks_for(64) == (16, 32, 64)
+    assert (
+        looks_for(16) == (4, 8, 16)
+        and looks_for(5) == (5,)
+        and looks_for(10) == (5, 10)
+        and looks_for(64) == (16, 32, 64)
+    )
 
 
 # several arms
@@ -151,7 +158,7 @@ def test_verdicts_follow_from_p_over_looks_and_arms(seed: int, arms: int, varian
         assert effect.p_adjusted == p and effect.comparisons == arms
         assert effect.n == rules.looks[effect.look - 1] and len(effect.differences) == effect.n
         excludes = effect.low > 0 or effect.high < 0
-        inside = -0.002 <= effect.low and effect.high <= 0.002
+        inside = effect.low >= -0.002 and effect.high <= 0.002
         if effect.verdict in ("better", "worse"):
             assert excludes and not inside and (arms == 1 or p <= 0.05)
             assert (effect.verdict == "better") == (effect.high < 0)

@@ -44,7 +44,7 @@ def parse_tune(text: str) -> Tune:
     """`train.lr=1e-4,3e-4,1e-3`. Raises ConfigError."""
     path, equals, values = text.partition("=")
     found = tuple(value.strip() for value in values.split(",") if value.strip())
-    if not equals or len(found) < 2 or len(set(found)) < len(found):
+    if not path.strip() or not equals or len(found) < 2 or len(set(found)) < len(found):
         raise ConfigError(f"--tune {text}: give a setting and two different values or more: train.lr=1e-4,3e-4,1e-3")
     return Tune(path.strip().removeprefix("--"), found)
 
