@@ -1,5 +1,6 @@
 """Held equal between the arms: tokens, parameters, operations or seconds, by hidden width or by the number of steps."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,5 +91,5 @@ def with_hidden(config: RunConfig, hidden: int) -> RunConfig:
 def with_steps(config: RunConfig, steps: int) -> RunConfig:
     """As many evaluations as before, over another number of steps."""
     old = config.train
-    every = old.eval_every and max(1, round(old.eval_every * steps / old.steps))
+    every = old.eval_every and math.ceil(steps / math.ceil(old.steps / old.eval_every))
     return config.model_copy(update={"train": old.model_copy(update={"steps": steps, "eval_every": every})})
