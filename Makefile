@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test test-combinations test-inductor test-tokenizers check format clean bench bench-long bench-peers
+.PHONY: setup demo test test-combinations test-inductor test-tokenizers test-statistics check format clean bench bench-long bench-peers
 
 setup: $(STAMP)
 
@@ -28,6 +28,12 @@ test: setup
 # a million random strings through every byte-pair tokenizer and back
 test-tokenizers: setup
 	PARTWISE_STRINGS=1000000 $(BIN)/python -m pytest tests/test_tokenizers.py tests/test_bpe.py
+
+# whole comparisons simulated: how often the instrument errs; writes docs/statistics.md (about 20 minutes)
+test-statistics: setup
+	$(BIN)/python tests/simulations.py $(DRAWS)
+
+DRAWS := 10000
 
 # every preset through torch's own compiler
 test-inductor: setup

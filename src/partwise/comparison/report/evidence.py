@@ -150,6 +150,19 @@ def insides(results: dict[str, Any], most: int = 14) -> Iterator[Table]:
         yield Table(["site", "", *arms, "factor"], rows, note=note, left=2)
 
 
+def what_it_did(control: dict[str, Any]) -> str:
+    if control["role"] == "planted":
+        return "the planted effect was found" if control["passed"] else "the planted effect was missed"
+    return "no difference, where there is none" if control["passed"] else "a difference, where there is none"
+
+
+def control_sentence(results: dict[str, Any]) -> str:
+    """What the controls say of the instrument itself; '' without any."""
+    said = [f"{control['arm']}: {what_it_did(control)}" for control in results.get("controls") or []]
+    trust = "" if all(control["passed"] for control in results.get("controls") or []) else "; distrust these verdicts"
+    return f"Controls: {'; '.join(said)}{trust}." if said else ""
+
+
 def protocol(results: dict[str, Any]) -> Iterator[Table | Lines]:
     looks = results.get("looks")
     if not looks:

@@ -128,6 +128,10 @@ def _looks(row: dict[str, Any], results: dict[str, Any]) -> str:
     look, spent = row.get("look", results.get("look")), row.get("alpha_spent", results.get("alpha_spent"))
     if look is None or not row.get("alpha"):
         return NONE
+    if row.get("looks"):
+        return (
+            f"look {look} of {len(row['looks'])}: rejects below {percent(row['alpha'])}, {percent(spent)} spent by then"
+        )
     return f"look {look}: {percent(row['alpha'])} spent now" + (f", {percent(spent)} in all" if spent else "")
 
 

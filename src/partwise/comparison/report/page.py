@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partwise.comparison.report.cells import NONE, confidence, count, mean, measured, number, places, sd, share
+from partwise.comparison.report.evidence import control_sentence
 from partwise.comparison.report.explanations import write_p
 from partwise.comparison.report.sections import FLOORS_SAY, MEASURES, floor_sentence, loss_floors, sections
 
@@ -48,6 +49,8 @@ def summary(results: dict[str, Any], folder: Path | None = None) -> "RenderableT
         parts += [_differences(results), _line("")]
     for verdict in _verdicts(results):
         parts.append(_line(f"{verdict['mark']} {verdict['sentence']}", f"bold {TERMINAL_COLOURS[verdict['tone']]}"))
+    if said := control_sentence(results):
+        parts.append(_line(said))
     parts.append(_line(""))
     parts += [_line(text, "dim") for text in _small_print(results)]
     if folder is not None:
@@ -75,6 +78,7 @@ def _page(results: dict[str, Any]) -> dict[str, Any]:
         "results": results,
         "verdicts": _verdicts(results),
         "floor": floor_sentence(results),
+        "controls": control_sentence(results),
         "sections": sections(results),
         "tones": TONES,
     }
@@ -83,6 +87,8 @@ def _page(results: dict[str, Any]) -> dict[str, Any]:
 def _verdicts(results: dict[str, Any]) -> list[dict[str, str]]:
     found = []
     for row in results.get("comparisons") or []:
+        if row.get("role", "claim") != "claim":
+            continue
         tone = row.get("verdict") or "none"
         sentence = row.get("sentence") or f"{row.get('verdict') or 'no verdict'}: {row['arm']} minus {row['against']}"
         found.append({"tone": tone, "mark": MARKS[tone], "sentence": sentence})
