@@ -128,7 +128,7 @@ def _looks(row: dict[str, Any], results: dict[str, Any]) -> str:
     look, spent = row.get("look", results.get("look")), row.get("alpha_spent", results.get("alpha_spent"))
     if look is None or not row.get("alpha"):
         return NONE
-    if row.get("looks"):
+    if row.get("looks") and spent is not None:
         return (
             f"look {look} of {len(row['looks'])}: rejects below {percent(row['alpha'])}, {percent(spent)} spent by then"
         )
