@@ -337,6 +337,7 @@ def test_a_known_sd_gives_the_pairwise_rule_of_speed_runs(tmp_path: Path) -> Non
     file.write_text("\n".join(["seed,arm,value", *rows]) + "\n")
     done = CliRunner().invoke(app, ["verdict", str(file), "--known-sd", "0.0013", "--margin", "0.0005"])
     assert done.exit_code == 0 and "new is better than old" in done.output
+    assert f"is {abs(mean) / math.sqrt(1 / 3 + 1 / 2):.4f}, which" in done.output
     assert isinstance(CliRunner().invoke(app, ["verdict", str(file), "--known-sd", "0"]).exception, ConfigError)
 
 

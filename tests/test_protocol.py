@@ -168,6 +168,24 @@ def test_verdicts_follow_from_p_over_looks_and_arms(seed: int, arms: int, varian
             assert effect.look == 3 and not inside and (not excludes or p > 0.05)
 
 
+def test_one_of_many_that_differs_by_chance_is_not_claimed() -> None:
+    """Of ten arms, one whose own interval excludes 0 at p = 0.02: not enough for ten, enough alone."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 0.005, 8)
+    noise = (noise - noise.mean()) / noise.std(ddof=1)
+    values = {"a": dict.fromkeys(range(8), 0.0)}
+    for i in range(10):
+        shift = special.stdtrit(7, 1 - 0.01) / math.sqrt(8) if i == 3 else 0.1 * (-1) ** i
+        values[f"arm {i}"] = dict(enumerate((noise + shift).tolist()))
+    claims = [Claim(f"arm {i}", "a") for i in range(10)]
+    rules = Rules(looks=(8,), margin=1e-9)
+    effect = rules.judge(values, claims)[3]
+    assert effect.low is not None and effect.low > 0 and math.isclose(effect.p or 0.0, 0.02, rel_tol=1e-6)
+    assert effect.verdict == "undecided" and math.isclose(effect.p_adjusted or 0.0, 0.2, rel_tol=1e-6)
+    assert "excludes 0, but one of 10 comparisons does so by chance too easily: p is 0.2 adjusted" in effect.sentence
+    assert rules.judge(values, claims[3:4])[0].verdict == "worse"
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6))
 def test_what_comes_after_the_end_is_not_read(seed: int) -> None:

@@ -11,7 +11,8 @@ from rich.cells import cell_len
 from partwise.comparison.digits import decimals, percent, show, show_p
 from partwise.comparison.effect import LARGEST, MARGIN, Effect
 from partwise.comparison.power import smallest_detectable
-from partwise.comparison.statistics import holm, judge, pooled_sd
+from partwise.comparison.protocol import Claim, confirmed
+from partwise.comparison.statistics import holm, judge, look_alpha, pooled_sd
 from partwise.config import ConfigError, did_you_mean
 
 COLUMNS = ("seed", "arm", "value")
@@ -127,13 +128,15 @@ def verdict_table(
 ) -> list[Effect]:
     """Judge every arm against the baseline: the first arm, unless `baseline` names another. `higher` is better if set.
 
+    Better and worse hold for all arms at once, by Holm's method.
+
     Raises ConfigError for an unknown baseline, and whatever `judge` raises.
     """
     against = next(iter(values)) if baseline is None else baseline
     if against not in values:
         raise ConfigError(f"unknown baseline {against!r}{did_you_mean(against, values)}")
-    return [
-        judge(
+    effects = {
+        Claim(arm, against): judge(
             arm,
             against,
             runs,
@@ -148,7 +151,9 @@ def verdict_table(
         )
         for arm, runs in values.items()
         if arm != against
-    ]
+    }
+    p = {claim: 1.0 if effect.p is None else effect.p for claim, effect in effects.items()}
+    return list(confirmed(effects, p, look_alpha(look, alpha)).values())
 
 
 def render(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]]) -> str:
@@ -220,6 +225,13 @@ def _notes(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]])
             f"With {n} pairs and this spread, a true difference of {show(least, decimals(least, ()))} would be shown "
             f"4 times in 5; smaller ones are mostly missed."
         )
+    for effect in effects:
+        if effect.df is not None and math.isinf(effect.df) and effect.mean is not None:
+            scaled = abs(effect.mean) / math.sqrt(1 / effect.n_arm + 1 / effect.n_against)
+            yield (
+                f"{effect.arm}: with the SD of a run known, the difference over sqrt(1/n + 1/n) is {show(scaled, 4)}, which "
+                "rules such as modded-nanogpt's compare with a limit (0.004 at an SD of 0.0013)."
+            )
     if len(effects) > 1:
         total = min(1.0, len(effects) * effects[0].alpha_spent)
         yield (
