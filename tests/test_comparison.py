@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 import partwise
-from partwise.comparison.calibration import expected_noise
 from partwise.comparison.experiment import plan_comparison
 from partwise.comparison.plan import Plan, make_plan
 from partwise.comparison.request import Request
 from partwise.comparison.results import earlier_sd, thin, unpaired_tensors
+from partwise.comparison.store import expected_noise
 from partwise.comparison.study import find_study
 from partwise.config import ConfigError
 from partwise.train.loop import Run

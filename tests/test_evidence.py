@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 import partwise
 from partwise.cli import app
 from partwise.commands import comparing
-from partwise.comparison.calibration import STORE, expected_noise, false_positives, read_store
-from partwise.comparison.claims import answer, markdown, overall, scope
+from partwise.comparison.calibration import false_positives
+from partwise.comparison.claims import markdown, overall, scope
 from partwise.comparison.experiment import Comparison, plan_comparison, planned
 from partwise.comparison.matching import match_arms
 from partwise.comparison.plan import amounts
@@ -26,7 +26,8 @@ from partwise.comparison.request import Request
 from partwise.comparison.results import warnings
 from partwise.comparison.sequels import FRESH, confirming, winner
 from partwise.comparison.statistics import grubbs, judge
-from partwise.comparison.study import find_study
+from partwise.comparison.store import STORE, expected_noise, planted_power, read_store
+from partwise.comparison.study import answer, find_study
 from partwise.comparison.tuning import FIRST_SEED, parse_tune
 from partwise.config import ConfigError
 from partwise.data import Pairs, examples, prepare
@@ -88,6 +89,17 @@ def test_what_is_calibrated_is_used_for_the_same_task_alone(here: Path) -> None:
     assert expected_noise(same.plan, same.prepare()).sd == entry["sd"]
     longer = planned(request(common=[*ARITHMETIC, "train.steps=13"]))
     assert "guessed" in expected_noise(longer.plan, longer.prepare()).source
+    asked = request(common=ARITHMETIC, seeds=8, control_planted="d_model=32")
+    store = read_store()
+    for effect, refused in ((-100 * entry["sd"], False), (-0.1 * entry["sd"], True)):
+        STORE.write_text(json.dumps({key: {**value, "planted_effect": effect} for key, value in store.items()}))
+        plan = planned(asked).plan
+        if refused:
+            with pytest.raises(ConfigError, match="a control needs 95%"):
+                planted_power(plan, same.prepare())
+        else:
+            assert planted_power(plan, same.prepare()) == 1.0
+            assert planted_power(same.plan, same.prepare()) is None
     STORE.write_text("{ not json")
     assert "noise" in expected_noise(same.plan, same.prepare()).source  # the comparison itself is still there
 
@@ -124,7 +136,7 @@ def test_a_protocol_stops_early_continues_and_cannot_be_changed(here: Path) -> N
     first, null = results["comparisons"]
     assert first["verdict"] == "equivalent" and first["look"] == 1 and first["n"] == 2
     assert len(results["arms"][1]["values"]) == 2 and results["protocol"] == comparison.hash
-    assert null["role"] == "null" and results["controls"] == [{"arm": null["arm"], "role": "null", "passed": True}]
+    assert null["role"] == "null" and [control["passed"] for control in results["controls"]] == [True]
     assert not any((comparison.path / "runs").glob("1-*/seed-2")), "arms of closed claims are not trained on"
     again = plan_comparison("mingpt", "ffn=geglu", "ffn.expansion=2", **{**arguments, "margin": 1.0}).run()
     assert again["comparisons"] == results["comparisons"]
@@ -378,6 +390,7 @@ def test_a_study_is_answered_and_speaks_of_its_setting_alone(here: Path) -> None
     assert (
         "| **reproduced** |" in markdown([study]) and "reproduced" in CliRunner().invoke(app, ["study", "list"]).output
     )
+    assert "## The claim" in (Path("runs/study-same-one-train.steps=4") / "report.md").read_text()
     stored = json.loads((folder / "same" / "results.json").read_text())
     assert "curves" not in json.dumps(stored) and stored["comparisons"]["one train.steps=4"]["expect"] == {
         "": "equivalent"

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from partwise.comparison.calibration import expected_noise
 from partwise.comparison.claims import markdown, overall
 from partwise.comparison.experiment import Comparison, planned
 from partwise.comparison.power import looks_for, smallest_over_looks
 from partwise.comparison.report import summary
 from partwise.comparison.request import Request
 from partwise.comparison.sequels import add_confirmation, cell_row, confirming, grid_of, run_grid
+from partwise.comparison.store import expected_noise
 from partwise.comparison.study import all_studies, find_study
 from partwise.config import ConfigError
 from partwise.terminal import Watch, clock, console, table

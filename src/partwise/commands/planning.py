@@ -3,7 +3,7 @@
 from typing import Any
 
 from partwise.commands.comparing import request_of, run_comparison
-from partwise.comparison.calibration import Calibration, Noise, calibrate, expected_noise
+from partwise.comparison.calibration import Calibration, calibrate
 from partwise.comparison.digits import percent
 from partwise.comparison.experiment import planned
 from partwise.comparison.power import (
@@ -15,6 +15,7 @@ from partwise.comparison.power import (
     smallest_over_looks,
 )
 from partwise.comparison.report.cells import number
+from partwise.comparison.store import Noise, expected_noise
 from partwise.config import ConfigError
 from partwise.terminal import clock, console, table
 from partwise.train.names import run_name

@@ -1,13 +1,8 @@
-"""How far seeds lie apart where nothing was changed, measured and kept for later comparisons.
-
-runs/calibrations.json holds one entry per task, size and horizon; `partwise plan` and every comparison read it.
-"""
+"""How far seeds lie apart where nothing was changed, measured from null pairs."""
 
 import itertools
-import json
 import math
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,16 +10,11 @@ from scipy import special
 
 from partwise.checkpoint import load, write_json
 from partwise.comparison.experiment import Comparison
-from partwise.comparison.plan import Plan
-from partwise.comparison.results import earlier_sd
+from partwise.comparison.store import STORE, key_of, read_store
 from partwise.data import Dataset, examples
 from partwise.evaluate.loss import mean_loss
-from partwise.train.settings import RunConfig
 
-STORE = Path("runs") / "calibrations.json"
 RELABELLINGS = 4096
-GUESS = 0.005
-"""The seed SD of a small character model, in nats, where nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -58,22 +48,6 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-
-@dataclass(frozen=True)
-class Noise:
-    """What is expected of a comparison before it runs: the SD of one run, the correlation of a pair, and why."""
-
-    sd: float
-    correlation: float
-    source: str
-
-
-def key_of(config: RunConfig, dataset: Dataset) -> str:
-    """Task, size and horizon, in words."""
-    train = config.train
-    horizon = f"{train.steps} steps of {train.batch_size} x {config.context}"
-    return f"{config.data} {dataset.hash[:16]}, {config.model.parameters()} parameters, {horizon}"
 
 
 def calibrate(comparison: Comparison, dataset: Dataset) -> Calibration:
@@ -144,27 +118,3 @@ def evaluation_errors(comparison: Comparison, dataset: Dataset) -> tuple[float |
         return None, None
     single, paired = (x.std(ddof=1) / math.sqrt(len(x)) for x in (losses[0], losses[1] - losses[0]))
     return float(single), float(paired)
-
-
-def read_store(path: Path = STORE) -> dict[str, Any]:
-    """What was calibrated below this working folder; nothing where the file is missing or damaged."""
-    try:
-        store = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return store if isinstance(store, dict) else {}
-
-
-def expected_noise(plan: Plan, dataset: Dataset, sd: float | None = None) -> Noise:
-    """From the user, the store, an earlier comparison of the same task, size and horizon, or a guess; in this order."""
-    if sd is not None:
-        return Noise(sd, 0.0, f"a seed SD of {sd:g} and no correlation")
-    entry = read_store().get(key_of(plan.arms[0].config, dataset))
-    if isinstance(entry, dict) and isinstance(entry.get("sd"), float) and entry["sd"] > 0:
-        r = max(0.0, float(entry.get("correlation") or 0.0))
-        name = entry.get("name")
-        return Noise(entry["sd"], r, f"the seed SD {entry['sd']:.4f} and correlation {r:.2f} calibrated by {name}")
-    if earlier := earlier_sd(Path("runs"), plan):
-        spread, r, name = earlier
-        return Noise(spread, r, f"the seed SD {spread:.4f} and paired correlation {r:.2f} of {name}")
-    return Noise(GUESS, 0.0, f"a guessed seed SD of {GUESS:g} and no correlation (partwise calibrate measures it)")

@@ -5,21 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from partwise.comparison.report.cells import places, with_interval
-from partwise.comparison.study import Study
+from partwise.comparison.study import Study, answer
 
 NOT_RUN = "not run yet"
-
-
-def answer(expected: str | None, row: dict[str, Any]) -> str:
-    """ "reproduced", "not reproduced" or "not testable here", of one arm's verdict; "" where the claim says nothing of it."""
-    if expected is None:
-        return ""
-    diverged = bool(row["diverged_arm"]) and not row["diverged_against"]
-    if expected == "diverges":
-        return "reproduced" if diverged else "not reproduced"
-    if row["verdict"] in (None, "undecided"):
-        return "not testable here"
-    return "reproduced" if row["verdict"] == expected else "not reproduced"
 
 
 def findings(study: Study) -> Iterator[tuple[str, dict[str, Any], str]]:

@@ -22,6 +22,7 @@ from partwise.comparison.protocol import is_open
 from partwise.comparison.report import write_report
 from partwise.comparison.request import Measure, Request
 from partwise.comparison.results import final_values, gather
+from partwise.comparison.store import planted_power
 from partwise.comparison.tuning import Tune, check_seeds, parse_tune, run_tuning
 from partwise.config import ConfigError, digest
 from partwise.data import Dataset, examples
@@ -73,11 +74,14 @@ class Comparison:
         try:
             card = self._card(dataset)
             look = len([seeds for seeds in card["looks"] if seeds < self.plan.seeds]) + 1
+            power = planted_power(self.plan, dataset)
             before = self._before(card, watch)
             self._train(Choices(**card["choices"]), card["workers"], watch)
             self.results = gather(
                 self.plan, self.jobs, dataset, look=look, rates=card["rates"], floors=dataset_floors(dataset)
             )
+            for control in self.results["controls"]:
+                control["power"] = power if control["role"] == "planted" else None
             self.results |= before | {
                 "name": self.path.name,
                 "choices": card["choices"],

@@ -21,6 +21,7 @@ from typing import Any
 
 from partwise.checkpoint import write_json
 from partwise.comparison.experiment import Comparison, planned
+from partwise.comparison.report import write_report
 from partwise.comparison.request import Request
 from partwise.config import ConfigError, did_you_mean
 from partwise.overrides import parse_grid
@@ -43,6 +44,13 @@ class Entry:
 
     def expected(self, arm: str) -> str | None:
         return self.expect.get(arm, self.expect.get(""))
+
+    def answers(self, results: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+        """(arm, what was expected of it, what came of that) of every arm of which the claim says something."""
+        for row in results["comparisons"]:
+            expected = self.expected(row["arm"])
+            if row["role"] == "claim" and expected:
+                yield row["arm"], expected, answer(expected, row)
 
 
 @dataclass(frozen=True)
@@ -82,15 +90,30 @@ class Study:
         """Run what is missing, each comparison within its own `watching`, and gather `results.json` and the reports."""
         results: dict[str, Any] = {}
         path = self.folder / "results.json"
+        facts = {"text": self.claim, "source": self.source, "figure": self.figure, "changed": self.changed}
         for key, comparison in list(self.plan()):
             with watching(comparison) as watch:
-                results[key] = kept(comparison.run(watch)) | {"expect": self.entries[key].expect}
+                found = comparison.run(watch)
+            found["claim"] = {**facts, "answers": list(self.entries[key].answers(found))}
+            write_report(found, comparison.path)
+            results[key] = kept(found) | {"expect": self.entries[key].expect}
             self.folder.mkdir(exist_ok=True)
             shutil.copyfile(comparison.path / "report.md", self.folder / f"{default_name([key])}.md")
             # after each comparison: a study that is stopped shows what it has
-            facts = {"claim": self.claim, "source": self.source, "figure": self.figure, "changed": self.changed}
-            write_json(path, {**facts, "comparisons": results})
+            write_json(path, {"claim": self.claim, **facts, "comparisons": results})
         return path
+
+
+def answer(expected: str | None, row: dict[str, Any]) -> str:
+    """ "reproduced", "not reproduced" or "not testable here", of one arm's verdict; "" where the claim says nothing of it."""
+    if expected is None:
+        return ""
+    diverged = bool(row["diverged_arm"]) and not row["diverged_against"]
+    if expected == "diverges":
+        return "reproduced" if diverged else "not reproduced"
+    if row["verdict"] in (None, "undecided"):
+        return "not testable here"
+    return "reproduced" if row["verdict"] == expected else "not reproduced"
 
 
 def kept(results: Any) -> Any:

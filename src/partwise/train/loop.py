@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from partwise.data import IGNORED, Batch, Dataset, examples
 from partwise.model import Transformer
 from partwise.train.choices import Choices, choose
+from partwise.train.cross_entropy import summed_cross_entropy
 from partwise.train.settings import RunConfig
 
 
@@ -106,14 +107,11 @@ class Run:
         source = None if batch.source is None else torch.from_numpy(batch.source).to(self.device)
         with self.autocast():
             logits = self.model(inputs, source=source, losses=extra)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
-        return F.cross_entropy(
-            logits,
-            targets.flatten(),
-            ignore_index=IGNORED,
-            reduction=reduction,
-            label_smoothing=self.config.train.label_smoothing,
-        )
+        logits, wanted, smoothing = logits.flatten(0, 1), targets.flatten(), self.config.train.label_smoothing
+        if logits.dtype in (torch.bfloat16, torch.float16):
+            loss = summed_cross_entropy(logits, wanted, smoothing)
+            return loss if reduction == "sum" else loss / batch.count
+        return F.cross_entropy(logits, wanted, ignore_index=IGNORED, reduction=reduction, label_smoothing=smoothing)
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.choices.precision == "bfloat16")

@@ -150,9 +150,21 @@ def insides(results: dict[str, Any], most: int = 14) -> Iterator[Table]:
         yield Table(["site", "", *arms, "factor"], rows, note=note, left=2)
 
 
+def claim(results: dict[str, Any]) -> Iterator[Table]:
+    """The published claim that was checked, and what became of it."""
+    found = results.get("claim")
+    if found:
+        rows = [["claim", found["text"]], ["source", found["source"]], ["published", found["figure"]]]
+        rows += [["changed here", found["changed"]]] if found["changed"] else []
+        rows += [[f"{arm}: expected {expected}", said] for arm, expected, said in found["answers"]]
+        yield Table(["", ""], [row for row in rows if row[1]], left=2, kind="facts")
+
+
 def what_it_did(control: dict[str, Any]) -> str:
     if control["role"] == "planted":
-        return "the planted effect was found" if control["passed"] else "the planted effect was missed"
+        power = control.get("power")
+        known = f"expected with {100 * power:.0f} % power" if power else "its power was not calibrated"
+        return f"the planted effect was {'found' if control['passed'] else 'missed'} ({known})"
     return "no difference, where there is none" if control["passed"] else "a difference, where there is none"
 
 

@@ -41,6 +41,7 @@ MEASURES = {
 def sections(results: dict[str, Any]) -> list[Section]:
     """Every section that the results have something for, in the order of the report."""
     made = [
+        Section("The claim", [*evidence.claim(results)]),
         Section("All comparisons", [*evidence.forest(results)]),
         Section("Every seed", [*difference_drawings(results), *seed_table(results)]),
         Section("Confirmed on fresh seeds", [*evidence.confirmation(results)]),
