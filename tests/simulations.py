@@ -101,8 +101,9 @@ def table(draws: int) -> Iterator[str]:
         for noise in NOISES if variance == "pair" else ("normal",):
             rules = Rules(margin=SD, looks=looks, variance=variance)  # type: ignore[arg-type]
             found = simulate(rules, arms, noise=noise, draws=max(200, draws // arms))
+            error = 196 * math.sqrt(0.05 * 0.95 / found.draws)
             yield (
-                f"| {', '.join(map(str, looks))} | {arms} | {variance} | {noise} | {100 * found.false:.2f} % | "
+                f"| {', '.join(map(str, looks))} | {arms} | {variance} | {noise} | {100 * found.false:.2f} ± {error:.1f} % | "
                 f"{100 * found.covered:.2f} % | {100 * found.equivalent:.1f} % | {found.pairs:.1f} |"
             )
 
@@ -138,7 +139,7 @@ TEXT = """# How often the instrument errs
 
 Whole comparisons were simulated, {draws:,} of each kind (with several arms, as many fewer), and judged by the code that
 judges real ones: `{command}`. A run's result is the seed's share, which all arms have in common (SD 0.8), plus
-the arm's own (SD 1); the margin is 1. With {draws:,} draws a rate of 5 % is known to ±{error:.2f} points (95 %).
+the arm's own (SD 1); the margin is 1. Behind ± stands how well so many draws know a rate of 5 % (95 %).
 
 **False claims** are comparisons of equal arms in which any arm is called better or worse; at most 5 % are allowed,
 however many arms there are (Holm) and looks (alpha spending). **Interval covers** is the share of reported intervals,
@@ -182,9 +183,8 @@ def main() -> None:
     for name, make in (("table", table), ("power", power_table), ("margin", margin_table)):
         parts[name] = "\n".join(make(options.draws))
         print(parts[name], flush=True)
-    error = 100 * 1.96 * math.sqrt(0.05 * 0.95 / options.draws)
     command = f"python tests/simulations.py {options.draws}"
-    options.out.write_text(TEXT.format(draws=options.draws, command=command, error=error, follows=FOLLOWS, **parts))
+    options.out.write_text(TEXT.format(draws=options.draws, command=command, follows=FOLLOWS, **parts))
     print(f"{options.out}, after {time.monotonic() - began:.0f} s")
 
 
