@@ -231,7 +231,7 @@ def warnings(effects: list[Effect]) -> list[str]:
             far = effect.seeds[distances.index(max(distances))]
             found.append(
                 f"seed {far} of {effect.arm} lies far from the other pairs (Grubbs's test, p = {p:.2g}): where noise is "
-                "that uneven, the interval covers less than it says; see docs/statistics.md, and run more seeds."
+                "that uneven, the interval may cover less than it says: look at that run, and run more seeds."
             )
     return found
 
