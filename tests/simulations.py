@@ -167,9 +167,9 @@ Arms whose true difference is the margin itself may be called equivalent in at m
 {follows}
 """
 
-FOLLOWS = """Under normal noise every rate keeps its promise, as far as so many draws can tell. Heavy tails make the intervals too
-wide rather than too narrow. Noise that is skewed in one arm alone costs little: no interval here covers less than 94 %. A
-single pair far from all others is another matter, and a report warns of one (Grubbs's test at 1 %)."""
+FOLLOWS = """Under normal noise every rate keeps its promise, as far as so many draws can tell. Heavy tails make the
+intervals too wide rather than too narrow. Noise that is skewed in one arm alone costs little: no interval here covers
+less than 94 %. A single pair far from all others is another matter, and a report warns of one (Grubbs's test at 1 %)."""
 
 
 def main() -> None:
