@@ -31,6 +31,7 @@ from partwise.comparison.study import answer, find_study
 from partwise.comparison.tuning import FIRST_SEED, parse_tune
 from partwise.config import ConfigError
 from partwise.data import Pairs, examples, prepare
+from partwise.evaluate.scores import dataset_floors
 from partwise.model import Transformer
 from partwise.train.loop import Run
 from partwise.train.settings import run_config
@@ -122,6 +123,8 @@ def test_what_is_held_out_is_training_text_alone(here: Path, data: str) -> None:
     assert np.array_equal(np.concatenate([part.split("train"), part.split("val")]), train)
     assert abs(len(part.split("val")) / len(train) - 0.1) < 0.02
     assert part.names == ("train", "val") and part.hash != whole.hash and whole.names == ("train", "val", "test")
+    floors = dataset_floors(part)
+    assert "constant_answer" not in floors and dataset_floors(whole)["unigram"] != floors["unigram"]
     if data == "arithmetic_pairs":
         assert all(isinstance(examples(part, name, 64, 64), Pairs) for name in part.names)  # no pair is cut in two
 

@@ -18,14 +18,15 @@ def dataset_floors(dataset: Dataset) -> dict[str, float | int]:
 
     Kept beside the shards once computed, as they depend on nothing else.
     """
-    kept = dataset.folder / f"floors-{FLOORS_VERSION}.json"
+    # by hash: a part of the data held out for tuning lies in the same folder
+    kept = dataset.folder / f"floors-{FLOORS_VERSION}-{dataset.hash[:16]}.json"
     try:
         return json.loads(kept.read_text())
     except (OSError, ValueError):
         pass
     train, validation = (predicted_ids(dataset, split) for split in ("train", "val"))
     floors: dict[str, Any] = text_floors(train, validation, dataset.vocab_size, limit=FITTED_TOKENS)
-    if dataset.corpus.task == "arithmetic":
+    if dataset.corpus.task == "arithmetic" and "test" in dataset.names:
         floors |= arithmetic_floors(dataset)
     temporary = kept.with_name(f".{kept.name}.{os.getpid()}")
     try:
