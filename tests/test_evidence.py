@@ -274,6 +274,14 @@ def test_tuning_uses_its_own_seeds_and_text_and_finds_the_best(here: Path) -> No
     assert "Tuned on 2 seeds" in (Path("runs/t") / "report.md").read_text()
 
 
+def test_an_estimate_counts_what_tuning_takes(here: Path) -> None:  # noqa: F811
+    plain, tuned = (
+        planned(Request.from_dict({"preset": "mingpt", "change": ["ffn=swiglu"], **SETTINGS, "seeds": 3, **more}))
+        for more in ({}, {"tune": "train.lr=1e-3,1e-2", "tune_seeds": 2})
+    )
+    assert (plain.estimate()["runs"], tuned.estimate()["runs"]) == (6, 6 + 2 * (3 + 2 * 2))
+
+
 @pytest.mark.parametrize("text", ["train.lr", "train.lr=", "train.lr=1", "train.lr=1,1", "=1,2"])
 def test_a_tuning_without_a_choice_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--tune"):

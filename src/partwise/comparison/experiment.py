@@ -170,11 +170,15 @@ class Comparison:
         dataset = self.prepare()
         choices, workers = self._choices()
         rates, scoring = measure_rates(self.plan, dataset, choices)
-        seconds = 0.0
+        seconds, runs = 0.0, 0
+        claimed = {end for claim in self.plan.claims if claim.role == "claim" for end in claim[:2]}
         for arm in self.plan.arms:
+            number = self.plan.seeds
+            if self.tune and arm.name in claimed:
+                number += self.plan.seeds + len(self.tune.values) * self.tune_seeds  # tuned, and tested at its best too
             tokens = arm.config.train.steps * tokens_a_step(arm, dataset)
-            seconds += self.plan.seeds * (tokens / (rates[arm.name] or math.inf) + scoring[arm.name])
-        runs = len(self.plan.arms) * self.plan.seeds
+            seconds += number * (tokens / (rates[arm.name] or math.inf) + scoring[arm.name])
+            runs += number
         return {"minutes": seconds / min(workers, runs) / 60, "runs": runs, "workers": workers, "rates": rates}
 
     def _choices(self) -> tuple[Choices, int]:
