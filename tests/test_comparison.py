@@ -207,7 +207,7 @@ def test_a_study_gathers_its_comparisons(here: Path) -> None:
     results = json.loads(path.read_text())
     assert results["claim"] == "it helps"
     assert results["comparisons"]["first"]["comparisons"][0]["n"] == 2
-    assert (here / "studies/small/first.html").exists()
+    assert (here / "studies/small/first.md").exists()
     with pytest.raises(ConfigError, match="did you mean 'small'"):
         find_study("smal")
 

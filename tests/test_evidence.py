@@ -23,7 +23,7 @@ from partwise.comparison.experiment import Comparison, plan_comparison, planned
 from partwise.comparison.matching import match_arms
 from partwise.comparison.plan import amounts
 from partwise.comparison.request import Request
-from partwise.comparison.results import warnings
+from partwise.comparison.results import difference_over_time, warnings
 from partwise.comparison.sequels import FRESH, confirming, winner
 from partwise.comparison.statistics import grubbs, judge
 from partwise.comparison.store import STORE, expected_noise, planted_power, read_store
@@ -83,8 +83,11 @@ def test_what_is_calibrated_is_used_for_the_same_task_alone(here: Path) -> None:
     assert "seed SD" in done.output and "false positives" in done.output and "planted: d_model=32" in done.output
     (entry,) = read_store().values()
     results = json.loads((Path("runs") / "noise" / "results.json").read_text())
-    assert entry["sd"] == results["comparisons"][0]["sd_pooled"] and entry["df"] == 6
-    low, high = (entry["sd"] * math.sqrt(6 / stats.chi2.ppf(p, 6)) for p in (0.975, 0.025))
+    assert entry["sd"] == results["comparisons"][0]["sd_pooled"] and math.isclose(
+        entry["df"], 6 / (1 + entry["correlation"] ** 2)
+    )
+    df = entry["df"]
+    low, high = (entry["sd"] * math.sqrt(df / stats.chi2.ppf(p, df)) for p in (0.975, 0.025))
     assert math.isclose(entry["sd_low"], low, rel_tol=1e-9) and math.isclose(entry["sd_high"], high, rel_tol=1e-9)
     same = planned(request(common=ARITHMETIC))
     assert expected_noise(same.plan, same.prepare()).sd == entry["sd"]
@@ -282,6 +285,29 @@ def test_an_estimate_counts_what_tuning_takes(here: Path) -> None:  # noqa: F811
     assert (plain.estimate()["runs"], tuned.estimate()["runs"]) == (6, 6 + 2 * (3 + 2 * 2))
 
 
+def test_a_winner_at_its_default_is_confirmed_at_its_default(here: Path) -> None:  # noqa: F811
+    """The baseline is best at another rate than the arm: both are trained again as they were."""
+    common = [*TINY, "train.lr=1e-2"]
+    asked = {**SETTINGS, "common": common, "arms": ["d_model=32"], "seeds": 3, "tune": "train.lr=1e-2,1e-3"}
+    comparison = planned(Request.from_dict({"preset": "mingpt", **asked}), "w")
+    comparison.run()
+    row = next(row for row in comparison.results["comparisons"] if row["arm"].startswith("d_model"))
+    comparison.results["comparisons"] = [row | {"verdict": "better", "against": "mingpt"}]
+    again = confirming(comparison)
+    assert again is not None
+    assert [arm.config for arm in again.plan.arms] == [
+        comparison.plan.arm(name).config for name in ("mingpt", row["arm"])
+    ]
+
+
+def test_curves_of_matched_arms_meet_at_equal_shares_of_training() -> None:
+    mine = [[step, 2.0 - step / 1000] for step in (*range(9, 850, 9), 850)]
+    theirs = [[step, 2.0] for step in range(10, 1001, 10)]
+    found = difference_over_time(mine, theirs)
+    assert found[-1] == [1000, mine[-1][1] - 2.0], "the last with the last"
+    assert all(abs(2.0 + gap - (2.0 - 0.85 * step / 1000)) < 0.01 for step, gap in found)
+
+
 @pytest.mark.parametrize("text", ["train.lr", "train.lr=", "train.lr=1", "train.lr=1,1", "=1,2"])
 def test_a_tuning_without_a_choice_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--tune"):
@@ -301,10 +327,13 @@ def test_a_winner_is_confirmed_on_fresh_seeds(here: Path) -> None:  # noqa: F811
     results = comparison.run()
     row = winner(results)
     assert row is not None and row["arm"] == "train.lr=3e-2"
-    again = confirming(comparison, asked)
+    again = confirming(comparison)
     assert again is not None and again.plan.first_seed == FRESH and len(again.plan.arms) == 2
     assert not set(range(FRESH, FRESH + 4)) & set(results["seeds"])
-    assert again.plan.arms[1].config.train.lr == 3e-2
+    assert [arm.config for arm in again.plan.arms] == [
+        comparison.plan.arms[0].config,
+        comparison.plan.arm(row["arm"]).config,
+    ]
 
 
 def test_a_grid_says_nothing_beyond_its_cells(here: Path) -> None:  # noqa: F811
@@ -384,7 +413,8 @@ def test_a_known_sd_gives_the_pairwise_rule_of_speed_runs(tmp_path: Path) -> Non
 def test_a_claim_is_answered_by_the_verdict_alone(
     expected: str | None, verdict: str | None, diverged: int, said: str
 ) -> None:
-    assert answer(expected, {"verdict": verdict, "diverged_arm": diverged, "diverged_against": 0}) == said
+    row = {"verdict": verdict, "diverged_arm": diverged, "n_arm": 3, "diverged_against": 0}
+    assert answer(expected, row) == said
 
 
 def test_a_study_is_answered_and_speaks_of_its_setting_alone(here: Path) -> None:  # noqa: F811

@@ -272,6 +272,30 @@ def test_arms_at_the_margin_are_rarely_called_equivalent() -> None:
     assert at_least(said - 0.005, 1000) <= equal.equivalent <= at_most(said + 0.005, 1000)
 
 
+def test_an_arm_that_sometimes_fails_is_rarely_called_equivalent() -> None:
+    """Exact match: the baseline always calculates, the arm in four of five seeds; a true difference of 0.18."""
+    rng, calls = np.random.default_rng(11), 0
+    for _ in range(400):
+        arm = np.where(rng.random(16) < 0.2, 0.1, 1.0)
+        values = {"base": dict.fromkeys(range(16), 1.0), "arm": dict(enumerate(arm.tolist()))}
+        (effect,) = Rules(lower_is_better=False).judge(values, [Claim("arm", "base")])
+        calls += effect.verdict == "equivalent"
+    assert calls == 0
+
+
+def test_a_control_does_not_lend_its_likeness_to_the_claims() -> None:
+    """A null arm shares most of the baseline's noise: were it in the residual, it would make every interval too narrow."""
+    rng, false = np.random.default_rng(12), 0
+    claims = [Claim("arm", "base"), Claim("null", "base", "null")]
+    rules = Rules(looks=(16,), variance="residual", margin=1e-9)
+    for _ in range(600):
+        base, other, arm = rng.normal(0, 0.005, (3, 16))
+        null = 0.9 * base + math.sqrt(1 - 0.9**2) * other
+        values = {name: dict(enumerate(x.tolist())) for name, x in (("base", base), ("arm", arm), ("null", null))}
+        false += rules.judge(values, claims)[0].verdict in ("better", "worse")
+    assert false / 600 <= at_most(0.05, 600)
+
+
 @pytest.mark.parametrize("noise", ["heavy-tailed", "skewed"])
 def test_odd_noise_costs_little(noise: str) -> None:
     """What is measured at length in docs/statistics.md; here, that it stays so."""

@@ -41,12 +41,12 @@ def compare_variants(
         return
     run_comparison(comparison)
     if confirm:
-        confirm_winner(comparison, request)
+        confirm_winner(comparison)
 
 
-def confirm_winner(comparison: Comparison, request: Request) -> None:
+def confirm_winner(comparison: Comparison) -> None:
     """The winner again, on seeds by which nothing was chosen."""
-    again = confirming(comparison, request)
+    again = confirming(comparison)
     if again is None:
         console.print("nothing to confirm: no arm was better")
         return

@@ -45,7 +45,7 @@ def calibrate_preset(
 
 def show_calibration(found: Calibration) -> None:
     rows = [
-        ("seed SD", f"{found.sd:.4f}", f"{found.sd_low:.4f} to {found.sd_high:.4f}, {found.df} degrees of freedom"),
+        ("seed SD", f"{found.sd:.4f}", f"{found.sd_low:.4f} to {found.sd_high:.4f}, {found.df:.1f} degrees of freedom"),
         (
             "paired correlation",
             f"{found.correlation:.2f}",

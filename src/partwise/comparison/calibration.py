@@ -11,6 +11,7 @@ from scipy import special
 from partwise.checkpoint import load, write_json
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.store import STORE, key_of, read_store
+from partwise.config import ConfigError
 from partwise.data import Dataset, examples
 from partwise.evaluate.loss import mean_loss
 
@@ -26,7 +27,7 @@ class Calibration:
     seeds: int
     sd: float
     """Of one run, over seeds; with `df` degrees of freedom."""
-    df: int
+    df: float
     sd_low: float
     sd_high: float
     correlation: float
@@ -53,14 +54,19 @@ class Calibration:
 def calibrate(comparison: Comparison, dataset: Dataset) -> Calibration:
     """What a finished comparison of null pairs says of the noise; kept in the store."""
     row, arm = comparison.results["comparisons"][0], comparison.results["arms"][1]
+    if row["sd_pooled"] is None:
+        raise ConfigError(f"{comparison.path}: {row['sentence']} Nothing is calibrated: lower train.lr, or warm up")
     differences = np.array(row["differences"])
-    n, sd, df = len(differences), row["sd_pooled"], 2 * (row["n"] - 1)
-    low, high = (sd * math.sqrt(df / float(special.chdtri(df, p))) for p in (0.025, 0.975))
     r = row["correlation"] or 0.0
+    # both arms of a pair share noise: together they know the SD less well than as many runs of their own
+    n, sd, df = len(differences), row["sd_pooled"], 2 * (row["n"] - 1) / (1 + r * r)
+    low, high = (sd * math.sqrt(df / float(special.chdtri(df, p))) for p in (0.025, 0.975))
     wide = 1.96 / math.sqrt(n - 3) if n > 3 else math.inf
     share, number = false_positives(differences)
     single, paired = evaluation_errors(comparison, dataset)
-    planted = [found for found in comparison.results["comparisons"] if found["role"] == "planted"]
+    planted = [
+        found for found in comparison.results["comparisons"] if found["role"] == "planted" and found["mean"] is not None
+    ]
     found = Calibration(
         name=comparison.path.name,
         part=comparison.plan.arm(arm["name"]).config.train.redraw or "",

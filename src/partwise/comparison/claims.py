@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from partwise.comparison.report.cells import places, with_interval
-from partwise.comparison.study import Study, answer
+from partwise.comparison.study import Study, answer, is_direct
 
 NOT_RUN = "not run yet"
 
@@ -19,7 +19,8 @@ def findings(study: Study) -> Iterator[tuple[str, dict[str, Any], str]]:
         for row in found["comparisons"]:
             if row.get("role", "claim") == "claim":
                 row = {**row, "margin": found["margin"], "metric": found["metric"]}
-                yield key, row, answer(entry.expected(row["arm"]) if entry else None, row)
+                expected = entry.expected(row["arm"]) if entry and is_direct(row, found) else None
+                yield key, row, answer(expected, row)
 
 
 def overall(study: Study) -> str:
@@ -83,5 +84,5 @@ def markdown(studies: list[Study]) -> str:
 INTRODUCTION = """Made by `partwise study table --out docs/studies.md` from the committed `studies/*/results.json`,
 which `partwise study run NAME` makes again. Differences are in nats per token of validation loss unless said otherwise,
 with intervals adjusted for the looks; *better* and *worse* are adjusted for the number of arms. *Not testable here*
-means that the seeds planned did not decide it at this size. Nothing here speaks of another size, horizon or corpus than
-the one named."""
+means that the seeds planned did not decide it at this size, or that a run diverged. Nothing here speaks of another
+size, horizon or corpus than the one named."""

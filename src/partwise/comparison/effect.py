@@ -46,6 +46,8 @@ class Effect:
     p: float | None = None
     """Two-sided, not adjusted for other comparisons or looks."""
     sd_difference: float | None = None
+    sd_interval: float | None = None
+    """Of one difference, as the interval takes it: the pairs' own, or over all arms; None where runs are not paired."""
     correlation: float | None = None
     """Of the paired values; None for fewer than 3 pairs (2 always correlate perfectly) or an arm that never varies."""
     sd_arm: float | None = None

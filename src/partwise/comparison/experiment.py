@@ -322,6 +322,10 @@ def planned(
     tune = parse_tune(request.tune) if request.tune else None
     plan = make_plan(request)
     if tune:
+        if request.variance != "pair":
+            raise ConfigError(
+                "variance=residual --tune: an arm and itself, tuned, share their noise: use variance=pair"
+            )
         check_seeds(plan)
         for value in tune.values:
             tune.of(plan.arms[0], value)  # refuses what cannot be set, before anything runs

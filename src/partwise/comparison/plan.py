@@ -94,11 +94,11 @@ class Plan:
         }
         if self.first_seed:
             fixed["first_seed"] = self.first_seed
+        fixed["variance"] = self.rules.variance
+        fixed["claims"] = [list(claim) for claim in self.claims]
         if self.rules.looks:
             fixed["looks"] = list(self.rules.looks)
             fixed["stopping"] = "better, worse or equivalent by then, or the last look"
-            fixed["variance"] = self.rules.variance
-            fixed["claims"] = [list(claim) for claim in self.claims]
             fixed["question"] = self.question
         return fixed
 
@@ -160,7 +160,12 @@ def make_plan(request: Request) -> Plan:
     if request.interaction:
         if request.variance != "pair":
             raise ConfigError("variance=residual knows no interaction: leave it out, for variance=pair")
-        first, second, both = (" ".join(change) for change in interacting(request.interaction))
+        first, second, both = (
+            " ".join(
+                word.removeprefix("--") for word in change if not is_shared(word.removeprefix("--"), request.metric)
+            )
+            for change in interacting(request.interaction)
+        )
         apart = f"{first} and {second} apart"
         sums = {apart: (first, second)}
         claims.insert(claims.index(Claim(both, arms[0].name)) + 1, Claim(both, apart))

@@ -74,19 +74,29 @@ class Rules:
             if not still or len(seeds) < n or any(seed not in values[arm] for arm in arms for seed in seeds[:n]):
                 break
             here = {arm: {seed: values[arm][seed] for seed in seeds[:n]} for arm in arms}
+            residual = self._spread(here, still)
             for claim in still:
-                effects[claim] = effect = self._one(claim, here, number)
+                effects[claim] = effect = self._one(claim, here, number, residual)
                 p[claim].append(1.0 if effect.p is None else effect.p)
             over_looks = {claim: sequential_p(p[claim], self.looks) for claim in effects}
             effects = confirmed(effects, over_looks, self.alpha)
         return [effects[claim] for claim in claims if claim in effects]
 
     def _unplanned(self, values: Values, claims: Sequence[Claim], look: int) -> list[Effect]:
-        effects = {claim: self._one(claim, values, look) for claim in claims}
+        residual = self._spread(values, claims)
+        effects = {claim: self._one(claim, values, look, residual) for claim in claims}
         p = {claim: 1.0 if effect.p is None else effect.p for claim, effect in effects.items()}
         return list(confirmed(effects, p, look_alpha(look, self.alpha)).values())
 
-    def _one(self, claim: Claim, values: Values, look: int) -> Effect:
+    def _spread(self, values: Values, claims: Sequence[Claim]) -> Spread | None:
+        """The residual of the claims' arms. Controls are left out: a null one shares most of the baseline's noise."""
+        if self.variance == "pair":
+            return None
+        names = {name for claim in claims if claim.role == "claim" for name in claim[:2]}
+        return residual_spread({name: runs for name, runs in values.items() if name in names})
+
+    def _one(self, claim: Claim, values: Values, look: int, residual: Spread | None) -> Effect:
+        spread = residual if claim.role == "claim" else None
         return judge(
             claim.arm,
             claim.against,
@@ -99,7 +109,7 @@ class Rules:
             lower_is_better=self.lower_is_better,
             metric=self.metric,
             unit=self.unit,
-            spread=residual_spread(values) if self.variance == "residual" else None,
+            spread=spread,
         )
 
 

@@ -32,7 +32,7 @@ class Request(Config):
     variance: Variance = "pair"
     metric: Literal["loss", "exact"] = "loss"  # the validation loss, or on arithmetic the share of exact answers
     margin: float = Field(MARGIN, gt=0)
-    alpha: float = Field(0.05, gt=0, lt=1)
+    alpha: float = Field(0.05, ge=1e-9, le=0.5)
     control_null: str | None = (
         None  # a control without effect: the family of parts whose initial values are drawn again
     )

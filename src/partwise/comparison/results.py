@@ -175,10 +175,7 @@ def compare_arms(plan: Plan, claim: Claim, effect: Effect, arms: list[dict[str, 
     if claim.against in curves and plan.rules.lower_is_better:  # the curves are of the loss
         places = [list(range(plan.first_seed, plan.first_seed + plan.seeds)).index(seed) for seed in effect.seeds]
         pairs = [(curves[claim.arm][place], curves[claim.against][place]) for place in places]
-        over_time = [
-            [[mine[0], mine[1] - theirs[1]] for mine, theirs in zip(ours, others, strict=False)]
-            for ours, others in pairs
-        ]
+        over_time = [difference_over_time(ours, others) for ours, others in pairs]
     return {
         **effect.to_dict(),
         "role": claim.role,
@@ -186,6 +183,19 @@ def compare_arms(plan: Plan, claim: Claim, effect: Effect, arms: list[dict[str, 
         "over_time": over_time,
         "smallest_detectable": shown_by(plan, effect),
     }
+
+
+def difference_over_time(mine: list[list[float]], theirs: list[list[float]]) -> list[list[float]]:
+    """[step of the baseline, difference] at equal shares of training, which are equal steps unless steps were matched."""
+    if not mine or not theirs:
+        return []
+    own, other = mine[-1][0], theirs[-1][0]
+    found = []
+    for step, loss, *_ in theirs:
+        near = min(mine, key=lambda point: abs(point[0] / own - step / other))
+        if abs(near[0] / own - step / other) <= 0.01:
+            found.append([step, near[1] - loss])
+    return found
 
 
 def horizons(over_time: list[list[list[float]]], effect: Effect, plan: Plan) -> list[dict[str, Any]]:
@@ -205,7 +215,7 @@ def shown_by(plan: Plan, effect: Effect) -> float | None:
     """The true difference that the looks planned show with 80 % power, at the spread that the pairs had."""
     if effect.sd_difference is None or effect.n < 2:
         return None
-    sd = effect.sd_difference / math.sqrt(2)
+    sd = (effect.sd_interval or effect.sd_difference) / math.sqrt(2)
     if plan.rules.looks:
         return smallest_over_looks(sd, plan.rules.looks, alpha=plan.rules.alpha)
     return smallest_detectable(sd, effect.n, alpha=effect.alpha)
@@ -242,7 +252,8 @@ def controls(comparisons: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in comparisons:
         if row["role"] != "claim":
             shown = row["verdict"] in ("better", "worse")
-            found.append({"arm": row["arm"], "role": row["role"], "passed": shown == (row["role"] == "planted")})
+            passed = None if row["verdict"] is None else shown == (row["role"] == "planted")
+            found.append({"arm": row["arm"], "role": row["role"], "passed": passed})
     return found
 
 
@@ -289,7 +300,7 @@ def earlier_sd(folder: Path, plan: Plan) -> tuple[float, float, str] | None:
         try:
             results = json.loads(path.read_text())
             task, base = results["task"], results["arms"][0]
-            same = (
+            same = results["metric"] == plan.rules.metric and (
                 task["data"] == str(first.data)
                 and task["steps"] == first.train.steps
                 and task["batch_size"] == first.train.batch_size

@@ -21,6 +21,11 @@ def write_sentence(effect: Effect) -> str:
             f"no verdict: {_runs(e.diverged_arm, e.n_arm)} of {e.arm} and {_runs(e.diverged_against, e.n_against)} of "
             f"{e.against} diverged, and a mean over the others would hide it."
         )
+    if e.n > 1 and e.low is None:
+        return (
+            f"undecided: the runs do not vary at all ({e.arm} minus {e.against} is {show(e.mean or 0.0, 4)}{unit} at every "
+            f"seed), so nothing tells how far others would lie."
+        )
     if e.mean is None or e.low is None or e.high is None:
         few = "one pair of runs has" if e.paired else "a single run of an arm has"
         return (
@@ -66,7 +71,7 @@ def write_sentence(effect: Effect) -> str:
     return (
         f"undecided: the {interval} of {e.arm} minus {e.against}, from {low} to {high}{unit} ({sample}), holds both "
         f"zero and more than the margin of {e.margin:g}; {seeds} {'seeds' if e.paired else 'seeds per arm'} in all "
-        f"would likely decide."
+        f"would likely decide{', in a new comparison' if e.looks else ''}."
     )
 
 

@@ -3,15 +3,18 @@
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from partwise.checkpoint import write_json
 from partwise.comparison.digits import decimals, show
 from partwise.comparison.experiment import Comparison, planned
+from partwise.comparison.protocol import Claim, Rules
 from partwise.comparison.report import write_report
 from partwise.comparison.report.figures import draw_forest
 from partwise.comparison.request import Request
+from partwise.comparison.tuning import check_seeds
 from partwise.inspection.page import Figure, Look, write_page
 from partwise.overrides import parse_grid
 from partwise.train.names import default_name
@@ -28,28 +31,27 @@ def winner(results: dict[str, Any]) -> dict[str, Any] | None:
     return max(better, key=lambda row: abs(row["mean"]), default=None)
 
 
-def confirming(comparison: Comparison, request: Request) -> Comparison | None:
-    """The winner of a finished comparison against what it beat, on as many seeds that nothing was chosen by."""
+def confirming(comparison: Comparison) -> Comparison | None:
+    """The winner of a finished comparison against what it beat, as they were, on as many seeds that nothing was chosen by.
+
+    Raises ConfigError where such seeds would serve tuning as well.
+    """
     row = winner(comparison.results)
-    if row is None or row["against"] not in {arm.name for arm in comparison.plan.arms}:
+    plan = comparison.plan
+    if row is None or row["against"] not in {arm.name for arm in plan.arms}:
         return None
-    arm, against = comparison.plan.arm(row["arm"]), comparison.plan.arm(row["against"])
-    common = [*request.common, *(word for word in comparison.plan.common if word not in request.common)]
-    again = request.model_copy(
-        update={
-            "change": list(arm.overrides),
-            "common": [*common, *against.overrides],
-            "arms": [],
-            "interaction": [],
-            "control_null": None,
-            "control_planted": None,
-            "tune": None,
-            "looks": [],
-            "seeds": max(row["n"], 4),
-            "first_seed": request.first_seed + FRESH,
-        }
+    again = replace(
+        plan,
+        arms=(plan.arm(row["against"]), plan.arm(row["arm"])),
+        seeds=max(row["n"], 4),
+        rules=replace(plan.rules, looks=(), variance="pair"),
+        claims=(Claim(row["arm"], row["against"]),),
+        first_seed=plan.first_seed + FRESH,
+        sums={},
     )
-    return planned(again, f"{comparison.path.name[:110]}-confirm", comparison.imports, comparison.workers)
+    check_seeds(again)
+    path = comparison.path.with_name(f"{comparison.path.name[:110]}-confirm")
+    return Comparison(path, again, f"{comparison.command} --confirm", comparison.imports, comparison.workers)
 
 
 def add_confirmation(comparison: Comparison, confirmation: Comparison) -> dict[str, Any]:
@@ -87,16 +89,16 @@ def run_grid(
                 kept = ("arm", "against", "verdict", "mean", "low", "high", "p", "n", "alpha", "looks", "total_alpha")
                 rows.append({"cell": words, **{key: row[key] for key in kept}, "folder": comparison.path.name})
         write_json(path / "grid.json", {"question": question, "margin": comparison.plan.rules.margin, "rows": rows})
-    write_page(path / "grid.html", path.name, grid_page(question, rows, comparison.plan.rules.margin))
+    write_page(path / "grid.html", path.name, grid_page(question, rows, comparison.plan.rules))
     return rows
 
 
-def grid_page(question: str, rows: list[dict[str, Any]], margin: float) -> Look:
+def grid_page(question: str, rows: list[dict[str, Any]], rules: Rules) -> Look:
     columns = ["", "setting", "change", "seeds", "mean", "interval", "sign", "verdict"]
     figure = Figure(
         "The difference in each setting",
-        draw_forest(rows, margin, True, "g"),
-        f"Rows as in the table; the band is the margin of ±{margin:g}. Every row has its own verdict.",
+        draw_forest(rows, rules.margin, rules.lower_is_better, "g"),
+        f"Rows as in the table; the band is the margin of ±{rules.margin:g}. Every row has its own verdict.",
     )
     cells = [[str(number), *cell_row(row)] for number, row in enumerate(rows, start=1)]
     return Look(question, "Nothing is extrapolated to settings that were not run.", columns, cells, [figure])

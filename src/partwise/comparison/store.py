@@ -48,12 +48,18 @@ def read_store(path: Path = STORE) -> dict[str, Any]:
     return store if isinstance(store, dict) else {}
 
 
+def calibrated(plan: Plan, dataset: Dataset) -> dict[str, Any] | None:
+    """What is stored of the plan's task, size and horizon; calibrations are of the loss alone."""
+    entry = read_store().get(key_of(plan.arms[0].config, dataset)) if plan.rules.lower_is_better else None
+    return entry if isinstance(entry, dict) else None
+
+
 def expected_noise(plan: Plan, dataset: Dataset, sd: float | None = None) -> Noise:
     """From the user, the store, an earlier comparison of the same task, size and horizon, or a guess; in this order."""
     if sd is not None:
         return Noise(sd, 0.0, f"a seed SD of {sd:g} and no correlation")
-    entry = read_store().get(key_of(plan.arms[0].config, dataset))
-    if isinstance(entry, dict) and isinstance(entry.get("sd"), float) and entry["sd"] > 0:
+    entry = calibrated(plan, dataset)
+    if entry and isinstance(entry.get("sd"), float) and entry["sd"] > 0:
         r = max(0.0, float(entry.get("correlation") or 0.0))
         name = entry.get("name")
         return Noise(entry["sd"], r, f"the seed SD {entry['sd']:.4f} and correlation {r:.2f} calibrated by {name}")
@@ -66,8 +72,8 @@ def expected_noise(plan: Plan, dataset: Dataset, sd: float | None = None) -> Noi
 def planted_power(plan: Plan, dataset: Dataset) -> float | None:
     """The power to see the planted control, where its effect was calibrated. Raises ConfigError where it is below 95 %."""
     planted = [claim for claim in plan.claims if claim.role == "planted"]
-    entry = read_store().get(key_of(plan.arms[0].config, dataset))
-    if not planted or not isinstance(entry, dict) or entry.get("planted") != planted[0].arm:
+    entry = calibrated(plan, dataset)
+    if not planted or not entry or entry.get("planted") != planted[0].arm or entry.get("planted_effect") is None:
         return None
     noise = expected_noise(plan, dataset)
     power = power_over_looks(float(entry["planted_effect"]), noise.sd, plan.looks, noise.correlation, plan.rules.alpha)

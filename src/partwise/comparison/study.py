@@ -49,8 +49,8 @@ class Entry:
         """(arm, what was expected of it, what came of that) of every arm of which the claim says something."""
         for row in results["comparisons"]:
             expected = self.expected(row["arm"])
-            if row["role"] == "claim" and expected:
-                yield row["arm"], expected, answer(expected, row)
+            if row["role"] == "claim" and expected and is_direct(row, results):
+                yield f"{row['arm']} − {row['against']}", expected, answer(expected, row)
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,16 @@ class Study:
         return path
 
 
+def is_direct(row: dict[str, Any], results: dict[str, Any]) -> bool:
+    """Whether two arms are compared, and not a sum of changes, of which a claim says nothing."""
+    return row["against"] in {arm["name"] for arm in results["arms"]}
+
+
 def answer(expected: str | None, row: dict[str, Any]) -> str:
     """ "reproduced", "not reproduced" or "not testable here", of one arm's verdict; "" where the claim says nothing of it."""
     if expected is None:
         return ""
-    diverged = bool(row["diverged_arm"]) and not row["diverged_against"]
+    diverged = 2 * row["diverged_arm"] > row["n_arm"] and not row["diverged_against"]
     if expected == "diverges":
         return "reproduced" if diverged else "not reproduced"
     if row["verdict"] in (None, "undecided"):

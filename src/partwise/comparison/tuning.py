@@ -1,5 +1,6 @@
 """A number tuned for each arm, on seeds that the test does not use and on a held-out tenth of the training text."""
 
+import contextlib
 import math
 import statistics
 import time
@@ -46,6 +47,8 @@ def parse_tune(text: str) -> Tune:
     found = tuple(value.strip() for value in values.split(",") if value.strip())
     if not path.strip() or not equals or len(found) < 2 or len(set(found)) < len(found):
         raise ConfigError(f"--tune {text}: give a setting and two different values or more: train.lr=1e-4,3e-4,1e-3")
+    with contextlib.suppress(ValueError):  # in order, so that a best value at the edge is one
+        found = tuple(sorted(found, key=float))
     return Tune(path.strip().removeprefix("--"), found)
 
 
@@ -109,8 +112,9 @@ def with_best(plan: Plan, tune: Tune, rows: list[dict[str, Any]]) -> Plan:
     for row in rows:
         arm = plan.arm(row["arm"])
         best = tune.of(arm, row["best"])
-        if best.config == arm.config:
-            best = arm
+        same = [other for other in arms if other.config == best.config]
+        if same:
+            best = same[0]
         else:
             arms.append(best)
         at_best[arm.name] = best.name

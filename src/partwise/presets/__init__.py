@@ -4,6 +4,7 @@ from partwise.config import ConfigError, did_you_mean
 from partwise.model import ModelConfig
 from partwise.overrides import apply_overrides, flatten, parse_overrides
 from partwise.presets.ancestors import ANCESTORS
+from partwise.presets.calculators import CALCULATORS
 from partwise.presets.decoders import DECODERS
 from partwise.presets.preset import Preset
 from partwise.presets.speedruns import SPEEDRUNS
@@ -11,7 +12,7 @@ from partwise.presets.tutorials import TUTORIALS
 
 __all__ = ["PRESETS", "Preset", "find_preset", "preset"]
 
-PRESETS: dict[str, Preset] = {**SPEEDRUNS, **TUTORIALS, **ANCESTORS, **DECODERS}
+PRESETS: dict[str, Preset] = {**SPEEDRUNS, **TUTORIALS, **CALCULATORS, **ANCESTORS, **DECODERS}
 
 
 def find_preset(name: str) -> Preset:

@@ -64,7 +64,13 @@ def quantities(results: dict[str, Any]) -> Iterator[tuple[str, str, Callable[[di
         sized("sd_arm"),
     )
     yield "seed SD, baseline", "The same for the baseline.", sized("sd_against")
-    yield "SD of differences", "What the interval rests on.", sized("sd_difference")
+    yield "SD of differences", "Of these pairs.", sized("sd_difference")
+    if results.get("variance") == "residual":
+        yield (
+            "SD over all arms",
+            "What the interval rests on: the residual of an arm + seed model.",
+            sized("sd_interval"),
+        )
     planned = results.get("looks") or []
     hint = "A look is a judgement at a new number of seeds. "
     if planned:

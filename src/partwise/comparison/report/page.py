@@ -151,14 +151,20 @@ def _table(head: list[str], rows: list[list[str]]) -> "Table":
 
 def _arms(results: dict[str, Any]) -> "Table":
     rows = []
+    numbers = {len(arm.get("values") or []) for arm in results["arms"]}
     for arm in results["arms"]:
         memory, diverged = arm.get("peak_memory"), len(arm.get("diverged") or [])
         rate = arm.get("tokens_per_second")
         row = [arm["name"], count(arm.get("parameters")), count(rate)]
         row += [NONE if memory is None else f"{memory / 2**20:,.0f} MiB"]
         row += [f"{diverged} diverged" if diverged else number(mean(arm)), number(sd(arm))]
+        if len(numbers) > 1:  # arms of closed claims are not trained further: their means are over fewer seeds
+            row.insert(1, str(len(arm.get("values") or [])))
         rows.append(row)
-    return _table(["arm", "parameters", "tokens/s", "memory", str(results.get("metric") or "mean"), "seed SD"], rows)
+    seeds = ["n"] if len(numbers) > 1 else []
+    return _table(
+        ["arm", *seeds, "parameters", "tokens/s", "memory", str(results.get("metric") or "mean"), "seed SD"], rows
+    )
 
 
 def _differences(results: dict[str, Any]) -> "Table":

@@ -160,9 +160,12 @@ def arm_table(results: dict[str, Any]) -> Iterator[Table]:
         head, rows = head[:-1], [row[:-1] for row in rows]
     note = "Tokens per second were measured with each arm alone, in turn, before the runs; the losses are means over "
     note += (
-        "the seeds, and no mean is given for an arm that diverged. Percentages are against the first arm. The gap is "
+        "the seeds, and no mean is given for an arm that diverged; arms whose claims were closed earlier have fewer "
     )
-    note += "that between validation and training loss"
+    note += (
+        "seeds, so that differences of these means are not those of the pairs. Percentages are against the first arm. "
+    )
+    note += "The gap is that between validation and training loss"
     epochs = (results.get("task") or {}).get("epochs")
     note += f", after {epochs:.3g} passes through the training text." if epochs else "."
     if rows:
@@ -194,8 +197,11 @@ def pairing(results: dict[str, Any]) -> Iterator[Table | Lines]:
             names = list(arm.get("unpaired") or [])
             yield Lines(f"{text}, and these do not:" if names else f"{text}.", names)
     if any(arm.get("tensors") for arm in arms[1:]):
-        paths = {str(row[0]).rpartition(".")[2] for arm in arms for row in arm.get("difference") or []}
-        if paths & BATCHES:
+        changed = [str(row[0]) for arm in arms for row in arm.get("difference") or []]
+        paths = {path.rpartition(".")[2] for path in changed}
+        if any(path.startswith("data.") for path in changed):
+            yield Lines("The arms learn from other forms of the data, so a seed does not show them the same batches.")
+        elif paths & BATCHES:
             yield Lines("The arms differ in the shape of their batches, so a seed does not show them the same ones.")
         else:
             yield Lines("Every seed also sees the same batches in the same order in every arm.")
@@ -213,7 +219,8 @@ def statistics_table(results: dict[str, Any]) -> Iterator[Table | Lines]:
         yield Lines(f"Tuning: {results['tuning']}. Each arm's own best learning rate could change the answer.")
     claims = [row for row in comparisons if row.get("role", "claim") == "claim"]
     if len(claims) > 1 and claims[0].get("alpha_spent"):
-        total = percent(min(1.0, len(claims) * claims[0]["alpha_spent"]))
+        each = [row.get("total_alpha") if row.get("looks") else row["alpha_spent"] for row in claims]
+        total = percent(min(1.0, len(claims) * max(each)))
         yield Lines(
             f"{len(claims)} comparisons were judged together. Better and worse hold for all of them at once (Holm); each "
             f"interval stands for itself, and the chance that at least one misses the truth is up to {total}."
