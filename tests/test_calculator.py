@@ -197,7 +197,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60)
         few = [*TINY.split(), "data.train=50", "data.test=5"]
-        assert run(patch, "train", "mingpt", *few, "data.operations=+-", "--data", "arithmetic", "--name", "sums") == 0
+        sums = [*few, "data.operations=+-", "data.loss_on=answer"]
+        assert run(patch, "train", "calculator", *sums, "--name", "sums") == 0
         pairs = [*few, "encoder_layers=1", "--data", "arithmetic_pairs"]
         assert run(patch, "train", "mingpt", *pairs, "--name", "pairs") == 0
         text = [*TINY.split()[:-1], "--data", "text.txt"]
@@ -261,4 +262,4 @@ def test_calculate(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 def test_a_run_remembers_what_it_learnt_from(runs: Path) -> None:
     card = json.loads((runs / "runs" / "sums" / "run.json").read_text())
-    assert (card["config"]["data"]["aligned"], card["config"]["data"]["loss_on"]) == (False, "all")
+    assert (card["config"]["data"]["aligned"], card["config"]["data"]["loss_on"]) == (True, "answer")

@@ -39,8 +39,11 @@ def dataset_floors(dataset: Dataset) -> dict[str, float | int]:
 
 def predicted_ids(dataset: Dataset, split: str) -> np.ndarray:
     """The ids of a split that models are asked for: of pairs, the targets alone."""
+    if not dataset.corpus.paired:
+        return dataset.split(split)
     pairs = examples(dataset, split, 1, len(dataset.split(split)))
-    return pairs.targets_alone() if isinstance(pairs, Pairs) else dataset.split(split)
+    assert isinstance(pairs, Pairs)
+    return pairs.targets_alone()
 
 
 def arithmetic_floors(dataset: Dataset) -> dict[str, float]:
