@@ -7,6 +7,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -281,22 +282,23 @@ def measure_rates(plan: Plan, dataset: Dataset, choices: Choices) -> tuple[dict[
     return rates, scoring
 
 
+Watching = Callable[[Comparison], AbstractContextManager[Callable[[Comparison], None]]]
+"""What shows a comparison while it runs."""
+
+
 def compare(
     preset: str,
     *overrides: str,
-    name: str | None = None,
-    imports: tuple[str, ...] = (),
-    workers: int | None = None,
     watch: Callable[[Comparison], None] = lambda comparison: None,
     **settings: Any,
 ) -> Comparison:
     """Train a preset and its variants over paired seeds and judge what each change bought.
 
     `overrides` make the second arm; `settings` are those of a `Request`: each text in `arms` (`"ffn=geglu norm=rmsnorm"`)
-    makes a further arm, `common` applies to every arm, and `data`, `seeds`, `margin`, `looks` and the others say how.
-    Results and report are written to `runs/NAME`. Raises ConfigError.
+    makes a further arm, `common` applies to every arm, and `data`, `seeds`, `margin`, `looks` and the others say how; or
+    those of `plan_comparison`. Results and report are written to `runs/NAME`. Raises ConfigError.
     """
-    comparison = plan_comparison(preset, *overrides, name=name, imports=imports, workers=workers, **settings)
+    comparison = plan_comparison(preset, *overrides, **settings)
     comparison.run(watch)
     return comparison
 

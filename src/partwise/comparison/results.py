@@ -215,10 +215,15 @@ def shown_by(plan: Plan, effect: Effect) -> float | None:
     """The true difference that the looks planned show with 80 % power, at the spread that the pairs had."""
     if effect.sd_difference is None or effect.n < 2:
         return None
-    sd = (effect.sd_interval or effect.sd_difference) / math.sqrt(2)
+    return least_shown(plan, effect.sd_interval or effect.sd_difference, effect.n, effect.alpha)
+
+
+def least_shown(plan: Plan, sd_difference: float, n: int, alpha: float) -> float:
+    """By the planned looks together, or by this many pairs at this level."""
+    sd = sd_difference / math.sqrt(2)  # of one run, as power counts
     if plan.rules.looks:
         return smallest_over_looks(sd, plan.rules.looks, alpha=plan.rules.alpha)
-    return smallest_detectable(sd, effect.n, alpha=effect.alpha)
+    return smallest_detectable(sd, n, alpha=alpha)
 
 
 def detectable(comparisons: list[dict[str, Any]], plan: Plan, look: int) -> float | None:
@@ -226,9 +231,7 @@ def detectable(comparisons: list[dict[str, Any]], plan: Plan, look: int) -> floa
     pooled = pooled_sd([row["differences"] for row in comparisons if row["verdict"] and len(row["differences"]) > 1])
     if pooled is None or plan.seeds < 2:
         return None
-    if plan.rules.looks:
-        return smallest_over_looks(pooled / math.sqrt(2), plan.rules.looks, alpha=plan.rules.alpha)
-    return smallest_detectable(pooled / math.sqrt(2), plan.seeds, alpha=look_alpha(look, plan.rules.alpha))
+    return least_shown(plan, pooled, plan.seeds, look_alpha(look, plan.rules.alpha))
 
 
 def warnings(effects: list[Effect]) -> list[str]:

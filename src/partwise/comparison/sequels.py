@@ -1,15 +1,14 @@
 """What follows from a comparison: its winner again on fresh seeds, or the same question over sizes and horizons."""
 
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from partwise.checkpoint import write_json
 from partwise.comparison.digits import decimals, show
-from partwise.comparison.experiment import Comparison, planned
+from partwise.comparison.experiment import Comparison, Watching, planned
 from partwise.comparison.protocol import Claim, Rules
 from partwise.comparison.report import write_report
 from partwise.comparison.report.figures import draw_forest
@@ -21,8 +20,6 @@ from partwise.train.names import default_name
 
 FRESH = 100_000
 """By how much the seeds of a confirmation lie above those of its comparison."""
-
-Watching = Callable[[Comparison], AbstractContextManager[Callable[[Comparison], None]]]
 
 
 def winner(results: dict[str, Any]) -> dict[str, Any] | None:

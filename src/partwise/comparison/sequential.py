@@ -1,8 +1,8 @@
 """Looks at growing data that together err as often as one: group-sequential t tests by alpha spending.
 
 A look at n of the N planned pairs may have spent alpha n / N by then (Lan & DeMets 1983; Kim & DeMets 1987 with rho = 1).
-Levels that hold for a normal process reject up to 0.6 % too often where t tests start at 4 pairs, so the process here is
-that of t itself. For n values of equal variance without effect let r = sum(x) / sqrt(n sum(x^2)), of which t and its
+Levels that hold for a normal process reject too often where t tests start at a few pairs, so the process here is that of
+t itself. For n values of equal variance without effect let r = sum(x) / sqrt(n sum(x^2)), of which t and its
 p-value are functions. The values' direction is uniform on a sphere, so r says nothing of their length, and m further ones
 make it
 

@@ -13,23 +13,19 @@ An entry holds the fields of a `Request`; `grid: [train.lr=1e-3,1e-2]` makes one
 
 import itertools
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from partwise.checkpoint import write_json
-from partwise.comparison.experiment import Comparison, planned
+from partwise.comparison.experiment import Comparison, Watching, planned
 from partwise.comparison.report import write_report
 from partwise.comparison.request import Request
 from partwise.config import ConfigError, did_you_mean
 from partwise.overrides import parse_grid
 from partwise.reading import read_yaml
 from partwise.train.names import default_name, run_name
-
-Watcher = Callable[[Comparison], None]
-Watching = Callable[[Comparison], AbstractContextManager[Watcher]]
 
 EXPECTED = ("better", "worse", "equivalent", "diverges")
 LEFT_OUT = ("curves", "over_time", "insides")  # of the results that are kept beside the YAML file
@@ -110,7 +106,7 @@ def is_direct(row: dict[str, Any], results: dict[str, Any]) -> bool:
 
 
 def answer(expected: str | None, row: dict[str, Any]) -> str:
-    """ "reproduced", "not reproduced" or "not testable here", of one arm's verdict; "" where the claim says nothing of it."""
+    """What one arm's verdict makes of the claim: reproduced, not reproduced, not testable here; "" where it is silent."""
     if expected is None:
         return ""
     diverged = 2 * row["diverged_arm"] > row["n_arm"] and not row["diverged_against"]

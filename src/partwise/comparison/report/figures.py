@@ -39,12 +39,10 @@ def draw_differences(comparison: dict[str, Any], tone: str, margin: float, lower
     rows = [f"seed {int(seed)}" for seed, _ in pairs]
     step = 0.21 if len(rows) <= 20 else 0.21 * 20 / len(rows)
     figure, axes = canvas(1.0 + step * (len(rows) + 1), key)
-    axes.axvspan(-margin, margin, color=MARGIN, linewidth=0, zorder=0)
-    axes.axvline(0, color="#3c4043", linewidth=1, zorder=1)
     for row, (_, value) in enumerate(pairs):
         axes.plot([value], [row], "o", color=tone, markersize=5.5, alpha=0.75, markeredgewidth=0)
     bottom = len(rows) + 0.35
-    ends = [0.0, -margin, margin, *(value for _, value in pairs)]
+    ends = [value for _, value in pairs]
     if mean is not None and _known(mean):
         if low is not None and high is not None:
             axes.plot([low, high], [bottom, bottom], color=tone, linewidth=2.2, solid_capstyle="butt")
@@ -56,11 +54,7 @@ def draw_differences(comparison: dict[str, Any], tone: str, margin: float, lower
     ticks = [row for row in range(len(rows)) if row % every == 0]
     axes.set_yticks([*ticks, bottom], [*(rows[row] for row in ticks), "mean" if _known(mean) else ""])
     axes.set_ylim(bottom + 0.8, -0.8)
-    axes.set_xlim(*padded(min(ends), max(ends)))
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.locator_params(axis="x", nbins=5)
-    axes.set_xlabel("← better · difference · worse →" if lower_is_better else "← worse · difference · better →")
+    _label_differences(axes, ends, margin, lower_is_better)
     return svg(figure, key)
 
 
@@ -70,9 +64,7 @@ def draw_forest(rows: Sequence[dict[str, Any]], margin: float, lower_is_better: 
     if not known:
         return ""
     figure, axes = canvas(0.8 + 0.27 * len(rows), key)
-    axes.axvspan(-margin, margin, color=MARGIN, linewidth=0, zorder=0)
-    axes.axvline(0, color="#3c4043", linewidth=1, zorder=1)
-    ends = [0.0, -margin, margin]
+    ends: list[float] = []
     for number, row in known:
         tone, low, high = TONES[row.get("verdict") or "none"], row.get("low"), row.get("high")
         if low is not None and high is not None:
@@ -82,11 +74,7 @@ def draw_forest(rows: Sequence[dict[str, Any]], margin: float, lower_is_better: 
         ends.append(row["mean"])
     axes.set_yticks(range(1, len(rows) + 1))
     axes.set_ylim(len(rows) + 0.7, 0.3)
-    axes.set_xlim(*padded(min(ends), max(ends)))
-    axes.tick_params(axis="y", length=0)
-    axes.spines["left"].set_visible(False)
-    axes.locator_params(axis="x", nbins=5)
-    axes.set_xlabel("← better · difference · worse →" if lower_is_better else "← worse · difference · better →")
+    _label_differences(axes, ends, margin, lower_is_better)
     return svg(figure, key)
 
 
@@ -172,6 +160,18 @@ def draw_losses(
         )
     _label_steps(axes)
     return svg(figure, key)
+
+
+def _label_differences(axes: "Axes", ends: Sequence[float], margin: float, lower_is_better: bool) -> None:
+    """An axis of differences that holds `ends`, zero, and the margin as a band."""
+    axes.axvspan(-margin, margin, color=MARGIN, linewidth=0, zorder=0)
+    axes.axvline(0, color="#3c4043", linewidth=1, zorder=1)
+    ends = [0.0, -margin, margin, *ends]
+    axes.set_xlim(*padded(min(ends), max(ends)))
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.locator_params(axis="x", nbins=5)
+    axes.set_xlabel("← better · difference · worse →" if lower_is_better else "← worse · difference · better →")
 
 
 def thin(points: Sequence[tuple[float, float]], limit: int = LINE_POINTS) -> list[tuple[float, float]]:
