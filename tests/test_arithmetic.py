@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from partwise.config import ConfigError
 from partwise.data import Problems, generate, solve, split_problems
-from partwise.data.arithmetic import CHUNK, Drawn
+from partwise.data.arithmetic import CHUNK, POOL, Drawn, draw_balanced
+from partwise.data.corpora import Arithmetic
 
 DOCUMENT = [
     "$(0000753.78+0000000910)=87.3661000$",
@@ -54,7 +55,7 @@ def identity(line: str) -> tuple[Any, ...]:
 
 def small(**options: Any) -> dict[str, list[str]]:
     counts = {"train": 300, "validation": 20, "test": 30, "seed": 0} | {
-        key: options.pop(key) for key in ("train", "validation", "test", "seed", "tail") if key in options
+        key: options.pop(key) for key in ("train", "validation", "test", "seed", "tail", "balance") if key in options
     }
     return {name: as_lines(codes) for name, codes in generate(Problems(**options), **counts).items()}
 
@@ -293,3 +294,58 @@ def test_a_split_is_cut_back_into_problems() -> None:
 def test_solve_refuses_what_is_no_question(question: str) -> None:
     with pytest.raises(ConfigError, match="not a question"):
         solve(question)
+
+
+def form(problems: Problems, line: str) -> tuple[Any, ...]:
+    """Operation, decimals of the operands and of the answer, and the answer's length, read from the text alone."""
+    question = line[: line.index("=") + 1]
+    first, operation, second, _ = match(line)
+    answer = solve(question, problems.decimals)
+    return (operation, *(len(number.partition(".")[2]) for number in (first, second, answer)), len(answer))
+
+
+@given(OPTIONS, st.integers(0, 5))
+def test_the_form_of_a_problem_is_that_of_its_text(options: dict[str, Any], seed: int) -> None:
+    problems = Problems(**options)
+    drawn = problems.draw(60, str(seed))
+    found = {}
+    for number, line in zip(problems.form(drawn).tolist(), as_lines(problems.write(drawn)), strict=True):
+        assert found.setdefault(number, form(problems, line)) == form(problems, line)
+    assert len(set(found.values())) == len(found)
+
+
+def test_balance_brings_rare_forms_and_no_other_problems() -> None:
+    problems, count = Problems(operations="+-"), 20_000
+    forms = {
+        share: Counter(problems.form(draw_balanced(problems, count, "s", share)).tolist()) for share in (0, 0.5, 1)
+    }
+    natural = Counter(problems.form(problems.draw(POOL * count, "s")).tolist())
+    assert [sum(counts.values()) for counts in forms.values()] == [count] * 3
+    total = sum(natural**0.5 for natural in natural.values())
+    for which, there in natural.items():
+        wanted = count * there**0.5 / total
+        assert forms[0.5][which] <= there
+        # those that the pool has enough of come as often as they should; what others lack is spread as problems come
+        if wanted <= there:
+            assert forms[0.5][which] >= int(wanted)
+    rare = [which for which, there in natural.items() if 40 <= there / POOL <= 100]
+    assert rare and all(forms[0.5][which] > 1.5 * natural[which] / POOL for which in rare)
+    assert max(forms[1].values()) < max(forms[0.5].values()) < max(forms[0].values())
+    pool = set(problems.key(problems.draw(POOL * count, "s")).tolist())
+    assert set(problems.key(draw_balanced(problems, count, "s", 0.5)).tolist()) <= pool
+
+
+def test_balance_changes_the_training_text_alone() -> None:
+    plain, balanced = (small(train=4000, balance=balance) for balance in (0.0, 0.5))
+    assert plain["val"] == balanced["val"] and plain["test"] == balanced["test"]
+    assert plain["train"] != balanced["train"] and len(balanced["train"]) == 4000
+    held_out = {identity(line) for line in plain["val"] + plain["test"]}
+    assert not held_out & {identity(line) for line in balanced["train"]}
+
+
+def test_without_balance_the_data_set_is_the_one_it_was() -> None:
+    assert "balance" not in Arithmetic().identity()
+    assert Arithmetic(balance=0.5).identity()["balance"] == 0.5
+    for wrong in (-0.1, 1.1):
+        with pytest.raises(ConfigError, match="balance"):
+            Arithmetic.from_dict({"balance": wrong})

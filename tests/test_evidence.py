@@ -174,6 +174,33 @@ def test_an_interaction_is_the_difference_of_differences(here: Path) -> None:  #
     assert [row["comparisons"] for row in results["comparisons"]] == [4] * 4
 
 
+def test_a_ladder_compares_each_arm_with_the_one_before_it(here: Path) -> None:  # noqa: F811
+    rungs = ["ffn=swiglu", "norm=rmsnorm", "train.lr=1e-3"]
+    comparison = partwise.compare("mingpt", ladder=True, arms=rungs, control_null="ffn", **SETTINGS, seeds=3, name="l")
+    arms = comparison.results["arms"]
+    assert [arm["name"] for arm in arms] == [
+        "mingpt",
+        "+ ffn=swiglu",
+        "+ norm=rmsnorm",
+        "+ train.lr=1e-3",
+        "train.redraw=ffn",
+    ]
+    assert [arm["overrides"] for arm in arms[:4]] == [[], rungs[:1], rungs[:2], rungs]
+    for number, row in enumerate(comparison.results["comparisons"][:3], start=1):
+        assert (row["arm"], row["against"]) == (arms[number]["name"], arms[number - 1]["name"])
+        differences = np.array(arms[number]["values"]) - np.array(arms[number - 1]["values"])
+        assert np.allclose(row["differences"], differences, atol=1e-12)
+    assert comparison.results["comparisons"][3]["against"] == "mingpt"
+    assert comparison.plan.question.startswith(
+        "Does any of ffn=swiglu, norm=rmsnorm, train.lr=1e-3, each on top of those"
+    )
+    with pytest.raises(ConfigError, match="same configuration as 'mingpt'"):
+        plan_comparison("mingpt", ladder=True, arms=["ffn=swiglu", "ffn=relu"], **SETTINGS)
+    for refused in ({"tune": "train.lr=1e-3,1e-2"}, {"match": "flops"}, {"interaction": ["ffn=gelu", "norm=rmsnorm"]}):
+        with pytest.raises(ConfigError, match="a ladder compares"):
+            plan_comparison("mingpt", ladder=True, arms=rungs, **refused, **SETTINGS)
+
+
 @settings(max_examples=30)
 @given(st.data())
 def test_the_command_asks_for_the_same(data: st.DataObject) -> None:
@@ -185,6 +212,7 @@ def test_the_command_asks_for_the_same(data: st.DataObject) -> None:
         "change": draw(text([["ffn=swiglu"], ["ffn=geglu", "norm=rmsnorm"]])),
         "arms": draw(text([[], ["ffn=gelu norm=rmsnorm", "attention={cycle: [multihead]}"]])),
         "interaction": draw(text([[], ["ffn=gelu", "norm=rmsnorm"]])),
+        "ladder": draw(st.booleans()),
         "common": draw(text([[], ["train.steps=7", "train.lr=1e-3"]])),
         "data": draw(text([None, "shakespeare"])),
         "variance": draw(text(["pair", "residual"])),

@@ -15,6 +15,9 @@ def compare(
     overrides: Overrides = None,
     data: Data = None,
     arm: Annotated[list[str] | None, typer.Option(help="One more arm: its overrides in quotes. Repeatable.")] = None,
+    ladder: Annotated[
+        bool, typer.Option("--ladder", help="Each arm on top of those before it, and compared with the last of them.")
+    ] = False,
     interaction: Annotated[
         list[str] | None, typer.Option(help="Give it twice: two changes, each alone and both together.")
     ] = None,
@@ -61,6 +64,7 @@ def compare(
             "change": words_of(context, overrides),
             "data": data,
             "arms": arm,
+            "ladder": ladder,
             "interaction": interaction,
             "common": common,
             "seeds": seeds,

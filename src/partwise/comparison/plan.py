@@ -29,6 +29,9 @@ SHARED_NUMBERS = (
 )
 
 
+RUNG = "+ "
+"""Begins the name of an arm that stands on top of another one."""
+
 METRICS = {"loss": "validation loss", "exact": "exact match"}
 
 
@@ -70,6 +73,8 @@ class Plan:
     def question(self) -> str:
         others = list(dict.fromkeys(claim.arm for claim in self.claims if claim.role == "claim"))
         changed = others[0] if len(others) == 1 else f"any of {', '.join(others)}"
+        if any(name.startswith(RUNG) for name in others):
+            changed = f"any of {', '.join(name.removeprefix(RUNG) for name in others)}, each on top of those before it,"
         return f"Does {changed} change the {self.rules.metric} of {self.arms[0].name}?"
 
     def arm(self, name: str) -> Arm:
@@ -141,21 +146,29 @@ def make_plan(request: Request) -> Plan:
     changes = [[word for word in change if not is_shared(word, request.metric)] for change in changes]
     if not any(changes):
         raise ConfigError("nothing is changed: name a change, as in `partwise compare mingpt ffn=swiglu`")
+    rungs = len(changes) if request.ladder else 0
+    if rungs and (request.interaction or request.tune or request.match):
+        raise ConfigError("a ladder compares each arm with the one before it: leave out interaction, tune and match")
     roles: list[Role] = ["claim"] * len(changes)
     if request.control_null:
         changes, roles = [*changes, [f"train.redraw={request.control_null}"]], [*roles, "null"]
     if request.control_planted:
         changes, roles = [*changes, shlex.split(request.control_planted)], [*roles, "planted"]
     arms = [Arm(request.preset, (), run_config(request.preset, *words, data=request.data))]
-    for change in changes:
-        arm = Arm(" ".join(change), tuple(change), run_config(request.preset, *words, *change, data=request.data))
+    for number, change in enumerate(changes):
+        arm_name = (RUNG if number < rungs else "") + " ".join(change)
+        change = [*(arms[-1].overrides if number < rungs else ()), *change]
+        arm = Arm(arm_name, tuple(change), run_config(request.preset, *words, *change, data=request.data))
         for other in arms:
             if not difference(other.config.to_dict(), arm.config.to_dict()):
                 raise ConfigError(
                     f"arm {arm.name!r} is the same configuration as {other.name!r}: change something else"
                 )
         arms.append(arm)
-    claims = [Claim(arm.name, arms[0].name, role) for arm, role in zip(arms[1:], roles, strict=True)]
+    claims = [
+        Claim(arm.name, arms[number if number < rungs else 0].name, role)
+        for number, (arm, role) in enumerate(zip(arms[1:], roles, strict=True))
+    ]
     sums = {}
     if request.interaction:
         if request.variance != "pair":

@@ -23,6 +23,7 @@ class Request(Config):
     preset: str
     change: list[str] = Field(default_factory=list)  # overrides of the second arm
     arms: list[str] = Field(default_factory=list)  # further arms, the overrides of each in one text
+    ladder: bool = False  # each arm on top of those before it, and compared with the last of them
     interaction: list[str] = Field(default_factory=list)  # two changes: each alone, and both
     data: str | None = None
     common: list[str] = Field(default_factory=list)  # overrides for every arm
@@ -74,6 +75,7 @@ class Request(Config):
         ):
             if (value := getattr(self, key)) != fields[key].default:
                 given += [f"--{key.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
+        given += ["--ladder"] * self.ladder
         given += ["--looks", ",".join(map(str, self.looks))] if self.looks else ["--seeds", str(self.seeds)]
         given += ["--margin", f"{self.margin:g}", *(["--name", name] if name else [])]
         return shlex.join(given)

@@ -22,6 +22,9 @@ VERSION = 1
 CHUNK = 1 << 15
 """Problems that are drawn and written in one go: few enough to stay in the processor's cache."""
 
+POOL = 8
+"""Out of how many drawn problems one is taken where forms are balanced: no form comes more often than so many times."""
+
 LARGEST = 10**9
 """Products and keys of operands up to here, in units of the last place, fit 64 bits."""
 
@@ -108,6 +111,15 @@ class Problems:
         first = np.where(swaps, np.minimum(drawn.first, drawn.second), drawn.first)
         second = np.where(swaps, np.maximum(drawn.first, drawn.second), drawn.second)
         return (drawn.operation * (self.largest + 1) + first) * (self.largest + 1) + second
+
+    def form(self, drawn: "Drawn") -> np.ndarray:
+        """What problems look like, int64 (N,): operation, decimals of operands and answer, and the answer's length."""
+        answers = self.answer(drawn)
+        parts = [self._shorten(values)[1] for values in (drawn.first, drawn.second, answers)]
+        form = drawn.operation
+        for places in parts:
+            form = form * (self.decimals + 1) + places
+        return form * (self.widest + 1) + self._lengths(answers)
 
     def answer(self, drawn: "Drawn") -> np.ndarray:
         """The exact answers, rounded half up to the last decimal place, in units, int64 (N,)."""
@@ -211,13 +223,21 @@ class Drawn:
 
 
 def generate(
-    problems: Problems, *, train: int, validation: int, test: int, seed: int = 0, tail: float = 0.0
+    problems: Problems,
+    *,
+    train: int,
+    validation: int,
+    test: int,
+    seed: int = 0,
+    tail: float = 0.0,
+    balance: float = 0.0,
 ) -> dict[str, np.ndarray]:
     """The splits "train", "val" and "test" as ASCII, uint8, problem after problem without newlines.
 
     Test and validation problems are distinct, and none of them occurs in training, nor with its operands swapped where
     that changes nothing. With `tail` above 0 the last problems of the training text, that fraction of them, become the
-    validation split instead of `validation` problems of its own; those may repeat training problems.
+    validation split instead of `validation` problems of its own; those may repeat training problems. With `balance`
+    above 0 the training text holds more of the rare forms of problems, see `draw_balanced`.
     Raises ConfigError when there are too few distinct problems.
     """
     held_out = {"test": test} | ({} if tail else {"val": validation})
@@ -236,7 +256,7 @@ def generate(
     kept = int((1 - tail) * train)
     if not 0 < kept < train + (tail == 0):
         raise ConfigError(f"data.tail={tail}: leaves training or validation without any of {train} problems")
-    text = [problems.write(drawn) for drawn in _draw_training(problems, train, seed, taken, kept)]
+    text = [problems.write(drawn) for drawn in _draw_training(problems, train, seed, taken, kept, balance)]
     border = -(-kept // CHUNK)  # chunks never straddle the border
     splits["train"] = np.concatenate(text[:border])
     if tail:
@@ -257,11 +277,35 @@ def _draw_distinct(problems: Problems, count: int, stream: str, taken: np.ndarra
     return drawn.take(np.arange(count))
 
 
-def _draw_training(problems: Problems, count: int, seed: int, taken: np.ndarray, border: int) -> Iterator[Drawn]:
+def draw_balanced(problems: Problems, count: int, stream: str, balance: float) -> Drawn:
+    """`count` problems in which a form that is a share f of all comes in proportion to f ** (1 - balance).
+
+    At 0 as they come, at 1 each form as often as any other; taken out of `POOL` times as many, so that no form comes more
+    than `POOL` times as often as it would. As languages are balanced in Conneau & Lample 2019, arXiv:1901.07291, eq. 1,
+    and sums by digits and carries in Lee et al. 2023, arXiv:2307.03381, section 3.
+    """
+    if not balance:
+        return problems.draw(count, stream)
+    pool = problems.draw(POOL * count, stream)
+    _, form, there = np.unique(problems.form(pool), return_inverse=True, return_counts=True)
+    shares = there.astype(np.float64) ** (1 - balance)
+    wanted = np.floor(count * shares / shares.sum()).astype(np.int64)
+    by_form = np.argsort(form, kind="stable")
+    rank = np.empty(len(form), dtype=np.int64)  # the how-manieth of its form each problem is
+    rank[by_form] = np.arange(len(form)) - np.repeat(np.cumsum(there) - there, there)
+    chosen = rank < wanted[form]
+    spare = np.flatnonzero(~chosen)  # what rounding and forms of too few problems leave open is filled as problems come
+    chosen[spare[: count - int(chosen.sum())]] = True
+    return pool.take(np.flatnonzero(chosen))
+
+
+def _draw_training(
+    problems: Problems, count: int, seed: int, taken: np.ndarray, border: int, balance: float
+) -> Iterator[Drawn]:
     """Chunks of training problems with every held-out problem drawn again; none straddles `border`."""
     starts = [*range(0, border, CHUNK), *range(border, count, CHUNK), count]
     for chunk, (start, end) in enumerate(pairwise(starts)):
-        drawn = problems.draw(end - start, f"{seed} train {chunk}")
+        drawn = draw_balanced(problems, end - start, f"{seed} train {chunk}", balance)
         attempt, rows = 0, np.arange(end - start)
         while len(rows := rows[_held_out(problems.key(drawn.take(rows)), taken)]):
             attempt += 1

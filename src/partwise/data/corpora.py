@@ -62,6 +62,7 @@ class MadeUp(Corpus):
     test: int = Field(10_000, ge=1)
     seed: int = 0
     tail: float = Field(0.0, ge=0, lt=1)
+    balance: float = Field(0.0, ge=0, le=1)
 
     def model_post_init(self, context: Any) -> None:
         self.problems()
@@ -77,10 +78,13 @@ class MadeUp(Corpus):
     def made(self) -> dict[str, np.ndarray]:
         """The problems of each split as ASCII, one after another."""
         counts = {"train": self.train, "validation": self.validation, "test": self.test}
-        return arithmetic.generate(self.problems(), **counts, seed=self.seed, tail=self.tail)
+        return arithmetic.generate(self.problems(), **counts, seed=self.seed, tail=self.tail, balance=self.balance)
 
     def identity(self) -> dict[str, Any]:
-        return {**self.to_dict(), "version": arithmetic.VERSION}
+        options = self.to_dict()
+        if not self.balance:
+            del options["balance"]  # data sets prepared before there was any balance stay valid
+        return {**options, "version": arithmetic.VERSION}
 
 
 @part("arithmetic")
@@ -90,7 +94,9 @@ class Arithmetic(MadeUp):
     No test or validation problem occurs in training, swapped operands included. `tail=0.1` cuts the validation split
     off the training text instead, where problems may recur. With `aligned` every training window begins at a problem's
     first `$` and holds as many whole problems as fit; `loss_on=answer` trains on what stands behind `=` alone. The
-    validation loss remains that of every character.
+    validation loss remains that of every character. With `balance` above 0 training meets rare forms of problems (by
+    operation, decimals and length of the answer) more often: a share f of all becomes one in proportion to
+    f ** (1 - balance).
     """
 
     aligned: bool = False
