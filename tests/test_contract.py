@@ -15,6 +15,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 import partwise
 from partwise.config import REGISTRY, recipes_by_layer
@@ -70,6 +71,16 @@ def json_round_trip(config: partwise.ModelConfig) -> None:
 
 
 @check
+def operations_as_torch_counts_them(config: partwise.ModelConfig) -> None:
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        model = partwise.Transformer(config)
+        model.use_path("products")
+        inputs = torch.zeros(1, LENGTH, dtype=torch.long)
+        model(inputs, source=inputs if config.encoder_layers else None)
+    assert config.flops_per_token(LENGTH) == round(3 * counter.get_total_flops() / LENGTH)
+
+
+@check
 def shape_and_count(config: partwise.ModelConfig) -> None:
     model = partwise.Transformer(config)
     assert ask(model, tokens()).shape == (2, LENGTH, VOCAB)
@@ -119,9 +130,10 @@ def every_parameter_counts(config: partwise.ModelConfig) -> None:
 
 
 def shares(model: partwise.Transformer) -> dict[str, float]:
-    """The largest gradient of each parameter, as a share of the largest of all."""
+    """The largest gradient of each parameter, as a share of the largest of all; zeros where a soft-cap lets none pass."""
     sizes = {name: gradient.abs().max().item() for name, gradient in gradients(model, tokens()).items()}
-    return {name: size / max(sizes.values()) for name, size in sizes.items()}
+    largest = max(sizes.values()) or 1.0
+    return {name: size / largest for name, size in sizes.items()}
 
 
 def reach(config: partwise.ModelConfig) -> int:

@@ -285,9 +285,8 @@ def test_what_cannot_be_matched_is_refused(here: Path) -> None:  # noqa: F811
 
 
 def test_tuning_uses_its_own_seeds_and_text_and_finds_the_best(here: Path) -> None:  # noqa: F811
-    results = partwise.compare(
-        "mingpt", "ffn=swiglu", **SETTINGS, seeds=2, tune="train.lr=1e-5,3e-4,1e-2", name="t"
-    ).results
+    comparison = partwise.compare("mingpt", "ffn=swiglu", **SETTINGS, seeds=2, tune="train.lr=1e-5,3e-4,1e-2", name="t")
+    results = comparison.results
     tuned = results["tuned"]
     assert tuned["seeds"] == [FIRST_SEED, FIRST_SEED + 1] and tuned["runs"] == 12
     for row in tuned["arms"]:
@@ -303,6 +302,8 @@ def test_tuning_uses_its_own_seeds_and_text_and_finds_the_best(here: Path) -> No
     ], "both verdicts: at the default, and at each arm's best"
     assert [arm["config"]["train"]["lr"] for arm in results["arms"]] == [3e-4, 3e-4, 1e-2, 1e-2]
     assert "Tuned on 2 seeds" in (Path("runs/t") / "report.md").read_text()
+    assert comparison.hash == json.loads((comparison.path / "compare.json").read_text())["hash"]
+    assert comparison.run()["comparisons"] == results["comparisons"], "run again, it is the same comparison"
 
 
 def test_an_estimate_counts_what_tuning_takes(here: Path) -> None:  # noqa: F811

@@ -2,12 +2,16 @@
 
 import re
 import sys
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 import partwise
@@ -19,6 +23,7 @@ from partwise.inspection.cost import costs
 from partwise.inspection.page import Look, bars, write_page
 from partwise.inspection.subject import find_subject
 from partwise.inspection.widths import shallow
+from partwise.operations import count_operations
 from partwise.presets import PRESETS
 
 
@@ -41,6 +46,29 @@ def test_costs_sum_to_what_torch_counts(name: str) -> None:
     assert whole.flops == pytest.approx(counter.get_total_flops() / 16, rel=1e-12)
     assert whole.flops == pytest.approx(sum(part.flops for part in parts), rel=1e-12)
     assert "elsewhere" not in {part.part for part in parts}
+
+
+PRODUCTS: list[Callable[[Tensor, Tensor], Any]] = [
+    lambda x, y: x @ y.transpose(1, 2),
+    lambda x, y: torch.matmul(x, y[0].T) + F.linear(x, y[1]),
+    lambda x, y: torch.bmm(x, y.transpose(1, 2)),
+    lambda x, y: torch.addmm(x[0, :, :1], x[0], y[0].T),
+    lambda x, y: torch.einsum("...nm,...km->...nk", x, y),
+    lambda x, y: torch.einsum("nm,bkm->bnk", x[0], y),
+    lambda x, y: F.conv1d(x, torch.empty(3, 5, 2)),
+    lambda x, y: F.scaled_dot_product_attention(x[:, None], y[:, None], y[:, None]),
+    lambda x, y: torch.tensordot(x, y, dims=([2], [2])) @ y[0] + x.softmax(-1).sum(),
+]
+
+
+@pytest.mark.parametrize("products", PRODUCTS)
+def test_operations_are_those_that_torch_counts(products: Callable[[Tensor, Tensor], Any]) -> None:
+    """What a part of one's own may call, and what no part here does."""
+    with torch.device("meta"):
+        x, y = torch.empty(4, 5, 6), torch.empty(4, 7, 6)
+        with FlopCounterMode(display=False) as counter:
+            products(x, y)
+        assert count_operations(lambda: products(x, y)) == counter.get_total_flops() > 0
 
 
 def cache(name: str, context: int, *words: str) -> int:

@@ -18,6 +18,7 @@ LAYERS = [
     "config",
     "overrides",
     "kernels",
+    "operations",
     "parts.sight",
     "parts.families",
     "parts.layers",

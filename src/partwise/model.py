@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from partwise import parts as _register
 from partwise.config import ByLayer, Config, ConfigError, recipes_by_layer
+from partwise.operations import count_operations
 from partwise.parts.attention import MultiHead
 from partwise.parts.families import (
     Attention,
@@ -87,18 +88,16 @@ class ModelConfig(Config):
     def flops_per_token(self, context: int | None = None) -> int:
         """Floating-point operations of one training step per token: forward, and twice that for the backward pass.
 
-        Counted by torch on the forward pass over `context` tokens (and a source as long, where there is an encoder),
-        the whole square of scores included.
+        Counted on the forward pass over `context` tokens (and a source as long, where there is an encoder), the whole
+        square of scores included.
         """
-        from torch.utils.flop_counter import FlopCounterMode
-
         context = context or self.max_len
-        with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        with torch.device("meta"):
             model = Transformer(self)
             model.use_path("products")
             tokens = torch.zeros(1, context, dtype=torch.long)
-            model(tokens, source=tokens if self.encoder_layers else None)
-        return round(3 * counter.get_total_flops() / context)
+            source = tokens if self.encoder_layers else None
+            return round(3 * count_operations(lambda: model(tokens, source=source)) / context)
 
 
 class Block(nn.Module):

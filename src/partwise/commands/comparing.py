@@ -141,7 +141,8 @@ def show_estimate(comparison: Comparison, sd: float | None) -> None:
         return
     effect = smallest_over_looks(noise.sd, plan.looks, noise.correlation, plan.rules.alpha)
     console.print(
-        f"the smallest effect that {plan.seeds} seeds show with 80 % power is {effect:.4f} nats, given {noise.source}"
+        f"the smallest effect that {plan.seeds} seeds show with 80 % power is {effect:.4f} {plan.rules.unit}, "
+        f"given {noise.source}"
     )
 
 

@@ -43,7 +43,8 @@ TIMED_STEPS = 8
 class Comparison:
     """A comparison with a home on disk. The same plan continues where it stopped and repeats no finished run.
 
-    `results` is what `results.json` holds, once `run` has ended.
+    `asked` is the plan before matching and tuning, which may change the arms of `plan`. `results` is what `results.json`
+    holds, once `run` has ended.
     """
 
     path: Path
@@ -58,6 +59,9 @@ class Comparison:
     jobs: list[Job] = field(default_factory=list)
     started: float = 0.0
 
+    def __post_init__(self) -> None:
+        self.asked = self.plan
+
     @property
     def verdicts(self) -> dict[str, str | None]:
         """The verdict on each arm, by its name."""
@@ -69,6 +73,7 @@ class Comparison:
 
     def run(self, watch: Callable[["Comparison"], None] = lambda comparison: None) -> dict[str, Any]:
         """Train what is missing, judge, and write the report. Raises ConfigError, and KeyboardInterrupt once saved."""
+        self.plan = self.asked
         dataset = self.prepare()
         self.path.mkdir(parents=True, exist_ok=True)
         lock = Lock(self.path)
@@ -147,7 +152,7 @@ class Comparison:
 
     def identity(self) -> dict[str, Any]:
         """All that is fixed before the first run."""
-        fixed = self.plan.identity()
+        fixed = self.asked.identity()
         if self.match:
             fixed["match"] = self.match
         if self.tune:

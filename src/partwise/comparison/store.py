@@ -19,6 +19,9 @@ STORE = Path("runs") / "calibrations.json"
 GUESS = 0.005
 """The seed SD of a small character model, in nats, where nothing is known."""
 
+GUESS_EXACT = 0.1
+"""The same of a share of exact answers: while they are being learned, seeds lie far apart."""
+
 SURE = 0.95
 """The power that a planted effect must have."""
 
@@ -66,7 +69,9 @@ def expected_noise(plan: Plan, dataset: Dataset, sd: float | None = None) -> Noi
     if earlier := earlier_sd(Path("runs"), plan):
         spread, r, name = earlier
         return Noise(spread, r, f"the seed SD {spread:.4f} and paired correlation {r:.2f} of {name}")
-    return Noise(GUESS, 0.0, f"a guessed seed SD of {GUESS:g} and no correlation (partwise calibrate measures it)")
+    if plan.rules.lower_is_better:
+        return Noise(GUESS, 0.0, f"a guessed seed SD of {GUESS:g} and no correlation (partwise calibrate measures it)")
+    return Noise(GUESS_EXACT, 0.0, f"a guessed seed SD of {GUESS_EXACT:g} and no correlation (name another with --sd)")
 
 
 def planted_power(plan: Plan, dataset: Dataset) -> float | None:

@@ -113,13 +113,10 @@ class Problems:
         return (drawn.operation * (self.largest + 1) + first) * (self.largest + 1) + second
 
     def form(self, drawn: "Drawn") -> np.ndarray:
-        """What problems look like, int64 (N,): operation, decimals of operands and answer, and the answer's length."""
-        answers = self.answer(drawn)
-        parts = [self._shorten(values)[1] for values in (drawn.first, drawn.second, answers)]
-        form = drawn.operation
-        for places in parts:
-            form = form * (self.decimals + 1) + places
-        return form * (self.widest + 1) + self._lengths(answers)
+        """What problems look like, int64 (N,): operation, most decimals of an operand, and decimals of the answer."""
+        first, second, answer = (self._shorten(values)[1] for values in (drawn.first, drawn.second, self.answer(drawn)))
+        kinds = self.decimals + 1
+        return (drawn.operation * kinds + np.maximum(first, second)) * kinds + answer
 
     def answer(self, drawn: "Drawn") -> np.ndarray:
         """The exact answers, rounded half up to the last decimal place, in units, int64 (N,)."""
