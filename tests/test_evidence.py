@@ -201,6 +201,23 @@ def test_a_ladder_compares_each_arm_with_the_one_before_it(here: Path) -> None: 
             plan_comparison("mingpt", ladder=True, arms=rungs, **refused, **SETTINGS)
 
 
+@pytest.mark.parametrize("metric", ["exact", "characters"])
+def test_right_answers_can_be_what_is_compared(here: Path, metric: str) -> None:  # noqa: F811
+    """Of forms of the same problems too, which the loss cannot compare."""
+    counts = ["data.train=200", "data.validation=10", "data.test=20"]
+    asked = {**SETTINGS, "data": "arithmetic", "common": [*TINY, *counts], "metric": metric, "seeds": 2}
+    comparison = partwise.compare("mingpt", "data.reverse=false", **asked, name=metric)
+    assert [arm["config"]["data"]["reverse"] for arm in comparison.results["arms"]] == [True, False]
+    for arm, folder in zip(comparison.results["arms"], sorted(Path("runs", metric, "runs").iterdir()), strict=True):
+        shares = [
+            json.loads((folder / f"seed-{seed}" / "result.json").read_text())["accuracy"]["all"] for seed in range(2)
+        ]
+        assert arm["values"] == [share[metric]["right"] / share[metric]["total"] for share in shares]
+    assert not comparison.results["lower_is_better"]
+    with pytest.raises(ConfigError, match=f"metric={metric}: data=python has no answers"):
+        plan_comparison("mingpt", "ffn=swiglu", **{**asked, "common": TINY, "data": "python"})
+
+
 @settings(max_examples=30)
 @given(st.data())
 def test_the_command_asks_for_the_same(data: st.DataObject) -> None:
@@ -223,7 +240,7 @@ def test_the_command_asks_for_the_same(data: st.DataObject) -> None:
         "tune": draw(text([None, "train.lr=1e-3,3e-3"])),
         "tune_seeds": draw(text([2, 5])),
         "match": draw(text([None, "flops"])),
-        "metric": draw(text(["loss", "exact"])),
+        "metric": draw(text(["loss", "exact", "characters"])),
         "first_seed": draw(text([0, 7])),
         **draw(text([{"looks": [4, 8]}, {"seeds": 9}])),
     }

@@ -31,7 +31,9 @@ def compare(
         str | None, typer.Option(help="Numbers of seeds at which to judge, as 4,8,16: a protocol.")
     ] = None,
     variance: Annotated[str, typer.Option(help="pair, or residual: over all arms together.")] = "pair",
-    metric: Annotated[str, typer.Option(help="loss, or on arithmetic exact: the share of exact answers.")] = "loss",
+    metric: Annotated[
+        str, typer.Option(help="loss; on arithmetic also exact, or characters: the share of right answers.")
+    ] = "loss",
     margin: Annotated[float, typer.Option(help="A difference too small to matter, in nats.")] = 0.005,
     alpha: Annotated[float, typer.Option(help="The probability of a false claim, at most.")] = 0.05,
     control_null: Annotated[

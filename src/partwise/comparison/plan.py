@@ -32,7 +32,8 @@ SHARED_NUMBERS = (
 RUNG = "+ "
 """Begins the name of an arm that stands on top of another one."""
 
-METRICS = {"loss": "validation loss", "exact": "exact match"}
+METRICS = {"loss": "validation loss", "exact": "exact match", "characters": "right characters"}
+UNITS = {"exact": "of all problems", "characters": "of all answers' characters"}
 
 
 @dataclass(frozen=True)
@@ -127,9 +128,9 @@ def amounts(arm: Arm, rates: dict[str, float | None]) -> dict[Measure, float | N
 
 
 def is_shared(word: str, metric: str = "loss") -> bool:
-    """Whether an override holds for every arm. Exact answers may be compared over other forms of the same problems."""
+    """Whether an override holds for every arm. Right answers may be compared over other forms of the same problems."""
     path = parse_overrides([word])[0][0] if "={" not in word else tuple(word.split("=", 1)[0].split("."))
-    if metric == "exact" and path[0] == "data" and len(path) > 1:
+    if metric != "loss" and path[0] == "data" and len(path) > 1:
         return False
     return path[0] in SHARED_KEYS or (path[0] == "train" and len(path) > 1 and path[1] in SHARED_NUMBERS)
 
@@ -189,11 +190,11 @@ def make_plan(request: Request) -> Plan:
         variance=request.variance,
         lower_is_better=request.metric == "loss",
         metric=METRICS[request.metric],
-        unit=f"nats per {token_name(arms[0].config)}" if request.metric == "loss" else "of all problems",
+        unit=UNITS.get(request.metric, f"nats per {token_name(arms[0].config)}"),
     )
-    if request.metric == "exact" and arms[0].config.data.task != "arithmetic":
+    if request.metric != "loss" and arms[0].config.data.task != "arithmetic":
         raise ConfigError(
-            f"metric=exact: data={arms[0].config.data.name} has no answers; choose arithmetic, or the loss"
+            f"metric={request.metric}: data={arms[0].config.data.name} has no answers; choose arithmetic, or the loss"
         )
     seeds = max(request.looks, default=request.seeds)
     return Plan(tuple(arms), seeds, rules, tuple(claims), request.first_seed, tuple(words), sums)

@@ -31,7 +31,8 @@ class Request(Config):
     first_seed: int = Field(0, ge=0)
     looks: list[int] = Field(default_factory=list)  # numbers of seeds at which it is judged: a protocol
     variance: Variance = "pair"
-    metric: Literal["loss", "exact"] = "loss"  # the validation loss, or on arithmetic the share of exact answers
+    # the validation loss, or on arithmetic the share of exact answers, or of right characters in them
+    metric: Literal["loss", "exact", "characters"] = "loss"
     margin: float = Field(MARGIN, gt=0)
     alpha: float = Field(0.05, ge=1e-9, le=0.5)
     control_null: str | None = (

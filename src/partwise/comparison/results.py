@@ -22,6 +22,9 @@ from partwise.train.metrics import read_metrics
 
 CURVE_POINTS = 200
 
+SHARES = {"exact match": "exact", "right characters": "characters"}
+"""Of what a metric is the share: its name in a run's accuracy."""
+
 
 def gather(
     plan: Plan, jobs: list[Job], dataset: Dataset, *, look: int, rates: dict[str, float | None], floors: dict[str, Any]
@@ -127,7 +130,7 @@ def arm_results(
 
 
 def final_values(jobs: list[Job], metric: str = "validation loss") -> dict[str, dict[int, float]]:
-    """arm -> seed -> the final validation loss, or the share of exact answers; nan where the run diverged.
+    """arm -> seed -> the final validation loss, or the share of right answers; nan where the run diverged.
 
     Raises ConfigError where a finished run has no such figure.
     """
@@ -135,10 +138,10 @@ def final_values(jobs: list[Job], metric: str = "validation loss") -> dict[str, 
     for job in jobs:
         run = read_run(job)
         value = run["value"]
-        if metric == "exact match" and value is not None:
+        if metric in SHARES and value is not None:
             if not run["accuracy"]:
-                raise ConfigError(f"{job.folder} has no exact match: delete this run's folder, and it is made again")
-            value = run["accuracy"]["all"]["exact"]["share"]
+                raise ConfigError(f"{job.folder} has no {metric}: delete this run's folder, and it is made again")
+            value = run["accuracy"]["all"][SHARES[metric]]["share"]
         values.setdefault(job.arm, {})[job.seed] = math.nan if value is None else value
     return values
 
