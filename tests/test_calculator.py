@@ -20,6 +20,8 @@ from partwise.config import ConfigError
 from partwise.data import IGNORED, Arithmetic, Dataset, Examples, Problems, examples, generate, prepare, solve
 from partwise.data.arithmetic import split_problems
 from partwise.data.batches import random_starts
+from partwise.evaluate.floors import unigram
+from partwise.evaluate.scores import dataset_floors, predicted_ids
 from partwise.tokenizers import BytePairs, Characters
 from partwise.train.loop import Run
 from partwise.train.settings import RunConfig
@@ -92,17 +94,59 @@ def test_the_first_window_and_the_last_problem() -> None:
     assert windows.batch("key", 0, 0, 2).count == 2 * 33
 
 
-def test_what_is_learnt_from_changes_neither_the_data_nor_what_is_scored() -> None:
-    plain, learnt = prepared(), prepared(aligned=True, loss_on="answer")
-    assert (plain.folder, plain.hash) == (learnt.folder, learnt.hash)
+def test_what_is_learnt_from_changes_no_data_and_where_it_is_read_from_nothing_that_is_scored() -> None:
+    plain, aligned, learnt = prepared(), prepared(aligned=True), prepared(aligned=True, loss_on="answer")
+    assert (plain.folder, plain.hash) == (aligned.folder, aligned.hash) == (learnt.folder, learnt.hash)
     for split in ("train", "val"):
-        sides = [list(examples(dataset, split, 40, 40).scored()) for dataset in (plain, learnt)]
+        sides = [list(examples(dataset, split, 40, 40).scored()) for dataset in (plain, aligned)]
         for one, other in zip(*sides, strict=True):
             assert np.array_equal(one.inputs, other.inputs) and np.array_equal(one.targets, other.targets)
     validation = examples(learnt, "val", 40, 40)
     assert training(learnt, 40).as_much_as(validation).ids.tolist() == learnt.split("train")[: 30 * 36].tolist()  # type: ignore[attr-defined]
-    assert np.array_equal(
-        validation.batch("key", 0, 0, 4).targets, examples(plain, "val", 40, 40).batch("key", 0, 0, 4).targets
+
+
+@given(FORMATS, st.integers(-30, 90), st.booleans())
+def test_every_answer_is_scored_once_behind_its_own_question(options: dict[str, Any], more: int, aligned: bool) -> None:
+    dataset = prepared(**options, aligned=aligned, loss_on="answer")
+    context = max(1, dataset.corpus.longest_line() - 1 + (max(0, more) if aligned else more))
+    text = dataset.tokenizer.decode(dataset.split("val"))
+    found = []
+    for batch in examples(dataset, "val", context, context).scored():
+        assert batch.inputs.shape[1] <= context
+        for inputs, targets in zip(batch.inputs, batch.targets, strict=True):
+            places = np.flatnonzero(targets != IGNORED)
+            row = dataset.tokenizer.decode(inputs[: places[-1] + 1]) + "$"
+            assert row in text
+            written = "".join(np.array([*row[1:]])[places])
+            if row.startswith("$"):
+                lines = split_problems(row)
+                assert written == "".join(line[line.index("=") + 1 :] for line in lines)
+                follows = text[text.index(row) + len(row) :]
+                assert not follows or len(row) + follows[1:].index("$") + 2 > context + 1, "another would have fitted"
+            else:  # the end of a problem that is longer than the context
+                assert len(row) == context + 1 and "$" not in row[:-1] and len(split_problems("$" + row)) == 1
+            found.append(written)
+    if more >= 0:
+        assert "".join(found) == "".join(np.array([*text])[answers(text)])
+
+
+def test_an_answer_longer_than_the_context_is_scored_at_its_end() -> None:
+    dataset = prepared(loss_on="answer")
+    (batch,) = examples(dataset, "val", 4, 4).scored()
+    assert (batch.targets != IGNORED).all() and batch.count == 30 * 4
+    lines = split_problems(dataset.tokenizer.decode(dataset.split("val")))
+    assert [dataset.tokenizer.decode(row) for row in batch.targets] == [line[-4:] for line in lines]
+
+
+def test_the_floors_of_answers_are_of_answers() -> None:
+    plain, learnt = prepared(), prepared(loss_on="answer")
+    text = learnt.tokenizer.decode(learnt.split("val"))
+    assert learnt.tokenizer.decode(predicted_ids(learnt, "val")) == "".join(np.array([*text])[answers(text)])
+    assert predicted_ids(plain, "val").tolist() == plain.split("val").tolist()
+    found = [dataset_floors(dataset) for dataset in (plain, learnt, plain)]
+    assert found[0] == found[2] != found[1]
+    assert found[1]["unigram"] == unigram(
+        *(predicted_ids(learnt, split) for split in ("train", "val")), learnt.vocab_size
     )
 
 

@@ -10,7 +10,7 @@ import torch
 
 from partwise.checkpoint import load
 from partwise.config import ConfigError
-from partwise.data import Dataset, examples, problem_lines
+from partwise.data import Dataset, ProblemWindows, examples, problem_lines
 from partwise.evaluate.arithmetic import Share, accuracy_by_operation, answer_problems
 from partwise.evaluate.loss import Score, mean_loss
 from partwise.evaluate.scores import dataset_floors
@@ -51,8 +51,11 @@ def show_scores(
     """
     train, validation = (examples(dataset, name, context, model.config.max_len) for name in ("train", "val"))
     nats = known.validation if known else mean_loss(model, validation.scored(), choices.precision)
+    tokens = sum(batch.count for batch in validation.scored())
+    answers = isinstance(validation, ProblemWindows) and validation.answers_only
     unscored = 0 if dataset.corpus.paired else dataset.tokenizer.bytes_of(dataset.split("val")[:1])
-    score = Score(nats, sum(batch.count for batch in validation.scored()), dataset.bytes("val") - unscored)
+    # a character of a problem is a byte
+    score = Score(nats, tokens, tokens if answers else dataset.bytes("val") - unscored)
     same_size = train.as_much_as(validation)
     training = known.training if known else mean_loss(model, same_size.scored(), choices.precision)
     with console.status("fitting the floors") if console.is_terminal else nullcontext():
@@ -66,6 +69,7 @@ def show_scores(
     ]
     console.print(table("loss", ["", f"nats per {unit}", "bits per byte", "perplexity"], rows))
     how = "in targets over their sources" if dataset.corpus.paired else f"in windows of {context} that start cold"
+    how = "in answers behind their questions" if answers else how
     console.print(
         f"{score.tokens:,} tokens, each scored once {how}; the floors are tables of counts fitted on "
         f"{floors['fitted_tokens']:,} training tokens"

@@ -99,7 +99,7 @@ class ProblemWindows:
 
     `aligned`: each begins at the first `$` of a random problem and holds as many whole problems as fit `context` + 1
     ids; shorter rows are filled up behind. `answers_only`: only what stands behind an `=`, up to the `$` that closes
-    its problem, is a target. What is scored is the same as of any text.
+    its problem, is a target, and is scored.
     """
 
     def __init__(
@@ -117,7 +117,10 @@ class ProblemWindows:
         return marks[:whole:2], marks[1:whole:2]
 
     def batch(self, key: str, seed: int, step: int, size: int) -> Batch:
-        starts, lengths = self.draw(key, seed, step, size)
+        return self.rows(*self.draw(key, seed, step, size))
+
+    def rows(self, starts: np.ndarray, lengths: np.ndarray) -> Batch:
+        """Stretches of the text, filled up behind."""
         # a row's first ids may belong to an answer whose `=` stands before it: it is read from further on the left
         before = 0 if self.aligned or not self.answers_only else self.longest
         places = (starts - before)[:, None] + np.arange(before + int(lengths.max()))
@@ -137,7 +140,36 @@ class ProblemWindows:
         return starts, ends[last] + 1 - starts
 
     def scored(self) -> Iterator[Batch]:
-        return self.plain.scored()
+        """Of any text, every token; of answers alone each of them once, behind its own question."""
+        if not self.answers_only:
+            yield from self.plain.scored()
+            return
+        starts, lengths = self.whole_problems()
+        size = max(1, SCORED_TOKENS // self.context)
+        for first in range(0, len(starts), size):
+            yield self.rows(starts[first : first + size], lengths[first : first + size])
+
+    def whole_problems(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where each row of an evaluation begins, and of how many ids it is: as many whole problems as fit `context` + 1.
+
+        Of a problem that is longer than that, its end.
+        """
+        begins, ends = self.borders
+        firsts, lasts = [], []
+        problem = 0
+        while problem < len(begins):
+            last = int(np.searchsorted(ends, begins[problem] + self.context, side="right")) - 1
+            lasts.append(max(last, problem))
+            firsts.append(problem)
+            problem = lasts[-1] + 1
+        end = ends[np.array(lasts, dtype=np.int64)] + 1
+        starts = np.maximum(begins[np.array(firsts, dtype=np.int64)], end - self.context - 1)
+        return starts, end - starts
+
+    def answers_alone(self, limit: int | None = None) -> np.ndarray:
+        """The ids behind each `=`, up to the `$` that closes its problem, of the first `limit` ids of the text."""
+        ids = np.asarray(self.ids[:limit])
+        return ids[in_answers(ids[None], self.dollar, self.equals)[0]]
 
     @cached_property
     def per_row(self) -> tuple[float, float]:
@@ -250,7 +282,7 @@ def examples(dataset: Dataset, split: str, context: int, max_len: int) -> Exampl
     ids, tokenizer, corpus = dataset.split(split), dataset.tokenizer, dataset.corpus
     if isinstance(tokenizer, WithSpecials):
         return Pairs(ids, tokenizer.pad, tokenizer.start, tokenizer.end, max_len)
-    if split == "train" and isinstance(corpus, Arithmetic) and (corpus.aligned or corpus.loss_on == "answer"):
+    if isinstance(corpus, Arithmetic) and (corpus.loss_on == "answer" or (corpus.aligned and split == "train")):
         return problem_windows(ids, context, tokenizer, corpus)
     return Windows(ids, context)
 

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from partwise.data import Dataset, Pairs, examples, problem_lines
+from partwise.data import Dataset, Pairs, ProblemWindows, examples, problem_lines
 from partwise.evaluate.floors import constant_answer, most_frequent_per_position, text_floors
 
 FLOORS_VERSION = 1
 FITTED_TOKENS = 2_000_000
+PROBLEM_TOKENS = 4 * FITTED_TOKENS
+"""Of a text of problems, in which answers are about a third."""
 
 
 def dataset_floors(dataset: Dataset) -> dict[str, float | int]:
@@ -19,7 +21,8 @@ def dataset_floors(dataset: Dataset) -> dict[str, float | int]:
     Kept beside the shards once computed, as they depend on nothing else.
     """
     # by hash: a part of the data held out for tuning lies in the same folder
-    kept = dataset.folder / f"floors-{FLOORS_VERSION}-{dataset.hash[:16]}.json"
+    scored = "" if getattr(dataset.corpus, "loss_on", "all") == "all" else "-answers"
+    kept = dataset.folder / f"floors-{FLOORS_VERSION}-{dataset.hash[:16]}{scored}.json"
     try:
         return json.loads(kept.read_text())
     except (OSError, ValueError):
@@ -38,12 +41,14 @@ def dataset_floors(dataset: Dataset) -> dict[str, float | int]:
 
 
 def predicted_ids(dataset: Dataset, split: str) -> np.ndarray:
-    """The ids of a split that models are asked for: of pairs, the targets alone."""
-    if not dataset.corpus.paired:
-        return dataset.split(split)
-    pairs = examples(dataset, split, 1, len(dataset.split(split)))
-    assert isinstance(pairs, Pairs)
-    return pairs.targets_alone()
+    """The ids of a split that models are asked for: of pairs, the targets alone; of problems it may be the answers."""
+    ids = dataset.split(split)
+    found = examples(dataset, split, len(ids), len(ids))
+    if isinstance(found, Pairs):
+        return found.targets_alone()
+    if isinstance(found, ProblemWindows) and found.answers_only:
+        return found.answers_alone(PROBLEM_TOKENS if split == "train" else None)
+    return ids
 
 
 def arithmetic_floors(dataset: Dataset) -> dict[str, float]:
