@@ -322,13 +322,14 @@ def test_balance_brings_rare_forms_and_no_other_problems() -> None:
     }
     natural = Counter(problems.form(problems.draw(POOL * count, "s")).tolist())
     assert [sum(counts.values()) for counts in forms.values()] == [count] * 3
-    total = sum(natural**0.5 for natural in natural.values())
-    for which, there in natural.items():
-        wanted = count * there**0.5 / total
-        assert forms[0.5][which] <= there
-        # those that the pool has enough of come as often as they should; what others lack is spread as problems come
-        if wanted <= there:
-            assert forms[0.5][which] >= int(wanted)
+    for share in (0.5, 1):
+        # in proportion to natural ** (1 - share), but for those of which the pool holds fewer: they all come
+        whole = {which for which, there in natural.items() if forms[share][which] == there}
+        left = count - sum(natural[which] for which in whole)
+        total = sum(there ** (1 - share) for which, there in natural.items() if which not in whole)
+        for which, there in natural.items():
+            wanted = left * there ** (1 - share) / total
+            assert (which in whole and wanted >= there) or abs(forms[share][which] - wanted) <= len(natural)
     rare = [which for which, there in natural.items() if 100 <= there / POOL <= 600]
     assert rare and all(forms[0.5][which] > 1.5 * natural[which] / POOL for which in rare)
     assert max(forms[1].values()) < max(forms[0.5].values()) < max(forms[0].values())

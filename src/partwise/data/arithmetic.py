@@ -22,7 +22,7 @@ VERSION = 1
 CHUNK = 1 << 15
 """Problems that are drawn and written in one go: few enough to stay in the processor's cache."""
 
-POOL = 8
+POOL = 16
 """Out of how many drawn problems one is taken where forms are balanced: no form comes more often than so many times."""
 
 LARGEST = 10**9
@@ -285,15 +285,27 @@ def draw_balanced(problems: Problems, count: int, stream: str, balance: float) -
         return problems.draw(count, stream)
     pool = problems.draw(POOL * count, stream)
     _, form, there = np.unique(problems.form(pool), return_inverse=True, return_counts=True)
-    shares = there.astype(np.float64) ** (1 - balance)
-    wanted = np.floor(count * shares / shares.sum()).astype(np.int64)
+    wanted = allot(count, there.astype(np.float64) ** (1 - balance), there)
     by_form = np.argsort(form, kind="stable")
     rank = np.empty(len(form), dtype=np.int64)  # the how-manieth of its form each problem is
     rank[by_form] = np.arange(len(form)) - np.repeat(np.cumsum(there) - there, there)
     chosen = rank < wanted[form]
-    spare = np.flatnonzero(~chosen)  # what rounding and forms of too few problems leave open is filled as problems come
+    spare = np.flatnonzero(~chosen)  # what rounding leaves open is filled as problems come
     chosen[spare[: count - int(chosen.sum())]] = True
     return pool.take(np.flatnonzero(chosen))
+
+
+def allot(count: int, shares: np.ndarray, there: np.ndarray) -> np.ndarray:
+    """About `count` in proportion to `shares`, of each at most what is `there`, int64; what one lacks the others get."""
+    wanted = np.zeros(len(there), dtype=np.int64)
+    open_ones = np.ones(len(there), dtype=bool)
+    while True:
+        quota = (count - wanted.sum()) * np.where(open_ones, shares, 0) / shares[open_ones].sum()
+        full = open_ones & (quota > there)
+        if not full.any():
+            return np.where(open_ones, np.floor(quota).astype(np.int64), wanted)
+        wanted[full] = there[full]
+        open_ones &= ~full
 
 
 def _draw_training(

@@ -22,7 +22,7 @@ CALCULATORS: dict[str, Preset] = {
                 "part": "arithmetic",
                 "aligned": True,
                 "loss_on": "answer",
-                "balance": 0.75,
+                "balance": 1.0,
                 "train": 1_000_000,
                 "validation": 500,
             },
