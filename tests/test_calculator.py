@@ -18,8 +18,8 @@ from partwise.commands import calculating
 from partwise.commands.calculating import read_answer, write_question
 from partwise.config import ConfigError
 from partwise.data import IGNORED, Arithmetic, Dataset, Examples, Problems, examples, generate, prepare, solve
-from partwise.data.arithmetic import split_problems
 from partwise.data.batches import random_starts
+from partwise.data.questions import split_problems
 from partwise.evaluate.floors import unigram
 from partwise.evaluate.scores import dataset_floors, predicted_ids
 from partwise.tokenizers import BytePairs, Characters

@@ -8,9 +8,9 @@ from typing import Protocol, Self
 import numpy as np
 
 from partwise.config import ConfigError
-from partwise.data.arithmetic import split_problems
 from partwise.data.batches import batch, random_starts, windows
 from partwise.data.corpora import Arithmetic, MadeUp
+from partwise.data.questions import split_problems
 from partwise.data.shards import Dataset
 from partwise.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer, WithSpecials
 

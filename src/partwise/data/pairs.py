@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from partwise.config import ConfigError, part
-from partwise.data.arithmetic import split_problems
 from partwise.data.corpora import Corpus, MadeUp
+from partwise.data.questions import split_problems
 from partwise.tokenizers import Text, WithSpecials
 from partwise.tokenizers.texts import open_text
 
