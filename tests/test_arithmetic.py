@@ -297,12 +297,12 @@ def test_solve_refuses_what_is_no_question(question: str) -> None:
 
 
 def form(problems: Problems, line: str) -> tuple[Any, ...]:
-    """Operation, most decimals of an operand, and decimals of the answer, read from the text alone."""
+    """Operation, and decimals of both operands and of the answer, read from the text alone."""
     question = line[: line.index("=") + 1]
     first, operation, second, _ = match(line)
     numbers = (first, second, solve(question, problems.decimals))
     places = [len(number.partition(".")[2]) for number in numbers]
-    return operation, max(places[:2]), places[2]
+    return operation, *places
 
 
 @given(OPTIONS, st.integers(0, 5))

@@ -17,6 +17,9 @@ from partwise.config import ConfigError
 VERSION = 1
 """Counts up whenever the same options would produce other problems, so that stored data is never taken for new."""
 
+FORMS = 2
+"""The same of the forms that `balance` tells apart."""
+
 CHUNK = 1 << 15
 """Problems that are drawn and written in one go: few enough to stay in the processor's cache."""
 
@@ -111,10 +114,11 @@ class Problems:
         return (drawn.operation * (self.largest + 1) + first) * (self.largest + 1) + second
 
     def form(self, drawn: "Drawn") -> np.ndarray:
-        """What problems look like, int64 (N,): operation, most decimals of an operand, and decimals of the answer."""
-        first, second, answer = (self._shorten(values)[1] for values in (drawn.first, drawn.second, self.answer(drawn)))
-        kinds = self.decimals + 1
-        return (drawn.operation * kinds + np.maximum(first, second)) * kinds + answer
+        """What problems look like, int64 (N,): the operation, and the decimals of each operand and of the answer."""
+        kinds, form = self.decimals + 1, drawn.operation
+        for values in (drawn.first, drawn.second, self.answer(drawn)):
+            form = form * kinds + self._shorten(values)[1]
+        return form
 
     def answer(self, drawn: "Drawn") -> np.ndarray:
         """The exact answers, rounded half up to the last decimal place, in units, int64 (N,)."""

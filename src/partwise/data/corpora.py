@@ -30,6 +30,11 @@ class Corpus(Part):
     unit: ClassVar[str] = "characters"
     paired: ClassVar[bool] = False  # whether splits are pairs of a source and a target
 
+    @property
+    def answers_only(self) -> bool:
+        """Whether a model is trained and scored on what answers a question alone."""
+        return False
+
     @abstractmethod
     def alphabet(self) -> str:
         """The distinct characters of all splits, sorted."""
@@ -84,6 +89,8 @@ class MadeUp(Corpus):
         options = self.to_dict()
         if not self.balance:
             del options["balance"]  # data sets prepared before there was any balance stay valid
+        else:
+            options["forms"] = arithmetic.FORMS
         return {**options, "version": arithmetic.VERSION}
 
 
@@ -101,6 +108,10 @@ class Arithmetic(MadeUp):
 
     aligned: bool = False
     loss_on: Literal["all", "answer"] = "all"
+
+    @property
+    def answers_only(self) -> bool:
+        return self.loss_on == "answer"
 
     def alphabet(self) -> str:
         return self.problems().alphabet

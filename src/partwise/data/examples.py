@@ -282,7 +282,7 @@ def examples(dataset: Dataset, split: str, context: int, max_len: int) -> Exampl
     ids, tokenizer, corpus = dataset.split(split), dataset.tokenizer, dataset.corpus
     if isinstance(tokenizer, WithSpecials):
         return Pairs(ids, tokenizer.pad, tokenizer.start, tokenizer.end, max_len)
-    if isinstance(corpus, Arithmetic) and (corpus.loss_on == "answer" or (corpus.aligned and split == "train")):
+    if isinstance(corpus, Arithmetic) and (corpus.answers_only or (corpus.aligned and split == "train")):
         return problem_windows(ids, context, tokenizer, corpus)
     return Windows(ids, context)
 
@@ -300,7 +300,7 @@ def problem_windows(ids: np.ndarray, context: int, tokenizer: Tokenizer, corpus:
             f"set max_len, and train.context, to at least {longest - 1}"
         )
     dollar, equals = tokenizer.encode("$=").tolist()
-    return ProblemWindows(ids, context, dollar, equals, longest, corpus.aligned, corpus.loss_on == "answer")
+    return ProblemWindows(ids, context, dollar, equals, longest, corpus.aligned, corpus.answers_only)
 
 
 def problem_lines(dataset: Dataset, split: str, limit: int | None = None) -> list[str]:

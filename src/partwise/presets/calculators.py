@@ -17,7 +17,7 @@ CALCULATORS: dict[str, Preset] = {
             "norm": "rmsnorm",
             "residual": "pre",
             "init": {"part": "gpt2", "zero_output": True},
-            # two operands with decimals and an answer with fewer are a fortieth of all problems, and learnt last
+            # 1.5 + 2.25 and 1.25 + 2.75, say, are rare among all problems, and learnt last
             "data": {
                 "part": "arithmetic",
                 "aligned": True,
