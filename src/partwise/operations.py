@@ -21,12 +21,15 @@ OTHERS = frozenset(
 )
 """Products that no part here calls; torch counts them where a user's own does."""
 
+UNMULTIPLIED = frozenset({"layer_norm"})
+"""Without products, of one input's shape; torch imports its compiler to work that shape out on the meta device."""
+
 
 def count_operations(run: Callable[[], Any]) -> int:
     """Two for each multiplication in a matrix product of what `run` does, all else being free.
 
     As torch.utils.flop_counter counts, which imports torch's compiler first, for seconds; it is asked only where
-    something is called that is not known here. On the meta device torch's own layer norm imports it as well.
+    something is called that is not known here.
     """
     with ProductCounter() as products:
         run()
@@ -52,8 +55,10 @@ class ProductCounter(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        out = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
+        if name in UNMULTIPLIED and args[0].is_meta:
+            return torch.empty_like(args[0])
+        out = func(*args, **(kwargs or {}))
         if isinstance(func, OpOverload):  # one of our own, which says itself what it takes
             formula = flop_registry.get(func.overloadpacket)
             self.total += formula(*args, out_val=out) if formula else 0

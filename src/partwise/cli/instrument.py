@@ -54,6 +54,9 @@ def compare(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how long it takes and what it could show.")] = False,
     sd: Annotated[float | None, typer.Option(help="The seed SD to assume in --dry-run.")] = None,
     workers: Annotated[int | None, typer.Option(help="Runs at once; one per core where not given.", min=1)] = None,
+    together: Annotated[
+        int | None, typer.Option(help="Seeds of an arm trained as one program: 8 on CUDA, elsewhere 1.", min=1)
+    ] = None,
     imports: Import = None,
 ) -> None:
     """Compare a preset with its changed self over paired seeds, and say what the change bought."""
@@ -89,6 +92,7 @@ def compare(
         dry_run=dry_run,
         sd=sd,
         workers=workers,
+        together=together,
         imports=loaded,
     )
 

@@ -28,14 +28,16 @@ def compare_variants(
     dry_run: bool,
     sd: float | None,
     workers: int | None,
+    together: int | None,
     imports: tuple[str, ...],
 ) -> None:
     """Run a comparison under a live table and print its summary; or say what it would take."""
     request = request_of(given, protocol)
     if grid:
-        compare_over_grid(request, grid, name, dry_run=dry_run, sd=sd, imports=imports, workers=workers)
+        crew = {"workers": workers, "together": together}
+        compare_over_grid(request, grid, name, dry_run=dry_run, sd=sd, imports=imports, **crew)
         return
-    comparison = planned(request, name, imports, workers)
+    comparison = planned(request, name, imports, workers, together)
     if dry_run:
         show_estimate(comparison, sd)
         return
@@ -134,6 +136,7 @@ def show_estimate(comparison: Comparison, sd: float | None) -> None:
     console.print(
         f"{most}about {clock(estimate['minutes'] * 60)} for {estimate['runs']} runs, {estimate['workers']} at a time, as "
         "measured just now"
+        + (f", not counting that {estimate['together']} seeds are one program" if estimate["together"] > 1 else "")
     )
     noise = expected_noise(plan, comparison.prepare(), sd)
     if plan.seeds < 2:

@@ -10,7 +10,7 @@ import torch
 
 from partwise.checkpoint import load
 from partwise.config import ConfigError
-from partwise.data import Dataset, ProblemWindows, examples, problem_lines
+from partwise.data import Dataset, examples, problem_lines
 from partwise.evaluate.arithmetic import Share, accuracy_by_operation, answer_problems
 from partwise.evaluate.loss import Score, mean_loss
 from partwise.evaluate.scores import dataset_floors
@@ -52,7 +52,7 @@ def show_scores(
     train, validation = (examples(dataset, name, context, model.config.max_len) for name in ("train", "val"))
     nats = known.validation if known else mean_loss(model, validation.scored(), choices.precision)
     tokens = sum(batch.count for batch in validation.scored())
-    answers = isinstance(validation, ProblemWindows) and validation.answers_only
+    answers = dataset.corpus.answers_only
     unscored = 0 if dataset.corpus.paired else dataset.tokenizer.bytes_of(dataset.split("val")[:1])
     # a character of a problem is a byte
     score = Score(nats, tokens, tokens if answers else dataset.bytes("val") - unscored)
@@ -68,8 +68,12 @@ def show_scores(
         (f"floor: {floors['context']}-{unit} table", f"{floors['kneser_ney']:.4f}", "", ""),
     ]
     console.print(table("loss", ["", f"nats per {unit}", "bits per byte", "perplexity"], rows))
-    how = "in targets over their sources" if dataset.corpus.paired else f"in windows of {context} that start cold"
-    how = "in answers behind their questions" if answers else how
+    if answers:
+        how = "in answers behind their questions"
+    elif dataset.corpus.paired:
+        how = "in targets over their sources"
+    else:
+        how = f"in windows of {context} that start cold"
     console.print(
         f"{score.tokens:,} tokens, each scored once {how}; the floors are tables of counts fitted on "
         f"{floors['fitted_tokens']:,} training tokens"

@@ -1,42 +1,37 @@
 """The main job: train every arm on every seed, in parallel and resumably, then judge."""
 
-import contextlib
 import json
 import math
 import os
-import statistics
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from partwise.checkpoint import write_json
 from partwise.comparison.matching import match_arms
-from partwise.comparison.plan import Arm, Plan, dataset_of, make_plan
+from partwise.comparison.plan import Plan, dataset_of, make_plan
 from partwise.comparison.pool import Job, prepare_job, run_jobs
 from partwise.comparison.protocol import is_open
+from partwise.comparison.rates import measure_rates, tokens_a_step
 from partwise.comparison.report import write_report
 from partwise.comparison.request import Measure, Request
 from partwise.comparison.results import final_values, gather
 from partwise.comparison.store import planted_power
 from partwise.comparison.tuning import Tune, check_seeds, parse_tune, run_tuning
 from partwise.config import ConfigError, digest
-from partwise.data import Dataset, examples
-from partwise.evaluate.loss import mean_loss
+from partwise.data import Dataset
 from partwise.evaluate.scores import dataset_floors
 from partwise.overrides import difference
 from partwise.train.choices import Choices, choose, machine
 from partwise.train.folder import check_length
-from partwise.train.loop import Diverged, Run
 from partwise.train.names import Lock, default_name, run_name
 from partwise.train.settings import RunConfig
 
-TIMED_STEPS = 8
+TOGETHER = 8
+"""Seeds of an arm that an accelerator trains as one program."""
 
 
 @dataclass
@@ -52,6 +47,7 @@ class Comparison:
     command: str = ""
     imports: tuple[str, ...] = ()
     workers: int | None = None
+    together: int | None = None
     match: Measure | None = None
     tune: Tune | None = None
     tune_seeds: int = 2
@@ -82,7 +78,7 @@ class Comparison:
             look = len([seeds for seeds in card["looks"] if seeds < self.plan.seeds]) + 1
             power = planted_power(self.plan, dataset)
             before = self._before(card, watch)
-            self._train(Choices(**card["choices"]), card["workers"], watch)
+            self._train(Choices(**card["choices"]), card, watch)
             self.results = gather(
                 self.plan, self.jobs, dataset, look=look, rates=card["rates"], floors=dataset_floors(dataset)
             )
@@ -118,7 +114,7 @@ class Comparison:
 
             def train(jobs: list[Job]) -> None:
                 self.jobs, self.started = jobs, time.monotonic()
-                run_jobs(jobs, card["workers"], lambda: watch(self))
+                run_jobs(jobs, card["workers"], lambda: watch(self), card.get("together", 1))
                 watch(self)
 
             tuning = self.path / "tuning.json"
@@ -133,7 +129,7 @@ class Comparison:
                 card["rates"].setdefault(arm.name, card["rates"][origin])
         return found
 
-    def _train(self, choices: Choices, workers: int, watch: Callable[["Comparison"], None]) -> None:
+    def _train(self, choices: Choices, card: dict[str, Any], watch: Callable[["Comparison"], None]) -> None:
         """Train up to each look, and on with the arms of which a claim is still open."""
         plan = self.plan
         runs = {arm.name: 0 for arm in plan.arms}
@@ -143,7 +139,7 @@ class Comparison:
             runs |= dict.fromkeys((*names, plan.arms[0].name), seeds)
             self.jobs = self._jobs(choices, runs)
             self.started = time.monotonic()
-            run_jobs(self.jobs, workers, lambda: watch(self))
+            run_jobs(self.jobs, card["workers"], lambda: watch(self), card.get("together", 1))
             watch(self)
             effects = plan.rules.judge(plan.values(final_values(self.jobs, plan.rules.metric)), plan.claims)
             open_claims = tuple(claim for claim, effect in zip(plan.claims, effects, strict=True) if is_open(effect))
@@ -174,7 +170,7 @@ class Comparison:
     def estimate(self) -> dict[str, Any]:
         """Minutes on this machine, and the smallest effect that these seeds could show; trains a few steps only."""
         dataset = self.prepare()
-        choices, workers = self._choices()
+        choices, workers, together = self._choices()
         rates, scoring = measure_rates(self.plan, dataset, choices)
         seconds, runs = 0.0, 0
         claimed = {end for claim in self.plan.claims if claim.role == "claim" for end in claim[:2]}
@@ -185,18 +181,23 @@ class Comparison:
             tokens = arm.config.train.steps * tokens_a_step(arm, dataset)
             seconds += number * (tokens / (rates[arm.name] or math.inf) + scoring[arm.name])
             runs += number
-        return {"minutes": seconds / min(workers, runs) / 60, "runs": runs, "workers": workers, "rates": rates}
+        minutes = seconds / min(workers, runs) / 60
+        return {"minutes": minutes, "runs": runs, "workers": workers, "together": together, "rates": rates}
 
-    def _choices(self) -> tuple[Choices, int]:
+    def _choices(self) -> tuple[Choices, int, int]:
+        """Device and paths, how many programs run at once, and how many seeds of an arm are one program."""
         choices = choose(self.plan.arms[0].config.train)
         if any(getattr(arm.config.model.attention, "dropout", 0.0) for arm in self.plan.arms):
             # attention weights that are dropped out exist on this path only, and a path is never a difference of arms
             choices = replace(choices, attention_path="products")
+        together = self.together or (TOGETHER if choices.device == "cuda" else 1)
+        if together > 1:
+            choices = choices.for_ensembles(self.plan.arms[0].config.train)
         if choices.device != "cpu":
-            return choices, 1
+            return choices, 1, together
         workers = self.workers or max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
         threads = self.plan.arms[0].config.train.threads or 1
-        return choices.with_threads(threads), workers
+        return choices.with_threads(threads), workers, together
 
     def _card(self, dataset: Dataset) -> dict[str, Any]:
         """`compare.json`: what is fixed before the first run. A changed plan is refused."""
@@ -220,8 +221,13 @@ class Comparison:
                     f"--seeds {self.plan.seeds}: {self.path} was already judged at {max(card['looks'])} seeds, "
                     "and seeds that were looked at cannot be taken back; give as many or more"
                 )
+            if self.together not in (None, card.get("together", 1)):
+                raise ConfigError(
+                    f"--together {self.together}: {self.path} was begun with {card.get('together', 1)}: leave it out, or "
+                    "choose another --name"
+                )
             return card
-        choices, workers = self._choices()
+        choices, workers, together = self._choices()
         rates, _ = measure_rates(self.plan, dataset, choices)
         card = {
             "format": 1,
@@ -230,6 +236,7 @@ class Comparison:
             "looks": [],
             "choices": choices.to_dict(),
             "workers": workers,
+            "together": together,
             "rates": rates,
             "machine": machine(),
             "data": dataset.hash,
@@ -248,43 +255,6 @@ class Comparison:
                     config = arm.with_seed(seed)
                     jobs.append(prepare_job(folder, arm.name, seed, config, choices, self.imports, self.command))
         return jobs
-
-
-def tokens_a_step(arm: Arm, dataset: Dataset) -> int:
-    """Targets in a batch: on average, where rows differ in length."""
-    train = examples(dataset, "train", arm.config.context, arm.config.model.max_len)
-    return train.tokens_in(arm.config.train.batch_size)
-
-
-def measure_rates(plan: Plan, dataset: Dataset, choices: Choices) -> tuple[dict[str, float | None], dict[str, float]]:
-    """Training tokens per second, and seconds to score a run, by arm: each alone, all in turn, medians.
-
-    An arm that diverges within the first steps has no rate.
-    """
-    threads = torch.get_num_threads()
-    runs = {arm.name: Run(arm.config, dataset_of(plan, arm, dataset), choices) for arm in plan.arms}
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for round_ in range(TIMED_STEPS + 2):
-        for name, run in runs.items():
-            with contextlib.suppress(Diverged):
-                step = run.update()
-                if round_ >= 2:  # the first steps also pay for allocation
-                    times[name].append(step.seconds)
-    rates: dict[str, float | None] = {}
-    scoring = {}
-    for arm in plan.arms:
-        tokens = tokens_a_step(arm, dataset)
-        rates[arm.name] = tokens / statistics.median(times[arm.name]) if times[arm.name] else None
-        batches = examples(runs[arm.name].dataset, "val", arm.config.context, arm.config.model.max_len).scored()
-        sample = list(islice(batches, 2))
-        began = time.perf_counter()
-        mean_loss(runs[arm.name].model, sample, choices.precision)
-        per_token = (time.perf_counter() - began) / sum(batch.count for batch in sample)
-        evaluations = arm.config.train.steps // arm.config.eval_every + 1
-        answered = len(dataset.split("test")) if "test" in dataset.names else 0
-        scoring[arm.name] = (2 * evaluations * len(dataset.split("val")) + 2 * answered) * per_token
-    torch.set_num_threads(threads)
-    return rates, scoring
 
 
 Watching = Callable[[Comparison], AbstractContextManager[Callable[[Comparison], None]]]
@@ -314,17 +284,26 @@ def plan_comparison(
     name: str | None = None,
     imports: tuple[str, ...] = (),
     workers: int | None = None,
+    together: int | None = None,
     **settings: Any,
 ) -> Comparison:
     """The comparison that `compare` would run, checked but not begun. Raises ConfigError."""
     given = {key: value for key, value in settings.items() if value is not None}
-    return planned(Request.from_dict({"preset": preset, "change": list(overrides), **given}), name, imports, workers)
+    request = Request.from_dict({"preset": preset, "change": list(overrides), **given})
+    return planned(request, name, imports, workers, together)
 
 
 def planned(
-    request: Request, name: str | None = None, imports: tuple[str, ...] = (), workers: int | None = None
+    request: Request,
+    name: str | None = None,
+    imports: tuple[str, ...] = (),
+    workers: int | None = None,
+    together: int | None = None,
 ) -> Comparison:
-    """The comparison that answers a request, checked but not begun. Raises ConfigError."""
+    """The comparison that answers a request, checked but not begun; `workers` programs at once, of `together` seeds each.
+
+    Raises ConfigError.
+    """
     path = Path("runs") / (run_name(name) if name else request.name())
     tune = parse_tune(request.tune) if request.tune else None
     plan = make_plan(request)
@@ -336,9 +315,8 @@ def planned(
         check_seeds(plan)
         for value in tune.values:
             tune.of(plan.arms[0], value)  # refuses what cannot be set, before anything runs
-    return Comparison(
-        path, plan, request.command(name, imports), imports, workers, request.match, tune, request.tune_seeds
-    )
+    command = request.command(name, imports)
+    return Comparison(path, plan, command, imports, workers, together, request.match, tune, request.tune_seeds)
 
 
 def _by_name(identity: dict[str, Any]) -> dict[str, Any]:

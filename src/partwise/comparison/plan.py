@@ -32,7 +32,7 @@ SHARED_NUMBERS = (
 RUNG = "+ "
 """Begins the name of an arm that stands on top of another one."""
 
-METRICS = {"loss": "validation loss", "exact": "exact match", "characters": "right characters"}
+METRICS = {"loss": "validation loss", "exact": "exact match", "characters": "share of right characters"}
 UNITS = {"exact": "of all problems", "characters": "of all answers' characters"}
 
 

@@ -72,25 +72,39 @@ def prepare_job(
     return Job(arm, seed, folder, config.train.steps, status)
 
 
-def run_jobs(jobs: list[Job], workers: int, watch: Callable[[], None]) -> None:
-    """Run every job that is not finished; `watch` is called about twice a second.
+def programs(jobs: Sequence[Job], together: int) -> list[list[Job]]:
+    """The jobs that wait, in their order; those of up to `together` seeds of an arm are one program."""
+    waiting = [job for job in jobs if not job.finished]
+    found: list[list[Job]] = []
+    latest: dict[str, list[Job]] = {}
+    for job in waiting:
+        if len(latest.get(job.arm, ())) % together == 0:
+            latest[job.arm] = []
+            found.append(latest[job.arm])
+        latest[job.arm].append(job)
+    return found
+
+
+def run_jobs(jobs: list[Job], workers: int, watch: Callable[[], None], together: int = 1) -> None:
+    """Run every job that is not finished, `together` seeds of an arm in one program; `watch` is called about twice a second.
 
     On KeyboardInterrupt the runs save and end, and it is raised again. Raises ConfigError where a run failed.
     """
-    waiting = [job for job in jobs if not job.finished]
+    waiting = programs(jobs, together)
     if not waiting:
         return
     answers: queue.Queue[tuple[int, str]] = queue.Queue()
     processes = [_start(number, answers) for number in range(min(workers, len(waiting)))]
-    current: dict[int, Job] = {}
+    current: dict[int, list[Job]] = {}
 
     def give(number: int) -> None:
         stdin = processes[number].stdin
         assert stdin is not None
         if waiting:
-            job = current[number] = waiting.pop(0)
-            job.status = "running"
-            stdin.write(f"{job.folder}\n")
+            current[number] = waiting.pop(0)
+            for job in current[number]:
+                job.status = "running"
+            stdin.write(json.dumps([str(job.folder) for job in current[number]]) + "\n")
             stdin.flush()
         else:
             stdin.close()
@@ -99,20 +113,21 @@ def run_jobs(jobs: list[Job], workers: int, watch: Callable[[], None]) -> None:
     try:
         for number in range(len(processes)):
             give(number)
-        while current:
+        while current and not failures:
             try:
                 number, answer = answers.get(timeout=0.5)
             except queue.Empty:
                 watch()
                 continue
-            job = current.pop(number)
-            job.status = answer.rpartition("\t")[2] if answer else "failed: its process ended"
-            if job.finished:
+            ended = current.pop(number)
+            statuses = json.loads(answer) if answer else ["failed: its process ended"] * len(ended)
+            for job, status in zip(ended, statuses, strict=True):
+                job.status = status
+                if not job.finished:
+                    failures.append(f"{job.arm}, seed {job.seed}: {_reason(job, ended[0].folder)}")
+            if not failures:
                 give(number)
-            else:
-                failures.append(f"{job.arm}, seed {job.seed}: {_reason(job)}")
-                break
-            watch()
+                watch()
     except KeyboardInterrupt:
         _end(processes)
         raise
@@ -161,8 +176,8 @@ def _end(processes: list[subprocess.Popen[str]]) -> None:
         process.wait()
 
 
-def _reason(job: Job) -> str:
-    error = job.folder / "error.txt"
+def _reason(job: Job, folder: Path) -> str:
+    error = folder / "error.txt"
     if error.exists():
         return error.read_text().strip().splitlines()[-1]
     return job.status.removeprefix("failed").strip(": ") or "it ended without a reason"

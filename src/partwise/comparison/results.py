@@ -22,7 +22,7 @@ from partwise.train.metrics import read_metrics
 
 CURVE_POINTS = 200
 
-SHARES = {"exact match": "exact", "right characters": "characters"}
+SHARES = {"exact match": "exact", "share of right characters": "characters"}
 """Of what a metric is the share: its name in a run's accuracy."""
 
 

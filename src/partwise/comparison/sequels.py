@@ -48,7 +48,8 @@ def confirming(comparison: Comparison) -> Comparison | None:
     )
     check_seeds(again)
     path = comparison.path.with_name(f"{comparison.path.name[:110]}-confirm")
-    return Comparison(path, again, f"{comparison.command} --confirm", comparison.imports, comparison.workers)
+    command, crew = f"{comparison.command} --confirm", (comparison.workers, comparison.together)
+    return Comparison(path, again, command, comparison.imports, *crew)
 
 
 def add_confirmation(comparison: Comparison, confirmation: Comparison) -> dict[str, Any]:

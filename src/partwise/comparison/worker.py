@@ -1,6 +1,7 @@
-"""A worker of a comparison: it imports torch once and forks one child per run, so that each run's memory is its own.
+"""A worker of a comparison: it imports torch once and forks one child per program, so that each one's memory is its own.
 
-Jobs come as lines on standard input, each the path of a folder with a `job.json`; a line `PATH STATUS` answers each.
+Jobs come as lines of JSON on standard input, each the paths of folders with a `job.json`: those of one line are trained
+together. A line with their statuses answers each.
 The parent talks to it in no other way; progress is read from the run's own `metrics.jsonl`.
 """
 
@@ -16,8 +17,8 @@ from partwise.checkpoint import write_json
 from partwise.config import ConfigError, import_parts
 from partwise.evaluate.arithmetic import accuracy_by_operation, answer_problems
 from partwise.train.choices import Choices
-from partwise.train.folder import Interrupted, RunFolder
-from partwise.train.loop import Diverged
+from partwise.train.ensemble import train_together
+from partwise.train.folder import RunFolder
 from partwise.train.settings import RunConfig
 
 stopping = False
@@ -28,23 +29,23 @@ def stop(signum: int, frame: FrameType | None) -> None:
     stopping = True
 
 
-def work(folder: Path) -> str:
-    """Train the run of one job to its end, or until told to stop; its status in a word."""
-    job = json.loads((folder / "job.json").read_text())
-    for source in job["imports"]:
+def work(folders: list[Path]) -> list[str]:
+    """Train the runs of some jobs to their ends, or until told to stop; their statuses, a word each.
+
+    Several are one arm's, of different seeds.
+    """
+    jobs = [json.loads((folder / "job.json").read_text()) for folder in folders]
+    for source in jobs[0]["imports"]:
         import_parts(source)
-    config = RunConfig.from_dict(job["config"])
-    run = RunFolder(folder, config, choices=Choices(**job["choices"]), command=job["command"])
-    try:
-        for _ in run.events():
-            run.stopping = stopping or orphaned(job["parent"])
-    except Interrupted:
-        return "interrupted"
-    except Diverged:
-        return "diverged"
-    if config.data.task == "arithmetic" and "test" in run.run.dataset.names:
-        score_problems(run)
-    return "done"
+    runs = [
+        RunFolder(folder, RunConfig.from_dict(job["config"]), choices=Choices(**job["choices"]), command=job["command"])
+        for folder, job in zip(folders, jobs, strict=True)
+    ]
+    statuses = train_together(runs, lambda: stopping or orphaned(jobs[0]["parent"]))
+    for run, status in zip(runs, statuses, strict=True):
+        if status == "done" and run.config.data.task == "arithmetic" and "test" in run.run.dataset.names:
+            score_problems(run)
+    return statuses
 
 
 def score_problems(run: RunFolder) -> None:
@@ -75,21 +76,23 @@ def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent turns Ctrl-C into an orderly end
     for line in sys.stdin:
-        folder = Path(line.rstrip("\n"))
+        folders = [Path(folder) for folder in json.loads(line)]
+        answer = folders[0] / "status.json"
+        (folders[0] / "error.txt").unlink(missing_ok=True)  # of an earlier try
         child = os.fork()
         if child == 0:
-            status = "failed"
+            statuses = ["failed"] * len(folders)
             try:
-                status = work(folder)
+                statuses = work(folders)
             except ConfigError as error:
-                status = f"failed {error}"
+                statuses = [f"failed {error}"] * len(folders)
             except BaseException:
-                (folder / "error.txt").write_text(traceback.format_exc())
-            (folder / "status.txt").write_text(status)
+                (folders[0] / "error.txt").write_text(traceback.format_exc())
+            answer.write_text(json.dumps(statuses))
             os._exit(0)
         _, code = os.waitpid(child, 0)
-        status = (folder / "status.txt").read_text() if code == 0 else f"failed killed ({code})"
-        print(f"{folder}\t{status}", flush=True)
+        statuses = json.loads(answer.read_text()) if code == 0 else [f"failed killed ({code})"] * len(folders)
+        print(json.dumps(statuses), flush=True)
         if stopping:
             break
 

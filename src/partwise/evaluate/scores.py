@@ -21,7 +21,7 @@ def dataset_floors(dataset: Dataset) -> dict[str, float | int]:
     Kept beside the shards once computed, as they depend on nothing else.
     """
     # by hash: a part of the data held out for tuning lies in the same folder
-    scored = "" if getattr(dataset.corpus, "loss_on", "all") == "all" else "-answers"
+    scored = "-answers" if dataset.corpus.answers_only else ""
     kept = dataset.folder / f"floors-{FLOORS_VERSION}-{dataset.hash[:16]}{scored}.json"
     try:
         return json.loads(kept.read_text())

@@ -1,7 +1,7 @@
 """The few layers that several families share: linear maps that know their role, fused projections, keyed dropout."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -101,11 +101,15 @@ class Dropout(nn.Module):
         self.p = p
         self.site = ""
         self.generator: torch.Generator | None = None
+        self.generators: list[torch.Generator] = []  # of several seeds at once
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        noise = torch.rand(x.shape, device=x.device, generator=self.generator)
+        if self.generators:
+            noise = NoiseOfEach.apply(x, self.generators)
+        else:
+            noise = torch.rand(x.shape, device=x.device, generator=self.generator)
         return x * (noise >= self.p).to(x.dtype) / (1 - self.p)
 
     def set_noise(self, device: torch.device, *key: int) -> None:
@@ -113,6 +117,36 @@ class Dropout(nn.Module):
         if self.generator is None or self.generator.device != device:
             self.generator = torch.Generator(device)
         self.generator.manual_seed(stream(self.site, *key))
+        self.generators = []
+
+    def set_noise_of_each(self, device: torch.device, keys: Sequence[tuple[int, ...]]) -> None:
+        """Start this site's streams for one forward pass of several seeds at once, under `torch.func.vmap`."""
+        self.generators = [torch.Generator(device).manual_seed(stream(self.site, *key)) for key in keys]
+
+
+class NoiseOfEach(torch.autograd.Function):
+    """Uniform numbers of x's shape, of each seed from its own generator: what it would draw alone."""
+
+    @staticmethod
+    def forward(x: Tensor, generators: list[torch.Generator]) -> Tensor:
+        raise NotImplementedError("several seeds at once exist under torch.func.vmap alone")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None]:
+        return None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, generators: list[torch.Generator]
+    ) -> tuple[Tensor, int]:
+        shape = list(x.shape)
+        if in_dims[0] is not None:
+            del shape[in_dims[0]]
+        return torch.stack([torch.rand(shape, device=x.device, generator=each) for each in generators]), 0
 
 
 def stream(*key: str | int) -> int:

@@ -36,6 +36,14 @@ class Choices:
                 "compiler, continue where it began, or start over with --fresh"
             )
 
+    def for_ensembles(self, train: TrainConfig) -> "Choices":
+        """The same for several seeds at once, without compiled kernels. Raises ConfigError where one is forced."""
+        for key, path in (("attention_path", train.attention_path), ("ffn_path", train.ffn_path)):
+            if path == "kernel":
+                raise ConfigError(f"train.{key}=kernel knows one seed at a time: use train.{key}=auto, or --together 1")
+        attention = "products" if self.attention_path == "kernel" else self.attention_path
+        return replace(self, attention_path=attention, ffn_path="torch")
+
     def with_threads(self, threads: int) -> "Choices":
         return replace(self, threads=threads)
 

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -38,6 +39,12 @@ class Diverged(Exception):
         super().__init__(f"step {step}: {what}: lower train.lr, warm up (schedule.warmup), or clip (train.clip=1.0)")
 
 
+class Updater(Protocol):
+    """What makes the updates of several runs at once."""
+
+    def update(self, run: "Run") -> Step: ...
+
+
 class Run:
     """A model in training. The same config, machine and thread count give the same numbers, bit by bit.
 
@@ -57,6 +64,7 @@ class Run:
         self.model.use_path(self.choices.attention_path, self.choices.ffn_path)
         self.optimizer = config.optimizer.build(self.model, config.train.lr)
         self.step = 0
+        self.updater: Updater | None = None
 
     def steps(self) -> Iterator[Step]:
         """One record per update, until the configured number of steps. Raises Diverged before a poisoned update."""
@@ -64,6 +72,8 @@ class Run:
             yield self.update()
 
     def update(self) -> Step:
+        if self.updater:
+            return self.updater.update(self)
         started, train = time.perf_counter(), self.config.train
         lr = train.lr * self.config.schedule.factor(self.step, train.steps)
         self.model.train()

@@ -29,6 +29,10 @@ class Place(NamedTuple):
         """The view there into a tensor laid out like the parameter."""
         return whole.as_strided(self.size, self.stride, int(whole.storage_offset()) + self.offset)
 
+    def in_each(self, stacked: Tensor) -> "Place":
+        """The same in a stack of such parameters, with its leading axis."""
+        return Place((stacked.shape[0], *self.size), (stacked.stride(0), *self.stride), self.offset)
+
 
 def place(view: Tensor, whole: Tensor) -> Place:
     return Place(tuple(view.shape), view.stride(), int(view.storage_offset() - whole.storage_offset()))
@@ -171,3 +175,15 @@ class Muon(AdamW):
                 weights, directions = zip(*pairs[start : start + number], strict=True)
                 updates = orthogonalise(torch.stack(directions), group["ns_steps"])
                 torch._foreach_add_(weights, updates.unbind(), alpha=-lr * scale)
+
+
+def with_seeds(optimizer: torch.optim.Optimizer, stacks: Mapping[Tensor, Tensor]) -> torch.optim.Optimizer:
+    """A new optimizer, made to update stacks of its parameters instead: each has a leading axis, of seeds."""
+    for group in optimizer.param_groups:
+        group["params"] = [stacks[parameter] for parameter in group["params"]]
+    if isinstance(optimizer, Muon):
+        optimizer.places = {
+            stacks[parameter]: [piece.in_each(stacks[parameter]) for piece in pieces]
+            for parameter, pieces in optimizer.places.items()
+        }
+    return optimizer
