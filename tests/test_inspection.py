@@ -1,6 +1,7 @@
 """What `inspect` says of a model is true of the model."""
 
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -181,3 +182,13 @@ def test_bad_requests_are_refused_in_one_line(
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_counting_the_operations_of_small_models_imports_no_compiler() -> None:
+    """Which takes seconds: more than a short comparison's training may."""
+    code = (
+        "import sys, partwise\n"
+        "assert [partwise.preset(name).flops_per_token(64) for name in ('fast', 'mingpt', 'toy', 'llama')]\n"
+        "assert 'torch._dynamo' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

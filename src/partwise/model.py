@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from partwise import parts as _register
 from partwise.config import ByLayer, Config, ConfigError, recipes_by_layer
-from partwise.operations import count_operations
+from partwise.operations import count_operations, fill_if_small
 from partwise.parts.attention import MultiHead
 from partwise.parts.families import (
     Attention,
@@ -94,10 +94,11 @@ class ModelConfig(Config):
         context = context or self.max_len
         with torch.device("meta"):
             model = Transformer(self)
-            model.use_path("products")
-            tokens = torch.zeros(1, context, dtype=torch.long)
-            source = tokens if self.encoder_layers else None
-            return round(3 * count_operations(lambda: model(tokens, source=source)) / context)
+        model.use_path("products")
+        device = fill_if_small(model, context * max(16 * context, self.vocab_size))
+        tokens = torch.zeros(1, context, dtype=torch.long, device=device)
+        source = tokens if self.encoder_layers else None
+        return round(3 * count_operations(lambda: model(tokens, source=source)) / context)
 
 
 class Block(nn.Module):

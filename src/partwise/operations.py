@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch import nn
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
@@ -21,8 +22,22 @@ OTHERS = frozenset(
 )
 """Products that no part here calls; torch counts them where a user's own does."""
 
-UNMULTIPLIED = frozenset({"layer_norm"})
-"""Without products, of one input's shape; torch imports its compiler to work that shape out on the meta device."""
+SMALL = 2**25
+"""Numbers, of a model or of what a layer of it makes, that are rather computed with than only shaped: 128 MiB."""
+
+
+def fill_if_small(model: nn.Module, made: int) -> torch.device:
+    """Take a model off the meta device, as zeros, where it, and the `made` numbers of a layer, are few; where it lies then.
+
+    Operations are then counted in milliseconds: to work out shapes alone torch imports its compiler, already at x + 1.
+    """
+    if max(made, sum(parameter.numel() for parameter in model.parameters())) > SMALL:
+        return torch.device("meta")
+    model.to_empty(device="cpu")
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            tensor.zero_()
+    return torch.device("cpu")
 
 
 def count_operations(run: Callable[[], Any]) -> int:
@@ -31,7 +46,7 @@ def count_operations(run: Callable[[], Any]) -> int:
     As torch.utils.flop_counter counts, which imports torch's compiler first, for seconds; it is asked only where
     something is called that is not known here.
     """
-    with ProductCounter() as products:
+    with torch.no_grad(), ProductCounter() as products:
         run()
     if products.complete:
         return products.total
@@ -56,8 +71,6 @@ class ProductCounter(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         name = getattr(func, "__name__", "")
-        if name in UNMULTIPLIED and args[0].is_meta:
-            return torch.empty_like(args[0])
         out = func(*args, **(kwargs or {}))
         if isinstance(func, OpOverload):  # one of our own, which says itself what it takes
             formula = flop_registry.get(func.overloadpacket)
