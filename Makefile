@@ -66,6 +66,7 @@ bench: bench-peers
 	$(foreach shape,$(SHAPES),$(call measure_as,training_step,training_step-$(shape),--shape $(shape) $(WITH_PEERS))$(NEWLINE))
 	$(call measure_as,training_step,training_step-variants,--variants)
 	$(call measure,comparison)
+	$(call measure,ensemble)
 	$(BIN)/python benchmarks/table.py $(BENCH)
 
 # the whole comparison and the whole trainings to a loss: hours; stopped and given again, they continue

@@ -1,71 +1,81 @@
-"""Several seeds of one configuration as one program, against one of them alone: `python benchmarks/ensemble.py PRESET ...`.
+"""Seeds of one configuration as one program, against the same seeds one after the other.
 
-Prints how many times as long an update of all takes as one run's, in turn in one process, and what that is a seed.
+    python benchmarks/ensemble.py [--seeds 8] [--rounds 20] [--threads 1] [--json FILE]
+
+Updates in turn in one process. Two shapes: one so small that starting its operations is all that takes time, as with small
+runs on an accelerator, and the seed documents'. What is wanted is wanted of an accelerator alone: eight seeds in twice
+the time of one. Alone, a run takes the paths that this machine chooses for it; together, torch's operations.
 """
 
 import argparse
-import json
-import platform
 import statistics
-import time
 from pathlib import Path
 
 import torch
+from measuring import Row, ratios, take_turns, write_rows
 
+from partwise.data import Arithmetic
 from partwise.train.ensemble import Ensemble
 from partwise.train.loop import Run
 from partwise.train.settings import run_config
 
+SHAPES = {
+    "4 layers, width 32, batch 1 x 8": ["d_model=32", "n_layers=4", "train.batch_size=1", "max_len=8"],
+    "seed shape": [],
+}
+ALONE = "one after the other"
+
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("preset", nargs="?", default="mingpt")
-    parser.add_argument("overrides", nargs="*")
-    parser.add_argument("--seeds", type=int, nargs="*", default=[1, 2, 4, 8])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    plain = [f"train.threads={given.threads}"]
-    joint = [*plain, "train.ffn_path=torch"]
-    if not torch.cuda.is_available():
-        joint.append("train.attention_path=products")
-
-    def run(seed: int, words: list[str]) -> Run:
-        return Run(run_config(given.preset, *given.overrides, *words, f"train.seed={seed}"))
-
-    alone = run(0, plain)
-    ensembles = {seeds: [run(seed, joint) for seed in range(seeds)] for seeds in given.seeds}
-    for runs in ensembles.values():
-        Ensemble(runs)
-    times: dict[int, list[float]] = {0: [], **{seeds: [] for seeds in ensembles}}
-    for round_ in range(given.rounds + 3):
-        for seeds, runs in {0: [alone], **ensembles}.items():
-            began = time.perf_counter()
-            for each in runs:
-                each.update()  # reads its loss back, and so waits for the device
-            if round_ >= 3:
-                times[seeds].append(time.perf_counter() - began)
-    rows = []
-    for seeds in ensembles:
-        ratios = sorted(one / other for one, other in zip(times[seeds], times[0], strict=True))
-        rows.append(
-            {"seeds": seeds, "times_one": statistics.median(ratios), "low": ratios[0], "high": ratios[-1]}
-            | {"milliseconds": 1e3 * statistics.median(times[seeds])}
-        )
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    print(
-        f"{given.preset} {' '.join(given.overrides)}: one run alone {1e3 * statistics.median(times[0]):.1f} ms on {device}"
-    )
+    options = parser.parse_args()
+    accelerated = torch.cuda.is_available()
+    rows = [measure(name, words, options, accelerated) for name, words in SHAPES.items()]
     for row in rows:
         print(
-            f"{row['seeds']} seeds as one program: {row['milliseconds']:.1f} ms, {row['times_one']:.2f} times one run "
-            f"({row['low']:.2f} to {row['high']:.2f}), {row['times_one'] / row['seeds']:.2f} a seed"
+            f"{row['what']}: {row['ours']:,.0f} updates a second, {ALONE} {row['peers'][ALONE]:,.0f}: "
+            f"{row['ratio']:.2f} times as many ({row['low']:.2f} to {row['high']:.2f}); {options.seeds} seeds in "
+            f"{options.seeds / row['ratio']:.2f} times the time of one"
         )
-    if given.json:
-        given.json.parent.mkdir(parents=True, exist_ok=True)
-        given.json.write_text(json.dumps({"alone": statistics.median(times[0]), "device": device, "rows": rows}))
+    write_rows(options.json, rows, rounds=options.rounds, threads=options.threads)
+
+
+def measure(name: str, words: list[str], options: argparse.Namespace, accelerated: bool) -> Row:
+    corpus = Arithmetic(train=50_000, validation=500, test=10)
+    data = [f"data.{key}={value}" for key, value in (("train", corpus.train), ("validation", 500), ("test", 10))]
+    joint = ["train.ffn_path=torch", *([] if accelerated else ["train.attention_path=products"])]
+
+    def runs(*more: str) -> list[Run]:
+        settings = [*data, *words, *more, f"train.threads={options.threads}", "train.steps=100000"]
+        return [
+            Run(run_config("mingpt", "data=arithmetic", *settings, f"train.seed={seed}"))
+            for seed in range(options.seeds)
+        ]
+
+    alone, together = runs(), runs(*joint)
+    Ensemble(together)
+
+    def update(some: list[Run]) -> None:
+        for run in some:
+            run.update()  # reads its loss back, and so waits for the device
+
+    steps = {ALONE: lambda: update(alone), "together": lambda: update(together)}
+    take_turns(steps, 3)
+    seconds = take_turns(steps, options.rounds)
+    device = torch.cuda.get_device_name() if accelerated else f"CPU, {options.threads} threads"
+    return {
+        "goal": "seeds as one program",
+        "what": f"{options.seeds} seeds, {name}, {device}",
+        "ours": options.seeds / statistics.median(seconds["together"]),
+        "unit": "updates/s",
+        "peers": {ALONE: options.seeds / statistics.median(seconds[ALONE])},
+        "wanted": options.seeds / 2 if accelerated else None,
+        **ratios(seconds[ALONE], seconds["together"]),
+    }
 
 
 if __name__ == "__main__":

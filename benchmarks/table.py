@@ -26,6 +26,7 @@ GOALS = (
     "training step",
     "time to a loss",
     "comparison",
+    "seeds as one program",
     "arithmetic evaluation",
     "sampling",
     "preparation",

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,8 +32,9 @@ class Ensemble:
     """Runs of one configuration but for their seed; each of their parameters becomes one tensor with a leading axis of seeds.
 
     Each run stays one: its parameters and what its optimizer remembers are views into those tensors, so that it is
-    evaluated and saved as ever, and its `update` waits in no one's way: the first run that asks for one makes that of all.
-    They must ask in turn, each once. Raises Apart where a part cannot be computed for several seeds at once.
+    evaluated and saved as ever. The first run that asks for its next update makes that of all, so they must ask in turn,
+    each once. To rounding each is what it would be alone, dropout included. Raises Apart where a part cannot be computed
+    for several seeds at once.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
@@ -158,7 +160,7 @@ class Ensemble:
             (losses.sum() + extra.sum() / train.accumulate).backward()
             total = total + losses.detach()
         norms = self._norms()
-        found = list(zip(total.tolist(), norms.tolist(), strict=True))
+        found = list(zip(*torch.stack((total, norms)).tolist(), strict=True))  # waits for the device once
         kept = [place for place, values in enumerate(found) if all(map(math.isfinite, values))]
         if len(kept) < len(self.runs):
             norms = self._part_with(kept, found)
@@ -247,12 +249,13 @@ class Ensemble:
 @contextmanager
 def without_fallback() -> Iterator[None]:
     """Within it torch refuses what it could only do for one seed after the other, rather than warn at every call."""
-    enabled = torch._C._functorch._is_vmap_fallback_enabled()
-    torch._C._functorch._set_vmap_fallback_enabled(False)
+    setting: Any = torch._C._functorch
+    enabled = setting._is_vmap_fallback_enabled()
+    setting._set_vmap_fallback_enabled(False)
     try:
         yield
     finally:
-        torch._C._functorch._set_vmap_fallback_enabled(enabled)
+        setting._set_vmap_fallback_enabled(enabled)
 
 
 def stacked(batches: Sequence[Batch], fill: int) -> tuple[Tensor, Tensor, Tensor | None]:
