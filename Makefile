@@ -67,6 +67,7 @@ bench: bench-peers
 	$(call measure_as,training_step,training_step-variants,--variants)
 	$(call measure,comparison)
 	$(call measure,ensemble)
+	$(call measure,overhead)
 	$(BIN)/python benchmarks/table.py $(BENCH)
 
 # the whole comparison and the whole trainings to a loss: hours; stopped and given again, they continue

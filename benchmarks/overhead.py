@@ -1,0 +1,73 @@
+"""What `partwise compare` adds to training: the demo's whole command against the time in which its runs train.
+
+    python benchmarks/overhead.py [--steps 201] [--rounds 1] [--json FILE]
+
+From the command's start to its end, and from the first run's card to the last run's end; what lies between these is the
+importing, the planning, the timing of each arm, gathering, judging and the report.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from measuring import Row, write_rows
+
+WANTED = 0.03
+NAME = "overhead"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--steps", type=int, default=201)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    rows: list[Row] = []
+    for _ in range(options.rounds):
+        whole, training = measure(options.steps)
+        share = 1 - training / whole
+        print(f"{whole:.1f} s, of which its runs took {training:.1f}: {share:.1%} added, wanted {WANTED:.0%} at most")
+        rows.append({"seconds": whole, "training": training, "share": share})
+    share = sorted(row["share"] for row in rows)[len(rows) // 2]
+    row: Row = {
+        "goal": "comparison",
+        "what": f"2 arms x 3 seeds x {options.steps} steps, whole command against its runs",
+        "ours": 100 * share,
+        "unit": "% added",
+        "peers": {"wanted at most": 100 * WANTED},
+        "wanted": 1.0,
+        "ratio": WANTED / share,
+        "low": WANTED / max(row["share"] for row in rows),
+        "high": WANTED / min(row["share"] for row in rows),
+    }
+    write_rows(options.json, [row], rounds=rows)
+
+
+def measure(steps: int) -> tuple[float, float]:
+    """Seconds of the whole command, and of the runs in it."""
+    common = [
+        f"train.steps={steps}",
+        f"train.eval_every={max(1, steps // 3)}",
+        "data.validation=1000",
+        "data.test=1000",
+    ]
+    words = [word for option in common for word in ("--common", option)]
+    command = [sys.executable, "-m", "partwise", "compare", "mingpt", "ffn=swiglu", "--data", "arithmetic"]
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        subprocess.run([*command, "--seeds", "3", "--name", NAME, *words], cwd=folder, check=True, capture_output=True)
+        whole = time.perf_counter() - began
+        runs = Path(folder) / "runs" / NAME / "runs"
+        starts = [path.stat().st_mtime for path in runs.rglob("run.json")]
+        ends = [path.stat().st_mtime for path in runs.rglob("status.json")]
+        assert len(starts) == len(ends) == 6
+        shutil.rmtree(runs)
+    return whole, max(ends) - min(starts)
+
+
+if __name__ == "__main__":
+    main()
