@@ -276,6 +276,11 @@ def launch(folder: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
+def complaints(err: str) -> list[str]:
+    """What was said on standard error, but that a kernel is compiled: who is first to need it says so."""
+    return [line for line in err.splitlines() if not line.startswith("compiling ")]
+
+
 def wait_for_lines(path: Path, lines: int, process: subprocess.Popen[str]) -> None:
     for _ in range(12000):
         if path.exists() and path.read_bytes().count(b"\n") >= lines:
@@ -299,7 +304,7 @@ def test_ctrl_c_and_sigterm_save_and_print_the_command_that_continues(tmp_path: 
         wait_for_lines(metrics, target, process)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
-        assert process.returncode == 130 and err == "", (process.returncode, out, err)
+        assert process.returncode == 130 and not complaints(err), (process.returncode, out, err)
         stopped = re.search(r"stopped after step (\d+) of 500; everything is saved. To continue:\n  (.*)\n", out)
         assert stopped and newest(metrics.parent / "checkpoints")[0].name == f"step-{int(stopped[1]):08d}"  # type: ignore[union-attr]
         program, *command = shlex.split(stopped[2])
@@ -307,7 +312,7 @@ def test_ctrl_c_and_sigterm_save_and_print_the_command_that_continues(tmp_path: 
         target = int(stopped[1]) + 20
     process = launch(tmp_path, *command)
     out, err = process.communicate(timeout=100)
-    assert (process.returncode, err) == (0, "") and f"continuing after step {stopped[1]}" in out
+    assert (process.returncode, complaints(err)) == (0, []) and f"continuing after step {stopped[1]}" in out
     config = RunConfig.from_dict(json.loads((metrics.parent / "run.json").read_text())["config"])
     text = {"data": {"part": "text", "path": str(tmp_path / "a text.txt")}}
     config = RunConfig.from_dict({**config.to_dict(), **text})
