@@ -251,3 +251,13 @@ def test_help_is_quick_and_free_of_torch() -> None:
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
         times.append(time.process_time() - began)
     assert min(times) < 0.35
+
+
+def test_show_knows_the_symbols_of_made_up_problems(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["calculator"], ["mingpt", "data=arithmetic"]):
+        assert run(monkeypatch, "show", *words) == 0
+        assert "parameters with 19 symbols" in capsys.readouterr().out
+    assert run(monkeypatch, "show", "calculator", "vocab_size=30") == 0
+    assert "parameters with 30 symbols" in capsys.readouterr().out

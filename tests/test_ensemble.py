@@ -13,13 +13,14 @@ import partwise
 from partwise.comparison.experiment import plan_comparison
 from partwise.config import ConfigError
 from partwise.data import Corpus
+from partwise.kernels.library import ready
 from partwise.parts.routing import Router
 from partwise.tokenizers import TokenizerRecipe
 from partwise.train.ensemble import Apart, Ensemble, train_together
 from partwise.train.folder import RunFolder
 from partwise.train.loop import Diverged, Run, Step
 from partwise.train.metrics import read_metrics
-from partwise.train.optimizers import Optimizer
+from partwise.train.optimizers import AdamW, Optimizer
 from partwise.train.schedules import Schedule
 from partwise.train.settings import RunConfig, TrainConfig
 from recipes import LENGTH, configs
@@ -55,18 +56,16 @@ SETTINGS = {
     "momentum": ["optimizer=sgd", "optimizer.momentum=0.9", "train.lr=0.1"],
     "smoothed": ["train.label_smoothing=0.1", "schedule=cosine", "head_bias=true"],
     "problems of several lengths": ["data.aligned=true", "data.loss_on=answer", "data.padding=0", "max_len=40"],
-    "an encoder": ["preset=original"],
+    "grouped heads by torch's kernel": ["attention.n_heads=4", "attention.n_kv_heads=2", "train.attention_path=fused"],
+    "windows by torch's kernel": ["attention.window=5", "positions=rope", "train.attention_path=fused"],
 }
 
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.parametrize("words", SETTINGS.values(), ids=SETTINGS)
 def test_each_seed_is_what_it_is_alone(words: list[str], tiny: Tiny) -> None:
-    pairs = ["encoder_layers=1", "n_layers=1", "data=arithmetic_pairs", "max_len=32"]
-    preset, words = ("original", pairs) if "preset=original" in words else ("mingpt", words)
-
     def config(seed: int) -> RunConfig:
-        return tiny(*words, *PLAIN, f"train.seed={seed}", preset=preset)
+        return tiny(*PLAIN, *words, f"train.seed={seed}")
 
     together, alone = runs(config), runs(config)
     Ensemble(together)
@@ -75,8 +74,7 @@ def test_each_seed_is_what_it_is_alone(words: list[str], tiny: Tiny) -> None:
             assert gap(one.update(), other.update()) < 1e-11
     rows = torch.arange(8)[None]
     for one, other in zip(together, alone, strict=True):
-        source = rows if one.model.encoder else None
-        logits, expected = (run.model.eval()(rows, source=source) for run in (one, other))
+        logits, expected = (run.model.eval()(rows) for run in (one, other))
         torch.testing.assert_close(logits, expected, rtol=1e-9, atol=1e-9)
         remembered, expected_state = one.optimizer_tensors(), other.optimizer_tensors()
         assert remembered.keys() == expected_state.keys()
@@ -91,7 +89,7 @@ def test_each_seed_is_what_it_is_alone(words: list[str], tiny: Tiny) -> None:
 def test_random_models_are_what_they_are_alone_or_are_told_apart(
     model: partwise.ModelConfig, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    if model.encoder_layers:
+    if model.encoder_layers:  # which learns from pairs: below
         reject()
     text = tmp_path_factory.getbasetemp() / "letters.txt"
     text.write_text(TEXT)
@@ -168,13 +166,68 @@ def test_stopped_and_continued_each_is_what_it_is_alone(tmp_path: Path, tiny: Ti
         assert cut == pytest.approx(whole, rel=1e-5)
 
 
-def test_experts_are_trained_alone_and_that_is_said(tmp_path: Path, tiny: Tiny) -> None:
-    experts = ["ffn=moe", "ffn.n_experts=3", "ffn.k=2"]
-    several = folders(tmp_path, tiny, *experts, seeds=2)
+ALIGNED = ["data.aligned=true", "data.padding=0", "max_len=40"]
+PAIRS = ["encoder_layers=1", "n_layers=1", "data=arithmetic_pairs", "max_len=32"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["ffn=moe", "ffn.n_experts=3", "ffn.k=2"], "experts are computed for one seed at a time"),
+        (["train.ffn_path=kernel"], "the perceptrons' kernel knows one seed at a time"),
+        (["padding_idx=3"], "the table's row at padding_idx would stay zero in the first seed alone"),
+        (PAIRS, "the table's row at padding_idx would stay zero in the first seed alone"),
+        (
+            [*ALIGNED, "embed_dropout=0.1"],
+            "rows of several lengths would not draw the dropout noise that they draw alone",
+        ),
+    ],
+)
+def test_what_would_differ_is_trained_alone_and_that_is_said(
+    words: list[str], reason: str, tmp_path: Path, tiny: Tiny
+) -> None:
+    if "train.ffn_path=kernel" in words and not ready():
+        pytest.skip("no compiler")
+    several = folders(tmp_path, tiny, *words, seeds=2)
     said: list[str] = []
     several[0].say = said.append
     assert train_together(several, lambda: False) == ["done", "done"]
-    assert said == ["these seeds are trained one after the other: experts are computed for one seed at a time"]
+    assert said == [f"these seeds are trained one after the other: {reason}"]
+
+
+def test_an_optimizer_that_says_nothing_of_stacks_is_not_given_any(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one that scales by the norm of a whole tensor: of a stack that would mix the seeds."""
+    some = runs(lambda seed: tiny(*PLAIN, f"train.seed={seed}"))
+    monkeypatch.setattr(AdamW, "stacks", False)
+    with pytest.raises(Apart, match="optimizer=adamw does not say"):
+        Ensemble(some)
+
+
+def test_gradients_that_differ_are_noticed_before_the_first_update(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    some = runs(lambda seed: tiny(*PLAIN, f"train.seed={seed}"))
+    before = [parameter.clone() for run in some for parameter in run.model.parameters()]
+    monkeypatch.setattr(Ensemble, "_norms", lambda ensemble: torch.ones(3))
+    with pytest.raises(Apart, match=r"together a gradient is 1\.0, alone"):
+        Ensemble(some)
+    after = [parameter for run in some for parameter in run.model.parameters()]
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    assert all(run.updater is None and not run.optimizer.state for run in some)
+
+
+def test_one_that_fails_is_named_and_the_others_are_saved(
+    tmp_path: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    several = folders(tmp_path, tiny, "train.save_every=2")
+
+    def full() -> None:
+        raise ConfigError("no space left")
+
+    monkeypatch.setattr(several[1], "save", full)
+    assert train_together(several, lambda: False) == ["interrupted", "failed no space left", "interrupted"]
+    again = folders(tmp_path, tiny, "train.save_every=2")
+    assert [folder.run.step for folder in again] == [2, 0, 2]
+    for folder in again:
+        folder.close()
 
 
 def test_a_comparison_of_seeds_together_is_the_one_of_seeds_alone(
@@ -194,8 +247,10 @@ def test_a_comparison_of_seeds_together_is_the_one_of_seeds_alone(
     assert json.loads(Path("runs/together/compare.json").read_text())["together"] == 2
     answers = sorted(Path("runs/together").rglob("status.json"))
     assert [len(json.loads(path.read_text())) for path in answers] == [2, 1, 2, 1]  # of each arm two seeds, and one
-    with pytest.raises(ConfigError, match="was begun with 2: leave it out"):
-        plan_comparison("mingpt", "ffn=swiglu", name="together", together=3, **asked).run()
+    assert all("together" in json.loads(path.with_name("result.json").read_text()) for path in answers[::2])
+    assert [arm["peak_memory"] is None for arm in one.results["arms"]] == [False, False]  # of the third seeds, alone
+    again = plan_comparison("mingpt", "ffn=swiglu", name="together", together=1, **{**asked, "seeds": 4})
+    assert [len(arm["values"]) for arm in again.run()["arms"]] == [4, 4]
     with pytest.raises(ConfigError, match="ffn_path=kernel knows one seed at a time"):
         forced = {**asked, "common": [*common, "train.ffn_path=kernel"]}
         plan_comparison("mingpt", "ffn=swiglu", name="forced", together=2, **forced).run()

@@ -55,7 +55,8 @@ def compare(
     sd: Annotated[float | None, typer.Option(help="The seed SD to assume in --dry-run.")] = None,
     workers: Annotated[int | None, typer.Option(help="Runs at once; one per core where not given.", min=1)] = None,
     together: Annotated[
-        int | None, typer.Option(help="Seeds of an arm trained as one program: 8 on CUDA, elsewhere 1.", min=1)
+        int | None,
+        typer.Option(help="Seeds of an arm trained as one program: 8 for small models on CUDA, else 1.", min=1),
     ] = None,
     imports: Import = None,
 ) -> None:

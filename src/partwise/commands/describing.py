@@ -5,10 +5,11 @@ import textwrap
 from typing import Any
 
 from partwise.config import REGISTRY, ConfigError, Part, did_you_mean
+from partwise.data import Corpus
 from partwise.overrides import Override, apply_overrides, difference, parse_overrides
 from partwise.presets import PRESETS, find_preset
 from partwise.terminal import console
-from partwise.train.settings import RunConfig, preset_settings, run_config
+from partwise.train.settings import RunConfig, preset_settings, resolve, run_config
 
 
 def list_parts(family: str | None) -> None:
@@ -43,8 +44,13 @@ def show_configuration(preset: str, words: list[str], data: str | None, vocab_si
     if data is not None:
         config = run_config(preset, *words, data=data)
     else:
-        values = apply_overrides(preset_settings(preset), [*given, *parse_overrides(words)])
-        config = RunConfig.from_dict(values)
+        changes = [*given, *parse_overrides(words)]
+        values = apply_overrides(preset_settings(preset), changes)
+        corpus = Corpus.resolve(values["data"])
+        # the symbols of made-up problems are known without any file
+        assert isinstance(corpus, Corpus)
+        known = corpus.task == "arithmetic" and not corpus.paired and ("vocab_size",) not in dict(changes)
+        config = resolve(values) if known else RunConfig.from_dict(values)
     base = RunConfig.from_dict({**preset_settings(preset), "vocab_size": config.model.vocab_size})
     if preset in PRESETS:
         console.print(f"[bold]{preset}[/]: {find_preset(preset).about}")

@@ -33,6 +33,9 @@ from partwise.train.settings import RunConfig
 TOGETHER = 8
 """Seeds of an arm that an accelerator trains as one program."""
 
+SMALL = 2**24
+"""Parameters up to which it does so unasked: larger models keep it busy alone, and would need as many times their memory."""
+
 
 @dataclass
 class Comparison:
@@ -114,7 +117,7 @@ class Comparison:
 
             def train(jobs: list[Job]) -> None:
                 self.jobs, self.started = jobs, time.monotonic()
-                run_jobs(jobs, card["workers"], lambda: watch(self), card.get("together", 1))
+                run_jobs(jobs, card["workers"], lambda: watch(self), card["together"])
                 watch(self)
 
             tuning = self.path / "tuning.json"
@@ -139,7 +142,7 @@ class Comparison:
             runs |= dict.fromkeys((*names, plan.arms[0].name), seeds)
             self.jobs = self._jobs(choices, runs)
             self.started = time.monotonic()
-            run_jobs(self.jobs, card["workers"], lambda: watch(self), card.get("together", 1))
+            run_jobs(self.jobs, card["workers"], lambda: watch(self), card["together"])
             watch(self)
             effects = plan.rules.judge(plan.values(final_values(self.jobs, plan.rules.metric)), plan.claims)
             open_claims = tuple(claim for claim, effect in zip(plan.claims, effects, strict=True) if is_open(effect))
@@ -190,7 +193,8 @@ class Comparison:
         if any(getattr(arm.config.model.attention, "dropout", 0.0) for arm in self.plan.arms):
             # attention weights that are dropped out exist on this path only, and a path is never a difference of arms
             choices = replace(choices, attention_path="products")
-        together = self.together or (TOGETHER if choices.device == "cuda" else 1)
+        small = all(arm.config.model.parameters() <= SMALL for arm in self.plan.arms)
+        together = self.together or (TOGETHER if choices.device == "cuda" and small else 1)
         if together > 1:
             choices = choices.for_ensembles(self.plan.arms[0].config.train)
         if choices.device != "cpu":
@@ -221,12 +225,7 @@ class Comparison:
                     f"--seeds {self.plan.seeds}: {self.path} was already judged at {max(card['looks'])} seeds, "
                     "and seeds that were looked at cannot be taken back; give as many or more"
                 )
-            if self.together not in (None, card.get("together", 1)):
-                raise ConfigError(
-                    f"--together {self.together}: {self.path} was begun with {card.get('together', 1)}: leave it out, or "
-                    "choose another --name"
-                )
-            return card
+            return {**card, "together": self.together or card.get("together", 1)}  # which changes the rounding alone
         choices, workers, together = self._choices()
         rates, _ = measure_rates(self.plan, dataset, choices)
         card = {

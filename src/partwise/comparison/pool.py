@@ -123,8 +123,9 @@ def run_jobs(jobs: list[Job], workers: int, watch: Callable[[], None], together:
             statuses = json.loads(answer) if answer else ["failed: its process ended"] * len(ended)
             for job, status in zip(ended, statuses, strict=True):
                 job.status = status
-                if not job.finished:
-                    failures.append(f"{job.arm}, seed {job.seed}: {_reason(job, ended[0].folder)}")
+            # what failed before what was only stopped by that
+            unfinished = sorted((job for job in ended if not job.finished), key=lambda job: job.status == "interrupted")
+            failures += [f"{job.arm}, seed {job.seed}: {_reason(job, ended[0].folder)}" for job in unfinished]
             if not failures:
                 give(number)
                 watch()

@@ -112,7 +112,7 @@ def arm_results(
         "flops_per_token": arm.config.model.flops_per_token(arm.config.context),
         "tokens_per_second": rates.get(arm.name),
         "amounts": amounts(arm, rates),
-        "peak_memory": max((run["peak_memory"] for run in runs), default=None),
+        "peak_memory": max((run["peak_memory"] for run in runs if run["peak_memory"]), default=None),
         "difference": [list(row) for row in difference(baseline.config.to_dict(), arm.config.to_dict())],
         "values": [value if math.isfinite(value) else None for value in values.values()],
         "validation": [run["value"] for run in runs],
@@ -157,7 +157,9 @@ def read_run(job: Job) -> dict[str, Any]:
     return {
         "value": evaluations[-1][1] if ended else None,
         "training": evaluations[-1][2] if ended else None,
-        "peak_memory": result["peak_memory"],
+        "peak_memory": None
+        if "together" in result
+        else result["peak_memory"],  # a program of several seeds has no run's
         "accuracy": result.get("accuracy"),
         "evaluations": evaluations,
         "train_curve": thin([(line["step"], line["loss"]) for line in lines if line["kind"] == "step"]),

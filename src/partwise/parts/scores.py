@@ -1,6 +1,7 @@
 """Scores to weights to values: the equation of attention, by one of several paths that compute the same."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ class Scores(nn.Module):
         self.dropout = Dropout(dropout)
         self.only_products = dropout > 0 or softcap is not None or sinks > 0  # what torch's kernel does not know
         self.path: Path = self.by_products
+        self.several_seeds = False  # at once, under torch.func.vmap
         self.use_path("fused")
 
     def use_path(self, path: str) -> None:
@@ -37,7 +39,7 @@ class Scores(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
         """(B, H, T, E) queries, (B, K, S, E) keys, (B, K, S, W) values -> (B, H, T, W)."""
-        return self.path(q, k, v, sight)
+        return self.by_folding(q, k, v, sight) if self.several_seeds else self.path(q, k, v, sight)
 
     def by_products(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
         """The equation itself, as two batched products: the faster path for narrow heads in bfloat16 on a CPU."""
@@ -75,6 +77,12 @@ class Scores(nn.Module):
             q, k, v, bias, is_causal=sight.triangle, scale=self.scale, enable_gqa=grouped
         )
 
+    def by_folding(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
+        """Under torch.func.vmap, of which torch's kernels and ours know nothing: every seed's rows as one batch."""
+        if self.path == self.by_products or not sight.triangle:
+            return self.by_products(q, k, v, sight)
+        return Folded.apply(q, k, v, lambda q, k, v: self.path(q, k, v, sight))
+
     def by_kernel(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
         """Our own kernel for a CPU: the fastest path in float32 where nothing but the future is hidden."""
         if q.dtype != torch.float32 or not q.is_cpu or torch.is_autocast_enabled("cpu"):
@@ -90,6 +98,29 @@ class Scores(nn.Module):
 
 
 Path = Callable[[Tensor, Tensor, Tensor, Sight], Tensor]
+
+
+class Folded(torch.autograd.Function):
+    """A function of queries, keys and values (B, ...), called once on (S B, ...) where each of S seeds has its own."""
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, v: Tensor, whole: Callable[..., Tensor]) -> Tensor:
+        raise NotImplementedError("several seeds at once exist under torch.func.vmap alone")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None: ...
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], q: Tensor, k: Tensor, v: Tensor, whole: Callable[..., Tensor]
+    ) -> tuple[Tensor, int]:
+        seeds: int = info.batch_size
+        sides = [
+            side.expand(seeds, *side.shape) if place is None else side.movedim(place, 0)
+            for side, place in zip((q, k, v), in_dims, strict=False)
+        ]
+        return whole(*(side.flatten(0, 1) for side in sides)).unflatten(0, (seeds, -1)), 0
+
 
 FEW_QUERIES = 64
 """Up to so many queries over a cache, plain products beat torch's kernel on a CPU (measured with 1 and 19 of them)."""

@@ -37,12 +37,12 @@ class Choices:
             )
 
     def for_ensembles(self, train: TrainConfig) -> "Choices":
-        """The same for several seeds at once, without compiled kernels. Raises ConfigError where one is forced."""
-        for key, path in (("attention_path", train.attention_path), ("ffn_path", train.ffn_path)):
-            if path == "kernel":
-                raise ConfigError(f"train.{key}=kernel knows one seed at a time: use train.{key}=auto, or --together 1")
-        attention = "products" if self.attention_path == "kernel" else self.attention_path
-        return replace(self, attention_path=attention, ffn_path="torch")
+        """The same for several seeds at once, of which our perceptrons' kernel knows nothing. Raises ConfigError."""
+        if train.ffn_path == "kernel":
+            raise ConfigError(
+                "train.ffn_path=kernel knows one seed at a time: use train.ffn_path=auto, or --together 1"
+            )
+        return replace(self, ffn_path="torch")
 
     def with_threads(self, threads: int) -> "Choices":
         return replace(self, threads=threads)

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
-from partwise.data import IGNORED, Batch
+from partwise.config import ConfigError
+from partwise.data import IGNORED, Batch, Windows
 from partwise.parts.layers import Dropout
 from partwise.parts.routing import Router
+from partwise.parts.scores import Scores
 from partwise.train.cross_entropy import summed_cross_entropy
 from partwise.train.folder import Interrupted, RunFolder
 from partwise.train.loop import Diverged, Run, Step
@@ -39,6 +41,7 @@ class Ensemble:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs: list[Run] = []
+        self.seeds = len(runs)
         self.made: dict[Run, Step | Diverged] = {}
         self._check(runs)
         self._stack(runs)
@@ -77,12 +80,21 @@ class Ensemble:
         first = runs[0]
         if {run.step for run in runs} != {first.step}:
             raise Apart("the runs stand at different steps")
-        if "kernel" in (first.choices.attention_path, first.choices.ffn_path):
-            raise Apart("compiled kernels know one seed at a time")
-        if any(isinstance(module, Router) for module in first.model.modules()):
+        modules = list(first.model.modules())
+        if first.choices.ffn_path == "kernel":
+            raise Apart("the perceptrons' kernel knows one seed at a time")
+        if any(isinstance(module, Router) for module in modules):
             raise Apart("experts are computed for one seed at a time")
         if any(True for _ in first.model.buffers()):
             raise Apart("a part keeps numbers that are not parameters")
+        if first.config.model.padding_idx is not None:
+            raise Apart("the table's row at padding_idx would stay zero in the first seed alone")
+        if not isinstance(first.examples, Windows) and any(
+            isinstance(part, Dropout) and part.p > 0 for part in modules
+        ):
+            raise Apart("rows of several lengths would not draw the dropout noise that they draw alone")
+        if not first.config.optimizer.stacks:
+            raise Apart(f"optimizer={first.config.optimizer.name} does not say that it updates stacks of parameters")
 
     def _stack(self, runs: Sequence[Run]) -> None:
         """Move the numbers of the runs into common tensors, and what their optimizers remember."""
@@ -127,24 +139,30 @@ class Ensemble:
                 run.optimizer.state[parameter] = {key: value.clone() for key, value in state.items()}
 
     def _try(self) -> None:
-        """Compute the first update's losses both ways. Raises Apart where that fails, or gives other numbers."""
+        """Compute the first update's losses and gradients both ways. Raises Apart where they fail, or differ."""
         batches = [run.batch() for run in self.runs]
+        reason = ""
         try:
             losses, extra = self._losses(batches)
             (losses.sum() + extra.sum()).backward()
+            together = torch.stack((losses.detach(), self._norms())).T.tolist()
         except (RuntimeError, ValueError, NotImplementedError) as error:
-            raise Apart(str(error).strip().splitlines()[0]) from None
+            reason = str(error).strip().splitlines()[0]  # the error itself would keep all that was computed
         finally:
             self._zero()
-        with torch.no_grad():
-            alone = []
-            for run, batch in zip(self.runs, batches, strict=True):
-                run.model.train().set_noise(run.config.train.seed, run.step, 0, 0)
-                alone.append(run.loss(batch, "sum").item())
-        bound = 1e-2 if self.runs[0].choices.precision == "bfloat16" else 1e-4
-        for one, other in zip(losses.tolist(), alone, strict=True):
-            if not abs(one - other) <= bound * abs(other):
-                raise Apart(f"together their loss is {one}, alone {other}")
+        if reason:
+            raise Apart(reason)
+        bound = 2e-2 if self.runs[0].choices.precision == "bfloat16" else 1e-3
+        for run, batch, found in zip(self.runs, batches, together, strict=True):
+            run.model.train().set_noise(run.config.train.seed, run.step, 0, 0)
+            added: list[Tensor] = []
+            loss = run.loss(batch, "sum", added)
+            torch.stack([loss, *added]).sum().backward()
+            alone = [loss.item(), run.clip(None).item()]
+            run.optimizer.zero_grad(set_to_none=True)
+            for what, one, other in zip(("loss", "gradient"), found, alone, strict=True):
+                if math.isfinite(other) and not abs(one - other) <= bound * abs(other) + 1e-9:
+                    raise Apart(f"together a {what} is {one}, alone {other}")
 
     def _advance(self) -> None:
         """One update of all, each run's own; runs that diverge leave before it."""
@@ -181,24 +199,17 @@ class Ensemble:
     def _losses(self, batches: Sequence[Batch], micro: int = 0) -> tuple[Tensor, Tensor]:
         """The summed loss of each run's micro-batch of that number (S,), and what layers add to it (S,)."""
         first = self.runs[0]
-        sides = stacked(batches, first.config.model.padding_idx or 0)
-        inputs, targets, source = (None if side is None else side.to(first.device) for side in sides)
-        assert inputs is not None and targets is not None
+        inputs, targets = (side.to(first.device) for side in stacked(batches))
         keys = [(run.config.train.seed, run.step, micro, 0) for run in self.runs]
-        for module in first.model.train().modules():
-            if isinstance(module, Dropout) and module.p > 0:
-                module.set_noise_of_each(first.device, keys)
 
-        def forward(parameters: dict[str, Tensor], inputs: Tensor, source: Tensor | None) -> tuple[Tensor, Tensor]:
+        def forward(parameters: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
             extra: list[Tensor] = []
-            settings = {"source": source, "losses": extra}
+            settings = {"losses": extra}
             logits: Tensor = functional_call(first.model, parameters, (inputs,), settings, tie_weights=False)
             return logits, torch.stack(extra).sum() if extra else logits.new_zeros((), dtype=torch.float32)
 
-        with first.autocast(), without_fallback():
-            logits, extra = vmap(forward, in_dims=(0, 0, None if source is None else 0))(
-                self.everywhere, inputs, source
-            )
+        with first.autocast(), without_fallback(), several_seeds(first.model.train(), first.device, keys):
+            logits, extra = vmap(forward)(self.everywhere, inputs)
         smoothing = first.config.train.label_smoothing
         if logits.dtype in (torch.bfloat16, torch.float16):
             seeds = zip(logits.flatten(1, 2), targets.flatten(1), strict=True)
@@ -258,26 +269,38 @@ def without_fallback() -> Iterator[None]:
         setting._set_vmap_fallback_enabled(enabled)
 
 
-def stacked(batches: Sequence[Batch], fill: int) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Batches of several runs as one: inputs, targets (S, B, T) and a source (S, B, M), shorter rows filled up behind."""
+@contextmanager
+def several_seeds(model: nn.Module, device: torch.device, keys: Sequence[tuple[int, ...]]) -> Iterator[None]:
+    """Within it a model computes for several seeds at once, each with the noise of its key."""
+    scores = [module for module in model.modules() if isinstance(module, Scores)]
+    for module in model.modules():
+        if isinstance(module, Dropout) and module.p > 0:
+            module.set_noise_of_each(device, keys)
+    try:
+        for module in scores:
+            module.several_seeds = True
+        yield
+    finally:
+        for module in scores:
+            module.several_seeds = False
+
+
+def stacked(batches: Sequence[Batch]) -> tuple[Tensor, Tensor]:
+    """Batches of several runs as one, inputs and targets (S, B, T) each; shorter rows are filled up behind."""
 
     def stack(sides: Sequence[np.ndarray], fill: int) -> Tensor:
         longest = max(side.shape[1] for side in sides)
         rows = [np.pad(side, ((0, 0), (0, longest - side.shape[1])), constant_values=fill) for side in sides]
         return torch.from_numpy(np.stack(rows))
 
-    sources = [batch.source for batch in batches if batch.source is not None]
-    return (
-        stack([batch.inputs for batch in batches], fill),
-        stack([batch.targets for batch in batches], IGNORED),
-        stack(sources, fill) if sources else None,
-    )
+    return stack([batch.inputs for batch in batches], 0), stack([batch.targets for batch in batches], IGNORED)
 
 
 def train_together(folders: Sequence[RunFolder], stopping: Callable[[], bool]) -> list[str]:
-    """Train runs that differ in their seed to their ends; `done`, `diverged` or `interrupted` for each.
+    """Train runs that differ in their seed to their ends; `done`, `diverged`, `interrupted` or `failed ...` for each.
 
-    Those that stand at the same step are one program where they can be. Once `stopping` says so all are saved and end.
+    Those that stand at the same step are one program where they can be. Once `stopping` says so, or one has failed, all
+    are saved and end.
     """
     statuses: dict[RunFolder, str] = {}
     for step in sorted({folder.run.step for folder in folders}, reverse=True):
@@ -299,7 +322,7 @@ def _in_turn(
     statuses: dict[RunFolder, str] = {}
     events = {folder: folder.events() for folder in folders}
     while events:
-        asked = stopping()
+        asked = stopping() or any(status.startswith("failed") for status in statuses.values())
         for folder in events:
             folder.stopping = asked
         for folder in list(events):
@@ -312,9 +335,12 @@ def _in_turn(
                 status = "interrupted"
             except Diverged:
                 status = "diverged"
+            except ConfigError as error:  # its disk is full, say: the others are saved before this is told
+                status = f"failed {error}"
             if status:
                 statuses[folder] = status
                 del events[folder]
                 if ensemble:
                     ensemble.leave(folder.run)
+                folder.run.optimizer.state.clear()  # of which nothing is needed any more, while others may need the room
     return statuses

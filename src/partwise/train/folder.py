@@ -264,6 +264,8 @@ class RunFolder:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         with writing(self.path):
             values = {**outcome, "seconds": time.perf_counter() - started, "peak_memory": memory}
+            if self.run.updater:
+                values["together"] = self.run.updater.seeds  # which share these seconds and this memory
             write_json(self.path / "result.json", values)
 
 

@@ -42,6 +42,8 @@ class Diverged(Exception):
 class Updater(Protocol):
     """What makes the updates of several runs at once."""
 
+    seeds: int  # of how many
+
     def update(self, run: "Run") -> Step: ...
 
 

@@ -20,6 +20,9 @@ class Optimizer(Part):
 
     family: ClassVar[str] = "optimizer"
     adaptive: ClassVar[bool] = False  # whether the size of an update does not depend on the size of the gradient
+    stacks: ClassVar[bool] = (
+        False  # whether it updates stacks of parameters, one of each seed, as it would each of them
+    )
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
         """An optimizer of every parameter; a group without a `factor` learns at the rate of the schedule."""
@@ -31,6 +34,7 @@ class AdamW(Optimizer):
     """Adam with decoupled weight decay. Loshchilov & Hutter 2017, arXiv:1711.05101."""
 
     adaptive: ClassVar[bool] = True
+    stacks: ClassVar[bool] = True
 
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.999, ge=0, lt=1)
@@ -56,6 +60,8 @@ class Muon(Optimizer):
     0.2 sqrt(max(rows, columns)), the size of an AdamW update, so that its learning rate fits (Liu et al. 2025,
     arXiv:2502.16982), `original` by sqrt(max(1, rows / columns)), for which lr is about 0.02.
     """
+
+    stacks: ClassVar[bool] = True
 
     momentum: float = Field(0.95, ge=0, lt=1)
     nesterov: bool = True
@@ -106,6 +112,7 @@ class Lion(Optimizer):
     """
 
     adaptive: ClassVar[bool] = True
+    stacks: ClassVar[bool] = True
 
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.99, ge=0, lt=1)
@@ -123,6 +130,8 @@ class SGD(Optimizer):
 
     Weight decay is part of the gradient, as in torch.optim.SGD. Without Adam's scaling lr is a hundred times larger.
     """
+
+    stacks: ClassVar[bool] = True
 
     momentum: float = Field(0.9, ge=0, lt=1)
     nesterov: bool = False
