@@ -1,6 +1,7 @@
 """Arithmetic: exact answers, the written form digit for digit, and held-out problems that training never sees."""
 
 import hashlib
+import itertools
 import re
 from collections import Counter
 from fractions import Fraction
@@ -322,12 +323,13 @@ def test_balance_brings_rare_forms_and_no_other_problems() -> None:
     }
     natural = Counter(problems.form(problems.draw(POOL * count, "s")).tolist())
     assert [sum(counts.values()) for counts in forms.values()] == [count] * 3
-    for share in (0.5, 1):
+    for share, operation in itertools.product((0.5, 1), (0, 1)):
+        own = {which: there for which, there in natural.items() if which // 27 == operation}
         # in proportion to natural ** (1 - share), but for those of which the pool holds fewer: they all come
-        whole = {which for which, there in natural.items() if forms[share][which] == there}
-        left = count - sum(natural[which] for which in whole)
-        total = sum(there ** (1 - share) for which, there in natural.items() if which not in whole)
-        for which, there in natural.items():
+        whole = {which for which, there in own.items() if forms[share][which] == there}
+        left = sum(own.values()) / POOL - sum(natural[which] for which in whole)
+        total = sum(there ** (1 - share) for which, there in own.items() if which not in whole)
+        for which, there in own.items():
             wanted = left * there ** (1 - share) / total
             assert (which in whole and wanted >= there) or abs(forms[share][which] - wanted) <= len(natural)
     rare = [which for which, there in natural.items() if 100 <= there / POOL <= 600]

@@ -114,7 +114,10 @@ class Problems:
         return (drawn.operation * (self.largest + 1) + first) * (self.largest + 1) + second
 
     def form(self, drawn: "Drawn") -> np.ndarray:
-        """What problems look like, int64 (N,): the operation, and the decimals of each operand and of the answer."""
+        """What problems look like, int64 (N,): the operation, and the decimals of each operand and of the answer.
+
+        Digits of a number to the base `decimals` + 1, the operation first.
+        """
         kinds, form = self.decimals + 1, drawn.operation
         for values in (drawn.first, drawn.second, self.answer(drawn)):
             form = form * kinds + self._shorten(values)[1]
@@ -277,17 +280,21 @@ def _draw_distinct(problems: Problems, count: int, stream: str, taken: np.ndarra
 
 
 def draw_balanced(problems: Problems, count: int, stream: str, balance: float) -> Drawn:
-    """`count` problems in which a form that is a share f of all comes in proportion to f ** (1 - balance).
+    """`count` problems in which a form that is a share f of its operation comes in proportion to f ** (1 - balance).
 
-    At 0 as they come, at 1 each form as often as any other; taken out of `POOL` times as many, so that no form comes more
-    than `POOL` times as often as it would. As languages are balanced in Conneau & Lample 2019, arXiv:1901.07291, eq. 1,
-    and sums by digits and carries in Lee et al. 2023, arXiv:2307.03381, section 3.
+    At 0 as they come, at 1 each form as often as any other of its operation; taken out of `POOL` times as many, so that
+    no form comes more than `POOL` times as often as it would. As languages are balanced in Conneau & Lample 2019,
+    arXiv:1901.07291, eq. 1, and sums by digits and carries in Lee et al. 2023, arXiv:2307.03381, section 3.
     """
     if not balance:
         return problems.draw(count, stream)
     pool = problems.draw(POOL * count, stream)
-    _, form, there = np.unique(problems.form(pool), return_inverse=True, return_counts=True)
-    wanted = allot(count, there.astype(np.float64) ** (1 - balance), there)
+    forms, form, there = np.unique(problems.form(pool), return_inverse=True, return_counts=True)
+    operations, wanted = forms // (problems.decimals + 1) ** 3, np.zeros_like(there)
+    for operation in np.unique(operations):
+        own = operations == operation
+        number = count * int(there[own].sum()) // len(form)
+        wanted[own] = allot(number, there[own].astype(np.float64) ** (1 - balance), there[own])
     by_form = np.argsort(form, kind="stable")
     rank = np.empty(len(form), dtype=np.int64)  # the how-manieth of its form each problem is
     rank[by_form] = np.arange(len(form)) - np.repeat(np.cumsum(there) - there, there)

@@ -101,9 +101,8 @@ class Arithmetic(MadeUp):
     No test or validation problem occurs in training, swapped operands included. `tail=0.1` cuts the validation split
     off the training text instead, where problems may recur. With `aligned` every training window begins at a problem's
     first `$` and holds as many whole problems as fit; `loss_on=answer` trains and scores what stands behind `=`
-    alone. With `balance` above 0 training meets rare forms of problems more often,
-    told apart by operation and by decimals of operands and answer: a share f of all becomes one in proportion to
-    f ** (1 - balance).
+    alone. With `balance` above 0 training meets rare forms of problems more often, told apart by decimals of operands
+    and answer: a share f of an operation's problems becomes one in proportion to f ** (1 - balance).
     """
 
     aligned: bool = False
