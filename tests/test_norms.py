@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import partwise
 from partwise.config import REGISTRY, ConfigError
+from partwise.parts.layers import rms_norm
 from recipes import error
 
 EXACT = 1e-12
@@ -183,3 +184,37 @@ def test_bfloat16_vectors_are_rounded_once() -> None:
 def test_an_offset_without_weight_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^norm\.unit_offset=true needs a weight .* set norm\.affine=true$"):
         build("rmsnorm", unit_offset=True, affine=False)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("shape", [(7,), (3, 7), (2, 3, 4, 5)])
+def test_rms_norm_by_hand_is_torchs_in_values_and_gradients(shape: tuple[int, ...], scaled: bool) -> None:
+    generator = torch.Generator().manual_seed(len(shape))
+
+    def drawn(*size: int) -> Tensor:
+        return torch.randn(size, generator=generator, dtype=torch.float64)
+
+    given = [drawn(*shape).requires_grad_(), drawn(shape[-1]).requires_grad_() if scaled else None]
+    upstream = drawn(*shape)
+    found = []
+    for compute in (rms_norm, lambda x, weight, eps: nn.functional.rms_norm(x, x.shape[-1:], weight, eps)):
+        y = compute(*given, 1e-3)
+        sources = [tensor for tensor in given if tensor is not None]
+        found.append([y, *torch.autograd.grad(y, sources, upstream)])
+    assert "RMSNormByHand" in type(rms_norm(*given, 1e-3).grad_fn).__name__
+    for mine, theirs in zip(*found, strict=True):
+        assert error(mine, theirs) <= EXACT
+    assert torch.autograd.gradcheck(rms_norm, (*given, 1e-3))
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        (slope,) = torch.autograd.grad(rms_norm(*given, 1e-3).square().sum(), given[:1], create_graph=True)
+        slope.sum().backward()
+
+
+def test_rms_norm_by_hand_steps_back_where_torch_knows_more() -> None:
+    """In half precision and under autocast, where torch adds up in float32, and where nothing is learned."""
+    x, weight = torch.randn(3, 8).requires_grad_(), torch.ones(8)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert "ByHand" not in type(rms_norm(x, weight, 1e-6).grad_fn).__name__
+    assert "ByHand" not in type(rms_norm(x.bfloat16(), weight.bfloat16(), 1e-6).grad_fn).__name__
+    with torch.no_grad():
+        assert torch.equal(rms_norm(x, weight, 1e-6), nn.functional.rms_norm(x, (8,), weight, 1e-6))

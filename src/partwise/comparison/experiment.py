@@ -15,7 +15,7 @@ from partwise.comparison.matching import match_arms
 from partwise.comparison.plan import Plan, dataset_of, make_plan
 from partwise.comparison.pool import Job, prepare_job, run_jobs
 from partwise.comparison.protocol import is_open
-from partwise.comparison.rates import measure_rates, tokens_a_step
+from partwise.comparison.rates import measure_rates, rates_of_runs, tokens_a_step
 from partwise.comparison.report import write_report
 from partwise.comparison.request import Measure, Request
 from partwise.comparison.results import final_values, gather
@@ -82,9 +82,8 @@ class Comparison:
             power = planted_power(self.plan, dataset)
             before = self._before(card, watch)
             self._train(Choices(**card["choices"]), card, watch)
-            self.results = gather(
-                self.plan, self.jobs, dataset, look=look, rates=card["rates"], floors=dataset_floors(dataset)
-            )
+            rates = card["rates"] or rates_of_runs(self.jobs)
+            self.results = gather(self.plan, self.jobs, dataset, look=look, rates=rates, floors=dataset_floors(dataset))
             for control in self.results["controls"]:
                 control["power"] = power if control["role"] == "planted" else None
             self.results |= before | {
@@ -127,9 +126,10 @@ class Comparison:
             write_json(tuning, tuned)
             found["tuned"] = tuned
             found["tuning"] = f"{self.tune.path} tuned for each arm over {', '.join(self.tune.values)}"
-            for arm in self.plan.arms:  # an arm at another number is as fast as the one that it comes from
-                origin = max((name for name in card["rates"] if arm.name.startswith(name)), key=len)
-                card["rates"].setdefault(arm.name, card["rates"][origin])
+            if card["rates"]:
+                for arm in self.plan.arms:  # an arm at another number is as fast as the one that it comes from
+                    origin = max((name for name in card["rates"] if arm.name.startswith(name)), key=len)
+                    card["rates"].setdefault(arm.name, card["rates"][origin])
         return found
 
     def _train(self, choices: Choices, card: dict[str, Any], watch: Callable[["Comparison"], None]) -> None:
@@ -227,7 +227,8 @@ class Comparison:
                 )
             return {**card, "together": self.together or card.get("together", 1)}  # which changes the rounding alone
         choices, workers, together = self._choices()
-        rates, _ = measure_rates(self.plan, dataset, choices)
+        # what is held equal is fixed before the first run; else the runs themselves show how fast they are
+        rates = measure_rates(self.plan, dataset, choices)[0] if self.match == "seconds" else {}
         card = {
             "format": 1,
             "plan": self.identity(),

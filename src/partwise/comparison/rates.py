@@ -1,4 +1,4 @@
-"""How fast each arm trains and is scored on this machine, before anything is run for good."""
+"""How fast each arm trains on this machine: tried before anything is run for good, or as its runs were."""
 
 import contextlib
 import statistics
@@ -8,12 +8,23 @@ from itertools import islice
 import torch
 
 from partwise.comparison.plan import Arm, Plan, dataset_of
+from partwise.comparison.pool import Job
 from partwise.data import Dataset, examples
 from partwise.evaluate.loss import mean_loss
 from partwise.train.choices import Choices
 from partwise.train.loop import Diverged, Run
+from partwise.train.metrics import read_metrics
 
 TIMED_STEPS = 8
+
+
+def rates_of_runs(jobs: list[Job]) -> dict[str, float | None]:
+    """Training tokens per second by arm, side by side as the runs were: the median of all their updates."""
+    found: dict[str, list[float]] = {job.arm: [] for job in jobs}
+    for job in jobs:
+        steps = (line for line in read_metrics(job.folder) if line["kind"] == "step")
+        found[job.arm] += [line["tokens"] / line["seconds"] for line in steps]
+    return {arm: statistics.median(each) if each else None for arm, each in found.items()}
 
 
 def tokens_a_step(arm: Arm, dataset: Dataset) -> int:

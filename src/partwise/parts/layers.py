@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from partwise.parts.families import Role
 
@@ -86,7 +87,38 @@ class GroupRMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         finer = x if self.weight is None else x.to(self.weight.dtype)  # under autocast x is coarser than the weight
         heads = finer.unflatten(-1, (-1, self.width))
-        return nn.functional.rms_norm(heads, (self.width,), self.weight, self.eps).flatten(-2).to(x.dtype)
+        return rms_norm(heads, self.weight, self.eps).flatten(-2).to(x.dtype)
+
+
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """(..., D) -> x / sqrt(mean(x^2) + eps) * weight, as torch has it; trained on a CPU, where torch's is slow, by hand."""
+    trained = torch.is_grad_enabled() and x.requires_grad and not torch.compiler.is_compiling()
+    exact = x.dtype in (torch.float32, torch.float64) and (weight is None or weight.dtype == x.dtype)
+    if trained and exact and x.is_cpu and not torch.is_autocast_enabled("cpu"):
+        return RMSNormByHand.apply(x, weight, eps)
+    return nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+class RMSNormByHand(torch.autograd.Function):
+    """torch's rms_norm with its gradient in closed form: for n = s x, s the scale and g the gradient of n,
+    s (g - n mean(g n))."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        scale = torch.rsqrt(torch.linalg.vecdot(x, x).unsqueeze(-1) / x.shape[-1] + eps)
+        normed = x * scale
+        ctx.save_for_backward(normed, scale, weight)
+        return normed if weight is None else normed * weight
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        normed, scale, weight = ctx.saved_tensors
+        (grad,) = grads
+        inner = grad if weight is None else grad * weight
+        mean = torch.linalg.vecdot(inner, normed).unsqueeze(-1) / normed.shape[-1]
+        found = torch.addcmul(inner, normed, mean, value=-1).mul_(scale)
+        return found, None if weight is None else (grad * normed).reshape(-1, normed.shape[-1]).sum(0), None
 
 
 class Dropout(nn.Module):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from partwise.config import ConfigError, part
 from partwise.parts.families import Norm
+from partwise.parts.layers import rms_norm
 
 
 @part("layernorm")
@@ -95,7 +96,7 @@ class RootMeanSquare(nn.Module):
         self.bias = nn.Parameter(torch.zeros(width)) if affine and bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        x = nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+        x = rms_norm(x, self.weight, self.eps)
         return x if self.bias is None else x + self.bias
 
 
@@ -109,7 +110,7 @@ class OffsetRootMeanSquare(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         # 1 + weight in float32 at least: beside one, bfloat16 would lose most of a small weight
         fine = torch.promote_types(x.dtype, torch.float32)
-        y = nn.functional.rms_norm(x.to(fine), x.shape[-1:], 1 + self.weight.to(fine), self.eps).to(x.dtype)
+        y = rms_norm(x.to(fine), 1 + self.weight.to(fine), self.eps).to(x.dtype)
         return y if self.bias is None else y + self.bias
 
 

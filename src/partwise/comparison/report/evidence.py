@@ -75,7 +75,9 @@ def four_views(results: dict[str, Any]) -> Iterator[Table | Lines]:
         rows.append([f"{row['arm']} − {row['against']}", *cells])
     if rows:
         note = "A view is held where the arms take as much within 1 %; one that was not run says what the arm takes more or "
-        note += "less. --match holds one of them. Seconds follow from the rates measured in turn before the runs."
+        before = (results.get("match") or {}).get("measure") == "seconds"
+        how = "measured in turn before the runs" if before else "of the runs, as they trained side by side"
+        note += f"less. --match holds one of them. Seconds follow from the rates {how}."
         yield Table(["", *VIEWS.values()], rows, note=note)
     match = results.get("match") or {}
     for found in match.get("arms") or []:
