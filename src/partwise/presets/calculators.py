@@ -27,7 +27,7 @@ CALCULATORS: dict[str, Preset] = {
                 "validation": 500,
             },
             # with 32 problems a step a plateau, on which lengths are right and digits are wrong, is left far later
-            "train": {"lr": 0.005, "batch_size": 96, "steps": 3600, "clip": 1.0, "eval_every": 900},
+            "train": {"lr": 0.005, "batch_size": 96, "steps": 3200, "clip": 1.0, "eval_every": 800},
             "optimizer": {"part": "muon", "momentum": 0.9, "adam_factor": 2.0, "beta2": 0.95},
             "schedule": {"part": "linear", "warmup": 50},
         },
