@@ -176,7 +176,7 @@ PAIRS = ["encoder_layers=1", "n_layers=1", "data=arithmetic_pairs", "max_len=32"
         (["ffn=moe", "ffn.n_experts=3", "ffn.k=2"], "experts are computed for one seed at a time"),
         (["train.ffn_path=kernel"], "the perceptrons' kernel knows one seed at a time"),
         (["padding_idx=3"], "the table's row at padding_idx would stay zero in the first seed alone"),
-        (PAIRS, "the table's row at padding_idx would stay zero in the first seed alone"),
+        (PAIRS, "sources are read for one seed at a time"),
         (
             [*ALIGNED, "embed_dropout=0.1"],
             "rows of several lengths would not draw the dropout noise that they draw alone",
@@ -187,7 +187,7 @@ def test_what_would_differ_is_trained_alone_and_that_is_said(
     words: list[str], reason: str, tmp_path: Path, tiny: Tiny
 ) -> None:
     if "train.ffn_path=kernel" in words and not ready():
-        pytest.skip("no compiler")
+        pytest.skip("no C++ compiler here")
     several = folders(tmp_path, tiny, *words, seeds=2)
     said: list[str] = []
     several[0].say = said.append

@@ -157,9 +157,8 @@ def read_run(job: Job) -> dict[str, Any]:
     return {
         "value": evaluations[-1][1] if ended else None,
         "training": evaluations[-1][2] if ended else None,
-        "peak_memory": None
-        if "together" in result
-        else result["peak_memory"],  # a program of several seeds has no run's
+        # of several seeds as one program no run's own is known
+        "peak_memory": None if "together" in result else result["peak_memory"],
         "accuracy": result.get("accuracy"),
         "evaluations": evaluations,
         "train_curve": thin([(line["step"], line["loss"]) for line in lines if line["kind"] == "step"]),

@@ -87,6 +87,8 @@ class Ensemble:
             raise Apart("experts are computed for one seed at a time")
         if any(True for _ in first.model.buffers()):
             raise Apart("a part keeps numbers that are not parameters")
+        if first.model.encoder:
+            raise Apart("sources are read for one seed at a time")
         if first.config.model.padding_idx is not None:
             raise Apart("the table's row at padding_idx would stay zero in the first seed alone")
         if not isinstance(first.examples, Windows) and any(
@@ -104,13 +106,6 @@ class Ensemble:
             name: torch.stack([parameters[name].detach() for parameters in own]).requires_grad_() for name in own[0]
         }
         owners: dict[Tensor, Tensor] = {own[0][name]: stacked for name, stacked in self.parameters.items()}
-        # every module once, and each parameter wherever it stands: torch's own search for shared ones would leave
-        # its traces in a module that stands at two places, as an encoder's table does
-        self.everywhere = {
-            f"{path}.{name}".lstrip("."): owners[parameter]
-            for path, module in first.model.named_modules()
-            for name, parameter in module.named_parameters(recurse=False)
-        }
         self.optimizer = with_seeds(first.config.optimizer.build(first.model, first.config.train.lr), owners)
         for name, stacked in self.parameters.items():
             states = [run.optimizer.state.get(parameters[name]) for run, parameters in zip(runs, own, strict=True)]
@@ -204,12 +199,11 @@ class Ensemble:
 
         def forward(parameters: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
             extra: list[Tensor] = []
-            settings = {"losses": extra}
-            logits: Tensor = functional_call(first.model, parameters, (inputs,), settings, tie_weights=False)
+            logits: Tensor = functional_call(first.model, parameters, (inputs,), {"losses": extra})
             return logits, torch.stack(extra).sum() if extra else logits.new_zeros((), dtype=torch.float32)
 
         with first.autocast(), without_fallback(), several_seeds(first.model.train(), first.device, keys):
-            logits, extra = vmap(forward)(self.everywhere, inputs)
+            logits, extra = vmap(forward)(self.parameters, inputs)
         smoothing = first.config.train.label_smoothing
         if logits.dtype in (torch.bfloat16, torch.float16):
             seeds = zip(logits.flatten(1, 2), targets.flatten(1), strict=True)
