@@ -13,7 +13,7 @@ from typing import Any
 from partwise.checkpoint import write_json
 from partwise.comparison.matching import match_arms
 from partwise.comparison.plan import Plan, dataset_of, make_plan
-from partwise.comparison.pool import Job, prepare_job, run_jobs
+from partwise.comparison.pool import Crew, Job, prepare_job
 from partwise.comparison.protocol import is_open
 from partwise.comparison.rates import measure_rates, rates_of_runs, tokens_a_step
 from partwise.comparison.report import write_report
@@ -80,8 +80,9 @@ class Comparison:
             card = self._card(dataset)
             look = len([seeds for seeds in card["looks"] if seeds < self.plan.seeds]) + 1
             power = planted_power(self.plan, dataset)
-            before = self._before(card, watch)
-            self._train(Choices(**card["choices"]), card, watch)
+            with Crew(card["workers"], card["together"]) as crew:
+                before = self._before(card, crew, watch)
+                self._train(Choices(**card["choices"]), crew, watch)
             rates = card["rates"] or rates_of_runs(self.jobs)
             self.results = gather(self.plan, self.jobs, dataset, look=look, rates=rates, floors=dataset_floors(dataset))
             for control in self.results["controls"]:
@@ -102,7 +103,7 @@ class Comparison:
             lock.release()
         return self.results
 
-    def _before(self, card: dict[str, Any], watch: Callable[["Comparison"], None]) -> dict[str, Any]:
+    def _before(self, card: dict[str, Any], crew: Crew, watch: Callable[["Comparison"], None]) -> dict[str, Any]:
         """What the protocol does before the test: match the arms, then tune them. Both may change the plan's arms."""
         found: dict[str, Any] = {}
         if self.match:
@@ -116,7 +117,7 @@ class Comparison:
 
             def train(jobs: list[Job]) -> None:
                 self.jobs, self.started = jobs, time.monotonic()
-                run_jobs(jobs, card["workers"], lambda: watch(self), card["together"])
+                crew.run(jobs, lambda: watch(self))
                 watch(self)
 
             tuning = self.path / "tuning.json"
@@ -132,7 +133,7 @@ class Comparison:
                     card["rates"].setdefault(arm.name, card["rates"][origin])
         return found
 
-    def _train(self, choices: Choices, card: dict[str, Any], watch: Callable[["Comparison"], None]) -> None:
+    def _train(self, choices: Choices, crew: Crew, watch: Callable[["Comparison"], None]) -> None:
         """Train up to each look, and on with the arms of which a claim is still open."""
         plan = self.plan
         runs = {arm.name: 0 for arm in plan.arms}
@@ -142,7 +143,7 @@ class Comparison:
             runs |= dict.fromkeys((*names, plan.arms[0].name), seeds)
             self.jobs = self._jobs(choices, runs)
             self.started = time.monotonic()
-            run_jobs(self.jobs, card["workers"], lambda: watch(self), card["together"])
+            crew.run(self.jobs, lambda: watch(self))
             watch(self)
             effects = plan.rules.judge(plan.values(final_values(self.jobs, plan.rules.metric)), plan.claims)
             open_claims = tuple(claim for claim, effect in zip(plan.claims, effects, strict=True) if is_open(effect))

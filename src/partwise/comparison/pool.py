@@ -1,20 +1,17 @@
-"""Many runs at once: one process per core with one thread each, watched from outside."""
+"""Many runs at once, watched from outside: on a CPU one per core, with one thread each."""
 
-import contextlib
+import itertools
 import json
 import os
 import queue
 import shlex
-import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-import partwise
 from partwise.checkpoint import write_json
+from partwise.comparison.forkserver import ForkServer, take
 from partwise.config import ConfigError
 from partwise.train.choices import Choices
 from partwise.train.settings import RunConfig
@@ -85,96 +82,65 @@ def programs(jobs: Sequence[Job], together: int) -> list[list[Job]]:
     return found
 
 
-def run_jobs(jobs: list[Job], workers: int, watch: Callable[[], None], together: int = 1) -> None:
-    """Run every job that is not finished, `together` seeds of an arm in one program; `watch` is called about twice a second.
+class Crew:
+    """Up to `workers` programs at once, each of up to `together` seeds of an arm; `with Crew(...) as crew` ends them.
 
-    On KeyboardInterrupt the runs save and end, and it is raised again. Raises ConfigError where a run failed.
+    They are forks of one server, which is started when there is something to train.
     """
-    waiting = programs(jobs, together)
-    if not waiting:
-        return
-    answers: queue.Queue[tuple[int, str]] = queue.Queue()
-    processes = [_start(number, answers) for number in range(min(workers, len(waiting)))]
-    current: dict[int, list[Job]] = {}
 
-    def give(number: int) -> None:
-        stdin = processes[number].stdin
-        assert stdin is not None
-        if waiting:
-            current[number] = waiting.pop(0)
-            for job in current[number]:
-                job.status = "running"
-            stdin.write(json.dumps([str(job.folder) for job in current[number]]) + "\n")
-            stdin.flush()
-        else:
-            stdin.close()
+    def __init__(self, workers: int, together: int = 1) -> None:
+        self.workers, self.together = workers, together
+        self._server: ForkServer | None = None
 
-    failures: list[str] = []
-    try:
-        for number in range(len(processes)):
-            give(number)
-        while current and not failures:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._server:
+            self._server.end()
+        self._server = None
+
+    def run(self, jobs: Sequence[Job], watch: Callable[[], None]) -> None:
+        """Run every job that is not finished; `watch` is called about twice a second.
+
+        On KeyboardInterrupt the runs save and end as the crew does. Raises ConfigError where a run failed.
+        """
+        waiting = programs(jobs, self.together)
+        if not waiting:
+            return
+        server = self._server = self._server or take()
+        running: dict[int, list[Job]] = {}
+        numbers = itertools.count()
+
+        def fill() -> None:
+            while waiting and len(running) < self.workers:
+                number, program = next(numbers), waiting.pop(0)
+                running[number] = program
+                for job in program:
+                    job.status = "running"
+                server.train(number, [job.folder for job in program])
+
+        fill()
+        while running:
             try:
-                number, answer = answers.get(timeout=0.5)
+                number, statuses = server.answers.get(timeout=0.5)
             except queue.Empty:
                 watch()
                 continue
-            ended = current.pop(number)
-            statuses = json.loads(answer) if answer else ["failed: its process ended"] * len(ended)
+            if statuses is None:
+                number, *_ = running
+                statuses = ["failed: its process ended"] * len(running[number])
+            ended = running.pop(number)
             for job, status in zip(ended, statuses, strict=True):
                 job.status = status
             # what failed before what was only stopped by that
             unfinished = sorted((job for job in ended if not job.finished), key=lambda job: job.status == "interrupted")
-            failures += [f"{job.arm}, seed {job.seed}: {_reason(job, ended[0].folder)}" for job in unfinished]
-            if not failures:
-                give(number)
-                watch()
-    except KeyboardInterrupt:
-        _end(processes)
-        raise
-    finally:
-        _end(processes)
-    if failures:
-        raise ConfigError(f"a run failed: {failures[0]}; give the same command again to continue")
-
-
-def _start(number: int, answers: "queue.Queue[tuple[int, str]]") -> subprocess.Popen[str]:
-    home = str(Path(partwise.__file__).parent.parent)
-    path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
-    process = subprocess.Popen(
-        [sys.executable, "-m", "partwise.comparison.worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},  # the package that runs here, however it was found
-        start_new_session=True,  # Ctrl-C reaches the parent alone, which ends the runs in order
-    )
-
-    def listen() -> None:
-        assert process.stdout is not None
-        with process.stdout:
-            for line in process.stdout:
-                answers.put((number, line.rstrip("\n")))
-        if process.wait() != 0:
-            answers.put((number, ""))
-
-    threading.Thread(target=listen, daemon=True).start()
-    return process
-
-
-def _end(processes: list[subprocess.Popen[str]]) -> None:
-    """Ask whatever still runs to save and stop, and wait for it."""
-    for process in processes:
-        if process.poll() is None:
-            try:
-                os.killpg(process.pid, signal.SIGTERM)
-            except ProcessLookupError:
-                continue
-    for process in processes:
-        if process.stdin and not process.stdin.closed:
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
-        process.wait()
+            if unfinished:
+                failed = unfinished[0]
+                reason = f"{failed.arm}, seed {failed.seed}: {_reason(failed, ended[0].folder)}"
+                raise ConfigError(f"a run failed: {reason}; give the same command again to continue")
+            fill()
+            watch()
 
 
 def _reason(job: Job, folder: Path) -> str:

@@ -1,12 +1,13 @@
-"""A worker of a comparison: it imports torch once and forks one child per program, so that each one's memory is its own.
+"""The worker of a comparison: it imports torch once and forks a child per program, so that each one's memory is its own.
 
-Jobs come as lines of JSON on standard input, each the paths of folders with a `job.json`: those of one line are trained
-together. A line with their statuses answers each.
+A line of JSON on standard input asks for a program: its number, and the paths of folders with a `job.json` each, whose
+runs are trained together. A line with the number and their statuses answers when it has ended.
 The parent talks to it in no other way; progress is read from the run's own `metrics.jsonl`.
 """
 
 import json
 import os
+import selectors
 import signal
 import sys
 import traceback
@@ -41,7 +42,8 @@ def work(folders: list[Path]) -> list[str]:
         RunFolder(folder, RunConfig.from_dict(job["config"]), choices=Choices(**job["choices"]), command=job["command"])
         for folder, job in zip(folders, jobs, strict=True)
     ]
-    statuses = train_together(runs, lambda: stopping or orphaned(jobs[0]["parent"]))
+    server = os.getppid()
+    statuses = train_together(runs, lambda: stopping or os.getppid() != server or orphaned(jobs[0]["parent"]))
     for run, status in zip(runs, statuses, strict=True):
         if status == "done" and run.config.data.task == "arithmetic" and "test" in run.run.dataset.names:
             score_problems(run)
@@ -72,29 +74,70 @@ def orphaned(parent: int) -> bool:
     return False
 
 
+def train(folders: list[Path]) -> None:
+    """What a child does: train, and write the statuses of its runs beside the first of them."""
+    statuses = ["failed"] * len(folders)
+    try:
+        statuses = work(folders)
+    except ConfigError as error:
+        statuses = [f"failed {error}"] * len(folders)
+    except BaseException:
+        (folders[0] / "error.txt").write_text(traceback.format_exc())
+    (folders[0] / "status.json").write_text(json.dumps(statuses))
+
+
+class Children:
+    """The forks that train, and the end of a pipe for each, which closes when its fork ends, however it ends."""
+
+    def __init__(self, selector: selectors.BaseSelector) -> None:
+        self.selector = selector
+        self.running: dict[int, tuple[int, int, list[Path]]] = {}
+
+    def fork(self, number: int, folders: list[Path]) -> None:
+        (folders[0] / "error.txt").unlink(missing_ok=True)  # of an earlier try
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                train(folders)
+                code = 0
+            finally:
+                os._exit(code)  # whatever happens, never back into the server's loop
+        os.close(writer)
+        self.running[reader] = child, number, folders
+        self.selector.register(reader, selectors.EVENT_READ)
+
+    def answer(self, reader: int) -> None:
+        self.selector.unregister(reader)
+        os.close(reader)
+        child, number, folders = self.running.pop(reader)
+        _, code = os.waitpid(child, 0)
+        answer = folders[0] / "status.json"
+        statuses = json.loads(answer.read_text()) if code == 0 else [f"failed killed ({code})"] * len(folders)
+        print(json.dumps([number, statuses]), flush=True)
+
+
 def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent turns Ctrl-C into an orderly end
-    for line in sys.stdin:
-        folders = [Path(folder) for folder in json.loads(line)]
-        answer = folders[0] / "status.json"
-        (folders[0] / "error.txt").unlink(missing_ok=True)  # of an earlier try
-        child = os.fork()
-        if child == 0:
-            statuses = ["failed"] * len(folders)
-            try:
-                statuses = work(folders)
-            except ConfigError as error:
-                statuses = [f"failed {error}"] * len(folders)
-            except BaseException:
-                (folders[0] / "error.txt").write_text(traceback.format_exc())
-            answer.write_text(json.dumps(statuses))
-            os._exit(0)
-        _, code = os.waitpid(child, 0)
-        statuses = json.loads(answer.read_text()) if code == 0 else [f"failed killed ({code})"] * len(folders)
-        print(json.dumps(statuses), flush=True)
-        if stopping:
-            break
+    stdin, asked, unread = sys.stdin.fileno(), True, b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stdin, selectors.EVENT_READ)
+        children = Children(selector)
+        while asked or children.running:
+            for key, _ in selector.select():
+                if key.fd != stdin:
+                    children.answer(key.fd)
+                    continue
+                more = os.read(stdin, 2**16)
+                *lines, unread = (unread + more).split(b"\n")
+                for line in lines:
+                    number, folders = json.loads(line)
+                    children.fork(number, [Path(folder) for folder in folders])
+                if not more:  # the parent wants nothing more, or is gone
+                    selector.unregister(stdin)
+                    asked = False
 
 
 if __name__ == "__main__":
