@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from partwise.config import ConfigError
 from partwise.data.arithmetic import Problems, generate
-from partwise.evaluate import ngram
 from partwise.evaluate.floors import constant_answer, kneser_ney, most_frequent_per_position, text_floors, unigram
-from partwise.evaluate.ngram import KneserNey, find_discounts
+from partwise.parts import ngram
+from partwise.parts.ngram import KneserNey, find_discounts
 
 EXACT = 1e-12
 Gram = tuple[int, ...]

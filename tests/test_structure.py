@@ -20,15 +20,18 @@ LAYERS = [
     "kernels",
     "operations",
     "parts.sight",
+    "parts.roles",
     "parts.families",
     "parts.layers",
     "parts.mlp",
     "parts.memories",
     "parts.scores",
     "parts.routing",
+    "parts.ngram",
     "parts",
     "tensors",
     "states",
+    "block",
     "model",
     "kernels.decoding",
     "presets",
@@ -99,12 +102,14 @@ def test_imports_point_upward(name: str) -> None:
 def test_a_family_knows_no_sibling(name: str) -> None:
     shared = [
         "parts.sight",
+        "parts.roles",
         "parts.families",
         "parts.layers",
         "parts.mlp",
         "parts.memories",
         "parts.scores",
         "parts.routing",
+        "parts.ngram",
     ]  # what families may build on
     others = {other for other in own(parse(FILES[name])) if other.startswith("parts.")}
     assert others <= set(shared[: shared.index(name)] if name in shared else shared)

@@ -9,12 +9,15 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from partwise import parts as _register
+from partwise.block import Block
 from partwise.config import ByLayer, Config, ConfigError, recipes_by_layer
-from partwise.operations import count_operations, fill_if_small
+from partwise.operations import operations_over
 from partwise.parts.attention import MultiHead
+from partwise.parts.counts import NoCounts
 from partwise.parts.families import (
     Attention,
     AttentionLayer,
+    Counts,
     FeedForward,
     Flow,
     Init,
@@ -26,7 +29,6 @@ from partwise.parts.families import (
     Remembering,
     Residual,
     Site,
-    TensorSpec,
     Trained,
 )
 from partwise.parts.feed_forward import SwiGLU
@@ -38,6 +40,7 @@ from partwise.parts.mlp import Perceptron
 from partwise.parts.norms import RMSNorm
 from partwise.parts.positions import Rope
 from partwise.parts.residual import PreNorm
+from partwise.parts.roles import TensorSpec
 from partwise.states import States, place_in_document
 from partwise.tensors import LogicalTensor, SavedOnce, logical_tensors, of_family
 
@@ -62,6 +65,7 @@ class ModelConfig(Config):
     norm: Norm = RMSNorm()
     residual: Residual = PreNorm()
     init: Init = GPT2()
+    counts: Counts = NoCounts()
     tied: bool = False  # the head shares the table of embeddings
     shared_table: bool = True  # encoder and decoder share theirs
     padding_idx: int | None = Field(
@@ -95,27 +99,8 @@ class ModelConfig(Config):
         with torch.device("meta"):
             model = Transformer(self)
         model.use_path("products")
-        device = fill_if_small(model, context * max(16 * context, self.vocab_size))
-        tokens = torch.zeros(1, context, dtype=torch.long, device=device)
-        source = tokens if self.encoder_layers else None
-        return round(3 * count_operations(lambda: model(tokens, source=source)) / context)
-
-
-class Block(nn.Module):
-    def __init__(self, layers: dict[str, nn.Module], residual: nn.Module) -> None:
-        super().__init__()
-        self.mixing, self.attention, self.ffn = layers["mixing"], layers["attention"], layers["ffn"]
-        self.cross = layers.get("cross")
-        self.residual = residual
-
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:  # (B, T, D) -> (B, T, D)
-        branches = (
-            [self.mix_and_attend, self.ffn] if self.cross is None else [self.mix_and_attend, self.cross, self.ffn]
-        )
-        return self.residual(x, flow, branches)
-
-    def mix_and_attend(self, x: Tensor, flow: Flow) -> Tensor:
-        return self.attention(self.mixing(x, flow), flow)
+        made = context * max(16 * context, self.vocab_size)
+        return round(3 * operations_over(model, context, made, source=self.encoder_layers > 0) / context)
 
 
 class Stack(nn.Module):
@@ -202,6 +187,7 @@ class Transformer(Stack, SavedOnce):
             self.assemble(
                 config, Site(config.d_model, config.n_layers, config.max_len, other_layers=config.encoder_layers)
             )
+            self.counts = config.counts.build(config.vocab_size)
             self.remembering = [module for module in self.modules() if isinstance(module, Remembering)]
             for number, module in enumerate(self.remembering):
                 module.number = number
@@ -248,7 +234,7 @@ class Transformer(Stack, SavedOnce):
             states.length += T
         logits = self.head(x)  # (B, T, V)
         cap = self.config.head_softcap
-        return logits if cap is None else cap * torch.tanh(logits / cap)
+        return self.counts(logits if cap is None else cap * torch.tanh(logits / cap), tokens, flow)
 
     def read(self, source: Tensor | None, losses: list[Tensor]) -> tuple[Tensor | None, Tensor | None]:
         """A source (B, M) as (B, M, D), and which of it is padding. Raises ConfigError."""

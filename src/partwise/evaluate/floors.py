@@ -3,7 +3,7 @@
 import numpy as np
 
 from partwise.config import ConfigError
-from partwise.evaluate.ngram import KneserNey, checked_ids
+from partwise.parts.ngram import KneserNey, checked_ids
 
 CONTEXT = 6
 """Tokens of context that suit a megabyte of characters best: a 7-gram."""

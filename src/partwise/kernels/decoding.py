@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from partwise.block import Block
 from partwise.config import ConfigError
 from partwise.kernels.library import team
 from partwise.kernels.mlp import ACTIVATIONS
@@ -28,8 +29,9 @@ from partwise.kernels.packing import (
     pointers,
     whole,
 )
-from partwise.model import Block, Transformer
+from partwise.model import Transformer
 from partwise.parts.attention import MultiHeadAttention
+from partwise.parts.counts import NothingCounted
 from partwise.parts.families import PositionLayer, StackEnds
 from partwise.parts.layers import GroupRMSNorm
 from partwise.parts.lookup import NothingLookedUp
@@ -63,6 +65,8 @@ def unlike(model: Transformer) -> str | None:
         return "the model reads a source"
     if type(model.lookup) is not NothingLookedUp:
         return f"it does not know lookup={model.config.lookup.name}"
+    if type(model.counts) is not NothingCounted:
+        return f"it does not know counts={model.config.counts.name}"
     if type(model.positions) not in POSITIONS:
         return f"it does not know positions={model.config.positions.name}"
     if type(model.residual) not in (StackEnds, FinalNorm):

@@ -2,6 +2,7 @@
 
 from partwise.parts import (
     attention,
+    counts,
     differential,
     experts,
     feed_forward,
@@ -17,6 +18,7 @@ from partwise.parts import (
 
 __all__ = [
     "attention",
+    "counts",
     "differential",
     "experts",
     "feed_forward",

@@ -8,19 +8,15 @@ Shapes, everywhere in the project:
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
 from partwise.config import ConfigError, Part
+from partwise.parts.roles import TensorSpec
 from partwise.parts.sight import Sight
-
-Role = Literal["table", "score", "hidden", "output", "head", "bias", "vector"]
-"""What a tensor is for. Initialisation, its learning rate under muP and the choice of optimizer follow from it:
-`table` maps ids to vectors, `score` makes queries or keys, `hidden` is any other matrix inside a branch, `output` the
-matrix that ends a residual branch, `head` gives the logits, `bias` belongs to a linear map, and any other `vector` (a
-norm's scale, a trainable beta) keeps the value that its layer gave it."""
 
 
 class Heads(NamedTuple):
@@ -191,6 +187,25 @@ class Lookup(Part):
         raise NotImplementedError
 
 
+class CountsLayer(nn.Module):
+    """`forward(logits, tokens, flow)`: (B, T, V) logits of what follows (B, T) ids -> (B, T, V)."""
+
+    def count(self, ids: np.ndarray) -> None:
+        """Learn from the ids (N,) of the training text, before training."""
+
+    def make_room(self, length: int) -> None:
+        """Be ready to load what was learned from so many ids, or from as many as there may be."""
+
+
+class Counts(Part):
+    """What may stand at `counts=`: what was counted in the training text, mixed into a decoder's logits."""
+
+    family: ClassVar[str] = "counts"
+
+    def build(self, vocab_size: int) -> CountsLayer:
+        raise NotImplementedError
+
+
 class AttentionLayer(Remembering):
     """`forward(x, flow)`: (B, T, D) -> (B, T, D), mixing positions."""
 
@@ -280,21 +295,9 @@ class Residual(Part):
     def build_ends(self, site: Site, new_norm: NewNorm) -> StackEnds:
         raise NotImplementedError
 
-    def gain(self, spec: "TensorSpec") -> float:
+    def gain(self, spec: TensorSpec) -> float:
         """What initial values are multiplied by."""
         return 1.0
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """What an initial value depends on beside its stream."""
-
-    role: Role
-    fan_in: int
-    fan_out: int
-    d_model: int
-    layers: tuple[int, int] = (1, 0)  # of its stack, and of the other one in an encoder-decoder
-    causal: bool = True  # whether it stands in the decoder
 
 
 class Init(Part):
@@ -327,5 +330,5 @@ class Init(Part):
 
 
 MODEL_FAMILIES: Mapping[str, type[Part]] = {
-    kind.family: kind for kind in (Positions, Lookup, Attention, Mixing, FeedForward, Norm, Residual, Init)
+    kind.family: kind for kind in (Positions, Lookup, Attention, Mixing, FeedForward, Norm, Residual, Init, Counts)
 }

@@ -96,16 +96,23 @@ class LookingBack(Remembering):
         super().__init__()
         self.reach, self.width = reach, width
 
-    def earlier(self, x: Tensor, flow: Flow) -> list[Tensor]:
-        """(B, T, D) -> x_{t-1}, ..., x_{t-reach}, each (B, T, D), zero where that is no token of the same document."""
+    def whole(self, x: Tensor, flow: Flow) -> tuple[Tensor, Tensor | None]:
+        """(B, T, D) -> (B, reach + T, D) with what came before, zero where nothing did; and the documents of these places."""
         T, state = x.shape[1], flow.state(self)
         whole = x if state is None else state.append(x)
-        whole = F.pad(whole, (0, 0, self.reach + T - whole.shape[1], 0))  # (B, reach + T, D)
-        slices = [slice(self.reach - k, self.reach - k + T) for k in range(1, self.reach + 1)]
+        whole = F.pad(whole, (0, 0, self.reach + T - whole.shape[1], 0))
         if flow.segments is None:
-            return [whole[:, places] for places in slices]
+            return whole, None
         known = flow.segments[:, max(0, flow.past - self.reach) :]
-        known = F.pad(known, (self.reach + T - known.shape[1], 0))  # (B, reach + T); x is zero where this is filled up
+        return whole, F.pad(known, (self.reach + T - known.shape[1], 0))  # x is zero where this is filled up
+
+    def earlier(self, x: Tensor, flow: Flow) -> list[Tensor]:
+        """(B, T, D) -> x_{t-1}, ..., x_{t-reach}, each (B, T, D), zero where that is no token of the same document."""
+        T = x.shape[1]
+        whole, known = self.whole(x, flow)
+        slices = [slice(self.reach - k, self.reach - k + T) for k in range(1, self.reach + 1)]
+        if known is None:
+            return [whole[:, places] for places in slices]
         own = known[:, self.reach :]
         return [whole[:, places].masked_fill((known[:, places] != own).unsqueeze(-1), 0) for places in slices]
 

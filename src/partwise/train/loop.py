@@ -63,6 +63,7 @@ class Run:
         self.device = torch.device(self.choices.device)
         torch.set_num_threads(self.choices.threads)
         self.model = Transformer(config.model, config.train.seed, config.train.redraw).to(self.device)
+        self.model.counts.count(self.ids)
         self.model.use_path(self.choices.attention_path, self.choices.ffn_path)
         self.optimizer = config.optimizer.build(self.model, config.train.lr)
         self.step = 0

@@ -73,6 +73,10 @@ class RunConfig(Config):
                 f"init={self.model.init.name} states its learning rates for optimizers like adamw and lion, not for "
                 f"optimizer={self.optimizer.name}: choose one of these, or another init"
             )
+        if self.data.paired and self.model.counts.name != "none":
+            raise ConfigError(
+                f"counts={self.model.counts.name} counts running text, and data={self.data.name} is pairs: set counts=none"
+            )
         if self.data.paired != (self.model.encoder_layers > 0):
             raise ConfigError(
                 f"data={self.data.name} is pairs, which need a model that reads a source: set encoder_layers, or give text"

@@ -41,7 +41,7 @@ def find_discounts(counts: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class _Order:
+class Order:
     """All n-grams of one length. A rank of -1 stands for "unseen" and so reads each table's last entry."""
 
     keys: np.ndarray  # int64, sorted: rank of the context, times the number of symbols, plus rank of the last token
@@ -81,39 +81,39 @@ class KneserNey:
         self.vocab_size = vocab_size
         self.context = context
         # ranks instead of ids keep every key below N squared, whatever the vocabulary
-        self._symbols, tokens = np.unique(checked_ids(train_ids, vocab_size, "train_ids"), return_inverse=True)
-        self._orders: list[_Order] = []
+        self.symbols, tokens = np.unique(checked_ids(train_ids, vocab_size, "train_ids"), return_inverse=True)
+        self.orders: list[Order] = []
         ranks = np.zeros(len(tokens), dtype=np.int64)  # of the n-gram that starts at each position
         keys = counts = contexts = np.zeros(0, dtype=np.int64)
         n_contexts = 1
         for shorter in range(min(context + 1, len(tokens))):
             longer_keys, first, longer_ranks, longer_counts = np.unique(
-                ranks[: len(tokens) - shorter] * len(self._symbols) + tokens[shorter:],
+                ranks[: len(tokens) - shorter] * len(self.symbols) + tokens[shorter:],
                 return_index=True,
                 return_inverse=True,
                 return_counts=True,
             )
             if shorter:
                 neighbours = np.bincount(ranks[first + 1], minlength=len(keys))
-                self._orders.append(_Order.from_counts(keys, neighbours, contexts, n_contexts))
+                self.orders.append(Order.from_counts(keys, neighbours, contexts, n_contexts))
                 n_contexts = len(keys)
-            keys, counts, contexts = longer_keys, longer_counts, longer_keys // len(self._symbols)
+            keys, counts, contexts = longer_keys, longer_counts, longer_keys // len(self.symbols)
             ranks = longer_ranks
-        self._orders.append(_Order.from_counts(keys, counts, contexts, n_contexts))
+        self.orders.append(Order.from_counts(keys, counts, contexts, n_contexts))
 
     def probabilities(self, ids: np.ndarray) -> np.ndarray:
         """Of each token given up to `context` tokens before it in its row: integers (..., T) -> float64 (..., T).
 
         Raises ConfigError for ids outside [0, vocab_size).
         """
-        tokens = _find(self._symbols, checked_ids(ids, self.vocab_size, "ids"))
+        tokens = _find(self.symbols, checked_ids(ids, self.vocab_size, "ids"))
         result = np.full(tokens.shape, 1 / self.vocab_size)
         ranks = np.zeros(tokens.shape, dtype=np.int64)  # of the n-gram that starts at each position, -1 if unseen
-        for shorter, order in enumerate(self._orders[: tokens.shape[-1]]):
+        for shorter, order in enumerate(self.orders[: tokens.shape[-1]]):
             last = tokens[..., shorter:]
             contexts = ranks[..., : last.shape[-1]]
             # an unseen context makes a negative key by itself; an unseen token would make another n-gram's
-            ranks = _find(order.keys, np.where(last < 0, -1, contexts * len(self._symbols) + last))
+            ranks = _find(order.keys, np.where(last < 0, -1, contexts * len(self.symbols) + last))
             result[..., shorter:] = order.weight[ranks] + order.backoff[contexts] * result[..., shorter:]
         return result
 
