@@ -5,7 +5,7 @@ from partwise.presets.preset import Preset
 # settled on the last tenth of TinyShakespeare's training text; its validation split was not looked at
 SPEEDRUNS: dict[str, Preset] = {
     "fast": Preset(
-        "a good small model soon: n-gram tables, token shift, rotary positions, QK-norm, SwiGLU, Muon",
+        "a good small model soon: n-gram tables, token shift, rotary positions, QK-norm, SwiGLU, Muon; n-gram counts",
         {
             "d_model": 128,
             "n_layers": 2,
@@ -18,6 +18,7 @@ SPEEDRUNS: dict[str, Preset] = {
             "norm": "rmsnorm",
             "residual": "pre",
             "init": {"part": "gpt2", "zero_output": True},
+            "counts": "kneser_ney",
             "train": {"lr": 0.01, "batch_size": 16, "steps": 600, "clip": 1.0},
             "optimizer": {"part": "muon", "momentum": 0.9, "adam_factor": 2.0, "beta2": 0.95},
             "schedule": {"part": "linear", "warmup": 10},
