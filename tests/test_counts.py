@@ -154,6 +154,25 @@ def test_the_limit_is_kept_and_what_exceeds_it_is_refused(run: RunFolder, tmp_pa
         load_model(folder)[0](torch.zeros(1, 4, dtype=torch.long))
 
 
+def test_a_run_that_was_stopped_continues_bit_by_bit(run: RunFolder, tmp_path: Path) -> None:
+    halves = RunFolder(tmp_path / "runs" / "halves", run.config)
+    for event in halves.events():
+        if getattr(event, "step", 0) == 2:
+            break
+    halves.save()
+    again = RunFolder(halves.path, run.config)
+    for _ in again.events():
+        pass
+    tokens = torch.arange(16)[None] % 20
+    assert torch.equal(again.run.model.eval()(tokens), run.run.model.eval()(tokens))
+
+
+def test_any_model_of_the_configuration_loads_the_counts(run: RunFolder) -> None:
+    other = Transformer(run.config.model)
+    other.load_state_dict(run.run.model.state_dict())
+    assert torch.equal(other.counts.text, run.run.model.counts.text)
+
+
 def test_generation_with_and_without_states_is_the_same(run: RunFolder) -> None:
     model, _ = load(run.path)
     prompt, uniform = torch.zeros(2, 3, dtype=torch.long), uniform_numbers([0, 1], 12, 0)

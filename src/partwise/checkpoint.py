@@ -197,15 +197,13 @@ def load_model(folder: Path) -> "tuple[Transformer, Tokenizer]":
         config = ModelConfig.from_dict(values)
         with torch.device("meta"):  # what it claims is held against what the file holds before memory is spent on it
             claimed = Transformer(config)
-            counted = tensors["counts.text"].numel() if "counts.text" in tensors else 0
-            claimed.counts.make_room(counted)
+            claimed.counts.make_room(tensors["counts.text"].numel() if "counts.text" in tensors else 0)
             expected = {name: tensor.shape for name, tensor in claimed.state_dict().items()}
     except RuntimeError as error:
         raise Damaged(f"{folder / 'config.json'} describes no model that fits in memory: {error}") from None
     if expected != {name: tensor.shape for name, tensor in tensors.items()}:
         raise Damaged(f"the weights in {folder} do not fit the configuration beside them")
     model = Transformer(config)
-    model.counts.make_room(counted)
     load_weights(model, tensors)
     return model.eval(), load_tokenizer(folder / "tokenizer.json", config.vocab_size)
 

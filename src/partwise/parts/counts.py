@@ -97,6 +97,10 @@ class MixedCounts(CountsLayer, LookingBack):
     def make_room(self, length: int) -> None:
         self.text, self._tables = self.text.new_empty(min(length, self.limit)), None
 
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        self.make_room(state_dict[f"{prefix}text"].numel() if f"{prefix}text" in state_dict else 0)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def _apply(self, *args: Any, **kwargs: Any) -> Self:
         self._tables = None  # they lie where the text lay
         return super()._apply(*args, **kwargs)
