@@ -14,6 +14,9 @@ from partwise.parts.families import Counts, CountsLayer, Flow
 from partwise.parts.memories import LookingBack
 from partwise.parts.ngram import KneserNey
 
+WHOLE = 2**22
+"""Numbers up to which distributions after no and after one token are kept whole: most of what is added comes from these."""
+
 
 @part("none")
 class NoCounts(Counts):
@@ -54,11 +57,20 @@ class Order(NamedTuple):
     weight: Tensor  # what each gives to it
     backoff: Tensor  # (contexts + 1,) what each context leaves to the shorter one
 
+    def spread(self, p: Tensor, contexts: Tensor) -> None:
+        """P of the shorter contexts, in place to that of these: (N, V), (N,)."""
+        number = self.first[contexts + 1] - self.first[contexts]
+        p *= self.backoff[contexts].unsqueeze(-1)
+        row = torch.arange(len(p), device=p.device).repeat_interleave(number)
+        found = torch.arange(len(row), device=p.device) + (self.first[contexts] - number.cumsum(0) + number)[row]
+        p.view(-1).index_add_(0, row * p.shape[1] + self.last[found], self.weight[found])
+
 
 class Tables(NamedTuple):
     ranks: Tensor  # (V,) of each id among the symbols that occur, -1 for the others
     symbols: int
     orders: list[Order]
+    whole: list[Tensor]  # of the first orders, the whole distribution after each context, (contexts + 1, V)
 
     @classmethod
     def of(cls, counted: KneserNey, like: Tensor) -> Self:
@@ -76,7 +88,15 @@ class Tables(NamedTuple):
             last = symbols[order.keys % len(symbols)]
             weight, backoff = (whole(values).to(like.dtype) for values in (order.weight[:-1], order.backoff))
             orders.append(Order(whole(order.keys), whole(first), whole(last), weight, backoff))
-        return cls(whole(ranks), len(symbols), orders)
+        found, p = [], like.new_full((1, counted.vocab_size), 1 / counted.vocab_size)
+        for shorter in orders[:2]:
+            every = torch.arange(len(shorter.backoff), device=p.device)
+            if len(every) * counted.vocab_size > WHOLE:
+                break
+            p = p[:1].repeat(len(every), 1)
+            shorter.spread(p, every)
+            found.append(p)
+        return cls(whole(ranks), len(symbols), orders, found)
 
 
 class MixedCounts(CountsLayer, LookingBack):
@@ -121,15 +141,10 @@ class MixedCounts(CountsLayer, LookingBack):
         tables, V = self.tables(like), self.vocab_size
         B, T = tokens.shape
         ranks = self.ranks(tokens, flow, tables)
-        p = like.new_full((B * T, V), 1 / V)
-        rows = torch.arange(B * T, device=tokens.device)
-        for order, contexts in zip(tables.orders, ranks, strict=False):
-            number = order.first[contexts + 1] - order.first[contexts]
-            p *= order.backoff[contexts].unsqueeze(-1)
-            own = rows.repeat_interleave(number)
-            place = torch.arange(len(own), device=own.device) - (number.cumsum(0) - number)[own]
-            found = order.first[contexts][own] + place
-            p.view(-1).index_add_(0, own * V + order.last[found], order.weight[found])
+        at = len(tables.whole)
+        p = tables.whole[-1][ranks[at - 1]] if at else like.new_full((B * T, V), 1 / V)
+        for order, contexts in zip(tables.orders[at:], ranks[at:], strict=False):
+            order.spread(p, contexts)
         return p.view(B, T, V)
 
     def ranks(self, tokens: Tensor, flow: Flow, tables: Tables) -> list[Tensor]:
