@@ -29,6 +29,7 @@ LAYERS = [
     "parts",
     "tensors",
     "states",
+    "block",
     "model",
     "kernels.decoding",
     "presets",

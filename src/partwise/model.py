@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from partwise import parts as _register
+from partwise.block import Block
 from partwise.config import ByLayer, Config, ConfigError, recipes_by_layer
 from partwise.operations import count_operations, fill_if_small
 from partwise.parts.attention import MultiHead
@@ -99,23 +100,6 @@ class ModelConfig(Config):
         tokens = torch.zeros(1, context, dtype=torch.long, device=device)
         source = tokens if self.encoder_layers else None
         return round(3 * count_operations(lambda: model(tokens, source=source)) / context)
-
-
-class Block(nn.Module):
-    def __init__(self, layers: dict[str, nn.Module], residual: nn.Module) -> None:
-        super().__init__()
-        self.mixing, self.attention, self.ffn = layers["mixing"], layers["attention"], layers["ffn"]
-        self.cross = layers.get("cross")
-        self.residual = residual
-
-    def forward(self, x: Tensor, flow: Flow) -> Tensor:  # (B, T, D) -> (B, T, D)
-        branches = (
-            [self.mix_and_attend, self.ffn] if self.cross is None else [self.mix_and_attend, self.cross, self.ffn]
-        )
-        return self.residual(x, flow, branches)
-
-    def mix_and_attend(self, x: Tensor, flow: Flow) -> Tensor:
-        return self.attention(self.mixing(x, flow), flow)
 
 
 class Stack(nn.Module):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from partwise.block import Block
 from partwise.config import ConfigError
 from partwise.kernels.library import team
 from partwise.kernels.mlp import ACTIVATIONS
@@ -28,7 +29,7 @@ from partwise.kernels.packing import (
     pointers,
     whole,
 )
-from partwise.model import Block, Transformer
+from partwise.model import Transformer
 from partwise.parts.attention import MultiHeadAttention
 from partwise.parts.families import PositionLayer, StackEnds
 from partwise.parts.layers import GroupRMSNorm
