@@ -7,7 +7,7 @@ import torch
 
 import partwise
 from partwise.config import REGISTRY
-from partwise.parts.families import TensorSpec
+from partwise.parts.roles import TensorSpec
 from partwise.train.loop import Run
 from partwise.train.settings import run_config
 

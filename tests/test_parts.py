@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 import partwise
 from partwise.config import REGISTRY
-from partwise.parts.families import Flow, Heads, PositionLayer, Site, TensorSpec
+from partwise.parts.families import Flow, Heads, PositionLayer, Site
 from partwise.parts.layers import Dropout, FusedLinear, stream
+from partwise.parts.roles import TensorSpec
 from recipes import error, perturbed, shaken, tokens
 
 EXACT = 1e-12

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 import partwise
 from partwise.config import REGISTRY
-from partwise.parts.families import Flow, PositionLayer, Site, TensorSpec
+from partwise.parts.families import Flow, PositionLayer, Site
 from partwise.parts.layers import Dropout
 from partwise.parts.residual import constants_by_depth
+from partwise.parts.roles import TensorSpec
 from recipes import error, perturbed, tokens
 
 EXACT = 1e-12

@@ -27,7 +27,6 @@ from partwise.parts.families import (
     Remembering,
     Residual,
     Site,
-    TensorSpec,
     Trained,
 )
 from partwise.parts.feed_forward import SwiGLU
@@ -39,6 +38,7 @@ from partwise.parts.mlp import Perceptron
 from partwise.parts.norms import RMSNorm
 from partwise.parts.positions import Rope
 from partwise.parts.residual import PreNorm
+from partwise.parts.roles import TensorSpec
 from partwise.states import States, place_in_document
 from partwise.tensors import LogicalTensor, SavedOnce, logical_tensors, of_family
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from partwise.config import ConfigError
-from partwise.parts.families import Role
 from partwise.parts.layers import FusedLinear
+from partwise.parts.roles import Role
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from partwise.drawing import COLOURS, canvas, canvases, logarithmic, svg
 from partwise.inspection.page import Figure, Look
 from partwise.inspection.subject import Subject
 from partwise.model import ModelConfig, Stack, Transformer
-from partwise.parts.families import PositionLayer, TensorSpec
+from partwise.parts.families import PositionLayer
 from partwise.parts.positions import AngleTable
+from partwise.parts.roles import TensorSpec
 
 PLACES = 4096  # whose vectors are measured
 FAR = 512  # places between a query and a key that are turned, in figures

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import register_flop_formula
 
 from partwise.config import ConfigError, part
-from partwise.parts.families import FeedForward, Flow, Role, Site
+from partwise.parts.families import FeedForward, Flow, Site
 from partwise.parts.mlp import GATED, MLP, UNGATED, Activation, GatedMLP
+from partwise.parts.roles import Role
 from partwise.parts.routing import SCORES, Balance, BalanceByBias, BalanceByLoss, Groups, Router
 
 

@@ -8,19 +8,14 @@ Shapes, everywhere in the project:
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
 
 from partwise.config import ConfigError, Part
+from partwise.parts.roles import TensorSpec
 from partwise.parts.sight import Sight
-
-Role = Literal["table", "score", "hidden", "output", "head", "bias", "vector"]
-"""What a tensor is for. Initialisation, its learning rate under muP and the choice of optimizer follow from it:
-`table` maps ids to vectors, `score` makes queries or keys, `hidden` is any other matrix inside a branch, `output` the
-matrix that ends a residual branch, `head` gives the logits, `bias` belongs to a linear map, and any other `vector` (a
-norm's scale, a trainable beta) keeps the value that its layer gave it."""
 
 
 class Heads(NamedTuple):
@@ -280,21 +275,9 @@ class Residual(Part):
     def build_ends(self, site: Site, new_norm: NewNorm) -> StackEnds:
         raise NotImplementedError
 
-    def gain(self, spec: "TensorSpec") -> float:
+    def gain(self, spec: TensorSpec) -> float:
         """What initial values are multiplied by."""
         return 1.0
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """What an initial value depends on beside its stream."""
-
-    role: Role
-    fan_in: int
-    fan_out: int
-    d_model: int
-    layers: tuple[int, int] = (1, 0)  # of its stack, and of the other one in an encoder-decoder
-    causal: bool = True  # whether it stands in the decoder
 
 
 class Init(Part):

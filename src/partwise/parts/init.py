@@ -7,7 +7,8 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from partwise.config import part
-from partwise.parts.families import Init, TensorSpec
+from partwise.parts.families import Init
+from partwise.parts.roles import TensorSpec
 
 
 @part("torch")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from partwise.parts.families import Role
+from partwise.parts.roles import Role
 
 
 def linear(d_in: int, d_out: int, bias: bool, role: Role) -> nn.Linear:

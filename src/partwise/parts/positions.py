@@ -8,7 +8,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from partwise.config import ConfigError, part
-from partwise.parts.families import PositionLayer, Positions, Role, Site
+from partwise.parts.families import PositionLayer, Positions, Site
+from partwise.parts.roles import Role
 
 
 @part("none")

@@ -8,8 +8,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from partwise.config import ConfigError, part
-from partwise.parts.families import Branch, Flow, NewNorm, Residual, Site, StackEnds, TensorSpec
+from partwise.parts.families import Branch, Flow, NewNorm, Residual, Site, StackEnds
 from partwise.parts.layers import Dropout
+from partwise.parts.roles import TensorSpec
 
 
 class Wired(Residual):

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partwise.parts.families import Flow, Role, Trained
+from partwise.parts.families import Flow, Trained
+from partwise.parts.roles import Role
 
 Score = Callable[[Tensor], Tensor]
 
