@@ -12,8 +12,10 @@ from partwise import parts as _register
 from partwise.block import Block
 from partwise.config import ByLayer, Config, ConfigError, recipes_by_layer
 from partwise.operations import count_operations, fill_if_small
+from partwise.parts.ahead import NextAlone
 from partwise.parts.attention import MultiHead
 from partwise.parts.families import (
+    Ahead,
     Attention,
     AttentionLayer,
     FeedForward,
@@ -62,6 +64,7 @@ class ModelConfig(Config):
     ffn: ByLayer[FeedForward] = SwiGLU()
     norm: Norm = RMSNorm()
     residual: Residual = PreNorm()
+    ahead: Ahead = NextAlone()
     init: Init = GPT2()
     tied: bool = False  # the head shares the table of embeddings
     shared_table: bool = True  # encoder and decoder share theirs
@@ -99,7 +102,7 @@ class ModelConfig(Config):
         device = fill_if_small(model, context * max(16 * context, self.vocab_size))
         tokens = torch.zeros(1, context, dtype=torch.long, device=device)
         source = tokens if self.encoder_layers else None
-        return round(3 * count_operations(lambda: model(tokens, source=source)) / context)
+        return round(3 * count_operations(lambda: model(tokens, source=source, ahead=[])) / context)
 
 
 class Stack(nn.Module):
@@ -183,9 +186,8 @@ class Transformer(Stack, SavedOnce):
             raise ConfigError(f"init={config.init.name} scales the table and the head apart: set tied=false")
         with torch.random.fork_rng(devices=[]):  # constructors draw values that `draw` replaces: leave no trace
             self.embed = new_table(config)
-            self.assemble(
-                config, Site(config.d_model, config.n_layers, config.max_len, other_layers=config.encoder_layers)
-            )
+            site = Site(config.d_model, config.n_layers, config.max_len, other_layers=config.encoder_layers)
+            self.assemble(config, site)
             self.remembering = [module for module in self.modules() if isinstance(module, Remembering)]
             for number, module in enumerate(self.remembering):
                 module.number = number
@@ -193,6 +195,7 @@ class Transformer(Stack, SavedOnce):
                 Encoder(config, self.embed if config.shared_table else None) if config.encoder_layers else None
             )
             self.head = linear(config.d_model, config.vocab_size, config.head_bias, "head")
+            self.ahead = config.ahead.build(site, config.vocab_size)
             self.tie()
         for name, module in self.named_modules():
             if isinstance(module, Dropout):
@@ -208,12 +211,14 @@ class Transformer(Stack, SavedOnce):
         source: Tensor | None = None,
         segments: Tensor | None = None,
         losses: list[Tensor] | None = None,
+        ahead: list[Tensor] | None = None,
     ) -> Tensor:
         """(B, T) ids -> (B, T, V) logits.
 
         `states` (from `start`) continue a row and hold its source. `segments` (B, T) number the documents of packed
         rows, or mark padding before a prompt: a token sees its own document alone, and counts its positions from its
-        start. `losses` receives what layers add to the training loss. Raises ConfigError for a row that is too long.
+        start. `losses` receives what layers add to the training loss, `ahead` logits (B, T, V) of each token
+        beyond the next that training predicts. Raises ConfigError for a row that is too long.
         """
         past, T = states.length if states else 0, tokens.shape[1]
         limit = states.limit if states else self.config.max_len
@@ -230,6 +235,8 @@ class Transformer(Stack, SavedOnce):
         x = self.through(tokens, flow)
         if states:
             states.length += T
+        if ahead is not None:
+            ahead.extend(self.ahead(x))
         logits = self.head(x)  # (B, T, V)
         cap = self.config.head_softcap
         return logits if cap is None else cap * torch.tanh(logits / cap)

@@ -1,6 +1,7 @@
 """The parts of a model, one file per family. Importing this package registers the built-in ones."""
 
 from partwise.parts import (
+    ahead,
     attention,
     differential,
     experts,
@@ -16,6 +17,7 @@ from partwise.parts import (
 )
 
 __all__ = [
+    "ahead",
     "attention",
     "differential",
     "experts",

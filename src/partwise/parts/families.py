@@ -259,6 +259,26 @@ class Norm(Part):
         raise NotImplementedError
 
 
+class AheadLayer(nn.Module):
+    """`forward(x)`: (B, T, D) what the head reads -> (B, T, V) logits of each token beyond the next, for training alone."""
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return []
+
+    def weight_at(self, done: float) -> float:
+        """What the loss of each counts for, after that share of the training's steps; at zero they are not computed."""
+        return 0.0
+
+
+class Ahead(Part):
+    """What may stand at `ahead=`: what training predicts beyond the next token. Its parameters touch no logits."""
+
+    family: ClassVar[str] = "ahead"
+
+    def build(self, site: Site, vocab_size: int) -> AheadLayer:
+        raise NotImplementedError
+
+
 NewNorm = Callable[[], nn.Module]
 Branch = Callable[[Tensor, Flow], Tensor]
 
@@ -310,5 +330,5 @@ class Init(Part):
 
 
 MODEL_FAMILIES: Mapping[str, type[Part]] = {
-    kind.family: kind for kind in (Positions, Lookup, Attention, Mixing, FeedForward, Norm, Residual, Init)
+    kind.family: kind for kind in (Positions, Lookup, Attention, Mixing, FeedForward, Norm, Residual, Ahead, Init)
 }
