@@ -18,11 +18,12 @@ class NextAlone(Ahead):
 
 @part("heads")
 class FurtherHeads(Ahead):
-    """-log p(i_{t+1}) - weight sum_k log softmax(W_k x_t)[i_{t+1+k}], k = 1 ... tokens, where x_t is what the head reads.
+    """-log p(i_{t+1}) - weight sum_k log softmax(W_k x_t)[i_{t+1+k}], k = 1 ... tokens. Gloeckle et al. 2024,
+    arXiv:2404.19737.
 
-    Multi-token prediction of Gloeckle et al. 2024, arXiv:2404.19737, here with one matrix for each token where the paper
-    has a layer and the model's own head. It has a model work out what comes later before it writes what comes first. Only
-    training computes it, and only from the share `start` of its steps on: it can hold up what is learned first.
+    x_t is what the model's head reads, and W_k one matrix without a bias or a soft-cap, where the paper has a layer and
+    the model's own head. It has a model work out what comes later before it writes what comes first. Only training
+    computes it, and only from the share `start` of its steps on: it can hold up what is learned first.
     """
 
     tokens: int = Field(1, ge=1, le=8)  # beyond the next one
