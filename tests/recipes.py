@@ -18,7 +18,7 @@ import partwise
 from partwise.config import REGISTRY, ConfigError
 from partwise.data import Windows
 from partwise.evaluate.loss import mean_loss
-from partwise.parts.families import MODEL_FAMILIES
+from partwise.parts import MODEL_FAMILIES
 
 MODEL_PARTS = [(family, name) for family in MODEL_FAMILIES for name in REGISTRY[family]]
 VOCAB, LENGTH = 11, 6
@@ -51,6 +51,7 @@ SMALL: dict[str, SearchStrategy[Any]] = {
     "alpha": st.floats(0.25, 2),
     "base": st.floats(10, 1e6),
     "longest": st.integers(2, 4),
+    "tokens": st.integers(1, 3),
     "rows": st.sampled_from([5, 150, 2000]),  # shared by n-grams, one for each pair, for each triple
     "theta": st.floats(10, 1e6),
     "std": st.floats(0.01, 0.1),
@@ -147,9 +148,9 @@ def source_of(model: partwise.Transformer, inputs: Tensor) -> Tensor | None:
     return source
 
 
-def ask(model: partwise.Transformer, inputs: Tensor, states: Any = None) -> Tensor:
+def ask(model: partwise.Transformer, inputs: Tensor, states: Any = None, **asked: Any) -> Tensor:
     """The logits of a model, over a source where it has an encoder."""
-    return model(inputs, states, source=None if states else source_of(model, inputs))
+    return model(inputs, states, source=None if states else source_of(model, inputs), **asked)
 
 
 def begin(model: partwise.Transformer, inputs: Tensor, length: int | None = None) -> Any:

@@ -276,7 +276,7 @@ def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("fnn=swiglu", "unknown option 'fnn'; did you mean 'ffn'? (known: attention"),
+        ("fnn=swiglu", "unknown option 'fnn'; did you mean 'ffn'? (known: ahead"),
         ("ffn=swigul", "unknown part ffn=swigul; did you mean 'swiglu'? (known: bilinear, "),
         ("ffn.expansoin=4", "unknown option 'ffn.expansoin'; did you mean 'expansion'? (known: bias, expansion"),
         ("ffn=relu ffn.beta=4", "unknown option 'ffn.beta'"),

@@ -44,17 +44,29 @@ def without_dropout(config: partwise.ModelConfig) -> partwise.ModelConfig:
 
 
 def gradients(model: partwise.Transformer, inputs: Tensor) -> dict[str, Tensor]:
-    """Of a random linear function of the logits, under the canonical names (queries, keys and values apart)."""
-    logits = ask(model, inputs)
-    weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(7), dtype=logits.dtype)
+    """Of a random linear function of the logits, under the canonical names (queries, keys and values apart).
+
+    Of what stands at `ahead=`, which serves training alone, of one of what it gives to training.
+    """
+    ahead: list[Tensor] = []
+    logits = ask(model, inputs, ahead=ahead)
     model.zero_grad()
-    (logits * weights).sum().backward()
+    linear_function(logits).backward(retain_graph=True)
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is None) == name.startswith("ahead."), name
+    for parameter in model.ahead.parameters():
+        (parameter.grad,) = torch.autograd.grad(linear_function(torch.cat(ahead)), parameter, retain_graph=True)
     holder = copy.deepcopy(model)
     for own, copied in zip(model.parameters(), holder.parameters(), strict=True):
         assert own.grad is not None
         copied.data = own.grad
     buffers = dict(model.named_buffers())
     return {name: tensor.detach().clone() for name, tensor in holder.state_dict().items() if name not in buffers}
+
+
+def linear_function(logits: Tensor) -> Tensor:
+    weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(7), dtype=logits.dtype)
+    return (logits * weights).sum()
 
 
 def chunked(model: partwise.Transformer, inputs: Tensor, bits: int) -> Tensor:
@@ -76,7 +88,7 @@ def operations_as_torch_counts_them(config: partwise.ModelConfig) -> None:
         model = partwise.Transformer(config)
         model.use_path("products")
         inputs = torch.zeros(1, LENGTH, dtype=torch.long)
-        model(inputs, source=inputs if config.encoder_layers else None)
+        model(inputs, source=inputs if config.encoder_layers else None, ahead=[])
     assert config.flops_per_token(LENGTH) == round(3 * counter.get_total_flops() / LENGTH)
 
 
@@ -159,6 +171,20 @@ def causal(config: partwise.ModelConfig) -> None:
                 assert torch.equal(*earlier) or (grouped and error(*earlier) <= EXACT)
                 moved = (after - before).abs().amax(dim=(0, 2)) > 1e-9
                 assert moved[place : place + reach(config)].all()  # and every later position looks back
+
+
+@check
+def what_training_predicts_further_ahead_is_causal_and_changes_nothing(config: partwise.ModelConfig) -> None:
+    model, inputs = perturbed(config), tokens()
+    with torch.no_grad():
+        ahead, changed_ahead = list[Tensor](), list[Tensor]()
+        assert torch.equal(ask(model, inputs, ahead=ahead), ask(model, inputs))
+        changed = inputs.clone()
+        changed[:, -2:] = (changed[:, -2:] + 4) % VOCAB
+        ask(model, changed, ahead=changed_ahead)
+    for one, other in zip(ahead, changed_ahead, strict=True):
+        assert one.shape == (2, LENGTH, VOCAB)
+        assert error(other[:, :-2], one[:, :-2]) <= EXACT < error(other[:, -2:], one[:, -2:])
 
 
 def same(actual: Tensor, expected: Tensor, model: partwise.Transformer) -> bool:
@@ -404,9 +430,10 @@ def assert_compiles(config: partwise.ModelConfig) -> None:
     compiled = torch.compile(twin, backend="aot_eager", fullgraph=True)
     assert error(compiled(tokens(), source=source_of(model, tokens())), ask(model, tokens())) <= EXACT
     expected = gradients(model, tokens())
-    compiled(tokens(), source=source_of(model, tokens())).mul(
-        torch.randn(2, LENGTH, VOCAB, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
-    ).sum().backward()
+    ahead: list[Tensor] = []
+    linear_function(compiled(tokens(), source=source_of(model, tokens()), ahead=ahead)).backward(retain_graph=True)
+    for parameter in twin.ahead.parameters():
+        (parameter.grad,) = torch.autograd.grad(linear_function(torch.cat(ahead)), parameter, retain_graph=True)
     largest = max(gradient.abs().max().item() for gradient in expected.values())
     for own, other in zip(model.parameters(), twin.parameters(), strict=True):
         assert own.grad is not None and other.grad is not None

@@ -56,6 +56,12 @@ SETTINGS = {
     "momentum": ["optimizer=sgd", "optimizer.momentum=0.9", "train.lr=0.1"],
     "smoothed": ["train.label_smoothing=0.1", "schedule=cosine", "head_bias=true"],
     "problems of several lengths": ["data.aligned=true", "data.loss_on=answer", "data.padding=0", "max_len=40"],
+    "later tokens, from the third update on": [
+        "ahead=heads",
+        "ahead.tokens=3",
+        "ahead.start=0.3",
+        "train.accumulate=2",
+    ],
     "grouped heads by torch's kernel": ["attention.n_heads=4", "attention.n_kv_heads=2", "train.attention_path=fused"],
     "windows by torch's kernel": ["attention.window=5", "positions=rope", "train.attention_path=fused"],
 }

@@ -43,7 +43,7 @@ def test_costs_sum_to_what_torch_counts(name: str) -> None:
         model = partwise.Transformer(config)
         model.use_path("products")
         tokens = torch.zeros(1, 16, dtype=torch.long)
-        model(tokens, source=tokens if model.encoder else None)
+        model(tokens, source=tokens if model.encoder else None, ahead=[])
     assert whole.flops == pytest.approx(counter.get_total_flops() / 16, rel=1e-12)
     assert whole.flops == pytest.approx(sum(part.flops for part in parts), rel=1e-12)
     assert "elsewhere" not in {part.part for part in parts}

@@ -19,6 +19,7 @@ LAYERS = [
     "overrides",
     "kernels",
     "operations",
+    "parts.roles",
     "parts.sight",
     "parts.roles",
     "parts.families",
@@ -101,6 +102,7 @@ def test_imports_point_upward(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith("parts.")])
 def test_a_family_knows_no_sibling(name: str) -> None:
     shared = [
+        "parts.roles",
         "parts.sight",
         "parts.roles",
         "parts.families",

@@ -12,9 +12,11 @@ from partwise import parts as _register
 from partwise.block import Block
 from partwise.config import ByLayer, Config, ConfigError, recipes_by_layer
 from partwise.operations import operations_over
+from partwise.parts.ahead import NextAlone
 from partwise.parts.attention import MultiHead
 from partwise.parts.counts import NoCounts
 from partwise.parts.families import (
+    Ahead,
     Attention,
     AttentionLayer,
     Counts,
@@ -64,6 +66,7 @@ class ModelConfig(Config):
     ffn: ByLayer[FeedForward] = SwiGLU()
     norm: Norm = RMSNorm()
     residual: Residual = PreNorm()
+    ahead: Ahead = NextAlone()
     init: Init = GPT2()
     counts: Counts = NoCounts()
     tied: bool = False  # the head shares the table of embeddings
@@ -100,7 +103,8 @@ class ModelConfig(Config):
             model = Transformer(self)
         model.use_path("products")
         made = context * max(16 * context, self.vocab_size)
-        return round(3 * operations_over(model, context, made, source=self.encoder_layers > 0) / context)
+        total = operations_over(model, context, made, source=self.encoder_layers > 0, ahead=[])
+        return round(3 * total / context)
 
 
 class Stack(nn.Module):
@@ -184,9 +188,8 @@ class Transformer(Stack, SavedOnce):
             raise ConfigError(f"init={config.init.name} scales the table and the head apart: set tied=false")
         with torch.random.fork_rng(devices=[]):  # constructors draw values that `draw` replaces: leave no trace
             self.embed = new_table(config)
-            self.assemble(
-                config, Site(config.d_model, config.n_layers, config.max_len, other_layers=config.encoder_layers)
-            )
+            site = Site(config.d_model, config.n_layers, config.max_len, other_layers=config.encoder_layers)
+            self.assemble(config, site)
             self.counts = config.counts.build(config.vocab_size)
             self.remembering = [module for module in self.modules() if isinstance(module, Remembering)]
             for number, module in enumerate(self.remembering):
@@ -195,6 +198,7 @@ class Transformer(Stack, SavedOnce):
                 Encoder(config, self.embed if config.shared_table else None) if config.encoder_layers else None
             )
             self.head = linear(config.d_model, config.vocab_size, config.head_bias, "head")
+            self.ahead = config.ahead.build(site, config.vocab_size)
             self.tie()
         for name, module in self.named_modules():
             if isinstance(module, Dropout):
@@ -210,12 +214,14 @@ class Transformer(Stack, SavedOnce):
         source: Tensor | None = None,
         segments: Tensor | None = None,
         losses: list[Tensor] | None = None,
+        ahead: list[Tensor] | None = None,
     ) -> Tensor:
         """(B, T) ids -> (B, T, V) logits.
 
         `states` (from `start`) continue a row and hold its source. `segments` (B, T) number the documents of packed
         rows, or mark padding before a prompt: a token sees its own document alone, and counts its positions from its
-        start. `losses` receives what layers add to the training loss. Raises ConfigError for a row that is too long.
+        start. `losses` receives what layers add to the training loss, `ahead` logits (B, T, V) of each token
+        beyond the next that training predicts. Raises ConfigError for a row that is too long.
         """
         past, T = states.length if states else 0, tokens.shape[1]
         limit = states.limit if states else self.config.max_len
@@ -232,6 +238,8 @@ class Transformer(Stack, SavedOnce):
         x = self.through(tokens, flow)
         if states:
             states.length += T
+        if ahead is not None:
+            ahead.extend(self.ahead(x))
         logits = self.head(x)  # (B, T, V)
         cap = self.config.head_softcap
         return self.counts(logits if cap is None else cap * torch.tanh(logits / cap), tokens, flow)

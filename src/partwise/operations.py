@@ -38,11 +38,11 @@ def fill_if_small(model: nn.Module, made: int) -> torch.device:
     return torch.device("cpu")
 
 
-def operations_over(model: nn.Module, context: int, made: int, *, source: bool) -> int:
+def operations_over(model: nn.Module, context: int, made: int, *, source: bool, **given: Any) -> int:
     """Of a forward pass of a model on the meta device over `context` tokens, and a source as long where it reads one."""
     device = fill_if_small(model, made)
     tokens = torch.zeros(1, context, dtype=torch.long, device=device)
-    return count_operations(lambda: model(tokens, source=tokens if source else None))
+    return count_operations(lambda: model(tokens, source=tokens if source else None, **given))
 
 
 def count_operations(run: Callable[[], Any]) -> int:

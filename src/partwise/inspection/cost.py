@@ -36,7 +36,7 @@ def costs(config: ModelConfig, context: int | None = None) -> list[Cost]:
     """The cost of every part over `context` tokens (max_len where not given), the whole last.
 
     Parts are the table, positions, each kind of branch over all blocks, the residual stream with its norms, and the
-    head; an encoder's come apart. A shared matrix counts once, where it stands first. Operations are those that torch
+    heads; an encoder's come apart. A shared matrix counts once, where it stands first. Operations are those that torch
     counts: products of matrices, multiplications and additions, the whole square of scores included.
     """
     from torch.utils.flop_counter import FlopCounterMode
@@ -48,7 +48,7 @@ def costs(config: ModelConfig, context: int | None = None) -> list[Cost]:
         tokens = torch.zeros(1, context, dtype=torch.long)
         source = tokens if model.encoder is not None else None
         with FlopCounterMode(display=False) as counter:
-            model(tokens, source=source)
+            model(tokens, source=source, ahead=[])
         states = model.start(1, context, source)
         model(tokens, states)
     parts: dict[str, list[float]] = {}
@@ -93,7 +93,7 @@ def is_part(name: str) -> bool:
     words = name.removeprefix("encoder.").split(".")
     if words[0] == "blocks":
         return len(words) == 3 and words[2] in BRANCHES[:-1]
-    return len(words) == 1 and words[0] in ("embed", "positions", "lookup", "head")
+    return len(words) == 1 and words[0] in ("embed", "positions", "lookup", "head", "ahead")
 
 
 def remembered(state: object) -> int:
@@ -131,8 +131,8 @@ def look(subject: Subject) -> Look:
     ]
     return Look(
         f"what each part costs at context {context:,}",
-        "Operations of a forward pass, products of matrices with the whole square of scores included; training takes "
-        "three times as many. Training memory is weights, gradients and AdamW's two moments in float32, without "
+        "Operations of a forward pass in training, products of matrices with the whole square of scores included; an update "
+        "takes three times as many. Training memory is weights, gradients and AdamW's two moments in float32, without "
         "activations; the cache is what generation keeps of a full context, in float32. Nothing was allocated to find "
         "this.",
         ["part", "parameters", "share", "operations per token", "share", "training memory", "cache per row"],

@@ -1,6 +1,7 @@
 """The parts of a model, one file per family. Importing this package registers the built-in ones."""
 
 from partwise.parts import (
+    ahead,
     attention,
     counts,
     differential,
@@ -15,8 +16,22 @@ from partwise.parts import (
     relative,
     residual,
 )
+from partwise.parts.families import (
+    Ahead,
+    Attention,
+    Counts,
+    FeedForward,
+    Init,
+    Lookup,
+    Mixing,
+    Norm,
+    Positions,
+    Residual,
+)
 
 __all__ = [
+    "MODEL_FAMILIES",
+    "ahead",
     "attention",
     "counts",
     "differential",
@@ -31,3 +46,9 @@ __all__ = [
     "relative",
     "residual",
 ]
+
+MODEL_FAMILIES = {
+    kind.family: kind
+    for kind in (Positions, Lookup, Attention, Mixing, FeedForward, Norm, Residual, Ahead, Init, Counts)
+}
+"""What each family of a model builds, by its name."""

@@ -6,7 +6,7 @@ Shapes, everywhere in the project:
     E head width   F feed-forward width   V vocabulary
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -279,6 +279,26 @@ class Norm(Part):
         raise NotImplementedError
 
 
+class AheadLayer(nn.Module):
+    """`forward(x)`: (B, T, D) what the head reads -> (B, T, V) logits of each token beyond the next, for training alone."""
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        return []
+
+    def weight_at(self, done: float) -> float:
+        """What the loss of each counts for, after that share of the training's steps; at zero they are not computed."""
+        return 0.0
+
+
+class Ahead(Part):
+    """What may stand at `ahead=`: what training predicts beyond the next token. Its parameters touch no logits."""
+
+    family: ClassVar[str] = "ahead"
+
+    def build(self, site: Site, vocab_size: int) -> AheadLayer:
+        raise NotImplementedError
+
+
 NewNorm = Callable[[], nn.Module]
 Branch = Callable[[Tensor, Flow], Tensor]
 
@@ -327,8 +347,3 @@ class Init(Part):
     def score_scale(self, head_width: int, d_model: int) -> float | None:
         """What attention scores are multiplied by, where that is not the layer's own 1 / sqrt(head_width)."""
         return None
-
-
-MODEL_FAMILIES: Mapping[str, type[Part]] = {
-    kind.family: kind for kind in (Positions, Lookup, Attention, Mixing, FeedForward, Norm, Residual, Init, Counts)
-}

@@ -1,4 +1,4 @@
-"""What a tensor is for, and where it stands."""
+"""What a tensor is for: initial values, learning rates and the choice of optimizer follow from it."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Cross-entropy of logits in half precision, a piece at a time: never all of them in float32 at once."""
+"""Targets, and the cross-entropy of logits in half precision, a piece at a time: never all of them in float32 at once."""
 
 from typing import Any
 
@@ -19,6 +19,13 @@ def summed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0
     pieces of PIECE logits in float32, or in float64 where they are that.
     """
     return _Summed.apply(logits, targets, smoothing)
+
+
+def later(targets: Tensor, places: int) -> Tensor:
+    """(..., T) targets -> (..., T) those so many places later in their row; IGNORED where either is, or the row ends."""
+    found = torch.full_like(targets, IGNORED)
+    found[..., :-places] = targets[..., places:]
+    return found.masked_fill_(targets == IGNORED, IGNORED)
 
 
 class _Summed(torch.autograd.Function):

@@ -17,9 +17,9 @@ from partwise.data import IGNORED, Batch, Windows
 from partwise.parts.layers import Dropout
 from partwise.parts.routing import Router
 from partwise.parts.scores import Scores
-from partwise.train.cross_entropy import summed_cross_entropy
+from partwise.train.cross_entropy import later, summed_cross_entropy
 from partwise.train.folder import Interrupted, RunFolder
-from partwise.train.loop import Diverged, Run, Step
+from partwise.train.loop import Diverged, Losses, Run, Step
 from partwise.train.updates import with_seeds
 
 SHARED = "step"
@@ -140,9 +140,9 @@ class Ensemble:
         batches = [run.batch() for run in self.runs]
         reason = ""
         try:
-            losses, extra = self._losses(batches)
-            (losses.sum() + extra.sum()).backward()
-            together = torch.stack((losses.detach(), self._norms())).T.tolist()
+            losses = self._losses(batches)
+            losses.share(1, 1).backward()
+            together = torch.stack((losses.main.detach(), self._norms())).T.tolist()
         except (RuntimeError, ValueError, NotImplementedError) as error:
             reason = str(error).strip().splitlines()[0]  # the error itself would keep all that was computed
         finally:
@@ -152,10 +152,9 @@ class Ensemble:
         bound = 2e-2 if self.runs[0].choices.precision == "bfloat16" else 1e-3
         for run, batch, found in zip(self.runs, batches, together, strict=True):
             run.model.train().set_noise(run.config.train.seed, run.step, 0, 0)
-            added: list[Tensor] = []
-            loss = run.loss(batch, "sum", added)
-            torch.stack([loss, *added]).sum().backward()
-            alone = [loss.item(), run.clip(None).item()]
+            losses = run.losses(batch)
+            losses.share(1, 1).backward()
+            alone = [losses.main.item(), run.clip(None).item()]
             run.optimizer.zero_grad(set_to_none=True)
             for what, one, other in zip(("loss", "gradient"), found, alone, strict=True):
                 if math.isfinite(other) and not abs(one - other) <= bound * abs(other) + 1e-9:
@@ -170,10 +169,9 @@ class Ensemble:
         counts = torch.tensor([max(1, batch.count) for batch in batches], device=first.device)
         total = torch.zeros(len(self.runs), device=first.device)
         for number, micro in enumerate(zip(*(batch.chunks(train.accumulate) for batch in batches), strict=True)):
-            losses, extra = self._losses(micro, number)
-            losses = losses / counts
-            (losses.sum() + extra.sum() / train.accumulate).backward()
-            total = total + losses.detach()
+            losses = self._losses(micro, number)
+            losses.share(counts, train.accumulate).backward()
+            total = total + losses.main.detach() / counts
         norms = self._norms()
         found = list(zip(*torch.stack((total, norms)).tolist(), strict=True))  # waits for the device once
         kept = [place for place, values in enumerate(found) if all(map(math.isfinite, values))]
@@ -183,8 +181,9 @@ class Ensemble:
             self._scale(norms)
             for group in self.optimizer.param_groups:
                 group["lr"] = lr * group.get("factor", 1.0)
+            known = len(self.optimizer.state)
             self.optimizer.step()
-            if step == 0:  # what it remembers exists from now on
+            if len(self.optimizer.state) > known:  # what it remembers of a parameter exists from its first gradient on
                 self._share_state()
         self._zero()
         seconds = (time.perf_counter() - started) / max(1, len(kept))
@@ -193,27 +192,36 @@ class Ensemble:
             loss, norm = found[place]
             self.made[run] = Step(step + 1, loss, norm, lr, batches[place].count, seconds)
 
-    def _losses(self, batches: Sequence[Batch], micro: int = 0) -> tuple[Tensor, Tensor]:
-        """The summed loss of each run's micro-batch of that number (S,), and what layers add to it (S,)."""
+    def _losses(self, batches: Sequence[Batch], micro: int = 0) -> Losses:
+        """What each run learns from its micro-batch of that number, (S,) each."""
         first = self.runs[0]
         inputs, targets = (side.to(first.device) for side in stacked(batches))
+        weight = first.weight_ahead
         keys = [(run.config.train.seed, run.step, micro, 0) for run in self.runs]
 
-        def forward(parameters: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
-            extra: list[Tensor] = []
-            logits: Tensor = functional_call(first.model, parameters, (inputs,), {"losses": extra})
-            return logits, torch.stack(extra).sum() if extra else logits.new_zeros((), dtype=torch.float32)
+        def forward(parameters: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+            ahead, layers = list[Tensor](), list[Tensor]()
+            asked = {"losses": layers, "ahead": ahead if weight else None}
+            return functional_call(first.model, parameters, (inputs,), asked), ahead, layers
 
         with first.autocast(), without_fallback(), several_seeds(first.model.train(), first.device, keys):
-            logits, extra = vmap(forward)(self.parameters, inputs)
-        smoothing = first.config.train.label_smoothing
+            logits, logits_ahead, layers = vmap(forward)(self.parameters, inputs)
+        ahead = [
+            weight * self._cross_entropy(further, later(targets, places))
+            for places, further in enumerate(logits_ahead, start=1)
+        ]
+        return Losses(self._cross_entropy(logits, targets), ahead, layers)
+
+    def _cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """(S, B, T, V), (S, B, T) -> the summed loss of each seed (S,)."""
+        smoothing = self.runs[0].config.train.label_smoothing
         if logits.dtype in (torch.bfloat16, torch.float16):
             seeds = zip(logits.flatten(1, 2), targets.flatten(1), strict=True)
-            return torch.stack([summed_cross_entropy(*seed, smoothing) for seed in seeds]), extra
+            return torch.stack([summed_cross_entropy(*seed, smoothing) for seed in seeds])
         losses = F.cross_entropy(
             logits.flatten(0, 2), targets.flatten(), ignore_index=IGNORED, reduction="none", label_smoothing=smoothing
         )
-        return losses.view(len(self.runs), -1).sum(1), extra
+        return losses.view(len(self.runs), -1).sum(1)
 
     def _norms(self) -> Tensor:
         """The norm of each run's gradient (S,)."""

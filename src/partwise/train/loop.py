@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from partwise.data import IGNORED, Batch, Dataset, examples
 from partwise.model import Transformer
 from partwise.train.choices import Choices, choose
-from partwise.train.cross_entropy import summed_cross_entropy
+from partwise.train.cross_entropy import later, summed_cross_entropy
 from partwise.train.settings import RunConfig
 
 
@@ -37,6 +37,19 @@ class Diverged(Exception):
 
     def __init__(self, step: int, what: str) -> None:
         super().__init__(f"step {step}: {what}: lower train.lr, warm up (schedule.warmup), or clip (train.clip=1.0)")
+
+
+class Losses(NamedTuple):
+    """What an update learns from a micro-batch, in nats; of several seeds at once each is (S,)."""
+
+    main: Tensor  # of the next tokens, summed over the targets: what is written down as the loss
+    ahead: list[Tensor]  # of each token beyond the next, as much as it counts, summed as well
+    layers: list[Tensor]  # what layers add, means over the micro-batch
+
+    def share(self, targets: Tensor | int, parts: int) -> Tensor:
+        """What a batch of so many targets in so many micro-batches gives to the gradient: means must not be averaged."""
+        sums = (loss / targets for loss in (self.main, *self.ahead))
+        return torch.stack([*sums, *(loss / parts for loss in self.layers)]).sum()
 
 
 class Updater(Protocol):
@@ -82,14 +95,12 @@ class Run:
         self.model.train()
         losses = []
         batch = self.batch()
-        targets = batch.count
+        targets = max(1, batch.count)  # windows may hold none
         for number, micro in enumerate(batch.chunks(train.accumulate)):
             self.model.set_noise(train.seed, self.step, number, 0)
-            extra: list[Tensor] = []
-            # summed, then divided by the targets of the whole batch: means of micro-batches must not be averaged
-            part = self.loss(micro, reduction="sum", extra=extra) / max(1, targets)  # windows may hold no target
-            torch.stack([part, *(loss / train.accumulate for loss in extra)]).sum().backward()
-            losses.append(part.detach())
+            found = self.losses(micro)
+            found.share(targets, train.accumulate).backward()
+            losses.append(found.main.detach() / targets)
         loss = torch.stack(losses).sum()
         norm = self.clip(train.clip)
         if not math.isfinite(loss.item()) or not math.isfinite(norm.item()):
@@ -101,7 +112,7 @@ class Run:
         self.optimizer.zero_grad(set_to_none=True)
         self.model.after_step()
         self.step += 1
-        return Step(self.step, loss.item(), norm.item(), lr, targets, time.perf_counter() - started)
+        return Step(self.step, loss.item(), norm.item(), lr, batch.count, time.perf_counter() - started)
 
     def clip(self, limit: float | None) -> Tensor:
         """The norm of the whole gradient, which is then scaled down to `limit` where it is larger."""
@@ -114,17 +125,39 @@ class Run:
         train = self.config.train
         return self.examples.batch(self.dataset.hash, train.seed, self.step, train.batch_size)
 
-    def loss(self, batch: Batch, reduction: str = "mean", extra: list[Tensor] | None = None) -> Tensor:
-        """Cross-entropy of a batch's targets, in nats; `extra` receives what layers add to the training loss."""
+    def loss(self, batch: Batch) -> Tensor:
+        """Mean cross-entropy of a batch's targets, in nats, without anything that an update adds."""
+        logits, targets = self.predict(batch)
+        return self.cross_entropy(logits, targets) / batch.count
+
+    def losses(self, batch: Batch) -> Losses:
+        """What the next update learns from one of its micro-batches."""
+        layers, logits_ahead, weight = list[Tensor](), list[Tensor](), self.weight_ahead
+        logits, targets = self.predict(batch, losses=layers, ahead=logits_ahead if weight else None)
+        ahead = [
+            weight * self.cross_entropy(further, later(targets, places))
+            for places, further in enumerate(logits_ahead, start=1)
+        ]
+        return Losses(self.cross_entropy(logits, targets), ahead, layers)
+
+    @property
+    def weight_ahead(self) -> float:
+        """What a token beyond the next counts for in the next update."""
+        return self.model.ahead.weight_at(self.step / self.config.train.steps)
+
+    def predict(self, batch: Batch, **asked: Any) -> tuple[Tensor, Tensor]:
+        """Logits (B, T, V) of a batch's targets, and these (B, T); what is `asked` for besides, the model says."""
         inputs, targets = (torch.from_numpy(ids).to(self.device) for ids in (batch.inputs, batch.targets))
         source = None if batch.source is None else torch.from_numpy(batch.source).to(self.device)
         with self.autocast():
-            logits = self.model(inputs, source=source, losses=extra)
-        logits, wanted, smoothing = logits.flatten(0, 1), targets.flatten(), self.config.train.label_smoothing
+            return self.model(inputs, source=source, **asked), targets
+
+    def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """(B, T, V), (B, T) -> the summed loss."""
+        logits, targets, smoothing = logits.flatten(0, 1), targets.flatten(), self.config.train.label_smoothing
         if logits.dtype in (torch.bfloat16, torch.float16):
-            loss = summed_cross_entropy(logits, wanted, smoothing)
-            return loss if reduction == "sum" else loss / batch.count
-        return F.cross_entropy(logits, wanted, ignore_index=IGNORED, reduction=reduction, label_smoothing=smoothing)
+            return summed_cross_entropy(logits, targets, smoothing)
+        return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.choices.precision == "bfloat16")
