@@ -58,9 +58,9 @@ def show_configuration(preset: str, words: list[str], data: str | None, vocab_si
         if isinstance(value, dict):
             name = value.get("part", "")
             options = " ".join(f"{option}={_plain_value(item)}" for option, item in value.items() if option != "part")
-            console.print(f"  {key:14}{name:12}{options}".rstrip(), markup=False)
+            console.print(f"  {key:15}{name:12}{options}".rstrip(), markup=False)
         else:
-            console.print(f"  {key:14}{_plain_value(value)}", markup=False)
+            console.print(f"  {key:15}{_plain_value(value)}", markup=False)
     flops = config.model.flops_per_token(config.context)
     console.print(
         f"\n{config.model.parameters():,} parameters with {config.model.vocab_size} symbols; {flops:,} floating-point "
