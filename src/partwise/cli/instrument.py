@@ -1,5 +1,6 @@
 """Commands of the instrument: compare, calibrate, plan, judge, and published claims."""
 
+import gc
 from pathlib import Path
 from typing import Annotated
 
@@ -158,10 +159,14 @@ def verdict(
     ] = None,
 ) -> None:
     """Judge anybody's own numbers: the same table, interval and verdict."""
-    from partwise.commands.judging import judge_file
-
     settings = {"margin": margin, "higher": higher, "baseline": baseline, "look": look, "metric": metric}
-    judge_file(file, **settings, known_sd=known_sd)
+    gc.disable()  # what so short a command leaves is not worth a search, which would take a fifth of its time
+    try:
+        from partwise.commands.judging import judge_file
+
+        judge_file(file, **settings, known_sd=known_sd)
+    finally:
+        gc.enable()
 
 
 @study_app.command("run")

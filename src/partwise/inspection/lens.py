@@ -120,7 +120,8 @@ def look(subject: Subject) -> Look:
         "Loss is cross-entropy in nats per token; right is the share of tokens that are the most likely one, and settled "
         "the share where the most likely one is already that of the last layer. Probability (mean) and rank (median, 1 "
         "is best) are those of the true next token; KL is the divergence of the last layer's prediction from this one, "
-        f"in nats. Guessing evenly among {vocabulary:,} tokens has a loss of {np.log(vocabulary):.4g}.",
+        "in nats. What is counted (counts=) is left out. "
+        f"Guessing evenly among {vocabulary:,} tokens has a loss of {np.log(vocabulary):.4g}.",
         ["after", "loss", "right", "settled", "probability", "rank", "KL"],
         rows,
         [by_layer(found), map_of(subject)],
