@@ -4,7 +4,7 @@ from partwise.presets.preset import Preset
 
 CALCULATORS: dict[str, Preset] = {
     "calculator": Preset(
-        "learns arithmetic: whole problems, rare forms more often, loss on the answers, a token ahead, token shift, SwiGLU, Muon",
+        "learns arithmetic: whole problems, rare forms more often, loss on the answers, a token ahead, token shift, Muon",
         {
             "d_model": 96,
             "n_layers": 4,
