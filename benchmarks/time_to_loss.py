@@ -143,7 +143,7 @@ def long(options: argparse.Namespace, done: Finished) -> Row:
         reached = {"ratio": statistics.median(each), "low": min(each), "high": max(each)}
     return {
         "goal": "time to a loss",
-        "what": f"whole command to {LONG['loss']}, mean of {len(ours)} seeds {loss:.4f}",
+        "what": f"whole command to {LONG['loss']}, counts of n-grams mixed in, mean of {len(ours)} seeds {loss:.4f}",
         "ours": statistics.mean(minutes),
         "unit": "min",
         "peers": {"wanted at most": LONG["minutes"]},
