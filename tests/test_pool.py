@@ -23,10 +23,10 @@ def new_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Jo
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60)
 
-    def new(seed: int, steps: int, part: str = "relu") -> Job:
+    def new(seed: int, steps: int, part: str = "relu", imports: tuple[str, ...] = ()) -> Job:
         words = [*TINY, f"train.steps={steps}", f"train.eval_every={steps}", f"train.seed={seed}", f"ffn={part}"]
         config = run_config("mingpt", *words, data="text.txt")
-        return prepare_job(Path("runs") / part / str(seed), part, seed, config, choose(config.train), (), "train")
+        return prepare_job(Path("runs") / part / str(seed), part, seed, config, choose(config.train), imports, "train")
 
     return new
 
@@ -64,6 +64,15 @@ def test_runs_are_forks_of_one_process(new_job: Callable[..., Job]) -> None:
         assert crew._server is server
     assert [job.status for job in jobs] == ["done"] * 4
     assert server is not None and server.process.poll() is not None
+
+
+def test_what_a_part_prints_is_no_answer(tmp_path: Path, new_job: Callable[..., Job]) -> None:
+    source = tmp_path / "talking.py"
+    source.write_text("import os\nprint('hello', flush=True)\nos.write(1, b'[0, 1]\\n')\n")
+    jobs = [new_job(0, 2, imports=(str(source),))]
+    with Crew(1) as crew:
+        crew.run(jobs, lambda: None)
+    assert jobs[0].status == "done"
 
 
 def test_a_run_that_is_killed_is_named_and_the_others_are_saved(new_job: Callable[..., Job]) -> None:

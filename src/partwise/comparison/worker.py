@@ -13,6 +13,7 @@ import sys
 import traceback
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 from partwise.checkpoint import write_json
 from partwise.config import ConfigError, import_parts
@@ -89,8 +90,8 @@ def train(folders: list[Path]) -> None:
 class Children:
     """The forks that train, and the end of a pipe for each, which closes when its fork ends, however it ends."""
 
-    def __init__(self, selector: selectors.BaseSelector) -> None:
-        self.selector = selector
+    def __init__(self, selector: selectors.BaseSelector, answers: TextIO) -> None:
+        self.selector, self.answers = selector, answers
         self.running: dict[int, tuple[int, int, list[Path]]] = {}
 
     def fork(self, number: int, folders: list[Path]) -> None:
@@ -115,16 +116,18 @@ class Children:
         _, code = os.waitpid(child, 0)
         answer = folders[0] / "status.json"
         statuses = json.loads(answer.read_text()) if code == 0 else [f"failed killed ({code})"] * len(folders)
-        print(json.dumps([number, statuses]), flush=True)
+        print(json.dumps([number, statuses]), file=self.answers, flush=True)
 
 
 def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent turns Ctrl-C into an orderly end
     stdin, asked, unread = sys.stdin.fileno(), True, b""
-    with selectors.DefaultSelector() as selector:
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a part of a user's own prints is no answer
+    with answers, selectors.DefaultSelector() as selector:
         selector.register(stdin, selectors.EVENT_READ)
-        children = Children(selector)
+        children = Children(selector, answers)
         while asked or children.running:
             for key, _ in selector.select():
                 if key.fd != stdin:
