@@ -45,6 +45,16 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
+def own_parts_alone() -> Iterator[None]:
+    """What a test registers is gone after it: its names are free again, and no test of every part meets it."""
+    yield
+    if "partwise.config" in sys.modules:
+        registry = sys.modules["partwise.config"].REGISTRY
+        for family, known in registry.items():
+            registry[family] = {name: kind for name, kind in known.items() if kind.__module__.startswith("partwise.")}
+
+
+@pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Two workers with all cores each would be slower than one: each test starts and ends with one thread."""
     if "torch" in sys.modules:

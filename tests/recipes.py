@@ -126,6 +126,8 @@ def configs(draw: DrawFn, family: str | None = None, name: str | None = None) ->
     n_layers, encoder_layers = draw(st.integers(1, 2)), max(0, draw(st.integers(-2, 2)))
     layers = (n_layers, encoder_layers) if encoder_layers else (n_layers,)
     parts = {each: draw(fields(each, name if each == family else None, layers)) for each in MODEL_FAMILIES}
+    if encoder_layers:
+        parts["counts"] = {"part": "none"}  # running text is counted, and pairs are not
     numbers = {"vocab_size": VOCAB, "max_len": LENGTH, "n_layers": n_layers, "encoder_layers": encoder_layers}
     names = ("tied", "head_bias", "embed_scale", "embed_norm", "shared_table")
     switches: dict[str, Any] = {each: draw(st.booleans()) for each in names}

@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,6 @@ relaxed: dict[str, Any] = {
 }
 EVERY_PART = [(family, name) for family in REGISTRY for name in REGISTRY[family]]
 SPLITS = {"train": 10, "validation": 10, "test": 10}
-
-
-@pytest.fixture(autouse=True)
-def same_registry() -> Iterator[None]:
-    before = {family: dict(known) for family, known in REGISTRY.items()}
-    yield
-    for family in [*REGISTRY]:
-        REGISTRY[family] = before.get(family, {})
 
 
 @pytest.fixture(autouse=True)

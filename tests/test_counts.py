@@ -13,11 +13,13 @@ from torch.nn import functional as F
 import partwise
 from partwise.checkpoint import Damaged, load, load_model, load_tensors, tensor_writer
 from partwise.config import ConfigError
+from partwise.data import examples
+from partwise.evaluate.loss import mean_loss
 from partwise.generation import Sampling, decode, generator, uniform_numbers
 from partwise.kernels.decoding import unlike
 from partwise.model import ModelConfig, Transformer
 from partwise.parts.ngram import KneserNey
-from partwise.train.folder import RunFolder
+from partwise.train.folder import Evaluation, RunFolder
 from partwise.train.loop import Run
 from partwise.train.settings import run_config
 
@@ -149,9 +151,23 @@ def test_the_limit_is_kept_and_what_exceeds_it_is_refused(run: RunFolder, tmp_pa
         tensor_writer({**tensors, "counts.text": wrong})(folder / "model.safetensors")
         with pytest.raises((Damaged, ConfigError), match="do not fit the configuration"):
             load_model(folder)
-    tensor_writer({**tensors, "counts.text": torch.full((50,), 200, dtype=torch.uint8)})(folder / "model.safetensors")
-    with pytest.raises((Damaged, ConfigError), match="id 200"):
-        load_model(folder)[0](torch.zeros(1, 4, dtype=torch.long))
+    for wrong in (torch.full((50,), 200, dtype=torch.uint8), torch.full((50,), -3), torch.full((50,), torch.nan)):
+        tensor_writer({**tensors, "counts.text": wrong})(folder / "model.safetensors")
+        with pytest.raises(Damaged, match=r"the text that was counted in .* is no text of 20 tokens"):
+            load_model(folder)
+
+
+def test_text_that_was_counted_is_scored_without_the_counts(run: RunFolder) -> None:
+    batches = list(run.run.examples.scored())
+    model = run.run.model
+    alone = Transformer(run.config.model)
+    alone.load_state_dict({**model.state_dict(), "counts.text": torch.zeros(0, dtype=torch.uint8)})
+    alone.use_path(run.choices.attention_path, run.choices.ffn_path)
+    assert mean_loss(model, batches, learned=True) == mean_loss(alone, batches) > mean_loss(model, batches)
+    validation = examples(run.run.dataset, "val", run.config.context, run.config.model.max_len)
+    evaluation = run.evaluate()
+    assert isinstance(evaluation, Evaluation) and evaluation.validation == mean_loss(model, validation.scored())
+    assert evaluation.training == mean_loss(model, run.run.examples.as_much_as(validation).scored(), learned=True)
 
 
 def test_a_run_that_was_stopped_continues_bit_by_bit(run: RunFolder, tmp_path: Path) -> None:

@@ -68,11 +68,16 @@ def test_runs_are_forks_of_one_process(new_job: Callable[..., Job]) -> None:
 
 def test_what_a_part_prints_is_no_answer(tmp_path: Path, new_job: Callable[..., Job]) -> None:
     source = tmp_path / "talking.py"
-    source.write_text("import os\nprint('hello', flush=True)\nos.write(1, b'[0, 1]\\n')\n")
+    source.write_text(
+        "import os, time\nprint('hello', flush=True)\nos.write(1, b'[0, 1]\\n')\n"
+        "assert not os.read(0, 1)\n"  # nor does it read what the server is asked
+        "if not os.fork():\n    time.sleep(60)\n    os._exit(0)\n"  # whose end nobody waits for
+    )
+    began = time.monotonic()
     jobs = [new_job(0, 2, imports=(str(source),))]
     with Crew(1) as crew:
         crew.run(jobs, lambda: None)
-    assert jobs[0].status == "done"
+    assert jobs[0].status == "done" and time.monotonic() - began < 50
 
 
 def test_a_run_that_is_killed_is_named_and_the_others_are_saved(new_job: Callable[..., Job]) -> None:

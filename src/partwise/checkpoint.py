@@ -199,10 +199,15 @@ def load_model(folder: Path) -> "tuple[Transformer, Tokenizer]":
             claimed = Transformer(config)
             claimed.counts.make_room(tensors["counts.text"].numel() if "counts.text" in tensors else 0)
             expected = {name: tensor.shape for name, tensor in claimed.state_dict().items()}
+            text = claimed.state_dict().get("counts.text")
     except RuntimeError as error:
         raise Damaged(f"{folder / 'config.json'} describes no model that fits in memory: {error}") from None
     if expected != {name: tensor.shape for name, tensor in tensors.items()}:
         raise Damaged(f"the weights in {folder} do not fit the configuration beside them")
+    if text is not None and len(text):
+        counted = tensors["counts.text"]
+        if counted.dtype != text.dtype or not 0 <= counted.min() <= counted.max() < config.vocab_size:
+            raise Damaged(f"the text that was counted in {folder} is no text of {config.vocab_size} tokens")
     model = Transformer(config)
     load_weights(model, tensors)
     return model.eval(), load_tokenizer(folder / "tokenizer.json", config.vocab_size)

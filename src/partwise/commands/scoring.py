@@ -57,7 +57,7 @@ def show_scores(
     # a character of a problem is a byte
     score = Score(nats, tokens, tokens if answers else dataset.bytes("val") - unscored)
     same_size = train.as_much_as(validation)
-    training = known.training if known else mean_loss(model, same_size.scored(), choices.precision)
+    training = known.training if known else mean_loss(model, same_size.scored(), choices.precision, learned=True)
     with console.status("fitting the floors") if console.is_terminal else nullcontext():
         floors = dataset_floors(dataset)
     unit = "character" if dataset.tokenizer.vocab_size == len(dataset.corpus.alphabet()) else "token"

@@ -39,12 +39,14 @@ class ForkServer:
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
-        with self.process.stdout:
-            for line in self.process.stdout:
-                number, statuses = json.loads(line)
-                self.answers.put((number, statuses))
-        self.process.wait()
-        self.answers.put((-1, None))
+        try:
+            with self.process.stdout:
+                for line in self.process.stdout:
+                    number, statuses = json.loads(line)
+                    self.answers.put((number, statuses))
+            self.process.wait()
+        finally:
+            self.answers.put((-1, None))
 
     def train(self, number: int, folders: Sequence[Path]) -> None:
         """Have a program trained; its answer comes under its number."""

@@ -47,6 +47,7 @@ def sites(model: Transformer, batch: Any) -> dict[tuple[str, str], float]:
             found[site, "deviation"] = tally.variance**0.5
         if place.site.endswith("hidden") and tally.zeros:
             found[site, "share of zeros"] = tally.zeros / tally.count
+    model.counts.train()  # the gradient that training has
     with recording_norms(model) as norms:
         logits = model(inputs, source=source)
         F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED).backward()

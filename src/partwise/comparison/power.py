@@ -114,6 +114,8 @@ def _smallest(shows: Callable[[float], bool], tolerance: float) -> float:
     high = 1.0
     while not shows(high):
         high *= 2
+        if not math.isfinite(high):
+            raise ConfigError("no difference however large would be shown with that power: raise alpha")
     low = 0.0
     while high - low > tolerance * high:
         middle = (low + high) / 2

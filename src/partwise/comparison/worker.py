@@ -31,10 +31,10 @@ def stop(signum: int, frame: FrameType | None) -> None:
     stopping = True
 
 
-def work(folders: list[Path]) -> list[str]:
+def work(folders: list[Path], server: int) -> list[str]:
     """Train the runs of some jobs to their ends, or until told to stop; their statuses, a word each.
 
-    Several are one arm's, of different seeds.
+    Several are one arm's, of different seeds. `server` is the process whose child this is, while it lives.
     """
     jobs = [json.loads((folder / "job.json").read_text()) for folder in folders]
     for source in jobs[0]["imports"]:
@@ -43,7 +43,6 @@ def work(folders: list[Path]) -> list[str]:
         RunFolder(folder, RunConfig.from_dict(job["config"]), choices=Choices(**job["choices"]), command=job["command"])
         for folder, job in zip(folders, jobs, strict=True)
     ]
-    server = os.getppid()
     statuses = train_together(runs, lambda: stopping or os.getppid() != server or orphaned(jobs[0]["parent"]))
     for run, status in zip(runs, statuses, strict=True):
         if status == "done" and run.config.data.task == "arithmetic" and "test" in run.run.dataset.names:
@@ -75,11 +74,11 @@ def orphaned(parent: int) -> bool:
     return False
 
 
-def train(folders: list[Path]) -> None:
+def train(folders: list[Path], server: int) -> None:
     """What a child does: train, and write the statuses of its runs beside the first of them."""
     statuses = ["failed"] * len(folders)
     try:
-        statuses = work(folders)
+        statuses = work(folders, server)
     except ConfigError as error:
         statuses = [f"failed {error}"] * len(folders)
     except BaseException:
@@ -88,59 +87,82 @@ def train(folders: list[Path]) -> None:
 
 
 class Children:
-    """The forks that train, and the end of a pipe for each, which closes when its fork ends, however it ends."""
+    """The forks that train."""
 
-    def __init__(self, selector: selectors.BaseSelector, answers: TextIO) -> None:
-        self.selector, self.answers = selector, answers
-        self.running: dict[int, tuple[int, int, list[Path]]] = {}
+    def __init__(self, answers: TextIO) -> None:
+        self.answers = answers
+        self.running: dict[int, tuple[int, list[Path]]] = {}
 
     def fork(self, number: int, folders: list[Path]) -> None:
         (folders[0] / "error.txt").unlink(missing_ok=True)  # of an earlier try
-        reader, writer = os.pipe()
+        server = os.getpid()
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                train(folders)
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                train(folders, server)
                 code = 0
             finally:
                 os._exit(code)  # whatever happens, never back into the server's loop
-        os.close(writer)
-        self.running[reader] = child, number, folders
-        self.selector.register(reader, selectors.EVENT_READ)
+        self.running[child] = number, folders
 
-    def answer(self, reader: int) -> None:
-        self.selector.unregister(reader)
-        os.close(reader)
-        child, number, folders = self.running.pop(reader)
-        _, code = os.waitpid(child, 0)
-        answer = folders[0] / "status.json"
-        statuses = json.loads(answer.read_text()) if code == 0 else [f"failed killed ({code})"] * len(folders)
-        print(json.dumps([number, statuses]), file=self.answers, flush=True)
+    def answer(self) -> None:
+        """Say which have ended since."""
+        for child, (number, folders) in list(self.running.items()):
+            ended, code = os.waitpid(child, os.WNOHANG)
+            if not ended:
+                continue
+            del self.running[child]
+            answer = folders[0] / "status.json"
+            statuses = json.loads(answer.read_text()) if code == 0 else [f"failed killed ({code})"] * len(folders)
+            print(json.dumps([number, statuses]), file=self.answers, flush=True)
+
+    def stop(self) -> None:
+        """Tell each once more: a signal that came while one was being forked did not reach it."""
+        for child in self.running:
+            os.kill(child, signal.SIGTERM)
+
+
+def channels() -> tuple[int, TextIO]:
+    """Where requests come from and answers go to; nothing that a user's part reads or prints can get between them."""
+    requests, answers = os.dup(0), os.fdopen(os.dup(1), "w")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing if sys.stderr is None else sys.stderr.fileno(), 1)
+    return requests, answers
 
 
 def main() -> None:
+    requests, answers = channels()
+    woken, wake = os.pipe()
+    for end in (woken, wake):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)  # by every signal: a child's end, or the order to stop
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent turns Ctrl-C into an orderly end
-    stdin, asked, unread = sys.stdin.fileno(), True, b""
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a part of a user's own prints is no answer
+    children, asked, unread = Children(answers), True, b""
     with answers, selectors.DefaultSelector() as selector:
-        selector.register(stdin, selectors.EVENT_READ)
-        children = Children(selector, answers)
+        for source in (requests, woken):
+            selector.register(source, selectors.EVENT_READ)
         while asked or children.running:
-            for key, _ in selector.select():
-                if key.fd != stdin:
-                    children.answer(key.fd)
-                    continue
-                more = os.read(stdin, 2**16)
+            ready = {key.fd for key, _ in selector.select()}
+            if woken in ready:
+                os.read(woken, 2**16)
+            if requests in ready:
+                more = os.read(requests, 2**16)
                 *lines, unread = (unread + more).split(b"\n")
                 for line in lines:
                     number, folders = json.loads(line)
                     children.fork(number, [Path(folder) for folder in folders])
                 if not more:  # the parent wants nothing more, or is gone
-                    selector.unregister(stdin)
+                    selector.unregister(requests)
                     asked = False
+            if stopping:
+                children.stop()
+            children.answer()
 
 
 if __name__ == "__main__":

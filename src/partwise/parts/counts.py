@@ -86,7 +86,7 @@ class Tables(NamedTuple):
             contexts = np.arange(len(order.backoff))  # the last of them stands for those that were not seen
             first = np.append(np.searchsorted(order.keys, contexts * len(symbols)), len(order.keys))
             last = symbols[order.keys % len(symbols)]
-            weight, backoff = (whole(values).to(like.dtype) for values in (order.weight[:-1], order.backoff))
+            weight, backoff = (torch.from_numpy(values).to(like) for values in (order.weight[:-1], order.backoff))
             orders.append(Order(whole(order.keys), whole(first), whole(last), weight, backoff))
         found, p = [], like.new_full((1, counted.vocab_size), 1 / counted.vocab_size)
         for shorter in orders[:2]:

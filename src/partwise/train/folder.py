@@ -153,7 +153,7 @@ class RunFolder:
         validation = examples(dataset, "val", self.config.context, self.config.model.max_len)
         if train.estimator == "full":
             sides = (validation, run.examples.as_much_as(validation))
-            losses = [mean_loss(run.model, side.scored(), precision) for side in sides]
+            losses = [mean_loss(run.model, side.scored(), precision, side is not validation) for side in sides]
         else:
             losses = [
                 random_batches_loss(
@@ -164,6 +164,7 @@ class RunFolder:
                     seed=train.seed,
                     step=run.step,
                     precision=precision,
+                    learned=split == "train",
                 )
                 for split, side in (("val", validation), ("train", run.examples))
             ]
