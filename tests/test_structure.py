@@ -19,7 +19,6 @@ LAYERS = [
     "overrides",
     "kernels",
     "operations",
-    "parts.roles",
     "parts.sight",
     "parts.roles",
     "parts.families",
@@ -102,7 +101,6 @@ def test_imports_point_upward(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith("parts.")])
 def test_a_family_knows_no_sibling(name: str) -> None:
     shared = [
-        "parts.roles",
         "parts.sight",
         "parts.roles",
         "parts.families",

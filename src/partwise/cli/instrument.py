@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from partwise.cli.words import OPEN, Data, Import, Name, Overrides, Preset, app, load_imports, study_app, words_of
-from partwise.comparison.forkserver import start_early
 
 
 @app.command(context_settings=OPEN)
@@ -64,6 +63,8 @@ def compare(
 ) -> None:
     """Compare a preset with its changed self over paired seeds, and say what the change bought."""
     if not dry_run:
+        from partwise.comparison.forkserver import start_early
+
         start_early()  # it imports what takes long while this process does
     from partwise.commands.comparing import compare_variants
 
