@@ -31,7 +31,7 @@ class KneserNeyCounts(Counts):
     """log((1 - w) softmax(z) + w P), where P(next | last `context` tokens) is counted in the training text, w = `weight`.
 
     P is modified Kneser-Ney over its first `limit` tokens (Chen & Goodman 1998, Harvard TR-10-98), mixed in as Mikolov et
-    al. 2010, Interspeech, section 3, do. Training sees the model's own logits: the table knows the answers there. A table
+    al. 2010, Interspeech, do. Training sees the model's own logits: the table knows the answers there. A table
     of counts and a transformer err at different places, so that the two together are better than either.
     """
 
