@@ -47,7 +47,7 @@ def main() -> None:
     model = partwise.Transformer(partwise.preset("mingpt", vocab_size=tokenizer.vocab_size)).eval()
     document = MinGPT(tokenizer.vocab_size)
     choices = choose(TrainConfig(device="cpu", precision="float32"))
-    model.use_path(choices.attention_path, choices.ffn_path)
+    model.use_path(choices.attention_path, choices.ffn_path, choices.block_path)
 
     ours, loop = [], []
     for _ in range(options.rounds):

@@ -67,7 +67,11 @@ def main() -> None:
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     choices = choose(
         TrainConfig(
-            precision=options.precision, attention_path=options.attention_path, ffn_path=options.ffn_path, device="cpu"
+            precision=options.precision,
+            attention_path=options.attention_path,
+            ffn_path=options.ffn_path,
+            block_path=options.block_path,
+            device="cpu",
         )
     )
     if options.variants:
@@ -92,6 +96,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--precision", choices=["auto", "float32", "bfloat16"], default="auto")
     parser.add_argument("--attention-path", choices=["auto", "products", "fused", "kernel"], default="auto")
     parser.add_argument("--ffn-path", choices=["auto", "torch", "kernel"], default="auto")
+    parser.add_argument("--block-path", choices=["auto", "layers", "kernel"], default="auto")
     parser.add_argument("--json", type=Path)
     for name in SIZES:
         parser.add_argument(f"--{name}", type=int)
@@ -122,7 +127,7 @@ def partwise_config(options: argparse.Namespace) -> partwise.ModelConfig:
 
 def partwise_step(options: argparse.Namespace, choices: Choices, inputs: Tensor, targets: Tensor) -> Step:
     model = partwise.Transformer(partwise_config(options))
-    model.use_path(choices.attention_path, choices.ffn_path)
+    model.use_path(choices.attention_path, choices.ffn_path, choices.block_path)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
 
     def forward() -> Tensor:
@@ -250,7 +255,8 @@ def show(rows: list[Row], options: argparse.Namespace, choices: Choices) -> None
     console.print(table)
     console.print(
         f"{options.rounds} rounds in turn, {options.threads} threads, {choices.precision}, attention by "
-        f"{choices.attention_path}, perceptrons by {choices.ffn_path}, torch {torch.__version__}"
+        f"{choices.attention_path}, perceptrons by {choices.ffn_path}, blocks by {choices.block_path}, torch "
+        f"{torch.__version__}"
     )
 
 

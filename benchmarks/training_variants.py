@@ -36,7 +36,7 @@ def measure_variants(
 ) -> list[Row]:
     """Two rows per variant: ours against x-transformers with the same part, and against ours on torch's operations."""
     rows = []
-    plain = replace(choices, attention_path="fused", ffn_path="torch")
+    plain = replace(choices, attention_path="fused", ffn_path="torch", block_path="layers")
     tokens = options.batch * options.context
     for name, (words, parts) in VARIANTS.items():
         varied = copy.copy(options)

@@ -134,7 +134,7 @@ def test_a_run_counts_its_training_text_and_its_checkpoint_says_what_it_says(run
     ids = run.run.dataset.split("train")
     assert torch.equal(run.run.model.counts.text, torch.from_numpy(ids.astype(np.int64)).to(torch.uint8))
     model, _ = load(run.path)
-    model.use_path(run.run.choices.attention_path, run.run.choices.ffn_path)
+    model.use_path(run.run.choices.attention_path, run.run.choices.ffn_path, run.run.choices.block_path)
     tokens = torch.from_numpy(ids[None, 3:19].astype(np.int64))
     assert torch.equal(model(tokens), run.run.model.eval()(tokens))
     held_out = run_config("mingpt", *SHORT, "train.held_out=true", data="text.txt")
@@ -162,7 +162,7 @@ def test_text_that_was_counted_is_scored_without_the_counts(run: RunFolder) -> N
     model = run.run.model
     alone = Transformer(run.config.model)
     alone.load_state_dict({**model.state_dict(), "counts.text": torch.zeros(0, dtype=torch.uint8)})
-    alone.use_path(run.choices.attention_path, run.choices.ffn_path)
+    alone.use_path(run.choices.attention_path, run.choices.ffn_path, run.choices.block_path)
     assert mean_loss(model, batches, learned=True) == mean_loss(alone, batches) > mean_loss(model, batches)
     validation = examples(run.run.dataset, "val", run.config.context, run.config.model.max_len)
     evaluation = run.evaluate()

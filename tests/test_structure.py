@@ -31,6 +31,7 @@ LAYERS = [
     "parts",
     "tensors",
     "states",
+    "fused",
     "block",
     "model",
     "kernels.decoding",

@@ -2,7 +2,8 @@
 
 from torch import Tensor, nn
 
-from partwise.parts.families import Flow
+from partwise.fused import FusedBlock, fuse
+from partwise.parts.families import Flow, PositionLayer
 
 
 class Block(nn.Module):
@@ -13,8 +14,15 @@ class Block(nn.Module):
         self.mixing, self.attention, self.ffn = layers["mixing"], layers["attention"], layers["ffn"]
         self.cross = layers.get("cross")
         self.residual = residual
+        self.fused: FusedBlock | None = None
+
+    def use_path(self, path: str, positions: PositionLayer) -> None:
+        """'layers', one after the other, or 'kernel', all in one pass where there is one for them."""
+        self.fused = fuse(self, positions) if path == "kernel" else None
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:  # (B, T, D) -> (B, T, D)
+        if self.fused is not None and self.fused.fits(x, flow):
+            return self.fused(x)
         branches = (
             [self.mix_and_attend, self.ffn] if self.cross is None else [self.mix_and_attend, self.cross, self.ffn]
         )

@@ -13,7 +13,7 @@ from partwise.block import Block
 from partwise.config import ByLayer, Config, ConfigError, recipes_by_layer
 from partwise.operations import operations_over
 from partwise.parts.ahead import NextAlone
-from partwise.parts.attention import MultiHead
+from partwise.parts.attention import MultiHead, ValueResidual
 from partwise.parts.counts import NoCounts
 from partwise.parts.families import (
     Ahead,
@@ -305,9 +305,12 @@ class Transformer(Stack, SavedOnce):
             if isinstance(module, Dropout) and module.p > 0:
                 module.set_noise(self.embed.weight.device, *key)
 
-    def use_path(self, attention: str, ffn: str = "torch") -> None:
-        """Choose how attention layers compute their scores ('products', 'fused' or 'kernel') and perceptrons their
-        units ('torch' or 'kernel'): the same numbers but for their rounding."""
+    def use_path(self, attention: str, ffn: str = "torch", block: str = "layers") -> None:
+        """Choose how attention layers compute their scores ('products', 'fused' or 'kernel'), perceptrons their units
+        ('torch' or 'kernel') and blocks their 'layers', or all at once ('kernel'): the same numbers but for rounding."""
+        mixed = any(isinstance(module, ValueResidual) for module in self.modules())  # they ask for the first block's values
+        for stack_block in self.blocks:
+            stack_block.use_path("layers" if mixed else block, self.positions)
         for module in self.modules():
             if isinstance(module, AttentionLayer):
                 module.use_path(attention)

@@ -34,7 +34,7 @@ def calculate_all(name: str, expressions: list[str]) -> None:
     questions = [write_question(problems, expression) for expression in expressions]
     model, tokenizer = load(folder)
     here = choose(TrainConfig(device="cpu"))
-    model.use_path(here.attention_path, here.ffn_path)
+    model.use_path(here.attention_path, here.ffn_path, here.block_path)
     stop = None if isinstance(tokenizer, WithSpecials) else "$"
     length = (problems.padding or problems.widest) + 1
     prompts = [asked(tokenizer, question) for question in questions]

@@ -28,7 +28,7 @@ def evaluate_run(name: str, problems: int | None, json_file: Path | None) -> Non
     choices = Choices(**card["choices"])
     if choices.device != "cpu" and getattr(torch, choices.device).is_available():
         model.to(choices.device)
-    model.use_path(choices.attention_path, choices.ffn_path)
+    model.use_path(choices.attention_path, choices.ffn_path, choices.block_path)
     dataset = config.prepare()
     if dataset.hash != card["data"]["hash"]:
         raise ConfigError(f"the data of {name} has changed since it was trained: train again with --fresh")

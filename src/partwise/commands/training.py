@@ -112,7 +112,7 @@ def generate_text(
     """Print the continuation of each prompt, or the target of each source; a single one is streamed."""
     model, tokenizer = load(name)
     here = choose(TrainConfig(device="cpu"))
-    model.use_path(here.attention_path, here.ffn_path)
+    model.use_path(here.attention_path, here.ffn_path, here.block_path)
     pairs = isinstance(tokenizer, WithSpecials)
     if pairs and not prompts:
         raise ConfigError(f"{name} was trained on pairs: give a source to answer, as in --prompt TEXT")

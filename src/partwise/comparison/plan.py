@@ -21,6 +21,7 @@ SHARED_NUMBERS = (
     "precision",
     "attention_path",
     "ffn_path",
+    "block_path",
     "threads",
     "eval_every",
     "save_every",

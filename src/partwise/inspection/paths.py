@@ -20,7 +20,7 @@ def paths(config: ModelConfig, choices: Choices) -> tuple[Counter[str], Counter[
     attention: Counter[str] = Counter()
     with torch.device("meta"), torch.no_grad():
         model = Transformer(config).train()
-        model.use_path(choices.attention_path, choices.ffn_path)
+        model.use_path(choices.attention_path, choices.ffn_path, choices.block_path)
         tokens = torch.zeros(1, config.max_len, dtype=torch.long)
         compiled = choices.precision == "float32"
 

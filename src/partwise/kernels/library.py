@@ -10,7 +10,7 @@ import torch
 
 from partwise.kernels import build
 
-KERNELS = ("attention", "mlp")
+KERNELS = ("attention", "mlp", "block")
 
 
 def ready() -> bool:

@@ -24,25 +24,25 @@ class Choices:
     attention_path: str
     threads: int
     ffn_path: str = "torch"  # of runs that were begun before there was a choice
+    block_path: str = "layers"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def check(self) -> None:
         """Raises ConfigError where this machine lacks what was chosen: other paths would give other numbers unseen."""
-        if "kernel" in (self.attention_path, self.ffn_path) and not ready():
+        if "kernel" in (self.attention_path, self.ffn_path, self.block_path) and not ready():
             raise ConfigError(
                 "this run was begun with compiled kernels, and they cannot be compiled here (see above): install a C++ "
                 "compiler, continue where it began, or start over with --fresh"
             )
 
     def for_ensembles(self, train: TrainConfig) -> "Choices":
-        """The same for several seeds at once, of which our perceptrons' kernel knows nothing. Raises ConfigError."""
-        if train.ffn_path == "kernel":
-            raise ConfigError(
-                "train.ffn_path=kernel knows one seed at a time: use train.ffn_path=auto, or --together 1"
-            )
-        return replace(self, ffn_path="torch")
+        """The same for several seeds at once, of which two of our kernels know nothing. Raises ConfigError."""
+        for key, path in (("ffn_path", train.ffn_path), ("block_path", train.block_path)):
+            if path == "kernel":
+                raise ConfigError(f"train.{key}=kernel knows one seed at a time: use train.{key}=auto, or --together 1")
+        return replace(self, ffn_path="torch", block_path="layers")
 
     def with_threads(self, threads: int) -> "Choices":
         return replace(self, threads=threads)
@@ -60,24 +60,32 @@ def choose(train: TrainConfig) -> Choices:
     precision = train.precision
     if precision == "auto":
         precision = "bfloat16" if fast_bfloat16(device) else "float32"
-    compiled = device == "cpu" and precision == "float32" and "kernel" in wished(train) and ready()
-    for key, path in (("attention_path", train.attention_path), ("ffn_path", train.ffn_path)):
-        if path == "kernel" and not compiled:
+    compiled = device == "cpu" and "kernel" in wished(train) and ready()
+    whole, compiled = compiled, compiled and precision == "float32"
+    for key, path, served in (
+        ("attention_path", train.attention_path, compiled),
+        ("ffn_path", train.ffn_path, compiled),
+        ("block_path", train.block_path, whole),
+    ):
+        if path == "kernel" and not served:
+            where = "a CPU" if key == "block_path" else "a CPU in float32"
             raise ConfigError(
-                f"train.{key}=kernel works on a CPU in float32, with a C++ compiler at hand: use train.{key}=auto"
+                f"train.{key}=kernel works on {where}, with a C++ compiler at hand: use train.{key}=auto"
             )
-    attention, ffn = train.attention_path, train.ffn_path
+    attention, ffn, block = train.attention_path, train.ffn_path, train.block_path
     if attention == "auto":
         # measured: on a CPU our kernel wins in float32, and in bfloat16 products beat torch's by far on narrow heads
         attention = "products" if device == "cpu" and precision == "bfloat16" else "kernel" if compiled else "fused"
     if ffn == "auto":
         ffn = "kernel" if compiled else "torch"
-    return Choices(device, precision, attention, train.threads or torch.get_num_threads(), ffn)
+    if block == "auto":
+        block = "kernel" if whole else "layers"
+    return Choices(device, precision, attention, train.threads or torch.get_num_threads(), ffn, block)
 
 
 def wished(train: TrainConfig) -> set[str]:
     """Every path that the settings leave open or ask for: a machine compiles nothing that is not wished."""
-    paths: set[str] = {train.attention_path, train.ffn_path}
+    paths: set[str] = {train.attention_path, train.ffn_path, train.block_path}
     return paths | {"kernel"} if "auto" in paths else paths
 
 

@@ -81,8 +81,8 @@ class Ensemble:
         if {run.step for run in runs} != {first.step}:
             raise Apart("the runs stand at different steps")
         modules = list(first.model.modules())
-        if first.choices.ffn_path == "kernel":
-            raise Apart("the perceptrons' kernel knows one seed at a time")
+        if "kernel" in (first.choices.ffn_path, first.choices.block_path):
+            raise Apart("the kernels of perceptrons and blocks know one seed at a time")
         if any(isinstance(module, Router) for module in modules):
             raise Apart("experts are computed for one seed at a time")
         if any(

@@ -77,7 +77,7 @@ class Run:
         torch.set_num_threads(self.choices.threads)
         self.model = Transformer(config.model, config.train.seed, config.train.redraw).to(self.device)
         self.model.counts.count(self.ids)
-        self.model.use_path(self.choices.attention_path, self.choices.ffn_path)
+        self.model.use_path(self.choices.attention_path, self.choices.ffn_path, self.choices.block_path)
         self.optimizer = config.optimizer.build(self.model, config.train.lr)
         self.step = 0
         self.updater: Updater | None = None

@@ -34,6 +34,7 @@ class TrainConfig(Config):
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     attention_path: Literal["auto", "products", "fused", "kernel"] = "auto"
     ffn_path: Literal["auto", "torch", "kernel"] = "auto"
+    block_path: Literal["auto", "layers", "kernel"] = "auto"
     threads: int | None = Field(None, gt=0)  # of the CPU; torch's choice where not given
     eval_every: int | None = Field(None, gt=0)  # steps between evaluations; a tenth of all where not given
     save_every: int = Field(500, gt=0)  # steps between checkpoints

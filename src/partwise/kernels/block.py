@@ -1,0 +1,163 @@
+"""A whole pre-norm block of a decoder in one pass over the rows of its batch, by a C++ kernel on the CPU.
+
+Matrix products take float32 numbers, or under autocast bfloat16 ones that are summed in float32; everything else is float32.
+`benchmarks/training_step.py` times it.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from partwise.kernels.library import compiled, team
+from partwise.kernels.mlp import ACTIVATIONS, address
+
+UNIT = 16  # of which every width is a multiple
+SHARE = 0.75  # of the threads' time that rows of a batch must fill, being dealt out whole
+LARGEST = 2**21
+"""Numbers in a block's matrices up to which its gradients, one for each thread, stay in a cache."""
+
+
+class Sizes(ctypes.Structure):
+    """As `block.cpp` has it: rows, places and widths, and what kinds of parts there are."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("B", "T", "D", "H", "K", "E", "F")),
+        *((name, ctypes.c_int64) for name in ("gated", "activation", "centred", "pairs", "interleaved")),
+        *((name, ctypes.c_double) for name in ("eps_1", "eps_2", "scale")),
+    ]
+
+
+class Spec(NamedTuple):
+    """What a block computes by, beside its weights."""
+
+    n_heads: int
+    n_kv_heads: int
+    width: int  # of a head
+    hidden: int
+    gated: bool
+    activation: str
+    centred: bool  # LayerNorm, or RMSNorm
+    interleaved: bool  # of rotary pairs
+    eps: tuple[float, float]  # of the norms before attention and before the perceptron
+    scale: float
+
+
+class Weights(NamedTuple):
+    """A block's tensors, in the order of their gradients; (places, pairs) cosines and sines of rotary positions last."""
+
+    norm_1: Tensor | None
+    norm_1_bias: Tensor | None
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    out: Tensor
+    out_bias: Tensor | None
+    norm_2: Tensor | None
+    norm_2_bias: Tensor | None
+    up: Tensor
+    up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+    cosines: Tensor | None
+    sines: Tensor | None
+
+
+def block(x: Tensor, weights: Weights, spec: Spec) -> Tensor:
+    """mid = x + out attention(norm(x)); mid + down act(up norm(mid)): (B, T, D) float32 -> the same. For what fits alone.
+
+    Equal numbers on every call; and for every number of threads, but for the order in which a weight's gradient is summed.
+    """
+    return WholeBlock.apply(x, torch.is_autocast_enabled("cpu"), spec, *weights)
+
+
+def fits(D: int, spec: Spec) -> bool:
+    """Whether the kernel is compiled and takes blocks of these widths, and is the faster way."""
+    loaded = library()
+    A, Q = spec.n_heads * spec.width, (spec.n_heads + 2 * spec.n_kv_heads) * spec.width
+    whole = not any(width % UNIT for width in (D, A, Q, spec.hidden)) and spec.width % 2 == 0
+    matrices = D * (Q + A + (3 if spec.gated else 2) * spec.hidden)
+    return loaded is not None and whole and matrices <= LARGEST and D <= loaded.block_widest()
+
+
+def fills(rows: int) -> bool:
+    """Whether so many rows of a batch, dealt out whole, keep the threads busy."""
+    threads = torch.get_num_threads()
+    return rows >= SHARE * threads * -(-rows // threads)
+
+
+@lru_cache
+def library() -> Any:
+    """The compiled kernel, or None."""
+    loaded: Any = compiled("block")
+    if loaded is not None:
+        pointer, tail = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+        loaded.block_room.argtypes = (pointer, ctypes.c_int, pointer)
+        loaded.block_forward.argtypes = (pointer, pointer, ctypes.c_int, *[pointer] * 4, *tail)
+        loaded.block_backward.argtypes = (pointer, pointer, ctypes.c_int, *[pointer] * 7, *tail)
+        loaded.block_room.restype = loaded.block_forward.restype = loaded.block_backward.restype = None
+    return loaded
+
+
+Given = Sequence[Tensor | None]
+
+
+def described(x: Tensor, half: bool, spec: Spec, weights: Given) -> tuple[Sizes, list[int]]:
+    """The kernel's sizes; and bytes to keep, numbers of all gradients, and bytes of packed weights."""
+    pairs = 0 if weights[-1] is None else weights[-1].shape[1]
+    kinds = (spec.gated, ACTIVATIONS.index(spec.activation), spec.centred, pairs, spec.interleaved)
+    sizes = Sizes(*x.shape, spec.n_heads, spec.n_kv_heads, spec.width, spec.hidden, *kinds, *spec.eps, spec.scale)
+    room = (ctypes.c_int64 * 3)()
+    library().block_room(ctypes.byref(sizes), half, room)
+    return sizes, list(room)
+
+
+def pointers(weights: Given) -> Any:
+    return (ctypes.c_void_p * len(weights))(*map(address, weights))
+
+
+class WholeBlock(torch.autograd.Function):
+    """Not an op of torch's registry: what that wraps around a gradient takes ten times as long as this."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, half: bool, spec: Spec, *weights: Tensor | None) -> Tensor:
+        x = x.contiguous()
+        sizes, (kept, _, packed) = described(x, half, spec, weights)
+        y, memory, room = torch.empty_like(x), x.new_empty(kept, dtype=torch.uint8), x.new_empty(packed, dtype=torch.uint8)
+        places = [place.data_ptr() for place in (x, y, memory, room)]
+        threads = torch.get_num_threads()
+        library().block_forward(ctypes.byref(sizes), pointers(weights), half, *places, threads, team())
+        ctx.save_for_backward(memory, x, *weights)
+        ctx.half, ctx.spec = half, spec
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        memory, x, *weights = ctx.saved_tensors
+        grad = grads[0].contiguous()
+        sizes, (_, size, packed) = described(x, ctx.half, ctx.spec, weights)
+        dx, sums, room = torch.empty_like(x), x.new_empty(size), x.new_empty(packed, dtype=torch.uint8)
+        threads = torch.get_num_threads()
+        others = x.new_empty(threads - 1, size)
+        places = [place.data_ptr() for place in (x, grad, memory, room, dx, sums, others)]
+        library().block_backward(ctypes.byref(sizes), pointers(weights), ctx.half, *places, threads, team())
+        pieces = sums.split(gradient_sizes(weights))
+        found = [
+            None if weight is None else piece.view(weight.shape)
+            for weight, piece in zip(weights[: len(pieces)], pieces, strict=True)
+        ]
+        return dx, None, None, *found, None, None
+
+
+def gradient_sizes(weights: Given) -> list[int]:
+    """Of norm_1, its bias, qkv, ... as the kernel lays them out: a norm or a bias that is not there has its place."""
+    D = weights[2].shape[1]  # type: ignore[union-attr]
+    heights = {i: weights[i].shape[0] for i in (2, 4, 8, 10)}  # type: ignore[union-attr]
+    numbers = {i: weights[i].numel() for i in heights}  # type: ignore[union-attr]
+    return [D, D, *(each for i in (2, 4) for each in (numbers[i], heights[i])), D, D] + [
+        each for i in (8, 10) for each in (numbers[i], heights[i])
+    ]
