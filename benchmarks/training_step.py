@@ -30,6 +30,7 @@ from training_variants import measure_variants
 
 import partwise
 from partwise.inspection.cost import costs
+from partwise.kernels.memory import keep_freed
 from partwise.train.choices import Choices, choose
 from partwise.train.settings import TrainConfig
 
@@ -128,6 +129,7 @@ def partwise_config(options: argparse.Namespace) -> partwise.ModelConfig:
 def partwise_step(options: argparse.Namespace, choices: Choices, inputs: Tensor, targets: Tensor) -> Step:
     model = partwise.Transformer(partwise_config(options))
     model.use_path(choices.attention_path, choices.ffn_path, choices.block_path)
+    keep_freed()  # as training does; it serves the peers of this process as well
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
 
     def forward() -> Tensor:

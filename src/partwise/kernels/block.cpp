@@ -132,13 +132,18 @@ struct Block {
     Norm norms[2];
     Heads<Number> heads;
     Unit *qkv, *out, *up, *down;  // the weights in panels
+    std::vector<Range> panels;    // start and width of the panel of each W columns of U
 
     Block(const Sizes& s, const Weights& w, char* memory, Unit* packed)
         : s(s), w(w), kept(s, memory), D(int(s.D)), Q(s.Q()), A(s.A()), F(int(s.F)), U(s.U()), rows(D > 256 ? 96 : 48),
           norms{{D, bool(s.centred), float(s.eps_1), w.norm_1, w.norm_1_bias},
                 {D, bool(s.centred), float(s.eps_2), w.norm_2, w.norm_2_bias}},
-          heads{int(s.T), int(s.E), Q, float(s.scale) * LOG2_E} {
+          heads{int(s.T), int(s.E), Q, float(s.scale)} {
         qkv = packed, out = qkv + int64_t(Q) * D / PER, up = out + int64_t(A) * D / PER, down = up + int64_t(U) * D / PER;
+        for (int c = 0, width; c < U; c += width) {
+            width = panel_width(U - c);
+            panels.insert(panels.end(), width / W, Range{c, width});
+        }
     }
 
     static int64_t packed(const Sizes& s) { return (s.D * (s.Q() + s.A() + s.U() + s.F)) / PER; }
@@ -199,13 +204,14 @@ struct Block {
     // ---------------------------------------------------------------------------------------------------- forward
 
     int64_t forward_room() const {
-        return int64_t(rows) * (D + std::max(Q, U) + F) + heads.forward_room();
+        return int64_t(rows) * (D + std::max(Q, U) + F) + s.T * s.K * s.E + 2 * W + heads.forward_room();
     }
 
     [[gnu::noinline]] void forward(const float* x, float* y, int64_t b0, int64_t b1, float* scratch) const {
         Small* normed = reinterpret_cast<Small*>(scratch);
         float *wide = scratch + int64_t(rows) * D, *hidden_room = wide + int64_t(rows) * std::max(Q, U);
-        float* attention = hidden_room + int64_t(rows) * F;
+        Unit* values = reinterpret_cast<Unit*>(hidden_room + int64_t(rows) * F);
+        float* attention = reinterpret_cast<float*>(values) + whole(s.T * s.K * s.E, W) + W;
         Small* hidden = reinterpret_cast<Small*>(hidden_room);
         int64_t T = s.T, from = b0 * T, to = b1 * T;
         for (int64_t m = from; m < to; m += rows) {
@@ -224,13 +230,16 @@ struct Block {
                 for (int c = 0; c < Q; c += W) Number::narrow(kept.qkv + (m + r) * Q + c, load(wide + int64_t(r) * Q + c));
             }
         }
-        for (int64_t b = b0; b < b1; b++)
+        for (int64_t b = b0; b < b1; b++) {
+            const Small* q = kept.qkv + b * T * Q;
+            int width = int(s.K * s.E);
+            across_rows<Number>(q + (s.H + s.K) * s.E, Q, int(T), width, values);
             for (int64_t h = 0; h < s.H; h++) {
-                const Small* q = kept.qkv + b * T * Q;
                 int64_t g = h / (s.H / s.K);
-                heads.forward(q + h * s.E, q + (s.H + g) * s.E, q + (s.H + s.K + g) * s.E, kept.attended + b * T * A + h * s.E,
-                              A, kept.lse + (b * s.H + h) * T, attention);
+                heads.forward(q + h * s.E, q + (s.H + g) * s.E, values + g * s.E, width, kept.attended + b * T * A + h * s.E, A,
+                              kept.lse + (b * s.H + h) * T, attention);
             }
+        }
         for (int64_t m = from; m < to; m += rows) {
             int count = int(std::min<int64_t>(rows, to - m));
             float* mid = kept.mid + m * D;
@@ -263,25 +272,34 @@ struct Block {
 
     // --------------------------------------------------------------------------------------------------- backward
 
-    // The gradients of one thread: those of the weights in the order of `Weights`, biases being there always.
+    // The gradients of one thread: those of the weights in the order of `Weights`, norms and biases being there always.
     struct Gradients {
+        static constexpr int COUNT = 12;
         float *norm_1, *norm_1_bias, *qkv, *qkv_bias, *out, *out_bias, *norm_2, *norm_2_bias, *up, *up_bias, *down, *down_bias;
 
-        Gradients(const Block& b, float* x) {
-            norm_1 = x, norm_1_bias = norm_1 + b.D, qkv = norm_1_bias + b.D, qkv_bias = qkv + int64_t(b.Q) * b.D;
-            out = qkv_bias + b.Q, out_bias = out + int64_t(b.D) * b.A, norm_2 = out_bias + b.D, norm_2_bias = norm_2 + b.D;
-            up = norm_2_bias + b.D, up_bias = up + int64_t(b.U) * b.D, down = up_bias + b.U;
-            down_bias = down + int64_t(b.D) * b.F;
+        // One behind the other.
+        static Gradients in(const Sizes& s, float* memory) {
+            Gradients found;
+            float** place = &found.norm_1;
+            for (int i = 0; i < COUNT; memory += numbers(s, i++)) place[i] = memory;
+            return found;
+        }
+        static int64_t numbers(const Sizes& s, int which) {
+            int64_t numbers[] = {s.D, s.D, s.Q() * s.D, s.Q(), s.D * s.A(), s.D, s.D, s.D, s.U() * s.D, s.U(), s.D * s.F, s.D};
+            return numbers[which];
         }
         static int64_t size(const Sizes& s) {
-            return s.D * (s.Q() + s.A() + s.U() + s.F + 6) + s.Q() + s.U();
+            int64_t sum = 0;
+            for (int i = 0; i < COUNT; i++) sum += numbers(s, i);
+            return sum;
         }
     };
 
     int64_t places() const { return std::min<int64_t>(s.B, chunk()) * s.T; }  // of a chunk, at most
     int64_t backward_room() const {
         int64_t n = whole(places(), 2), most = std::max({U, Q, D});
-        return n * (Q + 2 * D + std::max(F, A) + most + A) + int64_t(rows) * (2 * most + D) + heads.backward_room();
+        return n * (Q + 2 * D + std::max(F, A) + most + A) + int64_t(rows) * (2 * most + D) + whole(s.T, 2) * (Q + A) + W +
+               heads.backward_room(s.H / s.K);
     }
 
     // Rows of numbers -> the same as rows of small numbers.
@@ -317,6 +335,8 @@ struct Block {
         float* wide = take(int64_t(rows) * std::max({U, Q, D}));
         Small* small = reinterpret_cast<Small*>(take(int64_t(rows) * std::max({U, Q, D})));
         float* narrow = take(int64_t(rows) * D);
+        Unit* qk_across = reinterpret_cast<Unit*>(take(whole(T, 2) * Q + W));
+        Unit* dattended_across = reinterpret_cast<Unit*>(take(whole(T, 2) * A));
         float* attention = room;
 
         // the perceptron
@@ -349,20 +369,21 @@ struct Block {
         }
         small_across(kept.attended + from * A, int(n), A, count_of, hidden_across);
         add_product(grad_across, D, hidden_across, A, count_of, to.out);
-        for (int64_t b = b0; b < b1; b++)
+        for (int64_t b = b0; b < b1; b++) {
+            int64_t group = s.H / s.K, place = (b - b0) * T, width = (s.H + s.K) * s.E;
+            const Small *q = kept.qkv + b * T * Q, *k = q + s.H * s.E, *v = k + s.K * s.E;
+            float *dq = dqkv + place * Q, *dk = dq + s.H * s.E, *dv = dk + s.K * s.E;
+            across_rows<Number>(q, Q, int(T), int(width), qk_across);
+            across_rows<Number>(dattended + place * A, A, int(T), A, dattended_across);
             for (int64_t g = 0; g < s.K; g++) {
-                int64_t group = s.H / s.K, place = (b - b0) * T;
-                const Small* q = kept.qkv + b * T * Q;
-                float* d = dqkv + place * Q;
-                auto find = [&](int i) {
-                    int64_t h = g * group + i;
-                    return typename Heads<Number>::Query{q + h * s.E, kept.attended + b * T * A + h * s.E,
-                                                         dattended + place * A + h * s.E, A, kept.lse + (b * s.H + h) * T,
-                                                         d + h * s.E};
-                };
-                heads.backward(q + (s.H + g) * s.E, q + (s.H + s.K + g) * s.E, int(group), find, d + (s.H + g) * s.E,
-                               d + (s.H + s.K + g) * s.E, Q, float(s.scale), attention);
+                int64_t first = g * group * s.E, key = g * s.E;
+                typename Heads<Number>::Queries queries{q + first, kept.attended + b * T * A + first, dattended + place * A + first,
+                                                        A, qk_across + first, dattended_across + first,
+                                                        kept.lse + (b * s.H + g * group) * T};
+                heads.backward(queries, k + key, v + key, qk_across + s.H * s.E + key, width, int(group), dq + first, dk + key,
+                               dv + key, Q, attention);
             }
+        }
 
         // the projections
         if (s.pairs)
@@ -384,16 +405,10 @@ struct Block {
         product_across<Number>(a, rows, b, count, columns, {out, columns, nullptr, out, columns});
     }
 
-    // Two rows of W numbers each -> their units, within panels of `count` rows of units.
-    static void put_across(Unit* to, int columns, int count, int unit, int c, vec units) {
-        int start = panel_start(columns, c), width = panel_width(columns - start);
-        store(reinterpret_cast<float*>(to) + int64_t(start) * count + int64_t(unit) * width + (c - start), units);
-    }
-
-    static int panel_start(int columns, int c) {
-        int start = 0;
-        for (int width; start + (width = panel_width(columns - start)) <= c; start += width) {}
-        return start;
+    // W units of what the hidden units are made of into their place within panels of `count` rows of units.
+    void put_across(Unit* to, int count, int64_t unit, int c, vec units) const {
+        Range panel = panels[c / W];  // from its start on, so wide
+        store(reinterpret_cast<float*>(to) + panel.from * count + unit * panel.to + (c - panel.from), units);
     }
 
     void small_across(const Small* x, int count, int columns, int units_of, Unit* to) const {
@@ -409,41 +424,36 @@ struct Block {
     template <Act ACT>
     [[gnu::noinline]] void change_rows(const float* from, const Small* pre, int first, int count, int units_of, Unit* hidden_across,
                      Unit* change_across, Small* change, float* bias) const {
-        for (int start = 0, width; start < F; start += width) {
-            width = panel_width(F - start);
-            for (int c = start; c < start + width; c += W) {
-                int gate_start = s.gated ? panel_start(U, c) : start, value_start = s.gated ? panel_start(U, F + c) : 0;
-                int gate_width = panel_width(U - gate_start), value_width = panel_width(U - value_start);
-                float *hidden_to = reinterpret_cast<float*>(hidden_across) + int64_t(start) * units_of + (c - start);
-                float *gate_to = reinterpret_cast<float*>(change_across) + int64_t(gate_start) * units_of + (c - gate_start);
-                float *value_to =
-                    reinterpret_cast<float*>(change_across) + int64_t(value_start) * units_of + (F + c - value_start);
-                vec sum = load(bias + c), value_sum = s.gated ? load(bias + F + c) : vec{};
-                auto one = [&](int r, vec& h, vec& gate, vec& through) {
-                    vec slope, g = load(from + int64_t(r) * F + c);
-                    activate<ACT>(Number::widen(pre + int64_t(r) * U + c), h, slope);
-                    if (s.gated) {
-                        vec value = Number::widen(pre + int64_t(r) * U + F + c);
-                        through = g * h, gate = g * value * slope, h *= value;
-                        Number::narrow(change + int64_t(r) * U + F + c, through);
-                        value_sum += through;
-                    } else {
-                        gate = g * slope;
-                    }
-                    Number::narrow(change + int64_t(r) * U + c, gate);
-                    sum += gate;
-                };
-                for (int r = 0; r < count; r += PER) {
+        for (int r = 0; r < count; r += PER) {
+            int64_t unit = (first + r) / PER;
+            for (int start = 0, width; start < F; start += width) {
+                width = panel_width(F - start);
+                float* hidden_to = reinterpret_cast<float*>(hidden_across) + int64_t(start) * units_of + unit * width;
+                for (int c = start; c < start + width; c += W) {
                     vec h[2] = {}, gate[2] = {}, through[2] = {};
-                    one(r, h[0], gate[0], through[0]);
-                    if (PER > 1 && r + 1 < count) one(r + 1, h[1], gate[1], through[1]);
-                    int64_t unit = (first + r) / PER;
-                    store(hidden_to + unit * width, Number::pair(h[0], h[1]));
-                    store(gate_to + unit * gate_width, Number::pair(gate[0], gate[1]));
-                    if (s.gated) store(value_to + unit * value_width, Number::pair(through[0], through[1]));
+                    auto one = [&](int i) __attribute__((always_inline)) {
+                        const Small* row = pre + int64_t(r + i) * U;
+                        Small* to = change + int64_t(r + i) * U;
+                        vec slope, g = load(from + int64_t(r + i) * F + c);
+                        activate<ACT>(Number::widen(row + c), h[i], slope);
+                        if (s.gated) {
+                            vec value = Number::widen(row + F + c);
+                            through[i] = g * h[i], gate[i] = g * value * slope, h[i] *= value;
+                            Number::narrow(to + F + c, through[i]);
+                        } else {
+                            gate[i] = g * slope;
+                        }
+                        Number::narrow(to + c, gate[i]);
+                    };
+                    one(0);
+                    if (PER > 1 && r + 1 < count) one(1);
+                    store(hidden_to + (c - start), Number::pair(h[0], h[1]));
+                    put_across(change_across, units_of, unit, c, Number::pair(gate[0], gate[1]));
+                    store(bias + c, load(bias + c) + (gate[0] + gate[1]));
+                    if (!s.gated) continue;
+                    put_across(change_across, units_of, unit, F + c, Number::pair(through[0], through[1]));
+                    store(bias + F + c, load(bias + F + c) + (through[0] + through[1]));
                 }
-                store(bias + c, sum);
-                if (s.gated) store(bias + F + c, value_sum);
             }
         }
     }
@@ -490,21 +500,33 @@ void run_forward(const Sizes& s, const Weights& w, const float* x, float* y, cha
 
 template <class Number>
 void run_backward(const Sizes& s, const Weights& w, const float* x, const float* grad, char* memory, void* packed, float* dx,
-                  float* sums, float* others, int threads, Parallel parallel) {
+                  float* const* sums, float* others, int threads, Parallel parallel) {
+    typedef typename Block<Number>::Gradients Gradients;
     Block<Number> block(s, w, memory, static_cast<typename Number::Unit*>(packed));
     block.pack(false, threads, parallel);
-    int64_t size = Block<Number>::Gradients::size(s);
+    int64_t size = Gradients::size(s);
     share(threads, block.backward_room(), threads, parallel, [&](int64_t i, float* scratch) {
-        float* mine = i ? others + (i - 1) * size : sums;
-        std::fill(mine, mine + size, 0.0f);
-        typename Block<Number>::Gradients to(block, mine);
+        Gradients to;
+        if (i)
+            to = Gradients::in(s, others + (i - 1) * size);
+        else
+            std::copy(sums, sums + Gradients::COUNT, &to.norm_1);
+        for (int k = 0; k < Gradients::COUNT; k++) {
+            float* numbers = (&to.norm_1)[k];
+            std::fill(numbers, numbers + Gradients::numbers(s, k), 0.0f);
+        }
         block.in_chunks(i, threads, [&](int64_t b0, int64_t b1) { block.backward(x, grad, dx, b0, b1, to, scratch); });
     });
     if (threads < 2) return;
-    int64_t pieces = 8 * threads;
+    int64_t pieces = 4 * threads;
     share(pieces, 0, threads, parallel, [&](int64_t i, float*) {
-        for (int64_t part = 1; part < threads; part++)
-            for (int64_t n = size * i / pieces; n < size * (i + 1) / pieces; n++) sums[n] += others[(part - 1) * size + n];
+        const float* from = others;
+        for (int k = 0; k < Gradients::COUNT; k++) {
+            int64_t numbers = Gradients::numbers(s, k);
+            for (int64_t part = 1; part < threads; part++)
+                for (int64_t n = numbers * i / pieces; n < numbers * (i + 1) / pieces; n++) sums[k][n] += from[(part - 1) * size + n];
+            from += numbers;
+        }
     });
 }
 
@@ -530,10 +552,10 @@ void block_forward(const Sizes* s, const Weights* w, int half, const float* x, f
         run_forward<Single>(*s, *w, x, y, memory, packed, threads, parallel);
 }
 
-// The gradient of x in dx, and those of the weights, in their order with all biases, in `sums`; `others` has room for as
-// many numbers again for every thread but the first.
+// The gradient of x in dx, and those of the weights, norms and biases being there always, where `sums` says; `others` has
+// room for as many numbers again for every thread but the first.
 void block_backward(const Sizes* s, const Weights* w, int half, const float* x, const float* grad, char* memory, void* packed,
-                    float* dx, float* sums, float* others, int threads, Parallel parallel) {
+                    float* dx, float* const* sums, float* others, int threads, Parallel parallel) {
     if (half)
         run_backward<Half>(*s, *w, x, grad, memory, packed, dx, sums, others, threads, parallel);
     else

@@ -31,6 +31,11 @@ class Sizes(ctypes.Structure):
         *((name, ctypes.c_double) for name in ("eps_1", "eps_2", "scale")),
     ]
 
+    @property
+    def widest(self) -> int:
+        """Of all vectors among the weights."""
+        return max(self.D, (self.H + 2 * self.K) * self.E, (1 + self.gated) * self.F)
+
 
 class Spec(NamedTuple):
     """What a block computes by, beside its weights."""
@@ -103,6 +108,7 @@ def library() -> Any:
 
 
 Given = Sequence[Tensor | None]
+GRADIENTS = len(Weights._fields) - 2  # all but cosines and sines
 
 
 def described(x: Tensor, half: bool, spec: Spec, weights: Given) -> tuple[Sizes, list[int]]:
@@ -140,24 +146,14 @@ class WholeBlock(torch.autograd.Function):
         memory, x, *weights = ctx.saved_tensors
         grad = grads[0].contiguous()
         sizes, (_, size, packed) = described(x, ctx.half, ctx.spec, weights)
-        dx, sums, room = torch.empty_like(x), x.new_empty(size), x.new_empty(packed, dtype=torch.uint8)
         threads = torch.get_num_threads()
+        dx, room = torch.empty_like(x), x.new_empty(packed, dtype=torch.uint8)
         others = x.new_empty(threads - 1, size)
-        places = [place.data_ptr() for place in (x, grad, memory, room, dx, sums, others)]
-        library().block_backward(ctypes.byref(sizes), pointers(weights), ctx.half, *places, threads, team())
-        pieces = sums.split(gradient_sizes(weights))
-        found = [
-            None if weight is None else piece.view(weight.shape)
-            for weight, piece in zip(weights[: len(pieces)], pieces, strict=True)
-        ]
+        # of a norm's weight or a bias that is not there, a gradient that nobody reads
+        spare = x.new_empty(sizes.widest) if any(weight is None for weight in weights) else None
+        found = [None if weight is None else torch.empty_like(weight) for weight in weights[:GRADIENTS]]
+        sums = pointers([spare if grad is None else grad for grad in found])
+        places = [place.data_ptr() for place in (x, grad, memory, room, dx)]
+        tail = (sums, others.data_ptr(), threads, team())
+        library().block_backward(ctypes.byref(sizes), pointers(weights), ctx.half, *places, *tail)
         return dx, None, None, *found, None, None
-
-
-def gradient_sizes(weights: Given) -> list[int]:
-    """Of norm_1, its bias, qkv, ... as the kernel lays them out: a norm or a bias that is not there has its place."""
-    D = weights[2].shape[1]  # type: ignore[union-attr]
-    heights = {i: weights[i].shape[0] for i in (2, 4, 8, 10)}  # type: ignore[union-attr]
-    numbers = {i: weights[i].numel() for i in heights}  # type: ignore[union-attr]
-    return [D, D, *(each for i in (2, 4) for each in (numbers[i], heights[i])), D, D] + [
-        each for i in (8, 10) for each in (numbers[i], heights[i])
-    ]

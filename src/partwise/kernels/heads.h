@@ -50,19 +50,41 @@ void turned_units(const Unit* rows, int64_t step, int count, int units, Unit* ou
         for (int e = 0; e < units; e++) out[e * C + r] = rows[r * step + e];
 }
 
-// Rows of small numbers -> units of two neighbouring rows, [rows / PER][E].
+// Units in columns [units][C], turned into `count` rows, `step` apart: the way back.
+template <class Unit>
+void turned_back(const float* columns, int count, int units, Unit* rows, int64_t step) {
+    auto put = [](Unit* to, float x) { std::memcpy(to, &x, sizeof x); };
+    int r = 0;
+    for (; r + 4 <= count; r += 4) {
+        int e = 0;
+        for (; e + 4 <= units; e += 4) {
+            four x[4];
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++) x[i] = *reinterpret_cast<const loose_four*>(columns + (e + i) * C + r);
+            turn_square(x);
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++) *reinterpret_cast<loose_four*>(rows + (r + i) * step + e) = x[i];
+        }
+        for (; e < units; e++)
+            for (int i = r; i < r + 4; i++) put(rows + i * step + e, columns[e * C + i]);
+    }
+    for (; r < count; r++)
+        for (int e = 0; e < units; e++) put(rows + r * step + e, columns[e * C + r]);
+}
+
+// Rows of small numbers -> units of neighbouring rows, `columns` to a row; the last is paired with zeros where it is alone.
 template <class Number>
-void across_units(const typename Number::Small* rows, int64_t step, int count, int E, typename Number::Unit* out) {
+void across_rows(const typename Number::Small* rows, int64_t step, int count, int columns, typename Number::Unit* out) {
     constexpr int PER = Number::PER;
-    for (int r = 0; r < count; r += PER, out += E) {
+    for (int r = 0; r < count; r += PER, out += columns) {
         const auto *even = rows + r * step, *odd = r + PER <= count ? even + (PER - 1) * step : nullptr;
-        if (odd)
-            for (int e = 0; e < E; e++) out[e] = Number::pair(even[e], odd[e]);
-        else
-            for (int e = 0; e < E; e++) out[e] = Number::pair(even[e], 0);
+        int c = 0;
+        for (; odd && c + W <= columns; c += W) store(reinterpret_cast<float*>(out) + c, Number::pair(even + c, odd + c));
+        for (; c < columns; c++) out[c] = Number::pair(even[c], odd ? odd[c] : typename Number::Small(0));
     }
 }
 
+// One key head and the query heads that share it, over rows of the packed projection.
 template <class Number>
 struct Heads {
     typedef typename Number::Small Small;
@@ -70,27 +92,27 @@ struct Heads {
     static constexpr int PER = Number::PER;
 
     int T, E;
-    int64_t step;  // small numbers between rows of queries, keys and values
-    float scale;   // log2 e times that of the scores
+    int64_t step;   // small numbers between rows of queries, keys and values
+    float natural;  // the scores' scale
+    float scale = natural * LOG2_E;
 
     const Unit* units(const Small* x) const { return reinterpret_cast<const Unit*>(x); }
+    int64_t units_of(int64_t rows) const { return (rows + PER - 1) / PER; }
 
     // ---------------------------------------------------------------------------------------------------- forward
 
-    int64_t forward_room() const { return int64_t(whole(T, PER) / PER + whole(E, PER) / PER) * E + 2 * KEYS * C + E * C + C * E; }
+    int64_t forward_room() const { return 2 * E * C + 2 * KEYS * C; }
 
-    // Queries q, keys k and values v of one head -> out (T, E), `out_step` apart, and lse: log2 sum_j 2^(score_j log2 e).
-    [[gnu::noinline]] void forward(const Small* q, const Small* k, const Small* v, Small* out, int64_t out_step, float* lse,
-                 float* scratch) const {
-        Unit* values = reinterpret_cast<Unit*>(scratch);
-        Unit* turned = values + int64_t(whole(T, PER) / PER) * E;
-        float *s = reinterpret_cast<float*>(turned + E / PER * C), *sum = s + KEYS * C;
+    // Queries q, keys k and values of one head, the latter as units of neighbouring rows, `values_row` to a row -> out (T, E),
+    // `out_step` apart, and lse: log2 sum_j 2^(score_j log2 e).
+    void forward(const Small* q, const Small* k, const Unit* values, int64_t values_row, Small* out, int64_t out_step,
+                 float* lse, float* scratch) const {
+        Unit* turned = reinterpret_cast<Unit*>(scratch);
+        float *s = scratch + E * C, *sum = s + KEYS * C;
         Unit* p = reinterpret_cast<Unit*>(sum + E * C);
-        across_units<Number>(v, step, T, E, values);
         for (int i0 = 0; i0 < T; i0 += C) {
             int count = std::min(C, T - i0), end = std::min(T, i0 + C);
             turned_units(units(q + i0 * step), step / PER, count, E / PER, turned);
-            std::fill(sum, sum + E * C, 0.0f);
             vec top[2] = {all(-INF), all(-INF)}, total[2] = {};
             for (int j0 = 0; j0 < end; j0 += KEYS) {
                 int keys = std::min(KEYS, end - j0);
@@ -98,41 +120,48 @@ struct Heads {
                 weigh(s, p, keys, i0 - j0, top, total, j0 ? sum : nullptr);
                 Result<Number> to{sum, C};
                 if (j0) to.base = sum, to.base_row = C;
-                product<Number>(values + int64_t(j0 / PER) * E, 1, E, E, p, (keys + PER - 1) / PER, C, to);
+                product<Number>(values + units_of(j0) * values_row, 1, values_row, E, p, int(units_of(keys)), C, to);
             }
             for (int n = 0; n < 2; n++) {
                 vec inverse = 1.0f / total[n];
-                for (int e = 0; e < E; e++) store(sum + e * C + n * W, load(sum + e * C + n * W) * inverse);
+                float* column = sum + n * W;
+                for (int e = 0; e < E; e += PER) {
+                    vec even = load(column + e * C) * inverse, odd = PER > 1 ? load(column + (e + 1) * C) * inverse : vec{};
+                    store(column + e / PER * C, Number::pair(even, odd));
+                }
             }
+            turned_back(sum, count, E / PER, reinterpret_cast<Unit*>(out + i0 * out_step), out_step / PER);
             float sums[C];
             for (int n = 0; n < 2; n++) store(sums + n * W, top[n] * scale + log2(total[n]));
             std::copy(sums, sums + count, lse + i0);
-            for (int c = 0; c < count; c++) {
-                Small* row = out + (i0 + c) * out_step;
-                for (int e = 0; e < E; e++) row[e] = Number::small(sum[e * C + c]);
-            }
         }
     }
 
     // From scores the weights, as units of neighbouring keys; `first` is the last key that the first query sees. What was
     // summed before, if anything, is taken down to the new maximum.
-    [[gnu::noinline]] void weigh(float* s, Unit* p, int keys, int first, vec (&top)[2], vec (&total)[2], float* sum) const {
+    void weigh(float* s, Unit* p, int keys, int first, vec (&top)[2], vec (&total)[2], float* sum) const {
         for (int n = 0; n < 2; n++) {
-            vec most = top[n], part{}, lane = lanes() + float(n * W);
+            vec lane = lanes() + float(n * W);
             for (int j = std::max(0, first + 1 + n * W); j < keys; j++)
                 store(s + j * C + n * W, lane < float(j - first) ? all(-INF) : load(s + j * C + n * W));
-            for (int j = 0; j < keys; j++) most = larger(most, load(s + j * C + n * W));
-            vec bound = most * scale;
-            auto weight = [&](int j) { return exp2(load(s + j * C + n * W) * scale - bound); };
+            vec most[4] = {top[n], top[n], top[n], top[n]}, part[2] = {};
+            int j = 0;
+            for (; j + 4 <= keys; j += 4)
+#pragma GCC unroll 4
+                for (int i = 0; i < 4; i++) most[i] = larger(most[i], load(s + (j + i) * C + n * W));
+            for (; j < keys; j++) most[0] = larger(most[0], load(s + j * C + n * W));
+            most[0] = larger(larger(most[0], most[1]), larger(most[2], most[3]));
+            vec bound = most[0] * scale;
+            auto weight = [&](int j) { return Number::power(load(s + j * C + n * W) * scale - bound); };
             float* to = reinterpret_cast<float*>(p) + n * W;
-            for (int j = 0; j < keys; j += PER, to += C) {
+            for (j = 0; j < keys; j += PER, to += C) {
                 vec even = weight(j), odd = PER > 1 && j + 1 < keys ? weight(j + 1) : vec{};
-                part += even + odd;
+                part[0] += even, part[1] += odd;
                 store(to, Number::pair(even, odd));
             }
-            vec decay = exp2(top[n] * scale - bound);
-            total[n] = total[n] * decay + part;
-            top[n] = most;
+            vec decay = Number::power(top[n] * scale - bound);
+            total[n] = total[n] * decay + (part[0] + part[1]);
+            top[n] = most[0];
             if (sum)
                 for (int e = 0; e < E; e++) store(sum + e * C + n * W, load(sum + e * C + n * W) * decay);
         }
@@ -141,102 +170,99 @@ struct Heads {
     // --------------------------------------------------------------------------------------------------- backward
 
     int wide() const { return whole(E, W); }
-    int64_t backward_room() const {
-        return int64_t(whole(T, PER) / PER) * E * 2 + 2 * E * C + C * wide() + 2 * E * C + 5 * QUERIES * C +
-               int64_t(T) * wide() + whole(T, W);
+    int64_t backward_room(int64_t group) const {
+        return 4 * E * C + 5 * QUERIES * C + group * (int64_t(T) * wide() + whole(T, C));
     }
 
-    struct Query {  // one query head: its queries, what it gave, the gradient of that, lse, and where the queries' goes
+    // The query heads of a group side by side: their queries, what they gave, the gradient of that, and both gradients'
+    // sides as units of neighbouring rows; lse, T numbers a head.
+    struct Queries {
         const Small *q, *out, *grad;
         int64_t out_step;
+        const Unit *q_across, *grad_across;
         const float* lse;
-        float* dq;
     };
 
-    // The gradients of `group` query heads, and of the key head that they share; float32 numbers, `to_step` apart.
-    template <class Find>
-    [[gnu::noinline]] void backward(const Small* k, const Small* v, int group, const Find& find, float* dk, float* dv, int64_t to_step,
-                  float natural, float* scratch) const {
-        int pairs = whole(T, PER) / PER;
-        Unit* queries = reinterpret_cast<Unit*>(scratch);
-        Unit *grads = queries + int64_t(pairs) * E, *k_turned = grads + int64_t(pairs) * E, *v_turned = k_turned + E * C;
-        Unit* k_across = v_turned + E * C;
-        float *dk_turned = reinterpret_cast<float*>(k_across + C * wide()), *dv_turned = dk_turned + E * C;
+    // The gradients of a group's queries in dq, side by side, and of the key head that they share: float32 numbers, `to_step`
+    // apart. `k_across` are the keys as units of neighbouring rows, of `step` units; some beyond a row's end are read.
+    void backward(const Queries& h, const Small* k, const Small* v, const Unit* k_across, int64_t across_step, int group,
+                  float* dq, float* dk, float* dv, int64_t to_step, float* scratch) const {
+        Unit *k_turned = reinterpret_cast<Unit*>(scratch), *v_turned = k_turned + E * C;
+        float *dk_turned = scratch + 2 * E * C, *dv_turned = dk_turned + E * C;
         float *s = dv_turned + E * C, *d = s + QUERIES * C;
-        Unit *p = reinterpret_cast<Unit*>(d + QUERIES * C), *ds = p + QUERIES * C, *ds_rows = ds + QUERIES * C;
-        float *dq = reinterpret_cast<float*>(ds_rows + QUERIES * C), *delta = dq + int64_t(T) * wide();
-        for (int h = 0; h < group; h++) {
-            Query query = find(h);
-            across_units<Number>(query.q, step, T, E, queries);
-            across_units<Number>(query.grad, query.out_step, T, E, grads);
-            for (int t = 0; t < T; t++) {
-                float sum = 0;
-                const Small *x = query.out + t * query.out_step, *y = query.grad + t * query.out_step;
-                for (int e = 0; e < E; e++) sum += Number::wide(x[e]) * Number::wide(y[e]);
-                delta[t] = sum;
-            }
-            std::fill(dq, dq + int64_t(T) * wide(), 0.0f);
-            for (int k0 = 0; k0 < T; k0 += C) {
-                int count = std::min(C, T - k0);
-                turned_units(units(k + k0 * step), step / PER, count, E / PER, k_turned);
-                turned_units(units(v + k0 * step), step / PER, count, E / PER, v_turned);
-                spread_keys(k + k0 * step, count, k_across);
+        Unit *p = reinterpret_cast<Unit*>(d + QUERIES * C), *ds = p + QUERIES * C;
+        Small* ds_rows = reinterpret_cast<Small*>(ds + QUERIES * C);
+        float *sums = d + 4 * QUERIES * C, *deltas = sums + group * int64_t(T) * wide();
+        int64_t room = int64_t(T) * wide(), places = whole(T, C);
+        for (int g = 0; g < group; g++) find_deltas(h.out + g * E, h.grad + g * E, h.out_step, k_turned, v_turned, deltas + g * places);
+        for (int k0 = 0; k0 < T; k0 += C) {
+            int count = std::min(C, T - k0);
+            turned_units(units(k + k0 * step), step / PER, count, E / PER, k_turned);
+            turned_units(units(v + k0 * step), step / PER, count, E / PER, v_turned);
+            for (int g = 0; g < group; g++)
                 for (int i0 = k0; i0 < T; i0 += QUERIES) {
-                    int rows = std::min(QUERIES, T - i0), units_of_rows = (rows + PER - 1) / PER;
-                    product<Number>(units(query.q + i0 * step), step / PER, 1, rows, k_turned, E / PER, C, {s, C});
-                    product<Number>(units(query.grad + i0 * query.out_step), query.out_step / PER, 1, rows, v_turned,
-                                    E / PER, C, {d, C});
-                    differ(s, d, rows, query.lse + i0, delta + i0, i0 - k0, p, ds, reinterpret_cast<Small*>(ds_rows));
-                    bool begun = i0 > k0;
-                    add_up(grads + int64_t(i0 / PER) * E, p, units_of_rows, dv_turned, begun);
-                    add_up(queries + int64_t(i0 / PER) * E, ds, units_of_rows, dk_turned, begun);
-                    float* here = dq + int64_t(i0) * wide();
-                    product<Number>(ds_rows, C / PER, 1, rows, k_across, C / PER, wide(),
-                                    {here, wide(), nullptr, here, wide()});
+                    int rows = std::min(QUERIES, T - i0), pairs = int(units_of(rows));
+                    const Small *q = h.q + i0 * step + g * E, *grad = h.grad + i0 * h.out_step + g * E;
+                    product<Number>(units(q), step / PER, 1, rows, k_turned, E / PER, C, {s, C});
+                    product<Number>(units(grad), h.out_step / PER, 1, rows, v_turned, E / PER, C, {d, C});
+                    differ(s, d, rows, h.lse + g * T + i0, deltas + g * places + i0, i0 - k0, p, ds, ds_rows);
+                    bool begun = g || i0 > k0;
+                    add_up(h.grad_across + units_of(i0) * h.out_step + g * E, h.out_step, p, pairs, dv_turned, begun);
+                    add_up(h.q_across + units_of(i0) * across_step + g * E, across_step, ds, pairs, dk_turned, begun);
+                    float* here = sums + g * room + int64_t(i0) * wide();
+                    Result<Number> to{here, wide()};
+                    if (k0) to.base = here, to.base_row = wide();
+                    product<Number>(reinterpret_cast<const Unit*>(ds_rows), C / PER, 1, rows,
+                                    k_across + units_of(k0) * across_step, int(units_of(count)), wide(), to, across_step);
                 }
-                for (int c = 0; c < count; c++) {
-                    float *dk_row = dk + (k0 + c) * to_step, *dv_row = dv + (k0 + c) * to_step;
-                    for (int e = 0; e < E; e++) {
-                        float x = natural * dk_turned[e * C + c], y = dv_turned[e * C + c];
-                        dk_row[e] = h ? dk_row[e] + x : x;
-                        dv_row[e] = h ? dv_row[e] + y : y;
-                    }
-                }
+            for (int i = 0; i < E * C; i += W) store(dk_turned + i, load(dk_turned + i) * natural);
+            turned_back(dk_turned, count, E, dk + k0 * to_step, to_step);
+            turned_back(dv_turned, count, E, dv + k0 * to_step, to_step);
+        }
+        for (int g = 0; g < group; g++)
+            for (int t = 0; t < T; t++) {
+                const float* from = sums + g * room + int64_t(t) * wide();
+                float* to = dq + t * to_step + g * E;
+                int e = 0;
+                for (; e + 4 <= E; e += 4)
+                    *reinterpret_cast<loose_four*>(to + e) = *reinterpret_cast<const loose_four*>(from + e) * natural;
+                for (; e < E; e++) to[e] = from[e] * natural;
             }
-            for (int t = 0; t < T; t++)
-                for (int e = 0; e < E; e++) query.dq[t * to_step + e] = natural * dq[int64_t(t) * wide() + e];
+    }
+
+    // delta[t] = sum_e out[t][e] grad[t][e]
+    void find_deltas(const Small* out, const Small* grad, int64_t out_step, Unit* a, Unit* b, float* delta) const {
+        for (int t = 0; t < T; t += C) {
+            int count = std::min(C, T - t);
+            turned_units(units(out + t * out_step), out_step / PER, count, E / PER, a);
+            turned_units(units(grad + t * out_step), out_step / PER, count, E / PER, b);
+            for (int n = 0; n < C; n += W) {
+                vec sum{};
+                for (int e = 0; e < E / PER; e++)
+                    sum = Number::dot(sum, load(reinterpret_cast<float*>(a) + e * C + n),
+                                      load(reinterpret_cast<float*>(b) + e * C + n));
+                store(delta + t + n, sum);
+            }
         }
     }
 
     // out[e][c] (+)= sum_r rows[r][e] x[r][c] over rows of units
-    [[gnu::noinline]] void add_up(const Unit* rows, const Unit* x, int count, float* out, bool begun) const {
+    void add_up(const Unit* rows, int64_t row, const Unit* x, int count, float* out, bool begun) const {
         Result<Number> to{out, C};
         if (begun) to.base = out, to.base_row = C;
-        product<Number>(rows, 1, E, E, x, count, C, to);
-    }
-
-    // Keys of a block -> units of neighbouring keys, widths in panels, zero beyond E and beyond the last key.
-    [[gnu::noinline]] void spread_keys(const Small* k, int count, Unit* out) const {
-        std::fill(out, out + int64_t(C / PER) * wide(), Unit(0));
-        for (int c = 0, width; c < wide(); c += width) {
-            width = panel_width(wide() - c);
-            for (int r = 0; r < (count + PER - 1) / PER; r++) {
-                const Small *even = k + PER * r * step, *odd = PER * r + PER <= count ? even + (PER - 1) * step : nullptr;
-                Unit* row = out + int64_t(c) * (C / PER) + int64_t(r) * width;
-                for (int e = c; e < std::min(E, c + width); e++) row[e - c] = Number::pair(even[e], odd ? odd[e] : Small(0));
-            }
-        }
+        product<Number>(rows, 1, row, E, x, count, C, to);
     }
 
     // Scores and the gradients of weights -> weights and the gradients of scores, as units of neighbouring queries; the
     // latter as rows too. `first` is the last key of the block that the first query sees.
-    [[gnu::noinline]] void differ(const float* s, const float* d, int rows, const float* lse, const float* delta, int first, Unit* p, Unit* ds,
+    void differ(const float* s, const float* d, int rows, const float* lse, const float* delta, int first, Unit* p, Unit* ds,
                 Small* ds_rows) const {
+        bool masked = first < C - 1;
         for (int n = 0; n < 2; n++) {
             vec lane = lanes() + float(n * W);
-            auto one = [&](int r, vec& weight, vec& change) {
-                vec x = exp2(load(s + r * C + n * W) * scale - lse[r]);
-                weight = first + r < C - 1 ? (lane > float(first + r) ? vec{} : x) : x;
+            auto one = [&](int r, vec& weight, vec& change) __attribute__((always_inline)) {
+                weight = Number::power(load(s + r * C + n * W) * scale - lse[r]);
+                if (masked) weight = lane > float(first + r) ? vec{} : weight;
                 change = weight * (load(d + r * C + n * W) - delta[r]);
                 Number::narrow(ds_rows + r * C + n * W, change);
             };

@@ -24,6 +24,8 @@ struct Single {
     static float wide(Small x) { return x; }
     static Small small(float x) { return x; }
     static vec add(vec sum, Unit a, vec b) { return sum + a * b; }
+    static vec dot(vec sum, vec a, vec b) { return sum + a * b; }
+    static vec power(vec x) { return exp2(x); }
     static vec pair(vec even, vec) { return even; }
     static vec pair(const Small* even, const Small*) { return load(even); }
     static Unit pair(Small even, Small) { return even; }
@@ -56,6 +58,7 @@ struct Half {
     static vec add(vec sum, Unit a, vec b) {
         return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(int(a)), (__m512bh)b);
     }
+    static vec dot(vec sum, vec a, vec b) { return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b); }
     static vec pair(vec even, vec odd) {
         const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
                                                21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
@@ -68,8 +71,27 @@ struct Half {
     static vec add(vec sum, Unit a, vec b) {
         return sum + wide(Small(a)) * (vec)((uvec)b << 16) + wide(Small(a >> 16)) * (vec)((uvec)b & 0xffff0000u);
     }
+    static vec dot(vec sum, vec a, vec b) {
+        return sum + (vec)((uvec)a << 16) * (vec)((uvec)b << 16) + (vec)((uvec)a & 0xffff0000u) * (vec)((uvec)b & 0xffff0000u);
+    }
     static vec pair(vec even, vec odd) { return (vec)(rounded(even) >> 16 | (rounded(odd) & 0xffff0000u)); }
 #endif
+
+    // 2^x, off by less than 3e-6 of it, as it will be rounded to 8 bits.
+    static vec power(vec x) {
+#if defined(__AVX512F__) && defined(__AVX512BF16__)
+        x = x < -200.0f ? all(-200.0f) : x;
+        vec n = (vec)_mm512_roundscale_ps((__m512)x, 8), r = x - n;
+        vec p = all(9.57010179e-3f);
+        p = p * r + 5.59178603e-2f;
+        p = p * r + 2.40247448e-1f;
+        p = p * r + 6.93121815e-1f;
+        p = p * r + 9.99999261e-1f;
+        return (vec)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+        return exp2(x);
+#endif
+    }
 
    private:
     static uvec bits(const Small* p) {
@@ -110,14 +132,14 @@ struct Result {
 
 // sum_k a[r row + k step] b[k][c] of R rows and a panel of N vectors.
 template <class Number, int R, int N>
-inline void tile(const typename Number::Unit* a, int64_t row, int64_t step, const typename Number::Unit* b, int count,
-                 const Result<Number>& to) {
+inline void tile(const typename Number::Unit* a, int64_t row, int64_t step, const typename Number::Unit* b, int64_t b_row,
+                 int count, const Result<Number>& to) {
     vec sum[R][N];
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
         for (int n = 0; n < N; n++) sum[r][n] = vec{};
-    for (int k = 0; k < count; k++, a += step, b += N * W) {
+    for (int k = 0; k < count; k++, a += step, b += b_row) {
         vec x[N];
 #pragma GCC unroll 8
         for (int n = 0; n < N; n++) x[n] = load(reinterpret_cast<const float*>(b) + n * W);
@@ -151,31 +173,32 @@ inline void tile(const typename Number::Unit* a, int64_t row, int64_t step, cons
 }
 
 template <class Number, int N>
-void panel(const typename Number::Unit* a, int64_t row, int64_t step, int rows, const typename Number::Unit* b, int count,
-           const Result<Number>& to) {
+void panel(const typename Number::Unit* a, int64_t row, int64_t step, int rows, const typename Number::Unit* b,
+           int64_t b_row, int count, const Result<Number>& to) {
     constexpr int R = REGISTERS == 32 ? (N == 6 ? 4 : N == 4 ? 6 : 12) : (N == 2 ? 4 : 8), FEW = N > 2 ? 2 : 4;
     int r = 0;
-    for (; r + R <= rows; r += R) tile<Number, R, N>(a + r * row, row, step, b, count, to.from(r, 0));
-    for (; r + FEW <= rows; r += FEW) tile<Number, FEW, N>(a + r * row, row, step, b, count, to.from(r, 0));
-    for (; r < rows; r++) tile<Number, 1, N>(a + r * row, row, step, b, count, to.from(r, 0));
+    for (; r + R <= rows; r += R) tile<Number, R, N>(a + r * row, row, step, b, b_row, count, to.from(r, 0));
+    for (; r + FEW <= rows; r += FEW) tile<Number, FEW, N>(a + r * row, row, step, b, b_row, count, to.from(r, 0));
+    for (; r < rows; r++) tile<Number, 1, N>(a + r * row, row, step, b, b_row, count, to.from(r, 0));
 }
 
-// sum_k a[r row + k step] b[k][c] for `columns` c, a multiple of W; b in panels.
+// sum_k a[r row + k step] b[k][c] for `columns` c, a multiple of W; b in panels, or in whole rows of b_row units.
 template <class Number>
 void product(const typename Number::Unit* a, int64_t row, int64_t step, int rows, const typename Number::Unit* b,
-             int count, int columns, const Result<Number>& to) {
+             int count, int columns, const Result<Number>& to, int64_t b_row = 0) {
     for (int c = 0, width; c < columns; c += width) {
         width = panel_width(columns - c);
-        const typename Number::Unit* from = b + int64_t(c) * count;
+        const typename Number::Unit* from = b + (b_row ? c : int64_t(c) * count);
+        int64_t apart = b_row ? b_row : width;
         Result<Number> here = to.from(0, c);
         if (width == 6 * W)
-            panel<Number, 6>(a, row, step, rows, from, count, here);
+            panel<Number, 6>(a, row, step, rows, from, apart, count, here);
         else if (width == 4 * W)
-            panel<Number, 4>(a, row, step, rows, from, count, here);
+            panel<Number, 4>(a, row, step, rows, from, apart, count, here);
         else if (width == 2 * W)
-            panel<Number, 2>(a, row, step, rows, from, count, here);
+            panel<Number, 2>(a, row, step, rows, from, apart, count, here);
         else
-            panel<Number, 1>(a, row, step, rows, from, count, here);
+            panel<Number, 1>(a, row, step, rows, from, apart, count, here);
     }
 }
 

@@ -88,6 +88,26 @@ void turn(const float* rows, int64_t step, int count, int E, float factor, float
 
 typedef void (*Parallel)(void (*)(void*), void*, unsigned, unsigned);  // GOMP_parallel of the OpenMP that torch loaded
 
+// Memory of a thread's own, at least `size` floats, aligned for vectors. It stays for the next call, as what is given back
+// comes anew in pages that the system has to clear; only what is large goes.
+struct Scratch {
+    static constexpr int64_t LARGE = int64_t(1) << 24;
+    std::unique_ptr<float[]> memory;
+    int64_t room = 0;
+
+    float* of(int64_t size) {
+        if (room < size + W) {
+            memory.reset();
+            memory.reset(new float[room = size + W]);
+        }
+        uintptr_t address = reinterpret_cast<uintptr_t>(memory.get());
+        return reinterpret_cast<float*>((address + 4 * W - 1) / (4 * W) * (4 * W));
+    }
+    void done() {
+        if (room > LARGE) memory.reset(), room = 0;
+    }
+};
+
 // Runs task(i, scratch) for every i below `count`, on up to `threads` threads, each with `size` floats of its own.
 // Neighbours go to one thread, as heads side by side share cache lines.
 template <class Task>
@@ -98,12 +118,12 @@ void share(int64_t count, int64_t size, int threads, Parallel parallel, const Ta
         const Task& task;
     } work{{0}, count, std::max<int64_t>(1, count / (8 * threads)), size, task};
     auto run = [](void* data) {
+        static thread_local Scratch own;
         Work& work = *static_cast<Work*>(data);
-        std::unique_ptr<float[]> memory(new float[work.size + W]);
-        uintptr_t address = reinterpret_cast<uintptr_t>(memory.get());
-        float* scratch = reinterpret_cast<float*>((address + 4 * W - 1) / (4 * W) * (4 * W));
+        float* scratch = own.of(work.size);
         for (int64_t from; (from = work.next.fetch_add(work.grain)) < work.count;)
             for (int64_t i = from; i < std::min(work.count, from + work.grain); i++) work.task(i, scratch);
+        own.done();
     };
     threads = int(std::min<int64_t>(threads, count));
     if (parallel && threads > 1)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from partwise.data import IGNORED, Batch, Dataset, examples
+from partwise.kernels.memory import keep_freed
 from partwise.model import Transformer
 from partwise.train.choices import Choices, choose
 from partwise.train.cross_entropy import later, summed_cross_entropy
@@ -75,6 +76,7 @@ class Run:
         self.examples = examples(self.dataset, "train", config.context, config.model.max_len)
         self.device = torch.device(self.choices.device)
         torch.set_num_threads(self.choices.threads)
+        keep_freed()
         self.model = Transformer(config.model, config.train.seed, config.train.redraw).to(self.device)
         self.model.counts.count(self.ids)
         self.model.use_path(self.choices.attention_path, self.choices.ffn_path, self.choices.block_path)
