@@ -4,8 +4,8 @@
 // Shapes: B rows of T places, D width, H query heads and K key heads of width E, Q = (H + 2 K) E, A = H E, F hidden units,
 // U = F, or 2 F where gated (first the gates, then what they let through).
 //     mid = x + out attention(turn(qkv norm(x)))    y = mid + down act(up norm(mid))
-// D, A, F and Q are multiples of 16, E is even. A thread takes the same rows of the batch on every call, and what threads
-// give to a weight's gradient is added in their order: equal numbers for equal numbers of threads.
+// D, A, F and Q are multiples of 16, E is even. Backward a thread takes the same rows of the batch on every call, and what
+// threads give to a weight's gradient is added in their order: equal numbers for equal numbers of threads.
 
 #include <vector>
 
@@ -31,12 +31,6 @@ struct Weights {
 };
 
 constexpr int SMALLEST = 96;  // rows that a thread takes at a time, at least, if it has as many
-
-struct Range {
-    int64_t from, to;
-};
-
-Range share_of(int64_t B, int64_t part, int64_t parts) { return {B * part / parts, B * (part + 1) / parts}; }
 
 inline float sum_of(vec x) {
     float sum = 0;
@@ -132,7 +126,7 @@ struct Block {
     Norm norms[2];
     Heads<Number> heads;
     Unit *qkv, *out, *up, *down;  // the weights in panels
-    std::vector<Range> panels;    // start and width of the panel of each W columns of U
+    std::vector<std::pair<int, int>> panels;  // start and width of the panel of each W columns of U
 
     Block(const Sizes& s, const Weights& w, char* memory, Unit* packed)
         : s(s), w(w), kept(s, memory), D(int(s.D)), Q(s.Q()), A(s.A()), F(int(s.F)), U(s.U()), rows(D > 256 ? 96 : 48),
@@ -142,7 +136,7 @@ struct Block {
         qkv = packed, out = qkv + int64_t(Q) * D / PER, up = out + int64_t(A) * D / PER, down = up + int64_t(U) * D / PER;
         for (int c = 0, width; c < U; c += width) {
             width = panel_width(U - c);
-            panels.insert(panels.end(), width / W, Range{c, width});
+            panels.insert(panels.end(), width / W, std::pair(c, width));
         }
     }
 
@@ -180,13 +174,7 @@ struct Block {
         });
     }
 
-    // The batch rows of a thread, some at a time.
-    template <class Rows>
-    void in_chunks(int64_t part, int64_t parts, const Rows& rows) const {
-        Range mine = share_of(s.B, part, parts);
-        int64_t at_once = chunk();
-        for (int64_t b = mine.from; b < mine.to; b += at_once) rows(b, std::min(mine.to, b + at_once));
-    }
+    // Rows of the batch that are taken at a time.
     int64_t chunk() const { return std::max<int64_t>(1, SMALLEST / s.T); }
 
     // Queries and keys turned by their positions, in place; backward by the opposite angles.
@@ -407,8 +395,8 @@ struct Block {
 
     // W units of what the hidden units are made of into their place within panels of `count` rows of units.
     void put_across(Unit* to, int count, int64_t unit, int c, vec units) const {
-        Range panel = panels[c / W];  // from its start on, so wide
-        store(reinterpret_cast<float*>(to) + panel.from * count + unit * panel.to + (c - panel.from), units);
+        auto [start, width] = panels[c / W];
+        store(reinterpret_cast<float*>(to) + int64_t(start) * count + unit * width + (c - start), units);
     }
 
     void small_across(const Small* x, int count, int columns, int units_of, Unit* to) const {
@@ -493,8 +481,9 @@ void run_forward(const Sizes& s, const Weights& w, const float* x, float* y, cha
                  Parallel parallel) {
     Block<Number> block(s, w, memory, static_cast<typename Number::Unit*>(packed));
     block.pack(true, threads, parallel);
-    share(threads, block.forward_room(), threads, parallel, [&](int64_t i, float* scratch) {
-        block.in_chunks(i, threads, [&](int64_t b0, int64_t b1) { block.forward(x, y, b0, b1, scratch); });
+    int64_t at_once = block.chunk();
+    share((s.B + at_once - 1) / at_once, block.forward_room(), threads, parallel, [&](int64_t i, float* scratch) {
+        block.forward(x, y, i * at_once, std::min(s.B, (i + 1) * at_once), scratch);
     });
 }
 
@@ -515,7 +504,9 @@ void run_backward(const Sizes& s, const Weights& w, const float* x, const float*
             float* numbers = (&to.norm_1)[k];
             std::fill(numbers, numbers + Gradients::numbers(s, k), 0.0f);
         }
-        block.in_chunks(i, threads, [&](int64_t b0, int64_t b1) { block.backward(x, grad, dx, b0, b1, to, scratch); });
+        int64_t end = s.B * (i + 1) / threads, at_once = block.chunk();
+        for (int64_t b = s.B * i / threads; b < end; b += at_once)
+            block.backward(x, grad, dx, b, std::min(end, b + at_once), to, scratch);
     });
     if (threads < 2) return;
     int64_t pieces = 4 * threads;

@@ -132,7 +132,11 @@ class WholeBlock(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, half: bool, spec: Spec, *weights: Tensor | None) -> Tensor:
         x = x.contiguous()
         sizes, (kept, _, packed) = described(x, half, spec, weights)
-        y, memory, room = torch.empty_like(x), x.new_empty(kept, dtype=torch.uint8), x.new_empty(packed, dtype=torch.uint8)
+        y, memory, room = (
+            torch.empty_like(x),
+            x.new_empty(kept, dtype=torch.uint8),
+            x.new_empty(packed, dtype=torch.uint8),
+        )
         places = [place.data_ptr() for place in (x, y, memory, room)]
         threads = torch.get_num_threads()
         library().block_forward(ctypes.byref(sizes), pointers(weights), half, *places, threads, team())

@@ -69,9 +69,7 @@ def choose(train: TrainConfig) -> Choices:
     ):
         if path == "kernel" and not served:
             where = "a CPU" if key == "block_path" else "a CPU in float32"
-            raise ConfigError(
-                f"train.{key}=kernel works on {where}, with a C++ compiler at hand: use train.{key}=auto"
-            )
+            raise ConfigError(f"train.{key}=kernel works on {where}, with a C++ compiler at hand: use train.{key}=auto")
     attention, ffn, block = train.attention_path, train.ffn_path, train.block_path
     if attention == "auto":
         # measured: on a CPU our kernel wins in float32, and in bfloat16 products beat torch's by far on narrow heads
