@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from partwise.fused import FusedBlock, fuse
-from partwise.parts.families import Flow, PositionLayer
+from partwise.parts.families import Flow
 
 
 class Block(nn.Module):
@@ -16,13 +16,13 @@ class Block(nn.Module):
         self.residual = residual
         self.fused: FusedBlock | None = None
 
-    def use_path(self, path: str, positions: PositionLayer) -> None:
+    def use_path(self, path: str) -> None:
         """'layers', one after the other, or 'kernel', all in one pass where there is one for them."""
-        self.fused = fuse(self, positions) if path == "kernel" else None
+        self.fused = fuse(self) if path == "kernel" else None
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:  # (B, T, D) -> (B, T, D)
         if self.fused is not None and self.fused.fits(x, flow):
-            return self.fused(x)
+            return self.fused(x, flow)
         branches = (
             [self.mix_and_attend, self.ffn] if self.cross is None else [self.mix_and_attend, self.cross, self.ffn]
         )

@@ -308,16 +308,14 @@ class Transformer(Stack, SavedOnce):
     def use_path(self, attention: str, ffn: str = "torch", block: str = "layers") -> None:
         """Choose how attention layers compute their scores ('products', 'fused' or 'kernel'), perceptrons their units
         ('torch' or 'kernel') and blocks their 'layers', or all at once ('kernel'): the same numbers but for rounding."""
-        mixed = any(
-            isinstance(module, ValueResidual) for module in self.modules()
-        )  # they ask for the first block's values
-        for stack_block in self.blocks:
-            stack_block.use_path("layers" if mixed else block, self.positions)
+        mixed = any(isinstance(module, ValueResidual) for module in self.modules())  # they ask for the first values
         for module in self.modules():
             if isinstance(module, AttentionLayer):
                 module.use_path(attention)
             elif isinstance(module, Perceptron):
                 module.path = ffn
+            elif isinstance(module, Block):
+                module.use_path("layers" if mixed else block)
 
     def after_step(self) -> None:
         """Let layers update what training changes beside parameters; called once per update."""

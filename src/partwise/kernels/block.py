@@ -76,7 +76,8 @@ def block(x: Tensor, weights: Weights, spec: Spec) -> Tensor:
 
     Equal numbers on every call; and for every number of threads, but for the order in which a weight's gradient is summed.
     """
-    return WholeBlock.apply(x, torch.is_autocast_enabled("cpu"), spec, *weights)
+    solid = (None if weight is None else weight.contiguous() for weight in weights)
+    return WholeBlock.apply(x, torch.is_autocast_enabled("cpu"), spec, *solid)
 
 
 def fits(D: int, spec: Spec) -> bool:
@@ -85,13 +86,13 @@ def fits(D: int, spec: Spec) -> bool:
     A, Q = spec.n_heads * spec.width, (spec.n_heads + 2 * spec.n_kv_heads) * spec.width
     whole = not any(width % UNIT for width in (D, A, Q, spec.hidden)) and spec.width % 2 == 0
     matrices = D * (Q + A + (3 if spec.gated else 2) * spec.hidden)
-    return loaded is not None and whole and matrices <= LARGEST and D <= loaded.block_widest()
+    return loaded is not None and whole and matrices <= LARGEST and loaded.block_widest() >= D
 
 
 def fills(rows: int) -> bool:
     """Whether so many rows of a batch, dealt out whole, keep the threads busy."""
     threads = torch.get_num_threads()
-    return rows >= SHARE * threads * -(-rows // threads)
+    return rows > 0 and rows >= SHARE * threads * -(-rows // threads)
 
 
 @lru_cache

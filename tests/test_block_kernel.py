@@ -1,0 +1,457 @@
+"""The compiled block against its equation in float64, for every part that it knows; and which blocks take it."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+import partwise
+from partwise.kernels.block import Spec, Weights, block, fills, fits
+from partwise.kernels.library import ready
+from partwise.kernels.mlp import ACTIVATIONS
+from partwise.train.choices import choose, fast_bfloat16
+from partwise.train.loop import Run
+from partwise.train.settings import TrainConfig, run_config
+
+UNITS = 4e-6  # of a tensor's norm: what some thousand roundings in float32 come to
+EQUATIONS: dict[str, Any] = {
+    "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "identity": lambda x: x,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernel(shared_cache: Path) -> None:
+    if not ready():
+        pytest.skip("no C++ compiler here")
+
+
+@dataclass
+class Case:
+    B: int = 2
+    T: int = 33
+    D: int = 32
+    heads: int = 4
+    kv_heads: int = 4
+    width: int = 8
+    hidden: int = 64
+    gated: bool = False
+    activation: str = "gelu"
+    centred: bool = True
+    affine: bool = True
+    bias: bool = False
+    pairs: int = 0
+    interleaved: bool = False
+
+    def spec(self) -> Spec:
+        return Spec(
+            self.heads, self.kv_heads, self.width, self.hidden, self.gated, self.activation, self.centred,
+            self.interleaved, (1e-5, 1e-3), self.width**-0.5,
+        )  # fmt: skip
+
+    def draw(self) -> tuple[Tensor, Weights, Tensor]:
+        random = torch.Generator().manual_seed(self.B + 3 * self.T + 5 * self.D + 7 * self.width + 11 * self.hidden)
+
+        def matrix(rows: int, columns: int) -> Tensor:
+            return torch.randn(rows, columns, generator=random) / columns**0.5
+
+        def vector(size: int, there: bool, around: float = 0.0) -> Tensor | None:
+            return around + 0.3 * torch.randn(size, generator=random) if there else None
+
+        A, Q = self.heads * self.width, (self.heads + 2 * self.kv_heads) * self.width
+        U = (1 + self.gated) * self.hidden
+        angles = torch.outer(torch.arange(self.T), torch.logspace(0, -1, self.pairs)) if self.pairs else None
+        norm = [(vector(self.D, self.affine, 1.0), vector(self.D, self.bias and self.affine)) for _ in range(2)]
+        weights = Weights(
+            *norm[0], matrix(Q, self.D), vector(Q, self.bias), matrix(self.D, A), vector(self.D, self.bias),
+            *norm[1], matrix(U, self.D), vector(U, self.bias), matrix(self.D, self.hidden), vector(self.D, self.bias),
+            None if angles is None else angles.cos(), None if angles is None else angles.sin(),
+        )  # fmt: skip
+        x, grad = (torch.randn(self.B, self.T, self.D, generator=random) for _ in range(2))
+        return x, weights, grad
+
+
+def equation(x: Tensor, w: Weights, spec: Spec) -> Tensor:
+    """The block as the papers have it, by torch's operations."""
+
+    def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        if spec.centred:
+            return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+        y = F.rms_norm(x, x.shape[-1:], weight, eps)
+        return y if bias is None else y + bias
+
+    def turned(heads: Tensor) -> Tensor:
+        if w.cosines is None or w.sines is None:
+            return heads
+        n, cos, sin = w.cosines.shape[1], w.cosines.to(heads.dtype), w.sines.to(heads.dtype)
+        if spec.interleaved:
+            a, b = heads[..., 0 : 2 * n : 2], heads[..., 1 : 2 * n : 2]
+            pairs = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
+        else:
+            a, b = heads[..., :n], heads[..., n : 2 * n]
+            pairs = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+        return torch.cat((pairs, heads[..., 2 * n :]), -1)
+
+    def heads(x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, spec.width)).transpose(1, 2)
+
+    sizes = [spec.n_heads * spec.width] + [spec.n_kv_heads * spec.width] * 2
+    parts = F.linear(norm(x, w.norm_1, w.norm_1_bias, spec.eps[0]), w.qkv, w.qkv_bias).split(sizes, -1)
+    q, k, v = (heads(part) for part in parts)
+    k, v = (each.repeat_interleave(spec.n_heads // spec.n_kv_heads, 1) for each in (turned(k), v))
+    scores = turned(q) @ k.transpose(-1, -2) * spec.scale
+    hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+    y = scores.masked_fill(hidden, -torch.inf).softmax(-1).to(v.dtype) @ v
+    mid = x + F.linear(y.transpose(1, 2).flatten(2), w.out, w.out_bias)
+    up = F.linear(norm(mid, w.norm_2, w.norm_2_bias, spec.eps[1]), w.up, w.up_bias)
+    units = EQUATIONS[spec.activation](up[..., : spec.hidden])
+    return mid + F.linear(units * up[..., spec.hidden :] if spec.gated else units, w.down, w.down_bias)
+
+
+def differentiated(way: Any, case: Case, double: bool = False, half: bool = False) -> list[Tensor]:
+    """The output and all gradients."""
+    x, weights, grad = case.draw()
+    wanted = [each for each in (x, *weights[:12]) if each is not None]
+    given = [
+        None if each is None else (each.double() if double else each).requires_grad_() for each in (x, *weights[:12])
+    ]
+    tables = [None if each is None else each.to(given[0].dtype) for each in weights[12:]]  # type: ignore[union-attr]
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        y = way(given[0], Weights(*given[1:], *tables), case.spec())  # type: ignore[arg-type]
+    found = torch.autograd.grad(y, [each for each in given if each is not None], grad.to(y.dtype))
+    assert len(found) == len(wanted)
+    return [y.detach(), *found]
+
+
+def errors(ours: list[Tensor], true: list[Tensor]) -> list[float]:
+    assert [x.shape for x in ours] == [y.shape for y in true]
+    size = max(float(y.norm() / y.numel() ** 0.5) for y in true[1:])
+    return [
+        # a gradient that is zero by the equation is held to the others' size
+        float((x - y).norm() / max(float(y.norm()), 1e-2 * size * y.numel() ** 0.5))
+        for x, y in zip(ours, true, strict=True)
+    ]
+
+
+def check(case: Case) -> None:
+    true = differentiated(equation, case, double=True)
+    worst = max(errors(differentiated(block, case), true))
+    assert worst <= UNITS, f"{case}: {worst:.1e}"
+
+
+def check_half(case: Case) -> None:
+    """Products of bfloat16 numbers: as near the truth as torch's autocast, which rounds more often."""
+    true = differentiated(equation, case, double=True)
+    ours = errors(differentiated(block, case, half=True), true)
+    theirs = errors(differentiated(equation, case, half=True), true)
+    slack = 2e-2 if case.activation == "relu" else 2e-3  # its slope jumps where a rounding changes a sign
+    for number, (own, other) in enumerate(zip(ours, theirs, strict=True)):
+        assert own <= 1.25 * other + slack, f"{case}: {number}: {own:.1e}, autocast {other:.1e}"
+
+
+BOTH = pytest.mark.parametrize("checked", [check, check_half], ids=["float32", "bfloat16"])
+
+
+@BOTH
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation(activation: str, gated: bool, bias: bool, checked: Any) -> None:
+    checked(Case(activation=activation, gated=gated, bias=bias))
+
+
+@BOTH
+@pytest.mark.parametrize("T", [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 300])
+def test_every_length(T: int, checked: Any) -> None:
+    checked(Case(T=T, heads=2, kv_heads=1, width=16))
+
+
+@BOTH
+@pytest.mark.parametrize("width", [2, 4, 6, 8, 12, 16, 18, 20, 32, 34, 48, 64, 128])
+def test_every_width_of_heads(width: int, checked: Any) -> None:
+    checked(Case(heads=8, kv_heads=8, width=width, T=40))
+
+
+@BOTH
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("pairs", [1, 3, 4])
+def test_rotary_positions(pairs: int, interleaved: bool, checked: Any) -> None:
+    checked(Case(pairs=pairs, interleaved=interleaved, kv_heads=2, heads=6, width=16, centred=False))
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_any_block(data: st.DataObject) -> None:
+    """Every combination of what the kernel knows, in panels of every width."""
+    kv_heads, group = data.draw(st.sampled_from([1, 2, 3])), data.draw(st.sampled_from([1, 2, 4]))
+    width = 16 * data.draw(st.integers(1, 2)) if kv_heads * group % 8 else 2 * data.draw(st.integers(1, 9))
+    case = Case(
+        B=data.draw(st.integers(1, 7)),
+        T=data.draw(st.integers(1, 70)),
+        D=16 * data.draw(st.integers(1, 12)),
+        heads=kv_heads * group,
+        kv_heads=kv_heads,
+        width=width,
+        hidden=16 * data.draw(st.integers(1, 23)),
+        gated=data.draw(st.booleans()),
+        activation=data.draw(st.sampled_from(ACTIVATIONS)),
+        centred=data.draw(st.booleans()),
+        affine=data.draw(st.booleans()),
+        bias=data.draw(st.booleans()),
+        pairs=data.draw(st.integers(0, width // 2)),
+        interleaved=data.draw(st.booleans()),
+    )
+    if not fits(case.D, case.spec()):
+        return
+    torch.set_num_threads(data.draw(st.integers(1, 3)))
+    try:
+        check(case)
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("half", [False, True])
+def test_equal_numbers_on_every_call(threads: int, half: bool) -> None:
+    torch.set_num_threads(threads)
+    case = Case(B=7, T=50, pairs=2)
+    try:
+        first = differentiated(block, case, half=half)
+        for _ in range(5):
+            assert all(torch.equal(x, y) for x, y in zip(differentiated(block, case, half=half), first, strict=True))
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_threads_change_nothing_but_the_order_of_sums() -> None:
+    found = []
+    for threads in (1, 2, 3, 8):
+        torch.set_num_threads(threads)
+        found.append(differentiated(block, Case(B=5, T=40), half=True))
+    torch.set_num_threads(1)
+    for other in found[1:]:
+        assert torch.equal(other[0], found[0][0]) and torch.equal(other[1], found[0][1])
+        assert max(errors(other, found[0])) <= UNITS
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_no_later_token_matters(half: bool) -> None:
+    case = Case(T=80)
+    x, weights, _ = case.draw()
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        before = block(x, weights, case.spec())
+        x[:, 45:] = 1e4
+        after = block(x, weights, case.spec())
+    assert torch.equal(after[:, :45], before[:, :45]) and not torch.equal(after[:, 45:], before[:, 45:])
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_not_a_number_is_seen(half: bool) -> None:
+    case = Case(T=80)
+    x, weights, _ = case.draw()
+    x[0, 70, 3], x[1, 79, 0] = torch.nan, torch.inf
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        seen = block(x, weights, case.spec()).isfinite().all(-1)
+    assert not seen[0, 70:].any() and not seen[1, 79] and seen[:, :64].all()
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_large_numbers_stay_finite(half: bool) -> None:
+    """Scores of thousands, of which a softmax takes one."""
+    case = Case(activation="silu")
+    x, weights, grad = case.draw()
+    given = weights._replace(qkv=300 * weights.qkv)
+    x.requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        y = block(x, given, case.spec())
+    y.backward(grad)
+    assert y.isfinite().all() and x.grad is not None and x.grad.isfinite().all()
+
+
+def test_any_layout() -> None:
+    """Rows of a larger tensor, turned weights, a gradient without memory of its own."""
+    case = Case(bias=True)
+    x, weights, _ = case.draw()
+    plain = block(x, weights, case.spec())
+    wide = torch.randn(2, 33, 50)
+    wide[..., 5:37] = x
+    turned = weights._replace(qkv=weights.qkv.t().contiguous().t(), down=weights.down.t().contiguous().t())
+    assert torch.equal(block(wide[..., 5:37], turned, case.spec()), plain)
+    x.requires_grad_()
+    block(x, turned, case.spec()).sum().backward()
+    ours, x.grad = x.grad, None
+    equation(x, weights, case.spec()).sum().backward()
+    assert ours is not None and torch.allclose(ours, x.grad, atol=1e-4)  # type: ignore[arg-type]
+
+
+MACHINES = {"no vectors of bfloat16": "-mno-avx512bf16", "vectors of eight": "-mno-avx512f", "of four": "-mno-avx"}
+"""Compilers that are told not to use what a smaller processor lacks."""
+
+
+@pytest.mark.parametrize("flag", MACHINES.values(), ids=MACHINES)
+def test_other_machines_compute_the_same(flag: str, tmp_path: Path) -> None:
+    if "avx512f" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this machine is a smaller one itself")
+    source = Path(__file__)
+    program = (
+        f"import sys; sys.path.insert(0, {str(source.parent)!r}); import test_block_kernel as t\n"
+        "for case in (t.Case(pairs=2, kv_heads=2), t.Case(gated=True, bias=True, activation='silu', width=12, T=70)):\n"
+        "    t.check(case); t.check_half(case)\n"
+    )
+    environment = {**os.environ, "CXX": f"g++ {flag}", "PARTWISE_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "compiling block for this machine" in done.stderr
+
+
+# ------------------------------------------------------------------------------------------------ which blocks take it
+
+TAKEN = {
+    "gpt": [],
+    "llama": ["norm=rmsnorm", "ffn=swiglu", "ffn.hidden=64", "positions=rope", "attention.n_kv_heads=2"],
+    "partly turned": ["positions=rope", "positions.fraction=0.5"],
+    "interleaved": ["positions=rope", "positions.layout=interleaved"],
+    "sinusoidal": ["positions=sinusoidal"],
+    "no positions": ["positions=none"],
+    "biases": ["attention.bias=true", "attention.out_bias=true", "ffn.bias=true", "norm=rmsnorm", "norm.bias=true"],
+    "no affine norm": ["norm.affine=false", "ffn=relu2"],
+    "dropped embeddings": ["embed_dropout=0.1"],
+    "scaled scores": ["attention.scale=0.5", "ffn=geglu", "ffn.hidden=48"],
+}
+LEFT = {
+    "dropout": ["residual.dropout=0.1"],
+    "dropped units": ["ffn.hidden_dropout=0.1"],
+    "dropped weights": ["attention.dropout=0.1"],
+    "window": ["attention.window=4"],
+    "softcap": ["attention.softcap=20"],
+    "sinks": ["attention.sinks=true"],
+    "normed heads": ["attention.qk_norm=head"],
+    "gate": ["attention.gate=head"],
+    "values of the first layer": ["attention.value_residual=true"],
+    "apart": ["attention.fused=false"],
+    "alibi": ["positions=alibi"],
+    "post-norm": ["residual=post"],
+    "parallel": ["residual=parallel"],
+    "shift": ["mixing=shift"],
+    "elu": ["ffn=elu"],
+    "another norm": ["norm=scalenorm"],
+    "odd widths": ["ffn.hidden=50"],
+}
+
+
+def built(words: list[str], path: str) -> partwise.Transformer:
+    shape = ("d_model=32", "n_layers=2", "attention.n_heads=4", "max_len=40", "ffn.hidden=64")
+    model = partwise.Transformer(partwise.preset("mingpt", *shape, *words, vocab_size=30))
+    random = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=random))
+    model.use_path("products", "torch", path)
+    return model.train()
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows of every call of the kernel."""
+    found: list[int] = []
+
+    def counted(x: Tensor, weights: Weights, spec: Spec) -> Tensor:
+        found.append(x.shape[0])
+        return block(x, weights, spec)
+
+    monkeypatch.setattr("partwise.fused.kernel.block", counted)
+    return found
+
+
+@pytest.mark.parametrize("words", TAKEN.values(), ids=TAKEN)
+def test_models_that_take_it_compute_the_same(words: list[str], calls: list[int]) -> None:
+    tokens = torch.randint(30, (3, 21), generator=torch.Generator().manual_seed(1))
+    found = []
+    for path in ("layers", "kernel"):
+        model = built(words, path)
+        model.set_noise(0)
+        logits = model(tokens)
+        logits.square().mean().backward()
+        found.append([logits.detach(), *(each.grad for each in model.parameters() if each.grad is not None)])
+    assert calls == [3, 3]
+    assert max(errors(found[1], found[0])) <= 2e-5  # both are float32
+
+
+@pytest.mark.parametrize("words", LEFT.values(), ids=LEFT)
+def test_models_that_do_not_take_it(words: list[str], calls: list[int]) -> None:
+    built(words, "kernel")(torch.randint(30, (3, 21)))
+    assert calls == []
+
+
+def test_what_dropout_leaves_to_evaluation(calls: list[int]) -> None:
+    model = built(["residual.dropout=0.1"], "kernel").eval()
+    model(torch.randint(30, (3, 21)))
+    assert calls == [3, 3]
+
+
+def test_passes_that_do_not_take_it(calls: list[int]) -> None:
+    model, tokens = built([], "kernel"), torch.randint(30, (3, 21))
+    model(tokens, model.start(3))  # what is remembered must be filled
+    model(tokens, segments=torch.zeros_like(tokens))
+    handle = model.blocks[0].ffn.register_forward_hook(lambda *_: None)  # type: ignore[union-attr, operator]
+    model(tokens)
+    assert calls == [3]  # the second block, of which nobody watches the layers
+    handle.remove()
+    model.double()(tokens)
+    model.float()(tokens.clone())
+    assert calls == [3, 3, 3]
+
+
+def test_rows_that_would_leave_threads_idle() -> None:
+    torch.set_num_threads(4)
+    try:
+        assert [rows for rows in range(13) if fills(rows)] == [3, 4, 6, 7, 8, 9, 10, 11, 12]
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_the_choice_is_the_users() -> None:
+    assert choose(TrainConfig(device="cpu")).block_path == "kernel"
+    assert choose(TrainConfig(device="cpu", block_path="layers")).block_path == "layers"
+    choices = choose(TrainConfig(device="cpu", precision="bfloat16", block_path="kernel"))
+    assert (choices.block_path, choices.precision) == ("kernel", "bfloat16")
+
+
+def test_a_forced_path_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partwise.train.choices.ready", lambda: False)
+    with pytest.raises(partwise.ConfigError, match=r"train.block_path=kernel works on a CPU, with a C\+\+ compiler"):
+        choose(TrainConfig(device="cpu", block_path="kernel"))
+    assert choose(TrainConfig(device="cpu")).block_path == "layers"
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_training_goes_the_same_way(precision: str) -> None:
+    """Some updates by the kernel and by the layers: the same losses but for rounding."""
+    words = ["d_model=32", "n_layers=2", "attention.n_heads=2", "ffn=swiglu", "ffn.hidden=64", "train.device=cpu"]
+    data = ["data=arithmetic", "data.validation=10", "data.test=10", "train.steps=30", "train.lr=3e-3"]
+    losses = []
+    for path in ("layers", "kernel"):
+        config = run_config("mingpt", *words, *data, f"train.precision={precision}", f"train.block_path={path}")
+        losses.append([step.loss for step in Run(config).steps()])
+    gaps = [abs(x - y) for x, y in zip(*losses, strict=True)]
+    assert max(gaps) <= (2e-4 if precision == "float32" else 3e-2)
+    assert losses[1][-1] < losses[1][0] - 0.5
+
+
+def test_bfloat16_where_it_has_hardware() -> None:
+    expected = "bfloat16" if fast_bfloat16("cpu") else "float32"
+    assert choose(TrainConfig(device="cpu")).precision == expected
