@@ -27,7 +27,7 @@ from partwise.train.settings import RunConfig, run_config
 Tiny = Callable[..., RunConfig]
 TOKENS, WEIGHT = 3, 0.7
 HEADS = ["ahead=heads", f"ahead.tokens={TOKENS}", f"ahead.weight={WEIGHT}"]
-PLAIN = ["train.attention_path=products", "train.ffn_path=torch", "train.threads=1"]
+PLAIN = ["train.attention_path=products", "train.ffn_path=torch", "train.block_path=layers", "train.threads=1"]
 DATA = {
     "windows of text": [],
     "answers within windows": ["data.loss_on=answer"],

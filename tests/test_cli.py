@@ -115,7 +115,7 @@ def test_a_first_model_is_trained_continued_scored_and_sampled(
     assert "a sample" in shown
     card = json.loads((here / "runs/first/run.json").read_text())
     assert card["config"]["ffn"]["part"] == "swiglu"
-    assert {"device", "precision", "attention_path", "ffn_path", "threads"} == card["choices"].keys()
+    assert {"device", "precision", "attention_path", "ffn_path", "block_path", "threads"} == card["choices"].keys()
     assert {"torch", "python", "partwise"} <= card["machine"].keys()
 
     assert run(monkeypatch, *words) == 0

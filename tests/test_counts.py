@@ -166,8 +166,11 @@ def test_text_that_was_counted_is_scored_without_the_counts(run: RunFolder) -> N
     assert mean_loss(model, batches, learned=True) == mean_loss(alone, batches) > mean_loss(model, batches)
     validation = examples(run.run.dataset, "val", run.config.context, run.config.model.max_len)
     evaluation = run.evaluate()
-    assert isinstance(evaluation, Evaluation) and evaluation.validation == mean_loss(model, validation.scored())
-    assert evaluation.training == mean_loss(model, run.run.examples.as_much_as(validation).scored(), learned=True)
+    precision = run.choices.precision
+    assert isinstance(evaluation, Evaluation)
+    assert evaluation.validation == mean_loss(model, validation.scored(), precision)
+    same_size = run.run.examples.as_much_as(validation).scored()
+    assert evaluation.training == mean_loss(model, same_size, precision, learned=True)
 
 
 def test_a_run_that_was_stopped_continues_bit_by_bit(run: RunFolder, tmp_path: Path) -> None:

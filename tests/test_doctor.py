@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import partwise
-from partwise.inspection.paths import paths
+from partwise import fused
+from partwise.inspection.paths import alike, paths
 from partwise.kernels.library import ready
 from partwise.parts import mlp, scores
 from partwise.train.choices import Choices
@@ -38,7 +39,8 @@ def test_it_tells_the_paths_that_training_takes(words: list[str], monkeypatch: p
     if not ready():
         pytest.skip("no C++ compiler here")
     config = partwise.preset("mingpt", "d_model=32", "max_len=80", *words)
-    attention, ffn = paths(config, Choices("cpu", "float32", "kernel", 1, "kernel"))
+    blocks, attention, ffn = paths(config, Choices("cpu", "float32", "kernel", 1, "kernel"))
+    assert blocks == {"layers": config.n_layers + config.encoder_layers}
     calls: list[str] = []
 
     def counting(name: str, real: Any) -> Any:
@@ -55,6 +57,43 @@ def test_it_tells_the_paths_that_training_takes(words: list[str], monkeypatch: p
     assert sum(ffn.values()) == config.n_layers + config.encoder_layers
     cross = config.n_layers if config.encoder_layers else 0
     assert sum(attention.values()) == config.n_layers + config.encoder_layers + cross
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("words", CASES.values(), ids=CASES)
+def test_it_tells_the_blocks_that_are_one_pass(
+    words: list[str], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not ready():
+        pytest.skip("no C++ compiler here")
+    config = partwise.preset("mingpt", "d_model=32", "max_len=80", *words)
+    blocks, attention, ffn = paths(config, Choices("cpu", precision, "products", 1, "torch", "kernel"))
+    calls: list[int] = []
+    real = fused.kernel.block
+    monkeypatch.setattr("partwise.fused.kernel.block", lambda *x: (calls.append(1), real(*x))[1])
+    model = partwise.Transformer(config).train()
+    model.use_path("products", "torch", "kernel")
+    tokens = torch.ones(2, 80, dtype=torch.long)
+    model(tokens, source=tokens if config.encoder_layers else None)
+    assert len(calls) == blocks["kernel"]
+    rest = blocks["layers"]
+    assert sum(blocks.values()) == config.n_layers + config.encoder_layers and sum(ffn.values()) == rest
+    assert sum(attention.values()) == rest + (config.n_layers if config.encoder_layers else 0)
+
+
+def test_arms_are_told_apart_by_what_their_blocks_take() -> None:
+    if not ready():
+        pytest.skip("no C++ compiler here")
+
+    def arms(*changes: str) -> bool:
+        shape = ("d_model=32", "n_layers=2", "ffn.hidden=64")
+        return alike(partwise.preset("mingpt", *shape, *words.split()) for words in ("", *changes))
+
+    assert arms() and arms("ffn=swiglu ffn.hidden=64", "norm=rmsnorm") and arms("n_layers=3")
+    assert not arms("attention.qk_norm=head") and not arms("", "attention.window=8")
+    assert alike(
+        [partwise.preset("mingpt", "d_model=32", "residual=post", words) for words in ("n_layers=2", "ffn=elu")]
+    )
 
 
 def test_the_command(shared_cache: Path) -> None:

@@ -26,7 +26,7 @@ from partwise.train.settings import RunConfig, TrainConfig
 from recipes import LENGTH, configs
 
 Tiny = Callable[..., RunConfig]
-PLAIN = ["train.attention_path=products", "train.ffn_path=torch", "train.threads=1"]
+PLAIN = ["train.attention_path=products", "train.ffn_path=torch", "train.block_path=layers", "train.threads=1"]
 TEXT = "abcadbeacbdaecbadbcaedabcbdaeabcdeabdceabdacbdebacda" * 6
 
 
@@ -103,7 +103,7 @@ def test_random_models_are_what_they_are_alone_or_are_told_apart(
     def config(seed: int) -> RunConfig:
         train = TrainConfig(
             seed=seed, lr=0.05, batch_size=2, context=LENGTH, precision="float32", device="cpu",
-            attention_path="products", ffn_path="torch", threads=1,
+            attention_path="products", ffn_path="torch", block_path="layers", threads=1,
         )  # fmt: skip
         parts = {"optimizer": Optimizer.resolve("sgd"), "schedule": Schedule.resolve("constant")}
         corpus, recipe = Corpus.resolve({"part": "text", "path": str(text)}), TokenizerRecipe.resolve("characters")
@@ -180,7 +180,7 @@ PAIRS = ["encoder_layers=1", "n_layers=1", "data=arithmetic_pairs", "max_len=32"
     ("words", "reason"),
     [
         (["ffn=moe", "ffn.n_experts=3", "ffn.k=2"], "experts are computed for one seed at a time"),
-        (["train.ffn_path=kernel"], "the perceptrons' kernel knows one seed at a time"),
+        (["train.ffn_path=kernel"], "the kernels of perceptrons and blocks know one seed at a time"),
         (["padding_idx=3"], "the table's row at padding_idx would stay zero in the first seed alone"),
         (PAIRS, "sources are read for one seed at a time"),
         (
@@ -243,7 +243,7 @@ def test_a_comparison_of_seeds_together_is_the_one_of_seeds_alone(
     common = [
         "d_model=16", "n_layers=1", "attention.n_heads=2", "max_len=16", "train.batch_size=4", "train.steps=8",
         "train.eval_every=4", "train.precision=float32", "data.train=300", "data.validation=20", "data.test=20",
-        "train.device=cpu", "train.attention_path=products", "train.ffn_path=torch",
+        "train.device=cpu", "train.attention_path=products", "train.ffn_path=torch", "train.block_path=layers",
     ]  # fmt: skip
     asked: dict[str, Any] = {"data": "arithmetic", "common": common, "seeds": 3}
     one = partwise.compare("mingpt", "ffn=swiglu", name="together", together=2, **asked)

@@ -30,7 +30,11 @@ SUMS = 1e-5  # float32: squares are added up in another order
 
 PATTERN = "attention={cycle: [{part: differential, n_heads: 2, head_dim: 4}, {part: latent, n_heads: 4, rope_dim: 4}]}"
 TINY = ["n_layers=2", "d_model=16", "attention.n_heads=2", "max_len=32", "train.context=32", "train.batch_size=4"]
-PLAIN = ["train.attention_path=fused", "train.ffn_path=torch"]  # nothing here needs the compiled kernels
+PLAIN = [
+    "train.attention_path=fused",
+    "train.ffn_path=torch",
+    "train.block_path=layers",
+]  # nothing here needs the compiled kernels
 TINY += PLAIN
 
 

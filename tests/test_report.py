@@ -126,7 +126,7 @@ def full() -> dict[str, Any]:
         "task": {"data": "shakespeare", "tokenizer": "characters", "steps": 5000, "batch_size": 16, "context": 128}
         | {"tokens": 10_240_000, "epochs": 10.2},
         "choices": {"device": "cpu", "precision": "bfloat16", "threads": 1}
-        | {"attention_path": "products", "ffn_path": "torch"},
+        | {"attention_path": "products", "ffn_path": "torch", "block_path": "layers"},
         "machine": {"partwise": "0.1.0", "torch": "2.13.0", "cpu": "A processor", "cores": "2"},
         "command": "partwise compare mingpt 'ffn=swiglu ffn.expansion=2.667' --arm norm=none --seeds 5",
         "created": "2026-11-21T09:00:00Z",

@@ -31,7 +31,11 @@ if TYPE_CHECKING:
     from partwise.train.settings import RunConfig
 
 SMALL = ["data=arithmetic", "data.train=2000", "data.validation=50", "data.test=50", "train.device=cpu"]
-PLAIN = ["train.attention_path=fused", "train.ffn_path=torch"]  # nothing here needs the compiled kernels
+PLAIN = [
+    "train.attention_path=fused",
+    "train.ffn_path=torch",
+    "train.block_path=layers",
+]  # nothing here needs the compiled kernels
 SMALL += PLAIN
 
 

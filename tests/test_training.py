@@ -232,7 +232,7 @@ def test_dropout_keeps_the_right_share_and_the_mean(p: float) -> None:
 
 def test_evaluation_has_no_dropout_and_restores_the_mode(tiny: Tiny) -> None:
     sites = ("embed_", "attention.", "ffn.hidden_", "ffn.output_", "residual.")
-    words = ("positions=rope", "train.attention_path=products")
+    words = ("positions=rope", "train.attention_path=products", "train.block_path=layers")
     run = Run(tiny(*(f"{site}dropout=0.5" for site in sites), *words))
     ids = run.dataset.split("val")[:201]
     for training in (True, False):

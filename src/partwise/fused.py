@@ -37,6 +37,10 @@ class FusedBlock:
         watched = any(module._forward_hooks or module._forward_pre_hooks for module in self.inside)
         return not watched and kernel.fills(x.shape[0])
 
+    def trains(self, positions: PositionLayer) -> bool:
+        """Whether passes in training fit, if rows of the batch are as many as threads."""
+        return known(positions) and not self.drops
+
     def __call__(self, x: Tensor, flow: Flow) -> Tensor:
         turns = flow.positions.cos_sin(x) if isinstance(flow.positions, Rotary) else (None, None)
         spec = self.turning if isinstance(flow.positions, InterleavedRotary) else self.spec

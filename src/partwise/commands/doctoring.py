@@ -24,23 +24,24 @@ def show_machine(names: list[str]) -> None:
     choices = choose(TrainConfig())
     console.print(table("this machine", ["", "found"], found(choices.threads)))
     console.print(
-        f"training here: {choices.device}, {choices.precision}, attention by {choices.attention_path}, perceptrons by "
-        f"{choices.ffn_path}, {choices.threads} threads; train.device, train.precision, train.attention_path, "
-        "train.ffn_path and train.threads say otherwise",
+        f"training here: {choices.device}, {choices.precision}, blocks by {choices.block_path}, attention by "
+        f"{choices.attention_path}, perceptrons by {choices.ffn_path}, {choices.threads} threads; train.device, "
+        "train.precision, train.block_path, train.attention_path, train.ffn_path and train.threads say otherwise",
         markup=False,
     )
     for line in missing():
         console.print(f"missing: {line}", markup=False)
     rows = []
     for name, config in configs.items():
-        attention, ffn = paths(config, choose(TrainConfig.from_dict(preset_settings(name)["train"])))
-        rows.append((name, in_words(attention), in_words(ffn), decoding_path(config)))
-    headings = ["preset", "attention", "perceptrons", "generation"]
+        taken = paths(config, choose(TrainConfig.from_dict(preset_settings(name)["train"])))
+        rows.append((name, *map(in_words, taken), decoding_path(config)))
+    headings = ["preset", "blocks", "attention", "perceptrons", "generation"]
     console.print(table("how each preset computes here", headings, rows))
     console.print(
-        "Numbers count layers. kernel: ours, compiled; fused: torch's attention; products: plain matrix products; torch: "
-        "its linear maps. All compute the same but for rounding. An expert's products are torch's. generation: whole steps "
-        "by one compiled call, or by the layers themselves.",
+        "Numbers count layers. kernel: ours, compiled, a whole block at once where all its parts are known to it, otherwise "
+        "its layers, of which attention and perceptrons have a path each; fused: torch's attention; products: plain matrix "
+        "products; torch: its linear maps. All compute the same but for rounding. An expert's products are torch's. "
+        "generation: whole steps by one compiled call, or by the layers themselves.",
         style="dim",
         markup=False,
     )

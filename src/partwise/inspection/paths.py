@@ -1,11 +1,13 @@
 """Which of several equal ways each layer of a model computes by, found without allocating the model."""
 
 from collections import Counter
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from partwise.block import Block
 from partwise.kernels.decoding import unlike
 from partwise.kernels.mlp import narrow
 from partwise.kernels.packing import library
@@ -15,26 +17,54 @@ from partwise.parts.scores import Scores
 from partwise.train.choices import Choices
 
 
-def paths(config: ModelConfig, choices: Choices) -> tuple[Counter[str], Counter[str]]:
-    """How many attention layers and how many perceptrons take each path in training over a whole context."""
+class Paths(NamedTuple):
+    """How many of each take which path; attention layers and perceptrons where their block is not one pass."""
+
+    blocks: Counter[str]
+    attention: Counter[str]
+    ffn: Counter[str]
+
+
+def paths(config: ModelConfig, choices: Choices) -> Paths:
+    """What training over a whole context takes."""
     attention: Counter[str] = Counter()
     with torch.device("meta"), torch.no_grad():
         model = Transformer(config).train()
         model.use_path(choices.attention_path, choices.ffn_path, choices.block_path)
         tokens = torch.zeros(1, config.max_len, dtype=torch.long)
         compiled = choices.precision == "float32"
+        blocks = [each for each in model.modules() if isinstance(each, Block)]
+        whole = trained_whole(model)
+        inside = {module for each in whole for module in each.modules()}
 
         def count(module: nn.Module, arguments: tuple[Any, ...]) -> None:
             assert isinstance(module, Scores)
-            attention[module.path_over(arguments[3], compiled)] += 1
+            if module not in inside:
+                attention[module.path_over(arguments[3], compiled)] += 1
 
         handles = [each.register_forward_pre_hook(count) for each in model.modules() if isinstance(each, Scores)]
         model(tokens, source=tokens if config.encoder_layers else None)
         for handle in handles:
             handle.remove()
-        perceptrons = [each for each in model.modules() if isinstance(each, Perceptron)]
+        perceptrons = [each for each in model.modules() if isinstance(each, Perceptron) and each not in inside]
         ffn = Counter("kernel" if compiled and in_one_pass(each) else "torch" for each in perceptrons)
-    return attention, ffn
+    return Paths(Counter("kernel" if each in whole else "layers" for each in blocks), attention, ffn)
+
+
+def trained_whole(model: Transformer) -> list[nn.Module]:
+    """The blocks that are one compiled pass in training."""
+    return [block for block in model.blocks if block.fused and block.fused.trains(model.positions)]  # type: ignore[union-attr]
+
+
+def alike(configs: Iterable[ModelConfig]) -> bool:
+    """Whether all blocks of all these models are one compiled pass where it is asked for, or none is."""
+    found = set()
+    for config in configs:
+        with torch.device("meta"):
+            model = Transformer(config)
+        model.use_path("products", "torch", "kernel")
+        found.add(len(trained_whole(model)) == config.n_layers if trained_whole(model) else None)
+    return found in ({True}, {None})
 
 
 def in_one_pass(layer: Perceptron) -> bool:
