@@ -9,6 +9,7 @@ from torch import nn
 
 from partwise.block import Block
 from partwise.kernels.decoding import unlike
+from partwise.kernels.halves import takes_widths
 from partwise.kernels.mlp import narrow
 from partwise.kernels.packing import library
 from partwise.model import ModelConfig, Transformer
@@ -32,7 +33,6 @@ def paths(config: ModelConfig, choices: Choices) -> Paths:
         model = Transformer(config).train()
         model.use_path(choices.attention_path, choices.ffn_path, choices.block_path)
         tokens = torch.zeros(1, config.max_len, dtype=torch.long)
-        compiled = choices.precision == "float32"
         blocks = [each for each in model.modules() if isinstance(each, Block)]
         whole = trained_whole(model)
         inside = {module for each in whole for module in each.modules()}
@@ -40,20 +40,20 @@ def paths(config: ModelConfig, choices: Choices) -> Paths:
         def count(module: nn.Module, arguments: tuple[Any, ...]) -> None:
             assert isinstance(module, Scores)
             if module not in inside:
-                attention[module.path_over(arguments[3], compiled)] += 1
+                attention[module.path_over(arguments[3])] += 1
 
         handles = [each.register_forward_pre_hook(count) for each in model.modules() if isinstance(each, Scores)]
         model(tokens, source=tokens if config.encoder_layers else None)
         for handle in handles:
             handle.remove()
         perceptrons = [each for each in model.modules() if isinstance(each, Perceptron) and each not in inside]
-        ffn = Counter("kernel" if compiled and in_one_pass(each) else "torch" for each in perceptrons)
+        ffn = Counter("kernel" if in_one_pass(each, choices.precision) else "torch" for each in perceptrons)
     return Paths(Counter("kernel" if each in whole else "layers" for each in blocks), attention, ffn)
 
 
 def trained_whole(model: Transformer) -> list[nn.Module]:
     """The blocks that are one compiled pass in training."""
-    return [block for block in model.blocks if block.fused and block.fused.trains(model.positions)]  # type: ignore[union-attr]
+    return [block for block in model.blocks if block.fused and block.fused.trains(model.positions)]  # type: ignore[union-attr, operator]
 
 
 def alike(configs: Iterable[ModelConfig]) -> bool:
@@ -67,8 +67,9 @@ def alike(configs: Iterable[ModelConfig]) -> bool:
     return found in ({True}, {None})
 
 
-def in_one_pass(layer: Perceptron) -> bool:
-    return layer.has_kernel() and narrow(layer.matrix().weight, layer.down.weight)
+def in_one_pass(layer: Perceptron, precision: str) -> bool:
+    takes = narrow if precision == "float32" else takes_widths
+    return layer.has_kernel() and takes(layer.matrix().weight, layer.down.weight)
 
 
 def decoding_path(config: ModelConfig) -> str:

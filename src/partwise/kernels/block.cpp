@@ -7,10 +7,9 @@
 // D, A, F and Q are multiples of 16, E is even. Backward a thread takes the same rows of the batch on every call, and what
 // threads give to a weight's gradient is added in their order: equal numbers for equal numbers of threads.
 
-#include <vector>
-
-#include "activations.h"
 #include "heads.h"
+#include "norms.h"
+#include "perceptron.h"
 
 namespace {
 
@@ -32,12 +31,6 @@ struct Weights {
 
 constexpr int SMALLEST = 96;  // rows that a thread takes at a time, at least, if it has as many
 
-inline float sum_of(vec x) {
-    float sum = 0;
-    for (int i = 0; i < W; i++) sum += x[i];
-    return sum;
-}
-
 // What the backward pass wants of the forward one, in one piece of memory.
 template <class Number>
 struct Kept {
@@ -56,62 +49,6 @@ struct Kept {
     }
 };
 
-struct Norm {
-    int D;
-    bool centred;
-    float eps;
-    const float *weight, *bias;
-
-    // out = (x - mean) factor weight + bias, as `put(column, numbers)` takes it
-    template <class Put>
-    [[gnu::noinline]] void forward(const float* x, float* statistics, const Put& put) const {
-        vec sums[4] = {}, squares[4] = {};
-        float mean = 0;
-        if (centred) {
-            for (int c = 0, n = 0; c < D; c += W, n = (n + 1) & 3) sums[n] += load(x + c);
-            mean = sum_of((sums[0] + sums[1]) + (sums[2] + sums[3])) / D;
-        }
-        for (int c = 0, n = 0; c < D; c += W, n = (n + 1) & 3) {
-            vec y = load(x + c) - mean;
-            squares[n] += y * y;
-        }
-        float factor = 1.0f / std::sqrt(sum_of((squares[0] + squares[1]) + (squares[2] + squares[3])) / D + eps);
-        statistics[0] = mean, statistics[1] = factor;
-        again(x, statistics, put);
-    }
-
-    template <class Put>
-    void again(const float* x, const float* statistics, const Put& put) const {
-        float mean = statistics[0], factor = statistics[1];
-        for (int c = 0; c < D; c += W) {
-            vec y = (load(x + c) - mean) * factor;
-            if (weight) y *= load(weight + c);
-            if (bias) y += load(bias + c);
-            put(c, y);
-        }
-    }
-
-    // to += the gradient of x, from that of the output; and to those of weight and bias.
-    [[gnu::noinline]] void backward(const float* x, const float* statistics, const float* grad, float* to, float* dweight,
-                  float* dbias) const {
-        float mean = statistics[0], factor = statistics[1];
-        vec plain[2] = {}, along[2] = {};
-        for (int c = 0, n = 0; c < D; c += W, n ^= 1) {
-            vec g = load(grad + c), y = (load(x + c) - mean) * factor;
-            store(dweight + c, load(dweight + c) + g * y);
-            store(dbias + c, load(dbias + c) + g);
-            if (weight) g *= load(weight + c);
-            plain[n] += g, along[n] += g * y;
-        }
-        float shift = centred ? sum_of(plain[0] + plain[1]) / D : 0, turn = sum_of(along[0] + along[1]) / D;
-        for (int c = 0; c < D; c += W) {
-            vec g = load(grad + c), y = (load(x + c) - mean) * factor;
-            if (weight) g *= load(weight + c);
-            store(to + c, load(to + c) + (g - shift - y * turn) * factor);
-        }
-    }
-};
-
 // All of a block but its memory.
 template <class Number>
 struct Block {
@@ -125,53 +62,29 @@ struct Block {
     int D, Q, A, F, U, rows;  // rows that pass through the products at a time
     Norm norms[2];
     Heads<Number> heads;
+    Hidden<Number> hidden;
     Unit *qkv, *out, *up, *down;  // the weights in panels
-    std::vector<std::pair<int, int>> panels;  // start and width of the panel of each W columns of U
 
     Block(const Sizes& s, const Weights& w, char* memory, Unit* packed)
         : s(s), w(w), kept(s, memory), D(int(s.D)), Q(s.Q()), A(s.A()), F(int(s.F)), U(s.U()), rows(D > 256 ? 96 : 48),
           norms{{D, bool(s.centred), float(s.eps_1), w.norm_1, w.norm_1_bias},
                 {D, bool(s.centred), float(s.eps_2), w.norm_2, w.norm_2_bias}},
-          heads{int(s.T), int(s.E), Q, float(s.scale)} {
+          heads{int(s.T), int(s.E), Q, Q, Q, float(s.scale)}, hidden(F, bool(s.gated), int(s.act)) {
         qkv = packed, out = qkv + int64_t(Q) * D / PER, up = out + int64_t(A) * D / PER, down = up + int64_t(U) * D / PER;
-        for (int c = 0, width; c < U; c += width) {
-            width = panel_width(U - c);
-            panels.insert(panels.end(), width / W, std::pair(c, width));
-        }
     }
 
     static int64_t packed(const Sizes& s) { return (s.D * (s.Q() + s.A() + s.U() + s.F)) / PER; }
 
     const Unit* units(const Small* x) const { return reinterpret_cast<const Unit*>(x); }
 
-    struct Task {  // one panel of a weight (rows, columns), from row or column c on
-        const float* from;
-        Unit* to;
-        int rows, columns, c, width;
-    };
-
     // Weights into panels, forward in panels of their rows, backward of their columns.
-    [[gnu::noinline]] void pack(bool forward, int threads, Parallel parallel) const {
-        std::vector<Task> tasks;
-        const float* weights[] = {w.qkv, w.out, w.up, w.down};
-        Unit* places[] = {qkv, out, up, down};
-        int heights[] = {Q, D, U, D}, widths[] = {D, A, D, F};
-        for (int i = 0; i < 4; i++) {
-            int columns = forward ? heights[i] : widths[i];
-            for (int c = 0, width; c < columns; c += width) {
-                width = panel_width(columns - c);
-                tasks.push_back({weights[i], places[i], heights[i], widths[i], c, width});
-            }
-        }
-        share(int64_t(tasks.size()), 0, threads, parallel, [&](int64_t i, float*) {
-            Task task = tasks[i];
-            int count = (forward ? task.columns : task.rows) / PER;
-            Unit* panel = task.to + int64_t(task.c) * count;
-            if (forward)
-                turned_panel<Number>(task.from + int64_t(task.c) * task.columns, task.columns, task.width, task.columns, panel);
-            else
-                across<Number>(task.from + task.c, task.columns, task.rows, task.width, count, panel);
-        });
+    void pack(bool forward, int threads, Parallel parallel) const {
+        Packing<Number> packing{forward};
+        packing.add(w.qkv, qkv, Q, D);
+        packing.add(w.out, out, D, A);
+        packing.add(w.up, up, U, D);
+        packing.add(w.down, down, D, F);
+        packing.run(threads, parallel);
     }
 
     // Rows of the batch that are taken at a time.
@@ -195,12 +108,12 @@ struct Block {
         return int64_t(rows) * (D + std::max(Q, U) + F) + s.T * s.K * s.E + 2 * W + heads.forward_room();
     }
 
-    [[gnu::noinline]] void forward(const float* x, float* y, int64_t b0, int64_t b1, float* scratch) const {
+    void forward(const float* x, float* y, int64_t b0, int64_t b1, float* scratch) const {
         Small* normed = reinterpret_cast<Small*>(scratch);
         float *wide = scratch + int64_t(rows) * D, *hidden_room = wide + int64_t(rows) * std::max(Q, U);
         Unit* values = reinterpret_cast<Unit*>(hidden_room + int64_t(rows) * F);
         float* attention = reinterpret_cast<float*>(values) + whole(s.T * s.K * s.E, W) + W;
-        Small* hidden = reinterpret_cast<Small*>(hidden_room);
+        Small* active = reinterpret_cast<Small*>(hidden_room);
         int64_t T = s.T, from = b0 * T, to = b1 * T;
         for (int64_t m = from; m < to; m += rows) {
             int count = int(std::min<int64_t>(rows, to - m));
@@ -221,7 +134,7 @@ struct Block {
         for (int64_t b = b0; b < b1; b++) {
             const Small* q = kept.qkv + b * T * Q;
             int width = int(s.K * s.E);
-            across_rows<Number>(q + (s.H + s.K) * s.E, Q, int(T), width, values);
+            across_rows<Number>(q + (s.H + s.K) * s.E, Q, int(T), width, values, width);
             for (int64_t h = 0; h < s.H; h++) {
                 int64_t g = h / (s.H / s.K);
                 heads.forward(q + h * s.E, q + (s.H + g) * s.E, values + g * s.E, width, kept.attended + b * T * A + h * s.E, A,
@@ -237,25 +150,9 @@ struct Block {
                 norms[1].forward(mid + r * D, kept.statistics + 4 * (m + r) + 2,
                                  [&](int c, vec z) { Number::narrow(normed + r * D + c, z); });
             product<Number>(units(normed), D / PER, 1, count, up, D / PER, U, {wide, U, w.up_bias});
-            choose(int(s.act), [&](auto act) { activate_rows<act.value>(wide, count, kept.pre + m * U, hidden); });
-            product<Number>(units(hidden), F / PER, 1, count, down, F / PER, D, {y + m * D, D, w.down_bias, mid, D});
+            hidden.forward(wide, count, kept.pre + m * U, active);
+            product<Number>(units(active), F / PER, 1, count, down, F / PER, D, {y + m * D, D, w.down_bias, mid, D});
         }
-    }
-
-    template <Act ACT>
-    [[gnu::noinline]] void activate_rows(const float* from, int count, Small* pre, Small* hidden) const {
-        for (int r = 0; r < count; r++, from += U, pre += U, hidden += F)
-            for (int f = 0; f < F; f += W) {
-                vec z = load(from + f), h, slope;
-                activate<ACT>(z, h, slope);
-                Number::narrow(pre + f, z);
-                if (s.gated) {
-                    vec value = load(from + F + f);
-                    Number::narrow(pre + F + f, value);
-                    h *= value;
-                }
-                Number::narrow(hidden + f, h);
-            }
     }
 
     // --------------------------------------------------------------------------------------------------- backward
@@ -290,20 +187,7 @@ struct Block {
                heads.backward_room(s.H / s.K);
     }
 
-    // Rows of numbers -> the same as rows of small numbers.
-    [[gnu::noinline]] void narrow_rows(const float* x, int count, int columns, Small* to) const {
-        for (int64_t i = 0; i < int64_t(count) * columns; i += W) Number::narrow(to + i, load(x + i));
-    }
-
-    [[gnu::noinline]] static void add_columns(const float* x, int count, int columns, float* sums) {
-        for (int c = 0; c < columns; c += W) {
-            vec sum = load(sums + c);
-            for (int r = 0; r < count; r++) sum += load(x + int64_t(r) * columns + c);
-            store(sums + c, sum);
-        }
-    }
-
-    [[gnu::noinline]] void backward(const float* x, const float* grad, float* dx, int64_t b0, int64_t b1, const Gradients& to,
+    void backward(const float* x, const float* grad, float* dx, int64_t b0, int64_t b1, const Gradients& to,
                   float* scratch) const {
         int64_t T = s.T, from = b0 * T, n = (b1 - b0) * T;
         int count_of = int((n + PER - 1) / PER);  // units along the rows of this chunk
@@ -333,40 +217,38 @@ struct Block {
         for (int64_t m = 0; m < n; m += rows) {
             int count = int(std::min<int64_t>(rows, n - m));
             const float *g = grad + (from + m) * D, *mid = kept.mid + (from + m) * D;
-            narrow_rows(g, count, D, small);
+            narrow_rows<Number>(g, count, D, small);
             product<Number>(units(small), D / PER, 1, count, down, D / PER, F, {wide, F});
-            choose(int(s.act), [&](auto act) {
-                change_rows<act.value>(wide, kept.pre + (from + m) * U, int(m), count, count_of, hidden_across, change_across,
-                                       small, to.up_bias);
-            });
+            hidden.backward(wide, kept.pre + (from + m) * U, int(m), count, count_of, hidden_across, change_across, small,
+                            to.up_bias);
             product<Number>(units(small), U / PER, 1, count, up, U / PER, D, {narrow, D});
             back_through_norm(1, mid, from + m, int(m), count, count_of, narrow, g, dx + (from + m) * D, normed_across,
                               to.norm_2, to.norm_2_bias);
         }
-        add_product(grad_across, D, hidden_across, F, count_of, to.down);
-        add_product(change_across, U, normed_across, D, count_of, to.up);
+        add_product<Number>(grad_across, D, hidden_across, F, count_of, to.down);
+        add_product<Number>(change_across, U, normed_across, D, count_of, to.up);
 
         // what attention gave, and attention
         across<Number>(dx + from * D, D, int(n), D, count_of, grad_across);
         add_columns(dx + from * D, int(n), D, to.out_bias);
         for (int64_t m = 0; m < n; m += rows) {
             int count = int(std::min<int64_t>(rows, n - m));
-            narrow_rows(dx + (from + m) * D, count, D, small);
+            narrow_rows<Number>(dx + (from + m) * D, count, D, small);
             product<Number>(units(small), D / PER, 1, count, out, D / PER, A,
                             {nullptr, 0, nullptr, nullptr, 0, dattended + m * A, A});
         }
-        small_across(kept.attended + from * A, int(n), A, count_of, hidden_across);
-        add_product(grad_across, D, hidden_across, A, count_of, to.out);
+        small_across<Number>(kept.attended + from * A, int(n), A, count_of, hidden_across);
+        add_product<Number>(grad_across, D, hidden_across, A, count_of, to.out);
         for (int64_t b = b0; b < b1; b++) {
             int64_t group = s.H / s.K, place = (b - b0) * T, width = (s.H + s.K) * s.E;
             const Small *q = kept.qkv + b * T * Q, *k = q + s.H * s.E, *v = k + s.K * s.E;
             float *dq = dqkv + place * Q, *dk = dq + s.H * s.E, *dv = dk + s.K * s.E;
-            across_rows<Number>(q, Q, int(T), int(width), qk_across);
-            across_rows<Number>(dattended + place * A, A, int(T), A, dattended_across);
+            across_rows<Number>(q, Q, int(T), int(width), qk_across, width);
+            across_rows<Number>(dattended + place * A, A, int(T), A, dattended_across, A);
             for (int64_t g = 0; g < s.K; g++) {
                 int64_t first = g * group * s.E, key = g * s.E;
-                typename Heads<Number>::Queries queries{q + first, kept.attended + b * T * A + first, dattended + place * A + first,
-                                                        A, qk_across + first, dattended_across + first,
+                typename Heads<Number>::Queries queries{q + first, s.E, kept.attended + b * T * A + first, dattended + place * A + first,
+                                                        A, A, qk_across + first, dattended_across + first,
                                                         kept.lse + (b * s.H + g * group) * T};
                 heads.backward(queries, k + key, v + key, qk_across + s.H * s.E + key, width, int(group), dq + first, dk + key,
                                dv + key, Q, attention);
@@ -380,70 +262,12 @@ struct Block {
         add_columns(dqkv, int(n), Q, to.qkv_bias);
         for (int64_t m = 0; m < n; m += rows) {
             int count = int(std::min<int64_t>(rows, n - m));
-            narrow_rows(dqkv + m * Q, count, Q, small);
+            narrow_rows<Number>(dqkv + m * Q, count, Q, small);
             product<Number>(units(small), Q / PER, 1, count, qkv, Q / PER, D, {narrow, D});
             back_through_norm(0, x + (from + m) * D, from + m, int(m), count, count_of, narrow, dx + (from + m) * D,
                               dx + (from + m) * D, normed_across, to.norm_1, to.norm_1_bias);
         }
-        add_product(change_across, Q, normed_across, D, count_of, to.qkv);
-    }
-
-    // out (rows, columns) += sum over places
-    [[gnu::noinline]] void add_product(const Unit* a, int rows, const Unit* b, int columns, int count, float* out) const {
-        product_across<Number>(a, rows, b, count, columns, {out, columns, nullptr, out, columns});
-    }
-
-    // W units of what the hidden units are made of into their place within panels of `count` rows of units.
-    void put_across(Unit* to, int count, int64_t unit, int c, vec units) const {
-        auto [start, width] = panels[c / W];
-        store(reinterpret_cast<float*>(to) + int64_t(start) * count + unit * width + (c - start), units);
-    }
-
-    void small_across(const Small* x, int count, int columns, int units_of, Unit* to) const {
-        into_panels<Number>(0, (count + PER - 1) / PER, units_of, columns, to, [&](int r, int c) {
-            const Small* row = x + int64_t(r) * PER * columns + c;
-            if (PER * r + PER <= count) return Number::pair(row, row + (PER - 1) * columns);
-            return Number::pair(Number::widen(row), vec{});
-        });
-    }
-
-    // From the gradient of the hidden units: they again, and the gradient of what they were made of, both as units of
-    // neighbouring rows, the latter as rows too. `first` is the chunk's row from which on.
-    template <Act ACT>
-    [[gnu::noinline]] void change_rows(const float* from, const Small* pre, int first, int count, int units_of, Unit* hidden_across,
-                     Unit* change_across, Small* change, float* bias) const {
-        for (int r = 0; r < count; r += PER) {
-            int64_t unit = (first + r) / PER;
-            for (int start = 0, width; start < F; start += width) {
-                width = panel_width(F - start);
-                float* hidden_to = reinterpret_cast<float*>(hidden_across) + int64_t(start) * units_of + unit * width;
-                for (int c = start; c < start + width; c += W) {
-                    vec h[2] = {}, gate[2] = {}, through[2] = {};
-                    auto one = [&](int i) __attribute__((always_inline)) {
-                        const Small* row = pre + int64_t(r + i) * U;
-                        Small* to = change + int64_t(r + i) * U;
-                        vec slope, g = load(from + int64_t(r + i) * F + c);
-                        activate<ACT>(Number::widen(row + c), h[i], slope);
-                        if (s.gated) {
-                            vec value = Number::widen(row + F + c);
-                            through[i] = g * h[i], gate[i] = g * value * slope, h[i] *= value;
-                            Number::narrow(to + F + c, through[i]);
-                        } else {
-                            gate[i] = g * slope;
-                        }
-                        Number::narrow(to + c, gate[i]);
-                    };
-                    one(0);
-                    if (PER > 1 && r + 1 < count) one(1);
-                    store(hidden_to + (c - start), Number::pair(h[0], h[1]));
-                    put_across(change_across, units_of, unit, c, Number::pair(gate[0], gate[1]));
-                    store(bias + c, load(bias + c) + (gate[0] + gate[1]));
-                    if (!s.gated) continue;
-                    put_across(change_across, units_of, unit, F + c, Number::pair(through[0], through[1]));
-                    store(bias + F + c, load(bias + F + c) + (through[0] + through[1]));
-                }
-            }
-        }
+        add_product<Number>(change_across, Q, normed_across, D, count_of, to.qkv);
     }
 
     // to = base + the gradient of a norm's input, from that of its output; and that output again, as units of rows.

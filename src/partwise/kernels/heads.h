@@ -72,11 +72,13 @@ void turned_back(const float* columns, int count, int units, Unit* rows, int64_t
         for (int e = 0; e < units; e++) put(rows + r * step + e, columns[e * C + r]);
 }
 
-// Rows of small numbers -> units of neighbouring rows, `columns` to a row; the last is paired with zeros where it is alone.
+// Rows of small numbers -> units of neighbouring rows, `out_row` from row to row; the last is paired with zeros where it is
+// alone.
 template <class Number>
-void across_rows(const typename Number::Small* rows, int64_t step, int count, int columns, typename Number::Unit* out) {
+void across_rows(const typename Number::Small* rows, int64_t step, int count, int columns, typename Number::Unit* out,
+                 int64_t out_row) {
     constexpr int PER = Number::PER;
-    for (int r = 0; r < count; r += PER, out += columns) {
+    for (int r = 0; r < count; r += PER, out += out_row) {
         const auto *even = rows + r * step, *odd = r + PER <= count ? even + (PER - 1) * step : nullptr;
         int c = 0;
         for (; odd && c + W <= columns; c += W) store(reinterpret_cast<float*>(out) + c, Number::pair(even + c, odd + c));
@@ -84,7 +86,7 @@ void across_rows(const typename Number::Small* rows, int64_t step, int count, in
     }
 }
 
-// One key head and the query heads that share it, over rows of the packed projection.
+// One key head and the query heads that share it.
 template <class Number>
 struct Heads {
     typedef typename Number::Small Small;
@@ -92,7 +94,7 @@ struct Heads {
     static constexpr int PER = Number::PER;
 
     int T, E;
-    int64_t step;   // small numbers between rows of queries, keys and values
+    int64_t q_step, k_step, v_step;  // small numbers between rows of queries, keys and values
     float natural;  // the scores' scale
     float scale = natural * LOG2_E;
 
@@ -112,11 +114,11 @@ struct Heads {
         Unit* p = reinterpret_cast<Unit*>(sum + E * C);
         for (int i0 = 0; i0 < T; i0 += C) {
             int count = std::min(C, T - i0), end = std::min(T, i0 + C);
-            turned_units(units(q + i0 * step), step / PER, count, E / PER, turned);
+            turned_units(units(q + i0 * q_step), q_step / PER, count, E / PER, turned);
             vec top[2] = {all(-INF), all(-INF)}, total[2] = {};
             for (int j0 = 0; j0 < end; j0 += KEYS) {
                 int keys = std::min(KEYS, end - j0);
-                product<Number>(units(k + j0 * step), step / PER, 1, keys, turned, E / PER, C, {s, C});
+                product<Number>(units(k + j0 * k_step), k_step / PER, 1, keys, turned, E / PER, C, {s, C});
                 weigh(s, p, keys, i0 - j0, top, total, j0 ? sum : nullptr);
                 Result<Number> to{sum, C};
                 if (j0) to.base = sum, to.base_row = C;
@@ -174,17 +176,20 @@ struct Heads {
         return 4 * E * C + 5 * QUERIES * C + group * (int64_t(T) * wide() + whole(T, C));
     }
 
-    // The query heads of a group side by side: their queries, what they gave, the gradient of that, and both gradients'
-    // sides as units of neighbouring rows; lse, T numbers a head.
+    // The query heads of a group: their queries, `apart` from head to head; side by side what they gave and the gradient of
+    // that; queries and gradient as units of neighbouring rows; lse, T numbers a head.
     struct Queries {
-        const Small *q, *out, *grad;
-        int64_t out_step;
+        const Small* q;
+        int64_t apart;
+        const Small *out, *grad;
+        int64_t out_step, grad_row;  // small numbers between rows, units between rows of units
         const Unit *q_across, *grad_across;
         const float* lse;
     };
 
     // The gradients of a group's queries in dq, side by side, and of the key head that they share: float32 numbers, `to_step`
-    // apart. `k_across` are the keys as units of neighbouring rows, of `step` units; some beyond a row's end are read.
+    // apart. `k_across` are the keys as units of neighbouring rows, as far apart as the queries'; some beyond
+    // a row's end are read.
     void backward(const Queries& h, const Small* k, const Small* v, const Unit* k_across, int64_t across_step, int group,
                   float* dq, float* dk, float* dv, int64_t to_step, float* scratch) const {
         Unit *k_turned = reinterpret_cast<Unit*>(scratch), *v_turned = k_turned + E * C;
@@ -197,17 +202,17 @@ struct Heads {
         for (int g = 0; g < group; g++) find_deltas(h.out + g * E, h.grad + g * E, h.out_step, k_turned, v_turned, deltas + g * places);
         for (int k0 = 0; k0 < T; k0 += C) {
             int count = std::min(C, T - k0);
-            turned_units(units(k + k0 * step), step / PER, count, E / PER, k_turned);
-            turned_units(units(v + k0 * step), step / PER, count, E / PER, v_turned);
+            turned_units(units(k + k0 * k_step), k_step / PER, count, E / PER, k_turned);
+            turned_units(units(v + k0 * v_step), v_step / PER, count, E / PER, v_turned);
             for (int g = 0; g < group; g++)
                 for (int i0 = k0; i0 < T; i0 += QUERIES) {
                     int rows = std::min(QUERIES, T - i0), pairs = int(units_of(rows));
-                    const Small *q = h.q + i0 * step + g * E, *grad = h.grad + i0 * h.out_step + g * E;
-                    product<Number>(units(q), step / PER, 1, rows, k_turned, E / PER, C, {s, C});
+                    const Small *q = h.q + i0 * q_step + g * h.apart, *grad = h.grad + i0 * h.out_step + g * E;
+                    product<Number>(units(q), q_step / PER, 1, rows, k_turned, E / PER, C, {s, C});
                     product<Number>(units(grad), h.out_step / PER, 1, rows, v_turned, E / PER, C, {d, C});
                     differ(s, d, rows, h.lse + g * T + i0, deltas + g * places + i0, i0 - k0, p, ds, ds_rows);
                     bool begun = g || i0 > k0;
-                    add_up(h.grad_across + units_of(i0) * h.out_step + g * E, h.out_step, p, pairs, dv_turned, begun);
+                    add_up(h.grad_across + units_of(i0) * h.grad_row + g * E, h.grad_row, p, pairs, dv_turned, begun);
                     add_up(h.q_across + units_of(i0) * across_step + g * E, across_step, ds, pairs, dk_turned, begun);
                     float* here = sums + g * room + int64_t(i0) * wide();
                     Result<Number> to{here, wide()};

@@ -3,6 +3,7 @@
 import ctypes
 import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 
@@ -10,12 +11,16 @@ import torch
 
 from partwise.kernels import build
 
-KERNELS = ("attention", "mlp", "block")
+KERNELS = ("attention", "mlp", "block", "halves")
 
 
 def ready() -> bool:
     """Whether the C++ kernels serve this machine. The first call compiles them, or says on stderr why it cannot."""
-    return all(compiled(name) is not None for name in KERNELS)
+    first, *others = KERNELS
+    if compiled(first) is None:  # and the others would say the same again
+        return False
+    with ThreadPoolExecutor() as pool:  # compilers side by side
+        return all(library is not None for library in pool.map(compiled, others))
 
 
 def cache() -> Path:

@@ -1,6 +1,8 @@
 // What a product multiplies: float32 numbers, or bfloat16 ones in pairs, whose two products one instruction adds to a sum.
 #pragma once
 
+#include <vector>
+
 #include "vectors.h"
 
 #if defined(__AVX512BF16__)
@@ -259,6 +261,70 @@ void turned_panel(const float* x, int64_t row, int rows, int columns, typename N
                         *reinterpret_cast<loose_four*>(out + int64_t(k0 + k + i) * rows + r0 + r) = square[i];
                 }
         }
+}
+
+// Weights on their way into panels: each (rows, columns), of rows where `turned`, or of columns.
+template <class Number>
+struct Packing {
+    struct Task {  // one panel, from row or column c on
+        const float* from;
+        typename Number::Unit* to;
+        int rows, columns, c, width;
+    };
+    bool turned;
+    std::vector<Task> tasks = {};
+
+    void add(const float* from, typename Number::Unit* to, int rows, int columns) {
+        int all = turned ? rows : columns;
+        for (int c = 0, width; c < all; c += width) {
+            width = panel_width(all - c);
+            tasks.push_back({from, to, rows, columns, c, width});
+        }
+    }
+
+    void run(int threads, Parallel parallel) const {
+        share(int64_t(tasks.size()), 0, threads, parallel, [&](int64_t i, float*) {
+            Task task = tasks[i];
+            int count = (turned ? task.columns : task.rows) / Number::PER;
+            typename Number::Unit* panel = task.to + int64_t(task.c) * count;
+            if (turned)
+                turned_panel<Number>(task.from + int64_t(task.c) * task.columns, task.columns, task.width, task.columns, panel);
+            else
+                across<Number>(task.from + task.c, task.columns, task.rows, task.width, count, panel);
+        });
+    }
+};
+
+// Rows of numbers -> the same as rows of small numbers.
+template <class Number>
+void narrow_rows(const float* x, int count, int columns, typename Number::Small* to) {
+    for (int64_t i = 0; i < int64_t(count) * columns; i += W) Number::narrow(to + i, load(x + i));
+}
+
+// Rows of small numbers -> units of neighbouring rows, in panels of `units_of` rows of units.
+template <class Number>
+void small_across(const typename Number::Small* x, int count, int columns, int units_of, typename Number::Unit* to) {
+    constexpr int PER = Number::PER;
+    into_panels<Number>(0, (count + PER - 1) / PER, units_of, columns, to, [&](int r, int c) {
+        const auto* row = x + int64_t(r) * PER * columns + c;
+        if (PER * r + PER <= count) return Number::pair(row, row + (PER - 1) * columns);
+        return Number::pair(Number::widen(row), vec{});
+    });
+}
+
+// sums[c] += sum_r x[r][c]
+inline void add_columns(const float* x, int count, int columns, float* sums) {
+    for (int c = 0; c < columns; c += W) {
+        vec sum = load(sums + c);
+        for (int r = 0; r < count; r++) sum += load(x + int64_t(r) * columns + c);
+        store(sums + c, sum);
+    }
+}
+
+// out (rows, columns) += sum_k a[k][r] b[k][c], both in panels
+template <class Number>
+void add_product(const typename Number::Unit* a, int rows, const typename Number::Unit* b, int columns, int count, float* out) {
+    product_across<Number>(a, rows, b, count, columns, {out, columns, nullptr, out, columns});
 }
 
 }  // namespace

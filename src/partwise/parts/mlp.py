@@ -6,11 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partwise.kernels.halves import half_mlp, serves_mlp
 from partwise.kernels.mlp import mlp, serves
 from partwise.parts.families import Flow
 from partwise.parts.layers import Dropout, FusedLinear, linear
 
 Activation = Callable[[Tensor], Tensor]
+Kernel = Callable[..., Tensor]
 
 
 def relu2(x: Tensor) -> Tensor:
@@ -76,21 +78,24 @@ class Perceptron(nn.Module):
         raise NotImplementedError
 
     def forward(self, x: Tensor, flow: Flow | None = None) -> Tensor:
-        y = self.in_one_pass(x) if self.fits(x) else self.down(self.hidden_dropout(self.hidden(x)))
+        kernel = self.kernel_for(x)
+        y = self.in_one_pass(x, kernel) if kernel else self.down(self.hidden_dropout(self.hidden(x)))
         return self.output_dropout(y)
 
-    def fits(self, x: Tensor) -> bool:
-        return self.has_kernel() and serves(x, self.matrix().weight, self.down.weight)
+    def kernel_for(self, x: Tensor) -> Kernel | None:
+        if not self.has_kernel():
+            return None
+        matrices = self.matrix().weight, self.down.weight
+        return mlp if serves(x, *matrices) else half_mlp if serves_mlp(x, *matrices) else None
 
     def has_kernel(self) -> bool:
         """Whether there is a compiled pass for what this layer does, whatever its widths."""
         dropped = self.training and self.hidden_dropout.p > 0
         return self.path == "kernel" and self.kernel is not None and not dropped
 
-    def in_one_pass(self, x: Tensor) -> Tensor:
-        assert self.kernel is not None
+    def in_one_pass(self, x: Tensor, kernel: Kernel) -> Tensor:
         up = self.matrix()
-        return mlp(x, up.weight, up.bias, self.down.weight, self.down.bias, self.kernel)
+        return kernel(x, up.weight, up.bias, self.down.weight, self.down.bias, self.kernel)
 
 
 class MLP(Perceptron):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partwise.kernels.attention import attend, attention
+from partwise.kernels.halves import half_attention, serves_attention
 from partwise.kernels.library import ready
 from partwise.parts.layers import Dropout
 from partwise.parts.sight import Sight
@@ -31,11 +32,11 @@ class Scores(nn.Module):
         paths: dict[str, Path] = {"products": self.by_products, "fused": self.by_torch, "kernel": self.by_kernel}
         self.path = self.by_products if self.only_products else paths[path]
 
-    def path_over(self, sight: Sight, compiled: bool = True) -> str:
-        """The path that a long pass takes; `compiled` says whether its numbers are those of our kernel."""
+    def path_over(self, sight: Sight) -> str:
+        """The path that a long pass takes."""
         if self.path == self.by_products:
             return "products"
-        return "kernel" if self.path == self.by_kernel and sight.aligned and compiled else "fused"
+        return "kernel" if self.path == self.by_kernel and sight.triangle else "fused"
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
         """(B, H, T, E) queries, (B, K, S, E) keys, (B, K, S, W) values -> (B, H, T, W)."""
@@ -84,7 +85,11 @@ class Scores(nn.Module):
         return Folded.apply(q, k, v, lambda q, k, v: self.path(q, k, v, sight))
 
     def by_kernel(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
-        """Our own kernel for a CPU: the fastest path in float32 where nothing but the future is hidden."""
+        """Our own kernels for a CPU: the fastest paths where nothing but the future is hidden."""
+        if torch.is_autocast_enabled("cpu") and sight.triangle and q.is_cpu:
+            queries, keys, values = (side.transpose(1, 2).bfloat16() for side in (q, k, v))
+            if serves_attention(queries, keys, values):
+                return half_attention(queries, keys, values, self.scale).transpose(1, 2)
         if q.dtype != torch.float32 or not q.is_cpu or torch.is_autocast_enabled("cpu"):
             return self.by_torch(q, k, v, sight)
         few = q.shape[2] < FEW_FOR_KERNEL and not torch.is_grad_enabled()

@@ -61,24 +61,17 @@ def choose(train: TrainConfig) -> Choices:
     if precision == "auto":
         precision = "bfloat16" if fast_bfloat16(device) else "float32"
     compiled = device == "cpu" and "kernel" in wished(train) and ready()
-    whole, compiled = compiled, compiled and precision == "float32"
-    for key, path, served in (
-        ("attention_path", train.attention_path, compiled),
-        ("ffn_path", train.ffn_path, compiled),
-        ("block_path", train.block_path, whole),
-    ):
-        if path == "kernel" and not served:
-            where = "a CPU" if key == "block_path" else "a CPU in float32"
-            raise ConfigError(f"train.{key}=kernel works on {where}, with a C++ compiler at hand: use train.{key}=auto")
-    attention, ffn, block = train.attention_path, train.ffn_path, train.block_path
-    if attention == "auto":
-        # measured: on a CPU our kernel wins in float32, and in bfloat16 products beat torch's by far on narrow heads
-        attention = "products" if device == "cpu" and precision == "bfloat16" else "kernel" if compiled else "fused"
-    if ffn == "auto":
-        ffn = "kernel" if compiled else "torch"
-    if block == "auto":
-        block = "kernel" if whole else "layers"
-    return Choices(device, precision, attention, train.threads or torch.get_num_threads(), ffn, block)
+    paths: dict[str, str] = {"attention_path": train.attention_path, "ffn_path": train.ffn_path, "block_path": train.block_path}
+    for key, path in paths.items():
+        if path == "kernel" and not compiled:
+            raise ConfigError(f"train.{key}=kernel works on a CPU, with a C++ compiler at hand: use train.{key}=auto")
+    others = {"attention_path": "fused", "ffn_path": "torch", "block_path": "layers"}
+    if device == "cpu" and precision == "bfloat16":
+        others["attention_path"] = "products"  # which beat torch's kernel by far on narrow heads
+    for key, path in paths.items():
+        if path == "auto":
+            paths[key] = "kernel" if compiled else others[key]
+    return Choices(device, precision, threads=train.threads or torch.get_num_threads(), **paths)
 
 
 def wished(train: TrainConfig) -> set[str]:
