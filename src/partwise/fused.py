@@ -10,6 +10,7 @@ from partwise.kernels.block import Spec, Weights
 from partwise.parts.attention import MultiHeadAttention
 from partwise.parts.families import Flow, PositionLayer
 from partwise.parts.layers import Dropout
+from partwise.parts.memories import Places
 from partwise.parts.mixing import Unmixed
 from partwise.parts.mlp import GatedMLP, Perceptron
 from partwise.parts.norms import RootMeanSquare
@@ -29,13 +30,18 @@ class FusedBlock:
 
     def fits(self, x: Tensor, flow: Flow) -> bool:
         """Whether this is a pass over whole rows from their start, of which nobody watches the layers."""
-        alone = flow.states is None and flow.segments is None and flow.causal and flow.past == 0
+        alone = flow.segments is None and flow.causal and flow.past == 0
+        alone = alone and (flow.states is None or self.remembers(flow))
         if not (alone and x.is_cpu and x.dtype == torch.float32 and known(flow.positions)):
             return False
         if torch.compiler.is_compiling() or (self.drops and self.attention.training):
             return False
         watched = any(module._forward_hooks or module._forward_pre_hooks for module in self.inside)
         return not watched and kernel.fills(x.shape[0])
+
+    def remembers(self, flow: Flow) -> bool:
+        """Whether this is a question's pass, after which keys and values are all that is remembered of it."""
+        return not torch.is_grad_enabled() and isinstance(flow.state(self.attention), Places)
 
     def trains(self, positions: PositionLayer) -> bool:
         """Whether passes in training fit, if rows of the batch are as many as threads."""
@@ -51,7 +57,12 @@ class FusedBlock:
             *(behind.weight, behind.bias, up.weight, up.bias, down.weight, down.bias),
             *turns,
         )
-        return kernel.block(x, weights, spec)
+        if flow.states is None:
+            return kernel.block(x, weights, spec)
+        y, packed = kernel.block_and_packed(x, weights, spec)
+        heads = packed.unflatten(2, (-1, spec.width)).transpose(1, 2)  # (B, H + 2 K, T, E)
+        flow.state(self.attention).append(*heads[:, spec.n_heads :].chunk(2, dim=1))
+        return y
 
 
 def known(positions: PositionLayer) -> bool:

@@ -121,19 +121,22 @@ def decode(
 
 
 def start(model: Any, tokens: Tensor, length: int, source: Tensor | None = None) -> States | Kept:
-    """States for (B, T) prompts of up to `length` positions; a beginning that all of them share is computed once."""
+    """States for (B, T) prompts of up to `length` positions; a long beginning that all of them share is computed once."""
     rows, T = tokens.shape
     if source is not None:
         return model.start(rows, length, source)
     shared = int((tokens == tokens[:1]).all(dim=0).int().cumprod(dim=0).sum())
     shared = min(shared, T - 1) if rows > 1 and model.config.max_len >= T else 0
-    if not shared:
+    if shared < T * SHARED:
         return model.start(rows, length)
     states = model.start(1, length)
     model(tokens[:1, :shared], states)
     states.select(tokens.new_zeros(rows))
     return states
 
+
+SHARED = 0.25
+"""Of a prompt: a shorter beginning is computed with each row, in one pass over all of it."""
 
 PRECISIONS, PATHS = ("float32", "bfloat16"), ("auto", "torch", "kernel")
 

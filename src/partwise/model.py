@@ -263,7 +263,7 @@ class Transformer(Stack, SavedOnce):
         """Empty states for cached generation of up to `length` positions (max_len where not given), over a source."""
         limit = min(length or self.config.max_len, self.config.max_len)
         like = self.embed.weight.detach()
-        if not like.is_meta and torch.is_autocast_enabled(like.device.type):
+        if not like.is_meta and like.device.type != "cpu" and torch.is_autocast_enabled(like.device.type):
             like = like.to(torch.get_autocast_dtype(like.device.type))
         states = States([layer.new_state(batch, limit, like) for layer in self.remembering], limit)
         states.memory, states.memory_padding = self.read(source, [])

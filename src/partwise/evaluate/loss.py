@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from partwise.data import IGNORED, Batch, Examples
+from partwise.kernels.memory import keep_freed
 from partwise.model import Transformer
 
 
@@ -35,6 +36,7 @@ def evaluating(model: Transformer, precision: str, learned: bool = False) -> Ite
 
     On text that was `learned` from, without its counts, as in training: they know the answers there.
     """
+    keep_freed()
     device = model.embed.weight.device
     was_training = model.training
     model.eval()

@@ -29,7 +29,7 @@ struct Weights {
         *down_bias, *cosines, *sines;  // the last two (places, pairs)
 };
 
-constexpr int SMALLEST = 96;  // rows that a thread takes at a time, at least, if it has as many
+constexpr int FEWEST = 96, FEWEST_WIDE = 512;  // rows that a thread takes at a time, at least, if it has as many
 
 // What the backward pass wants of the forward one, in one piece of memory.
 template <class Number>
@@ -88,7 +88,7 @@ struct Block {
     }
 
     // Rows of the batch that are taken at a time.
-    int64_t chunk() const { return std::max<int64_t>(1, SMALLEST / s.T); }
+    int64_t chunk() const { return std::max<int64_t>(1, (D > 256 ? FEWEST_WIDE : FEWEST) / s.T); }
 
     // Queries and keys turned by their positions, in place; backward by the opposite angles.
     void turn_heads(float* row, int64_t place, float direction) const {

@@ -16,6 +16,8 @@ from torch.autograd.function import once_differentiable
 from partwise.kernels.library import compiled, team
 from partwise.kernels.mlp import ACTIVATIONS, address
 
+FLOAT = 4  # bytes
+PASS = 2**13  # places at a time of what nothing is kept of
 UNIT = 16  # of which every width is a multiple
 SHARE = 0.75  # of the threads' time that rows of a batch must fill, being dealt out whole
 LARGEST = 2**21
@@ -80,6 +82,21 @@ def block(x: Tensor, weights: Weights, spec: Spec) -> Tensor:
     return WholeBlock.apply(x, torch.is_autocast_enabled("cpu"), spec, *solid)
 
 
+def block_and_packed(x: Tensor, weights: Weights, spec: Spec) -> tuple[Tensor, Tensor]:
+    """The same without a gradient, and the packed queries, keys and values of all heads, turned: (B, T, (H + 2 K) E)."""
+    half, (B, T, _) = torch.is_autocast_enabled("cpu"), x.shape
+    solid = [None if weight is None else weight.contiguous() for weight in weights]
+    dtype, numbers = torch.bfloat16 if half else torch.float32, (spec.n_heads + 2 * spec.n_kv_heads) * spec.width
+    packed = x.new_empty(B, T, numbers, dtype=dtype)
+    outputs = []
+    for rows, place in zip(x.split(max(1, PASS // T)), packed.split(max(1, PASS // T)), strict=True):
+        rows = rows.contiguous()
+        y, memory = run_forward(rows, half, spec, solid)
+        place.copy_(memory[FLOAT * rows.numel() :][: place.nbytes].view(dtype).view(place.shape))
+        outputs.append(y)
+    return torch.cat(outputs), packed
+
+
 def fits(D: int, spec: Spec) -> bool:
     """Whether the kernel is compiled and takes blocks of these widths, and is the faster way."""
     loaded = library()
@@ -126,21 +143,23 @@ def pointers(weights: Given) -> Any:
     return (ctypes.c_void_p * len(weights))(*map(address, weights))
 
 
+def run_forward(x: Tensor, half: bool, spec: Spec, weights: Given) -> tuple[Tensor, Tensor]:
+    """The output, and the memory that the kernel keeps: first (B, T, D) float32 after attention, then what was packed."""
+    sizes, (kept, _, packed) = described(x, half, spec, weights)
+    y, memory, room = torch.empty_like(x), x.new_empty(kept, dtype=torch.uint8), x.new_empty(packed, dtype=torch.uint8)
+    places = [place.data_ptr() for place in (x, y, memory, room)]
+    threads = torch.get_num_threads()
+    library().block_forward(ctypes.byref(sizes), pointers(weights), half, *places, threads, team())
+    return y, memory
+
+
 class WholeBlock(torch.autograd.Function):
     """Not an op of torch's registry: what that wraps around a gradient takes ten times as long as this."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, half: bool, spec: Spec, *weights: Tensor | None) -> Tensor:
         x = x.contiguous()
-        sizes, (kept, _, packed) = described(x, half, spec, weights)
-        y, memory, room = (
-            torch.empty_like(x),
-            x.new_empty(kept, dtype=torch.uint8),
-            x.new_empty(packed, dtype=torch.uint8),
-        )
-        places = [place.data_ptr() for place in (x, y, memory, room)]
-        threads = torch.get_num_threads()
-        library().block_forward(ctypes.byref(sizes), pointers(weights), half, *places, threads, team())
+        y, memory = run_forward(x, half, spec, weights)
         ctx.save_for_backward(memory, x, *weights)
         ctx.half, ctx.spec = half, spec
         return y

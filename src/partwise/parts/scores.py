@@ -90,9 +90,11 @@ class Scores(nn.Module):
             queries, keys, values = (side.transpose(1, 2).bfloat16() for side in (q, k, v))
             if serves_attention(queries, keys, values):
                 return half_attention(queries, keys, values, self.scale).transpose(1, 2)
-        if q.dtype != torch.float32 or not q.is_cpu or torch.is_autocast_enabled("cpu"):
-            return self.by_torch(q, k, v, sight)
         few = q.shape[2] < FEW_FOR_KERNEL and not torch.is_grad_enabled()
+        if few and torch.is_autocast_enabled("cpu") and k.dtype == v.dtype == torch.float32:
+            q = q.float()  # over a cache, which is finer
+        elif torch.is_autocast_enabled("cpu") or not q.is_cpu or q.dtype != torch.float32:
+            return self.by_torch(q, k, v, sight)
         if few and ready() and (sight.aligned or sight.everything):
             y = attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), self.scale, sight.aligned)
         elif sight.aligned:

@@ -61,7 +61,11 @@ def choose(train: TrainConfig) -> Choices:
     if precision == "auto":
         precision = "bfloat16" if fast_bfloat16(device) else "float32"
     compiled = device == "cpu" and "kernel" in wished(train) and ready()
-    paths: dict[str, str] = {"attention_path": train.attention_path, "ffn_path": train.ffn_path, "block_path": train.block_path}
+    paths: dict[str, str] = {
+        "attention_path": train.attention_path,
+        "ffn_path": train.ffn_path,
+        "block_path": train.block_path,
+    }
     for key, path in paths.items():
         if path == "kernel" and not compiled:
             raise ConfigError(f"train.{key}=kernel works on a CPU, with a C++ compiler at hand: use train.{key}=auto")
