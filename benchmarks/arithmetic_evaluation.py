@@ -46,13 +46,13 @@ def main() -> None:
     problems = split_problems(text.tobytes().decode())
     model = partwise.Transformer(partwise.preset("mingpt", vocab_size=tokenizer.vocab_size)).eval()
     document = MinGPT(tokenizer.vocab_size)
-    choices = choose(TrainConfig(device="cpu", precision="float32"))
+    choices = choose(TrainConfig(device="cpu"))
     model.use_path(choices.attention_path, choices.ffn_path, choices.block_path)
 
     ours, loop = [], []
     for _ in range(options.rounds):
         began = time.perf_counter()
-        answer_problems(model, tokenizer, problems, temperature=1.0)
+        answer_problems(model, tokenizer, problems, temperature=1.0, precision=choices.precision)
         ours.append((time.perf_counter() - began) / len(problems))
         began = time.perf_counter()
         score_arithmetic(document, problems[:LOOPED], limit=11)

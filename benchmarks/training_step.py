@@ -2,6 +2,7 @@
 
     python benchmarks/training_step.py [--shape seed|cpu-recipe|width-384|gpt2-124m] [ffn=swiglu ...]
                                        [--nanogpt FOLDER] [--litgpt PYTHON] [--rounds 21] [--threads 2] [--json FILE]
+                                       [--peers-in-bfloat16]
     python benchmarks/training_step.py --variants      one part after another at the seed's shape
 
 A peer is first tried in each of its settings, a few steps in turn with ours; then the fastest of all takes its steps in
@@ -32,6 +33,8 @@ import partwise
 from partwise.inspection.cost import costs
 from partwise.kernels.memory import keep_freed
 from partwise.train.choices import Choices, choose
+from partwise.train.cross_entropy import summed_cross_entropy
+from partwise.train.optimizers import AdamW
 from partwise.train.settings import TrainConfig
 
 __all__ = ["nanogpt_step", "partwise_step", "time_in_turn"]  # what other benchmarks take from here
@@ -92,6 +95,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--variants", action="store_true", help="one part after another at the seed's shape")
     parser.add_argument("--nanogpt", type=Path, help="a checkout's folder, which holds model.py")
     parser.add_argument("--litgpt", type=Path, help="the Python of an environment with litgpt")
+    parser.add_argument(
+        "--peers-in-bfloat16", action="store_true", help="try no other settings of peers: half the time"
+    )
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--precision", choices=["auto", "float32", "bfloat16"], default="auto")
@@ -130,12 +136,14 @@ def partwise_step(options: argparse.Namespace, choices: Choices, inputs: Tensor,
     model = partwise.Transformer(partwise_config(options))
     model.use_path(choices.attention_path, choices.ffn_path, choices.block_path)
     keep_freed()  # as training does; it serves the peers of this process as well
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
+    optimizer = AdamW().build(model, LEARNING_RATE)
 
     def forward() -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=choices.precision == "bfloat16"):
             logits = model(inputs)
-        return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        if logits.dtype == torch.bfloat16:  # as training does
+            return summed_cross_entropy(logits.flatten(0, 1), targets.flatten()) / targets.numel()
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
     return updating(forward, optimizer)
 
@@ -193,6 +201,8 @@ def try_settings(
     build, tunable = PEERS[peer]
     found = {}
     for setting in settings(tunable):
+        if options.peers_in_bfloat16 and not setting.bfloat16:
+            continue
         theirs = build(options, inputs, targets, setting)
         try:
             with time_limit(COMPILE_SECONDS):

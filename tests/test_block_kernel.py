@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import partwise
-from partwise.kernels.block import Spec, Weights, block, fills, fits
+from partwise.kernels.block import Spec, Weights, block, block_and_packed, fills, fits
 from partwise.kernels.library import ready
 from partwise.kernels.mlp import ACTIVATIONS
 from partwise.train.choices import choose, fast_bfloat16
@@ -369,11 +369,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of every call of the kernel."""
     found: list[int] = []
 
-    def counted(x: Tensor, weights: Weights, spec: Spec) -> Tensor:
-        found.append(x.shape[0])
-        return block(x, weights, spec)
+    def counted(real: Any) -> Any:
+        return lambda x, weights, spec: (found.append(x.shape[0]), real(x, weights, spec))[1]
 
-    monkeypatch.setattr("partwise.fused.kernel.block", counted)
+    monkeypatch.setattr("partwise.fused.kernel.block", counted(block))
+    monkeypatch.setattr("partwise.fused.kernel.block_and_packed", counted(block_and_packed))
     return found
 
 
@@ -407,13 +407,64 @@ def test_passes_that_do_not_take_it(calls: list[int]) -> None:
     model, tokens = built([], "kernel"), torch.randint(30, (3, 21))
     model(tokens, model.start(3))  # what is remembered must be filled
     model(tokens, segments=torch.zeros_like(tokens))
-    handle = model.blocks[0].ffn.register_forward_hook(lambda *_: None)  # type: ignore[union-attr, operator]
+    ffn: Any = model.blocks[0].ffn
+    for watch in (ffn.register_forward_hook, ffn.register_full_backward_hook):
+        handle = watch(lambda *_: None)
+        model(tokens)
+        assert calls == [3]  # the second block, of which nobody watches the layers
+        handle.remove()
+        calls.clear()
     model(tokens)
-    assert calls == [3]  # the second block, of which nobody watches the layers
-    handle.remove()
     model.double()(tokens)
-    model.float()(tokens.clone())
-    assert calls == [3, 3, 3]
+    assert calls == [3, 3]
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("name", ["gpt", "llama", "interleaved", "partly turned"])
+def test_a_question_passes_at_once_and_its_keys_are_remembered(name: str, half: bool, calls: list[int]) -> None:
+    """Logits of a question, and of what is then asked token by token, are those of the whole row at once."""
+    model, tokens = built(TAKEN[name], "kernel").eval(), torch.randint(30, (3, 21))
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=half):
+        whole = model(tokens)
+        states = model.start(3)
+        parts = [model(tokens[:, :15], states)]
+        parts += [model(tokens[:, i : i + 1], states) for i in range(15, 21)]
+    assert calls == [3, 3, 3, 3]  # single tokens pass their layers one after the other
+    gap = float((torch.cat(parts, 1) - whole).norm() / whole.norm())
+    assert gap <= (2e-2 if half else 1e-5)
+
+
+def test_a_question_in_several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, tokens = built([], "kernel").eval(), torch.randint(30, (7, 21))
+    with torch.inference_mode():
+        states = model.start(7)
+        at_once = model(tokens, states)
+        monkeypatch.setattr("partwise.kernels.block.PASS", 50)
+        again = model.start(7)
+        assert torch.equal(model(tokens, again), at_once)
+        nexts = [model(tokens[:, :1], kept) for kept in (states, again)]
+    assert torch.equal(*nexts)
+
+
+def test_tables_made_for_inference_serve_training(calls: list[int]) -> None:
+    model, tokens = built(TAKEN["llama"], "kernel"), torch.randint(30, (3, 21))
+    with torch.inference_mode():
+        model(tokens)
+    model(tokens).sum().backward()
+    assert calls == [3] * 4 and all(each.grad is not None for each in model.blocks.parameters())
+
+
+def test_no_tokens_at_all(calls: list[int]) -> None:
+    model = built([], "kernel")
+    assert model(torch.zeros(4, 0, dtype=torch.long)).shape == (4, 0, 30)
+    assert model(torch.zeros(0, 4, dtype=torch.long)).shape == (0, 4, 30)
+    assert calls == []
+
+
+def test_other_autocasts_are_torchs(calls: list[int]) -> None:
+    with torch.autocast("cpu", torch.float16):
+        built([], "kernel")(torch.randint(30, (3, 21)))
+    assert calls == []
 
 
 def test_rows_that_would_leave_threads_idle() -> None:

@@ -91,6 +91,9 @@ def test_arms_are_told_apart_by_what_their_blocks_take() -> None:
 
     assert arms() and arms("ffn=swiglu ffn.hidden=64", "norm=rmsnorm") and arms("n_layers=3")
     assert not arms("attention.qk_norm=head") and not arms("", "attention.window=8")
+    assert arms("residual.dropout=0.1", "ffn.hidden_dropout=0.1") is False  # they train by layers, and it does not
+    dropping = [["residual.dropout=0.1"], ["residual.dropout=0.1", "attention.qk_norm=head"]]  # scored otherwise
+    assert not alike(partwise.preset("mingpt", "d_model=32", "ffn.hidden=64", *words) for words in dropping)
     assert alike(
         [partwise.preset("mingpt", "d_model=32", "residual=post", words) for words in ("n_layers=2", "ffn=elu")]
     )

@@ -32,12 +32,13 @@ class FusedBlock:
         """Whether this is a pass over whole rows from their start, of which nobody watches the layers."""
         alone = flow.segments is None and flow.causal and flow.past == 0
         alone = alone and (flow.states is None or self.remembers(flow))
-        if not (alone and x.is_cpu and x.dtype == torch.float32 and known(flow.positions)):
+        if not (alone and x.is_cpu and x.dtype == torch.float32 and x.numel() and known(flow.positions)):
+            return False
+        if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") != torch.bfloat16:
             return False
         if torch.compiler.is_compiling() or (self.drops and self.attention.training):
             return False
-        watched = any(module._forward_hooks or module._forward_pre_hooks for module in self.inside)
-        return not watched and kernel.fills(x.shape[0])
+        return kernel.fills(x.shape[0]) and not any(map(watched, self.inside))
 
     def remembers(self, flow: Flow) -> bool:
         """Whether this is a question's pass, after which keys and values are all that is remembered of it."""
@@ -63,6 +64,12 @@ class FusedBlock:
         heads = packed.unflatten(2, (-1, spec.width)).transpose(1, 2)  # (B, H + 2 K, T, E)
         flow.state(self.attention).append(*heads[:, spec.n_heads :].chunk(2, dim=1))
         return y
+
+
+def watched(layer: nn.Module) -> bool:
+    """Whether something is called before or behind the layer, which must then be called itself."""
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    return any(hooks)
 
 
 def known(positions: PositionLayer) -> bool:

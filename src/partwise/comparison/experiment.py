@@ -195,7 +195,8 @@ class Comparison:
         if any(getattr(arm.config.model.attention, "dropout", 0.0) for arm in self.plan.arms):
             # attention weights that are dropped out exist on this path only, and a path is never a difference of arms
             choices = replace(choices, attention_path="products")
-        if choices.precision == "bfloat16" and not alike(arm.config.model for arm in self.plan.arms):
+        whole = choices.precision == "bfloat16" and choices.block_path == "kernel"
+        if whole and not alike(arm.config.model for arm in self.plan.arms):
             choices = replace(choices, block_path="layers")  # the same rule: layers round more often than whole blocks
         small = all(arm.config.model.parameters() <= SMALL for arm in self.plan.arms)
         together = self.together or (TOGETHER if choices.device == "cuda" and small else 1)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from partwise.block import Block
+from partwise.fused import known
 from partwise.kernels.decoding import unlike
 from partwise.kernels.halves import takes_widths
 from partwise.kernels.mlp import narrow
@@ -27,7 +28,7 @@ class Paths(NamedTuple):
 
 
 def paths(config: ModelConfig, choices: Choices) -> Paths:
-    """What training over a whole context takes."""
+    """What training over a whole context takes, where rows of the batch are as many as threads."""
     attention: Counter[str] = Counter()
     with torch.device("meta"), torch.no_grad():
         model = Transformer(config).train()
@@ -40,7 +41,9 @@ def paths(config: ModelConfig, choices: Choices) -> Paths:
         def count(module: nn.Module, arguments: tuple[Any, ...]) -> None:
             assert isinstance(module, Scores)
             if module not in inside:
-                attention[module.path_over(arguments[3])] += 1
+                attention[
+                    module.path_over(arguments[3], "products" if choices.precision == "bfloat16" else "fused")
+                ] += 1
 
         handles = [each.register_forward_pre_hook(count) for each in model.modules() if isinstance(each, Scores)]
         model(tokens, source=tokens if config.encoder_layers else None)
@@ -57,14 +60,16 @@ def trained_whole(model: Transformer) -> list[nn.Module]:
 
 
 def alike(configs: Iterable[ModelConfig]) -> bool:
-    """Whether all blocks of all these models are one compiled pass where it is asked for, or none is."""
+    """Whether all these models have one share of blocks that are one compiled pass, in training and in evaluation: all, or
+    none."""
     found = set()
     for config in configs:
         with torch.device("meta"):
             model = Transformer(config)
         model.use_path("products", "torch", "kernel")
-        found.add(len(trained_whole(model)) == config.n_layers if trained_whole(model) else None)
-    return found in ({True}, {None})
+        scored = sum(bool(block.fused and known(model.positions)) for block in model.blocks)
+        found.add((len(trained_whole(model)) / config.n_layers, scored / config.n_layers))
+    return len(found) == 1 and found <= {(0.0, 0.0), (0.0, 1.0), (1.0, 1.0)}
 
 
 def in_one_pass(layer: Perceptron, precision: str) -> bool:

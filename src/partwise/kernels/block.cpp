@@ -333,13 +333,17 @@ void run_backward(const Sizes& s, const Weights& w, const float* x, const float*
             block.backward(x, grad, dx, b, std::min(end, b + at_once), to, scratch);
     });
     if (threads < 2) return;
+    const float* const weights[] = {w.norm_1, w.norm_1_bias, w.qkv, w.qkv_bias, w.out, w.out_bias,
+                                    w.norm_2, w.norm_2_bias, w.up, w.up_bias, w.down, w.down_bias};
+    auto wanted = [&](int k) { return weights[k] != nullptr; };  // what is not there has a gradient that nobody reads
     int64_t pieces = 4 * threads;
     share(pieces, 0, threads, parallel, [&](int64_t i, float*) {
         const float* from = others;
         for (int k = 0; k < Gradients::COUNT; k++) {
             int64_t numbers = Gradients::numbers(s, k);
             for (int64_t part = 1; part < threads; part++)
-                for (int64_t n = numbers * i / pieces; n < numbers * (i + 1) / pieces; n++) sums[k][n] += from[(part - 1) * size + n];
+                for (int64_t n = numbers * i / pieces; wanted(k) && n < numbers * (i + 1) / pieces; n++)
+                    sums[k][n] += from[(part - 1) * size + n];
             from += numbers;
         }
     });

@@ -59,7 +59,7 @@ def serves_attention(q: Tensor, k: Tensor, v: Tensor) -> bool:
 def in_pairs(x: Tensor) -> Tensor:
     """With every head's numbers side by side, in pairs that do not cross a word."""
     whole = x.stride(3) == 1 and all(step % 2 == 0 for step in x.stride()[:3]) and x.data_ptr() % 4 == 0
-    return x if whole else x.contiguous()
+    return x if whole else x.contiguous() if x.data_ptr() % 4 == 0 else x.clone(memory_format=torch.contiguous_format)
 
 
 def described(q: Tensor, k: Tensor, v: Tensor) -> Any:
@@ -84,7 +84,7 @@ class HalfAttention(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, out, lse = ctx.saved_tensors
         found = [x.new_empty(x.shape) for x in (q, k, v)]
-        grad = grads[0].contiguous()
+        grad = in_pairs(grads[0].contiguous())
         places = [x.data_ptr() for x in (q, k, v, out, lse, grad, *found)]
         threads = torch.get_num_threads()
         library().half_attention_backward(described(q, k, v), *places, ctx.scale, threads, team())

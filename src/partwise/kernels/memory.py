@@ -16,7 +16,8 @@ def keep_freed() -> None:
     Otherwise much of it goes back and comes anew in pages that the system has to clear, which took up to a quarter of a
     small model's step. Who sets glibc's own variables, MALLOC_TRIM_THRESHOLD_ and so on, is not overruled.
     """
-    if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
+    tuned = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    if tuned or platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
         return
     mallopt = ctypes.CDLL(None).mallopt
     for setting, size in ((TRIM_THRESHOLD, KEEP), (TOP_PAD, AHEAD), (MMAP_THRESHOLD, APART)):

@@ -108,6 +108,11 @@ struct Scratch {
     }
 };
 
+inline Scratch& scratch_here() {
+    static thread_local Scratch own;
+    return own;
+}
+
 // Runs task(i, scratch) for every i below `count`, on up to `threads` threads, each with `size` floats of its own.
 // Neighbours go to one thread, as heads side by side share cache lines.
 template <class Task>
@@ -118,8 +123,8 @@ void share(int64_t count, int64_t size, int threads, Parallel parallel, const Ta
         const Task& task;
     } work{{0}, count, std::max<int64_t>(1, count / (8 * threads)), size, task};
     auto run = [](void* data) {
-        static thread_local Scratch own;
         Work& work = *static_cast<Work*>(data);
+        Scratch& own = scratch_here();
         float* scratch = own.of(work.size);
         for (int64_t from; (from = work.next.fetch_add(work.grain)) < work.count;)
             for (int64_t i = from; i < std::min(work.count, from + work.grain); i++) work.task(i, scratch);

@@ -203,9 +203,10 @@ class AngleTable(PositionLayer):
         """Two (max_len, pairs) tables on the device of `like`, in its precision or float32, the finer of both."""
         key = (like.device, torch.promote_types(like.dtype, torch.float32))
         if key not in self.tables:
-            frequencies = torch.tensor(self.frequencies, dtype=torch.float64, device="cpu")
-            angles = torch.outer(torch.arange(self.max_len, dtype=torch.float64, device="cpu"), frequencies)
-            self.tables[key] = (self.magnitude * angles.cos()).to(*key), (self.magnitude * angles.sin()).to(*key)
+            with torch.inference_mode(False):  # training may need what evaluation made
+                frequencies = torch.tensor(self.frequencies, dtype=torch.float64, device="cpu")
+                angles = torch.outer(torch.arange(self.max_len, dtype=torch.float64, device="cpu"), frequencies)
+                self.tables[key] = (self.magnitude * angles.cos()).to(*key), (self.magnitude * angles.sin()).to(*key)
         return self.tables[key]
 
 

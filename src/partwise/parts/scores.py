@@ -32,11 +32,13 @@ class Scores(nn.Module):
         paths: dict[str, Path] = {"products": self.by_products, "fused": self.by_torch, "kernel": self.by_kernel}
         self.path = self.by_products if self.only_products else paths[path]
 
-    def path_over(self, sight: Sight) -> str:
-        """The path that a long pass takes."""
+    def path_over(self, sight: Sight, others: str = "fused") -> str:
+        """The path that a long pass takes; `others` is what our kernel leaves over."""
         if self.path == self.by_products:
             return "products"
-        return "kernel" if self.path == self.by_kernel and sight.triangle else "fused"
+        if self.path != self.by_kernel:
+            return "fused"
+        return "kernel" if sight.triangle else others
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
         """(B, H, T, E) queries, (B, K, S, E) keys, (B, K, S, W) values -> (B, H, T, W)."""
@@ -86,14 +88,17 @@ class Scores(nn.Module):
 
     def by_kernel(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight) -> Tensor:
         """Our own kernels for a CPU: the fastest paths where nothing but the future is hidden."""
-        if torch.is_autocast_enabled("cpu") and sight.triangle and q.is_cpu:
+        autocast = torch.is_autocast_enabled("cpu") and q.is_cpu
+        if autocast and sight.triangle:
             queries, keys, values = (side.transpose(1, 2).bfloat16() for side in (q, k, v))
             if serves_attention(queries, keys, values):
                 return half_attention(queries, keys, values, self.scale).transpose(1, 2)
         few = q.shape[2] < FEW_FOR_KERNEL and not torch.is_grad_enabled()
-        if few and torch.is_autocast_enabled("cpu") and k.dtype == v.dtype == torch.float32:
+        if few and autocast and k.dtype == v.dtype == torch.float32:
             q = q.float()  # over a cache, which is finer
-        elif torch.is_autocast_enabled("cpu") or not q.is_cpu or q.dtype != torch.float32:
+        elif autocast:
+            return self.by_products(q, k, v, sight)
+        elif not q.is_cpu or q.dtype != torch.float32:
             return self.by_torch(q, k, v, sight)
         if few and ready() and (sight.aligned or sight.everything):
             y = attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), self.scale, sight.aligned)

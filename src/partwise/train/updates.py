@@ -15,6 +15,8 @@ A, B, C = 3.4445, -4.7750, 2.0315
 EPS = 1e-7  # the smallest norm by which a matrix is divided: zero stays zero
 BATCH = 2**24  # numbers that are orthogonalised at once, which bounds the memory
 
+GROUPS = 16  # sets of parameters whose numbers of updates stay joined
+
 Groups = list[dict[str, Any]]
 
 
@@ -119,6 +121,7 @@ class AdamW(Rule):
 
     def __init__(self, groups: Groups, lr: float) -> None:
         super().__init__(groups, {"lr": lr})
+        self.joined: dict[tuple[int, ...], tuple[Tensor, list[Tensor]]] = {}
 
     def update(self, parameters: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
         means, squares = self.remembered(parameters, "exp_avg"), self.remembered(parameters, "exp_avg_sq")
@@ -126,22 +129,35 @@ class AdamW(Rule):
             if "step" not in self.state[parameter]:
                 device = parameter.device if group["fused"] else "cpu"
                 self.state[parameter]["step"] = torch.zeros((), dtype=torch.float32, device=device)
-        adamw(
-            parameters,
-            grads,
-            means,
-            squares,
-            [],
-            [self.state[parameter]["step"] for parameter in parameters],
-            fused=group["fused"],
-            amsgrad=False,
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=False,
-        )
+        numbers = {
+            "amsgrad": False,
+            "beta1": group["betas"][0],
+            "beta2": group["betas"][1],
+            "lr": group["lr"],
+            "weight_decay": group["weight_decay"],
+            "eps": group["eps"],
+            "maximize": False,
+        }
+        if group["fused"] and all(parameter.is_cpu for parameter in parameters):
+            torch._fused_adamw_(parameters, grads, means, squares, [], self.counted(parameters), **numbers)
+        else:
+            steps = [self.state[parameter]["step"] for parameter in parameters]
+            adamw(parameters, grads, means, squares, [], steps, fused=group["fused"], **numbers)
+
+    def counted(self, parameters: list[Tensor]) -> list[Tensor]:
+        """Everybody's number of updates, one more than before: places of one tensor, so that counting is one addition."""
+        steps = [self.state[parameter]["step"] for parameter in parameters]
+        key = tuple(map(id, steps))
+        if key not in self.joined:
+            whole = torch.stack(steps)
+            steps = list(whole.unbind())
+            for parameter, step in zip(parameters, steps, strict=True):
+                self.state[parameter]["step"] = step
+            key = tuple(map(id, steps))
+            self.joined = {**self.joined, key: (whole, steps)} if len(self.joined) < GROUPS else {key: (whole, steps)}
+        whole, steps = self.joined[key]
+        whole += 1
+        return steps
 
 
 class Muon(AdamW):

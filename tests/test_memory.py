@@ -1,0 +1,44 @@
+"""Memory that a step frees is there for the next one."""
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import resource, torch
+from partwise.kernels.memory import keep_freed
+if {keep}:
+    keep_freed()
+def step():
+    kept = [torch.ones(4_000_000) for _ in range(4)]
+for _ in range(3):
+    step()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(10):
+    step()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(keep: bool, **environment: str) -> int:
+    plain = {key: value for key, value in os.environ.items() if not key.startswith("MALLOC_")}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(keep=keep)],
+        env={**plain, **environment}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such settings")
+def test_a_step_finds_the_memory_of_the_last_one() -> None:
+    given_back, kept = faults(False), faults(True)
+    assert kept < 0.1 * given_back, (kept, given_back)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such settings")
+def test_what_the_user_set_stands() -> None:
+    small = {"MALLOC_TRIM_THRESHOLD_": "100000", "MALLOC_MMAP_THRESHOLD_": "100000"}
+    assert faults(True, **small) > 0.5 * faults(False, **small)
