@@ -247,7 +247,8 @@ struct Block {
             across_rows<Number>(dattended + place * A, A, int(T), A, dattended_across, A);
             for (int64_t g = 0; g < s.K; g++) {
                 int64_t first = g * group * s.E, key = g * s.E;
-                typename Heads<Number>::Queries queries{q + first, s.E, kept.attended + b * T * A + first, dattended + place * A + first,
+                const Small* attended = kept.attended + b * T * A + first;
+                typename Heads<Number>::Queries queries{q + first, s.E, attended, dattended + place * A + first,
                                                         A, A, qk_across + first, dattended_across + first,
                                                         kept.lse + (b * s.H + g * group) * T};
                 heads.backward(queries, k + key, v + key, qk_across + s.H * s.E + key, width, int(group), dq + first, dk + key,

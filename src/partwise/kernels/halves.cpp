@@ -114,10 +114,11 @@ struct Perceptron {
 
     // The gradients of x and, in `sums`, of up, its bias, down and its bias behind one another; `others` has room for as many
     // numbers again for every thread but the first.
-    void backward(const float* x, const Small* pre, const float* grad, const float* up, const float* down, char* packed, float* dx,
-                  float* sums, float* others, int threads, Parallel parallel) const {
+    void backward(const float* x, const Small* pre, const float* grad, const float* up, const float* down, char* packed,
+                  float* dx, float* sums, float* others, int threads, Parallel parallel) const {
         const Unit *first = pack(up, down, packed, false, threads, parallel), *second = first + int64_t(U) * D / 2;
-        int64_t size = int64_t(U) * D + U + int64_t(D) * F + D, room = int64_t(CHUNK) * (2 * D + F + U) + int64_t(ROWS) * (F + std::max(U, D));
+        int64_t size = int64_t(U) * D + U + int64_t(D) * F + D;
+        int64_t room = int64_t(CHUNK) * (2 * D + F + U) + int64_t(ROWS) * (F + std::max(U, D));
         share(threads, room, threads, parallel, [&](int64_t i, float* scratch) {
             float *dup = i ? others + (i - 1) * size : sums, *dup_bias = dup + int64_t(U) * D;
             float *ddown = dup_bias + U, *ddown_bias = ddown + int64_t(D) * F;
@@ -126,8 +127,8 @@ struct Perceptron {
             Unit *h_across = grad_across + CHUNK * D, *change_across = h_across + CHUNK * F;
             float* wide = reinterpret_cast<float*>(change_across + CHUNK * U);
             Small* small = reinterpret_cast<Small*>(wide + ROWS * F);
-            int64_t chunks = (M + CHUNK - 1) / CHUNK;
-            for (int64_t from = chunks * i / threads * CHUNK; from < std::min(M, chunks * (i + 1) / threads * CHUNK); from += CHUNK) {
+            int64_t chunks = (M + CHUNK - 1) / CHUNK, end = std::min(M, chunks * (i + 1) / threads * CHUNK);
+            for (int64_t from = chunks * i / threads * CHUNK; from < end; from += CHUNK) {
                 int n = int(std::min<int64_t>(CHUNK, M - from)), units_of = (n + 1) / 2;
                 across<Half>(x + from * D, D, n, D, units_of, x_across);
                 across<Half>(grad + from * D, D, n, D, units_of, grad_across);

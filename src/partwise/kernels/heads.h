@@ -199,7 +199,8 @@ struct Heads {
         Small* ds_rows = reinterpret_cast<Small*>(ds + QUERIES * C);
         float *sums = d + 4 * QUERIES * C, *deltas = sums + group * int64_t(T) * wide();
         int64_t room = int64_t(T) * wide(), places = whole(T, C);
-        for (int g = 0; g < group; g++) find_deltas(h.out + g * E, h.grad + g * E, h.out_step, k_turned, v_turned, deltas + g * places);
+        for (int g = 0; g < group; g++)
+            find_deltas(h.out + g * E, h.grad + g * E, h.out_step, k_turned, v_turned, deltas + g * places);
         for (int k0 = 0; k0 < T; k0 += C) {
             int count = std::min(C, T - k0);
             turned_units(units(k + k0 * k_step), k_step / PER, count, E / PER, k_turned);
