@@ -8,12 +8,19 @@ import sys
 import pytest
 
 PROGRAM = """
-import resource, torch
+import ctypes, resource
 from partwise.kernels.memory import keep_freed
 if {keep}:
     keep_freed()
-def step():
-    kept = [torch.ones(4_000_000) for _ in range(4)]
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
+libc.memset.argtypes, libc.free.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t), (ctypes.c_void_p,)
+def step(size=12_000_000):
+    places = [libc.malloc(size) for _ in range(4)]
+    for place in places:
+        libc.memset(place, 1, size)
+    for place in places:
+        libc.free(place)
 for _ in range(3):
     step()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
