@@ -22,19 +22,6 @@ constexpr int WIDTHS = REGISTERS == 32 ? 12 : 4;  // the same, of a turned resul
 constexpr int KEYS = 128;                         // forward: keys whose scores are held at a time
 constexpr int QUERIES = 32;                       // backward: queries whose scores are held at a time
 
-// log2(x) for normal x > 0: the exponent and a line to begin with, then Newton's method.
-inline vec log2(vec x) {
-    vec y = __builtin_convertvector((ivec)x, vec) * 0x1p-23f - 127.0f;
-    for (int i = 0; i < 3; i++) y += (x * exp2(-y) - 1.0f) * LOG2_E;
-    return y;
-}
-
-inline vec lanes() {
-    vec x{};
-    for (int i = 0; i < W; i++) x[i] = float(i);
-    return x;
-}
-
 // sum_e a[r][e] b[e][c] of R rows and N vectors.
 template <int R, int N>
 inline void scores(const float* a, int64_t step, const float* b, int E, vec (&out)[R][N]) {

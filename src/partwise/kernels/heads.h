@@ -15,19 +15,6 @@ constexpr int QUERIES = 32;   // backward: queries whose scores are held at a ti
 
 inline int whole(int64_t n, int unit) { return int((n + unit - 1) / unit * unit); }
 
-inline vec lanes() {
-    vec x{};
-    for (int i = 0; i < W; i++) x[i] = float(i);
-    return x;
-}
-
-// log2(x) for normal x > 0: the exponent and a line to begin with, then Newton's method.
-inline vec log2(vec x) {
-    vec y = __builtin_convertvector((ivec)x, vec) * 0x1p-23f - 127.0f;
-    for (int i = 0; i < 3; i++) y += (x * exp2(-y) - 1.0f) * LOG2_E;
-    return y;
-}
-
 // Up to C rows of units, `step` apart -> out[e][c], zero beyond the last row.
 template <class Unit>
 void turned_units(const Unit* rows, int64_t step, int count, int units, Unit* out) {

@@ -58,6 +58,19 @@ inline vec exp2(vec x) {
     return x < -126.0f ? vec{} : p * (vec)((ivec)t << 23);
 }
 
+// log2(x) for normal x > 0: the exponent and a line to begin with, then Newton's method.
+inline vec log2(vec x) {
+    vec y = __builtin_convertvector((ivec)x, vec) * 0x1p-23f - 127.0f;
+    for (int i = 0; i < 3; i++) y += (x * exp2(-y) - 1.0f) * LOG2_E;
+    return y;
+}
+
+inline vec lanes() {
+    vec x{};
+    for (int i = 0; i < W; i++) x[i] = float(i);
+    return x;
+}
+
 // Four rows of four numbers each, turned in place.
 inline void turn_square(four (&x)[4]) {
     four a = SHUFFLE(x[0], x[1], 0, 4, 1, 5), b = SHUFFLE(x[0], x[1], 2, 6, 3, 7);
