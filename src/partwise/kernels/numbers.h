@@ -12,7 +12,6 @@
 namespace {
 
 typedef uint32_t uvec __attribute__((vector_size(4 * W)));
-typedef uint32_t loose_uvec __attribute__((vector_size(4 * W), aligned(4), may_alias));
 typedef uint16_t halves __attribute__((vector_size(2 * W)));
 typedef uint16_t loose_halves __attribute__((vector_size(2 * W), aligned(2), may_alias));
 
@@ -23,7 +22,6 @@ struct Single {
 
     static vec widen(const Small* p) { return load(p); }
     static void narrow(Small* p, vec x) { store(p, x); }
-    static float wide(Small x) { return x; }
     static Small small(float x) { return x; }
     static vec add(vec sum, Unit a, vec b) { return sum + a * b; }
     static vec dot(vec sum, vec a, vec b) { return sum + a * b; }
