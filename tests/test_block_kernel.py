@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import partwise
-from partwise.kernels.block import Spec, Weights, block, block_and_packed, fills, fits
+from partwise.kernels.block import Spec, Weights, block_and_packed, blocks, fills, fits
 from partwise.kernels.library import ready
 from partwise.kernels.mlp import ACTIVATIONS
 from partwise.train.choices import choose, fast_bfloat16
@@ -83,6 +83,10 @@ class Case:
         )  # fmt: skip
         x, grad = (torch.randn(self.B, self.T, self.D, generator=random) for _ in range(2))
         return x, weights, grad
+
+
+def block(x: Tensor, weights: Weights, spec: Spec) -> Tensor:
+    return blocks(x, [weights], spec)
 
 
 def equation(x: Tensor, w: Weights, spec: Spec) -> Tensor:
@@ -298,6 +302,62 @@ def test_any_layout() -> None:
     assert ours is not None and torch.allclose(ours, x.grad, atol=1e-4)  # type: ignore[arg-type]
 
 
+def several(case: Case, number: int) -> tuple[list[Weights], list[Tensor]]:
+    """The weights of blocks, in which others are missing from block to block; and all that want a gradient."""
+    made = [replace(case, affine=(case.affine + n) % 2 == 0, bias=(case.bias + n) % 3 != 1) for n in range(number)]
+    weights = [each.draw()[1] for each in made]
+    for n, each in enumerate(weights):
+        weights[n] = Weights(*[None if w is None else (1 + 0.1 * n) * w for w in each[:12]], *each[12:])
+    return weights, [w.requires_grad_() for each in weights for w in each[:12] if w is not None]
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("number", [2, 5])
+def test_several_at_once_are_the_same_as_one_after_the_other(number: int, threads: int, half: bool) -> None:
+    """To the last digit: values, every gradient, and what a pass gives that keeps nothing."""
+    case = Case(B=5, T=40, pairs=2, gated=True, activation="silu")
+    weights, wanted = several(case, number)
+    x, _, grad = case.draw()
+    x.requires_grad_()
+    torch.set_num_threads(threads)
+    try:
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            apart = x
+            for each in weights:
+                apart = block(apart, each, case.spec())
+            together = blocks(x, weights, case.spec())
+            with torch.no_grad():
+                unkept = blocks(x, weights, case.spec())
+        ours, true = (torch.autograd.grad(y, [x, *wanted], grad) for y in (together, apart))
+    finally:
+        torch.set_num_threads(1)
+    assert torch.equal(together, apart) and torch.equal(unkept, apart)
+    assert all(torch.equal(one, other) for one, other in zip(ours, true, strict=True))
+
+
+def test_blocks_in_several_calls_where_gradients_take_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case()
+    weights, wanted = several(case, 5)
+    x, _, grad = case.draw()
+    found = []
+    for room in (2**26, 30_000, 1):
+        monkeypatch.setattr("partwise.kernels.block.ROOM", room)
+        y = blocks(x, weights, case.spec())
+        found.append([y, *torch.autograd.grad(y, wanted, grad)])
+    assert all(torch.equal(one, other) for others in found[1:] for one, other in zip(found[0], others, strict=True))
+
+
+def test_frozen_blocks_have_no_gradient() -> None:
+    case = Case()
+    weights, wanted = several(case, 3)
+    x, _, grad = case.draw()
+    for each in wanted[:5]:
+        each.requires_grad_(False)
+    blocks(x, weights, case.spec()).backward(grad)
+    assert all((each.grad is None) == (number < 5) for number, each in enumerate(wanted))
+
+
 MACHINES = {"no vectors of bfloat16": "-mno-avx512bf16", "vectors of eight": "-mno-avx512f", "of four": "-mno-avx"}
 """Compilers that are told not to use what a smaller processor lacks."""
 
@@ -367,14 +427,14 @@ def built(words: list[str], path: str) -> partwise.Transformer:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The rows of every call of the kernel."""
+    """The rows of every block that passes the kernel."""
     found: list[int] = []
 
-    def counted(real: Any) -> Any:
-        return lambda x, weights, spec: (found.append(x.shape[0]), real(x, weights, spec))[1]
+    def counted(real: Any, number: Any) -> Any:
+        return lambda x, weights, spec: (found.extend([x.shape[0]] * number(weights)), real(x, weights, spec))[1]
 
-    monkeypatch.setattr("partwise.fused.kernel.block", counted(block))
-    monkeypatch.setattr("partwise.fused.kernel.block_and_packed", counted(block_and_packed))
+    monkeypatch.setattr("partwise.fused.kernel.blocks", counted(blocks, len))
+    monkeypatch.setattr("partwise.fused.kernel.block_and_packed", counted(block_and_packed, lambda weights: 1))
     return found
 
 
@@ -402,6 +462,22 @@ def test_what_dropout_leaves_to_evaluation(calls: list[int]) -> None:
     model = built(["residual.dropout=0.1"], "kernel").eval()
     model(torch.randint(30, (3, 21)))
     assert calls == [3, 3]
+
+
+def test_neighbours_that_are_alike_pass_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first three of one width, two of another, and one that is watched."""
+    found: list[int] = []
+    monkeypatch.setattr(
+        "partwise.fused.kernel.blocks", lambda x, w, spec: (found.append(len(w)), blocks(x, w, spec))[1]
+    )
+    words = ["n_layers=6", "ffn=[gelu,gelu,gelu,relu,relu,relu]"]
+    model, tokens = built(words, "kernel"), torch.randint(30, (3, 21))
+    seen: list[Tensor] = []
+    model.blocks[5].register_forward_hook(lambda block, given, output: seen.append(output))
+    kernel = model(tokens)
+    assert found == [3, 2, 1] and len(seen) == 1
+    plain = built(words, "layers")(tokens)
+    assert float((kernel - plain).norm() / plain.norm()) <= 2e-5
 
 
 def test_passes_that_do_not_take_it(calls: list[int]) -> None:

@@ -1,8 +1,13 @@
 """One block of a stack: its layers, and the wiring that leads through them."""
 
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
 from torch import Tensor, nn
 
-from partwise.fused import FusedBlock, fuse
+from partwise.fused import FusedBlock, fuse, through, watched
+from partwise.kernels.block import Spec
 from partwise.parts.families import Flow
 
 
@@ -22,7 +27,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, flow: Flow) -> Tensor:  # (B, T, D) -> (B, T, D)
         if self.fused is not None and self.fused.fits(x, flow):
-            return self.fused(x, flow)
+            return through([self.fused], x, flow)
         branches = (
             [self.mix_and_attend, self.ffn] if self.cross is None else [self.mix_and_attend, self.cross, self.ffn]
         )
@@ -30,3 +35,21 @@ class Block(nn.Module):
 
     def mix_and_attend(self, x: Tensor, flow: Flow) -> Tensor:
         return self.attention(self.mixing(x, flow), flow)
+
+
+def through_blocks(blocks: Iterable[Any], x: Tensor, flow: Flow) -> Tensor:
+    """(B, T, D) -> (B, T, D), one block after the other; neighbours that are one pass each, and alike, in one together."""
+
+    def spec(block: Any) -> Spec | None:
+        whole = (
+            isinstance(block, Block) and block.fused is not None and block.fused.fits(x, flow) and not watched([block])
+        )
+        return block.fused.spec if whole else None
+
+    for alike, neighbours in groupby(blocks, spec):
+        if alike:
+            x = through([block.fused for block in neighbours], x, flow)
+        else:
+            for block in neighbours:
+                x = block(x, flow)
+    return x

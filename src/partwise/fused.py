@@ -1,5 +1,6 @@
-"""A block as one compiled pass, where all its parts are among those that the kernel knows."""
+"""Blocks as one compiled pass, where all their parts are among those that the kernel knows."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,21 +25,15 @@ class FusedBlock:
     def __init__(self, block: Any, spec: Spec) -> None:
         self.attention, self.ffn = block.attention, block.ffn
         self.norms = list(block.residual.norms.values())
-        self.spec, self.turning = spec, spec._replace(interleaved=True)
+        self.spec = spec
         self.inside: list[nn.Module] = [module for module in block.modules() if module is not block]
         self.drops = any(isinstance(module, Dropout) and module.p > 0 for module in self.inside)
 
     def fits(self, x: Tensor, flow: Flow) -> bool:
         """Whether this is a pass over whole rows from their start, of which nobody watches the layers."""
-        alone = flow.segments is None and flow.causal and flow.past == 0
-        alone = alone and (flow.states is None or self.remembers(flow))
-        if not (alone and x.is_cpu and x.dtype == torch.float32 and x.numel() and known(flow.positions)):
+        if not takes(x, flow) or (self.drops and self.attention.training):
             return False
-        if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") != torch.bfloat16:
-            return False
-        if torch.compiler.is_compiling() or (self.drops and self.attention.training):
-            return False
-        return kernel.fills(x.shape[0]) and not any(map(watched, self.inside))
+        return (flow.states is None or self.remembers(flow)) and not watched(self.inside)
 
     def remembers(self, flow: Flow) -> bool:
         """Whether this is a question's pass, after which keys and values are all that is remembered of it."""
@@ -48,28 +43,46 @@ class FusedBlock:
         """Whether passes in training fit, if rows of the batch are as many as threads."""
         return known(positions) and not self.drops
 
-    def __call__(self, x: Tensor, flow: Flow) -> Tensor:
-        turns = flow.positions.cos_sin(x) if isinstance(flow.positions, Rotary) else (None, None)
-        spec = self.turning if isinstance(flow.positions, InterleavedRotary) else self.spec
+    def weights(self, turns: tuple[Tensor | None, Tensor | None]) -> Weights:
         before, behind = self.norms
         qkv, out, up, down = self.attention.qkv, self.attention.out, self.ffn.matrix(), self.ffn.down
-        weights = Weights(
+        return Weights(
             *(before.weight, before.bias, qkv.weight, qkv.bias, out.weight, out.bias),
             *(behind.weight, behind.bias, up.weight, up.bias, down.weight, down.bias),
             *turns,
         )
-        if flow.states is None:
-            return kernel.block(x, weights, spec)
-        y, packed = kernel.block_and_packed(x, weights, spec)
+
+
+def through(blocks: Sequence[FusedBlock], x: Tensor, flow: Flow) -> Tensor:
+    """(B, T, D) -> (B, T, D), through blocks that fit and have one spec."""
+    turns = flow.positions.cos_sin(x) if isinstance(flow.positions, Rotary) else (None, None)
+    spec = blocks[0].spec._replace(interleaved=isinstance(flow.positions, InterleavedRotary))
+    weights = [block.weights(turns) for block in blocks]
+    if flow.states is None:
+        return kernel.blocks(x, weights, spec)
+    for block, its in zip(blocks, weights, strict=True):
+        x, packed = kernel.block_and_packed(x, its, spec)
         heads = packed.unflatten(2, (-1, spec.width)).transpose(1, 2)  # (B, H + 2 K, T, E)
-        flow.state(self.attention).append(*heads[:, spec.n_heads :].chunk(2, dim=1))
-        return y
+        flow.state(block.attention).append(*heads[:, spec.n_heads :].chunk(2, dim=1))
+    return x
 
 
-def watched(layer: nn.Module) -> bool:
-    """Whether something is called before or behind the layer, which must then be called itself."""
-    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
-    return any(hooks)
+def takes(x: Tensor, flow: Flow) -> bool:
+    """Whether the kernel knows such a pass."""
+    alone = flow.segments is None and flow.causal and flow.past == 0
+    if not (alone and x.is_cpu and x.dtype == torch.float32 and x.numel() and known(flow.positions)):
+        return False
+    if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") != torch.bfloat16:
+        return False
+    return not torch.compiler.is_compiling() and kernel.fills(x.shape[0])
+
+
+def watched(layers: Sequence[nn.Module]) -> bool:
+    """Whether something is called before or behind one of the layers, which must then be called itself."""
+    return any(
+        each._forward_hooks or each._forward_pre_hooks or each._backward_hooks or each._backward_pre_hooks
+        for each in layers
+    )
 
 
 def known(positions: PositionLayer) -> bool:

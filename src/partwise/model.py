@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from partwise import parts as _register
-from partwise.block import Block
+from partwise.block import Block, through_blocks
 from partwise.config import ByLayer, Config, ConfigError, recipes_by_layer
 from partwise.operations import operations_over
 from partwise.parts.ahead import NextAlone
@@ -153,9 +153,7 @@ class Stack(nn.Module):
         x = self.embed(tokens)
         x = self.lookup(x * self.scale if self.scale != 1.0 else x, tokens, flow)
         x = self.residual.enter(self.dropout(self.embed_norm(self.positions.at_input(x, flow.ids))))
-        for block in self.blocks:
-            x = block(x, flow)
-        return self.residual.leave(x)
+        return self.residual.leave(through_blocks(self.blocks, x, flow))
 
 
 class Encoder(Stack):

@@ -1,11 +1,12 @@
-// A whole pre-norm block of a decoder, forward and backward: norm, projections, rotary positions, causal attention, perceptron
-// and both residual sums, for some rows of the batch at a time, so that what lies between them stays in the cache.
+// Pre-norm blocks of a decoder, one behind the other, forward and backward: norm, projections, rotary positions, causal
+// attention, perceptron and both residual sums, for some rows of the batch at a time, so that what lies between them stays in
+// the cache. A thread takes the same rows through all blocks, and never waits for another on the way.
 //
-// Shapes: B rows of T places, D width, H query heads and K key heads of width E, Q = (H + 2 K) E, A = H E, F hidden units,
+// Shapes: L blocks, B rows of T places, D width, H query heads and K key heads of width E, Q = (H + 2 K) E, A = H E, F hidden units,
 // U = F, or 2 F where gated (first the gates, then what they let through).
 //     mid = x + out attention(turn(qkv norm(x)))    y = mid + down act(up norm(mid))
-// D, A, F and Q are multiples of 16, E is even. Backward a thread takes the same rows of the batch on every call, and what
-// threads give to a weight's gradient is added in their order: equal numbers for equal numbers of threads.
+// D, A, F and Q are multiples of 16, E is even. What threads give to a weight's gradient is added in their order: equal numbers
+// for equal numbers of threads.
 
 #include "heads.h"
 #include "norms.h"
@@ -77,14 +78,11 @@ struct Block {
 
     const Unit* units(const Small* x) const { return reinterpret_cast<const Unit*>(x); }
 
-    // Weights into panels, forward in panels of their rows, backward of their columns.
-    void pack(bool forward, int threads, Parallel parallel) const {
-        Packing<Number> packing{forward};
+    void pack(Packing<Number>& packing) const {
         packing.add(w.qkv, qkv, Q, D);
         packing.add(w.out, out, D, A);
         packing.add(w.up, up, U, D);
         packing.add(w.down, down, D, F);
-        packing.run(threads, parallel);
     }
 
     // Rows of the batch that are taken at a time.
@@ -301,52 +299,76 @@ struct Block {
     static constexpr int D_MOST = 2048;
 };
 
+// All blocks, their weights in panels: forward in panels of their rows, backward of their columns.
 template <class Number>
-void run_forward(const Sizes& s, const Weights& w, const float* x, float* y, char* memory, void* packed, int threads,
-                 Parallel parallel) {
-    Block<Number> block(s, w, memory, static_cast<typename Number::Unit*>(packed));
-    block.pack(true, threads, parallel);
-    int64_t at_once = block.chunk();
-    share((s.B + at_once - 1) / at_once, block.forward_room(), threads, parallel, [&](int64_t i, float* scratch) {
-        block.forward(x, y, i * at_once, std::min(s.B, (i + 1) * at_once), scratch);
+std::vector<Block<Number>> packed_blocks(const Sizes& s, const Weights* w, int64_t L, bool forward, char* memory,
+                                         int64_t memory_apart, void* room, int threads, Parallel parallel) {
+    std::vector<Block<Number>> blocks;
+    blocks.reserve(L);
+    Packing<Number> packing{forward};
+    auto* panels = static_cast<typename Number::Unit*>(room);
+    for (int64_t l = 0; l < L; l++) {
+        blocks.emplace_back(s, w[l], memory + l * memory_apart, panels + l * Block<Number>::packed(s));
+        blocks.back().pack(packing);
+    }
+    packing.run(threads, parallel);
+    return blocks;
+}
+
+// `task(from, to)` for the rows of the batch that are a thread's, some at a time.
+template <class Task>
+void in_chunks(const Sizes& s, int64_t thread, int64_t threads, int64_t at_once, const Task& task) {
+    int64_t end = s.B * (thread + 1) / threads;
+    for (int64_t b = s.B * thread / threads; b < end; b += at_once) task(b, std::min(end, b + at_once));
+}
+
+template <class Number>
+void run_forward(const Sizes& s, const Weights* w, int64_t L, bool keep, const float* x, float* y, float* between,
+                 char* memory, void* room, int threads, Parallel parallel) {
+    auto blocks = packed_blocks<Number>(s, w, L, true, memory, keep ? Kept<Number>::bytes(s) : 0, room, threads, parallel);
+    int64_t size = s.M() * s.D;
+    share(threads, blocks[0].forward_room(), threads, parallel, [&](int64_t i, float* scratch) {
+        const float* from = x;
+        for (int64_t l = 0; l < L; l++) {
+            float* to = keep && l + 1 < L ? between + l * size : y;
+            in_chunks(s, i, threads, blocks[l].chunk(),
+                      [&](int64_t b0, int64_t b1) { blocks[l].forward(from, to, b0, b1, scratch); });
+            from = to;
+        }
     });
 }
 
 template <class Number>
-void run_backward(const Sizes& s, const Weights& w, const float* x, const float* grad, char* memory, void* packed, float* dx,
-                  float* const* sums, float* others, int threads, Parallel parallel) {
+void run_backward(const Sizes& s, const Weights* w, int64_t L, const float* x, const float* between, const float* grad,
+                  char* memory, void* room, float* dx, float* const* sums, float* others, int threads, Parallel parallel) {
     typedef typename Block<Number>::Gradients Gradients;
-    Block<Number> block(s, w, memory, static_cast<typename Number::Unit*>(packed));
-    block.pack(false, threads, parallel);
+    auto blocks = packed_blocks<Number>(s, w, L, false, memory, Kept<Number>::bytes(s), room, threads, parallel);
     int64_t size = Gradients::size(s);
-    share(threads, block.backward_room(), threads, parallel, [&](int64_t i, float* scratch) {
-        Gradients to;
-        if (i)
-            to = Gradients::in(s, others + (i - 1) * size);
-        else
-            std::copy(sums, sums + Gradients::COUNT, &to.norm_1);
-        for (int k = 0; k < Gradients::COUNT; k++) {
-            float* numbers = (&to.norm_1)[k];
-            std::fill(numbers, numbers + Gradients::numbers(s, k), 0.0f);
+    share(threads, blocks[0].backward_room(), threads, parallel, [&](int64_t i, float* scratch) {
+        for (int64_t l = L - 1; l >= 0; l--) {
+            Gradients to;
+            if (i)
+                to = Gradients::in(s, others + ((i - 1) * L + l) * size);
+            else
+                std::copy(sums + l * Gradients::COUNT, sums + (l + 1) * Gradients::COUNT, &to.norm_1);
+            for (int k = 0; k < Gradients::COUNT; k++) {
+                float* numbers = (&to.norm_1)[k];
+                std::fill(numbers, numbers + Gradients::numbers(s, k), 0.0f);
+            }
+            const float *given = l ? between + (l - 1) * s.M() * s.D : x, *above = l + 1 < L ? dx : grad;
+            in_chunks(s, i, threads, blocks[l].chunk(),
+                      [&](int64_t b0, int64_t b1) { blocks[l].backward(given, above, dx, b0, b1, to, scratch); });
         }
-        int64_t end = s.B * (i + 1) / threads, at_once = block.chunk();
-        for (int64_t b = s.B * i / threads; b < end; b += at_once)
-            block.backward(x, grad, dx, b, std::min(end, b + at_once), to, scratch);
     });
     if (threads < 2) return;
-    const float* const weights[] = {w.norm_1, w.norm_1_bias, w.qkv, w.qkv_bias, w.out, w.out_bias,
-                                    w.norm_2, w.norm_2_bias, w.up, w.up_bias, w.down, w.down_bias};
-    auto wanted = [&](int k) { return weights[k] != nullptr; };  // what is not there has a gradient that nobody reads
-    int64_t pieces = 4 * threads;
-    share(pieces, 0, threads, parallel, [&](int64_t i, float*) {
-        const float* from = others;
-        for (int k = 0; k < Gradients::COUNT; k++) {
-            int64_t numbers = Gradients::numbers(s, k);
-            for (int64_t part = 1; part < threads; part++)
-                for (int64_t n = numbers * i / pieces; wanted(k) && n < numbers * (i + 1) / pieces; n++)
-                    sums[k][n] += from[(part - 1) * size + n];
-            from += numbers;
-        }
+    share(L * Gradients::COUNT, 0, threads, parallel, [&](int64_t i, float*) {
+        int64_t l = i / Gradients::COUNT;
+        int k = int(i % Gradients::COUNT);
+        if (!(&w[l].norm_1)[k]) return;  // what is not there has a gradient that nobody reads
+        const float* from = others + l * size;
+        for (int j = 0; j < k; j++) from += Gradients::numbers(s, j);
+        for (int64_t part = 1; part < threads; part++, from += L * size)
+            for (int64_t n = 0; n < Gradients::numbers(s, k); n++) sums[i][n] += from[n];
     });
 }
 
@@ -363,22 +385,24 @@ void block_room(const Sizes* s, int half, int64_t* room) {
 
 int block_widest() { return Block<Single>::D_MOST; }
 
-// x (M, D) -> y (M, D), and in `memory` what the backward pass wants.
-void block_forward(const Sizes* s, const Weights* w, int half, const float* x, float* y, char* memory, void* packed,
-                   int threads, Parallel parallel) {
+// x (M, D) -> y (M, D). With `keep`, `between` (L - 1, M, D) and `memory`, of every block, hold what the backward pass wants;
+// without, memory is that of one block, and holds in the end what the last one wrote.
+void blocks_forward(const Sizes* s, const Weights* w, int64_t L, int half, int keep, const float* x, float* y, float* between,
+                    char* memory, void* packed, int threads, Parallel parallel) {
     if (half)
-        run_forward<Half>(*s, *w, x, y, memory, packed, threads, parallel);
+        run_forward<Half>(*s, w, L, keep, x, y, between, memory, packed, threads, parallel);
     else
-        run_forward<Single>(*s, *w, x, y, memory, packed, threads, parallel);
+        run_forward<Single>(*s, w, L, keep, x, y, between, memory, packed, threads, parallel);
 }
 
 // The gradient of x in dx, and those of the weights, norms and biases being there always, where `sums` says; `others` has
 // room for as many numbers again for every thread but the first.
-void block_backward(const Sizes* s, const Weights* w, int half, const float* x, const float* grad, char* memory, void* packed,
-                    float* dx, float* const* sums, float* others, int threads, Parallel parallel) {
+void blocks_backward(const Sizes* s, const Weights* w, int64_t L, int half, const float* x, const float* between,
+                     const float* grad, char* memory, void* packed, float* dx, float* const* sums, float* others, int threads,
+                     Parallel parallel) {
     if (half)
-        run_backward<Half>(*s, *w, x, grad, memory, packed, dx, sums, others, threads, parallel);
+        run_backward<Half>(*s, w, L, x, between, grad, memory, packed, dx, sums, others, threads, parallel);
     else
-        run_backward<Single>(*s, *w, x, grad, memory, packed, dx, sums, others, threads, parallel);
+        run_backward<Single>(*s, w, L, x, between, grad, memory, packed, dx, sums, others, threads, parallel);
 }
 }

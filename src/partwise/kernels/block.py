@@ -1,4 +1,4 @@
-"""A whole pre-norm block of a decoder in one pass over the rows of its batch, by a C++ kernel on the CPU.
+"""Whole pre-norm blocks of a decoder in one pass over the rows of their batch, by a C++ kernel on the CPU.
 
 Matrix products take float32 numbers, or under autocast bfloat16 ones that are summed in float32; everything else is float32.
 `benchmarks/training_step.py` times it.
@@ -17,6 +17,7 @@ from partwise.kernels.library import compiled, team
 from partwise.kernels.mlp import ACTIVATIONS, address
 
 FLOAT = 4  # bytes
+ROOM = 2**26  # numbers of gradients that threads collect apart, in one call for several blocks
 PASS = 2**13  # places at a time of what nothing is kept of
 UNIT = 16  # of which every width is a multiple
 SHARE = 0.75  # of the threads' time that rows of a batch must fill, being dealt out whole
@@ -73,17 +74,26 @@ class Weights(NamedTuple):
     sines: Tensor | None
 
 
-def block(x: Tensor, weights: Weights, spec: Spec) -> Tensor:
-    """mid = x + out attention(norm(x)); mid + down act(up norm(mid)): (B, T, D) float32 -> the same. For what fits alone.
+def blocks(x: Tensor, weights: Sequence[Weights], spec: Spec) -> Tensor:
+    """mid = x + out attention(norm(x)); mid + down act(up norm(mid)), block after block: (B, T, D) float32 -> the same.
 
-    Equal numbers on every call; and for every number of threads, but for the order in which a weight's gradient is summed.
+    For blocks that fit, and are alike. Equal numbers on every call; and for every number of threads, but for the order in
+    which a weight's gradient is summed.
     """
-    solid = (None if weight is None else weight.contiguous() for weight in weights)
-    return WholeBlock.apply(x, torch.is_autocast_enabled("cpu"), spec, *solid)
+    half, size = torch.is_autocast_enabled("cpu"), sum(each.numel() for each in weights[0] if each is not None)
+    at_once = max(1, ROOM // (size * max(1, torch.get_num_threads() - 1)))
+    for start in range(0, len(weights), at_once):
+        flat = [each for block in weights[start : start + at_once] for each in block]
+        solid = [None if each is None else each.contiguous() for each in flat]
+        if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (x, *solid)):
+            x = Blocks.apply(x, half, spec, *solid)
+        else:
+            x, _, _ = run_forward(x.contiguous(), half, spec, solid, keep=False)
+    return x
 
 
 def block_and_packed(x: Tensor, weights: Weights, spec: Spec) -> tuple[Tensor, Tensor]:
-    """The same without a gradient, and the packed queries, keys and values of all heads, turned: (B, T, (H + 2 K) E)."""
+    """One block without a gradient, and the packed queries, keys and values of all heads, turned: (B, T, (H + 2 K) E)."""
     half, (B, T, _) = torch.is_autocast_enabled("cpu"), x.shape
     solid = [None if weight is None else weight.contiguous() for weight in weights]
     dtype, numbers = torch.bfloat16 if half else torch.float32, (spec.n_heads + 2 * spec.n_kv_heads) * spec.width
@@ -91,7 +101,7 @@ def block_and_packed(x: Tensor, weights: Weights, spec: Spec) -> tuple[Tensor, T
     outputs = []
     for rows, place in zip(x.split(max(1, PASS // T)), packed.split(max(1, PASS // T)), strict=True):
         rows = rows.contiguous()
-        y, memory = run_forward(rows, half, spec, solid)
+        y, memory, _ = run_forward(rows, half, spec, solid, keep=False)
         place.copy_(memory[FLOAT * rows.numel() :][: place.nbytes].view(dtype).view(place.shape))
         outputs.append(y)
     return torch.cat(outputs), packed
@@ -119,18 +129,20 @@ def library() -> Any:
     if loaded is not None:
         pointer, tail = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
         loaded.block_room.argtypes = (pointer, ctypes.c_int, pointer)
-        loaded.block_forward.argtypes = (pointer, pointer, ctypes.c_int, *[pointer] * 4, *tail)
-        loaded.block_backward.argtypes = (pointer, pointer, ctypes.c_int, *[pointer] * 7, *tail)
-        loaded.block_room.restype = loaded.block_forward.restype = loaded.block_backward.restype = None
+        loaded.blocks_forward.argtypes = (pointer, pointer, ctypes.c_int64, *[ctypes.c_int] * 2, *[pointer] * 5, *tail)
+        loaded.blocks_backward.argtypes = (pointer, pointer, ctypes.c_int64, ctypes.c_int, *[pointer] * 8, *tail)
+        loaded.block_room.restype = loaded.blocks_forward.restype = loaded.blocks_backward.restype = None
     return loaded
 
 
 Given = Sequence[Tensor | None]
-GRADIENTS = len(Weights._fields) - 2  # all but cosines and sines
+"""The weights of all blocks behind one another."""
+EACH = len(Weights._fields)
+GRADIENTS = EACH - 2  # all but cosines and sines
 
 
 def described(x: Tensor, half: bool, spec: Spec, weights: Given) -> tuple[Sizes, list[int]]:
-    """The kernel's sizes; and bytes to keep, numbers of all gradients, and bytes of packed weights."""
+    """The kernel's sizes; and of each block bytes to keep, numbers of all gradients, and bytes of packed weights."""
     pairs = 0 if weights[-1] is None else weights[-1].shape[1]
     kinds = (spec.gated, ACTIVATIONS.index(spec.activation), spec.centred, pairs, spec.interleaved)
     sizes = Sizes(*x.shape, spec.n_heads, spec.n_kv_heads, spec.width, spec.hidden, *kinds, *spec.eps, spec.scale)
@@ -143,41 +155,52 @@ def pointers(weights: Given) -> Any:
     return (ctypes.c_void_p * len(weights))(*map(address, weights))
 
 
-def run_forward(x: Tensor, half: bool, spec: Spec, weights: Given) -> tuple[Tensor, Tensor]:
-    """The output, and the memory that the kernel keeps: first (B, T, D) float32 after attention, then what was packed."""
-    sizes, (kept, _, packed) = described(x, half, spec, weights)
-    y, memory, room = torch.empty_like(x), x.new_empty(kept, dtype=torch.uint8), x.new_empty(packed, dtype=torch.uint8)
-    places = [place.data_ptr() for place in (x, y, memory, room)]
+def run_forward(x: Tensor, half: bool, spec: Spec, weights: Given, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """The output; the memory of every block, or of the last where nothing is to `keep`; and what went from block to block.
+
+    Of a block's memory the first is (B, T, D) float32 after attention, then what was packed.
+    """
+    sizes, (bytes_kept, _, packed) = described(x, half, spec, weights)
+    L = len(weights) // EACH
+    y, room = torch.empty_like(x), x.new_empty(L * packed, dtype=torch.uint8)
+    memory = x.new_empty((L if keep else 1) * bytes_kept, dtype=torch.uint8)
+    between = x.new_empty(L - 1 if keep else 0, *x.shape)
+    places = [each.data_ptr() for each in (x, y, between, memory, room)]
     threads = torch.get_num_threads()
-    library().block_forward(ctypes.byref(sizes), pointers(weights), half, *places, threads, team())
-    return y, memory
+    library().blocks_forward(ctypes.byref(sizes), pointers(weights), L, half, keep, *places, threads, team())
+    return y, memory, between
 
 
-class WholeBlock(torch.autograd.Function):
+class Blocks(torch.autograd.Function):
     """Not an op of torch's registry: what that wraps around a gradient takes ten times as long as this."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, half: bool, spec: Spec, *weights: Tensor | None) -> Tensor:
         x = x.contiguous()
-        y, memory = run_forward(x, half, spec, weights)
-        ctx.save_for_backward(memory, x, *weights)
+        y, memory, between = run_forward(x, half, spec, weights, keep=True)
+        ctx.save_for_backward(memory, between, x, *weights)
         ctx.half, ctx.spec = half, spec
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        memory, x, *weights = ctx.saved_tensors
+        memory, between, x, *weights = ctx.saved_tensors
         grad = grads[0].contiguous()
         sizes, (_, size, packed) = described(x, ctx.half, ctx.spec, weights)
-        threads = torch.get_num_threads()
-        dx, room = torch.empty_like(x), x.new_empty(packed, dtype=torch.uint8)
-        others = x.new_empty(threads - 1, size)
-        # of a norm's weight or a bias that is not there, a gradient that nobody reads
+        L, threads = len(weights) // EACH, torch.get_num_threads()
+        dx, room = torch.empty_like(x), x.new_empty(L * packed, dtype=torch.uint8)
+        others = x.new_empty((threads - 1) * L, size)
+        # of a norm's weight or a bias that is not there, a gradient that nobody reads: each thread writes its own
         spare = x.new_empty(sizes.widest) if any(weight is None for weight in weights) else None
-        found = [None if weight is None else torch.empty_like(weight) for weight in weights[:GRADIENTS]]
-        sums = pointers([spare if grad is None else grad for grad in found])
-        places = [place.data_ptr() for place in (x, grad, memory, room, dx)]
+        found = [
+            None if weight is None or number % EACH >= GRADIENTS else torch.empty_like(weight)
+            for number, weight in enumerate(weights)
+        ]
+        sums = pointers(
+            [spare if grad is None else grad for number, grad in enumerate(found) if number % EACH < GRADIENTS]
+        )
+        places = [each.data_ptr() for each in (x, between, grad, memory, room, dx)]
         tail = (sums, others.data_ptr(), threads, team())
-        library().block_backward(ctypes.byref(sizes), pointers(weights), ctx.half, *places, *tail)
-        return dx, None, None, *found, None, None
+        library().blocks_backward(ctypes.byref(sizes), pointers(weights), L, ctx.half, *places, *tail)
+        return dx, None, None, *found
