@@ -1,4 +1,6 @@
-"""Cross-entropy in pieces is torch's own, in value and gradient, and takes no copy of the logits."""
+"""Cross-entropy in pieces, and by the kernel, is torch's own, in value and gradient, and takes no copy of the logits."""
+
+from pathlib import Path
 
 import pytest
 import torch
@@ -7,6 +9,8 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from partwise.data import IGNORED
+from partwise.kernels.cross_entropy import half_cross_entropy, serves
+from partwise.kernels.library import ready
 from partwise.train import cross_entropy
 from partwise.train.cross_entropy import summed_cross_entropy
 
@@ -59,3 +63,96 @@ def test_no_copy_of_the_logits_is_made() -> None:
     with Watch():
         summed_cross_entropy(logits, torch.zeros(rows, dtype=torch.long)).backward()
     assert logits.grad is not None and max(seen) <= cross_entropy.PIECE < logits.numel()
+
+
+# ------------------------------------------------------------------------------------------------------- the kernel
+
+
+@pytest.fixture
+def kernel(shared_cache: Path) -> None:
+    if not ready():
+        pytest.skip("no C++ compiler here")
+
+
+def drawn(rows: int, symbols: int, seed: int = 0, size: float = 3.0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    logits = (size * torch.randn(rows, symbols, generator=generator)).bfloat16()
+    targets = torch.randint(symbols, (rows,), generator=generator)
+    targets[torch.rand(rows, generator=generator) < 0.3] = IGNORED
+    return logits, targets
+
+
+def check_kernel(logits: torch.Tensor, targets: torch.Tensor, smoothing: float = 0.0) -> None:
+    """The loss to float32, its gradient to the half of a bfloat16 digit that rounding costs."""
+    logits = logits.detach().requires_grad_()
+    assert serves(logits)
+    ours = half_cross_entropy(logits, targets, IGNORED, smoothing)
+    (mine,) = torch.autograd.grad(3 * ours, logits)
+    wide = logits.detach().double().requires_grad_()
+    true = F.cross_entropy(wide, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
+    (gradient,) = torch.autograd.grad(3 * true, wide)
+    assert ours.dtype == torch.float32 and abs(ours.item() - true.item()) <= 1e-6 * max(1.0, true.item())
+    assert mine.dtype == torch.bfloat16
+    assert bool(((mine - gradient).abs() <= 2**-8 * gradient.abs() + 1e-6).all())
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+@pytest.mark.parametrize("symbols", [1, 2, 3, 15, 16, 17, 31, 32, 33, 65, 300, 5003])
+def test_the_kernel_is_the_equation(symbols: int, smoothing: float) -> None:
+    check_kernel(*drawn(37, symbols, seed=symbols), smoothing)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_the_kernel_takes_large_logits_and_rows_of_a_larger_tensor() -> None:
+    check_kernel(*drawn(20, 65, size=300.0))
+    logits, targets = drawn(20, 100)
+    check_kernel(logits[:, 7:72], targets.clamp(max=64))
+    check_kernel(logits[::2], targets[::2])
+    check_kernel(logits[:0], targets[:0])
+    check_kernel(logits, torch.full_like(targets, IGNORED))
+
+
+@pytest.mark.usefixtures("kernel")
+def test_the_kernel_gives_equal_numbers_for_every_number_of_threads() -> None:
+    logits, targets = drawn(301, 129)
+    logits.requires_grad_()
+    found = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        loss = half_cross_entropy(logits, targets, IGNORED)
+        found.append((loss, *torch.autograd.grad(loss, logits)))
+    torch.set_num_threads(1)
+    assert all(torch.equal(x, y) for other in found[1:] for x, y in zip(other, found[0], strict=True))
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("place", [0, 40, 64])
+def test_the_kernel_shows_what_is_not_a_number(value: float, place: int) -> None:
+    logits, targets = drawn(5, 65)
+    targets[2] = 3
+    logits[2, place] = value
+    assert not half_cross_entropy(logits, targets, IGNORED).isfinite()
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("target", [-1, 65, 2**40])
+def test_the_kernel_reads_no_target_that_there_is_not(target: int) -> None:
+    logits, targets = drawn(5, 65)
+    targets[3] = target
+    with pytest.raises(IndexError, match=f"target {target} is not among 65 symbols"):
+        half_cross_entropy(logits, targets, IGNORED)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_the_kernel_serves_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, targets = drawn(5, 65)
+    calls: list[int] = []
+    monkeypatch.setattr(cross_entropy, "half_cross_entropy", lambda *x: (calls.append(1), half_cross_entropy(*x))[1])
+    summed_cross_entropy(logits, targets)
+    for other in (logits.half(), logits.float(), logits.t().contiguous().t()):
+        summed_cross_entropy(other, targets, kernel=True)
+    assert not calls
+    summed_cross_entropy(logits, targets, kernel=True)
+    assert calls == [1]

@@ -198,9 +198,10 @@ class Transformer(Stack, SavedOnce):
             self.head = linear(config.d_model, config.vocab_size, config.head_bias, "head")
             self.ahead = config.ahead.build(site, config.vocab_size)
             self.tie()
-        for name, module in self.named_modules():
-            if isinstance(module, Dropout):
-                module.site = name
+        self.trained = [module for module in self.modules() if isinstance(module, Trained)]
+        self.dropouts = {name: module for name, module in self.named_modules() if isinstance(module, Dropout)}
+        for name, dropout in self.dropouts.items():
+            dropout.site = name
         if self.embed.weight.device.type != "meta":
             self.draw(seed, redraw)
 
@@ -299,9 +300,9 @@ class Transformer(Stack, SavedOnce):
 
     def set_noise(self, *key: int) -> None:
         """Key the dropout noise of the next forward pass, by (seed, step, micro-batch, rank)."""
-        for module in self.modules():
-            if isinstance(module, Dropout) and module.p > 0:
-                module.set_noise(self.embed.weight.device, *key)
+        for dropout in self.dropouts.values():
+            if dropout.p > 0:
+                dropout.set_noise(self.embed.weight.device, *key)
 
     def use_path(self, attention: str, ffn: str = "torch", block: str = "layers") -> None:
         """Choose how attention layers compute their scores ('products', 'fused' or 'kernel'), perceptrons their units
@@ -317,9 +318,8 @@ class Transformer(Stack, SavedOnce):
 
     def after_step(self) -> None:
         """Let layers update what training changes beside parameters; called once per update."""
-        for module in self.modules():
-            if isinstance(module, Trained):
-                module.after_step()
+        for module in self.trained:
+            module.after_step()
 
     def nulls(self) -> set[str]:
         """The names of parameters that no output can depend on, by the equations of the parts."""

@@ -11,7 +11,7 @@ import torch
 
 from partwise.kernels import build
 
-KERNELS = ("attention", "mlp", "block", "halves")
+KERNELS = ("attention", "mlp", "block", "halves", "cross_entropy")
 
 
 def ready() -> bool:

@@ -6,8 +6,8 @@ import platform
 
 KEEP = 2**30  # bytes at the heap's end that are not given back to the system
 AHEAD = 2**26  # that are asked for beyond what is needed
-APART = 2**25  # from which on memory comes from the system alone: the most that glibc takes
-TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3  # as malloc.h numbers them
+APART = 0  # pieces that the system gives one by one, and takes back one by one
+TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4  # as malloc.h numbers them
 
 
 def keep_freed() -> None:
@@ -20,5 +20,5 @@ def keep_freed() -> None:
     if tuned or platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):
         return
     mallopt = ctypes.CDLL(None).mallopt
-    for setting, size in ((TRIM_THRESHOLD, KEEP), (TOP_PAD, AHEAD), (MMAP_THRESHOLD, APART)):
+    for setting, size in ((TRIM_THRESHOLD, KEEP), (TOP_PAD, AHEAD), (MMAP_MAX, APART)):
         mallopt(setting, size)

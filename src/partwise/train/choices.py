@@ -29,9 +29,14 @@ class Choices:
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
+    @property
+    def compiled(self) -> bool:
+        """Whether compiled kernels are among the paths; they then serve what there is no path to choose for as well."""
+        return "kernel" in (self.attention_path, self.ffn_path, self.block_path)
+
     def check(self) -> None:
         """Raises ConfigError where this machine lacks what was chosen: other paths would give other numbers unseen."""
-        if "kernel" in (self.attention_path, self.ffn_path, self.block_path) and not ready():
+        if self.compiled and not ready():
             raise ConfigError(
                 "this run was begun with compiled kernels, and they cannot be compiled here (see above): install a C++ "
                 "compiler, continue where it began, or start over with --fresh"

@@ -6,18 +6,21 @@ import torch
 from torch import Tensor
 
 from partwise.data import IGNORED
+from partwise.kernels.cross_entropy import half_cross_entropy, serves
 
 PIECE = 2**22
 """Logits that are taken to float32 at a time: 16 MiB."""
 
 
-def summed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
+def summed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0, kernel: bool = False) -> Tensor:
     """(N, V) logits and (N,) targets, of which IGNORED ones are left out -> the summed loss in nats, a float32 scalar.
 
     With `smoothing` s, (1 - s) times the loss of the target and s times the mean loss over all V. The numbers of
     `torch.nn.functional.cross_entropy` on `logits.float()`, and gradients in the logits' precision; both are computed in
-    pieces of PIECE logits in float32, or in float64 where they are that.
+    pieces of PIECE logits in float32, or in float64 where they are that; or by the compiled `kernel`, where it serves.
     """
+    if kernel and serves(logits):
+        return half_cross_entropy(logits, targets, IGNORED, smoothing)
     return _Summed.apply(logits, targets, smoothing)
 
 

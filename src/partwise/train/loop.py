@@ -80,6 +80,7 @@ class Run:
         self.model = Transformer(config.model, config.train.seed, config.train.redraw).to(self.device)
         self.model.counts.count(self.ids)
         self.model.use_path(self.choices.attention_path, self.choices.ffn_path, self.choices.block_path)
+        self.parameters = list(self.model.parameters())
         self.optimizer = config.optimizer.build(self.model, config.train.lr)
         self.step = 0
         self.updater: Updater | None = None
@@ -94,10 +95,12 @@ class Run:
             return self.updater.update(self)
         started, train = time.perf_counter(), self.config.train
         lr = train.lr * self.config.schedule.factor(self.step, train.steps)
-        self.model.train()
+        if not self.model.training:  # else it would tell every layer in every step
+            self.model.train()
         losses = []
         batch = self.batch()
-        targets = max(1, batch.count)  # windows may hold none
+        count = batch.count
+        targets = max(1, count)  # windows may hold none
         for number, micro in enumerate(batch.chunks(train.accumulate)):
             self.model.set_noise(train.seed, self.step, number, 0)
             found = self.losses(micro)
@@ -114,13 +117,13 @@ class Run:
         self.optimizer.zero_grad(set_to_none=True)
         self.model.after_step()
         self.step += 1
-        return Step(self.step, loss.item(), norm.item(), lr, batch.count, time.perf_counter() - started)
+        return Step(self.step, loss.item(), norm.item(), lr, count, time.perf_counter() - started)
 
     def clip(self, limit: float | None) -> Tensor:
         """The norm of the whole gradient, which is then scaled down to `limit` where it is larger."""
         if limit is None:
-            return torch.nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
-        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+            return torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        return torch.nn.utils.clip_grad_norm_(self.parameters, limit)
 
     def batch(self) -> Batch:
         """What the next update learns from, a pure function of (data, seed, step)."""
@@ -158,7 +161,7 @@ class Run:
         """(B, T, V), (B, T) -> the summed loss."""
         logits, targets, smoothing = logits.flatten(0, 1), targets.flatten(), self.config.train.label_smoothing
         if logits.dtype in (torch.bfloat16, torch.float16):
-            return summed_cross_entropy(logits, targets, smoothing)
+            return summed_cross_entropy(logits, targets, smoothing, self.choices.compiled)
         return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
 
     def autocast(self) -> torch.autocast:
