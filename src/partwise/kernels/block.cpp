@@ -282,9 +282,8 @@ struct Block {
                 }
                 int64_t row = int64_t(r + i) * D;
                 const float* statistics = kept.statistics + 4 * (m + r + i) + 2 * which;
-                norm.again(x + row, statistics, [&](int c, vec z) { store(again[i] + c, z); });
-                if (to != base) std::copy(base + row, base + row + D, to + row);
-                norm.backward(x + row, statistics, grad + row, to + row, dweight, dbias);
+                norm.backward(x + row, statistics, grad + row, base + row, to + row, dweight, dbias,
+                              [&](int c, vec z) { store(again[i] + c, z); });
             }
             int unit = (first + r) / PER;
             for (int c = 0, width; c < D; c += width) {

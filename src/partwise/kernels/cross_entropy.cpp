@@ -28,12 +28,6 @@ inline void along(const uint16_t* row, int64_t V, uint16_t beyond, const Task& t
 
 constexpr uint16_t LOWEST = 0xff7f;  // the most negative bfloat16 number, of which the exponential is 0
 
-inline float sum_of(vec x) {
-    float sum = 0;
-    for (int i = 0; i < W; i++) sum += x[i];
-    return sum;
-}
-
 // The logarithm of the sum of a row's exponentials; NaN where a logit is NaN or infinite above all others.
 float log_sum_exp(const uint16_t* row, int64_t V) {
     vec highest = all(-INF), sum{};

@@ -5,12 +5,6 @@
 
 namespace {
 
-inline float sum_of(vec x) {
-    float sum = 0;
-    for (int i = 0; i < W; i++) sum += x[i];
-    return sum;
-}
-
 struct Norm {
     int D;
     bool centred;
@@ -32,12 +26,6 @@ struct Norm {
         }
         float factor = 1.0f / std::sqrt(sum_of((squares[0] + squares[1]) + (squares[2] + squares[3])) / D + eps);
         statistics[0] = mean, statistics[1] = factor;
-        again(x, statistics, put);
-    }
-
-    template <class Put>
-    void again(const float* x, const float* statistics, const Put& put) const {
-        float mean = statistics[0], factor = statistics[1];
         for (int c = 0; c < D; c += W) {
             vec y = (load(x + c) - mean) * factor;
             if (weight) y *= load(weight + c);
@@ -46,23 +34,26 @@ struct Norm {
         }
     }
 
-    // to += the gradient of x, from that of the output; and to those of weight and bias.
-    void backward(const float* x, const float* statistics, const float* grad, float* to, float* dweight,
-                  float* dbias) const {
+    // to = base + the gradient of x, from that of the output, which `put` takes once more; and to those of weight and bias.
+    template <class Put>
+    void backward(const float* x, const float* statistics, const float* grad, const float* base, float* to, float* dweight,
+                  float* dbias, const Put& put) const {
         float mean = statistics[0], factor = statistics[1];
         vec plain[2] = {}, along[2] = {};
         for (int c = 0, n = 0; c < D; c += W, n ^= 1) {
-            vec g = load(grad + c), y = (load(x + c) - mean) * factor;
+            vec g = load(grad + c), y = (load(x + c) - mean) * factor, z = y;
             store(dweight + c, load(dweight + c) + g * y);
             store(dbias + c, load(dbias + c) + g);
-            if (weight) g *= load(weight + c);
+            if (weight) g *= load(weight + c), z *= load(weight + c);
+            if (bias) z += load(bias + c);
+            put(c, z);
             plain[n] += g, along[n] += g * y;
         }
         float shift = centred ? sum_of(plain[0] + plain[1]) / D : 0, turn = sum_of(along[0] + along[1]) / D;
         for (int c = 0; c < D; c += W) {
             vec g = load(grad + c), y = (load(x + c) - mean) * factor;
             if (weight) g *= load(weight + c);
-            store(to + c, load(to + c) + (g - shift - y * turn) * factor);
+            store(to + c, load(base + c) + (g - shift - y * turn) * factor);
         }
     }
 };

@@ -175,9 +175,11 @@ inline void tile(const typename Number::Unit* a, int64_t row, int64_t step, cons
 template <class Number, int N>
 void panel(const typename Number::Unit* a, int64_t row, int64_t step, int rows, const typename Number::Unit* b,
            int64_t b_row, int count, const Result<Number>& to) {
-    constexpr int R = REGISTERS == 32 ? (N == 6 ? 4 : N == 4 ? 6 : 12) : (N == 2 ? 4 : 8), FEW = N > 2 ? 2 : 4;
+    constexpr int R = REGISTERS == 32 ? (N == 6 ? 4 : N == 4 ? 6 : N == 2 ? 12 : 16) : (N == 2 ? 4 : 8), FEW = N > 2 ? 2 : 4;
     int r = 0;
     for (; r + R <= rows; r += R) tile<Number, R, N>(a + r * row, row, step, b, b_row, count, to.from(r, 0));
+    if constexpr (R > 8)  // fewer sums than this wait for one another
+        for (; r + 8 <= rows; r += 8) tile<Number, 8, N>(a + r * row, row, step, b, b_row, count, to.from(r, 0));
     for (; r + FEW <= rows; r += FEW) tile<Number, FEW, N>(a + r * row, row, step, b, b_row, count, to.from(r, 0));
     for (; r < rows; r++) tile<Number, 1, N>(a + r * row, row, step, b, b_row, count, to.from(r, 0));
 }
