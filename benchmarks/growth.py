@@ -3,25 +3,26 @@
     python benchmarks/growth.py [--nanogpt FOLDER] [--threads 2] [--json FILE] [--figure growth.svg]
 
 One of the four is changed at a time, around 4 layers, width 128, 4 heads and a batch of 12 x 64; context again at batch
-1, to 8192. All step in the same process in turn for the time, each in a process of its own for the peak of memory, which
-is what that process takes beyond a tiny model: weights, optimizer, gradients and activations. Each steps by its own
+1, to 8192. Each steps in a process of its own, for the time in turn, several steps a turn; for the peak of memory alone.
+That is what a process takes beyond a tiny model: weights, optimizer, gradients and activations. Each steps by its own
 defaults, partwise by the choices that it makes for the machine. Needs Linux, where a process can be asked for its peak.
 """
 
 import argparse
+import contextlib
 import importlib.util
 import multiprocessing
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import write_rows
+from measuring import Step, time_in_turn, write_rows
+from peer_process import PeerProcess
+from peers import Setting, nanogpt_step, transformers_step
 from torch import Tensor
-from torch.nn import functional as F
-from training_step import nanogpt_step, partwise_step, time_in_turn
+from training_step import partwise_step
 
 from partwise.drawing import COLOURS, STYLE, canvases, logarithmic
 from partwise.train.choices import choose
@@ -40,10 +41,11 @@ WORDS = ["attention.out_bias=false", "ffn=gelu", "tied=true", "head_bias=false",
 LINEAR = 0.9
 """What twice the memory of half the longest context must be, at least, of that of the longest."""
 
-SECONDS = 2.0  # of steps per point, more or less
+SECONDS = 3.0  # of steps per point, more or less
 ROUNDS = (2, 20)
+OURS = "partwise"
 
-Builder = Callable[[argparse.Namespace, Tensor, Tensor], Callable[[], Tensor]]
+Builder = Callable[[argparse.Namespace, Tensor, Tensor], Step]
 
 
 def main() -> None:
@@ -64,9 +66,7 @@ def main() -> None:
 
 def builders(with_nanogpt: bool) -> dict[str, Builder]:
     choices = choose(TrainConfig(device="cpu"))  # here, so that nothing is compiled while a point is measured
-    made: dict[str, Builder] = {
-        "partwise": lambda options, inputs, targets: partwise_step(options, choices, inputs, targets)
-    }
+    made: dict[str, Builder] = {OURS: lambda options, inputs, targets: partwise_step(options, choices, inputs, targets)}
     if with_nanogpt:
         made["nanoGPT"] = nanogpt_step
     if importlib.util.find_spec("transformers"):
@@ -74,27 +74,6 @@ def builders(with_nanogpt: bool) -> dict[str, Builder]:
 
         made["transformers"] = transformers_step
     return made
-
-
-def transformers_step(options: argparse.Namespace, inputs: Tensor, targets: Tensor) -> Callable[[], Tensor]:
-    """GPT-2 as Hugging Face builds it, with torch's AdamW, both by their defaults."""
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    sizes = {"n_layer": options.layers, "n_embd": options.width, "n_head": options.heads}
-    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-    tokens = {"vocab_size": options.vocab, "bos_token_id": 0, "eos_token_id": 0}
-    config = GPT2Config(**sizes, **dropout, **tokens, n_positions=options.context, use_cache=False)
-    model: Any = GPT2LMHeadModel(config)
-    optimizer = torch.optim.AdamW(model.parameters())
-
-    def step() -> Tensor:
-        loss = F.cross_entropy(model(input_ids=inputs).logits.flatten(0, 1), targets.flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
-
-    return step
 
 
 def measure(made: dict[str, Builder], options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -129,14 +108,14 @@ def apart(work: Callable[..., Any], *arguments: Any) -> Any:
 
 def timed(made: dict[str, Builder], options: argparse.Namespace, threads: int) -> dict[str, float]:
     """Median milliseconds of a step of each, in turn."""
-    steps = dict(zip(made, (build(options, *batch(options, threads)) for build in made.values()), strict=True))
-    for step in steps.values():
-        step()
-    began = time.perf_counter()
-    for step in steps.values():
-        step()
-    rounds = min(ROUNDS[1], max(ROUNDS[0], round(SECONDS / (time.perf_counter() - began))))
-    seconds = time_in_turn(steps, rounds, warm_up=0)
+    tokens = batch(options, threads)
+    with contextlib.ExitStack() as stack:
+        steps: dict[str, Step] = {OURS: made[OURS](options, *tokens)}
+        for name in made:
+            if name != OURS:
+                steps[name] = stack.enter_context(PeerProcess(name, options, *tokens, Setting()))
+        fewest, most = ROUNDS
+        seconds = time_in_turn(steps, most, warm_up=1, fewest=fewest, within=SECONDS)
     return {name: 1000 * statistics.median(times) for name, times in seconds.items()}
 
 
@@ -169,10 +148,10 @@ def as_rows(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for unit, what in (("ms", "time"), ("MiB", "memory")):
         for point in points:
-            ours, peers = point[unit]["partwise"], {n: v for n, v in point[unit].items() if n != "partwise"}
+            ours, peers = point[unit][OURS], {n: v for n, v in point[unit].items() if n != OURS}
             row = {"goal": "growth", "what": f"{what}, {point['sweep']} {point['value']}", "ours": ours, "unit": unit}
             rows.append({**row, "peers": peers, "ratio": min(peers.values()) / ours if peers else None, "wanted": None})
-    half, longest = (point["MiB"]["partwise"] for point in points[-2:])
+    half, longest = (point["MiB"][OURS] for point in points[-2:])
     row = {"goal": "growth", "what": "memory, linear in context to 8192", "ours": longest, "unit": "MiB"}
     return [*rows, {**row, "peers": {"twice that of 4096": 2 * half}, "ratio": 2 * half / longest, "wanted": LINEAR}]
 

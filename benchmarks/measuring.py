@@ -5,11 +5,13 @@ A row is {"goal", "what", "ours", "unit", "peers": {name: figure or null where i
 """
 
 import json
+import math
 import shlex
 import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +20,28 @@ from torch import Tensor
 from partwise.train.choices import machine
 
 WARM_UP = 3
-PAUSE = 0.005  # seconds between steps: the threads of a process spin for a while, and would disturb the next one's
+PAUSE = 0.005  # seconds between turns: the threads of a process spin for a while, and would disturb the next one's
+TURN, LONGEST = 0.25, 20  # seconds that steps in a row take, more or less, and how many they are at most
 PLACES = {"--nanogpt": "FOLDER", "--litgpt": "PYTHON", "--folder": "FOLDER"}
 """Options whose values are of one machine only, and what stands for them."""
-Step = Callable[[], Tensor | float]
-"""Forward, backward and update on one batch; gives the loss before the update."""
+Step = Callable[..., Tensor | float]
+"""Forward, backward and update on one batch, so many times, once unless told; gives the loss before the last update."""
 Row = dict[str, Any]
 
 
-def time_in_turn(steps: dict[str, Step], rounds: int, warm_up: int = WARM_UP) -> dict[str, list[float]]:
-    """Seconds of every step of every round. Raises RuntimeError if one of them does not learn its batch."""
+def time_in_turn(
+    steps: dict[str, Step], rounds: int, warm_up: int = WARM_UP, fewest: int = 1, within: float = math.inf
+) -> dict[str, list[float]]:
+    """Seconds a training step, as the mean of a turn, of every round: `rounds`, or what `within` allows, but `fewest`.
+
+    The rounds of the warm-up, of a step each, settle how many steps make a turn. Raises RuntimeError if one of them does
+    not learn its batch.
+    """
     first = {name: float(step()) for name, step in steps.items()}
-    for _ in range(warm_up):
-        for step in steps.values():
-            step()
-    seconds = take_turns(steps, rounds)
+    once = take_turns(steps, warm_up)
+    counts = in_a_row(once)
+    allowed = within / sum((1 + counts[name]) * min(times) for name, times in once.items())
+    seconds = take_turns(steps, rounds if allowed > rounds else max(fewest, int(allowed)), counts)
     for name, step in steps.items():
         last = float(step())
         if not last < first[name]:
@@ -40,17 +49,32 @@ def time_in_turn(steps: dict[str, Step], rounds: int, warm_up: int = WARM_UP) ->
     return seconds
 
 
-def take_turns(steps: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every call of every round."""
+def in_a_row(once: Mapping[str, Sequence[float]]) -> dict[str, int]:
+    """How many steps make a turn of each, by the seconds that one took at best."""
+    return {name: min(LONGEST, max(1, round(TURN / min(times)))) for name, times in once.items()}
+
+
+def take_turns(
+    steps: Mapping[str, Callable[..., object]], rounds: int, counts: Mapping[str, int] | None = None
+) -> dict[str, list[float]]:
+    """Seconds of one call in every round; or with `counts`, seconds a step of so many in a row, after one untimed.
+
+    The first of a row finds the caches as the others left them, which is not what training is like.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     names = list(steps)
     for turn in range(rounds):
         shift = turn % len(names)  # nobody always runs in the cache that the same neighbour left behind
         for name in names[shift:] + names[:shift]:
             time.sleep(PAUSE)
+            step, count = steps[name], 1
+            if counts:
+                step()
+                count = counts[name]
+                step = partial(step, count)
             began = time.perf_counter()
-            steps[name]()
-            seconds[name].append(time.perf_counter() - began)
+            step()
+            seconds[name].append((time.perf_counter() - began) / count)
     return seconds
 
 

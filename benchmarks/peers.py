@@ -1,7 +1,11 @@
 """The training steps of other projects, each built as its own users would build it, at one shape.
 
-Every builder takes (options, setting, inputs, targets), `options` with layers, width, heads, context, vocab and
-whether the head is tied, and gives a step. Raises ImportError where the peer is not installed.
+Every builder takes (options, inputs, targets, setting), `options` with layers, width, heads, context, vocab and whether
+the head is tied, and gives a step. Raises ImportError where the peer is not installed.
+
+Run as a script it is one peer, for `peer_process.py`: the first line on standard input is the task as JSON, every further
+one a number of steps to take. It answers each with a line of JSON, which has the last step's loss, or what went wrong.
+Nothing here imports partwise, which need not be installed where a peer is.
 """
 
 import argparse
@@ -9,24 +13,20 @@ import contextlib
 import importlib.util
 import io
 import json
-import select
-import signal
-import subprocess
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import Step
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partwise.train.choices import fast_bfloat16
-
 LEARNING_RATE = 3e-4
-COMPILE_SECONDS = 240  # longer than this, and a peer counts as not compiled
+Step = Callable[..., Tensor]
+"""Takes so many training steps, one unless told, and gives the last one's loss."""
 
 
 @dataclass(frozen=True)
@@ -42,20 +42,41 @@ class Setting:
         return ", ".join(switched) or "default"
 
 
-def settings(tunable: bool) -> list[Setting]:
-    """What is tried for a peer, its default first; bfloat16 only where the processor has products of its own for it."""
-    tried = [Setting()]
-    for bfloat16 in (False, True) if fast_bfloat16("cpu") else (False,):
-        tried += [Setting(tunable, compiled, bfloat16) for compiled in (False, True)]
-    return list(dict.fromkeys(tried))
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a peer prints must not pass for an answer
+    try:
+        step = build(**json.loads(sys.stdin.readline()))
+        print(json.dumps({"ready": True}), file=answers, flush=True)
+        for line in sys.stdin:
+            print(json.dumps({"loss": float(step(int(line)))}), file=answers, flush=True)
+    except Exception as error:  # whoever asked says why, and goes on without this one
+        print(json.dumps({"error": str(error) or type(error).__name__}), file=answers, flush=True)
+
+
+def build(
+    peer: str,
+    options: dict[str, Any],
+    inputs: list[list[int]],
+    targets: list[list[int]],
+    setting: dict[str, bool],
+    parts: dict[str, Any],
+    threads: int,
+) -> Step:
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    builder, _ = PEERS[peer]
+    shape = argparse.Namespace(**options)
+    return builder(shape, torch.tensor(inputs), torch.tensor(targets), Setting(**setting), **parts)
 
 
 def updating(forward: Callable[[], Tensor], optimizer: torch.optim.Optimizer) -> Step:
-    def step() -> Tensor:
-        loss = forward()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+    def step(count: int = 1) -> Tensor:
+        for _ in range(count):
+            loss = forward()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         return loss.detach()
 
     return step
@@ -77,16 +98,11 @@ def run_as(model: nn.Module, loss: Callable[[Any], Tensor], setting: Setting) ->
     return forward
 
 
-def nanogpt_step(
-    options: argparse.Namespace,
-    inputs: Tensor,
-    targets: Tensor,
-    setting: Setting = Setting(),
-) -> Step:
+def nanogpt_step(options: argparse.Namespace, inputs: Tensor, targets: Tensor, setting: Setting = Setting()) -> Step:
     """nanoGPT's own model, loss and optimizer, imported from its checkout, without biases as its train.py has it."""
     if not options.nanogpt:
         raise ImportError("no checkout of nanoGPT was named (--nanogpt FOLDER)")
-    spec = importlib.util.spec_from_file_location("nanogpt_model", options.nanogpt / "model.py")
+    spec = importlib.util.spec_from_file_location("nanogpt_model", Path(options.nanogpt) / "model.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # its dataclass looks itself up there
@@ -106,7 +122,9 @@ def nanogpt_step(
     return updating(run_as(model, lambda called: called(inputs, targets)[1], setting), optimizer)
 
 
-def transformers_step(options: argparse.Namespace, inputs: Tensor, targets: Tensor, setting: Setting) -> Step:
+def transformers_step(
+    options: argparse.Namespace, inputs: Tensor, targets: Tensor, setting: Setting = Setting()
+) -> Step:
     """GPT-2 as Hugging Face builds it; its attention is torch's fused one by default."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -130,12 +148,14 @@ def transformers_step(options: argparse.Namespace, inputs: Tensor, targets: Tens
 def x_transformers_step(
     options: argparse.Namespace, inputs: Tensor, targets: Tensor, setting: Setting, **parts: Any
 ) -> Step:
-    """Its decoder with learned positions, or with `parts` as its own keywords name them."""
+    """Its decoder with learned positions, or with `parts` as its own keywords name them, an activation by torch's name."""
     from x_transformers import Decoder, TransformerWrapper
 
     layers = {"attn_dim_head": options.width // options.heads, "attn_flash": setting.tuned, **parts}
     if parts.get("rotary_pos_emb"):
         layers["rotary_emb_dim"] = layers["attn_dim_head"]  # all of a head turns, as ours does
+    if activation := parts.get("ff_custom_activation"):
+        layers["ff_custom_activation"] = getattr(nn, activation)()
     model = TransformerWrapper(
         num_tokens=options.vocab,
         max_seq_len=options.context,
@@ -146,70 +166,32 @@ def x_transformers_step(
     return trained(model, lambda called: cross_entropy(called(inputs), targets), setting)
 
 
+def litgpt_step(options: argparse.Namespace, inputs: Tensor, targets: Tensor, setting: Setting) -> Step:
+    """Its default architecture, GPT-NeoX's."""
+    from litgpt import GPT, Config
+
+    config = Config(
+        n_layer=options.layers,
+        n_embd=options.width,
+        n_head=options.heads,
+        block_size=options.context,
+        vocab_size=options.vocab,
+        padded_vocab_size=options.vocab,
+    )
+    return trained(GPT(config), lambda called: cross_entropy(called(inputs), targets), setting)
+
+
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-class Litgpt:
-    """litgpt in an environment of its own: a process that takes one step for every line it is sent."""
-
-    def __init__(self, options: argparse.Namespace, inputs: Tensor, targets: Tensor, setting: Setting) -> None:
-        if not options.litgpt or not options.litgpt.exists():
-            raise ImportError("no Python with litgpt was named (--litgpt FILE)")
-        shape = {key: getattr(options, key) for key in ("layers", "width", "heads", "context", "vocab")}
-        task = {**shape, **asdict(setting), "threads": torch.get_num_threads(), "lr": LEARNING_RATE}
-        self.process = subprocess.Popen(
-            [options.litgpt, str(Path(__file__).with_name("litgpt_step.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        try:
-            self.ask(json.dumps({**task, "inputs": inputs.tolist(), "targets": targets.tolist()}))
-        except (RuntimeError, BrokenPipeError):
-            raise ImportError(f"{options.litgpt} cannot import litgpt, or build its model") from None
-
-    def ask(self, line: str) -> str:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        if not select.select([self.process.stdout], [], [], COMPILE_SECONDS)[0]:
-            raise TimeoutError
-        answer = self.process.stdout.readline()
-        if not answer:
-            raise RuntimeError("litgpt's process ended")
-        return answer
-
-    def __call__(self) -> float:
-        return float(self.ask("step"))
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-
-@contextlib.contextmanager
-def time_limit(seconds: int) -> Iterator[None]:
-    """Raises TimeoutError within what takes longer."""
-
-    def stop(*_: object) -> None:
-        raise TimeoutError
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
-
-
-Builder = Callable[[argparse.Namespace, Tensor, Tensor, Setting], Step]
-PEERS: dict[str, tuple[Builder, bool]] = {
+PEERS: dict[str, tuple[Callable[..., Step], bool]] = {
     "nanoGPT": (nanogpt_step, False),
     "transformers": (transformers_step, True),
     "x-transformers": (x_transformers_step, True),
-    "litgpt": (Litgpt, True),
+    "litgpt": (litgpt_step, True),
 }
 """Each peer's builder, and whether it leaves the optimizer to its user."""
+
+if __name__ == "__main__":
+    main()

@@ -5,24 +5,28 @@
                                        [--peers-in-bfloat16]
     python benchmarks/training_step.py --variants      one part after another at the seed's shape
 
-A peer is first tried in each of its settings, a few steps in turn with ours; then the fastest of all takes its steps in
-turn with ours for `--rounds` rounds. A ratio is taken within a round, so that whatever else the machine does falls on
-both alike; its median and range are printed. partwise steps by the choices that it makes for the machine.
+Each peer runs in a process of its own with the C library's own memory settings, as its users run it; ours here, with
+those that training gives a process. They take turns of several steps in a row, a quarter of a second or so after a step
+that does not count, since whoever begins finds the caches as the other left them, which is not what training is like.
+
+A peer is first tried in each of its settings, a few turns with ours; then the fastest of all takes turns with ours for
+`--rounds` rounds. A ratio is that of a round's mean steps, so that whatever else the machine does falls on both alike;
+its median and range are printed. partwise steps by the choices that it makes for the machine.
 """
 
 import argparse
 import contextlib
-import gc
 import os
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from measuring import Row, Step, ratios, take_turns, time_in_turn, write_rows
-from peers import COMPILE_SECONDS, LEARNING_RATE, PEERS, Litgpt, Setting, nanogpt_step, settings, time_limit, updating
+from measuring import Row, Step, in_a_row, ratios, take_turns, time_in_turn, write_rows
+from peer_process import PeerProcess, settings
+from peers import LEARNING_RATE, PEERS, Setting, updating
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -37,7 +41,6 @@ from partwise.train.cross_entropy import summed_cross_entropy
 from partwise.train.optimizers import AdamW
 from partwise.train.settings import TrainConfig
 
-__all__ = ["nanogpt_step", "partwise_step", "time_in_turn"]  # what other benchmarks take from here
 SIZES = ("layers", "width", "heads", "batch", "context", "vocab")
 TRIAL_ROUNDS = (2, 5)  # of a setting: as many as TRIAL_SECONDS allow, within these
 TRIAL_SECONDS = 15.0
@@ -135,14 +138,15 @@ def partwise_config(options: argparse.Namespace) -> partwise.ModelConfig:
 def partwise_step(options: argparse.Namespace, choices: Choices, inputs: Tensor, targets: Tensor) -> Step:
     model = partwise.Transformer(partwise_config(options))
     model.use_path(choices.attention_path, choices.ffn_path, choices.block_path)
-    keep_freed()  # as training does; it serves the peers of this process as well
+    keep_freed()  # as training does
     optimizer = AdamW().build(model, LEARNING_RATE)
 
     def forward() -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=choices.precision == "bfloat16"):
             logits = model(inputs)
         if logits.dtype == torch.bfloat16:  # as training does
-            return summed_cross_entropy(logits.flatten(0, 1), targets.flatten()) / targets.numel()
+            total = summed_cross_entropy(logits.flatten(0, 1), targets.flatten(), kernel=choices.compiled)
+            return total / targets.numel()
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
     return updating(forward, optimizer)
@@ -152,21 +156,22 @@ def measure_shape(
     options: argparse.Namespace, choices: Choices, inputs: Tensor, targets: Tensor
 ) -> tuple[list[Row], dict[str, object]]:
     """The row of a shape, and of the share of the machine's rate; and how long each peer took in each setting."""
-    ours = partwise_step(options, choices, inputs, targets)
     trials: dict[str, dict[Setting, float]] = {}
     missing = {}
     for peer in PEERS:
         try:
-            trials[peer] = try_settings(peer, ours, options, inputs, targets)
+            trials[peer] = try_settings(peer, options, choices, inputs, targets)
         except ImportError as error:
             missing[peer] = str(error)
             print(f"{peer} is missing: {error}", flush=True)
     rivals = {(peer, setting): times for peer, tried in trials.items() for setting, times in tried.items()}
+    ours = partwise_step(options, choices, inputs, targets)
     steps: dict[str, Step] = {"ours": ours}
-    if rivals:
-        peer, setting = min(rivals, key=lambda key: rivals[key])
-        steps["theirs"] = PEERS[peer][0](options, inputs, targets, setting)
-    seconds = time_in_turn(steps, options.rounds)
+    with contextlib.ExitStack() as stack:
+        if rivals:
+            peer, setting = min(rivals, key=lambda key: rivals[key])
+            steps["theirs"] = stack.enter_context(PeerProcess(peer, options, inputs, targets, setting))
+        seconds = time_in_turn(steps, options.rounds)
     tokens = options.batch * options.context
     speed = tokens / statistics.median(seconds["ours"])
     peers: dict[str, float | None] = dict.fromkeys(missing)
@@ -179,8 +184,6 @@ def measure_shape(
         rows: list[Row] = [{**row, "peers": peers, **ratios(seconds["theirs"], seconds["ours"])}]
     else:
         rows = [{**row, "peers": peers, "ratio": None, "low": None, "high": None}]
-    if isinstance(theirs := steps.pop("theirs", None), Litgpt):
-        theirs.close()
     rows.append(measure_share(ours, options, choices))
     tried_settings = {name: {str(key): value for key, value in tried.items()} for name, tried in trials.items()}
     return rows, {"times_ours": tried_settings, "missing": missing}
@@ -195,33 +198,25 @@ def compiled_anew() -> Iterator[None]:
 
 
 def try_settings(
-    peer: str, ours: Step, options: argparse.Namespace, inputs: Tensor, targets: Tensor
+    peer: str, options: argparse.Namespace, choices: Choices, inputs: Tensor, targets: Tensor
 ) -> dict[Setting, float]:
     """How many times ours each setting's step takes, over a few rounds. Raises ImportError where the peer is missing."""
-    build, tunable = PEERS[peer]
+    fewest, most = TRIAL_ROUNDS
     found = {}
-    for setting in settings(tunable):
+    for setting in settings(PEERS[peer][1]):
         if options.peers_in_bfloat16 and not setting.bfloat16:
             continue
-        theirs = build(options, inputs, targets, setting)
-        try:
-            with time_limit(COMPILE_SECONDS):
-                theirs()  # compiles
-            once = take_turns({"ours": ours, "theirs": theirs}, 1)
-            fewest, most = TRIAL_ROUNDS
-            rounds = int(TRIAL_SECONDS / (once["ours"][0] + once["theirs"][0]))
-            seconds = time_in_turn({"ours": ours, "theirs": theirs}, min(most, max(fewest, rounds)), warm_up=1)
-            found[setting] = ratios(seconds["theirs"], seconds["ours"])["ratio"]
-            print(f"{peer} ({setting}): {found[setting]:.2f} times our time", flush=True)
-        except Exception as error:  # a compiler of theirs that fails, or takes too long, leaves their other settings
-            reason = " ".join(str(error).split())[:150] or type(error).__name__
-            print(f"{peer} ({setting}): left out: {reason}", flush=True)
-        finally:
-            if isinstance(theirs, Litgpt):
-                theirs.close()
-            del theirs
-            torch._dynamo.reset()
-            gc.collect()
+        # anew, since one that knows its batch by heart learns no more
+        ours = partwise_step(options, choices, inputs, targets)
+        with PeerProcess(peer, options, inputs, targets, setting) as theirs:
+            try:
+                steps: dict[str, Step] = {"ours": ours, "theirs": theirs}
+                seconds = time_in_turn(steps, most, warm_up=2, fewest=fewest, within=TRIAL_SECONDS)
+                found[setting] = ratios(seconds["theirs"], seconds["ours"])["ratio"]
+                print(f"{peer} ({setting}): {found[setting]:.2f} times our time", flush=True)
+            except Exception as error:  # a compiler that fails, or takes too long, leaves their other settings
+                reason = " ".join(str(error).split())[:150] or type(error).__name__
+                print(f"{peer} ({setting}): left out: {reason}", flush=True)
     if not found:
         raise ImportError("none of its settings worked")
     return found
@@ -231,9 +226,13 @@ def measure_share(ours: Step, options: argparse.Namespace, choices: Choices) -> 
     """Which share of the rate of a large matrix product our steps reach, in turn with it; causal work counted only."""
     dtype = torch.bfloat16 if choices.precision == "bfloat16" else torch.float32
     a, b = torch.randn(SIDE, SIDE, dtype=dtype), torch.randn(SIDE, SIDE, dtype=dtype)
-    steps = {"ours": ours, "product": lambda: a @ b}
-    take_turns(steps, 1)
-    seconds = take_turns(steps, options.rounds)
+
+    def product(count: int = 1) -> None:
+        for _ in range(count):
+            torch.mm(a, b)
+
+    steps: dict[str, Callable[..., object]] = {"ours": ours, "product": product}
+    seconds = take_turns(steps, options.rounds, in_a_row(take_turns(steps, 2)))
     square = 4 * options.context * options.width * options.layers  # of the scores, of which half is masked
     forward = costs(partwise_config(options))[-1].flops - square / 2
     work = 3 * forward * options.batch * options.context / (2 * SIDE**3)  # in products

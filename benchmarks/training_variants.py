@@ -1,6 +1,7 @@
 """Whether the fast paths carry over from one part to the next: `training_step.py --variants`."""
 
 import argparse
+import contextlib
 import copy
 import statistics
 from collections.abc import Callable
@@ -8,12 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from measuring import Row, Step, ratios, time_in_turn
-from peers import Setting, x_transformers_step
-from torch import Tensor, nn
+from peer_process import PeerProcess
+from peers import Setting
+from torch import Tensor
 
 from partwise.train.choices import Choices
 
-RELU: dict[str, Any] = {"ff_custom_activation": nn.ReLU()}
+RELU: dict[str, Any] = {"ff_custom_activation": "ReLU"}
 SWIGLU: dict[str, Any] = {"ff_glu": True, "ff_swish": True, "ff_mult": 8 / 3}
 VARIANTS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "relu": ([], RELU),
@@ -45,11 +47,13 @@ def measure_variants(
             "ours": partwise_step(varied, choices, inputs, targets),
             "torch": partwise_step(varied, plain, inputs, targets),
         }
-        try:
-            steps["theirs"] = x_transformers_step(varied, inputs, targets, Setting(tuned=True), **parts)
-        except ImportError as error:
-            print(f"x-transformers is missing: {error}")
-        seconds = time_in_turn(steps, options.rounds)
+        with contextlib.ExitStack() as stack:
+            try:
+                theirs = PeerProcess("x-transformers", varied, inputs, targets, Setting(tuned=True), **parts)
+                steps["theirs"] = stack.enter_context(theirs)
+            except ImportError as error:
+                print(f"x-transformers is missing: {error}")
+            seconds = time_in_turn(steps, options.rounds)
         speeds = {key: tokens / statistics.median(times) for key, times in seconds.items()}
         row = {"goal": "training step", "ours": speeds["ours"], "unit": "tokens/s"}
         if "theirs" in steps:
