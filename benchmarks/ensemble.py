@@ -47,7 +47,11 @@ def main() -> None:
 def measure(name: str, words: list[str], options: argparse.Namespace, accelerated: bool) -> Row:
     corpus = Arithmetic(train=50_000, validation=500, test=10)
     data = [f"data.{key}={value}" for key, value in (("train", corpus.train), ("validation", 500), ("test", 10))]
-    joint = ["train.ffn_path=torch", *([] if accelerated else ["train.attention_path=products"])]
+    joint = [
+        "train.ffn_path=torch",
+        "train.block_path=layers",
+        *([] if accelerated else ["train.attention_path=products"]),
+    ]
 
     def runs(*more: str) -> list[Run]:
         settings = [*data, *words, *more, f"train.threads={options.threads}", "train.steps=100000"]
