@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import partwise
-from partwise.kernels.block import Spec, Weights, block_and_packed, blocks, fills, fits
+from partwise.kernels.block import Spec, Weights, block_and_packed, blocks, fills, fits, following
 from partwise.kernels.library import ready
 from partwise.kernels.mlp import ACTIVATIONS
 from partwise.train.choices import choose, fast_bfloat16
@@ -511,6 +511,78 @@ def test_a_question_passes_at_once_and_its_keys_are_remembered(name: str, half: 
     assert calls == [3, 3, 3, 3]  # single tokens pass their layers one after the other
     gap = float((torch.cat(parts, 1) - whole).norm() / whole.norm())
     assert gap <= (2e-2 if half else 1e-5)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("name", TAKEN)
+def test_single_tokens_of_many_rows_pass_at_once(name: str, half: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits of tokens one by one, and of three at a time, are those of the whole rows; so is what is remembered of them."""
+    calls: list[tuple[int, int]] = []
+
+    def counted(x: Tensor, weights: Any, spec: Spec, remembered: Any, past: int) -> Tensor:
+        calls.append((len(weights), past))
+        return following(x, weights, spec, remembered, past)
+
+    monkeypatch.setattr("partwise.fused.kernel.following", counted)
+    model, tokens = built(TAKEN[name], "kernel").eval(), torch.randint(30, (37, 21))
+    found = []
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=half):
+        whole = model(tokens)
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            states = model.start(37, 30)
+            parts = [model(tokens[:, :7], states)]
+            parts += [model(tokens[:, i : i + 1], states) for i in range(7, 15)]
+            parts += [model(tokens[:, i : i + 3], states) for i in range(15, 21, 3)]
+            found.append(torch.cat(parts, 1))
+    torch.set_num_threads(1)
+    assert calls == 3 * [(2, past) for past in (*range(7, 15), 15, 18)]
+    assert states.length == 21 and all(layer.length == 21 for layer in states.layers)  # type: ignore[attr-defined]
+    assert all(torch.equal(each, found[0]) for each in found)
+    gap = float((found[0] - whole).norm() / whole.norm())
+    assert gap <= (2e-2 if half else 1e-5)
+
+
+def test_tokens_that_pass_their_layers_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows, many tokens behind others, keys that are not float32, keys after rows were left out by a view, a window."""
+    calls: list[int] = []
+    monkeypatch.setattr("partwise.fused.kernel.following", lambda *x: (calls.append(x[-1]), following(*x))[1])
+    model, tokens = built([], "kernel").eval(), torch.randint(30, (40, 21))
+    windowed = built(["attention.window=4"], "kernel").eval()
+
+    def after(rows: int, count: int, asked: partwise.Transformer = model, change: Any = None) -> None:
+        states = asked.start(rows)
+        asked(tokens[:rows, :5], states)
+        if change:
+            for layer in states.layers:
+                layer.buffers = [change(buffer) for buffer in layer.buffers]  # type: ignore[attr-defined]
+        asked(tokens[:rows, 5 : 5 + count], states)
+
+    with torch.inference_mode():
+        after(3, 1)
+        after(40, 8)
+        after(40, 1, windowed)
+        after(40, 1, model.double())
+        model.float()
+        after(40, 1, change=lambda buffer: buffer.transpose(1, 2).contiguous().transpose(1, 2))
+        assert calls == []
+        after(40, 1)
+        assert calls == [5]
+
+
+def test_chosen_rows_are_remembered() -> None:
+    """Rows that are left out, doubled and gone back in, as a search has it."""
+    model, tokens = built(TAKEN["llama"], "kernel").eval(), torch.randint(30, (40, 12))
+    rows = torch.arange(40).flip(0) // 2
+    with torch.inference_mode():
+        states = model.start(40)
+        model(tokens[:, :6], states)
+        model(tokens[:, 6:7], states)
+        states.select(rows)
+        states.truncate(6)
+        parts = [model(tokens[rows, i : i + 1], states) for i in range(6, 12)]
+        whole = model(tokens[rows])[:, 6:]
+    assert float((torch.cat(parts, 1) - whole).norm() / whole.norm()) <= 1e-5
 
 
 def test_a_question_in_several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,14 +30,17 @@ class FusedBlock:
         self.drops = any(isinstance(module, Dropout) and module.p > 0 for module in self.inside)
 
     def fits(self, x: Tensor, flow: Flow) -> bool:
-        """Whether this is a pass over whole rows from their start, of which nobody watches the layers."""
+        """Whether this is a pass that the kernel knows, of which nobody watches the layers."""
         if not takes(x, flow) or (self.drops and self.attention.training):
             return False
         return (flow.states is None or self.remembers(flow)) and not watched(self.inside)
 
     def remembers(self, flow: Flow) -> bool:
-        """Whether this is a question's pass, after which keys and values are all that is remembered of it."""
-        return not torch.is_grad_enabled() and isinstance(flow.state(self.attention), Places)
+        """Whether keys and values are all that is remembered of this pass, and where others precede it, lie as they must."""
+        state = flow.state(self.attention)
+        if torch.is_grad_enabled() or not isinstance(state, Places):
+            return False
+        return not flow.past or all(x.dtype == torch.float32 and x.is_contiguous() for x in state.buffers)
 
     def trains(self, positions: PositionLayer) -> bool:
         """Whether passes in training fit, if rows of the batch are as many as threads."""
@@ -60,6 +63,9 @@ def through(blocks: Sequence[FusedBlock], x: Tensor, flow: Flow) -> Tensor:
     weights = [block.weights(turns) for block in blocks]
     if flow.states is None:
         return kernel.blocks(x, weights, spec)
+    if flow.past:
+        remembered = [flow.state(block.attention).grow(x.shape[1]) for block in blocks]
+        return kernel.following(x, weights, spec, remembered, flow.past)
     for block, its in zip(blocks, weights, strict=True):
         x, packed = kernel.block_and_packed(x, its, spec)
         heads = packed.unflatten(2, (-1, spec.width)).transpose(1, 2)  # (B, H + 2 K, T, E)
@@ -68,8 +74,9 @@ def through(blocks: Sequence[FusedBlock], x: Tensor, flow: Flow) -> Tensor:
 
 
 def takes(x: Tensor, flow: Flow) -> bool:
-    """Whether the kernel knows such a pass."""
-    alone = flow.segments is None and flow.causal and flow.past == 0
+    """Whether the kernel knows such a pass: over whole rows from their start, or of a few tokens behind others."""
+    few = x.shape[1] < kernel.FEW and x.shape[0] * x.shape[1] >= kernel.MANY
+    alone = flow.segments is None and flow.causal and (flow.past == 0 or few)
     if not (alone and x.is_cpu and x.dtype == torch.float32 and x.numel() and known(flow.positions)):
         return False
     if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") != torch.bfloat16:

@@ -12,7 +12,7 @@
 // A thread takes whole key heads (forward also parts of their queries), so that every sum has one fixed order: the
 // numbers do not depend on how many threads there are. Compile without -ffast-math: infinities and NaN must be seen.
 
-#include "vectors.h"
+#include "step.h"
 
 namespace {
 
@@ -125,45 +125,6 @@ inline void copy(const float* x, int E, float factor, float* out) {
     for (; E >= 4; E -= 4, x += 4, out += 4)
         *reinterpret_cast<loose_four*>(out) = factor * *reinterpret_cast<const loose_four*>(x);
     for (int e = 0; e < E; e++) out[e] = factor * x[e];
-}
-
-inline float dot(const float* x, const float* y, int E) {
-    four sum{};
-    for (; E >= 4; E -= 4, x += 4, y += 4)
-        sum += *reinterpret_cast<const loose_four*>(x) * *reinterpret_cast<const loose_four*>(y);
-    float rest = 0;
-    for (int e = 0; e < E; e++) rest += x[e] * y[e];
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]) + rest;
-}
-
-inline void store_four(float* p, four x) { *reinterpret_cast<loose_four*>(p) = x; }
-
-// The products of x with four rows, `step` numbers apart.
-inline four dots(const float* x, const float* rows, int64_t step, int E) {
-    four sum[4] = {};
-    int e = 0;
-    for (; e + 4 <= E; e += 4)
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++)
-            sum[i] += *reinterpret_cast<const loose_four*>(x + e) *
-                      *reinterpret_cast<const loose_four*>(rows + i * step + e);
-    turn_square(sum);
-    four result = (sum[0] + sum[1]) + (sum[2] + sum[3]);
-    for (; e < E; e++)
-        for (int i = 0; i < 4; i++) result[i] += x[e] * rows[i * step + e];
-    return result;
-}
-
-// sum_j p[j] rows[j] of one vector's width, in four sums that do not wait for each other.
-template <class Vector, class Loose>
-inline Vector weighted(const float* p, const float* rows, int64_t step, int count) {
-    Vector sum[4] = {};
-    int j = 0;
-    for (; j + 4 <= count; j += 4)
-#pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) sum[i] += p[j + i] * *reinterpret_cast<const Loose*>(rows + (j + i) * step);
-    for (; j < count; j++) sum[0] += p[j] * *reinterpret_cast<const Loose*>(rows + j * step);
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
 struct Strides {
@@ -370,8 +331,7 @@ void attention_backward(const Shape* shape, const float* q, const float* k, cons
     });
 }
 
-// A few queries over many keys, forward only: q (B, T, H, E), k (B, S, K, E), v (B, S, K, V) -> out (B, T, H, V). A vector
-// holds neighbouring numbers of one key or value here, as there are too few queries to fill one.
+// A few queries over many keys, forward only: q (B, T, H, E), k (B, S, K, E), v (B, S, K, V) -> out (B, T, H, V).
 void attention_step(const Shape* shape, const float* q, const float* k, const float* v, float* out, float scale,
                     int causal, int threads, Parallel parallel) {
     const Shape& s = *shape;
@@ -385,30 +345,7 @@ void attention_step(const Shape* shape, const float* q, const float* k, const fl
             const float* query = q + s.q.at(b, h) + t * s.q.t;
             float* result = out + s.out.at(b, h) + t * s.out.t;
             int count = causal ? int(S - s.T + t) + 1 : S;
-            float most = -INF, sum = 0;
-            int j = 0;
-            for (; j + 4 <= count; j += 4) store_four(p + j, dots(query, keys + j * s.k.t, s.k.t, E) * (scale * LOG2_E));
-            for (; j < count; j++) p[j] = dot(query, keys + j * s.k.t, E) * (scale * LOG2_E);
-            for (; j < up(count, W); j++) p[j] = -INF;
-            vec highest = all(-INF);
-            for (j = 0; j < count; j += W) highest = larger(highest, load(p + j));
-            for (int lane = 0; lane < W; lane++) most = std::max(most, highest[lane]);
-            vec total{};
-            for (j = 0; j < count; j += W) {
-                vec x = exp2(load(p + j) - most);
-                total += x;
-                store(p + j, x);
-            }
-            for (int lane = 0; lane < W; lane++) sum += total[lane];
-            int e = 0;
-            for (; e + W <= V; e += W) store(result + e, weighted<vec, loose>(p, values + e, s.v.t, count) / sum);
-            for (; e + 4 <= V; e += 4)
-                store_four(result + e, weighted<four, loose_four>(p, values + e, s.v.t, count) / sum);
-            for (; e < V; e++) {
-                float x = 0;
-                for (j = 0; j < count; j++) x += p[j] * values[j * s.v.t + e];
-                result[e] = x / sum;
-            }
+            attend(query, keys, s.k.t, values, s.v.t, count, E, V, scale * LOG2_E, p, result);
         }
     });
 }

@@ -11,6 +11,7 @@
 #include "heads.h"
 #include "norms.h"
 #include "perceptron.h"
+#include "step.h"
 
 namespace {
 
@@ -149,6 +150,51 @@ struct Block {
                                  [&](int c, vec z) { Number::narrow(normed + r * D + c, z); });
             product<Number>(units(normed), D / PER, 1, count, up, D / PER, U, {wide, U, w.up_bias});
             hidden.forward(wide, count, kept.pre + m * U, active);
+            product<Number>(units(active), F / PER, 1, count, down, F / PER, D, {y + m * D, D, w.down_bias, mid, D});
+        }
+    }
+
+    // ----------------------------------------------------------------------------------------------- few tokens more
+
+    int64_t following_room(int64_t limit) const {
+        return int64_t(rows) * (2 * D + std::max(Q, U) + A + U + F) + whole(limit, W);
+    }
+
+    // T tokens a row behind `past` others, whose keys and values, (B, K, limit, E) each, theirs join. x may be y.
+    void following(const float* x, float* y, float* keys, float* values, int64_t limit, int64_t past, int64_t b0, int64_t b1,
+                   float* scratch) const {
+        float *mid = scratch, *wide = mid + int64_t(rows) * D, *p = wide + int64_t(rows) * std::max(Q, U);
+        Small *normed = reinterpret_cast<Small*>(p + whole(limit, W)), *attended = normed + int64_t(rows) * D;
+        Small *pre = attended + int64_t(rows) * A, *active = pre + int64_t(rows) * U;
+        float statistics[2];
+        auto norm = [&](int which, const float* from, int count) {
+            for (int r = 0; r < count; r++)
+                norms[which].forward(from + int64_t(r) * D, statistics,
+                                     [&](int c, vec z) { Number::narrow(normed + r * D + c, z); });
+        };
+        for (int64_t m = b0 * s.T; m < b1 * s.T; m += rows) {
+            int count = int(std::min<int64_t>(rows, b1 * s.T - m));
+            norm(0, x + m * D, count);
+            product<Number>(units(normed), D / PER, 1, count, qkv, D / PER, Q, {wide, Q, w.qkv_bias});
+            for (int r = 0; r < count; r++) {
+                int64_t b = (m + r) / s.T, place = past + (m + r) % s.T, of_group = limit * s.E;
+                float *row = wide + int64_t(r) * Q, *key = keys + b * s.K * of_group, *value = values + b * s.K * of_group;
+                if (s.pairs) turn_heads(row, place, 1.0f);
+                for (int64_t g = 0; g < s.K; g++) {
+                    std::copy_n(row + (s.H + g) * s.E, s.E, key + g * of_group + place * s.E);
+                    std::copy_n(row + (s.H + s.K + g) * s.E, s.E, value + g * of_group + place * s.E);
+                }
+                for (int64_t h = 0; h < s.H; h++) {
+                    int64_t group = h / (s.H / s.K) * of_group;
+                    attend(row + h * s.E, key + group, s.E, value + group, s.E, int(place) + 1, int(s.E), int(s.E),
+                           heads.scale, p, row + h * s.E);
+                }
+                narrow_rows<Number>(row, 1, A, attended + int64_t(r) * A);
+            }
+            product<Number>(units(attended), A / PER, 1, count, out, A / PER, D, {mid, D, w.out_bias, x + m * D, D});
+            norm(1, mid, count);
+            product<Number>(units(normed), D / PER, 1, count, up, D / PER, U, {wide, U, w.up_bias});
+            hidden.forward(wide, count, pre, active);
             product<Number>(units(active), F / PER, 1, count, down, F / PER, D, {y + m * D, D, w.down_bias, mid, D});
         }
     }
@@ -338,6 +384,16 @@ void run_forward(const Sizes& s, const Weights* w, int64_t L, bool keep, const f
 }
 
 template <class Number>
+void run_following(const Sizes& s, const Weights* w, int64_t L, const float* x, float* y, float* const* keys,
+                   float* const* values, int64_t limit, int64_t past, void* room, int threads, Parallel parallel) {
+    auto blocks = packed_blocks<Number>(s, w, L, true, static_cast<char*>(room), 0, room, threads, parallel);  // keeps nothing
+    share(threads, blocks[0].following_room(limit), threads, parallel, [&](int64_t i, float* scratch) {
+        for (int64_t l = 0; l < L; l++)
+            blocks[l].following(l ? y : x, y, keys[l], values[l], limit, past, s.B * i / threads, s.B * (i + 1) / threads, scratch);
+    });
+}
+
+template <class Number>
 void run_backward(const Sizes& s, const Weights* w, int64_t L, const float* x, const float* between, const float* grad,
                   char* memory, void* room, float* dx, float* const* sums, float* others, int threads, Parallel parallel) {
     typedef typename Block<Number>::Gradients Gradients;
@@ -392,6 +448,15 @@ void blocks_forward(const Sizes* s, const Weights* w, int64_t L, int half, int k
         run_forward<Half>(*s, w, L, keep, x, y, between, memory, packed, threads, parallel);
     else
         run_forward<Single>(*s, w, L, keep, x, y, between, memory, packed, threads, parallel);
+}
+
+// T tokens a row, x (M, D) -> y (M, D), behind `past` others; of every block keys and values (B, K, limit, E), which grow by T.
+void blocks_following(const Sizes* s, const Weights* w, int64_t L, int half, const float* x, float* y, float* const* keys,
+                      float* const* values, int64_t limit, int64_t past, void* packed, int threads, Parallel parallel) {
+    if (half)
+        run_following<Half>(*s, w, L, x, y, keys, values, limit, past, packed, threads, parallel);
+    else
+        run_following<Single>(*s, w, L, x, y, keys, values, limit, past, packed, threads, parallel);
 }
 
 // The gradient of x in dx, and those of the weights, norms and biases being there always, where `sums` says; `others` has

@@ -19,6 +19,7 @@ from partwise.kernels.mlp import ACTIVATIONS, address
 FLOAT = 4  # bytes
 ROOM = 2**26  # numbers of gradients that threads collect apart, in one call for several blocks
 PASS = 2**13  # places at a time of what nothing is kept of
+FEW, MANY = 8, 32  # fewer tokens of a row follow at a time, of more rows together, for which weights are worth packing
 UNIT = 16  # of which every width is a multiple
 SHARE = 0.75  # of the threads' time that rows of a batch must fill, being dealt out whole
 LARGEST = 2**21
@@ -107,6 +108,25 @@ def block_and_packed(x: Tensor, weights: Weights, spec: Spec) -> tuple[Tensor, T
     return torch.cat(outputs), packed
 
 
+def following(
+    x: Tensor, weights: Sequence[Weights], spec: Spec, remembered: Sequence[Sequence[Tensor]], past: int
+) -> Tensor:
+    """(B, T, D) float32 -> the same: `blocks` of a few tokens behind `past` others, without gradients.
+
+    `remembered` are the keys and values of every block, (B, K, limit, E) float32 each, contiguous, of which the places from
+    `past` on are written. Equal numbers on every call and for every number of threads.
+    """
+    half, x = torch.is_autocast_enabled("cpu"), x.contiguous()
+    solid = [None if each is None else each.contiguous() for block in weights for each in block]
+    sizes, (_, _, packed) = described(x, half, spec, solid)
+    y, room = torch.empty_like(x), x.new_empty(len(weights) * packed, dtype=torch.uint8)
+    keys, values = (pointers(each) for each in zip(*remembered, strict=True))
+    places = (x.data_ptr(), y.data_ptr(), keys, values, remembered[0][0].shape[2], past, room.data_ptr())
+    tail = (torch.get_num_threads(), team())
+    library().blocks_following(ctypes.byref(sizes), pointers(solid), len(weights), half, *places, *tail)
+    return y
+
+
 def fits(D: int, spec: Spec) -> bool:
     """Whether the kernel is compiled and takes blocks of these widths, and is the faster way."""
     loaded = library()
@@ -131,6 +151,19 @@ def library() -> Any:
         loaded.block_room.argtypes = (pointer, ctypes.c_int, pointer)
         loaded.blocks_forward.argtypes = (pointer, pointer, ctypes.c_int64, *[ctypes.c_int] * 2, *[pointer] * 5, *tail)
         loaded.blocks_backward.argtypes = (pointer, pointer, ctypes.c_int64, ctypes.c_int, *[pointer] * 8, *tail)
+        size = ctypes.c_int64
+        loaded.blocks_following.argtypes = (
+            pointer,
+            pointer,
+            size,
+            ctypes.c_int,
+            *[pointer] * 4,
+            size,
+            size,
+            pointer,
+            *tail,
+        )
+        loaded.blocks_following.restype = None
         loaded.block_room.restype = loaded.blocks_forward.restype = loaded.blocks_backward.restype = None
     return loaded
 

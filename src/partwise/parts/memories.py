@@ -25,6 +25,11 @@ class Places:
             buffer[:, :, start : self.length] = values
         return [buffer[:, :, : self.length] for buffer in self.buffers]
 
+    def grow(self, count: int) -> list[Tensor]:
+        """The buffers, with room for so many more places that whoever asks must fill."""
+        self.length += count
+        return self.buffers
+
     def select(self, rows: Tensor) -> None:
         self.buffers = [buffer[rows] for buffer in self.buffers]
 
