@@ -6,7 +6,9 @@ Ours are for a whole process (`keep_freed`), and must neither serve nor disturb 
 import argparse
 import contextlib
 import json
+import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -66,6 +68,7 @@ class PeerProcess:
             stdout=subprocess.PIPE,
             stderr=self.said,
             text=True,
+            start_new_session=True,  # it ends with all that it has started, such as compilers
         )
         try:
             self.ask(json.dumps(task))
@@ -95,7 +98,8 @@ class PeerProcess:
         return found
 
     def close(self) -> None:
-        self.process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate()
         self.said.close()
 

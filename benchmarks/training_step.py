@@ -208,17 +208,17 @@ def try_settings(
             continue
         # anew, since one that knows its batch by heart learns no more
         ours = partwise_step(options, choices, inputs, targets)
-        with PeerProcess(peer, options, inputs, targets, setting) as theirs:
-            try:
+        try:
+            with PeerProcess(peer, options, inputs, targets, setting) as theirs:
                 steps: dict[str, Step] = {"ours": ours, "theirs": theirs}
                 seconds = time_in_turn(steps, most, warm_up=2, fewest=fewest, within=TRIAL_SECONDS)
-                found[setting] = ratios(seconds["theirs"], seconds["ours"])["ratio"]
-                print(f"{peer} ({setting}): {found[setting]:.2f} times our time", flush=True)
-            except Exception as error:  # a compiler that fails, or takes too long, leaves their other settings
-                reason = " ".join(str(error).split())[:150] or type(error).__name__
-                print(f"{peer} ({setting}): left out: {reason}", flush=True)
+            found[setting] = ratios(seconds["theirs"], seconds["ours"])["ratio"]
+            print(f"{peer} ({setting}): {found[setting]:.2f} times our time", flush=True)
+        except Exception as error:  # a setting that cannot be built, compiled, or in time, leaves the others
+            reason = " ".join(str(error).split())[:150] or type(error).__name__
+            print(f"{peer} ({setting}): left out: {reason}", flush=True)
     if not found:
-        raise ImportError("none of its settings worked")
+        raise ImportError(f"none of its settings worked; the last: {reason}")
     return found
 
 

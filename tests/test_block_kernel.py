@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import partwise
+from partwise.kernels import block as kernels
 from partwise.kernels.block import Spec, Weights, block_and_packed, blocks, fills, fits, following
 from partwise.kernels.library import ready
 from partwise.kernels.mlp import ACTIVATIONS
@@ -337,25 +338,33 @@ def test_several_at_once_are_the_same_as_one_after_the_other(number: int, thread
 
 
 def test_blocks_in_several_calls_where_gradients_take_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = Case()
+    case, calls = Case(), list[int]()
     weights, wanted = several(case, 5)
     x, _, grad = case.draw()
-    found = []
-    for room in (2**26, 30_000, 1):
-        monkeypatch.setattr("partwise.kernels.block.ROOM", room)
+    real = kernels.run_forward
+    monkeypatch.setattr(kernels, "run_forward", lambda *given, **more: (calls.append(1), real(*given, **more))[1])
+    torch.set_num_threads(2)
+    found, made = [], []
+    for room in (2**26, 40_000, 1):
+        monkeypatch.setattr(kernels, "ROOM", room)
+        calls.clear()
         y = blocks(x, weights, case.spec())
         found.append([y, *torch.autograd.grad(y, wanted, grad)])
+        made.append(len(calls))
+    torch.set_num_threads(1)
+    assert made == [1, 3, 5]
     assert all(torch.equal(one, other) for others in found[1:] for one, other in zip(found[0], others, strict=True))
 
 
-def test_frozen_blocks_have_no_gradient() -> None:
+def test_frozen_weights_change_no_other_gradient() -> None:
     case = Case()
     weights, wanted = several(case, 3)
     x, _, grad = case.draw()
+    whole = torch.autograd.grad(blocks(x, weights, case.spec()), wanted, grad)
     for each in wanted[:5]:
         each.requires_grad_(False)
-    blocks(x, weights, case.spec()).backward(grad)
-    assert all((each.grad is None) == (number < 5) for number, each in enumerate(wanted))
+    found = torch.autograd.grad(blocks(x, weights, case.spec()), wanted[5:], grad)
+    assert all(torch.equal(one, other) for one, other in zip(found, whole[5:], strict=True))
 
 
 MACHINES = {"no vectors of bfloat16": "-mno-avx512bf16", "vectors of eight": "-mno-avx512f", "of four": "-mno-avx"}
@@ -372,6 +381,7 @@ def test_other_machines_compute_the_same(flag: str, tmp_path: Path) -> None:
         "import test_block_kernel as t, test_cross_entropy as c, test_halves as h\n"
         "for case in (t.Case(pairs=2, kv_heads=2), t.Case(gated=True, bias=True, activation='silu', width=12, T=70)):\n"
         "    t.check(case); t.check_half(case)\n"
+        "t.test_several_at_once_are_the_same_as_one_after_the_other(3, 2, True)\n"
         "h.check(*h.draw(2, 40, 4, 2, 12)); h.check_mlp('silu', h.perceptron(61, 32, 96, True, True))\n"
         "c.check_kernel(*c.drawn(37, 65), 0.1)\n"
     )
@@ -568,6 +578,40 @@ def test_tokens_that_pass_their_layers_one_after_the_other(monkeypatch: pytest.M
         assert calls == []
         after(40, 1)
         assert calls == [5]
+
+
+def test_states_of_other_rows_are_refused_as_by_layers() -> None:
+    """Nothing is written behind the end of what was made for fewer rows."""
+    model, tokens = built([], "kernel").eval(), torch.randint(30, (64, 6))
+    with torch.inference_mode():
+        states = model.start(40)
+        model(tokens[:40, :5], states)
+        with pytest.raises(RuntimeError):
+            model(tokens[:, 5:], states)
+
+
+def test_what_stands_in_the_place_of_a_layer_is_called(calls: list[int]) -> None:
+    """A wrapped block, another perceptron, weights of another precision."""
+    model, tokens = built([], "kernel"), torch.randint(30, (3, 21))
+    block: Any = model.blocks[0]
+    real, seen = block.forward, list[int]()
+    block.forward = lambda *given: (seen.append(1), real(*given))[1]
+    model(tokens)
+    assert seen == [1] and calls == [3, 3]  # by the kernel, but alone
+    del block.forward
+    calls.clear()
+    block.ffn = torch.nn.Identity()
+    block.ffn.forward = lambda x, flow=None: torch.zeros_like(x)
+    with torch.no_grad():
+        other = model(tokens)
+        assert calls == [3]
+        block.ffn = built([], "kernel").blocks[0].ffn  # type: ignore[union-attr]
+    assert not torch.equal(other, model(tokens))
+    model.blocks[1].ffn.bfloat16()  # type: ignore[union-attr, operator]
+    calls.clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        model(tokens)
+    assert calls == []
 
 
 def test_chosen_rows_are_remembered() -> None:

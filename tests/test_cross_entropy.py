@@ -156,3 +156,23 @@ def test_the_kernel_serves_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None
     assert not calls
     summed_cross_entropy(logits, targets, kernel=True)
     assert calls == [1]
+
+
+@pytest.mark.usefixtures("kernel")
+def test_the_kernel_takes_targets_as_many_as_rows_of_any_kind() -> None:
+    logits, targets = drawn(6, 65)
+    assert torch.equal(half_cross_entropy(logits, targets.int(), IGNORED), half_cross_entropy(logits, targets, IGNORED))
+    with pytest.raises(ValueError, match=r"\(5,\) targets of 6 rows: give one for each"):
+        half_cross_entropy(logits, targets[:5], IGNORED)
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("symbols", [16, 65])
+def test_the_kernel_counts_no_symbol_that_there_is_not(symbols: int) -> None:
+    """In rows where all logits are as low as can be, or lower."""
+    logits, targets = drawn(4, symbols)
+    targets[:] = 1
+    logits[0] = torch.finfo(torch.bfloat16).min
+    check_kernel(logits, targets)
+    logits[0] = -torch.inf
+    assert half_cross_entropy(logits, targets, IGNORED).isnan()

@@ -1,13 +1,11 @@
 """One block of a stack: its layers, and the wiring that leads through them."""
 
 from collections.abc import Iterable
-from itertools import groupby
 from typing import Any
 
 from torch import Tensor, nn
 
 from partwise.fused import FusedBlock, fuse, through, watched
-from partwise.kernels.block import Spec
 from partwise.parts.families import Flow
 
 
@@ -39,17 +37,19 @@ class Block(nn.Module):
 
 def through_blocks(blocks: Iterable[Any], x: Tensor, flow: Flow) -> Tensor:
     """(B, T, D) -> (B, T, D), one block after the other; neighbours that are one pass each, and alike, in one together."""
-
-    def spec(block: Any) -> Spec | None:
-        whole = (
-            isinstance(block, Block) and block.fused is not None and block.fused.fits(x, flow) and not watched([block])
-        )
-        return block.fused.spec if whole else None
-
-    for alike, neighbours in groupby(blocks, spec):
-        if alike:
-            x = through([block.fused for block in neighbours], x, flow)
+    together: list[FusedBlock] = []
+    for block in blocks:
+        fused = one_pass(block, x, flow)
+        if together and (fused is None or fused.spec != together[0].spec):
+            x, together = through(together, x, flow), []
+        if fused is None:
+            x = block(x, flow)
         else:
-            for block in neighbours:
-                x = block(x, flow)
-    return x
+            together.append(fused)
+    return through(together, x, flow) if together else x
+
+
+def one_pass(block: Any, x: Tensor, flow: Flow) -> FusedBlock | None:
+    """What stands for a block that need not be called itself: as nobody watches it, or has put something in its place."""
+    itself = type(block) is Block and "forward" not in vars(block) and not watched([block])
+    return block.fused if itself and block.fused is not None and block.fused.fits(x, flow) else None

@@ -23,7 +23,8 @@ class FusedBlock:
     """The layers of a block, read by the kernel instead of called. They stay the block's own."""
 
     def __init__(self, block: Any, spec: Spec) -> None:
-        self.attention, self.ffn = block.attention, block.ffn
+        self.block, self.attention, self.ffn = block, block.attention, block.ffn
+        self.matrices = (block.attention.qkv, block.attention.out, block.ffn.matrix(), block.ffn.down)
         self.norms = list(block.residual.norms.values())
         self.spec = spec
         self.inside: list[nn.Module] = [module for module in block.modules() if module is not block]
@@ -31,16 +32,27 @@ class FusedBlock:
 
     def fits(self, x: Tensor, flow: Flow) -> bool:
         """Whether this is a pass that the kernel knows, of which nobody watches the layers."""
-        if not takes(x, flow) or (self.drops and self.attention.training):
+        if not takes(x, flow) or (self.drops and self.attention.training) or watched(self.inside):
             return False
-        return (flow.states is None or self.remembers(flow)) and not watched(self.inside)
+        same = (
+            self.block.attention is self.attention and self.block.ffn is self.ffn
+        )  # nothing stands in their place by now
+        exact = all(layer.weight.dtype == torch.float32 for layer in self.matrices)
+        return same and exact and (flow.states is None or self.remembers(x, flow))
 
-    def remembers(self, flow: Flow) -> bool:
+    def remembers(self, x: Tensor, flow: Flow) -> bool:
         """Whether keys and values are all that is remembered of this pass, and where others precede it, lie as they must."""
-        state = flow.state(self.attention)
+        state, (B, T, _) = flow.state(self.attention), x.shape
         if torch.is_grad_enabled() or not isinstance(state, Places):
             return False
-        return not flow.past or all(x.dtype == torch.float32 and x.is_contiguous() for x in state.buffers)
+        return not flow.past or all(
+            kept.dtype == torch.float32
+            and kept.is_contiguous()
+            and kept.shape[0] == B
+            and state.length + T <= kept.shape[2]
+            and state.length == flow.past
+            for kept in state.buffers
+        )
 
     def trains(self, positions: PositionLayer) -> bool:
         """Whether passes in training fit, if rows of the batch are as many as threads."""
@@ -48,7 +60,7 @@ class FusedBlock:
 
     def weights(self, turns: tuple[Tensor | None, Tensor | None]) -> Weights:
         before, behind = self.norms
-        qkv, out, up, down = self.attention.qkv, self.attention.out, self.ffn.matrix(), self.ffn.down
+        qkv, out, up, down = self.matrices
         return Weights(
             *(before.weight, before.bias, qkv.weight, qkv.bias, out.weight, out.bias),
             *(behind.weight, behind.bias, up.weight, up.bias, down.weight, down.bias),
@@ -75,13 +87,15 @@ def through(blocks: Sequence[FusedBlock], x: Tensor, flow: Flow) -> Tensor:
 
 def takes(x: Tensor, flow: Flow) -> bool:
     """Whether the kernel knows such a pass: over whole rows from their start, or of a few tokens behind others."""
+    if torch.compiler.is_compiling():
+        return False
     few = x.shape[1] < kernel.FEW and x.shape[0] * x.shape[1] >= kernel.MANY
     alone = flow.segments is None and flow.causal and (flow.past == 0 or few)
     if not (alone and x.is_cpu and x.dtype == torch.float32 and x.numel() and known(flow.positions)):
         return False
     if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") != torch.bfloat16:
         return False
-    return not torch.compiler.is_compiling() and kernel.fills(x.shape[0])
+    return kernel.fills(x.shape[0])
 
 
 def watched(layers: Sequence[nn.Module]) -> bool:

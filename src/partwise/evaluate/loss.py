@@ -36,8 +36,9 @@ def evaluating(model: Transformer, precision: str, learned: bool = False) -> Ite
 
     On text that was `learned` from, without its counts, as in training: they know the answers there.
     """
-    keep_freed()
     device = model.embed.weight.device
+    if device.type == "cpu":
+        keep_freed()
     was_training = model.training
     model.eval()
     model.counts.train(learned)

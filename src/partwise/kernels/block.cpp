@@ -431,7 +431,7 @@ void run_backward(const Sizes& s, const Weights* w, int64_t L, const float* x, c
 
 extern "C" {
 
-// Bytes of what the forward pass keeps, numbers of all gradients, bytes of the packed weights; largest D.
+// Of one block: bytes of what the forward pass keeps, numbers of all gradients, bytes of the packed weights.
 void block_room(const Sizes* s, int half, int64_t* room) {
     room[0] = half ? Kept<Half>::bytes(*s) : Kept<Single>::bytes(*s);
     room[1] = Block<Single>::Gradients::size(*s);

@@ -17,7 +17,7 @@ from partwise.kernels.library import compiled, team
 from partwise.kernels.mlp import ACTIVATIONS, address
 
 FLOAT = 4  # bytes
-ROOM = 2**26  # numbers of gradients that threads collect apart, in one call for several blocks
+ROOM = 2**26  # numbers of gradients that threads collect, each for itself, in one call for several blocks
 PASS = 2**13  # places at a time of what nothing is kept of
 FEW, MANY = 8, 32  # fewer tokens of a row follow at a time, of more rows together, for which weights are worth packing
 UNIT = 16  # of which every width is a multiple
@@ -81,11 +81,13 @@ def blocks(x: Tensor, weights: Sequence[Weights], spec: Spec) -> Tensor:
     For blocks that fit, and are alike. Equal numbers on every call; and for every number of threads, but for the order in
     which a weight's gradient is summed.
     """
-    half, size = torch.is_autocast_enabled("cpu"), sum(each.numel() for each in weights[0] if each is not None)
-    at_once = max(1, ROOM // (size * max(1, torch.get_num_threads() - 1)))
+    half, size = (
+        torch.is_autocast_enabled("cpu"),
+        sum(each.numel() for each in weights[0][:GRADIENTS] if each is not None),
+    )
+    at_once = max(1, ROOM // (size * torch.get_num_threads()))
     for start in range(0, len(weights), at_once):
-        flat = [each for block in weights[start : start + at_once] for each in block]
-        solid = [None if each is None else each.contiguous() for each in flat]
+        solid = flat(weights[start : start + at_once])
         if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (x, *solid)):
             x = Blocks.apply(x, half, spec, *solid)
         else:
@@ -96,7 +98,7 @@ def blocks(x: Tensor, weights: Sequence[Weights], spec: Spec) -> Tensor:
 def block_and_packed(x: Tensor, weights: Weights, spec: Spec) -> tuple[Tensor, Tensor]:
     """One block without a gradient, and the packed queries, keys and values of all heads, turned: (B, T, (H + 2 K) E)."""
     half, (B, T, _) = torch.is_autocast_enabled("cpu"), x.shape
-    solid = [None if weight is None else weight.contiguous() for weight in weights]
+    solid = flat([weights])
     dtype, numbers = torch.bfloat16 if half else torch.float32, (spec.n_heads + 2 * spec.n_kv_heads) * spec.width
     packed = x.new_empty(B, T, numbers, dtype=dtype)
     outputs = []
@@ -117,7 +119,7 @@ def following(
     `past` on are written. Equal numbers on every call and for every number of threads.
     """
     half, x = torch.is_autocast_enabled("cpu"), x.contiguous()
-    solid = [None if each is None else each.contiguous() for block in weights for each in block]
+    solid = flat(weights)
     sizes, (_, _, packed) = described(x, half, spec, solid)
     y, room = torch.empty_like(x), x.new_empty(len(weights) * packed, dtype=torch.uint8)
     keys, values = (pointers(each) for each in zip(*remembered, strict=True))
@@ -172,6 +174,10 @@ Given = Sequence[Tensor | None]
 """The weights of all blocks behind one another."""
 EACH = len(Weights._fields)
 GRADIENTS = EACH - 2  # all but cosines and sines
+
+
+def flat(weights: Sequence[Weights]) -> list[Tensor | None]:
+    return [None if each is None else each.contiguous() for block in weights for each in block]
 
 
 def described(x: Tensor, half: bool, spec: Spec, weights: Given) -> tuple[Sizes, list[int]]:

@@ -26,16 +26,16 @@ inline void along(const uint16_t* row, int64_t V, uint16_t beyond, const Task& t
     task(whole, Half::widen(end));
 }
 
-constexpr uint16_t LOWEST = 0xff7f;  // the most negative bfloat16 number, of which the exponential is 0
+constexpr uint16_t NOTHING = 0xff80;  // minus infinity, of which the exponential is 0
 
-// The logarithm of the sum of a row's exponentials; NaN where a logit is NaN or infinite above all others.
-float log_sum_exp(const uint16_t* row, int64_t V) {
+// A row's largest logit and, behind it, the logarithm to base 2 of the sum of all exponentials of what lies between it and them:
+// apart, as in float32 the one would swallow the other. NaN where a logit is NaN, or infinite above all others.
+void normalise(const uint16_t* row, int64_t V, float* found) {
     vec highest = all(-INF), sum{};
-    along(row, V, LOWEST, [&](int64_t, vec x) { highest = larger(highest, x); });
-    float most = highest[0];
-    for (int i = 1; i < W; i++) most = std::max(most, highest[i]);
-    along(row, V, LOWEST, [&](int64_t, vec x) { sum += exp2((x - most) * LOG2_E); });
-    return most + std::log(sum_of(sum));
+    along(row, V, NOTHING, [&](int64_t, vec x) { highest = larger(highest, x); });
+    float most = highest_of(highest);
+    along(row, V, NOTHING, [&](int64_t, vec x) { sum += exp2((x - most) * LOG2_E); });
+    found[0] = most, found[1] = std::log2(sum_of(sum));
 }
 
 float mean(const uint16_t* row, int64_t V) {
@@ -48,34 +48,38 @@ float mean(const uint16_t* row, int64_t V) {
 
 extern "C" {
 
-// Each row's log-sum-exp, where it counts, and in `total` the summed loss. The first row whose target is none, or -1.
-int64_t cross_entropy_forward(const Sizes* s, const uint16_t* logits, const int64_t* targets, float* lse, double* total,
-                              int threads, Parallel parallel) {
+// Of every row that counts what `normalise` finds, (N, 2), and the loss; in `total` the sum of the losses. The first row whose
+// target is none, or -1.
+int64_t cross_entropy_forward(const Sizes* s, const uint16_t* logits, const int64_t* targets, float* found, float* losses,
+                              double* total, int threads, Parallel parallel) {
     for (int64_t n = 0; n < s->N; n++)
         if (targets[n] != s->ignored && (targets[n] < 0 || targets[n] >= s->V)) return n;
+    float smoothing = float(s->smoothing);
     share(s->N, 0, threads, parallel, [&](int64_t n, float*) {
-        if (targets[n] != s->ignored) lse[n] = log_sum_exp(logits + n * s->apart, s->V);
+        const uint16_t* row = logits + n * s->apart;
+        losses[n] = 0;
+        if (targets[n] == s->ignored) return;
+        float* here = found + 2 * n;
+        normalise(row, s->V, here);
+        losses[n] = here[1] / LOG2_E + (1 - smoothing) * (here[0] - Half::wide(row[targets[n]]));
+        if (smoothing) losses[n] += smoothing * (here[0] - mean(row, s->V));
     });
     *total = 0;
-    for (int64_t n = 0; n < s->N; n++) {
-        if (targets[n] == s->ignored) continue;
-        const uint16_t* row = logits + n * s->apart;
-        *total += lse[n] - (1 - s->smoothing) * Half::wide(row[targets[n]]);
-        if (s->smoothing) *total -= s->smoothing * mean(row, s->V);
-    }
+    for (int64_t n = 0; n < s->N; n++) *total += losses[n];
     return -1;
 }
 
 // grads (N, V): `factor` times the gradient of the summed loss.
-void cross_entropy_backward(const Sizes* s, const uint16_t* logits, const int64_t* targets, const float* lse, float factor,
+void cross_entropy_backward(const Sizes* s, const uint16_t* logits, const int64_t* targets, const float* found, float factor,
                             uint16_t* grads, int threads, Parallel parallel) {
     float everywhere = float(s->smoothing / double(s->V)) * factor, there = float(1 - s->smoothing) * factor;
     share(s->N, 0, threads, parallel, [&](int64_t n, float*) {
         uint16_t* to = grads + n * s->V;
         if (targets[n] == s->ignored) return std::fill(to, to + s->V, uint16_t(0));
         const uint16_t* row = logits + n * s->apart;
-        auto share_of = [&](vec x) { return exp2((x - lse[n]) * LOG2_E) * factor - everywhere; };
-        along(row, s->V, LOWEST, [&](int64_t v, vec x) {
+        float most = found[2 * n], others = found[2 * n + 1];
+        auto share_of = [&](vec x) { return exp2((x - most) * LOG2_E - others) * factor - everywhere; };
+        along(row, s->V, NOTHING, [&](int64_t v, vec x) {
             if (v + W <= s->V) return Half::narrow(to + v, share_of(x));
             uint16_t end[W];
             Half::narrow(end, share_of(x));

@@ -1,4 +1,4 @@
-"""Cross-entropy of bfloat16 logits by a C++ kernel on the CPU: one pass over them forward, one backward, and no copy."""
+"""Cross-entropy of bfloat16 logits by a C++ kernel on the CPU, row by row and without a copy of them."""
 
 import ctypes
 from functools import lru_cache
@@ -21,7 +21,7 @@ def half_cross_entropy(logits: Tensor, targets: Tensor, ignored: int, smoothing:
     """(N, V) bfloat16 logits and (N,) targets, without `ignored` ones -> the summed loss in nats, a float32 scalar.
 
     Only for what `serves` says yes to. Equal numbers on every call and for every number of threads. Raises IndexError for a
-    target that is not among the V.
+    target that is not among the V, ValueError where targets are not as many as rows.
     """
     return HalfCrossEntropy.apply(logits, targets, ignored, smoothing)
 
@@ -38,7 +38,7 @@ def library() -> Any:
     loaded: Any = compiled("cross_entropy")
     if loaded is not None:
         pointer, tail = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
-        loaded.cross_entropy_forward.argtypes = (*[pointer] * 5, *tail)
+        loaded.cross_entropy_forward.argtypes = (*[pointer] * 6, *tail)
         loaded.cross_entropy_backward.argtypes = (*[pointer] * 4, ctypes.c_float, pointer, *tail)
         loaded.cross_entropy_forward.restype = ctypes.c_int64
         loaded.cross_entropy_backward.restype = None
@@ -48,24 +48,26 @@ def library() -> Any:
 class HalfCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, ignored: int, smoothing: float) -> Tensor:
-        targets = targets.contiguous()
+        if targets.shape != logits.shape[:1]:
+            raise ValueError(f"{tuple(targets.shape)} targets of {logits.shape[0]} rows: give one for each")
+        targets = targets.to(torch.int64).contiguous()
         sizes, total = Sizes(*logits.shape, logits.stride(0), ignored, smoothing), ctypes.c_double()
-        lse = torch.empty(logits.shape[0], dtype=torch.float32)
-        places = [each.data_ptr() for each in (logits, targets, lse)]
+        found, losses = (logits.new_empty(shape, dtype=torch.float32) for shape in ((len(targets), 2), targets.shape))
+        places = [each.data_ptr() for each in (logits, targets, found, losses)]
         tail = (ctypes.byref(total), torch.get_num_threads(), team())
         wrong = library().cross_entropy_forward(ctypes.byref(sizes), *places, *tail)
         if wrong >= 0:
             raise IndexError(f"target {int(targets[wrong])} is not among {logits.shape[1]} symbols")
-        ctx.save_for_backward(logits, targets, lse)
+        ctx.save_for_backward(logits, targets, found)
         ctx.sizes = sizes
-        return torch.tensor(total.value, dtype=torch.float32)
+        return logits.new_tensor(total.value, dtype=torch.float32)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        logits, targets, lse = ctx.saved_tensors
-        found = torch.empty(logits.shape, dtype=torch.bfloat16)
-        places = [each.data_ptr() for each in (logits, targets, lse)]
-        tail = (found.data_ptr(), torch.get_num_threads(), team())
+        logits = ctx.saved_tensors[0]
+        gradient = logits.new_empty(logits.shape)
+        places = [each.data_ptr() for each in ctx.saved_tensors]
+        tail = (gradient.data_ptr(), torch.get_num_threads(), team())
         library().cross_entropy_backward(ctypes.byref(ctx.sizes), *places, grads[0].item(), *tail)
-        return found, None, None, None
+        return gradient, None, None, None

@@ -14,7 +14,9 @@ def keep_freed() -> None:
     """Let this process keep the memory that a step frees for the next one, on Linux.
 
     Otherwise much of it goes back and comes anew in pages that the system has to clear, which took up to a quarter of a
-    small model's step. Who sets glibc's own variables, MALLOC_TRIM_THRESHOLD_ and so on, is not overruled.
+    small model's step. It holds for all that the process does from then on: memory comes from one heap, of which only the
+    end is ever given back, and that not below a gigabyte. Who sets glibc's own variables, MALLOC_TRIM_THRESHOLD_ and so
+    on, is not overruled.
     """
     tuned = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
     if tuned or platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):

@@ -55,8 +55,7 @@ inline void attend(const float* query, const float* keys, int64_t k_step, const 
     for (; j < filled; j++) p[j] = -INF;
     vec highest = all(-INF), total{};
     for (j = 0; j < count; j += W) highest = larger(highest, load(p + j));
-    float most = highest[0];
-    for (int lane = 1; lane < W; lane++) most = std::max(most, highest[lane]);
+    float most = highest_of(highest);
     for (j = 0; j < count; j += W) {
         vec x = exp2(load(p + j) - most);
         total += x;

@@ -40,13 +40,19 @@ inline void store(float* p, vec x) { *reinterpret_cast<loose*>(p) = x; }
 inline vec all(float x) { return vec{} + x; }
 inline vec larger(vec a, vec b) { return a < b ? b : a; }
 
-// The sum of a vector's numbers, in halves: one after the other, each addition would wait for the last.
+// The sum of a vector's numbers, four at a time: one after the other, each addition would wait for the last.
 inline float sum_of(vec x) {
     float numbers[W];
     store(numbers, x);
     four sum{};
     for (int i = 0; i < W; i += 4) sum += *reinterpret_cast<const loose_four*>(numbers + i);
     return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
+inline float highest_of(vec x) {
+    float highest = x[0];
+    for (int i = 1; i < W; i++) highest = std::max(highest, x[i]);
+    return highest;
 }
 
 constexpr float LOG2_E = 1.44269504088896340736f;

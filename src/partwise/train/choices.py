@@ -43,7 +43,7 @@ class Choices:
             )
 
     def for_ensembles(self, train: TrainConfig) -> "Choices":
-        """The same for several seeds at once, of which two of our kernels know nothing. Raises ConfigError."""
+        """The same for several seeds at once, of which attention alone has a kernel that knows. Raises ConfigError."""
         for key, path in (("ffn_path", train.ffn_path), ("block_path", train.block_path)):
             if path == "kernel":
                 raise ConfigError(f"train.{key}=kernel knows one seed at a time: use train.{key}=auto, or --together 1")

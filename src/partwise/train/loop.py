@@ -76,7 +76,8 @@ class Run:
         self.examples = examples(self.dataset, "train", config.context, config.model.max_len)
         self.device = torch.device(self.choices.device)
         torch.set_num_threads(self.choices.threads)
-        keep_freed()
+        if self.device.type == "cpu":
+            keep_freed()
         self.model = Transformer(config.model, config.train.seed, config.train.redraw).to(self.device)
         self.model.counts.count(self.ids)
         self.model.use_path(self.choices.attention_path, self.choices.ffn_path, self.choices.block_path)
