@@ -68,7 +68,7 @@ struct Block {
     Unit *qkv, *out, *up, *down;  // the weights in panels
 
     Block(const Sizes& s, const Weights& w, char* memory, Unit* packed)
-        : s(s), w(w), kept(s, memory), D(int(s.D)), Q(s.Q()), A(s.A()), F(int(s.F)), U(s.U()), rows(D > 256 ? 96 : 48),
+        : s(s), w(w), kept(s, memory), D(int(s.D)), Q(s.Q()), A(s.A()), F(int(s.F)), U(s.U()), rows(D > 256 ? 96 : 64),
           norms{{D, bool(s.centred), float(s.eps_1), w.norm_1, w.norm_1_bias},
                 {D, bool(s.centred), float(s.eps_2), w.norm_2, w.norm_2_bias}},
           heads{int(s.T), int(s.E), Q, Q, Q, float(s.scale)}, hidden(F, bool(s.gated), int(s.act)) {
