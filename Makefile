@@ -54,7 +54,7 @@ format: setup
 	$(BIN)/ruff format src tests benchmarks
 	$(BIN)/ruff check --fix src tests benchmarks
 
-# every goal against every peer that can be had, in one table: about 25 minutes on two idle cores
+# every goal against every peer that can be had, in one table: over an hour on two idle cores
 #   make bench NANOGPT=folder of a checkout of nanoGPT
 # A benchmark that fails leaves its rows out of the table, and says so.
 bench: bench-peers

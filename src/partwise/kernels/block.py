@@ -5,6 +5,7 @@ Matrix products take float32 numbers, or under autocast bfloat16 ones that are s
 """
 
 import ctypes
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from partwise.kernels.mlp import ACTIVATIONS, address
 
 FLOAT = 4  # bytes
 ROOM = 2**26  # numbers of gradients that threads collect, each for itself, in one call for several blocks
-PASS = 2**13  # places at a time of what nothing is kept of
+PASS = 2**13  # places at a time of questions, whose keys and values alone are kept
 FEW, MANY = 8, 32  # fewer tokens of a row follow at a time, of more rows together, for which weights are worth packing
 UNIT = 16  # of which every width is a multiple
 SHARE = 0.75  # of the threads' time that rows of a batch must fill, being dealt out whole
@@ -97,17 +98,14 @@ def blocks(x: Tensor, weights: Sequence[Weights], spec: Spec) -> Tensor:
 
 def block_and_packed(x: Tensor, weights: Weights, spec: Spec) -> tuple[Tensor, Tensor]:
     """One block without a gradient, and the packed queries, keys and values of all heads, turned: (B, T, (H + 2 K) E)."""
-    half, (B, T, _) = torch.is_autocast_enabled("cpu"), x.shape
-    solid = flat([weights])
-    dtype, numbers = torch.bfloat16 if half else torch.float32, (spec.n_heads + 2 * spec.n_kv_heads) * spec.width
-    packed = x.new_empty(B, T, numbers, dtype=dtype)
-    outputs = []
-    for rows, place in zip(x.split(max(1, PASS // T)), packed.split(max(1, PASS // T)), strict=True):
-        rows = rows.contiguous()
-        y, memory, _ = run_forward(rows, half, spec, solid, keep=False)
-        place.copy_(memory[FLOAT * rows.numel() :][: place.nbytes].view(dtype).view(place.shape))
-        outputs.append(y)
-    return torch.cat(outputs), packed
+    half, x = torch.is_autocast_enabled("cpu"), x.contiguous()
+    y, memory, _ = run_forward(x, half, spec, flat([weights]), keep=False)
+    dtype, shape = (
+        torch.bfloat16 if half else torch.float32,
+        (*x.shape[:2], (spec.n_heads + 2 * spec.n_kv_heads) * spec.width),
+    )
+    packed = memory[FLOAT * x.numel() :][: math.prod(shape) * dtype.itemsize]  # behind what attention gave
+    return y, packed.view(dtype).view(shape)
 
 
 def following(
