@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import partwise
 from partwise.kernels import block as kernels
-from partwise.kernels.block import Spec, Weights, block_and_packed, blocks, fills, fits, following
+from partwise.kernels.block import Spec, Weights, asking, blocks, fills, fits, following
 from partwise.kernels.library import ready
 from partwise.kernels.mlp import ACTIVATIONS
 from partwise.train.choices import choose, fast_bfloat16
@@ -442,11 +442,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The rows of every block that passes the kernel."""
     found: list[int] = []
 
-    def counted(real: Any, number: Any) -> Any:
-        return lambda x, weights, spec: (found.extend([x.shape[0]] * number(weights)), real(x, weights, spec))[1]
+    def counted(real: Any) -> Any:
+        return lambda x, weights, *rest: (found.extend([x.shape[0]] * len(weights)), real(x, weights, *rest))[1]
 
-    monkeypatch.setattr("partwise.fused.kernel.blocks", counted(blocks, len))
-    monkeypatch.setattr("partwise.fused.kernel.block_and_packed", counted(block_and_packed, lambda weights: 1))
+    monkeypatch.setattr("partwise.fused.kernel.blocks", counted(blocks))
+    monkeypatch.setattr("partwise.fused.kernel.asking", counted(asking))
     return found
 
 
@@ -529,9 +529,9 @@ def test_single_tokens_of_many_rows_pass_at_once(name: str, half: bool, monkeypa
     """Logits of tokens one by one, and of three at a time, are those of the whole rows; so is what is remembered of them."""
     calls: list[tuple[int, int]] = []
 
-    def counted(x: Tensor, weights: Any, spec: Spec, remembered: Any, past: int) -> Tensor:
+    def counted(x: Tensor, weights: Any, spec: Spec, kept: Any, past: int) -> Tensor:
         calls.append((len(weights), past))
-        return following(x, weights, spec, remembered, past)
+        return following(x, weights, spec, kept, past)
 
     monkeypatch.setattr("partwise.fused.kernel.following", counted)
     model, tokens = built(TAKEN[name], "kernel").eval(), torch.randint(30, (37, 21))

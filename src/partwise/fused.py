@@ -41,15 +41,16 @@ class FusedBlock:
         return same and exact and (flow.states is None or self.remembers(x, flow))
 
     def remembers(self, x: Tensor, flow: Flow) -> bool:
-        """Whether keys and values are all that is remembered of this pass, and where others precede it, lie as they must."""
+        """Whether keys and values are all that is remembered of this pass, and lie as the kernel writes them."""
         state, (B, T, _) = flow.state(self.attention), x.shape
         if torch.is_grad_enabled() or not isinstance(state, Places):
             return False
-        room = state.length == flow.past and all(
-            kept.shape[0] == B and flow.past + T <= kept.shape[2] for kept in state.buffers
-        )
-        return room and (
-            not flow.past or all(kept.dtype == torch.float32 and kept.is_contiguous() for kept in state.buffers)
+        return state.length == flow.past and all(
+            kept.dtype == torch.float32
+            and kept.is_contiguous()
+            and kept.shape[0] == B
+            and flow.past + T <= kept.shape[2]
+            for kept in state.buffers
         )
 
     def trains(self, positions: PositionLayer) -> bool:
@@ -73,19 +74,10 @@ def through(blocks: Sequence[FusedBlock], x: Tensor, flow: Flow) -> Tensor:
     weights = [block.weights(turns) for block in blocks]
     if flow.states is None:
         return kernel.blocks(x, weights, spec)
-    (B, T, _), remembered = x.shape, [flow.state(block.attention).grow(x.shape[1]) for block in blocks]
+    kept = [flow.state(block.attention).grow(x.shape[1]) for block in blocks]
     if flow.past:
-        return kernel.following(x, weights, spec, remembered, flow.past)
-    outputs, at_once = [], max(1, kernel.PASS // T)
-    for rows in (slice(start, start + at_once) for start in range(0, B, at_once)):
-        y = x[rows]
-        for its, buffers in zip(weights, remembered, strict=True):
-            y, packed = kernel.block_and_packed(y, its, spec)
-            heads = packed.unflatten(2, (-1, spec.width)).transpose(1, 2)  # (B, H + 2 K, T, E)
-            for buffer, new in zip(buffers, heads[:, spec.n_heads :].chunk(2, dim=1), strict=True):
-                buffer[rows, :, :T] = new
-        outputs.append(y)
-    return torch.cat(outputs)
+        return kernel.following(x, weights, spec, kept, flow.past)
+    return kernel.asking(x, weights, spec, kept)
 
 
 def takes(x: Tensor, flow: Flow) -> bool:

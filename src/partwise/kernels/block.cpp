@@ -31,6 +31,12 @@ struct Weights {
         *down_bias, *cosines, *sines;  // the last two (places, pairs)
 };
 
+// Keys and values of all places so far, (B, K, limit, E) each of every block; null where nothing is remembered.
+struct Remembered {
+    float *const *keys, *const *values;
+    int64_t limit;
+};
+
 constexpr int FEWEST = 96, FEWEST_WIDE = 512;  // rows that a thread takes at a time, at least, if it has as many
 
 // What the backward pass wants of the forward one, in one piece of memory.
@@ -101,17 +107,30 @@ struct Block {
             }
     }
 
+    // The key and the value of each head, of a row's queries, keys and values, to where they stay.
+    template <class From>
+    void remember(const From* row, int64_t b, int64_t place, float* keys, float* values, int64_t limit) const {
+        const From *key = row + s.H * s.E, *value = key + s.K * s.E;
+        for (int64_t g = 0; g < s.K; g++, key += s.E, value += s.E) {
+            int64_t at = ((b * s.K + g) * limit + place) * s.E;
+            for (int64_t e = 0; e < s.E; e++) keys[at + e] = wide(key[e]), values[at + e] = wide(value[e]);
+        }
+    }
+    static float wide(float x) { return x; }
+    static float wide(uint16_t x) { return Half::wide(x); }
+
     // ---------------------------------------------------------------------------------------------------- forward
 
     int64_t forward_room() const {
         return int64_t(rows) * (D + std::max(Q, U) + F) + s.T * s.K * s.E + 2 * W + heads.forward_room();
     }
 
-    void forward(const float* x, float* y, int64_t b0, int64_t b1, float* scratch) const {
+    void forward(const float* x, float* y, float* keys, float* values, int64_t limit, int64_t b0, int64_t b1,
+                 float* scratch) const {
         Small* normed = reinterpret_cast<Small*>(scratch);
         float *wide = scratch + int64_t(rows) * D, *hidden_room = wide + int64_t(rows) * std::max(Q, U);
-        Unit* values = reinterpret_cast<Unit*>(hidden_room + int64_t(rows) * F);
-        float* attention = reinterpret_cast<float*>(values) + whole(s.T * s.K * s.E, W) + W;
+        Unit* values_across = reinterpret_cast<Unit*>(hidden_room + int64_t(rows) * F);
+        float* attention = reinterpret_cast<float*>(values_across) + whole(s.T * s.K * s.E, W) + W;
         Small* active = reinterpret_cast<Small*>(hidden_room);
         int64_t T = s.T, from = b0 * T, to = b1 * T;
         for (int64_t m = from; m < to; m += rows) {
@@ -130,13 +149,14 @@ struct Block {
                 for (int c = 0; c < Q; c += W) Number::narrow(kept.qkv + (m + r) * Q + c, load(wide + int64_t(r) * Q + c));
             }
         }
+        for (int64_t m = from; keys && m < to; m++) remember(kept.qkv + m * Q, m / T, m % T, keys, values, limit);
         for (int64_t b = b0; b < b1; b++) {
             const Small* q = kept.qkv + b * T * Q;
             int width = int(s.K * s.E);
-            across_rows<Number>(q + (s.H + s.K) * s.E, Q, int(T), width, values, width);
+            across_rows<Number>(q + (s.H + s.K) * s.E, Q, int(T), width, values_across, width);
             for (int64_t h = 0; h < s.H; h++) {
                 int64_t g = h / (s.H / s.K);
-                heads.forward(q + h * s.E, q + (s.H + g) * s.E, values + g * s.E, width, kept.attended + b * T * A + h * s.E, A,
+                heads.forward(q + h * s.E, q + (s.H + g) * s.E, values_across + g * s.E, width, kept.attended + b * T * A + h * s.E, A,
                               kept.lse + (b * s.H + h) * T, attention);
             }
         }
@@ -178,12 +198,10 @@ struct Block {
             product<Number>(units(normed), D / PER, 1, count, qkv, D / PER, Q, {wide, Q, w.qkv_bias});
             for (int r = 0; r < count; r++) {
                 int64_t b = (m + r) / s.T, place = past + (m + r) % s.T, of_group = limit * s.E;
-                float *row = wide + int64_t(r) * Q, *key = keys + b * s.K * of_group, *value = values + b * s.K * of_group;
+                float* row = wide + int64_t(r) * Q;
+                const float *key = keys + b * s.K * of_group, *value = values + b * s.K * of_group;
                 if (s.pairs) turn_heads(row, place, 1.0f);
-                for (int64_t g = 0; g < s.K; g++) {
-                    std::copy_n(row + (s.H + g) * s.E, s.E, key + g * of_group + place * s.E);
-                    std::copy_n(row + (s.H + s.K + g) * s.E, s.E, value + g * of_group + place * s.E);
-                }
+                remember(row, b, place, keys, values, limit);
                 for (int64_t h = 0; h < s.H; h++) {
                     int64_t group = h / (s.H / s.K) * of_group;
                     attend(row + h * s.E, key + group, s.E, value + group, s.E, int(place) + 1, int(s.E), int(s.E),
@@ -369,27 +387,30 @@ void in_chunks(const Sizes& s, int64_t thread, int64_t threads, int64_t at_once,
 
 template <class Number>
 void run_forward(const Sizes& s, const Weights* w, int64_t L, bool keep, const float* x, float* y, float* between,
-                 char* memory, void* room, int threads, Parallel parallel) {
+                 char* memory, const Remembered& r, void* room, int threads, Parallel parallel) {
     auto blocks = packed_blocks<Number>(s, w, L, true, memory, keep ? Kept<Number>::bytes(s) : 0, room, threads, parallel);
     int64_t size = s.M() * s.D;
     share(threads, blocks[0].forward_room(), threads, parallel, [&](int64_t i, float* scratch) {
         const float* from = x;
         for (int64_t l = 0; l < L; l++) {
             float* to = keep && l + 1 < L ? between + l * size : y;
-            in_chunks(s, i, threads, blocks[l].chunk(),
-                      [&](int64_t b0, int64_t b1) { blocks[l].forward(from, to, b0, b1, scratch); });
+            float *keys = r.keys ? r.keys[l] : nullptr, *values = r.keys ? r.values[l] : nullptr;
+            in_chunks(s, i, threads, blocks[l].chunk(), [&](int64_t b0, int64_t b1) {
+                blocks[l].forward(from, to, keys, values, r.limit, b0, b1, scratch);
+            });
             from = to;
         }
     });
 }
 
 template <class Number>
-void run_following(const Sizes& s, const Weights* w, int64_t L, const float* x, float* y, float* const* keys,
-                   float* const* values, int64_t limit, int64_t past, void* room, int threads, Parallel parallel) {
+void run_following(const Sizes& s, const Weights* w, int64_t L, const float* x, float* y, const Remembered& r, int64_t past,
+                   void* room, int threads, Parallel parallel) {
     auto blocks = packed_blocks<Number>(s, w, L, true, static_cast<char*>(room), 0, room, threads, parallel);  // keeps nothing
-    share(threads, blocks[0].following_room(limit), threads, parallel, [&](int64_t i, float* scratch) {
+    share(threads, blocks[0].following_room(r.limit), threads, parallel, [&](int64_t i, float* scratch) {
         for (int64_t l = 0; l < L; l++)
-            blocks[l].following(l ? y : x, y, keys[l], values[l], limit, past, s.B * i / threads, s.B * (i + 1) / threads, scratch);
+            blocks[l].following(l ? y : x, y, r.keys[l], r.values[l], r.limit, past, s.B * i / threads, s.B * (i + 1) / threads,
+                                scratch);
     });
 }
 
@@ -441,22 +462,25 @@ void block_room(const Sizes* s, int half, int64_t* room) {
 int block_widest() { return Block<Single>::D_MOST; }
 
 // x (M, D) -> y (M, D). With `keep`, `between` (L - 1, M, D) and `memory`, of every block, hold what the backward pass wants;
-// without, memory is that of one block, and holds in the end what the last one wrote.
+// without, memory is that of one block and of no use afterwards. Where keys are given, they and values are filled from place 0.
 void blocks_forward(const Sizes* s, const Weights* w, int64_t L, int half, int keep, const float* x, float* y, float* between,
-                    char* memory, void* packed, int threads, Parallel parallel) {
+                    char* memory, float* const* keys, float* const* values, int64_t limit, void* packed, int threads,
+                    Parallel parallel) {
+    Remembered r{keys, values, limit};
     if (half)
-        run_forward<Half>(*s, w, L, keep, x, y, between, memory, packed, threads, parallel);
+        run_forward<Half>(*s, w, L, keep, x, y, between, memory, r, packed, threads, parallel);
     else
-        run_forward<Single>(*s, w, L, keep, x, y, between, memory, packed, threads, parallel);
+        run_forward<Single>(*s, w, L, keep, x, y, between, memory, r, packed, threads, parallel);
 }
 
-// T tokens a row, x (M, D) -> y (M, D), behind `past` others; of every block keys and values (B, K, limit, E), which grow by T.
+// T tokens a row, x (M, D) -> y (M, D), behind `past` others; of every block keys and values, which grow by T.
 void blocks_following(const Sizes* s, const Weights* w, int64_t L, int half, const float* x, float* y, float* const* keys,
                       float* const* values, int64_t limit, int64_t past, void* packed, int threads, Parallel parallel) {
+    Remembered r{keys, values, limit};
     if (half)
-        run_following<Half>(*s, w, L, x, y, keys, values, limit, past, packed, threads, parallel);
+        run_following<Half>(*s, w, L, x, y, r, past, packed, threads, parallel);
     else
-        run_following<Single>(*s, w, L, x, y, keys, values, limit, past, packed, threads, parallel);
+        run_following<Single>(*s, w, L, x, y, r, past, packed, threads, parallel);
 }
 
 // The gradient of x in dx, and those of the weights, norms and biases being there always, where `sums` says; `others` has

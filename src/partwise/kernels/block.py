@@ -5,7 +5,6 @@ Matrix products take float32 numbers, or under autocast bfloat16 ones that are s
 """
 
 import ctypes
-import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -17,7 +16,6 @@ from torch.autograd.function import once_differentiable
 from partwise.kernels.library import compiled, team
 from partwise.kernels.mlp import ACTIVATIONS, address
 
-FLOAT = 4  # bytes
 ROOM = 2**26  # numbers of gradients that threads collect, each for itself, in one call for several blocks
 PASS = 2**13  # places at a time of questions, whose keys and values alone are kept
 FEW, MANY = 8, 32  # fewer tokens of a row follow at a time, of more rows together, for which weights are worth packing
@@ -96,35 +94,40 @@ def blocks(x: Tensor, weights: Sequence[Weights], spec: Spec) -> Tensor:
     return x
 
 
-def block_and_packed(x: Tensor, weights: Weights, spec: Spec) -> tuple[Tensor, Tensor]:
-    """One block without a gradient, and the packed queries, keys and values of all heads, turned: (B, T, (H + 2 K) E)."""
-    half, x = torch.is_autocast_enabled("cpu"), x.contiguous()
-    y, memory, _ = run_forward(x, half, spec, flat([weights]), keep=False)
-    dtype, shape = (
-        torch.bfloat16 if half else torch.float32,
-        (*x.shape[:2], (spec.n_heads + 2 * spec.n_kv_heads) * spec.width),
-    )
-    packed = memory[FLOAT * x.numel() :][: math.prod(shape) * dtype.itemsize]  # behind what attention gave
-    return y, packed.view(dtype).view(shape)
+Kept = Sequence[Sequence[Tensor]]
+"""Keys and values of every block, (B, K, limit, E) float32 each, contiguous."""
 
 
-def following(
-    x: Tensor, weights: Sequence[Weights], spec: Spec, remembered: Sequence[Sequence[Tensor]], past: int
-) -> Tensor:
-    """(B, T, D) float32 -> the same: `blocks` of a few tokens behind `past` others, without gradients.
+def asking(x: Tensor, weights: Sequence[Weights], spec: Spec, kept: Kept) -> Tensor:
+    """`blocks` without gradients, whose keys and values are kept, from place 0 on."""
+    solid, half, pieces = flat(weights), torch.is_autocast_enabled("cpu"), []
+    at_once = max(1, PASS // x.shape[1])
+    for start in range(0, x.shape[0], at_once):
+        rows = [[each[start : start + at_once] for each in both] for both in kept]
+        pieces.append(run_forward(x[start : start + at_once].contiguous(), half, spec, solid, keep=False, kept=rows)[0])
+    return torch.cat(pieces)
 
-    `remembered` are the keys and values of every block, (B, K, limit, E) float32 each, contiguous, of which the places from
-    `past` on are written. Equal numbers on every call and for every number of threads.
+
+def following(x: Tensor, weights: Sequence[Weights], spec: Spec, kept: Kept, past: int) -> Tensor:
+    """`blocks` of a few tokens behind `past` others, without gradients; their keys and values join those that are kept.
+
+    (B, T, D) float32 -> the same. Equal numbers on every call and for every number of threads.
     """
-    half, x = torch.is_autocast_enabled("cpu"), x.contiguous()
-    solid = flat(weights)
+    half, x, solid = torch.is_autocast_enabled("cpu"), x.contiguous(), flat(weights)
     sizes, (_, _, packed) = described(x, half, spec, solid)
     y, room = torch.empty_like(x), x.new_empty(len(weights) * packed, dtype=torch.uint8)
-    keys, values = (pointers(each) for each in zip(*remembered, strict=True))
-    places = (x.data_ptr(), y.data_ptr(), keys, values, remembered[0][0].shape[2], past, room.data_ptr())
+    places = (x.data_ptr(), y.data_ptr(), *remembered(kept), past, room.data_ptr())
     tail = (torch.get_num_threads(), team())
     library().blocks_following(ctypes.byref(sizes), pointers(solid), len(weights), half, *places, *tail)
     return y
+
+
+def remembered(kept: Kept | None) -> tuple[Any, Any, int]:
+    """Where keys and values of every block are, and how many places each has."""
+    if kept is None:
+        return None, None, 0
+    keys, values = (pointers(each) for each in zip(*kept, strict=True))
+    return keys, values, kept[0][0].shape[2]
 
 
 def fits(D: int, spec: Spec) -> bool:
@@ -149,9 +152,12 @@ def library() -> Any:
     if loaded is not None:
         pointer, tail = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
         loaded.block_room.argtypes = (pointer, ctypes.c_int, pointer)
-        loaded.blocks_forward.argtypes = (pointer, pointer, ctypes.c_int64, *[ctypes.c_int] * 2, *[pointer] * 5, *tail)
-        loaded.blocks_backward.argtypes = (pointer, pointer, ctypes.c_int64, ctypes.c_int, *[pointer] * 8, *tail)
         size = ctypes.c_int64
+        loaded.blocks_forward.argtypes = (
+            *(pointer, pointer, size, *[ctypes.c_int] * 2),
+            *(*[pointer] * 6, size, pointer, *tail),
+        )
+        loaded.blocks_backward.argtypes = (pointer, pointer, ctypes.c_int64, ctypes.c_int, *[pointer] * 8, *tail)
         loaded.blocks_following.argtypes = (
             pointer,
             pointer,
@@ -192,19 +198,18 @@ def pointers(weights: Given) -> Any:
     return (ctypes.c_void_p * len(weights))(*map(address, weights))
 
 
-def run_forward(x: Tensor, half: bool, spec: Spec, weights: Given, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """The output; the memory of every block, or of the last where nothing is to `keep`; and what went from block to block.
-
-    Of a block's memory the first is (B, T, D) float32 after attention, then what was packed.
-    """
+def run_forward(
+    x: Tensor, half: bool, spec: Spec, weights: Given, keep: bool, kept: Kept | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output; and, of use only where asked to `keep`, the memory of every block and what went from block to block."""
     sizes, (bytes_kept, _, packed) = described(x, half, spec, weights)
     L = len(weights) // EACH
     y, room = torch.empty_like(x), x.new_empty(L * packed, dtype=torch.uint8)
     memory = x.new_empty((L if keep else 1) * bytes_kept, dtype=torch.uint8)
     between = x.new_empty(L - 1 if keep else 0, *x.shape)
-    places = [each.data_ptr() for each in (x, y, between, memory, room)]
-    threads = torch.get_num_threads()
-    library().blocks_forward(ctypes.byref(sizes), pointers(weights), L, half, keep, *places, threads, team())
+    places = (*(each.data_ptr() for each in (x, y, between, memory)), *remembered(kept), room.data_ptr())
+    tail = (torch.get_num_threads(), team())
+    library().blocks_forward(ctypes.byref(sizes), pointers(weights), L, half, keep, *places, *tail)
     return y, memory, between
 
 
