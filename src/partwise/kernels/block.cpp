@@ -204,6 +204,9 @@ struct Block {
                 remember(row, b, place, keys, values, limit);
                 for (int64_t h = 0; h < s.H; h++) {
                     int64_t group = h / (s.H / s.K) * of_group;
+                    if (h % (s.H / s.K) == 0)  // those of the next but one: too short for the processor to foresee
+                        for (int64_t i = group + 2 * of_group, end = i + (place + 1) * s.E; i < end; i += 16)
+                            __builtin_prefetch(key + i), __builtin_prefetch(value + i);
                     attend(row + h * s.E, key + group, s.E, value + group, s.E, int(place) + 1, int(s.E), int(s.E),
                            heads.scale, p, row + h * s.E);
                 }
