@@ -10,7 +10,6 @@ tenth of it are prepared, each in a process of its own; the larger one should ta
 """
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -65,9 +64,9 @@ def main() -> None:
             rows += memory(Path(folder), options.size)
     show(rows, options.rounds)
     if options.json:
-        from partwise.train.choices import machine  # imports torch, which the rest does without
+        from measuring import write_rows  # imports torch, which the rest does without
 
-        options.json.write_text(json.dumps({"rows": rows, "machine": machine()}, indent=1) + "\n", encoding="utf-8")
+        write_rows(options.json, rows)
 
 
 def speeds(folder: Path, rounds: int) -> list[dict[str, Any]]:
