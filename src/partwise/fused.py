@@ -74,10 +74,10 @@ def through(blocks: Sequence[FusedBlock], x: Tensor, flow: Flow) -> Tensor:
     weights = [block.weights(turns) for block in blocks]
     if flow.states is None:
         return kernel.blocks(x, weights, spec)
-    kept = [flow.state(block.attention).grow(x.shape[1]) for block in blocks]
+    remembered = [flow.state(block.attention).grow(x.shape[1]) for block in blocks]
     if flow.past:
-        return kernel.following(x, weights, spec, kept, flow.past)
-    return kernel.asking(x, weights, spec, kept)
+        return kernel.following(x, weights, spec, remembered, flow.past)
+    return kernel.asking(x, weights, spec, remembered)
 
 
 def takes(x: Tensor, flow: Flow) -> bool:

@@ -80,10 +80,8 @@ def blocks(x: Tensor, weights: Sequence[Weights], spec: Spec) -> Tensor:
     For blocks that fit, and are alike. Equal numbers on every call; and for every number of threads, but for the order in
     which a weight's gradient is summed.
     """
-    half, size = (
-        torch.is_autocast_enabled("cpu"),
-        sum(each.numel() for each in weights[0][:GRADIENTS] if each is not None),
-    )
+    half = torch.is_autocast_enabled("cpu")
+    size = sum(each.numel() for each in weights[0][:GRADIENTS] if each is not None)
     at_once = max(1, ROOM // (size * torch.get_num_threads()))
     for start in range(0, len(weights), at_once):
         solid = flat(weights[start : start + at_once])
@@ -94,40 +92,42 @@ def blocks(x: Tensor, weights: Sequence[Weights], spec: Spec) -> Tensor:
     return x
 
 
-Kept = Sequence[Sequence[Tensor]]
+Remembered = Sequence[Sequence[Tensor]]
 """Keys and values of every block, (B, K, limit, E) float32 each, contiguous."""
 
 
-def asking(x: Tensor, weights: Sequence[Weights], spec: Spec, kept: Kept) -> Tensor:
-    """`blocks` without gradients, whose keys and values are kept, from place 0 on."""
+def asking(x: Tensor, weights: Sequence[Weights], spec: Spec, remembered: Remembered) -> Tensor:
+    """`blocks` without gradients, whose keys and values are remembered, from place 0 on."""
     solid, half, pieces = flat(weights), torch.is_autocast_enabled("cpu"), []
     at_once = max(1, PASS // x.shape[1])
     for start in range(0, x.shape[0], at_once):
-        rows = [[each[start : start + at_once] for each in both] for both in kept]
-        pieces.append(run_forward(x[start : start + at_once].contiguous(), half, spec, solid, keep=False, kept=rows)[0])
+        part = slice(start, start + at_once)
+        rows = [[each[part] for each in both] for both in remembered]
+        y, _, _ = run_forward(x[part].contiguous(), half, spec, solid, keep=False, remembered=rows)
+        pieces.append(y)
     return torch.cat(pieces)
 
 
-def following(x: Tensor, weights: Sequence[Weights], spec: Spec, kept: Kept, past: int) -> Tensor:
-    """`blocks` of a few tokens behind `past` others, without gradients; their keys and values join those that are kept.
+def following(x: Tensor, weights: Sequence[Weights], spec: Spec, remembered: Remembered, past: int) -> Tensor:
+    """`blocks` of a few tokens behind `past` others, without gradients; their keys and values join those remembered.
 
     (B, T, D) float32 -> the same. Equal numbers on every call and for every number of threads.
     """
     half, x, solid = torch.is_autocast_enabled("cpu"), x.contiguous(), flat(weights)
     sizes, (_, _, packed) = described(x, half, spec, solid)
     y, room = torch.empty_like(x), x.new_empty(len(weights) * packed, dtype=torch.uint8)
-    places = (x.data_ptr(), y.data_ptr(), *remembered(kept), past, room.data_ptr())
+    places = (x.data_ptr(), y.data_ptr(), *places_of(remembered), past, room.data_ptr())
     tail = (torch.get_num_threads(), team())
     library().blocks_following(ctypes.byref(sizes), pointers(solid), len(weights), half, *places, *tail)
     return y
 
 
-def remembered(kept: Kept | None) -> tuple[Any, Any, int]:
+def places_of(remembered: Remembered | None) -> tuple[Any, Any, int]:
     """Where keys and values of every block are, and how many places each has."""
-    if kept is None:
+    if remembered is None:
         return None, None, 0
-    keys, values = (pointers(each) for each in zip(*kept, strict=True))
-    return keys, values, kept[0][0].shape[2]
+    keys, values = (pointers(each) for each in zip(*remembered, strict=True))
+    return keys, values, remembered[0][0].shape[2]
 
 
 def fits(D: int, spec: Spec) -> bool:
@@ -150,27 +150,14 @@ def library() -> Any:
     """The compiled kernel, or None."""
     loaded: Any = compiled("block")
     if loaded is not None:
-        pointer, tail = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
-        loaded.block_room.argtypes = (pointer, ctypes.c_int, pointer)
-        size = ctypes.c_int64
-        loaded.blocks_forward.argtypes = (
-            *(pointer, pointer, size, *[ctypes.c_int] * 2),
-            *(*[pointer] * 6, size, pointer, *tail),
-        )
-        loaded.blocks_backward.argtypes = (pointer, pointer, ctypes.c_int64, ctypes.c_int, *[pointer] * 8, *tail)
-        loaded.blocks_following.argtypes = (
-            pointer,
-            pointer,
-            size,
-            ctypes.c_int,
-            *[pointer] * 4,
-            size,
-            size,
-            pointer,
-            *tail,
-        )
-        loaded.blocks_following.restype = None
-        loaded.block_room.restype = loaded.blocks_forward.restype = loaded.blocks_backward.restype = None
+        size, number, pointer = ctypes.c_int64, ctypes.c_int, ctypes.c_void_p
+        first, last = (pointer, pointer, size, number), (number, pointer)
+        loaded.block_room.argtypes = (pointer, number, pointer)
+        loaded.blocks_forward.argtypes = (*first, number, *[pointer] * 6, size, pointer, *last)
+        loaded.blocks_backward.argtypes = (*first, *[pointer] * 8, *last)
+        loaded.blocks_following.argtypes = (*first, *[pointer] * 4, size, size, pointer, *last)
+        for call in (loaded.block_room, loaded.blocks_forward, loaded.blocks_backward, loaded.blocks_following):
+            call.restype = None
     return loaded
 
 
@@ -199,7 +186,7 @@ def pointers(weights: Given) -> Any:
 
 
 def run_forward(
-    x: Tensor, half: bool, spec: Spec, weights: Given, keep: bool, kept: Kept | None = None
+    x: Tensor, half: bool, spec: Spec, weights: Given, keep: bool, remembered: Remembered | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output; and, of use only where asked to `keep`, the memory of every block and what went from block to block."""
     sizes, (bytes_kept, _, packed) = described(x, half, spec, weights)
@@ -207,7 +194,7 @@ def run_forward(
     y, room = torch.empty_like(x), x.new_empty(L * packed, dtype=torch.uint8)
     memory = x.new_empty((L if keep else 1) * bytes_kept, dtype=torch.uint8)
     between = x.new_empty(L - 1 if keep else 0, *x.shape)
-    places = (*(each.data_ptr() for each in (x, y, between, memory)), *remembered(kept), room.data_ptr())
+    places = (*(each.data_ptr() for each in (x, y, between, memory)), *places_of(remembered), room.data_ptr())
     tail = (torch.get_num_threads(), team())
     library().blocks_forward(ctypes.byref(sizes), pointers(weights), L, half, keep, *places, *tail)
     return y, memory, between
