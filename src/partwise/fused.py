@@ -34,9 +34,8 @@ class FusedBlock:
         """Whether this is a pass that the kernel knows, of which nobody watches the layers."""
         if not takes(x, flow) or (self.drops and self.attention.training) or watched(self.inside):
             return False
-        same = (
-            self.block.attention is self.attention and self.block.ffn is self.ffn
-        )  # nothing stands in their place by now
+        # nothing stands in their place by now
+        same = self.block.attention is self.attention and self.block.ffn is self.ffn
         exact = all(layer.weight.dtype == torch.float32 for layer in self.matrices)
         return same and exact and (flow.states is None or self.remembers(x, flow))
 

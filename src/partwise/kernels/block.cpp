@@ -2,7 +2,7 @@
 // attention, perceptron and both residual sums, for some rows of the batch at a time, so that what lies between them stays in
 // the cache. A thread takes the same rows through all blocks, and never waits for another on the way.
 //
-// Shapes: L blocks, B rows of T places, D width, H query heads and K key heads of width E, Q = (H + 2 K) E, A = H E, F hidden units,
+// Shapes: L blocks, B rows of T places, D width, H query heads and K key heads of width E, Q = (H + 2 K) E, A = H E, F units,
 // U = F, or 2 F where gated (first the gates, then what they let through).
 //     mid = x + out attention(turn(qkv norm(x)))    y = mid + down act(up norm(mid))
 // D, A, F and Q are multiples of 16, E is even. What threads give to a weight's gradient is added in their order: equal numbers
@@ -156,7 +156,8 @@ struct Block {
             across_rows<Number>(q + (s.H + s.K) * s.E, Q, int(T), width, values_across, width);
             for (int64_t h = 0; h < s.H; h++) {
                 int64_t g = h / (s.H / s.K);
-                heads.forward(q + h * s.E, q + (s.H + g) * s.E, values_across + g * s.E, width, kept.attended + b * T * A + h * s.E, A,
+                Small* attended = kept.attended + b * T * A + h * s.E;
+                heads.forward(q + h * s.E, q + (s.H + g) * s.E, values_across + g * s.E, width, attended, A,
                               kept.lse + (b * s.H + h) * T, attention);
             }
         }

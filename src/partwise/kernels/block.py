@@ -220,7 +220,7 @@ class Blocks(torch.autograd.Function):
         L, threads = len(weights) // EACH, torch.get_num_threads()
         dx, room = torch.empty_like(x), x.new_empty(L * packed, dtype=torch.uint8)
         others = x.new_empty((threads - 1) * L, size)
-        # of a norm's weight or a bias that is not there, a gradient that nobody reads: each thread writes its own
+        # of a norm's weight or a bias that is not there, a gradient that nobody reads: one place for all of them
         spare = x.new_empty(sizes.widest) if any(weight is None for weight in weights) else None
         found = [
             None if weight is None or number % EACH >= GRADIENTS else torch.empty_like(weight)
