@@ -378,12 +378,15 @@ def test_other_machines_compute_the_same(flag: str, tmp_path: Path) -> None:
     source = Path(__file__)
     program = (
         f"import sys; sys.path.insert(0, {str(source.parent)!r})\n"
-        "import test_block_kernel as t, test_cross_entropy as c, test_halves as h\n"
+        "import pytest, test_block_kernel as t, test_cross_entropy as c, test_decoding_kernel as d, test_halves as h\n"
         "for case in (t.Case(pairs=2, kv_heads=2), t.Case(gated=True, bias=True, activation='silu', width=12, T=70)):\n"
         "    t.check(case); t.check_half(case)\n"
         "t.test_several_at_once_are_the_same_as_one_after_the_other(3, 2, True)\n"
         "h.check(*h.draw(2, 40, 4, 2, 12)); h.check_mlp('silu', h.perceptron(61, 32, 96, True, True))\n"
         "c.check_kernel(*c.drawn(37, 65), 0.1)\n"
+        "with pytest.MonkeyPatch.context() as patch:\n"
+        "    t.test_single_tokens_of_many_rows_pass_at_once('llama', True, patch)\n"
+        "d.check_exact(61, 33, 'relu', 7, 3); d.check_exact(20, 7, 'reglu', 29, 1)\n"
     )
     environment = {**os.environ, "CXX": f"g++ {flag}", "PARTWISE_CACHE": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)

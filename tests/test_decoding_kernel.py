@@ -76,11 +76,20 @@ def ids_of(config: ModelConfig, rows: int, length: int, seed: int = 0) -> Tensor
     return torch.randint(config.vocab_size, (rows, length), generator=torch.Generator().manual_seed(seed))
 
 
-def close(found: Tensor, model: Transformer, exact: Transformer, tokens: Tensor) -> None:
+def close_in_float32(found: Tensor, model: Transformer, exact: Transformer, tokens: Tensor) -> None:
     """To 1e-5, or where the model magnifies rounding, to a few times what the plain path in float32 loses."""
     true = exact(tokens)[:, -1:]
     lost = error(model(tokens)[:, -1:].double(), true)
     assert error(found.double(), true) <= CLOSE + 4 * lost
+
+
+def close_in_bfloat16(found: Tensor, model: Transformer, exact: Transformer, tokens: Tensor) -> None:
+    """As far off as rounding what is multiplied moves the logits at most: a sum whose last bit differs may round to the
+    other neighbour. `test_bfloat16_products_are_exact` is what is sharp."""
+    true, unrounded = exact(tokens), copy.deepcopy(exact)
+    for module in unrounded.modules():
+        module._forward_pre_hooks.clear()
+    assert error(found.double(), true[:, -1:]) <= CLOSE + 4 * error(unrounded(tokens), true)
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -94,7 +103,7 @@ def test_cached_steps_equal_the_plain_model(half: bool, config: ModelConfig, dat
     exact = copy.deepcopy(model).double()
     rows, length = data.draw(st.integers(1, 14)), data.draw(st.integers(1, config.max_len))
     tokens = ids_of(config, rows, length)
-    decoder = Decoder(model, half)
+    decoder, close = Decoder(model, half), close_in_bfloat16 if half else close_in_float32
     states = decoder.start(rows, length)
     cuts = sorted({*data.draw(st.lists(st.integers(1, length), max_size=4)), length})
     change = data.draw(st.sampled_from(cuts))
@@ -118,12 +127,43 @@ def test_it_serves_a_model_rightly_or_says_why_not(config: ModelConfig) -> None:
     assert (reason is None) == (unlike(model) is None)
     if reason is None:
         tokens = ids_of(config, 2, config.max_len)
-        close(Decoder(model)(tokens, Decoder(model).start(2)), model, copy.deepcopy(model).double(), tokens)
+        close_in_float32(Decoder(model)(tokens, Decoder(model).start(2)), model, copy.deepcopy(model).double(), tokens)
     else:
         with pytest.raises(ConfigError, match="path=kernel cannot serve this model: ") as caught:
             generator(model, path="kernel")
         assert len(str(caught.value).splitlines()) == 1 and reason in str(caught.value)
         assert generator(model) is model
+
+
+@settings(max_examples=30, **relaxed)
+@given(*[st.integers(1, 70)] * 2, st.sampled_from(["relu", "reglu"]), st.integers(1, 40), st.integers(1, 20))
+def test_bfloat16_products_are_exact(d_model: int, hidden: int, ffn: str, rows: int, length: int) -> None:
+    check_exact(d_model, hidden, ffn, rows, length)
+
+
+@torch.no_grad()
+def check_exact(d_model: int, hidden: int, ffn: str, rows: int, length: int) -> None:
+    """Whole numbers of more than eight bits, which rounding changes and float32 adds up without any: to the bit."""
+    sizes = {"d_model": d_model, "vocab_size": 50, "n_layers": 1, "max_len": 20}
+    layers: dict[str, Any] = {"attention": {"part": "multihead", "n_heads": 1}, "ffn": {"part": ffn, "hidden": hidden}}
+    unnormed = {"positions": "learned", "norm": "none", "residual": {"part": "pre", "final_norm": False}}
+    values = {**sizes, **layers, **unnormed}
+    model = Transformer(ModelConfig.from_dict(values))
+    most = 600 if ffn == "relu" else 40  # a gate squares it
+    for key, parameter in model.named_parameters():
+        far = most if "embed" in key or "positions" in key else 1
+        parameter.copy_(torch.randint(-far, far + 1, parameter.shape, generator=torch.Generator().manual_seed(hidden)))
+    model.blocks[0].attention.out.weight.zero_()
+    tokens = ids_of(model.config, rows, length)
+    decoder = Decoder(rounded(model), half=True)
+    assert torch.equal(decoder(tokens, decoder.start(rows)), rounded(model)(tokens)[:, -1:])
+
+
+def test_rounding_would_show() -> None:
+    """Else the check above would see none of it."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(AssertionError):
+        patch.setattr("partwise.generation.round_input", lambda layer, inputs: None)
+        check_exact(60, 60, "relu", 4, 4)
 
 
 def plain(**parts: Any) -> Transformer:

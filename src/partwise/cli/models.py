@@ -70,7 +70,7 @@ def generate(
     beams: Annotated[int | None, typer.Option(help="Search for the likeliest text with so many beams.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Equal seeds, equal texts.", min=0)] = 0,
     precision: Annotated[
-        str, typer.Option(help="Of the weights: float32, or bfloat16, faster and rounded.")
+        str, typer.Option(help="Of weights and what they multiply: float32, or bfloat16, faster and rounded.")
     ] = "float32",
     path: Annotated[
         str, typer.Option(help="torch, kernel (ours, compiled), or auto: the kernel where it can.")

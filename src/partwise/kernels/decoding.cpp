@@ -1,6 +1,6 @@
 // Some tokens through all layers of a decoder in one call: from what enters the first block to the logits, with the keys
-// and values of earlier tokens kept. Weights are read once for all rows, as float32 or as bfloat16 that is widened in
-// registers; all sums are float32.
+// and values of earlier tokens kept. Weights are read once for all rows. They are float32 or bfloat16, and what they
+// multiply is rounded to the same; sums, and everything between the products, are float32.
 //
 // Shapes: B rows of T tokens each, M = B T, at places past ... past + T - 1 of their rows; D width, H query heads of width
 // E over K heads of keys and values. Every stage is shared out among the threads, which wait for each other behind it.
@@ -16,6 +16,7 @@
 #endif
 
 #include "activations.h"
+#include "numbers.h"
 
 namespace {
 
@@ -24,6 +25,24 @@ constexpr int TILE = REGISTERS == 32 ? 12 : 4;   // rows whose sums the register
 constexpr int QUERIES = 4, SPANS = 4;            // of a tile of attention: heads, and vectors of a head
 
 typedef int32_t loose_int __attribute__((vector_size(4 * W), aligned(4), may_alias));
+
+// What a product multiplies: weights, and what a row gives for two inputs.
+struct Wide {
+    typedef float Weight, Given;
+    static constexpr int GIVEN = 2;
+    static constexpr bool ROUNDED = false;
+};
+struct Narrow {
+    typedef uint16_t Weight;
+#if defined(__AVX512BF16__) && defined(__AVX512BW__)
+    typedef Half::Unit Given;  // both in one, as the processor multiplies them
+    static constexpr int GIVEN = 1;
+#else
+    typedef float Given;
+    static constexpr int GIVEN = 2;
+#endif
+    static constexpr bool ROUNDED = true;
+};
 
 alignas(64) const float ZEROS[N * W] = {};
 
@@ -89,7 +108,7 @@ struct Room {
             units = std::max(units, layer.up.out);
             widest = std::max(widest, whole(layer.width, W));
         }
-        own = (M + TILE) * whole(model.max_in, W) + QUERIES * (2 * widest + blocks * W);
+        own = (M + 2 * TILE) * whole(model.max_in, W) + W + QUERIES * (2 * widest + blocks * W);
         own = whole(own, 1024);
     }
     int64_t size(int64_t M, int threads) const { return M * (stream + qkv + heads + units) + own * threads; }
@@ -173,22 +192,46 @@ struct Tiles {  // M rows in equal tiles of up to TILE
     int rows(int64_t i) const { return int(from(i + 1) - from(i)); }
 };
 
-// The rows as `product` reads them: each tile with its rows innermost, (in, rows), zeros behind the `count` inputs.
-// row(m) is a row's first number, after its norm.
-template <class Row>
-const float* lay_out(Tiles tiles, int64_t count, int64_t in, const Norm& norm, float* own, const Row& row) {
-    float* lines = own + tiles.M * in;
+// Rows of `in` numbers -> what they give to a product, (in, rows) or (in / 2, rows); `room` is for as many numbers.
+template <class Numbers>
+void give(float* lines, int rows, int64_t in, float* room, typename Numbers::Given* to) {
+    if constexpr (Numbers::ROUNDED && Numbers::GIVEN == 2) {
+        typename Half::Small small[W];
+        for (int64_t i = 0; i < rows * in; i += W) {
+            Half::narrow(small, load(lines + i));
+            store(lines + i, Half::widen(small));
+        }
+    }
+    if constexpr (Numbers::GIVEN == 2) {
+        if (rows == 1)
+            std::copy(lines, lines + in, to);
+        else
+            turn(lines, in, rows, int(in), 1.0f, to, rows);
+    } else if (rows == 1) {
+        for (int64_t i = 0; i < in; i += W) Half::narrow(reinterpret_cast<Half::Small*>(to) + i, load(lines + i));
+    } else {
+        static_assert(TILE <= W || Numbers::GIVEN == 2, "what is written beyond a line of rows is overwritten by the next");
+        turn(lines, in, rows, int(in), 1.0f, room, rows);
+        for (int64_t i = 0; i < in; i += 2, room += 2 * rows, to += rows)
+            store(reinterpret_cast<float*>(to), Half::pair(load(room), load(room + rows)));
+    }
+}
+
+// The rows as `product` reads them: each tile with its rows innermost, zeros behind the `count` inputs. row(m) is a row's
+// first number, after its norm.
+template <class Numbers, class Row>
+const typename Numbers::Given* lay_out(Tiles tiles, int64_t count, int64_t in, const Norm& norm, float* own, const Row& row) {
+    float *lines = own + tiles.M * in + W, *room = lines + TILE * in;
+    auto* given = reinterpret_cast<typename Numbers::Given*>(own);
     for (int64_t i = 0; i < tiles.count; i++) {
         int rows = tiles.rows(i);
-        float* tile = own + tiles.from(i) * in;
-        float* begin = rows == 1 ? tile : lines;
         for (int r = 0; r < rows; r++) {
-            normalise(norm, row(tiles.from(i) + r), count, begin + r * in);
-            std::fill(begin + r * in + count, begin + (r + 1) * in, 0.0f);
+            normalise(norm, row(tiles.from(i) + r), count, lines + r * in);
+            std::fill(lines + r * in + count, lines + (r + 1) * in, 0.0f);
         }
-        if (rows > 1) turn(lines, in, rows, int(in), 1.0f, tile, rows);
+        give<Numbers>(lines, rows, in, room, given + tiles.from(i) * in / 2 * Numbers::GIVEN);
     }
-    return own;
+    return given;
 }
 
 // ---------------------------------------------------------------------------------------------------------- products
@@ -207,6 +250,16 @@ template <int R>
 inline void add_pair(const float* w, const float* x, vec (&sum)[R][N]) {
     add<R>({load(w), load(w + W)}, x, sum);
     add<R>({load(w + 2 * W), load(w + 3 * W)}, x + R, sum);
+}
+
+template <int R>
+inline void add_pair(const uint16_t* w, const Half::Unit* x, vec (&sum)[R][N]) {
+    const float* pairs = reinterpret_cast<const float*>(w);
+    const vec weights[N] = {load(pairs), load(pairs + W)};
+#pragma GCC unroll 12
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
+        for (int n = 0; n < N; n++) sum[r][n] = Half::add(sum[r][n], x[r], weights[n]);
 }
 
 template <int R>
@@ -244,16 +297,22 @@ struct Target {  // where sums go, and what becomes of them
 };
 
 // One group of outputs for R rows that lie as (in, R). A row's sums do not depend on what stands beside it.
-template <int R, class Weight>
-void tile(const Matrix& matrix, int64_t group, const float* x, int64_t row, const Target& target) {
-    const Weight* w = static_cast<const Weight*>(matrix.weights) + group * matrix.in * N * W;
+template <int R, class Numbers>
+void tile(const Matrix& matrix, int64_t group, const typename Numbers::Given* x, int64_t row, const Target& target) {
+    const auto* w = static_cast<const typename Numbers::Weight*>(matrix.weights) + group * matrix.in * N * W;
     const float* bias = matrix.bias ? matrix.bias + group * N * W : ZEROS;
     vec sum[R][N];  // in registers, as every index into it is known to the compiler
 #pragma GCC unroll 12
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
         for (int n = 0; n < N; n++) sum[r][n] = load(bias + n * W);
-    for (int64_t k = 0; k < matrix.in; k += 2, w += 2 * N * W, x += 2 * R) add_pair<R>(w, x, sum);
+    for (int64_t k = 0; k < matrix.in; k += 2, w += 2 * N * W, x += Numbers::GIVEN * R) {
+        if constexpr (R >= 4) {  // so much is done with these that the processor would ask late for the next group
+            __builtin_prefetch(w + matrix.in * N * W, 0, 2);
+            __builtin_prefetch(w + matrix.in * N * W + N * W, 0, 2);
+        }
+        add_pair<R>(w, x, sum);
+    }
     float sums[R * N * W];
 #pragma GCC unroll 12
     for (int r = 0; r < R; r++)
@@ -262,18 +321,20 @@ void tile(const Matrix& matrix, int64_t group, const float* x, int64_t row, cons
     target.take(sums, R, row, group);
 }
 
-template <class Weight, int R = TILE>
-void any_tile(int rows, const Matrix& matrix, int64_t group, const float* x, int64_t row, const Target& target) {
-    if (rows == R) return tile<R, Weight>(matrix, group, x, row, target);
-    if constexpr (R > 1) any_tile<Weight, R - 1>(rows, matrix, group, x, row, target);
+template <class Numbers, int R = TILE>
+void any_tile(int rows, const Matrix& matrix, int64_t group, const typename Numbers::Given* x, int64_t row,
+              const Target& target) {
+    if (rows == R) return tile<R, Numbers>(matrix, group, x, row, target);
+    if constexpr (R > 1) any_tile<Numbers, R - 1>(rows, matrix, group, x, row, target);
 }
 
-template <class Weight>
-void product(const Thread& thread, const Matrix& matrix, Tiles tiles, const float* x, const Target& target) {
-    int64_t groups = matrix.out / (N * W);
+template <class Numbers>
+void product(const Thread& thread, const Matrix& matrix, Tiles tiles, const typename Numbers::Given* x,
+             const Target& target) {
+    int64_t groups = matrix.out / (N * W), given = matrix.in / 2 * Numbers::GIVEN;
     for (int64_t group = thread.from(groups); group < thread.to(groups); group++)
         for (int64_t i = 0; i < tiles.count; i++)
-            any_tile<Weight>(tiles.rows(i), matrix, group, x + tiles.from(i) * matrix.in, tiles.from(i), target);
+            any_tile<Numbers>(tiles.rows(i), matrix, group, x + tiles.from(i) * given, tiles.from(i), target);
     thread.wait();
 }
 
@@ -445,7 +506,7 @@ void attention(const Thread& thread, const Call& call, int64_t l, const Room& ro
 
 // ---------------------------------------------------------------------------------------------------------- the model
 
-template <class Weight>
+template <class Numbers>
 void through(const Thread& thread, const Call& call, const Room& room, float* shared) {
     const Model& model = call.model;
     int64_t M = call.B * call.T, D = model.width;
@@ -462,21 +523,21 @@ void through(const Thread& thread, const Call& call, const Room& room, float* sh
     thread.wait();
     for (int64_t l = 0; l < model.layers; l++) {
         const Layer& layer = model.layer[l];
-        const float* in = lay_out(tiles, D, layer.qkv.in, layer.before_attention, thread.own, rows(x, room.stream));
-        product<Weight>(thread, layer.qkv, tiles, in, Target{KEEP, qkv, room.qkv, 0, 0});
+        const auto* in = lay_out<Numbers>(tiles, D, layer.qkv.in, layer.before_attention, thread.own, rows(x, room.stream));
+        product<Numbers>(thread, layer.qkv, tiles, in, Target{KEEP, qkv, room.qkv, 0, 0});
         attention(thread, call, l, room, qkv, heads);
-        in = lay_out(tiles, layer.heads * layer.width, layer.out.in, none, thread.own, rows(heads, room.heads));
-        product<Weight>(thread, layer.out, tiles, in, Target{ADD, x, room.stream, 0, 0});
-        in = lay_out(tiles, D, layer.up.in, layer.before_ffn, thread.own, rows(x, room.stream));
-        product<Weight>(thread, layer.up, tiles, in, Target{UNITS, units, room.units, layer.activation, layer.gated});
-        in = lay_out(tiles, layer.down.in, layer.down.in, none, thread.own, rows(units, room.units));
-        product<Weight>(thread, layer.down, tiles, in, Target{ADD, x, room.stream, 0, 0});
+        in = lay_out<Numbers>(tiles, layer.heads * layer.width, layer.out.in, none, thread.own, rows(heads, room.heads));
+        product<Numbers>(thread, layer.out, tiles, in, Target{ADD, x, room.stream, 0, 0});
+        in = lay_out<Numbers>(tiles, D, layer.up.in, layer.before_ffn, thread.own, rows(x, room.stream));
+        product<Numbers>(thread, layer.up, tiles, in, Target{UNITS, units, room.units, layer.activation, layer.gated});
+        in = lay_out<Numbers>(tiles, layer.down.in, layer.down.in, none, thread.own, rows(units, room.units));
+        product<Numbers>(thread, layer.down, tiles, in, Target{ADD, x, room.stream, 0, 0});
     }
     if (!call.wanted) return;
     Tiles last(call.B);
-    const float* in = lay_out(last, D, model.head.in, model.last, thread.own,
+    const auto* in = lay_out<Numbers>(last, D, model.head.in, model.last, thread.own,
                               [&](int64_t b) { return x + (b * call.T + call.T - 1) * room.stream; });
-    product<Weight>(thread, model.head, last, in, Target{KEEP, call.logits, model.head.out, 0, 0});
+    product<Numbers>(thread, model.head, last, in, Target{KEEP, call.logits, model.head.out, 0, 0});
 }
 
 }  // namespace
@@ -529,9 +590,9 @@ void decoding_run(const Model* model, int64_t B, int64_t T, int64_t past, int64_
         float* shared = work.memory + work.room.own * work.call.threads;
         Thread thread{number, count, work.memory + work.room.own * number, work.barrier};
         if (work.call.model.half)
-            through<uint16_t>(thread, work.call, work.room, shared);
+            through<Narrow>(thread, work.call, work.room, shared);
         else
-            through<float>(thread, work.call, work.room, shared);
+            through<Wide>(thread, work.call, work.room, shared);
     };
     if (threads > 1)
         parallel(run, &work, unsigned(threads), 0);
