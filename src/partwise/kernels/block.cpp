@@ -342,16 +342,15 @@ struct Block {
                            const float* base, float* to, Unit* normed_across, float* dweight, float* dbias) const {
         const Norm& norm = norms[which];
         float again[2][D_MOST];
+        auto put = [&](int i, int c, vec z) { store(again[i] + c, z); };
         for (int r = 0; r < count; r += PER) {
-            for (int i = 0; i < PER; i++) {
-                if (r + i >= count) {
-                    std::fill(again[i], again[i] + D, 0.0f);
-                    continue;
-                }
-                int64_t row = int64_t(r + i) * D;
-                const float* statistics = kept.statistics + 4 * (m + r + i) + 2 * which;
-                norm.backward(x + row, statistics, grad + row, base + row, to + row, dweight, dbias,
-                              [&](int c, vec z) { store(again[i] + c, z); });
+            int64_t row = int64_t(r) * D;
+            const float* statistics = kept.statistics + 4 * (m + r) + 2 * which;
+            if (r + PER <= count) {
+                norm.template backward<PER>(x + row, statistics, 4, grad + row, base + row, to + row, dweight, dbias, put);
+            } else {
+                norm.template backward<1>(x + row, statistics, 4, grad + row, base + row, to + row, dweight, dbias, put);
+                std::fill(again[1], again[1] + D, 0.0f);
             }
             int unit = (first + r) / PER;
             for (int c = 0, width; c < D; c += width) {

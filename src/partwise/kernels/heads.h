@@ -5,59 +5,14 @@
 // sum runs across its lanes. Compile without -ffast-math: infinities and NaN must be seen.
 #pragma once
 
-#include "numbers.h"
+#include "turning.h"
 
 namespace {
 
-constexpr int C = 2 * W;      // columns of a block
 constexpr int KEYS = 128;     // forward: keys whose scores are held at a time
 constexpr int QUERIES = 32;   // backward: queries whose scores are held at a time
 
 inline int whole(int64_t n, int unit) { return int((n + unit - 1) / unit * unit); }
-
-// Up to C rows of units, `step` apart -> out[e][c], zero beyond the last row.
-template <class Unit>
-void turned_units(const Unit* rows, int64_t step, int count, int units, Unit* out) {
-    if (count < C) std::fill(out, out + units * C, Unit(0));
-    int r = 0;
-    for (; r + 4 <= count; r += 4) {
-        int e = 0;
-        for (; e + 4 <= units; e += 4) {
-            four x[4];
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) x[i] = *reinterpret_cast<const loose_four*>(rows + (r + i) * step + e);
-            turn_square(x);
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) *reinterpret_cast<loose_four*>(out + (e + i) * C + r) = x[i];
-        }
-        for (; e < units; e++)
-            for (int i = r; i < r + 4; i++) out[e * C + i] = rows[i * step + e];
-    }
-    for (; r < count; r++)
-        for (int e = 0; e < units; e++) out[e * C + r] = rows[r * step + e];
-}
-
-// Units in columns [units][C], turned into `count` rows, `step` apart: the way back.
-template <class Unit>
-void turned_back(const float* columns, int count, int units, Unit* rows, int64_t step) {
-    auto put = [](Unit* to, float x) { std::memcpy(to, &x, sizeof x); };
-    int r = 0;
-    for (; r + 4 <= count; r += 4) {
-        int e = 0;
-        for (; e + 4 <= units; e += 4) {
-            four x[4];
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) x[i] = *reinterpret_cast<const loose_four*>(columns + (e + i) * C + r);
-            turn_square(x);
-#pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) *reinterpret_cast<loose_four*>(rows + (r + i) * step + e) = x[i];
-        }
-        for (; e < units; e++)
-            for (int i = r; i < r + 4; i++) put(rows + i * step + e, columns[e * C + i]);
-    }
-    for (; r < count; r++)
-        for (int e = 0; e < units; e++) put(rows + r * step + e, columns[e * C + r]);
-}
 
 // Rows of small numbers -> units of neighbouring rows, `out_row` from row to row; the last is paired with zeros where it is
 // alone.
@@ -68,7 +23,10 @@ void across_rows(const typename Number::Small* rows, int64_t step, int count, in
     for (int r = 0; r < count; r += PER, out += out_row) {
         const auto *even = rows + r * step, *odd = r + PER <= count ? even + (PER - 1) * step : nullptr;
         int c = 0;
-        for (; odd && c + W <= columns; c += W) store(reinterpret_cast<float*>(out) + c, Number::pair(even + c, odd + c));
+        for (; odd && c + W <= columns; c += W) {
+            __builtin_prefetch(even + c + AHEAD * step), __builtin_prefetch(odd + c + AHEAD * step);
+            store(reinterpret_cast<float*>(out) + c, Number::pair(even + c, odd + c));
+        }
         for (; c < columns; c++) out[c] = Number::pair(even[c], odd ? odd[c] : typename Number::Small(0));
     }
 }

@@ -26,27 +26,45 @@ struct Hidden {
 
     // What the first matrix gave -> the same as small numbers, and the hidden units.
     void forward(const float* from, int count, Small* pre, Small* hidden) const {
-        choose(act, [&](auto kind) { forward_of<kind.value>(from, count, pre, hidden); });
+        chosen([&](auto kind, auto gates) { forward_of<kind.value, gates.value>(from, count, pre, hidden); });
     }
 
     // From the gradient of the hidden units: they again, and the gradient of what they were made of, both as units of
     // neighbouring rows in panels of `units_of` rows, the latter as rows too, and its sums. `first` is the row of the first.
     void backward(const float* from, const Small* pre, int first, int count, int units_of, Unit* hidden_across,
                   Unit* change_across, Small* change, float* sums) const {
-        choose(act, [&](auto kind) {
-            backward_of<kind.value>(from, pre, first, count, units_of, hidden_across, change_across, change, sums);
+        Backward to{from, pre, units_of, hidden_across, change_across, change, sums};
+        chosen([&](auto kind, auto gates) {
+            int r = 0;
+            for (; r + PER <= count; r += PER) backward_of<kind.value, gates.value, PER>(to, r, (first + r) / PER);
+            if (r < count) backward_of<kind.value, gates.value, 1>(to, r, (first + r) / PER);
         });
     }
 
    private:
-    template <Act ACT>
+    struct Backward {
+        const float* from;
+        const Small* pre;
+        int units_of;
+        Unit *hidden_across, *change_across;
+        Small* change;
+        float* sums;
+    };
+
+    template <class Work>
+    void chosen(const Work& work) const {
+        choose(act, [&](auto kind) { gated ? work(kind, std::true_type()) : work(kind, std::false_type()); });
+    }
+
+    template <Act ACT, bool GATED>
     void forward_of(const float* from, int count, Small* pre, Small* hidden) const {
         for (int r = 0; r < count; r++, from += U, pre += U, hidden += F)
             for (int f = 0; f < F; f += W) {
                 vec z = load(from + f), h, slope;
+                if (f % 32 == 0) __builtin_prefetch(pre + AHEAD * U + f, 1);
                 activate<ACT>(z, h, slope);
                 Number::narrow(pre + f, z);
-                if (gated) {
+                if constexpr (GATED) {
                     vec value = load(from + F + f);
                     Number::narrow(pre + F + f, value);
                     h *= value;
@@ -55,47 +73,48 @@ struct Hidden {
             }
     }
 
-    template <Act ACT>
-    void backward_of(const float* from, const Small* pre, int first, int count, int units_of, Unit* hidden_across,
-                     Unit* change_across, Small* change, float* sums) const {
-        for (int r = 0; r < count; r += PER) {
-            int64_t unit = (first + r) / PER;
-            for (int start = 0, width; start < F; start += width) {
-                width = panel_width(F - start);
-                float* hidden_to = reinterpret_cast<float*>(hidden_across) + int64_t(start) * units_of + unit * width;
-                for (int c = start; c < start + width; c += W) {
-                    vec h[2] = {}, gate[2] = {}, through[2] = {};
-                    auto one = [&](int i) __attribute__((always_inline)) {
-                        const Small* row = pre + int64_t(r + i) * U;
-                        Small* to = change + int64_t(r + i) * U;
-                        vec slope, g = load(from + int64_t(r + i) * F + c);
-                        activate<ACT>(Number::widen(row + c), h[i], slope);
-                        if (gated) {
-                            vec value = Number::widen(row + F + c);
-                            through[i] = g * h[i], gate[i] = g * value * slope, h[i] *= value;
-                            Number::narrow(to + F + c, through[i]);
-                        } else {
-                            gate[i] = g * slope;
-                        }
-                        Number::narrow(to + c, gate[i]);
-                    };
-                    one(0);
-                    if (PER > 1 && r + 1 < count) one(1);
-                    store(hidden_to + (c - start), Number::pair(h[0], h[1]));
-                    put_across(change_across, units_of, unit, c, Number::pair(gate[0], gate[1]));
-                    store(sums + c, load(sums + c) + (gate[0] + gate[1]));
-                    if (!gated) continue;
-                    put_across(change_across, units_of, unit, F + c, Number::pair(through[0], through[1]));
+    // Of the rows of one unit, of which R are there.
+    template <Act ACT, bool GATED, int R>
+    void backward_of(const Backward& b, int64_t r, int64_t unit) const {
+        const int F = this->F, U = this->U;
+        const float* from = b.from + r * F;
+        const Small* pre = b.pre + r * U;
+        Small* change = b.change + r * U;
+        float* sums = b.sums;
+        for (int start = 0, width; start < F; start += width) {
+            width = panel_width(F - start);
+            float* hidden_to = reinterpret_cast<float*>(b.hidden_across) + int64_t(start) * b.units_of + unit * width - start;
+            for (int c = start; c < start + width; c += W) {
+                vec h[2] = {}, gate[2] = {}, through[2] = {};
+#pragma GCC unroll 2
+                for (int i = 0; i < R; i++) {
+                    if (c % 32 == 0) __builtin_prefetch(pre + (i + AHEAD) * U + c);
+                    vec slope, g = load(from + i * F + c);
+                    activate<ACT>(Number::widen(pre + i * U + c), h[i], slope);
+                    if constexpr (GATED) {
+                        vec value = Number::widen(pre + i * U + F + c);
+                        through[i] = g * h[i], gate[i] = g * value * slope, h[i] *= value;
+                        Number::narrow(change + i * U + F + c, through[i]);
+                    } else {
+                        gate[i] = g * slope;
+                    }
+                    Number::narrow(change + i * U + c, gate[i]);
+                }
+                store(hidden_to + c, Number::pair(h[0], h[1]));
+                put_across(b, unit, c, Number::pair(gate[0], gate[1]));
+                store(sums + c, load(sums + c) + (gate[0] + gate[1]));
+                if constexpr (GATED) {
+                    put_across(b, unit, F + c, Number::pair(through[0], through[1]));
                     store(sums + F + c, load(sums + F + c) + (through[0] + through[1]));
                 }
             }
         }
     }
 
-    // W units of what the hidden units are made of into their place within panels of `count` rows of units.
-    void put_across(Unit* to, int count, int64_t unit, int c, vec units) const {
+    // W units of what the hidden units are made of into their place within panels.
+    void put_across(const Backward& b, int64_t unit, int c, vec units) const {
         auto [start, width] = panels[c / W];
-        store(reinterpret_cast<float*>(to) + int64_t(start) * count + unit * width + (c - start), units);
+        store(reinterpret_cast<float*>(b.change_across) + int64_t(start) * b.units_of + unit * width + (c - start), units);
     }
 };
 

@@ -40,6 +40,9 @@ inline void store(float* p, vec x) { *reinterpret_cast<loose*>(p) = x; }
 inline vec all(float x) { return vec{} + x; }
 inline vec larger(vec a, vec b) { return a < b ? b : a; }
 
+// How many rows before its use a row is asked for: about as long as it takes to come from the cache that all cores share.
+constexpr int AHEAD = 8;
+
 // The sum of a vector's numbers, four at a time: one after the other, each addition would wait for the last.
 inline float sum_of(vec x) {
     float numbers[W];
