@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from partwise.fused import FusedBlock, fuse, through, watched
+from partwise.fused import FusedBlock, fuse, hooks_of, through
 from partwise.parts.families import Flow
 
 
@@ -51,5 +51,5 @@ def through_blocks(blocks: Iterable[Any], x: Tensor, flow: Flow) -> Tensor:
 
 def one_pass(block: Any, x: Tensor, flow: Flow) -> FusedBlock | None:
     """What stands for a block that need not be called itself: as nobody watches it, or has put something in its place."""
-    itself = type(block) is Block and "forward" not in vars(block) and not watched([block])
+    itself = type(block) is Block and "forward" not in vars(block) and not any(hooks_of(block))
     return block.fused if itself and block.fused is not None and block.fused.fits(x, flow) else None

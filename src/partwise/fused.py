@@ -27,12 +27,13 @@ class FusedBlock:
         self.matrices = (block.attention.qkv, block.attention.out, block.ffn.matrix(), block.ffn.down)
         self.norms = list(block.residual.norms.values())
         self.spec = spec
-        self.inside: list[nn.Module] = [module for module in block.modules() if module is not block]
-        self.drops = any(isinstance(module, Dropout) and module.p > 0 for module in self.inside)
+        inside: list[nn.Module] = [module for module in block.modules() if module is not block]
+        self.drops = any(isinstance(module, Dropout) and module.p > 0 for module in inside)
+        self.hooks = [hooks for module in inside for hooks in hooks_of(module)]
 
     def fits(self, x: Tensor, flow: Flow) -> bool:
         """Whether this is a pass that the kernel knows, of which nobody watches the layers."""
-        if not takes(x, flow) or (self.drops and self.attention.training) or watched(self.inside):
+        if not takes(x, flow) or (self.drops and self.attention.training) or any(self.hooks):
             return False
         # nothing stands in their place by now
         same = self.block.attention is self.attention and self.block.ffn is self.ffn
@@ -92,12 +93,9 @@ def takes(x: Tensor, flow: Flow) -> bool:
     return kernel.fills(x.shape[0])
 
 
-def watched(layers: Sequence[nn.Module]) -> bool:
-    """Whether something is called before or behind one of the layers, which must then be called itself."""
-    return any(
-        each._forward_hooks or each._forward_pre_hooks or each._backward_hooks or each._backward_pre_hooks
-        for each in layers
-    )
+def hooks_of(module: nn.Module) -> tuple[dict[int, Any], ...]:
+    """What is called before or behind the module, which must then be called itself; now and as it will be."""
+    return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
 
 
 def known(positions: PositionLayer) -> bool:

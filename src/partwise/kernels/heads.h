@@ -10,7 +10,7 @@
 namespace {
 
 constexpr int KEYS = 128;     // forward: keys whose scores are held at a time
-constexpr int QUERIES = 32;   // backward: queries whose scores are held at a time
+constexpr int QUERIES = 64;   // backward: queries whose weights are held at a time
 
 inline int whole(int64_t n, int unit) { return int((n + unit - 1) / unit * unit); }
 
@@ -63,8 +63,9 @@ struct Heads {
             vec top[2] = {all(-INF), all(-INF)}, total[2] = {};
             for (int j0 = 0; j0 < end; j0 += KEYS) {
                 int keys = std::min(KEYS, end - j0);
-                product<Number>(units(k + j0 * k_step), k_step / PER, 1, keys, turned, E / PER, C, {s, C});
-                weigh(s, p, keys, i0 - j0, top, total, j0 ? sum : nullptr);
+                vec most[2] = {top[0], top[1]};
+                score(units(k + j0 * k_step), keys, turned, i0 - j0, s, most);
+                weigh(s, p, keys, most, top, total, j0 ? sum : nullptr);
                 Result<Number> to{sum, C};
                 if (j0) to.base = sum, to.base_row = C;
                 product<Number>(values + units_of(j0) * values_row, 1, values_row, E, p, int(units_of(keys)), C, to);
@@ -84,31 +85,58 @@ struct Heads {
         }
     }
 
-    // From scores the weights, as units of neighbouring keys; `first` is the last key that the first query sees. What was
-    // summed before, if anything, is taken down to the new maximum.
-    void weigh(float* s, Unit* p, int keys, int first, vec (&top)[2], vec (&total)[2], float* sum) const {
+    // Scores of keys by queries in columns, and the highest of each query. `first` is the last key that the first query sees.
+    void score(const Unit* k, int keys, const Unit* turned, int first, float* s, vec (&most)[2]) const {
+        constexpr int R = REGISTERS == 32 ? 12 : 4;
+        int j = 0, free = std::clamp(first + 1, 0, keys);  // keys that all queries see
+        for (; j + R <= free; j += R) score_keys<false, R>(k, j, turned, first, s, most);
+        for (; j + 4 <= free; j += 4) score_keys<false, 4>(k, j, turned, first, s, most);
+        for (; j + R <= keys; j += R) score_keys<true, R>(k, j, turned, first, s, most);
+        for (; j + 4 <= keys; j += 4) score_keys<true, 4>(k, j, turned, first, s, most);
+        for (; j < keys; j++) score_keys<true, 1>(k, j, turned, first, s, most);
+    }
+
+    template <bool MASKED, int R>
+    inline void score_keys(const Unit* k, int j, const Unit* turned, int first, float* s, vec (&most)[2]) const {
+        const int64_t row = k_step / PER;
+        const float* q = reinterpret_cast<const float*>(turned);
+        k += j * row, s += j * C;
+        vec sum[R][2] = {};
+        for (int e = 0; e < E / PER; e++, k++, q += C) {
+            const vec query[2] = {load(q), load(q + W)};
+#pragma GCC unroll 12
+            for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
+                for (int n = 0; n < 2; n++) sum[r][n] = Number::add(sum[r][n], k[r * row], query[n]);
+        }
+#pragma GCC unroll 2
         for (int n = 0; n < 2; n++) {
-            vec lane = lanes() + float(n * W);
-            for (int j = std::max(0, first + 1 + n * W); j < keys; j++)
-                store(s + j * C + n * W, lane < float(j - first) ? all(-INF) : load(s + j * C + n * W));
-            vec most[4] = {top[n], top[n], top[n], top[n]}, part[2] = {};
-            int j = 0;
-            for (; j + 4 <= keys; j += 4)
-#pragma GCC unroll 4
-                for (int i = 0; i < 4; i++) most[i] = larger(most[i], load(s + (j + i) * C + n * W));
-            for (; j < keys; j++) most[0] = larger(most[0], load(s + j * C + n * W));
-            most[0] = larger(larger(most[0], most[1]), larger(most[2], most[3]));
-            vec bound = most[0] * scale;
+            vec lane = lanes() + float(n * W), highest = most[n];
+#pragma GCC unroll 12
+            for (int r = 0; r < R; r++) {
+                vec x = MASKED && lane < float(j + r - first) ? all(-INF) : sum[r][n];
+                store(s + r * C + n * W, x);
+                highest = larger(highest, x);
+            }
+            most[n] = highest;
+        }
+    }
+
+    // From scores the weights, as units of neighbouring keys; `most` are the highest up to here. What was summed before, if
+    // anything, is taken down to them.
+    void weigh(const float* s, Unit* p, int keys, const vec (&most)[2], vec (&top)[2], vec (&total)[2], float* sum) const {
+        for (int n = 0; n < 2; n++) {
+            vec bound = most[n] * scale, part[2] = {};
             auto weight = [&](int j) { return Number::power(load(s + j * C + n * W) * scale - bound); };
             float* to = reinterpret_cast<float*>(p) + n * W;
-            for (j = 0; j < keys; j += PER, to += C) {
+            for (int j = 0; j < keys; j += PER, to += C) {
                 vec even = weight(j), odd = PER > 1 && j + 1 < keys ? weight(j + 1) : vec{};
                 part[0] += even, part[1] += odd;
                 store(to, Number::pair(even, odd));
             }
             vec decay = Number::power(top[n] * scale - bound);
             total[n] = total[n] * decay + (part[0] + part[1]);
-            top[n] = most[0];
+            top[n] = most[n];
             if (sum)
                 for (int e = 0; e < E; e++) store(sum + e * C + n * W, load(sum + e * C + n * W) * decay);
         }
@@ -118,7 +146,7 @@ struct Heads {
 
     int wide() const { return whole(E, W); }
     int64_t backward_room(int64_t group) const {
-        return 4 * E * C + 5 * QUERIES * C + group * (int64_t(T) * wide() + whole(T, C));
+        return 4 * E * C + 3 * QUERIES * C + group * (int64_t(T) * wide() + whole(T, C));
     }
 
     // The query heads of a group: their queries, `apart` from head to head; side by side what they gave and the gradient of
@@ -139,10 +167,9 @@ struct Heads {
                   float* dq, float* dk, float* dv, int64_t to_step, float* scratch) const {
         Unit *k_turned = reinterpret_cast<Unit*>(scratch), *v_turned = k_turned + E * C;
         float *dk_turned = scratch + 2 * E * C, *dv_turned = dk_turned + E * C;
-        float *s = dv_turned + E * C, *d = s + QUERIES * C;
-        Unit *p = reinterpret_cast<Unit*>(d + QUERIES * C), *ds = p + QUERIES * C;
+        Unit *p = reinterpret_cast<Unit*>(dv_turned + E * C), *ds = p + QUERIES * C;
         Small* ds_rows = reinterpret_cast<Small*>(ds + QUERIES * C);
-        float *sums = d + 4 * QUERIES * C, *deltas = sums + group * int64_t(T) * wide();
+        float *sums = reinterpret_cast<float*>(p) + 3 * QUERIES * C, *deltas = sums + group * int64_t(T) * wide();
         int64_t room = int64_t(T) * wide(), places = whole(T, C);
         for (int g = 0; g < group; g++)
             find_deltas(h.out + g * E, h.grad + g * E, h.out_step, k_turned, v_turned, deltas + g * places);
@@ -153,10 +180,10 @@ struct Heads {
             for (int g = 0; g < group; g++)
                 for (int i0 = k0; i0 < T; i0 += QUERIES) {
                     int rows = std::min(QUERIES, T - i0), pairs = int(units_of(rows));
-                    const Small *q = h.q + i0 * q_step + g * h.apart, *grad = h.grad + i0 * h.out_step + g * E;
-                    product<Number>(units(q), q_step / PER, 1, rows, k_turned, E / PER, C, {s, C});
-                    product<Number>(units(grad), h.out_step / PER, 1, rows, v_turned, E / PER, C, {d, C});
-                    differ(s, d, rows, h.lse + g * T + i0, deltas + g * places + i0, i0 - k0, p, ds, ds_rows);
+                    const Unit *q = units(h.q + i0 * q_step + g * h.apart), *grad = units(h.grad + i0 * h.out_step + g * E);
+                    Block block{q, grad, h.out_step / PER, k_turned, v_turned, h.lse + g * T + i0, deltas + g * places + i0,
+                                i0 - k0, p, ds, ds_rows};
+                    i0 - k0 < C - 1 ? differ<true>(block, rows) : differ<false>(block, rows);
                     bool begun = g || i0 > k0;
                     add_up(h.grad_across + units_of(i0) * h.grad_row + g * E, h.grad_row, p, pairs, dv_turned, begun);
                     add_up(h.q_across + units_of(i0) * across_step + g * E, across_step, ds, pairs, dk_turned, begun);
@@ -204,25 +231,59 @@ struct Heads {
         product<Number>(rows, 1, row, E, x, count, C, to);
     }
 
-    // Scores and the gradients of weights -> weights and the gradients of scores, as units of neighbouring queries; the
-    // latter as rows too. `first` is the last key of the block that the first query sees.
-    void differ(const float* s, const float* d, int rows, const float* lse, const float* delta, int first, Unit* p, Unit* ds,
-                Small* ds_rows) const {
-        bool masked = first < C - 1;
+    // Queries and gradients of what they gave, by keys and values in columns -> weights and the gradients of scores, as units
+    // of neighbouring queries; the latter as rows too. `first` is the last key of the block that the first query sees.
+    struct Block {
+        const Unit *q, *grad;
+        int64_t grad_step;
+        const Unit *k_turned, *v_turned;
+        const float *lse, *delta;
+        int first;
+        Unit *p, *ds;
+        Small* ds_rows;
+    };
+
+    template <bool MASKED>
+    void differ(const Block& b, int rows) const {
+        constexpr int R = REGISTERS == 32 ? 4 : 2;
+        int r = 0;
+        for (; r + R <= rows; r += R) differ_rows<MASKED, R>(b, r);
+        for (; r + PER <= rows; r += PER) differ_rows<MASKED, PER>(b, r);
+        if (r < rows) differ_rows<MASKED, 1>(b, r);
+    }
+
+    // Scores never leave the registers.
+    template <bool MASKED, int R>
+    inline void differ_rows(const Block& b, int r) const {
+        vec score[R][2] = {}, along[R][2] = {};
+        const Unit *q = b.q + r * (q_step / PER), *grad = b.grad + r * b.grad_step;
+        const float *k = reinterpret_cast<const float*>(b.k_turned), *v = reinterpret_cast<const float*>(b.v_turned);
+        for (int e = 0; e < E / PER; e++, k += C, v += C) {
+            const vec key[2] = {load(k), load(k + W)}, value[2] = {load(v), load(v + W)};
+#pragma GCC unroll 4
+            for (int i = 0; i < R; i++)
+#pragma GCC unroll 2
+                for (int n = 0; n < 2; n++) {
+                    score[i][n] = Number::add(score[i][n], q[i * (q_step / PER) + e], key[n]);
+                    along[i][n] = Number::add(along[i][n], grad[i * b.grad_step + e], value[n]);
+                }
+        }
+#pragma GCC unroll 2
         for (int n = 0; n < 2; n++) {
             vec lane = lanes() + float(n * W);
-            auto one = [&](int r, vec& weight, vec& change) __attribute__((always_inline)) {
-                weight = Number::power(load(s + r * C + n * W) * scale - lse[r]);
-                if (masked) weight = lane > float(first + r) ? vec{} : weight;
-                change = weight * (load(d + r * C + n * W) - delta[r]);
-                Number::narrow(ds_rows + r * C + n * W, change);
-            };
-            for (int r = 0; r < rows; r += PER) {
+#pragma GCC unroll 4
+            for (int i = 0; i < R; i += PER) {
                 vec weight[2] = {}, change[2] = {};
-                one(r, weight[0], change[0]);
-                if (PER > 1 && r + 1 < rows) one(r + 1, weight[1], change[1]);
-                store(reinterpret_cast<float*>(p) + r / PER * C + n * W, Number::pair(weight[0], weight[1]));
-                store(reinterpret_cast<float*>(ds) + r / PER * C + n * W, Number::pair(change[0], change[1]));
+                for (int j = 0; j < PER && i + j < R; j++) {
+                    int row = r + i + j;
+                    weight[j] = Number::power(score[i + j][n] * scale - b.lse[row]);
+                    if (MASKED) weight[j] = lane > float(b.first + row) ? vec{} : weight[j];
+                    change[j] = weight[j] * (along[i + j][n] - b.delta[row]);
+                    Number::narrow(b.ds_rows + row * C + n * W, change[j]);
+                }
+                int64_t at = (r + i) / PER * C + n * W;
+                store(reinterpret_cast<float*>(b.p) + at, Number::pair(weight[0], weight[1]));
+                store(reinterpret_cast<float*>(b.ds) + at, Number::pair(change[0], change[1]));
             }
         }
     }
