@@ -1,6 +1,6 @@
 """A decoder's step in one compiled call: all layers, for a few rows, over keys and values that stay where they are.
 
-The kernel holds a copy of the weights in its own order and computes in float32. It takes the place of the model in
+The kernel holds a copy of the weights in its own order; sums are float32. It takes the place of the model in
 generation (`Decoder` is called and started as a `Transformer` is) for decoders of pre-norm blocks; `refusal` says what
 else it does not serve.
 """
@@ -134,7 +134,8 @@ class Kept:
 class Decoder:
     """A model in generation, by the compiled kernel: logits of the last token alone, no gradients.
 
-    It keeps the matrices that the model has now, `half` as bfloat16, which should lose nothing: round the model before.
+    It keeps the matrices that the model has now; with `half` as bfloat16 numbers, to which it rounds what they multiply
+    too. That of the matrices should lose nothing: round the model before.
     Raises ConfigError for what `refusal` names.
     """
 
