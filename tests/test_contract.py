@@ -21,6 +21,7 @@ import partwise
 from partwise.config import REGISTRY, recipes_by_layer
 from partwise.overrides import apply_overrides
 from partwise.parts.experts import ExpertLinear
+from partwise.rounding import rounded
 from partwise.train.settings import TrainConfig
 from recipes import LENGTH, MODEL_PARTS, VOCAB, ask, begin, configs, error, named, perturbed, shaken, source_of, tokens
 
@@ -214,6 +215,14 @@ def cached_equals_uncached(config: partwise.ModelConfig) -> None:
             states.select(rows)
             other = torch.cat([inputs[rows, :2], tokens(4, LENGTH - 2, shift=1)], dim=1)
             assert error(ask(model, other[:, 2:], states), ask(model, other)[:, 2:]) <= EXACT
+
+
+@check
+def rounded_models_go_on_as_they_began(config: partwise.ModelConfig) -> None:
+    """Also where a cached step takes another way through a layer: the same sums round to the same neighbours."""
+    model, inputs = rounded(perturbed(config)), tokens(3)
+    with torch.no_grad():
+        assert same(chunked(model, inputs, 2 ** (LENGTH - 1) - 1), ask(model, inputs), model)
 
 
 @check

@@ -125,6 +125,13 @@ def test_no_later_key_matters() -> None:
     assert torch.equal(half_attention(q, k, v, 0.3)[:, :45], before[:, :45])
 
 
+def test_long_rows_lose_nothing() -> None:
+    """Weights of 8192 equal scores add up to one, however many blocks of keys they are found in."""
+    q, v = torch.zeros(1, 8192, 1, 2).bfloat16(), torch.ones(1, 8192, 1, 2).bfloat16().requires_grad_()
+    (grad,) = torch.autograd.grad(half_attention(q, q, v, 1.0), [v], torch.ones_like(v))
+    assert abs(float(grad.double().sum()) / v.numel() - 1) <= 5e-4
+
+
 def test_huge_scores() -> None:
     q, k, v, grad = draw(1, 50, 2, 2, 16)
     given = [(100 * x).requires_grad_() for x in (q, k)] + [v.requires_grad_()]

@@ -40,6 +40,7 @@ LAYERS = [
     "data",
     "checkpoint",
     "beam",
+    "rounding",
     "generation",
     "evaluate",
     "train",

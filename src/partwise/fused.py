@@ -94,7 +94,7 @@ def takes(x: Tensor, flow: Flow) -> bool:
 
 
 def hooks_of(module: nn.Module) -> tuple[dict[int, Any], ...]:
-    """What is called before or behind the module, which must then be called itself; now and as it will be."""
+    """Where those are kept who watch the module, which must then be called itself: now, and all who come later."""
     return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
 
 

@@ -1,21 +1,18 @@
 """Generation: prefill, decode, sample. Cached and uncached generation compute the same function."""
 
-import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from partwise.beam import beam_search
 from partwise.config import ConfigError
 from partwise.kernels.decoding import Decoder, Kept, refusal
 from partwise.model import Transformer
-from partwise.parts.experts import ExpertLinear
-from partwise.parts.layers import FusedLinear
-from partwise.parts.mlp import Perceptron
+from partwise.rounding import rounded
 from partwise.states import States
 from partwise.tokenizers import Tokenizer, WithSpecials
 
@@ -147,9 +144,9 @@ PRECISIONS, PATHS = ("float32", "bfloat16"), ("auto", "torch", "kernel")
 def generator(model: Transformer, precision: str = "float32", path: str = "auto") -> Transformer | Decoder:
     """What generates for the model, and equals it but for rounding: itself, or the compiled kernel where it can serve.
 
-    With `precision` bfloat16 linear maps multiply bfloat16 numbers; sums and everything else stay float32. `path` torch
-    or kernel forces the one or the other. What is returned keeps the weights of now, where it is not the model itself.
-    Raises ConfigError where the kernel cannot serve, or for another word.
+    With `precision` bfloat16 the model is `rounded`. `path` torch or kernel forces the one or the other. What is returned
+    keeps the weights of now, where it is not the model itself. Raises ConfigError where the kernel cannot serve, or for
+    another word.
     """
     for key, word, known in (("precision", precision, PRECISIONS), ("path", path, PATHS)):
         if word not in known:
@@ -158,28 +155,6 @@ def generator(model: Transformer, precision: str = "float32", path: str = "auto"
     if path == "torch" or (path == "auto" and refusal(model) is not None):
         return model
     return Decoder(model, half=precision == "bfloat16")
-
-
-@torch.no_grad()
-def rounded(model: Transformer) -> Transformer:
-    """A copy of the model whose weights, and what its linear maps multiply them with, are bfloat16 numbers.
-
-    They are held in the precision that they had, which is that of sums.
-    """
-    model = copy.deepcopy(model)
-    for parameter in model.parameters():
-        parameter.copy_(parameter.bfloat16())
-    for module in model.modules():
-        if isinstance(module, nn.Linear | FusedLinear | ExpertLinear):
-            module.register_forward_pre_hook(round_input)
-        elif isinstance(module, Perceptron):
-            module.path = "torch"  # others would read its weights instead of calling its maps
-    return model
-
-
-def round_input(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    x, *others = inputs
-    return x.bfloat16().to(x.dtype), *others
 
 
 def uniform_numbers(rows: Sequence[int], length: int, seed: int) -> Tensor:

@@ -296,7 +296,7 @@ struct Target {  // where sums go, and what becomes of them
     }
 };
 
-// One group of outputs for R rows that lie as (in, R). A row's sums do not depend on what stands beside it.
+// One group of outputs for R rows, as they were given. A row's sums do not depend on what stands beside it.
 template <int R, class Numbers>
 void tile(const Matrix& matrix, int64_t group, const typename Numbers::Given* x, int64_t row, const Target& target) {
     const auto* w = static_cast<const typename Numbers::Weight*>(matrix.weights) + group * matrix.in * N * W;
@@ -308,8 +308,8 @@ void tile(const Matrix& matrix, int64_t group, const typename Numbers::Given* x,
         for (int n = 0; n < N; n++) sum[r][n] = load(bias + n * W);
     for (int64_t k = 0; k < matrix.in; k += 2, w += 2 * N * W, x += Numbers::GIVEN * R) {
         if constexpr (R >= 4) {  // so much is done with these that the processor would ask late for the next group
-            __builtin_prefetch(w + matrix.in * N * W, 0, 2);
-            __builtin_prefetch(w + matrix.in * N * W + N * W, 0, 2);
+            const auto* next = w + matrix.in * N * W;
+            for (int i = 0; i < 2 * N * W; i += 64 / int(sizeof *w)) __builtin_prefetch(next + i, 0, 2);
         }
         add_pair<R>(w, x, sum);
     }

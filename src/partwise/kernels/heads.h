@@ -114,7 +114,8 @@ struct Heads {
             vec lane = lanes() + float(n * W), highest = most[n];
 #pragma GCC unroll 12
             for (int r = 0; r < R; r++) {
-                vec x = MASKED && lane < float(j + r - first) ? all(-INF) : sum[r][n];
+                vec x = sum[r][n];
+                if constexpr (MASKED) x = lane < float(j + r - first) ? all(-INF) : x;
                 store(s + r * C + n * W, x);
                 highest = larger(highest, x);
             }
@@ -134,7 +135,7 @@ struct Heads {
                 part[0] += even, part[1] += odd;
                 store(to, Number::pair(even, odd));
             }
-            vec decay = Number::power(top[n] * scale - bound);
+            vec decay = exp2(top[n] * scale - bound);  // exact: over a long row it multiplies itself
             total[n] = total[n] * decay + (part[0] + part[1]);
             top[n] = most[n];
             if (sum)
@@ -277,7 +278,7 @@ struct Heads {
                 for (int j = 0; j < PER && i + j < R; j++) {
                     int row = r + i + j;
                     weight[j] = Number::power(score[i + j][n] * scale - b.lse[row]);
-                    if (MASKED) weight[j] = lane > float(b.first + row) ? vec{} : weight[j];
+                    if constexpr (MASKED) weight[j] = lane > float(b.first + row) ? vec{} : weight[j];
                     change[j] = weight[j] * (along[i + j][n] - b.delta[row]);
                     Number::narrow(b.ds_rows + row * C + n * W, change[j]);
                 }

@@ -5,7 +5,6 @@
 
 namespace {
 
-
 struct Norm {
     int D;
     bool centred;
@@ -18,13 +17,11 @@ struct Norm {
         vec sums[4] = {}, squares[4] = {};
         float mean = 0;
         if (centred) {
-            for (int c = 0, n = 0; c < D; c += W, n = (n + 1) & 3) {
-                __builtin_prefetch(x + AHEAD * D + c);
-                sums[n] += load(x + c);
-            }
+            for (int c = 0, n = 0; c < D; c += W, n = (n + 1) & 3) sums[n] += load(x + c);
             mean = sum_of((sums[0] + sums[1]) + (sums[2] + sums[3])) / D;
         }
         for (int c = 0, n = 0; c < D; c += W, n = (n + 1) & 3) {
+            __builtin_prefetch(x + AHEAD * D + c);
             vec y = load(x + c) - mean;
             squares[n] += y * y;
         }

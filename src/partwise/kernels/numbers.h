@@ -77,7 +77,7 @@ struct Half {
     static vec pair(vec even, vec odd) { return (vec)(rounded(even) >> 16 | (rounded(odd) & 0xffff0000u)); }
 #endif
 
-    // 2^x, off by less than 8e-5 of it, as it will be rounded to 8 bits; 0 below 2^-126, NaN of NaN.
+    // 2^x, off by less than 8e-5 of it, as it will be rounded to 8 bits; 0 below 2^-127, NaN of NaN.
     static vec power(vec x) {
 #if defined(__AVX512F__) && defined(__AVX512BF16__)
         x = (vec)_mm512_max_ps((__m512)all(-127.0f), (__m512)x);

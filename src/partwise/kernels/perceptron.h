@@ -65,6 +65,7 @@ struct Hidden {
                 activate<ACT>(z, h, slope);
                 Number::narrow(pre + f, z);
                 if constexpr (GATED) {
+                    if (f % 32 == 0) __builtin_prefetch(pre + AHEAD * U + F + f, 1);
                     vec value = load(from + F + f);
                     Number::narrow(pre + F + f, value);
                     h *= value;
@@ -92,6 +93,7 @@ struct Hidden {
                     vec slope, g = load(from + i * F + c);
                     activate<ACT>(Number::widen(pre + i * U + c), h[i], slope);
                     if constexpr (GATED) {
+                        if (c % 32 == 0) __builtin_prefetch(pre + (i + AHEAD) * U + F + c);
                         vec value = Number::widen(pre + i * U + F + c);
                         through[i] = g * h[i], gate[i] = g * value * slope, h[i] *= value;
                         Number::narrow(change + i * U + F + c, through[i]);

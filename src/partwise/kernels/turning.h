@@ -7,7 +7,7 @@ namespace {
 
 constexpr int C = 2 * W;  // columns of a block
 
-#if defined(__AVX512F__) && defined(__AVX512VL__)
+#if defined(__AVX512F__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
 constexpr int TOGETHER = W;  // rows that are turned in whole vectors; pieces of one would be read before they are in the cache
 
 // Four vectors, as four rows of each of their quarters' columns.
