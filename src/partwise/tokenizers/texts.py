@@ -2,6 +2,7 @@
 
 import codecs
 import hashlib
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -101,7 +102,7 @@ def hash_file(path: Path) -> str:
 def _look_through(path: Path, sha256: str) -> TextOnDisk:
     """Its blocks and characters, remembered for the content with this SHA-256."""
     alphabet, found = Alphabet(), hashlib.sha256()
-    starts, offsets, rest = [0], [0], b""
+    starts, offsets, rest = array("q", [0]), array("q", [0]), b""  # a list would take 1.2 MB for each GB of text
     with _open(path) as file:
         while chunk := file.read(BLOCK):
             found.update(chunk)
