@@ -688,6 +688,25 @@ def test_a_forced_path_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose(TrainConfig(device="cpu")).block_path == "layers"
 
 
+@pytest.mark.parametrize(
+    ("path", "word"),
+    [
+        ("block_path", "residual.dropout=0.1"),
+        ("block_path", "attention.fused=false"),
+        ("ffn_path", "ffn=elu"),
+        ("ffn_path", "ffn.hidden_dropout=0.1"),
+        ("attention_path", "attention.softcap=20"),
+    ],
+)
+def test_a_forced_path_without_anything_to_do(path: str, word: str) -> None:
+    """Said, rather than to train by another; where one of two layers has something to do, it is done."""
+    words = ["d_model=32", "n_layers=2", "attention.n_heads=2", "train.device=cpu", f"train.{path}=kernel"]
+    data = ["data=arithmetic", "data.validation=10", "data.test=10"]
+    with pytest.raises(partwise.ConfigError, match=rf"train.{path}=kernel serves no layer of this model.*auto"):
+        Run(run_config("mingpt", *words, *data, word))
+    Run(run_config("mingpt", *words, *data, "ffn=[relu,elu]"))
+
+
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_training_goes_the_same_way(precision: str) -> None:
     """Some updates by the kernel and by the layers: the same losses but for rounding."""

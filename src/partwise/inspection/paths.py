@@ -10,13 +10,12 @@ from torch import nn
 from partwise.block import Block
 from partwise.fused import known
 from partwise.kernels.decoding import unlike
-from partwise.kernels.halves import takes_widths
-from partwise.kernels.mlp import narrow
 from partwise.kernels.packing import library
 from partwise.model import ModelConfig, Transformer
 from partwise.parts.mlp import Perceptron
 from partwise.parts.scores import Scores
 from partwise.train.choices import Choices
+from partwise.train.forced import in_one_pass, trained_whole
 
 
 class Paths(NamedTuple):
@@ -54,11 +53,6 @@ def paths(config: ModelConfig, choices: Choices) -> Paths:
     return Paths(Counter("kernel" if each in whole else "layers" for each in blocks), attention, ffn)
 
 
-def trained_whole(model: Transformer) -> list[nn.Module]:
-    """The blocks that are one compiled pass in training."""
-    return [block for block in model.blocks if block.fused and block.fused.trains(model.positions)]  # type: ignore[union-attr, operator]
-
-
 def alike(configs: Iterable[ModelConfig]) -> bool:
     """Whether all these models have one share of blocks that are one compiled pass, in training and in evaluation: all, or
     none."""
@@ -70,11 +64,6 @@ def alike(configs: Iterable[ModelConfig]) -> bool:
         scored = sum(bool(block.fused and known(model.positions)) for block in model.blocks)
         found.add((len(trained_whole(model)) / config.n_layers, scored / config.n_layers))
     return len(found) == 1 and found <= {(0.0, 0.0), (0.0, 1.0), (1.0, 1.0)}
-
-
-def in_one_pass(layer: Perceptron, precision: str) -> bool:
-    takes = narrow if precision == "float32" else takes_widths
-    return layer.has_kernel() and takes(layer.matrix().weight, layer.down.weight)
 
 
 def decoding_path(config: ModelConfig) -> str:

@@ -15,6 +15,7 @@ from partwise.kernels.memory import keep_freed
 from partwise.model import Transformer
 from partwise.train.choices import Choices, choose
 from partwise.train.cross_entropy import later, summed_cross_entropy
+from partwise.train.forced import check_forced
 from partwise.train.settings import RunConfig
 
 
@@ -81,6 +82,7 @@ class Run:
         self.model = Transformer(config.model, config.train.seed, config.train.redraw).to(self.device)
         self.model.counts.count(self.ids)
         self.model.use_path(self.choices.attention_path, self.choices.ffn_path, self.choices.block_path)
+        check_forced(config.train, self.model, self.choices.precision)
         self.parameters = list(self.model.parameters())
         self.optimizer = config.optimizer.build(self.model, config.train.lr)
         self.step = 0
