@@ -36,7 +36,8 @@ def load(name: str, folder: Path) -> ctypes.CDLL:
             compile_to(path, [*compiler, *flags, str(source)])
         return ctypes.CDLL(str(path))
     except OSError as error:
-        raise BuildError(f"{path}: {' '.join(str(error).split())[:200]}") from None
+        remedy = "; delete it to have it compiled anew" if path.exists() else ""
+        raise BuildError(f"{path}: {' '.join(str(error).split())[:200]}{remedy}") from None
 
 
 def find_compiler() -> tuple[list[str], list[str]]:
