@@ -25,19 +25,19 @@ DEMO_EVERY := 67
 test: setup
 	$(BIN)/python -m pytest -n auto
 
-# a million random strings through every byte-pair tokenizer and back
+# round trips of a million random strings through every byte-pair tokenizer
 test-tokenizers: setup
-	PARTWISE_STRINGS=1000000 $(BIN)/python -m pytest tests/test_tokenizers.py tests/test_bpe.py
+	PARTWISE_STRINGS=1000000 $(BIN)/python -m pytest tests/tokenizers
 
-# whole comparisons simulated: how often the instrument errs; writes docs/statistics.md (about 20 minutes)
+# simulates whole comparisons to measure the instrument's error rates; writes docs/statistics.md (about 20 minutes)
 test-statistics: setup
 	$(BIN)/python tests/simulations.py $(DRAWS)
 
 DRAWS := 10000
 
-# every preset through torch's own compiler
+# compiles every preset with torch's own compiler
 test-inductor: setup
-	$(BIN)/python -m pytest tests/test_inductor.py -m long
+	$(BIN)/python -m pytest tests/model/test_inductor.py -m long
 
 test-combinations: setup
 	$(BIN)/python tests/combinations.py $(N)
@@ -54,9 +54,9 @@ format: setup
 	$(BIN)/ruff format src tests benchmarks
 	$(BIN)/ruff check --fix src tests benchmarks
 
-# every goal against every peer that can be had, in one table: over an hour on two idle cores
-#   make bench NANOGPT=folder of a checkout of nanoGPT
-# A benchmark that fails leaves its rows out of the table, and says so.
+# measures every goal against every installable peer, in one table: over an hour on two idle cores
+#   make bench NANOGPT=path of a nanoGPT checkout
+# A failed benchmark has no rows in the table, and says so.
 bench: bench-peers
 	@mkdir -p $(BENCH) docs
 	$(call measure,arithmetic_evaluation)
@@ -70,14 +70,14 @@ bench: bench-peers
 	$(call measure,overhead)
 	$(BIN)/python benchmarks/table.py $(BENCH)
 
-# the whole comparison and the whole trainings to a loss: hours; stopped and given again, they continue
+# the full comparison and full trainings to a loss: hours; interrupted, the same command continues
 bench-long: bench-peers
 	@mkdir -p $(BENCH)
 	$(call measure_as,comparison,comparison-whole,--steps 5000)
 	$(call measure,time_to_loss,$(WITH_NANOGPT))
 	$(BIN)/python benchmarks/table.py $(BENCH)
 
-# a peer that cannot be installed is missing from the table, and nothing else
+# a peer that cannot be installed is only missing from the table
 bench-peers: setup
 	@for peer in x-transformers xllamacpp gguf; do \
 		$(INSTALL) $$peer || echo "$$peer cannot be installed here: its figures will be missing" >&2; \
@@ -91,7 +91,7 @@ SHAPES := seed cpu-recipe width-384 gpt2-124m
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WITH_NANOGPT = $(if $(NANOGPT),--nanogpt $(NANOGPT))
 WITH_PEERS = $(WITH_NANOGPT) --litgpt build/litgpt-env/bin/python
-# what an earlier run left must not stand for this one
+# results of an earlier run must not pass for this one's
 measure_as = -$(if $(wildcard benchmarks/$(1).py),rm -f $(BENCH)/$(2).json && \
 	$(BIN)/python benchmarks/$(1).py $(3) --json $(BENCH)/$(2).json)
 measure = $(call measure_as,$(1),$(1),$(2))

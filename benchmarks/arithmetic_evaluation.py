@@ -17,11 +17,11 @@ import torch
 from measuring import Row, ratios, write_rows
 
 import partwise
-from partwise.data import Arithmetic, generate, split_problems
+from partwise.compute.runtime import choose_runtime
+from partwise.data import Arithmetic, generate_problems, split_problems
 from partwise.evaluate.arithmetic import answer_problems
 from partwise.tokenizers import Characters
-from partwise.train.choices import choose
-from partwise.train.settings import TrainConfig
+from partwise.train.config import TrainConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from references.documents_loop import MinGPT, score_arithmetic
@@ -42,17 +42,17 @@ def main() -> None:
 
     corpus = Arithmetic(train=50_000, validation=1, test=options.problems)
     tokenizer = Characters().build(corpus)
-    text = generate(corpus.problems(), train=corpus.train, validation=1, test=options.problems)["test"]
+    text = generate_problems(corpus.problem_spec(), train=corpus.train, validation=1, test=options.problems)["test"]
     problems = split_problems(text.tobytes().decode())
     model = partwise.Transformer(partwise.preset("mingpt", vocab_size=tokenizer.vocab_size)).eval()
     document = MinGPT(tokenizer.vocab_size)
-    choices = choose(TrainConfig(device="cpu"))
-    model.use_path(choices.attention_path, choices.ffn_path, choices.block_path)
+    runtime = choose_runtime(TrainConfig(device="cpu"))
+    model.use_backend(runtime.attention_backend, runtime.ffn_backend, runtime.block_backend)
 
     ours, loop = [], []
     for _ in range(options.rounds):
         began = time.perf_counter()
-        answer_problems(model, tokenizer, problems, temperature=1.0, precision=choices.precision)
+        answer_problems(model, tokenizer, problems, temperature=1.0, precision=runtime.precision)
         ours.append((time.perf_counter() - began) / len(problems))
         began = time.perf_counter()
         score_arithmetic(document, problems[:LOOPED], limit=11)

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from partwise.kernels.attention import packed_attention
-from partwise.kernels.library import ready
+from partwise.kernels.library import kernels_available
 
 SHAPES = [(16, 8, 128, 12), (12, 4, 64, 32), (16, 6, 256, 64), (2, 4, 1024, 16)]  # B, H, T, E
 WARM_UP = 2
@@ -37,7 +37,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.rounds < 1:
         parser.error(f"--rounds {options.rounds}: give at least 1")
-    if not ready():
+    if not kernels_available():
         parser.error("there is no compiled kernel to measure")
     rows = []
     for threads in options.threads:
@@ -65,15 +65,15 @@ def measure(shape: tuple[int, int, int, int], threads: int, rounds: int) -> list
         weights = torch.baddbmm(mask, q, k.transpose(1, 2), alpha=E**-0.5).softmax(-1)
         return torch.bmm(weights, v).view(B, H, T, E).transpose(1, 2).flatten(2)
 
-    ways = {"kernel": lambda: packed_attention(qkv, H, H, E**-0.5), "fused": fused, "products": products}
+    ways = {"cpp": lambda: packed_attention(qkv, H, H, E**-0.5), "sdpa": fused, "eager": products}
     results = {name: (out := way(), *torch.autograd.grad(out, qkv, grad)) for name, way in ways.items()}
     for name, result in results.items():
-        if not all(torch.allclose(x, y, rtol=1e-4, atol=1e-4) for x, y in zip(result, results["kernel"], strict=True)):
+        if not all(torch.allclose(x, y, rtol=1e-4, atol=1e-4) for x, y in zip(result, results["cpp"], strict=True)):
             raise RuntimeError(f"{name} does not compute what the kernel does at {shape}")
     times = time_in_turn(ways, qkv, grad, rounds)
     return [
         {"threads": threads, "shape": shape, "name": name, "milliseconds": 1000 * statistics.median(clock)}
-        | {"ratio": ratio(clock, times["kernel"][0]), "processor_ratio": ratio(processor, times["kernel"][1])}
+        | {"ratio": ratio(clock, times["cpp"][0]), "processor_ratio": ratio(processor, times["kernel"][1])}
         for name, (clock, processor) in times.items()
     ]
 

@@ -27,9 +27,9 @@ from measuring import Row, write_rows
 from rich.console import Console
 
 import partwise
-from partwise.comparison.request import Request
-from partwise.comparison.study import find_study
-from partwise.data import Arithmetic, generate, prepare, split_problems
+from partwise.comparison.design.request import Request
+from partwise.data import Arithmetic, generate_problems, prepare, split_problems
+from partwise.studies.study import find_study
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from references.documents_loop import MinGPT, Training, evaluated, score_arithmetic
@@ -120,8 +120,8 @@ def document_text(data: str) -> tuple[str, int]:
     config = partwise.run_config("mingpt", data=data)
     corpus = config.data
     if isinstance(corpus, Arithmetic):
-        problems = ENCODED // corpus.longest_line()
-        made = generate(corpus.problems(), train=problems, validation=1, test=1)["train"]
+        problems = ENCODED // corpus.max_line_length()
+        made = generate_problems(corpus.problem_spec(), train=problems, validation=1, test=1)["train"]
         return made.tobytes().decode(), len(made) * corpus.train // problems
     dataset = prepare(corpus, config.tokenizer)
     text = "".join(dataset.tokenizer.decode(dataset.split(name).tolist()) for name in ("train", "val"))

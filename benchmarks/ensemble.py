@@ -15,12 +15,12 @@ import torch
 from measuring import Row, ratios, take_turns, write_rows
 
 from partwise.data import Arithmetic
-from partwise.train.ensemble import Ensemble
+from partwise.train.config import run_config
 from partwise.train.loop import Run
-from partwise.train.settings import run_config
+from partwise.train.multi_seed import MultiSeedTrainer
 
 SHAPES = {
-    "4 layers, width 32, batch 1 x 8": ["d_model=32", "n_layers=4", "train.batch_size=1", "max_len=8"],
+    "4 layers, width 32, batch 1 x 8": ["d_model=32", "n_layers=4", "train.batch_size=1", "context_length=8"],
     "seed shape": [],
 }
 ALONE = "one after the other"
@@ -48,9 +48,9 @@ def measure(name: str, words: list[str], options: argparse.Namespace, accelerate
     corpus = Arithmetic(train=50_000, validation=500, test=10)
     data = [f"data.{key}={value}" for key, value in (("train", corpus.train), ("validation", 500), ("test", 10))]
     joint = [
-        "train.ffn_path=torch",
-        "train.block_path=layers",
-        *([] if accelerated else ["train.attention_path=products"]),
+        "train.ffn_backend=eager",
+        "train.block_backend=eager",
+        *([] if accelerated else ["train.attention_backend=eager"]),
     ]
 
     def runs(*more: str) -> list[Run]:
@@ -61,24 +61,24 @@ def measure(name: str, words: list[str], options: argparse.Namespace, accelerate
         ]
 
     alone, together = runs(), runs(*joint)
-    Ensemble(together)
+    MultiSeedTrainer(together)
 
     def update(some: list[Run]) -> None:
         for run in some:
             run.update()  # reads its loss back, and so waits for the device
 
-    steps = {ALONE: lambda: update(alone), "together": lambda: update(together)}
+    steps = {ALONE: lambda: update(alone), "seeds_per_process": lambda: update(together)}
     take_turns(steps, 3)
     seconds = take_turns(steps, options.rounds)
     device = torch.cuda.get_device_name() if accelerated else f"CPU, {options.threads} threads"
     return {
         "goal": "seeds as one program",
         "what": f"{options.seeds} seeds, {name}, {device}",
-        "ours": options.seeds / statistics.median(seconds["together"]),
+        "ours": options.seeds / statistics.median(seconds["seeds_per_process"]),
         "unit": "updates/s",
         "peers": {ALONE: options.seeds / statistics.median(seconds[ALONE])},
         "wanted": options.seeds / 2 if accelerated else None,
-        **ratios(seconds[ALONE], seconds["together"]),
+        **ratios(seconds[ALONE], seconds["seeds_per_process"]),
     }
 
 

@@ -24,9 +24,9 @@ from peers import Setting, nanogpt_step, transformers_step
 from torch import Tensor
 from training_step import partwise_step
 
-from partwise.drawing import COLOURS, STYLE, canvases, logarithmic
-from partwise.train.choices import choose
-from partwise.train.settings import TrainConfig
+from partwise.compute.runtime import choose_runtime
+from partwise.plots.plotting import COLORS, STYLE, new_subplots, set_log_scale
+from partwise.train.config import TrainConfig
 
 BASE = {"layers": 4, "width": 128, "heads": 4, "batch": 12, "context": 64, "vocab": 65}
 TINY = {"layers": 1, "width": 32, "batch": 1, "context": 16}
@@ -37,7 +37,7 @@ SWEEPS: dict[str, tuple[str, tuple[int, ...], dict[str, int]]] = {
     "context": ("context", (32, 64, 128, 256, 512), {}),
     "context at batch 1": ("context", (512, 1024, 2048, 4096, 8192), {"batch": 1}),
 }
-WORDS = ["attention.out_bias=false", "ffn=gelu", "tied=true", "head_bias=false", "init=gpt2"]  # as nanoGPT is
+WORDS = ["attention.out_bias=false", "ffn=gelu", "tie_embeddings=true", "head_bias=false", "init=gpt2"]  # as nanoGPT is
 LINEAR = 0.9
 """What twice the memory of half the longest context must be, at least, of that of the longest."""
 
@@ -65,8 +65,8 @@ def main() -> None:
 
 
 def builders(with_nanogpt: bool) -> dict[str, Builder]:
-    choices = choose(TrainConfig(device="cpu"))  # here, so that nothing is compiled while a point is measured
-    made: dict[str, Builder] = {OURS: lambda options, inputs, targets: partwise_step(options, choices, inputs, targets)}
+    runtime = choose_runtime(TrainConfig(device="cpu"))  # here, so that nothing is compiled while a point is measured
+    made: dict[str, Builder] = {OURS: lambda options, inputs, targets: partwise_step(options, runtime, inputs, targets)}
     if with_nanogpt:
         made["nanoGPT"] = nanogpt_step
     if importlib.util.find_spec("transformers"):
@@ -82,7 +82,7 @@ def measure(made: dict[str, Builder], options: argparse.Namespace) -> list[dict[
     for sweep, (size, values, others) in SWEEPS.items():
         for value in values:
             shape = {**BASE, **others, size: value}
-            given = argparse.Namespace(**shape, overrides=WORDS, tied=True, nanogpt=options.nanogpt)
+            given = argparse.Namespace(**shape, overrides=WORDS, tie_embeddings=True, nanogpt=options.nanogpt)
             milliseconds = apart(timed, made, given, options.threads)
             peaks = {name: apart(peak, build, given, options.threads) for name, build in made.items()}
             points.append({"sweep": sweep, "value": value, "ms": milliseconds, "MiB": peaks})
@@ -160,17 +160,17 @@ def draw(points: list[dict[str, Any]], path: Path) -> None:
     """Time above, memory below, one column per sweep, both axes logarithmic."""
     import matplotlib
 
-    figure, grid = canvases(4.6, "growth", rows=2, columns=len(SWEEPS), width=12.5)
+    figure, grid = new_subplots(4.6, "growth", rows=2, columns=len(SWEEPS), width=12.5)
     for row, (unit, label) in enumerate((("ms", "ms a step"), ("MiB", "peak MiB"))):
         for axes, sweep in zip(grid[row], SWEEPS, strict=True):
             chosen = [point for point in points if point["sweep"] == sweep]
             values = [point["value"] for point in chosen]
-            for colour, name in zip(COLOURS, chosen[0][unit], strict=False):
+            for colour, name in zip(COLORS, chosen[0][unit], strict=False):
                 axes.plot(values, [point[unit][name] for point in chosen], "o-", color=colour, ms=3, lw=1.4, label=name)
             axes.set_xscale("log", base=2)
             axes.set_xticks(values, [f"{value:,}" for value in values], minor=False)
             axes.minorticks_off()
-            logarithmic(axes)
+            set_log_scale(axes)
             if row:
                 axes.set_xlabel(sweep)
         grid[row][0].set_ylabel(label)

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import Tensor
 
-from partwise.train.choices import machine
+from partwise.compute.runtime import machine_info
 
 WARM_UP = 3
 PAUSE = 0.005  # seconds between turns: the threads of a process spin for a while, and would disturb the next one's
@@ -88,7 +88,7 @@ def write_rows(path: Path | None, rows: list[Row], **more: Any) -> None:
     """Write what was measured, how and where; nothing where no file is asked for."""
     if path is None:
         return
-    result = {"rows": rows, "machine": machine(), "command": shlex.join(["python", *shown(sys.argv)]), **more}
+    result = {"rows": rows, "machine": machine_info(), "command": shlex.join(["python", *shown(sys.argv)]), **more}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 

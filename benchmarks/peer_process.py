@@ -1,6 +1,6 @@
 """A peer in a process of its own, under the C library's own memory settings, as its users run it.
 
-Ours are for a whole process (`keep_freed`), and must neither serve nor disturb a peer. `peers.py` is what runs there.
+Ours are for a whole process (`keep_freed_memory`), and must neither serve nor disturb a peer. `peers.py` is what runs there.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import torch
 from peers import Setting
 from torch import Tensor
 
-from partwise.train.choices import fast_bfloat16
+from partwise.compute.runtime import has_fast_bfloat16
 
 COMPILE_SECONDS = 240  # longer than this, and a peer counts as not compiled
 SHAPE = ("layers", "width", "heads", "context", "vocab", "tied")
@@ -29,7 +29,7 @@ SHAPE = ("layers", "width", "heads", "context", "vocab", "tied")
 def settings(tunable: bool) -> list[Setting]:
     """What is tried for a peer, its default first; bfloat16 only where the processor has products of its own for it."""
     tried = [Setting()]
-    for bfloat16 in (False, True) if fast_bfloat16("cpu") else (False,):
+    for bfloat16 in (False, True) if has_fast_bfloat16("cpu") else (False,):
         tried += [Setting(tunable, compiled, bfloat16) for compiled in (False, True)]
     return list(dict.fromkeys(tried))
 

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from partwise.data import Shakespeare, TextFile, prepare
-from partwise.tokenizers import BytePairs, Characters, TokenizerRecipe, learn
+from partwise.tokenizers import BPE, Characters, TokenizerRecipe, train_bpe
 
 Job = Callable[[], object]
 PLAIN = "plain way"
@@ -74,11 +74,11 @@ def speeds(folder: Path, rounds: int) -> list[dict[str, Any]]:
     text = "".join(split[:] for split in Shakespeare().splits().values())
     source, tokenizer = folder / "text.txt", folder / "tokenizer.json"
     source.write_bytes(text.encode())
-    learn(text).save(tokenizer)
+    train_bpe(text).save(tokenizer)
     rows = []
     for what, recipe, plain in (
         ("characters", Characters(), lambda: plain_characters(source, folder)),
-        ("byte pairs", BytePairs(path=str(tokenizer)), lambda: plain_byte_pairs(source, tokenizer, folder)),
+        ("byte pairs", BPE(path=str(tokenizer)), lambda: plain_byte_pairs(source, tokenizer, folder)),
     ):
         seconds = time_in_turn({"partwise": preparing(source, recipe), PLAIN: plain}, rounds)
         ratios = [theirs / ours for theirs, ours in zip(seconds[PLAIN], seconds["partwise"], strict=True)]

@@ -24,9 +24,17 @@ from rich.table import Table
 from torch import Tensor
 
 import partwise
-from partwise.generation import Sampling, decode, generator
+from partwise.generation.generate import decode, decoding_model
+from partwise.generation.sampling import Sampling
 
-SHAPE = {"vocab_size": 49152, "d_model": 576, "n_layers": 30, "max_len": 2100, "tied": True, "init": "normal"}
+SHAPE = {
+    "vocab_size": 49152,
+    "d_model": 576,
+    "n_layers": 30,
+    "context_length": 2100,
+    "tie_embeddings": True,
+    "init": "normal",
+}
 HEADS, KV_HEADS, HIDDEN, PROMPT = 9, 3, 1536, 64
 WANTED = {1: 1.3, 16: 3.0}
 LENGTHS, STEPS = (64, 128, 256, 512, 1024, 2048), 8
@@ -67,7 +75,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--tokens", type=int, default=32, help="new ones in a round at batch 1, a quarter at batch 16")
-    parser.add_argument("--batch", type=int, nargs="+", choices=list(WANTED), default=list(WANTED))
+    parser.add_argument("--batch", type=int, nargs="+", runtime=list(WANTED), default=list(WANTED))
     parser.add_argument("--compile", action="store_true", help="transformers through torch.compile, too: minutes")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -79,7 +87,7 @@ def parse_options() -> argparse.Namespace:
 def smol(**attention: Any) -> partwise.Transformer:
     parts = {
         "positions": {"part": "rope", "theta": 10000.0, "layout": "interleaved"},
-        "attention": {"part": "multihead", "n_heads": HEADS, "n_kv_heads": KV_HEADS, "fused": False, **attention},
+        "attention": {"part": "multihead", "n_heads": HEADS, "n_kv_heads": KV_HEADS, "fused_qkv": False, **attention},
         "ffn": {"part": "swiglu", "hidden": HIDDEN},
         "norm": {"part": "rmsnorm", "eps": 1e-5},
         "residual": "pre",
@@ -92,8 +100,8 @@ def systems(
 ) -> tuple[dict[str, Rate], list[str]]:
     """Whoever can be measured here, and the names of who is not installed."""
     rates: dict[str, Rate] = {}
-    for precision, path in (("bfloat16", "kernel"), ("float32", "kernel"), ("float32", "torch")):
-        rates[f"partwise {path} {precision}"] = ours(generator(model, precision, path), prompts, tokens)
+    for precision, path in (("bfloat16", "cpp"), ("float32", "cpp"), ("float32", "eager")):
+        rates[f"partwise {path} {precision}"] = ours(decoding_model(model, precision, path), prompts, tokens)
     peers: list[Callable[[], dict[str, Rate]]] = [lambda: of_transformers(prompts, tokens, options.compile)]
     if len(prompts) == 1:
         peers.insert(0, lambda: of_llama_cpp(model, prompts, tokens, options.threads, folder))
@@ -132,7 +140,7 @@ def of_transformers(prompts: Tensor, tokens: int, compiled: bool) -> dict[str, R
         num_attention_heads=HEADS,
         num_key_value_heads=KV_HEADS,
         intermediate_size=HIDDEN,
-        max_position_embeddings=SHAPE["max_len"],
+        max_position_embeddings=SHAPE["context_length"],
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=None,
@@ -196,7 +204,7 @@ def write_gguf(model: partwise.Transformer, file: Path) -> None:
     import gguf
 
     writer = gguf.GGUFWriter(str(file), "llama")
-    writer.add_context_length(SHAPE["max_len"])
+    writer.add_context_length(SHAPE["context_length"])
     writer.add_embedding_length(SHAPE["d_model"])
     writer.add_block_count(SHAPE["n_layers"])
     writer.add_feed_forward_length(HIDDEN)
@@ -242,10 +250,12 @@ def gguf_tensors(model: partwise.Transformer) -> Iterator[tuple[str, Tensor]]:
 
 def narrow(options: argparse.Namespace) -> Row:
     """mingpt at its own shape, 8 layers of width 96, where what counts is the cost of a call."""
-    config = partwise.preset("mingpt", "n_layers=8", "d_model=96", "max_len=128", "attention.n_heads=8", vocab_size=65)
+    config = partwise.preset(
+        "mingpt", "n_layers=8", "d_model=96", "context_length=128", "attention.n_heads=8", vocab_size=65
+    )
     model, prompts = partwise.Transformer(config).eval(), torch.zeros(1, 16, dtype=torch.long)
     rates = {
-        f"partwise {path} float32": ours(generator(model, path=path), prompts, 100) for path in ("kernel", "torch")
+        f"partwise {path} float32": ours(decoding_model(model, backend=path), prompts, 100) for path in ("cpp", "eager")
     }
     measured = in_turn(rates, options.rounds)
     what = "8 layers of width 96, batch 1: kernel against the torch path"
@@ -255,7 +265,7 @@ def narrow(options: argparse.Namespace) -> Row:
 def by_length(options: argparse.Namespace) -> list[dict[str, float]]:
     """Tokens a second of the next few tokens after so many, with full attention and with a window, in turn."""
     models: dict[str, Any] = {
-        name: generator(smol(**attention), "bfloat16", "kernel")
+        name: decoding_model(smol(**attention), "bfloat16", "cpp")
         for name, attention in (("full", {}), (f"window {WINDOW}", {"window": WINDOW}))
     }
     found = []
@@ -267,7 +277,7 @@ def by_length(options: argparse.Namespace) -> list[dict[str, float]]:
 
 
 def at_length(model: Any, length: int) -> Rate:
-    states = model.start(1, length + STEPS)
+    states = model.new_cache(1, length + STEPS)
     model(torch.zeros(1, length, dtype=torch.long), states)
     token = torch.zeros(1, 1, dtype=torch.long)
 

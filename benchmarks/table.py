@@ -16,8 +16,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from partwise.compute.runtime import machine_info
 from partwise.config import ConfigError
-from partwise.train.choices import machine
 
 HERE = Path(__file__).parent
 SAME = ("cpu", "cores", "torch")  # what files must share to stand in one table
@@ -45,7 +45,7 @@ def main() -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 2
-    here = {**machine(), "features": features()}
+    here = {**machine_info(), "features": features()}
     Console().print(drawn(rows))
     options.out.mkdir(parents=True, exist_ok=True)
     result = {"machine": here, "rows": rows}
@@ -71,7 +71,7 @@ def read(file: Path) -> list[dict[str, Any]]:
         raise ConfigError(f"{file} is no JSON: delete it, and measure it again") from None
     if not isinstance(content, dict) or not isinstance(content.get("rows"), list):
         raise ConfigError(f"{file} has no rows: delete it, and measure it again")
-    here = machine()
+    here = machine_info()
     for key in SAME:
         found = content.get("machine", {}).get(key)
         if found != here[key]:

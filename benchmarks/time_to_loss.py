@@ -27,7 +27,9 @@ from rich.console import Console
 ROOT = Path(__file__).parent.parent
 FIRST_SEED = 1001
 # a table of counts is below that loss without any training: here the transformer is timed alone
-SPRINT_WORDS = "counts=none n_layers=1 lookup.rows=4096 train.context=64 train.batch_size=12 train.steps=100 "
+SPRINT_WORDS = (
+    "ngram_lm=none n_layers=1 ngram_embeddings.table_size=4096 train.seq_len=64 train.batch_size=12 train.steps=100 "
+)
 SPRINT_WORDS += "train.eval_every=100"
 SPRINT: dict[str, Any] = {"words": SPRINT_WORDS.split(), "loss": 1.886, "wanted": 10.0}
 LONG: dict[str, Any] = {"words": [], "loss": 1.4697, "minutes": 10.0}

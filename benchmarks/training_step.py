@@ -34,12 +34,12 @@ from torch.nn import functional as F
 from training_variants import measure_variants
 
 import partwise
-from partwise.inspection.cost import costs
-from partwise.kernels.memory import keep_freed
-from partwise.train.choices import Choices, choose
+from partwise.compute.runtime import Runtime, choose_runtime
+from partwise.inspection.cost import compute_costs
+from partwise.kernels.malloc import keep_freed_memory
+from partwise.train.config import TrainConfig
 from partwise.train.cross_entropy import summed_cross_entropy
 from partwise.train.optimizers import AdamW
-from partwise.train.settings import TrainConfig
 
 SIZES = ("layers", "width", "heads", "batch", "context", "vocab")
 TRIAL_ROUNDS = (2, 5)  # of a setting: as many as TRIAL_SECONDS allow, within these
@@ -54,7 +54,13 @@ class Shape:
 
     sizes: tuple[int, int, int, int, int, int]
     wanted: float
-    words: tuple[str, ...] = ("attention.out_bias=false", "ffn=gelu", "tied=true", "head_bias=false", "init=gpt2")
+    words: tuple[str, ...] = (
+        "attention.out_bias=false",
+        "ffn=gelu",
+        "tie_embeddings=true",
+        "head_bias=false",
+        "init=gpt2",
+    )
     share: float | None = None  # wanted of the machine's rate of matrix products
 
 
@@ -72,29 +78,29 @@ def main() -> None:
     torch.manual_seed(0)
     tokens = torch.randint(options.vocab, (options.batch, options.context + 1))
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    choices = choose(
+    runtime = choose_runtime(
         TrainConfig(
             precision=options.precision,
-            attention_path=options.attention_path,
-            ffn_path=options.ffn_path,
-            block_path=options.block_path,
+            attention_backend=options.attention_backend,
+            ffn_backend=options.ffn_backend,
+            block_backend=options.block_backend,
             device="cpu",
         )
     )
     if options.variants:
-        rows = measure_variants(options, choices, inputs, targets, partwise_step)
+        rows = measure_variants(options, runtime, inputs, targets, partwise_step)
         tried: dict[str, object] = {}
     else:
         with compiled_anew():
-            rows, tried = measure_shape(options, choices, inputs, targets)
-    show(rows, options, choices)
-    write_rows(options.json, rows, rounds=options.rounds, choices=choices.to_dict(), **tried)
+            rows, tried = measure_shape(options, runtime, inputs, targets)
+    show(rows, options, runtime)
+    write_rows(options.json, rows, rounds=options.rounds, runtime=runtime.to_dict(), **tried)
 
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("overrides", nargs="*", help="changes of partwise's model, such as ffn=swiglu")
-    parser.add_argument("--shape", choices=SHAPES, default="seed")
+    parser.add_argument("--shape", runtime=SHAPES, default="seed")
     parser.add_argument("--variants", action="store_true", help="one part after another at the seed's shape")
     parser.add_argument("--nanogpt", type=Path, help="a checkout's folder, which holds model.py")
     parser.add_argument("--litgpt", type=Path, help="the Python of an environment with litgpt")
@@ -104,9 +110,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--precision", choices=["auto", "float32", "bfloat16"], default="auto")
-    parser.add_argument("--attention-path", choices=["auto", "products", "fused", "kernel"], default="auto")
-    parser.add_argument("--ffn-path", choices=["auto", "torch", "kernel"], default="auto")
-    parser.add_argument("--block-path", choices=["auto", "layers", "kernel"], default="auto")
+    parser.add_argument("--attention-backend", choices=["auto", "eager", "sdpa", "cpp"], default="auto")
+    parser.add_argument("--ffn-backend", choices=["auto", "eager", "cpp"], default="auto")
+    parser.add_argument("--block-backend", choices=["auto", "eager", "cpp"], default="auto")
     parser.add_argument("--json", type=Path)
     for name in SIZES:
         parser.add_argument(f"--{name}", type=int)
@@ -130,22 +136,22 @@ def parse_options() -> argparse.Namespace:
 
 
 def partwise_config(options: argparse.Namespace) -> partwise.ModelConfig:
-    shape = [f"n_layers={options.layers}", f"d_model={options.width}", f"max_len={options.context}"]
+    shape = [f"n_layers={options.layers}", f"d_model={options.width}", f"context_length={options.context}"]
     words = [*shape, f"attention.n_heads={options.heads}", *options.overrides]
     return partwise.preset("mingpt", *words, vocab_size=options.vocab)
 
 
-def partwise_step(options: argparse.Namespace, choices: Choices, inputs: Tensor, targets: Tensor) -> Step:
+def partwise_step(options: argparse.Namespace, runtime: Runtime, inputs: Tensor, targets: Tensor) -> Step:
     model = partwise.Transformer(partwise_config(options))
-    model.use_path(choices.attention_path, choices.ffn_path, choices.block_path)
-    keep_freed()  # as training does
+    model.use_backend(runtime.attention_backend, runtime.ffn_backend, runtime.block_backend)
+    keep_freed_memory()  # as training does
     optimizer = AdamW().build(model, LEARNING_RATE)
 
     def forward() -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16, enabled=choices.precision == "bfloat16"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=runtime.precision == "bfloat16"):
             logits = model(inputs)
         if logits.dtype == torch.bfloat16:  # as training does
-            total = summed_cross_entropy(logits.flatten(0, 1), targets.flatten(), kernel=choices.compiled)
+            total = summed_cross_entropy(logits.flatten(0, 1), targets.flatten(), cpp=runtime.compiled)
             return total / targets.numel()
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
@@ -153,19 +159,19 @@ def partwise_step(options: argparse.Namespace, choices: Choices, inputs: Tensor,
 
 
 def measure_shape(
-    options: argparse.Namespace, choices: Choices, inputs: Tensor, targets: Tensor
+    options: argparse.Namespace, runtime: Runtime, inputs: Tensor, targets: Tensor
 ) -> tuple[list[Row], dict[str, object]]:
     """The row of a shape, and of the share of the machine's rate; and how long each peer took in each setting."""
     trials: dict[str, dict[Setting, float]] = {}
     missing = {}
     for peer in PEERS:
         try:
-            trials[peer] = try_settings(peer, options, choices, inputs, targets)
+            trials[peer] = try_settings(peer, options, runtime, inputs, targets)
         except ImportError as error:
             missing[peer] = str(error)
             print(f"{peer} is missing: {error}", flush=True)
     rivals = {(peer, setting): times for peer, tried in trials.items() for setting, times in tried.items()}
-    ours = partwise_step(options, choices, inputs, targets)
+    ours = partwise_step(options, runtime, inputs, targets)
     steps: dict[str, Step] = {"ours": ours}
     with contextlib.ExitStack() as stack:
         if rivals:
@@ -184,7 +190,7 @@ def measure_shape(
         rows: list[Row] = [{**row, "peers": peers, **ratios(seconds["theirs"], seconds["ours"])}]
     else:
         rows = [{**row, "peers": peers, "ratio": None, "low": None, "high": None}]
-    rows.append(measure_share(ours, options, choices))
+    rows.append(measure_share(ours, options, runtime))
     tried_settings = {name: {str(key): value for key, value in tried.items()} for name, tried in trials.items()}
     return rows, {"times_ours": tried_settings, "missing": missing}
 
@@ -198,7 +204,7 @@ def compiled_anew() -> Iterator[None]:
 
 
 def try_settings(
-    peer: str, options: argparse.Namespace, choices: Choices, inputs: Tensor, targets: Tensor
+    peer: str, options: argparse.Namespace, runtime: Runtime, inputs: Tensor, targets: Tensor
 ) -> dict[Setting, float]:
     """How many times ours each setting's step takes, over a few rounds. Raises ImportError where the peer is missing."""
     fewest, most = TRIAL_ROUNDS
@@ -207,7 +213,7 @@ def try_settings(
         if options.peers_in_bfloat16 and not setting.bfloat16:
             continue
         # anew, since one that knows its batch by heart learns no more
-        ours = partwise_step(options, choices, inputs, targets)
+        ours = partwise_step(options, runtime, inputs, targets)
         try:
             with PeerProcess(peer, options, inputs, targets, setting) as theirs:
                 steps: dict[str, Step] = {"ours": ours, "theirs": theirs}
@@ -222,9 +228,9 @@ def try_settings(
     return found
 
 
-def measure_share(ours: Step, options: argparse.Namespace, choices: Choices) -> Row:
+def measure_share(ours: Step, options: argparse.Namespace, runtime: Runtime) -> Row:
     """Which share of the rate of a large matrix product our steps reach, in turn with it; causal work counted only."""
-    dtype = torch.bfloat16 if choices.precision == "bfloat16" else torch.float32
+    dtype = torch.bfloat16 if runtime.precision == "bfloat16" else torch.float32
     a, b = torch.randn(SIDE, SIDE, dtype=dtype), torch.randn(SIDE, SIDE, dtype=dtype)
 
     def product(count: int = 1) -> None:
@@ -234,13 +240,13 @@ def measure_share(ours: Step, options: argparse.Namespace, choices: Choices) -> 
     steps: dict[str, Callable[..., object]] = {"ours": ours, "product": product}
     seconds = take_turns(steps, options.rounds, in_a_row(take_turns(steps, 2)))
     square = 4 * options.context * options.width * options.layers  # of the scores, of which half is masked
-    forward = costs(partwise_config(options))[-1].flops - square / 2
+    forward = compute_costs(partwise_config(options))[-1].flops - square / 2
     work = 3 * forward * options.batch * options.context / (2 * SIDE**3)  # in products
     within = ratios([work * time for time in seconds["product"]], seconds["ours"])
     rate = 2 * SIDE**3 / statistics.median(seconds["product"])
     return {
         "goal": GOAL,
-        "what": f"{options.what}: share of the rate of {choices.precision} matrix products",
+        "what": f"{options.what}: share of the rate of {runtime.precision} matrix products",
         "ours": within["ratio"],
         "unit": f"of {rate / 1e9:.0f} GFLOP/s",
         "peers": {},
@@ -249,7 +255,7 @@ def measure_share(ours: Step, options: argparse.Namespace, choices: Choices) -> 
     }
 
 
-def show(rows: list[Row], options: argparse.Namespace, choices: Choices) -> None:
+def show(rows: list[Row], options: argparse.Namespace, runtime: Runtime) -> None:
     sizes = f"{options.layers} layers, {options.width} wide, {options.heads} heads, {options.batch} x {options.context}"
     table = Table(title=f"One training step: {sizes}")
     for column in ("", "figure", "partwise is", "min to max"):
@@ -265,8 +271,8 @@ def show(rows: list[Row], options: argparse.Namespace, choices: Choices) -> None
     console = Console()
     console.print(table)
     console.print(
-        f"{options.rounds} rounds in turn, {options.threads} threads, {choices.precision}, attention by "
-        f"{choices.attention_path}, perceptrons by {choices.ffn_path}, blocks by {choices.block_path}, torch "
+        f"{options.rounds} rounds in turn, {options.threads} threads, {runtime.precision}, attention by "
+        f"{runtime.attention_backend}, perceptrons by {runtime.ffn_backend}, blocks by {runtime.block_backend}, torch "
         f"{torch.__version__}"
     )
 

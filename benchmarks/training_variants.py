@@ -13,7 +13,7 @@ from peer_process import PeerProcess
 from peers import Setting
 from torch import Tensor
 
-from partwise.train.choices import Choices
+from partwise.compute.runtime import Runtime
 
 RELU: dict[str, Any] = {"ff_custom_activation": "ReLU"}
 SWIGLU: dict[str, Any] = {"ff_glu": True, "ff_swish": True, "ff_mult": 8 / 3}
@@ -30,22 +30,22 @@ VARIANTS: dict[str, tuple[list[str], dict[str, Any]]] = {
     ),
 }
 """What differs from `mingpt`, which has ReLU, LayerNorm and learned positions; and x-transformers' words for the same."""
-Builder = Callable[[argparse.Namespace, Choices, Tensor, Tensor], Step]
+Builder = Callable[[argparse.Namespace, Runtime, Tensor, Tensor], Step]
 
 
 def measure_variants(
-    options: argparse.Namespace, choices: Choices, inputs: Tensor, targets: Tensor, partwise_step: Builder
+    options: argparse.Namespace, runtime: Runtime, inputs: Tensor, targets: Tensor, partwise_step: Builder
 ) -> list[Row]:
     """Two rows per variant: ours against x-transformers with the same part, and against ours on torch's operations."""
     rows = []
-    plain = replace(choices, attention_path="fused", ffn_path="torch", block_path="layers")
+    plain = replace(runtime, attention_backend="sdpa", ffn_backend="eager", block_backend="eager")
     tokens = options.batch * options.context
     for name, (words, parts) in VARIANTS.items():
         varied = copy.copy(options)
         varied.overrides = [*options.overrides, *words]
         steps = {
-            "ours": partwise_step(varied, choices, inputs, targets),
-            "torch": partwise_step(varied, plain, inputs, targets),
+            "ours": partwise_step(varied, runtime, inputs, targets),
+            "eager": partwise_step(varied, plain, inputs, targets),
         }
         with contextlib.ExitStack() as stack:
             try:
@@ -60,8 +60,8 @@ def measure_variants(
             peers = {"x-transformers (tuned)": speeds["theirs"]}
             within = ratios(seconds["theirs"], seconds["ours"])
             rows.append({**row, "what": f"{options.what}, {name}", "peers": peers, "wanted": options.wanted, **within})
-        peers = {"partwise on torch's operations": speeds["torch"]}
-        within = ratios(seconds["torch"], seconds["ours"])
+        peers = {"partwise eager": speeds["eager"]}
+        within = ratios(seconds["eager"], seconds["ours"])
         rows.append(
             {
                 **row,

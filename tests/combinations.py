@@ -1,6 +1,6 @@
-"""The contract over many random models: `python tests/combinations.py N`. Stopped, it goes on where it was.
+"""The contract over many random models: `python tests/combinations.py N`. An interrupted run resumes.
 
-What was found is kept in `.combinations.json`, beside the digest of the sources it was found in: a change starts anew.
+Results are stored in `.combinations.json` with a digest of the sources; a changed source discards them.
 """
 
 import hashlib
@@ -12,60 +12,68 @@ from os import environ, sched_getaffinity
 from pathlib import Path
 
 HERE = Path(__file__).parent
-KEPT = HERE.parent / ".combinations.json"
-PER_PART = 20
-FIRST = 1000  # `make test` has the seeds below
+RESULTS = HERE.parent / ".combinations.json"
+PER_SEED = 20
+FIRST_SEED = 1000  # `make test` uses lower seeds
 
 
-def sources() -> str:
+def sources_digest() -> str:
     files = sorted(
-        [*(HERE.parent / "src").rglob("*.py"), HERE / "recipes.py", HERE / "conftest.py", HERE / "test_contract.py"]
+        [
+            *(HERE.parent / "src").rglob("*.py"),
+            HERE / "recipes.py",
+            HERE / "conftest.py",
+            HERE / "parts/test_contract.py",
+        ]
     )
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
-def work(number: int) -> str:
-    """An empty text, or what failed."""
+def check_models(number: int) -> str:
+    """The traceback of a failure, or an empty string."""
     environ["OMP_NUM_THREADS"] = "1"
-    sys.path.insert(0, str(HERE))
+    sys.path[:0] = [str(HERE), str(HERE / "parts")]
     import torch
-
-    import conftest  # noqa: F401 - the settings of the tests
     from test_contract import run_checks
+
+    import conftest  # noqa: F401 - the test settings
 
     torch.set_num_threads(1)
     try:
-        run_checks(number, PER_PART)
+        run_checks(number, PER_SEED)
     except BaseException:
         return traceback.format_exc()
     return ""
 
 
 def main() -> int:
-    wanted = -(-int(sys.argv[1] if len(sys.argv) > 1 else 10_000) // PER_PART)
-    state = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    if state.get("sources") != sources():
-        state = {"sources": sources(), "parts": {}}
-    left = [number for number in range(FIRST, FIRST + wanted) if str(number) not in state["parts"]]
-    print(f"{wanted * PER_PART:,} random models, {(wanted - len(left)) * PER_PART:,} of them done before", flush=True)
+    n_seeds = -(-int(sys.argv[1] if len(sys.argv) > 1 else 10_000) // PER_SEED)
+    state = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    if state.get("sources") != sources_digest():
+        state = {"sources": sources_digest(), "seeds": {}}
+    remaining = [number for number in range(FIRST_SEED, FIRST_SEED + n_seeds) if str(number) not in state["seeds"]]
+    print(
+        f"{n_seeds * PER_SEED:,} random models, {(n_seeds - len(remaining)) * PER_SEED:,} of them already checked",
+        flush=True,
+    )
     with ProcessPoolExecutor(max(1, len(sched_getaffinity(0)))) as pool:
-        jobs = {pool.submit(work, number): number for number in left}
+        jobs = {pool.submit(check_models, number): number for number in remaining}
         try:
             for done, job in enumerate(as_completed(jobs), start=1):
-                state["parts"][str(jobs[job])] = job.result()
-                KEPT.write_text(json.dumps(state))
-                failed = sum(bool(text) for text in state["parts"].values())
+                state["seeds"][str(jobs[job])] = job.result()
+                RESULTS.write_text(json.dumps(state))
+                failed = sum(bool(text) for text in state["seeds"].values())
                 print(
-                    f"\r{(wanted - len(left) + done) * PER_PART:,} models, {failed} parts with a failure",
+                    f"\r{(n_seeds - len(remaining) + done) * PER_SEED:,} models, {failed} seeds with a failure",
                     end="",
                     flush=True,
                 )
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
-            print("\nstopped; the same command goes on from here")
+            print("\ninterrupted; run the same command to resume")
             return 130
     print()
-    failures = {number: text for number, text in state["parts"].items() if text}
+    failures = {number: text for number, text in state["seeds"].items() if text}
     for number, text in failures.items():
         print(f"--- seed {number}\n{text}")
     return bool(failures)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from partwise.train.settings import RunConfig
+    from partwise.train.config import RunConfig
 
 # read when torch is first imported, here and in every process that a test starts: most tests never import it
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -67,10 +67,10 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def tiny() -> "Callable[..., RunConfig]":
     """`tiny("schedule=cosine")`: a run of six steps of a few milliseconds each, changed by overrides."""
-    from partwise.train.settings import run_config
+    from partwise.train.config import run_config
 
     small = (
-        "d_model=16 n_layers=2 attention.n_heads=2 max_len=16 train.batch_size=4 train.steps=6 train.eval_every=3 "
+        "d_model=16 n_layers=2 attention.n_heads=2 context_length=16 train.batch_size=4 train.steps=6 train.eval_every=3 "
         "train.precision=float32 train.device=cpu data.train=2000 data.validation=50 data.test=50"
     )
     return lambda *overrides, preset="mingpt": run_config(preset, "data=arithmetic", *small.split(), *overrides)

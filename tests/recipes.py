@@ -1,4 +1,4 @@
-"""Random recipes and small models for property tests: whatever stands in the registry, with options that fit."""
+"""Random recipes and small models for property tests, over all parts in the registry, with compatible options."""
 
 import copy
 import math
@@ -30,37 +30,37 @@ SMALL: dict[str, SearchStrategy[Any]] = {
     "hidden": st.sampled_from([None, 8, 11]),
     "expansion": st.floats(1, 3),
     "n_experts": st.sampled_from([2, 3, 4]),
-    "k": st.sampled_from([1, 2, 3]),
-    "n_shared": st.sampled_from([0, 1, 2]),
+    "top_k": st.sampled_from([1, 2, 3]),
+    "n_shared_experts": st.sampled_from([0, 1, 2]),
     "n_groups": st.sampled_from([1, 1, 2]),
-    "k_groups": st.sampled_from([1, 2]),
-    "routed_scale": st.floats(0.25, 3),
-    "loss_coefficient": st.floats(1e-3, 1),
-    "bias_rate": st.floats(1e-3, 1),
-    "rope_dim": st.sampled_from([None, 2, 4]),
-    "value_dim": st.none() | st.integers(2, 5),  # one number behind a norm would be but a sign
-    "kv_rank": st.none() | st.integers(2, 6),
-    "q_rank": st.none() | st.integers(2, 6),
+    "top_k_groups": st.sampled_from([1, 2]),
+    "routed_scaling_factor": st.floats(0.25, 3),
+    "aux_loss_coef": st.floats(1e-3, 1),
+    "bias_update_rate": st.floats(1e-3, 1),
+    "rope_head_dim": st.sampled_from([None, 2, 4]),
+    "v_head_dim": st.none() | st.integers(2, 5),  # a norm would reduce one dimension to its sign
+    "kv_lora_rank": st.none() | st.integers(2, 6),
+    "q_lora_rank": st.none() | st.integers(2, 6),
     "window": st.none() | st.integers(2, 7),
-    "softcap": st.none()
-    | st.floats(4, 12),  # where tanh bends: it is flat far below what scores reach, straight far above
+    # near the scores, where tanh is curved: it saturates for much larger scores and is linear for much smaller ones
+    "softcap": st.none() | st.floats(4, 12),
     "qk_norm_eps": st.floats(1e-8, 1e-2),
     "scale": st.none() | st.floats(0.1, 1.0),
     "eps": st.floats(1e-8, 1e-2),
     "beta": st.floats(0.25, 2),
     "alpha": st.floats(0.25, 2),
     "base": st.floats(10, 1e6),
-    "longest": st.integers(2, 4),
-    "tokens": st.integers(1, 3),
-    "rows": st.sampled_from([5, 150, 2000]),  # shared by n-grams, one for each pair, for each triple
+    "max_n": st.integers(2, 4),
+    "n_tokens": st.integers(1, 3),
+    "table_size": st.sampled_from([5, 150, 2000]),  # shared rows, one row per bigram, per trigram
     "theta": st.floats(10, 1e6),
     "std": st.floats(0.01, 0.1),
     "gain": st.floats(0.25, 4),
     "copies": st.integers(2, 4),
-    "width": st.integers(2, 8),
-    "fraction": st.sampled_from([1.0, 0.5]),
+    "kernel_size": st.integers(2, 8),
+    "partial_rotary_factor": st.sampled_from([1.0, 0.5]),
     "factor": st.floats(1, 8),
-    "original_length": st.integers(4, 64),
+    "original_context_length": st.integers(4, 64),
     "beta_fast": st.floats(8, 64),
     "beta_slow": st.floats(0.5, 4),
     "mscale": st.none() | st.floats(0.5, 2),
@@ -69,11 +69,11 @@ SMALL: dict[str, SearchStrategy[Any]] = {
     "buckets": st.sampled_from([4, 6, 32]),
     "max_distance": st.integers(17, 40),
 }
-"""Options that must fit each other in a model of a few numbers; any other option is drawn from its type and limits."""
+"""Options that must be compatible in a tiny model; all others are sampled by their type and limits."""
 
 
 def values(field: FieldInfo) -> SearchStrategy[Any]:
-    """Any value that a field accepts, from its annotation and its limits."""
+    """Any value that a field accepts, by its annotation and limits."""
     limits = {type(limit): limit for limit in field.metadata}
     low = limits[Gt].gt if Gt in limits else limits[Ge].ge if Ge in limits else None
     high = limits[Lt].lt if Lt in limits else limits[Le].le if Le in limits else None
@@ -93,7 +93,7 @@ def values(field: FieldInfo) -> SearchStrategy[Any]:
             return floats.filter(math.isfinite)
         if kind is NoneType:
             return st.none()
-        assert kind is str, f"say in tests/recipes.py how to draw a {kind}"
+        assert kind is str, f"add a strategy for {kind} to tests/recipes.py"
         return st.text(min_size=1)
 
     return of(field.annotation)
@@ -101,16 +101,16 @@ def values(field: FieldInfo) -> SearchStrategy[Any]:
 
 @st.composite
 def recipes(draw: DrawFn, family: str, name: str | None = None, small: bool = True) -> dict[str, Any]:
-    """A part with random options, as plain values; `small` ones fit together in a small model."""
+    """A part with random options, as plain values; `small` options are compatible in a small model."""
     name = draw(st.sampled_from(sorted(REGISTRY[family]))) if name is None else name
     fields = REGISTRY[family][name].model_fields
-    drawn = {key: draw(SMALL[key] if small and key in SMALL else values(field)) for key, field in fields.items()}
-    return {"part": name, **drawn}
+    options = {key: draw(SMALL[key] if small and key in SMALL else values(field)) for key, field in fields.items()}
+    return {"part": name, **options}
 
 
 @st.composite
 def fields(draw: DrawFn, family: str, name: str | None = None, layers: tuple[int, ...] = (1,)) -> Any:
-    """A part, or, for a family that may differ by layer, now and then a pattern that holds the named one."""
+    """A part, or sometimes, in a family that may vary by layer, a pattern with the named part."""
     one = recipes(family, name)
     if not MODEL_FAMILIES[family].by_layer or draw(st.integers(0, 3)):
         return draw(one)
@@ -122,26 +122,26 @@ def fields(draw: DrawFn, family: str, name: str | None = None, layers: tuple[int
 
 @st.composite
 def configs(draw: DrawFn, family: str | None = None, name: str | None = None) -> partwise.ModelConfig:
-    """A small random model, where wanted with the named part at one place."""
+    """A small random model, optionally with the named part."""
     n_layers, encoder_layers = draw(st.integers(1, 2)), max(0, draw(st.integers(-2, 2)))
     layers = (n_layers, encoder_layers) if encoder_layers else (n_layers,)
     parts = {each: draw(fields(each, name if each == family else None, layers)) for each in MODEL_FAMILIES}
     if encoder_layers:
-        parts["counts"] = {"part": "none"}  # running text is counted, and pairs are not
-    numbers = {"vocab_size": VOCAB, "max_len": LENGTH, "n_layers": n_layers, "encoder_layers": encoder_layers}
-    names = ("tied", "head_bias", "embed_scale", "embed_norm", "shared_table")
+        parts["ngram_lm"] = {"part": "none"}  # requires text; encoder-decoders train on pairs
+    numbers = {"vocab_size": VOCAB, "context_length": LENGTH, "n_layers": n_layers, "encoder_layers": encoder_layers}
+    names = ("tie_embeddings", "head_bias", "scale_embeddings", "embed_norm", "share_encoder_embeddings")
     switches: dict[str, Any] = {each: draw(st.booleans()) for each in names}
-    switches["head_softcap"] = draw(st.none() | st.floats(1, 30))
+    switches["logit_softcap"] = draw(st.none() | st.floats(1, 30))
     switches["padding_idx"] = draw(st.none() | st.just(VOCAB - 1)) if encoder_layers else None
     width = draw(st.sampled_from([4, 8, 12]))
     try:
         return partwise.ModelConfig.from_dict({**numbers, **switches, **parts, "d_model": width})
     except ConfigError:
-        reject()  # heads that do not divide the width and the like: test_config sees to the messages
+        reject()  # such as heads that do not divide the width; tests/config covers the messages
 
 
 def source_of(model: partwise.Transformer, inputs: Tensor) -> Tensor | None:
-    """What an encoder reads beside these inputs: it follows from the first token of a row, and some of it is padding."""
+    """A source for these inputs, a function of the first token of each row, partly padding."""
     if model.encoder is None:
         return None
     source = (inputs[:, :1] * 2 + torch.arange(4) * 3 + 1) % (VOCAB - 1)
@@ -150,20 +150,20 @@ def source_of(model: partwise.Transformer, inputs: Tensor) -> Tensor | None:
     return source
 
 
-def ask(model: partwise.Transformer, inputs: Tensor, states: Any = None, **asked: Any) -> Tensor:
-    """The logits of a model, over a source where it has an encoder."""
-    return model(inputs, states, source=None if states else source_of(model, inputs), **asked)
+def logits_of(model: partwise.Transformer, inputs: Tensor, cache: Any = None, **kwargs: Any) -> Tensor:
+    """The logits of a model, with a source if it has an encoder."""
+    return model(inputs, cache, source=None if cache else source_of(model, inputs), **kwargs)
 
 
-def begin(model: partwise.Transformer, inputs: Tensor, length: int | None = None) -> Any:
-    """States for a cached pass over these inputs."""
-    return model.start(inputs.shape[0], length, source_of(model, inputs))
+def new_cache(model: partwise.Transformer, inputs: Tensor, max_length: int | None = None) -> Any:
+    """A cache for these inputs."""
+    return model.new_cache(inputs.shape[0], max_length, source_of(model, inputs))
 
 
 def perturbed(
     config: partwise.ModelConfig, seed: int = 0, dtype: torch.dtype = torch.float64, size: float = 1.0
 ) -> partwise.Transformer:
-    """A model in evaluation whose every parameter is random, so that no zero or one hides a mistake; `size` of matrices."""
+    """A model in eval mode with all parameters random, so no zero or one hides a bug; `size` scales the matrices."""
     model = partwise.Transformer(config).to(dtype).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -177,41 +177,41 @@ def perturbed(
 
 
 def named(name: str) -> dict[str, Any]:
-    """The positions of that name, with what they require."""
-    required = {"factor": 2.0, "original_length": 8}
+    """The positions of that name, with their required options."""
+    required = {"factor": 2.0, "original_context_length": 8}
     return {"part": name} | {key: required[key] for key in required if key in REGISTRY["positions"][name].model_fields}
 
 
 def tokens(batch: int = 2, length: int = LENGTH, shift: int = 0) -> Tensor:
-    """(B, T) ids below VOCAB; no row holds one of them twice, and every row is another."""
+    """(B, T) ids below VOCAB; the ids of a row are distinct, and so are the rows."""
     assert length <= VOCAB
     return (torch.arange(length) * 3 + torch.arange(batch)[:, None] * 5 + shift) % VOCAB
 
 
-def shaken(model: partwise.Transformer, size: float) -> float:
-    """How far logits move when each weight, and what each layer gives, moves by up to `size` of itself: what rounding
-    may do to this model.
+def rounding_effect(model: partwise.Transformer, size: float) -> float:
+    """The relative change of the logits if every weight and layer output changes by up to the fraction `size`, which
+    bounds the effect of rounding.
 
-    A narrow model may magnify any rounding, so a fixed bound would hold for some weights and not for others.
+    A narrow model may amplify rounding, so no fixed bound holds for all weights.
     """
-    exact, moved = ask(model, tokens()), 0.0
+    exact, largest = logits_of(model, tokens()), 0.0
     for seed in range(4):
         other = copy.deepcopy(model)
         generator = torch.Generator().manual_seed(seed)
 
-        def shake(x: Any, generator: torch.Generator = generator) -> Any:
+        def perturb(x: Any, generator: torch.Generator = generator) -> Any:
             if isinstance(x, tuple):
-                return tuple(map(shake, x))
+                return tuple(map(perturb, x))
             if not isinstance(x, Tensor) or not x.is_floating_point():
                 return x
             return x * (1 + size * (2 * torch.rand(x.shape, generator=generator, dtype=x.dtype) - 1))
 
         for parameter in other.parameters():
-            parameter.data.copy_(shake(parameter.data))
+            parameter.data.copy_(perturb(parameter.data))
         for module in other.modules():
-            module.register_forward_hook(lambda module, inputs, output, shake=shake: shake(output))
-        moved = max(moved, error(ask(other, tokens()), exact))
-    return moved
+            module.register_forward_hook(lambda module, inputs, output, perturb=perturb: perturb(output))
+        largest = max(largest, error(logits_of(other, tokens()), exact))
+    return largest
 
 
 def error(actual: Tensor, expected: Tensor) -> float:
@@ -221,5 +221,5 @@ def error(actual: Tensor, expected: Tensor) -> float:
 
 
 def split_loss(model: partwise.Transformer, ids: np.ndarray, context: int) -> float:
-    """Nats per token over ids[1:], in windows of `context` that each start cold."""
-    return mean_loss(model, Windows(ids, context).scored())
+    """Nats per token over ids[1:], in independent windows of `context` tokens."""
+    return mean_loss(model, Windows(ids, context).eval_batches())

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from partwise.comparison.power import equivalence_over_looks, power_over_looks, smallest_over_looks
-from partwise.comparison.protocol import Claim, Rules
+from partwise.comparison.stats.power import equivalence_power_over_looks, power_over_looks, minimum_detectable_effect_over_looks
+from partwise.comparison.stats.protocol import Claim, Rules
 
 SD, SHARED = 0.005, 0.004
 """Of the seeds: what each arm has of its own, and what the arms of a seed have in common."""
@@ -113,7 +113,7 @@ def power_table(draws: int) -> Iterator[str]:
     yield "|---|---:|---:|---:|"
     for looks in ((4, 8, 16), (5,), (16,)):
         for wanted in (0.5, 0.8, 0.95):
-            effect = smallest_over_looks(SD, looks, power=wanted)
+            effect = minimum_detectable_effect_over_looks(SD, looks, power=wanted)
             rules = Rules(margin=1e-9, looks=looks)
             found = simulate(rules, truth=effect, draws=draws)
             said = power_over_looks(effect, SD, looks)
@@ -128,7 +128,7 @@ def margin_table(draws: int) -> Iterator[str]:
         for times in (1.0, 1.5):
             rules = Rules(margin=times * SD, looks=looks)
             edge, equal = (simulate(rules, truth=truth, draws=draws) for truth in (times * SD, 0.0))
-            said = equivalence_over_looks(times * SD, SD, looks)
+            said = equivalence_power_over_looks(times * SD, SD, looks)
             yield (
                 f"| {', '.join(map(str, looks))} | {times:g} | {100 * edge.equivalent:.2f} % | {100 * said:.1f} % | "
                 f"{100 * equal.equivalent:.1f} % |"

@@ -15,13 +15,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import partwise
+from partwise.compute.runtime import choose_runtime, has_fast_bfloat16
 from partwise.kernels import block as kernels
-from partwise.kernels.block import Spec, Weights, asking, blocks, fills, fits, following
-from partwise.kernels.library import ready
+from partwise.kernels.block import (
+    BlockSpec,
+    BlockWeights,
+    decode,
+    forward_blocks,
+    prefill,
+    supports_batch_size,
+    supports_block,
+)
+from partwise.kernels.library import kernels_available
 from partwise.kernels.mlp import ACTIVATIONS
-from partwise.train.choices import choose, fast_bfloat16
+from partwise.train.config import TrainConfig, run_config
 from partwise.train.loop import Run
-from partwise.train.settings import TrainConfig, run_config
 
 UNITS = 4e-6  # of a tensor's norm: what some thousand roundings in float32 come to
 EQUATIONS: dict[str, Any] = {
@@ -37,7 +45,7 @@ EQUATIONS: dict[str, Any] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def kernel(shared_cache: Path) -> None:
-    if not ready():
+    if not kernels_available():
         pytest.skip("no C++ compiler here")
 
 
@@ -52,19 +60,19 @@ class Case:
     hidden: int = 64
     gated: bool = False
     activation: str = "gelu"
-    centred: bool = True
+    centered: bool = True
     affine: bool = True
     bias: bool = False
     pairs: int = 0
     interleaved: bool = False
 
-    def spec(self) -> Spec:
-        return Spec(
-            self.heads, self.kv_heads, self.width, self.hidden, self.gated, self.activation, self.centred,
+    def spec(self) -> BlockSpec:
+        return BlockSpec(
+            self.heads, self.kv_heads, self.width, self.hidden, self.gated, self.activation, self.centered,
             self.interleaved, (1e-5, 1e-3), self.width**-0.5,
         )  # fmt: skip
 
-    def draw(self) -> tuple[Tensor, Weights, Tensor]:
+    def draw(self) -> tuple[Tensor, BlockWeights, Tensor]:
         random = torch.Generator().manual_seed(self.B + 3 * self.T + 5 * self.D + 7 * self.width + 11 * self.hidden)
 
         def matrix(rows: int, columns: int) -> Tensor:
@@ -77,7 +85,7 @@ class Case:
         U = (1 + self.gated) * self.hidden
         angles = torch.outer(torch.arange(self.T), torch.logspace(0, -1, self.pairs)) if self.pairs else None
         norm = [(vector(self.D, self.affine, 1.0), vector(self.D, self.bias and self.affine)) for _ in range(2)]
-        weights = Weights(
+        weights = BlockWeights(
             *norm[0], matrix(Q, self.D), vector(Q, self.bias), matrix(self.D, A), vector(self.D, self.bias),
             *norm[1], matrix(U, self.D), vector(U, self.bias), matrix(self.D, self.hidden), vector(self.D, self.bias),
             None if angles is None else angles.cos(), None if angles is None else angles.sin(),
@@ -86,15 +94,15 @@ class Case:
         return x, weights, grad
 
 
-def block(x: Tensor, weights: Weights, spec: Spec) -> Tensor:
-    return blocks(x, [weights], spec)
+def block(x: Tensor, weights: BlockWeights, spec: BlockSpec) -> Tensor:
+    return forward_blocks(x, [weights], spec)
 
 
-def equation(x: Tensor, w: Weights, spec: Spec) -> Tensor:
+def equation(x: Tensor, w: BlockWeights, spec: BlockSpec) -> Tensor:
     """The block as the papers have it, by torch's operations."""
 
     def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-        if spec.centred:
+        if spec.centered:
             return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
         y = F.rms_norm(x, x.shape[-1:], weight, eps)
         return y if bias is None else y + bias
@@ -112,9 +120,9 @@ def equation(x: Tensor, w: Weights, spec: Spec) -> Tensor:
         return torch.cat((pairs, heads[..., 2 * n :]), -1)
 
     def heads(x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, spec.width)).transpose(1, 2)
+        return x.unflatten(-1, (-1, spec.head_dim)).transpose(1, 2)
 
-    sizes = [spec.n_heads * spec.width] + [spec.n_kv_heads * spec.width] * 2
+    sizes = [spec.n_heads * spec.head_dim] + [spec.n_kv_heads * spec.head_dim] * 2
     parts = F.linear(norm(x, w.norm_1, w.norm_1_bias, spec.eps[0]), w.qkv, w.qkv_bias).split(sizes, -1)
     q, k, v = (heads(part) for part in parts)
     k, v = (each.repeat_interleave(spec.n_heads // spec.n_kv_heads, 1) for each in (turned(k), v))
@@ -136,7 +144,7 @@ def differentiated(way: Any, case: Case, double: bool = False, half: bool = Fals
     ]
     tables = [None if each is None else each.to(given[0].dtype) for each in weights[12:]]  # type: ignore[union-attr]
     with torch.autocast("cpu", torch.bfloat16, enabled=half):
-        y = way(given[0], Weights(*given[1:], *tables), case.spec())  # type: ignore[arg-type]
+        y = way(given[0], BlockWeights(*given[1:], *tables), case.spec())  # type: ignore[arg-type]
     found = torch.autograd.grad(y, [each for each in given if each is not None], grad.to(y.dtype))
     assert len(found) == len(wanted)
     return [y.detach(), *found]
@@ -195,7 +203,7 @@ def test_every_width_of_heads(width: int, checked: Any) -> None:
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("pairs", [1, 3, 4])
 def test_rotary_positions(pairs: int, interleaved: bool, checked: Any) -> None:
-    checked(Case(pairs=pairs, interleaved=interleaved, kv_heads=2, heads=6, width=16, centred=False))
+    checked(Case(pairs=pairs, interleaved=interleaved, kv_heads=2, heads=6, width=16, centered=False))
 
 
 @settings(max_examples=60)
@@ -214,13 +222,13 @@ def test_any_block(data: st.DataObject) -> None:
         hidden=16 * data.draw(st.integers(1, 23)),
         gated=data.draw(st.booleans()),
         activation=data.draw(st.sampled_from(ACTIVATIONS)),
-        centred=data.draw(st.booleans()),
+        centered=data.draw(st.booleans()),
         affine=data.draw(st.booleans()),
         bias=data.draw(st.booleans()),
         pairs=data.draw(st.integers(0, width // 2)),
         interleaved=data.draw(st.booleans()),
     )
-    if not fits(case.D, case.spec()):
+    if not supports_block(case.D, case.spec()):
         return
     torch.set_num_threads(data.draw(st.integers(1, 3)))
     try:
@@ -303,12 +311,12 @@ def test_any_layout() -> None:
     assert ours is not None and torch.allclose(ours, x.grad, atol=1e-4)  # type: ignore[arg-type]
 
 
-def several(case: Case, number: int) -> tuple[list[Weights], list[Tensor]]:
+def several(case: Case, number: int) -> tuple[list[BlockWeights], list[Tensor]]:
     """The weights of blocks, in which others are missing from block to block; and all that want a gradient."""
     made = [replace(case, affine=(case.affine + n) % 2 == 0, bias=(case.bias + n) % 3 != 1) for n in range(number)]
     weights = [each.draw()[1] for each in made]
     for n, each in enumerate(weights):
-        weights[n] = Weights(*[None if w is None else (1 + 0.1 * n) * w for w in each[:12]], *each[12:])
+        weights[n] = BlockWeights(*[None if w is None else (1 + 0.1 * n) * w for w in each[:12]], *each[12:])
     return weights, [w.requires_grad_() for each in weights for w in each[:12] if w is not None]
 
 
@@ -327,9 +335,9 @@ def test_several_at_once_are_the_same_as_one_after_the_other(number: int, thread
             apart = x
             for each in weights:
                 apart = block(apart, each, case.spec())
-            together = blocks(x, weights, case.spec())
+            together = forward_blocks(x, weights, case.spec())
             with torch.no_grad():
-                unkept = blocks(x, weights, case.spec())
+                unkept = forward_blocks(x, weights, case.spec())
         ours, true = (torch.autograd.grad(y, [x, *wanted], grad) for y in (together, apart))
     finally:
         torch.set_num_threads(1)
@@ -346,9 +354,9 @@ def test_blocks_in_several_calls_where_gradients_take_much_memory(monkeypatch: p
     torch.set_num_threads(2)
     found, made = [], []
     for room in (2**26, 40_000, 1):
-        monkeypatch.setattr(kernels, "ROOM", room)
+        monkeypatch.setattr(kernels, "MAX_GRADIENT_ELEMENTS", room)
         calls.clear()
-        y = blocks(x, weights, case.spec())
+        y = forward_blocks(x, weights, case.spec())
         found.append([y, *torch.autograd.grad(y, wanted, grad)])
         made.append(len(calls))
     torch.set_num_threads(1)
@@ -360,10 +368,10 @@ def test_frozen_weights_change_no_other_gradient() -> None:
     case = Case()
     weights, wanted = several(case, 3)
     x, _, grad = case.draw()
-    whole = torch.autograd.grad(blocks(x, weights, case.spec()), wanted, grad)
+    whole = torch.autograd.grad(forward_blocks(x, weights, case.spec()), wanted, grad)
     for each in wanted[:5]:
         each.requires_grad_(False)
-    found = torch.autograd.grad(blocks(x, weights, case.spec()), wanted[5:], grad)
+    found = torch.autograd.grad(forward_blocks(x, weights, case.spec()), wanted[5:], grad)
     assert all(torch.equal(one, other) for one, other in zip(found, whole[5:], strict=True))
 
 
@@ -399,7 +407,7 @@ def test_other_machines_compute_the_same(flag: str, tmp_path: Path) -> None:
 TAKEN = {
     "gpt": [],
     "llama": ["norm=rmsnorm", "ffn=swiglu", "ffn.hidden=64", "positions=rope", "attention.n_kv_heads=2"],
-    "partly turned": ["positions=rope", "positions.fraction=0.5"],
+    "partly turned": ["positions=rope", "positions.partial_rotary_factor=0.5"],
     "interleaved": ["positions=rope", "positions.layout=interleaved"],
     "sinusoidal": ["positions=sinusoidal"],
     "no positions": ["positions=none"],
@@ -418,11 +426,11 @@ LEFT = {
     "normed heads": ["attention.qk_norm=head"],
     "gate": ["attention.gate=head"],
     "values of the first layer": ["attention.value_residual=true"],
-    "apart": ["attention.fused=false"],
+    "apart": ["attention.fused_qkv=false"],
     "alibi": ["positions=alibi"],
     "post-norm": ["residual=post"],
     "parallel": ["residual=parallel"],
-    "shift": ["mixing=shift"],
+    "shift": ["short_conv=token_shift"],
     "elu": ["ffn=elu"],
     "another norm": ["norm=scalenorm"],
     "odd widths": ["ffn.hidden=50"],
@@ -430,13 +438,13 @@ LEFT = {
 
 
 def built(words: list[str], path: str) -> partwise.Transformer:
-    shape = ("d_model=32", "n_layers=2", "attention.n_heads=4", "max_len=40", "ffn.hidden=64")
+    shape = ("d_model=32", "n_layers=2", "attention.n_heads=4", "context_length=40", "ffn.hidden=64")
     model = partwise.Transformer(partwise.preset("mingpt", *shape, *words, vocab_size=30))
     random = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=random))
-    model.use_path("products", "torch", path)
+    model.use_backend("eager", "eager", path)
     return model.train()
 
 
@@ -448,8 +456,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     def counted(real: Any) -> Any:
         return lambda x, weights, *rest: (found.extend([x.shape[0]] * len(weights)), real(x, weights, *rest))[1]
 
-    monkeypatch.setattr("partwise.fused.kernel.blocks", counted(blocks))
-    monkeypatch.setattr("partwise.fused.kernel.asking", counted(asking))
+    monkeypatch.setattr("partwise.model.compiled_block.kernel.forward_blocks", counted(forward_blocks))
+    monkeypatch.setattr("partwise.model.compiled_block.kernel.prefill", counted(prefill))
     return found
 
 
@@ -457,9 +465,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_models_that_take_it_compute_the_same(words: list[str], calls: list[int]) -> None:
     tokens = torch.randint(30, (3, 21), generator=torch.Generator().manual_seed(1))
     found = []
-    for path in ("layers", "kernel"):
+    for path in ("eager", "cpp"):
         model = built(words, path)
-        model.set_noise(0)
+        model.seed_dropout(0)
         logits = model(tokens)
         logits.square().mean().backward()
         found.append([logits.detach(), *(each.grad for each in model.parameters() if each.grad is not None)])
@@ -469,12 +477,12 @@ def test_models_that_take_it_compute_the_same(words: list[str], calls: list[int]
 
 @pytest.mark.parametrize("words", LEFT.values(), ids=LEFT)
 def test_models_that_do_not_take_it(words: list[str], calls: list[int]) -> None:
-    built(words, "kernel")(torch.randint(30, (3, 21)))
+    built(words, "cpp")(torch.randint(30, (3, 21)))
     assert calls == []
 
 
 def test_what_dropout_leaves_to_evaluation(calls: list[int]) -> None:
-    model = built(["residual.dropout=0.1"], "kernel").eval()
+    model = built(["residual.dropout=0.1"], "cpp").eval()
     model(torch.randint(30, (3, 21)))
     assert calls == [3, 3]
 
@@ -483,21 +491,22 @@ def test_neighbours_that_are_alike_pass_together(monkeypatch: pytest.MonkeyPatch
     """The first three of one width, two of another, and one that is watched."""
     found: list[int] = []
     monkeypatch.setattr(
-        "partwise.fused.kernel.blocks", lambda x, w, spec: (found.append(len(w)), blocks(x, w, spec))[1]
+        "partwise.model.compiled_block.kernel.forward_blocks",
+        lambda x, w, spec: (found.append(len(w)), forward_blocks(x, w, spec))[1],
     )
     words = ["n_layers=6", "ffn=[gelu,gelu,gelu,relu,relu,relu]"]
-    model, tokens = built(words, "kernel"), torch.randint(30, (3, 21))
+    model, tokens = built(words, "cpp"), torch.randint(30, (3, 21))
     seen: list[Tensor] = []
     model.blocks[5].register_forward_hook(lambda block, given, output: seen.append(output))
     kernel = model(tokens).detach()
     assert found == [3, 2, 1] and len(seen) == 1
-    plain = built(words, "layers")(tokens).detach()
+    plain = built(words, "eager")(tokens).detach()
     assert float((kernel - plain).norm() / plain.norm()) <= 2e-5
 
 
 def test_passes_that_do_not_take_it(calls: list[int]) -> None:
-    model, tokens = built([], "kernel"), torch.randint(30, (3, 21))
-    model(tokens, model.start(3))  # what is remembered must be filled
+    model, tokens = built([], "cpp"), torch.randint(30, (3, 21))
+    model(tokens, model.new_cache(3))  # what is remembered must be filled
     model(tokens, segments=torch.zeros_like(tokens))
     ffn: Any = model.blocks[0].ffn
     for watch in (ffn.register_forward_hook, ffn.register_full_backward_hook):
@@ -515,10 +524,10 @@ def test_passes_that_do_not_take_it(calls: list[int]) -> None:
 @pytest.mark.parametrize("name", ["gpt", "llama", "interleaved", "partly turned"])
 def test_a_question_passes_at_once_and_its_keys_are_remembered(name: str, half: bool, calls: list[int]) -> None:
     """Logits of a question, and of what is then asked token by token, are those of the whole row at once."""
-    model, tokens = built(TAKEN[name], "kernel").eval(), torch.randint(30, (3, 21))
+    model, tokens = built(TAKEN[name], "cpp").eval(), torch.randint(30, (3, 21))
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=half):
         whole = model(tokens)
-        states = model.start(3)
+        states = model.new_cache(3)
         parts = [model(tokens[:, :15], states)]
         parts += [model(tokens[:, i : i + 1], states) for i in range(15, 21)]
     assert calls == [3, 3, 3, 3]  # single tokens pass their layers one after the other
@@ -532,18 +541,18 @@ def test_single_tokens_of_many_rows_pass_at_once(name: str, half: bool, monkeypa
     """Logits of tokens one by one, and of three at a time, are those of the whole rows; so is what is remembered of them."""
     calls: list[tuple[int, int]] = []
 
-    def counted(x: Tensor, weights: Any, spec: Spec, kept: Any, past: int) -> Tensor:
+    def counted(x: Tensor, weights: Any, spec: BlockSpec, kept: Any, past: int) -> Tensor:
         calls.append((len(weights), past))
-        return following(x, weights, spec, kept, past)
+        return decode(x, weights, spec, kept, past)
 
-    monkeypatch.setattr("partwise.fused.kernel.following", counted)
-    model, tokens = built(TAKEN[name], "kernel").eval(), torch.randint(30, (37, 21))
+    monkeypatch.setattr("partwise.model.compiled_block.kernel.decode", counted)
+    model, tokens = built(TAKEN[name], "cpp").eval(), torch.randint(30, (37, 21))
     found = []
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=half):
         whole = model(tokens)
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            states = model.start(37, 30)
+            states = model.new_cache(37, 30)
             parts = [model(tokens[:, :7], states)]
             parts += [model(tokens[:, i : i + 1], states) for i in range(7, 15)]
             parts += [model(tokens[:, i : i + 3], states) for i in range(15, 21, 3)]
@@ -559,12 +568,12 @@ def test_single_tokens_of_many_rows_pass_at_once(name: str, half: bool, monkeypa
 def test_tokens_that_pass_their_layers_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows, many tokens behind others, keys that are not float32, keys after rows were left out by a view, a window."""
     calls: list[int] = []
-    monkeypatch.setattr("partwise.fused.kernel.following", lambda *x: (calls.append(x[-1]), following(*x))[1])
-    model, tokens = built([], "kernel").eval(), torch.randint(30, (40, 21))
-    windowed = built(["attention.window=4"], "kernel").eval()
+    monkeypatch.setattr("partwise.model.compiled_block.kernel.decode", lambda *x: (calls.append(x[-1]), decode(*x))[1])
+    model, tokens = built([], "cpp").eval(), torch.randint(30, (40, 21))
+    windowed = built(["attention.window=4"], "cpp").eval()
 
     def after(rows: int, count: int, asked: partwise.Transformer = model, change: Any = None) -> None:
-        states = asked.start(rows)
+        states = asked.new_cache(rows)
         asked(tokens[:rows, :5], states)
         if change:
             for layer in states.layers:
@@ -585,9 +594,9 @@ def test_tokens_that_pass_their_layers_one_after_the_other(monkeypatch: pytest.M
 
 def test_states_of_other_rows_are_refused_as_by_layers() -> None:
     """Nothing is written behind the end of what was made for fewer rows."""
-    model, tokens = built([], "kernel").eval(), torch.randint(30, (64, 6))
+    model, tokens = built([], "cpp").eval(), torch.randint(30, (64, 6))
     with torch.inference_mode():
-        states = model.start(40)
+        states = model.new_cache(40)
         model(tokens[:40, :5], states)
         with pytest.raises(RuntimeError):
             model(tokens[:, 5:], states)
@@ -595,7 +604,7 @@ def test_states_of_other_rows_are_refused_as_by_layers() -> None:
 
 def test_what_stands_in_the_place_of_a_layer_is_called(calls: list[int]) -> None:
     """A wrapped block, another perceptron, weights of another precision."""
-    model, tokens = built([], "kernel"), torch.randint(30, (3, 21))
+    model, tokens = built([], "cpp"), torch.randint(30, (3, 21))
     block: Any = model.blocks[0]
     real, seen = block.forward, list[int]()
     block.forward = lambda *given: (seen.append(1), real(*given))[1]
@@ -604,11 +613,11 @@ def test_what_stands_in_the_place_of_a_layer_is_called(calls: list[int]) -> None
     del block.forward
     calls.clear()
     block.ffn = torch.nn.Identity()
-    block.ffn.forward = lambda x, flow=None: torch.zeros_like(x)
+    block.ffn.forward = lambda x, ctx=None: torch.zeros_like(x)
     with torch.no_grad():
         other = model(tokens)
         assert calls == [3]
-        block.ffn = built([], "kernel").blocks[0].ffn  # type: ignore[union-attr]
+        block.ffn = built([], "cpp").blocks[0].ffn  # type: ignore[union-attr]
     assert not torch.equal(other, model(tokens))
     model.blocks[1].ffn.bfloat16()  # type: ignore[union-attr, operator]
     calls.clear()
@@ -619,10 +628,10 @@ def test_what_stands_in_the_place_of_a_layer_is_called(calls: list[int]) -> None
 
 def test_chosen_rows_are_remembered() -> None:
     """Rows that are left out, doubled and gone back in, as a search has it."""
-    model, tokens = built(TAKEN["llama"], "kernel").eval(), torch.randint(30, (40, 12))
+    model, tokens = built(TAKEN["llama"], "cpp").eval(), torch.randint(30, (40, 12))
     rows = torch.arange(40).flip(0) // 2
     with torch.inference_mode():
-        states = model.start(40)
+        states = model.new_cache(40)
         model(tokens[:, :6], states)
         model(tokens[:, 6:7], states)
         states.select(rows)
@@ -633,19 +642,19 @@ def test_chosen_rows_are_remembered() -> None:
 
 
 def test_a_question_in_several_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, tokens = built([], "kernel").eval(), torch.randint(30, (7, 21))
+    model, tokens = built([], "cpp").eval(), torch.randint(30, (7, 21))
     with torch.inference_mode():
-        states = model.start(7)
+        states = model.new_cache(7)
         at_once = model(tokens, states)
-        monkeypatch.setattr("partwise.kernels.block.PASS", 50)
-        again = model.start(7)
+        monkeypatch.setattr("partwise.kernels.block.PREFILL_TOKENS", 50)
+        again = model.new_cache(7)
         assert torch.equal(model(tokens, again), at_once)
         nexts = [model(tokens[:, :1], kept) for kept in (states, again)]
     assert torch.equal(*nexts)
 
 
 def test_tables_made_for_inference_serve_training(calls: list[int]) -> None:
-    model, tokens = built(TAKEN["llama"], "kernel"), torch.randint(30, (3, 21))
+    model, tokens = built(TAKEN["llama"], "cpp"), torch.randint(30, (3, 21))
     with torch.inference_mode():
         model(tokens)
     model(tokens).sum().backward()
@@ -653,8 +662,8 @@ def test_tables_made_for_inference_serve_training(calls: list[int]) -> None:
 
 
 def test_no_tokens_at_all(calls: list[int]) -> None:
-    model = built([], "kernel")
-    model.use_path("fused", "torch", "kernel")
+    model = built([], "cpp")
+    model.use_backend("sdpa", "eager", "cpp")
     assert model(torch.zeros(4, 0, dtype=torch.long)).shape == (4, 0, 30)
     assert model(torch.zeros(0, 4, dtype=torch.long)).shape == (0, 4, 30)
     assert calls == []
@@ -662,47 +671,47 @@ def test_no_tokens_at_all(calls: list[int]) -> None:
 
 def test_other_autocasts_are_torchs(calls: list[int]) -> None:
     with torch.autocast("cpu", torch.float16):
-        built([], "kernel")(torch.randint(30, (3, 21)))
+        built([], "cpp")(torch.randint(30, (3, 21)))
     assert calls == []
 
 
 def test_rows_that_would_leave_threads_idle() -> None:
     torch.set_num_threads(4)
     try:
-        assert [rows for rows in range(13) if fills(rows)] == [3, 4, 6, 7, 8, 9, 10, 11, 12]
+        assert [rows for rows in range(13) if supports_batch_size(rows)] == [3, 4, 6, 7, 8, 9, 10, 11, 12]
     finally:
         torch.set_num_threads(1)
 
 
 def test_the_choice_is_the_users() -> None:
-    assert choose(TrainConfig(device="cpu")).block_path == "kernel"
-    assert choose(TrainConfig(device="cpu", block_path="layers")).block_path == "layers"
-    choices = choose(TrainConfig(device="cpu", precision="bfloat16", block_path="kernel"))
-    assert (choices.block_path, choices.precision) == ("kernel", "bfloat16")
+    assert choose_runtime(TrainConfig(device="cpu")).block_backend == "cpp"
+    assert choose_runtime(TrainConfig(device="cpu", block_backend="eager")).block_backend == "eager"
+    runtime = choose_runtime(TrainConfig(device="cpu", precision="bfloat16", block_backend="cpp"))
+    assert (runtime.block_backend, runtime.precision) == ("cpp", "bfloat16")
 
 
 def test_a_forced_path_that_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partwise.train.choices.ready", lambda: False)
-    with pytest.raises(partwise.ConfigError, match=r"train.block_path=kernel works on a CPU, with a C\+\+ compiler"):
-        choose(TrainConfig(device="cpu", block_path="kernel"))
-    assert choose(TrainConfig(device="cpu")).block_path == "layers"
+    monkeypatch.setattr("partwise.compute.runtime.kernels_available", lambda: False)
+    with pytest.raises(partwise.ConfigError, match=r"train.block_backend=cpp requires a CPU and a C\+\+ compiler"):
+        choose_runtime(TrainConfig(device="cpu", block_backend="cpp"))
+    assert choose_runtime(TrainConfig(device="cpu")).block_backend == "eager"
 
 
 @pytest.mark.parametrize(
     ("path", "word"),
     [
-        ("block_path", "residual.dropout=0.1"),
-        ("block_path", "attention.fused=false"),
-        ("ffn_path", "ffn=elu"),
-        ("ffn_path", "ffn.hidden_dropout=0.1"),
-        ("attention_path", "attention.softcap=20"),
+        ("block_backend", "residual.dropout=0.1"),
+        ("block_backend", "attention.fused_qkv=false"),
+        ("ffn_backend", "ffn=elu"),
+        ("ffn_backend", "ffn.hidden_dropout=0.1"),
+        ("attention_backend", "attention.softcap=20"),
     ],
 )
 def test_a_forced_path_without_anything_to_do(path: str, word: str) -> None:
     """Said, rather than to train by another; where one of two layers has something to do, it is done."""
     words = ["d_model=32", "n_layers=2", "attention.n_heads=2", "train.device=cpu", f"train.{path}=kernel"]
     data = ["data=arithmetic", "data.validation=10", "data.test=10"]
-    with pytest.raises(partwise.ConfigError, match=rf"train.{path}=kernel serves no layer of this model.*auto"):
+    with pytest.raises(partwise.ConfigError, match=rf"train.{path}=cpp supports no layer of this model.*auto"):
         Run(run_config("mingpt", *words, *data, word))
     Run(run_config("mingpt", *words, *data, "ffn=[relu,elu]"))
 
@@ -713,8 +722,8 @@ def test_training_goes_the_same_way(precision: str) -> None:
     words = ["d_model=32", "n_layers=2", "attention.n_heads=2", "ffn=swiglu", "ffn.hidden=64", "train.device=cpu"]
     data = ["data=arithmetic", "data.validation=10", "data.test=10", "train.steps=30", "train.lr=3e-3"]
     losses = []
-    for path in ("layers", "kernel"):
-        config = run_config("mingpt", *words, *data, f"train.precision={precision}", f"train.block_path={path}")
+    for path in ("eager", "cpp"):
+        config = run_config("mingpt", *words, *data, f"train.precision={precision}", f"train.block_backend={path}")
         losses.append([step.loss for step in Run(config).steps()])
     gaps = [abs(x - y) for x, y in zip(*losses, strict=True)]
     assert max(gaps) <= (2e-4 if precision == "float32" else 3e-2)
@@ -722,5 +731,5 @@ def test_training_goes_the_same_way(precision: str) -> None:
 
 
 def test_bfloat16_where_it_has_hardware() -> None:
-    expected = "bfloat16" if fast_bfloat16("cpu") else "float32"
-    assert choose(TrainConfig(device="cpu")).precision == expected
+    expected = "bfloat16" if has_fast_bfloat16("cpu") else "float32"
+    assert choose_runtime(TrainConfig(device="cpu")).precision == expected

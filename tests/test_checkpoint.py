@@ -1,4 +1,4 @@
-"""Checkpoints are whole or absent; what is damaged is refused and skipped, and a full disk costs nothing but time."""
+"""Checkpoints are complete or absent; damaged ones are rejected and skipped; a full disk never loses a checkpoint."""
 
 import errno
 import json
@@ -21,40 +21,40 @@ import partwise
 from partwise import checkpoint
 from partwise.checkpoint import (
     MANIFEST,
-    Damaged,
-    checkpoints,
+    DamagedFileError,
     json_writer,
+    latest_checkpoint,
+    list_checkpoints,
     load_model,
     load_tensors,
-    newest,
+    remove_leftovers,
     tensor_writer,
-    tidy,
     verify,
     write_folder,
     write_json,
 )
 from partwise.config import ConfigError
 from partwise.model import Transformer
-from partwise.train import folder as run_folder
-from partwise.train.folder import RunFolder, Saved
+from partwise.train import run_folder as run_folder
+from partwise.train.config import RunConfig
 from partwise.train.metrics import read_metrics
-from partwise.train.settings import RunConfig
+from partwise.train.run_folder import CheckpointSaved, RunFolder
 
 Tiny = Callable[..., RunConfig]
 FILES = {"config.json", "model.safetensors", "optimizer.safetensors", "state.json", "tokenizer.json"}
 
 
 def run_to(path: Path, config: RunConfig, step: int = 10**9) -> list[str]:
-    """Train until the checkpoint of `step`, or to the end; returns what was said."""
-    said: list[str] = []
-    run = RunFolder(path, config, say=said.append)
+    """Train until the checkpoint of `step`, or to the end; returns the messages logged."""
+    messages: list[str] = []
+    run = RunFolder(path, config, log=messages.append)
     try:
         for event in run.events():
-            if isinstance(event, Saved) and event.step == step:
+            if isinstance(event, CheckpointSaved) and event.step == step:
                 break
     finally:
         run.close()
-    return said
+    return messages
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def whole(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stopped(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same run, stopped with the checkpoints of the steps 2 and 4."""
+    """The same run, stopped with checkpoints at steps 2 and 4."""
     path = tmp_path_factory.mktemp("stopped")
     run_to(path, config, 4)
     return path
@@ -84,16 +84,16 @@ def run(stopped: Path, tmp_path: Path) -> Path:
 
 
 def weights(path: Path) -> bytes:
-    last = checkpoints(path / "checkpoints")[-1]
+    last = list_checkpoints(path / "checkpoints")[-1]
     return b"".join((last / name).read_bytes() for name in ("model.safetensors", "optimizer.safetensors"))
 
 
 def last(path: Path) -> Path:
-    return checkpoints(path / "checkpoints")[-1]
+    return list_checkpoints(path / "checkpoints")[-1]
 
 
 def seal(folder: Path, **changes: Any) -> None:
-    """Rewrite the manifest to fit the files, as a forger would."""
+    """Rewrite the manifest to match the files, as a forger would."""
     import hashlib
 
     files = {
@@ -107,7 +107,7 @@ def seal(folder: Path, **changes: Any) -> None:
 # writing
 
 
-def test_a_folder_appears_whole_and_verifies(tmp_path: Path) -> None:
+def test_a_folder_is_written_atomically_and_verifies(tmp_path: Path) -> None:
     target = tmp_path / "deep" / "inside" / "step-00000001"
     write_folder(target, {"a.json": json_writer({"a": 1}), "b.safetensors": tensor_writer({"b": torch.arange(3)})})
     verify(target)
@@ -116,13 +116,13 @@ def test_a_folder_appears_whole_and_verifies(tmp_path: Path) -> None:
     assert [path.name for path in target.parent.iterdir()] == ["step-00000001"]
 
 
-def test_everything_reaches_the_disk_before_the_name_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_synced_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     fsync, rename = os.fsync, os.rename
     monkeypatch.setattr(os, "fsync", lambda fd: (order.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd))[1])
     monkeypatch.setattr(os, "rename", lambda a, b: (order.append("rename"), rename(a, b))[1])
     if not Path("/proc/self/fd").exists():
-        pytest.skip("no /proc to see which file is flushed")
+        pytest.skip("no /proc to see which file is synced")
     write_folder(tmp_path / "new" / "target", {"a": json_writer(1), "b": json_writer(2)})
     names = [name if name == "rename" else Path(name).name for name in order]
     draft = f".target.{os.getpid()}.tmp"
@@ -143,7 +143,7 @@ def test_a_failed_write_leaves_the_old_folder_and_nothing_else(tmp_path: Path, b
     assert (target / "a").read_text() == '"old"' and os.listdir(tmp_path) == ["target"]
 
 
-def test_a_replacement_that_cannot_be_renamed_puts_the_old_folder_back(
+def test_a_replacement_that_cannot_be_renamed_restores_the_old_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, rename = tmp_path / "target", os.rename
@@ -160,11 +160,11 @@ def test_a_replacement_that_cannot_be_renamed_puts_the_old_folder_back(
     assert (target / "a").read_text() == '"old"' and os.listdir(tmp_path) == ["target"]
 
 
-def test_tidy_brings_back_what_a_kill_left_aside_and_clears_the_rest(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_restored_or_deleted(tmp_path: Path) -> None:
     for name in ("step-1", ".step-1.77.old", ".step-2.77.old", ".step-3.77.tmp", ".keep", "step-9"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "from").write_text(name)
-    tidy(tmp_path)
+    remove_leftovers(tmp_path)
     assert {path.name: (path / "from").read_text() for path in tmp_path.iterdir()} == {
         "step-1": "step-1",
         "step-2": ".step-2.77.old",
@@ -173,7 +173,7 @@ def test_tidy_brings_back_what_a_kill_left_aside_and_clears_the_rest(tmp_path: P
     }
 
 
-def test_a_json_file_is_replaced_all_or_nothing(tmp_path: Path) -> None:
+def test_a_json_file_is_replaced_atomically(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     write_json(path, {"a": 1})
     with pytest.raises(ValueError, match="JSON compliant"):
@@ -181,15 +181,15 @@ def test_a_json_file_is_replaced_all_or_nothing(tmp_path: Path) -> None:
     assert path.read_text() == '{\n "a": 1\n}' and os.listdir(tmp_path) == ["a.json"]
 
 
-def test_only_the_two_newest_are_kept_in_the_order_of_steps(whole: Path) -> None:
-    assert [path.name for path in checkpoints(whole / "checkpoints")] == ["step-00000004", "step-00000006"]
+def test_only_the_two_latest_checkpoints_are_kept(whole: Path) -> None:
+    assert [path.name for path in list_checkpoints(whole / "checkpoints")] == ["step-00000004", "step-00000006"]
     assert {path.name for path in last(whole).iterdir()} == FILES | {MANIFEST}
 
 
-def test_steps_are_ordered_as_numbers(tmp_path: Path) -> None:
+def test_steps_are_sorted_numerically(tmp_path: Path) -> None:
     for name in ("step-99999999", "step-100000000", "step-x", "step-", ".step-00000001.5.tmp"):
         (tmp_path / name).mkdir()
-    assert [path.name for path in checkpoints(tmp_path)] == ["step-99999999", "step-100000000"]
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-99999999", "step-100000000"]
 
 
 # damage
@@ -221,7 +221,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("name", sorted(FILES | {MANIFEST}))
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_checkpoint_is_told_and_skipped(
+def test_a_damaged_checkpoint_is_reported_and_skipped(
     run: Path,
     config: RunConfig,
     whole: Path,
@@ -231,20 +231,21 @@ def test_a_damaged_checkpoint_is_told_and_skipped(
 ) -> None:
     damage(last(run) / name)
     model, _ = partwise.load(run)
-    assert "step-00000004" in (told := capsys.readouterr().err) and told.endswith("; using step-00000002 instead\n")
+    assert "step-00000004" in (error := capsys.readouterr().err) and error.endswith("; using step-00000002 instead\n")
     earlier = load_tensors(run / "checkpoints" / "step-00000002" / "model.safetensors")
     assert all(torch.equal(tensor, earlier[key]) for key, tensor in model.state_dict().items())
-    said = run_to(run, config)
-    assert len(said) == 1 and "step-00000004" in said[0] and said[0].endswith("; continuing from step 2 instead")
+    messages = run_to(run, config)
+    assert len(messages) == 1 and "step-00000004" in messages[0]
+    assert messages[0].endswith("; resuming from step 2 instead")
     assert weights(run) == weights(whole)
-    assert [path.name for path in checkpoints(run / "checkpoints")] == ["step-00000004", "step-00000006"]
-    for path in checkpoints(run / "checkpoints"):
+    assert [path.name for path in list_checkpoints(run / "checkpoints")] == ["step-00000004", "step-00000006"]
+    for path in list_checkpoints(run / "checkpoints"):
         verify(path)
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_flipped_bit_is_found_or_harmless(stopped: Path, data: st.DataObject) -> None:
+def test_any_flipped_bit_is_detected_or_harmless(stopped: Path, data: st.DataObject) -> None:
     folder = last(stopped)
     path = folder / data.draw(st.sampled_from(sorted(FILES | {MANIFEST})))
     before = path.read_bytes()
@@ -253,49 +254,49 @@ def test_any_flipped_bit_is_found_or_harmless(stopped: Path, data: st.DataObject
     content[at] ^= 1 << bit
     path.write_bytes(content)
     try:
-        found, complaints = newest(stopped / "checkpoints")
+        found, errors = latest_checkpoint(stopped / "checkpoints")
         assert found is not None
-        if found == folder:  # only in the manifest, where the same facts may be written in more than one way
+        if found == folder:  # only in the manifest, whose JSON can be spelled in more than one way
             listed = json.loads(bytes(content))["files"]
             assert path.name == MANIFEST and listed.items() <= json.loads(before)["files"].items()
         else:
-            assert found.name == "step-00000002" and len(complaints) == 1
+            assert found.name == "step-00000002" and len(errors) == 1
     finally:
         path.write_bytes(before)
 
 
-def test_when_none_verifies_training_does_not_start_over_in_silence(run: Path, config: RunConfig) -> None:
-    for path in checkpoints(run / "checkpoints"):
+def test_training_does_not_silently_restart_if_no_checkpoint_verifies(run: Path, config: RunConfig) -> None:
+    for path in list_checkpoints(run / "checkpoints"):
         flip(path / "model.safetensors")
     for _ in range(2):
         with pytest.raises(
             ConfigError, match=r"model\.safetensors is damaged, and no older .*: start over with --fresh\Z"
         ):
             RunFolder(run, config)
-    with pytest.raises(ConfigError, match=r"holds no checkpoint that can be read \(.* is damaged\): .*--fresh\Z"):
+    with pytest.raises(ConfigError, match=r"has no readable checkpoint \(.* is damaged\): .*--fresh\Z"):
         partwise.load(run)
     with pytest.raises(ConfigError, match=r"model\.safetensors is damaged: give another checkpoint"):
         partwise.load(last(run))
-    assert len(checkpoints(run / "checkpoints")) == 2
+    assert len(list_checkpoints(run / "checkpoints")) == 2
     fresh = RunFolder(run, config, fresh=True)
     fresh.close()
-    assert fresh.run.step == 0 and checkpoints(run / "checkpoints") == []
+    assert fresh.run.step == 0 and list_checkpoints(run / "checkpoints") == []
 
 
-def test_saving_below_damaged_checkpoints_never_retires_the_good_ones(run: Path, config: RunConfig) -> None:
+def test_saving_before_damaged_checkpoints_never_deletes_the_good_ones(run: Path, config: RunConfig) -> None:
     shutil.copytree(last(run), run / "checkpoints" / "step-00000006")
-    for path in checkpoints(run / "checkpoints")[1:]:
+    for path in list_checkpoints(run / "checkpoints")[1:]:
         flip(path / "model.safetensors")
-    folder = RunFolder(run, config, say=lambda text: None)
+    folder = RunFolder(run, config, log=lambda text: None)
     next(folder.events())
-    folder.save()  # as a stop does, of step 3, below the damaged 4 and 6
+    folder.save()  # saves step 3, as stopping a run does, before the damaged 4 and 6
     folder.close()
-    assert [path.name for path in checkpoints(run / "checkpoints")] == ["step-00000002", "step-00000003"]
-    assert newest(run / "checkpoints") == (run / "checkpoints" / "step-00000003", [])
+    assert [path.name for path in list_checkpoints(run / "checkpoints")] == ["step-00000002", "step-00000003"]
+    assert latest_checkpoint(run / "checkpoints") == (run / "checkpoints" / "step-00000003", [])
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_a_manifest_that_leaves_a_file_out_does_not_make_a_checkpoint(run: Path, config: RunConfig, name: str) -> None:
+def test_a_manifest_without_a_required_file_is_not_a_checkpoint(run: Path, config: RunConfig, name: str) -> None:
     (last(run) / name).unlink()
     seal(last(run))
     verify(last(run))
@@ -305,7 +306,7 @@ def test_a_manifest_that_leaves_a_file_out_does_not_make_a_checkpoint(run: Path,
     else:
         partwise.load(run)
     if name == "model.safetensors":
-        assert "continuing from step 2 instead" in run_to(run, config)[0]
+        assert "resuming from step 2 instead" in run_to(run, config)[0]
 
 
 # hostile folders
@@ -315,9 +316,9 @@ def test_a_manifest_that_leaves_a_file_out_does_not_make_a_checkpoint(run: Path,
 def test_hostile_names_in_a_manifest_are_refused(run: Path, name: str) -> None:
     (run / "checkpoints" / "config.json").write_text("{}")
     seal(last(run), **{name: {"size": 2, "sha256": "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"}})
-    with pytest.raises(Damaged, match="names a file"):
+    with pytest.raises(DamagedFileError, match="invalid file name"):
         verify(last(run))
-    with pytest.raises(ConfigError, match="names a file"):
+    with pytest.raises(ConfigError, match="invalid file name"):
         partwise.load(last(run))
 
 
@@ -327,12 +328,12 @@ def test_hostile_names_in_a_manifest_are_refused(run: Path, name: str) -> None:
      '{"format": 1, "files": {"config.json": null}}', '{"format": 1, "files": {"config.json": {"size": "1"}}}'],
     ids=range(11),
 )  # fmt: skip
-def test_a_manifest_of_another_kind_is_refused(run: Path, manifest: str) -> None:
+def test_a_malformed_manifest_is_refused(run: Path, manifest: str) -> None:
     (last(run) / MANIFEST).write_bytes(manifest.encode("latin-1"))
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedFileError):
         verify(last(run))
-    found, complaints = newest(run / "checkpoints")
-    assert found and found.name == "step-00000002" and len(complaints) == 1
+    found, errors = latest_checkpoint(run / "checkpoints")
+    assert found and found.name == "step-00000002" and len(errors) == 1
 
 
 def safetensors(header: dict[str, Any] | bytes, data: bytes = b"", length: int | None = None) -> bytes:
@@ -344,7 +345,7 @@ def entry(shape: list[int], begin: int, end: int, dtype: str = "F32") -> dict[st
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
 
-LIES = {
+BAD_HEADERS = {
     "a header longer than the file": safetensors({}, length=2**40),
     "a header of 2^64 - 1 bytes": safetensors({}, length=2**64 - 1),
     "data beyond the end": safetensors({"a": entry([2**40], 0, 2**42)}, bytes(8)),
@@ -359,19 +360,21 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("content", LIES.values(), ids=LIES)
-def test_a_safetensors_file_that_lies_about_its_sizes_is_refused(run: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", BAD_HEADERS.values(), ids=BAD_HEADERS)
+def test_a_safetensors_file_with_a_bad_header_is_refused(run: Path, content: bytes) -> None:
     path = last(run) / "model.safetensors"
     path.write_bytes(content)
-    with pytest.raises(Damaged, match=r"model\.safetensors cannot be read"):
+    with pytest.raises(DamagedFileError, match=r"model\.safetensors cannot be read"):
         load_tensors(path)
     seal(last(run))
     with pytest.raises(ConfigError, match=r"\A[^\n]*model\.safetensors cannot be read[^\n]*\Z"):
         partwise.load(last(run))
 
 
-@pytest.mark.parametrize("change", [{"d_model": 2**20}, {"n_layers": 50}, {"max_len": 2**24}, {"vocab_size": 2**24}])
-def test_a_configuration_that_lies_about_sizes_costs_no_memory(
+@pytest.mark.parametrize(
+    "change", [{"d_model": 2**20}, {"n_layers": 50}, {"context_length": 2**24}, {"vocab_size": 2**24}]
+)
+def test_a_configuration_with_wrong_sizes_allocates_nothing(
     run: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, int]
 ) -> None:
     path = last(run) / "config.json"
@@ -382,7 +385,7 @@ def test_a_configuration_that_lies_about_sizes_costs_no_memory(
         raise AssertionError("a model was allocated")
 
     monkeypatch.setattr(Transformer, "draw", refuse)
-    with pytest.raises(Damaged, match="do not fit the configuration"):
+    with pytest.raises(DamagedFileError, match="do not match the configuration"):
         load_model(last(run))
 
 
@@ -391,7 +394,7 @@ def test_a_configuration_that_lies_about_sizes_costs_no_memory(
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """The system refuses to let any file grow beyond `size` bytes, half-way through a write."""
+    """Limit every file to `size` bytes, so that a write fails half-way."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -400,15 +403,15 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-ONE_LINE = r"\Acannot write [^\n]+; see to room and rights, and give the same command again[^\n]*\Z"
+ONE_LINE = r"\Acannot write [^\n]+: check disk space and permissions, then run the command again[^\n]*\Z"
 
 
 @pytest.mark.parametrize("size", [4_000, 30_000, 50_000])
 def test_a_save_that_does_not_fit_keeps_the_previous_one(run: Path, config: RunConfig, whole: Path, size: int) -> None:
-    kept = {path.name: (path / MANIFEST).read_bytes() for path in checkpoints(run / "checkpoints")}
+    before = {path.name: (path / MANIFEST).read_bytes() for path in list_checkpoints(run / "checkpoints")}
     with largest_file(size), pytest.raises(ConfigError, match=ONE_LINE):
         run_to(run, config)
-    assert {path.name: (path / MANIFEST).read_bytes() for path in (run / "checkpoints").iterdir()} == kept
+    assert {path.name: (path / MANIFEST).read_bytes() for path in (run / "checkpoints").iterdir()} == before
     assert run_to(run, config) == [] and weights(run) == weights(whole)
 
 
@@ -417,12 +420,12 @@ def test_a_disk_that_is_really_full(config: RunConfig, whole: Path, tmp_path: Pa
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
     if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
-        pytest.skip("may not mount a small disk here")
+        pytest.skip("no permission to mount a small disk here")
     try:
         with pytest.raises(ConfigError, match=ONE_LINE.replace("write", "write .*checkpoints: No space left", 1)):
             run_to(disk / "run", config)
-        found, complaints = newest(disk / "run" / "checkpoints")
-        assert found and complaints == [] and list(found.parent.glob(".*")) == []
+        found, errors = latest_checkpoint(disk / "run" / "checkpoints")
+        assert found and errors == [] and list(found.parent.glob(".*")) == []
         subprocess.run(["mount", "-o", "remount,size=4m", str(disk)], check=True)
         run_to(disk / "run", config)
         assert weights(disk / "run") == weights(whole)
@@ -430,7 +433,7 @@ def test_a_disk_that_is_really_full(config: RunConfig, whole: Path, tmp_path: Pa
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_metrics_that_cannot_be_appended_end_in_one_line(run: Path, config: RunConfig, whole: Path) -> None:
+def test_failing_to_append_metrics_is_a_one_line_error(run: Path, config: RunConfig, whole: Path) -> None:
     metrics, before = run / "metrics.jsonl", (run / "metrics.jsonl").read_bytes()
     with largest_file(len(before) + 50), pytest.raises(ConfigError, match=r"\Acannot write \S+metrics\.jsonl: "):
         run_to(run, config)
@@ -440,15 +443,15 @@ def test_metrics_that_cannot_be_appended_end_in_one_line(run: Path, config: RunC
     assert lines[0] == lines[1]
 
 
-def test_a_card_that_cannot_be_written_ends_in_one_line(tmp_path: Path, config: RunConfig) -> None:
+def test_failing_to_write_the_run_metadata_is_a_one_line_error(tmp_path: Path, config: RunConfig) -> None:
     with largest_file(100), pytest.raises(ConfigError, match=ONE_LINE):
         RunFolder(tmp_path / "run", config)
     assert os.listdir(tmp_path / "run") == [".lock"]
     run_to(tmp_path / "run", config, 2)
-    assert newest(tmp_path / "run" / "checkpoints")[0]
+    assert latest_checkpoint(tmp_path / "run" / "checkpoints")[0]
 
 
-def test_a_result_that_cannot_be_written_is_written_next_time(
+def test_a_result_that_could_not_be_written_is_written_on_resume(
     run: Path, config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Path, values: Any) -> None:
@@ -463,10 +466,10 @@ def test_a_result_that_cannot_be_written_is_written_next_time(
     assert [line["step"] for line in json.loads((run / "result.json").read_text())["evaluations"]] == [6]
 
 
-def test_a_place_that_cannot_hold_a_run_is_explained(tmp_path: Path, config: RunConfig) -> None:
+def test_a_path_that_cannot_hold_a_run_is_a_one_line_error(tmp_path: Path, config: RunConfig) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=ONE_LINE):
         RunFolder(tmp_path / "file" / "run", config)
     with pytest.raises(ConfigError, match=ONE_LINE):
         RunFolder(tmp_path / "file", config)
-    assert checkpoint.checkpoints(tmp_path) == []
+    assert checkpoint.list_checkpoints(tmp_path) == []

@@ -13,15 +13,17 @@ from hypothesis.strategies import DrawFn
 from torch import Tensor
 
 from partwise import ConfigError
-from partwise.beam import beam_search
 from partwise.cli import main
+from partwise.compute import decoding
+from partwise.compute.backends import decoding_backend
+from partwise.compute.bf16_emulation import emulate_bf16
+from partwise.compute.decoding import Decoder, unsupported_reason, unsupported_layer
 from partwise.config import REGISTRY
-from partwise.generation import Sampling, decode, generate, generator
-from partwise.inspection.paths import decoding_path
-from partwise.kernels import decoding, packing
-from partwise.kernels.decoding import Decoder, refusal, unlike
+from partwise.generation.beam_search import beam_search
+from partwise.generation.generate import decode, decoding_model, generate
+from partwise.generation.sampling import Sampling
+from partwise.kernels import decoding_weights
 from partwise.model import ModelConfig, Transformer
-from partwise.rounding import rounded
 from partwise.tokenizers import CharacterTokenizer
 from recipes import configs, error, perturbed, recipes
 
@@ -38,7 +40,7 @@ relaxed: dict[str, Any] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled(shared_cache: Path) -> None:
-    if packing.library() is None:
+    if decoding_weights.library() is None:
         pytest.skip("no C++ compiler here")
 
 
@@ -47,7 +49,7 @@ def served(draw: DrawFn) -> ModelConfig:
     """A small random decoder of what the kernel knows, longer than a few vectors are wide."""
     ffn = draw(recipes("ffn", draw(st.sampled_from(FFN))))
     ffn |= {key: value for key, value in (("beta", 1.0), ("trainable_beta", False)) if key in ffn}
-    switches = {each: draw(st.booleans()) for each in ("tied", "head_bias", "embed_scale", "embed_norm")}
+    switches = {each: draw(st.booleans()) for each in ("tied", "head_bias", "scale_embeddings", "embed_norm")}
 
     def attention() -> dict[str, Any]:
         window = draw(st.none() | st.integers(2, 40))
@@ -59,13 +61,13 @@ def served(draw: DrawFn) -> ModelConfig:
         "vocab_size": draw(st.integers(2, 70)),
         "d_model": draw(st.integers(2, 40)),
         "n_layers": 2,
-        "max_len": 60,
+        "context_length": 60,
         "positions": draw(recipes("positions", draw(st.sampled_from(POSITIONS)))),
         "attention": [attention(), attention()],
         "ffn": ffn | {"hidden": draw(st.integers(1, 80))},
         "norm": draw(recipes("norm", draw(st.sampled_from(["layernorm", "rmsnorm", "none"])))),
         "residual": draw(recipes("residual", "pre")),
-        "head_softcap": draw(st.none() | st.floats(1, 30)),
+        "logit_softcap": draw(st.none() | st.floats(1, 30)),
     }
     try:
         return ModelConfig.from_dict(values | switches)
@@ -100,12 +102,12 @@ def close_in_bfloat16(found: Tensor, model: Transformer, exact: Transformer, tok
 def test_cached_steps_equal_the_plain_model(half: bool, config: ModelConfig, data: st.DataObject) -> None:
     """In pieces of any length, through a change of rows and a way back."""
     model = perturbed(config, data.draw(st.integers(0, 99))).float()
-    model = rounded(model) if half else model
+    model = emulate_bf16(model) if half else model
     exact = copy.deepcopy(model).double()
-    rows, length = data.draw(st.integers(1, 14)), data.draw(st.integers(1, config.max_len))
+    rows, length = data.draw(st.integers(1, 14)), data.draw(st.integers(1, config.context_length))
     tokens = ids_of(config, rows, length)
     decoder, close = Decoder(model, half), close_in_bfloat16 if half else close_in_float32
-    states = decoder.start(rows, length)
+    states = decoder.new_cache(rows, length)
     cuts = sorted({*data.draw(st.lists(st.integers(1, length), max_size=4)), length})
     change = data.draw(st.sampled_from(cuts))
     for cut in cuts:
@@ -124,16 +126,16 @@ def test_cached_steps_equal_the_plain_model(half: bool, config: ModelConfig, dat
 @torch.no_grad()
 def test_it_serves_a_model_rightly_or_says_why_not(config: ModelConfig) -> None:
     model = perturbed(config).float()
-    reason = refusal(model)
-    assert (reason is None) == (unlike(model) is None)
+    reason = unsupported_reason(model)
+    assert (reason is None) == (unsupported_layer(model) is None)
     if reason is None:
-        tokens = ids_of(config, 2, config.max_len)
-        close_in_float32(Decoder(model)(tokens, Decoder(model).start(2)), model, copy.deepcopy(model).double(), tokens)
+        tokens = ids_of(config, 2, config.context_length)
+        close_in_float32(Decoder(model)(tokens, Decoder(model).new_cache(2)), model, copy.deepcopy(model).double(), tokens)
     else:
-        with pytest.raises(ConfigError, match="path=kernel cannot serve this model: ") as caught:
-            generator(model, path="kernel")
+        with pytest.raises(ConfigError, match="backend=cpp does not support this model: ") as caught:
+            decoding_model(model, backend="cpp")
         assert len(str(caught.value).splitlines()) == 1 and reason in str(caught.value)
-        assert generator(model) is model
+        assert decoding_model(model) is model
 
 
 @settings(max_examples=30, **relaxed)
@@ -147,7 +149,7 @@ def test_bfloat16_products_are_exact(d_model: int, hidden: int, ffn: str, rows: 
 @torch.no_grad()
 def check_exact(d_model: int, hidden: int, ffn: str, rows: int, length: int) -> None:
     """Whole numbers of more than eight bits, which rounding changes and float32 adds up without any: to the bit."""
-    sizes = {"d_model": d_model, "vocab_size": 50, "n_layers": 1, "max_len": 20}
+    sizes = {"d_model": d_model, "vocab_size": 50, "n_layers": 1, "context_length": 20}
     layers: dict[str, Any] = {"attention": {"part": "multihead", "n_heads": 1}, "ffn": {"part": ffn, "hidden": hidden}}
     unnormed = {"positions": "learned", "norm": "none", "residual": {"part": "pre", "final_norm": False}}
     values = {**sizes, **layers, **unnormed}
@@ -159,30 +161,30 @@ def check_exact(d_model: int, hidden: int, ffn: str, rows: int, length: int) -> 
     turned = torch.eye(d_model)[torch.randperm(d_model, generator=torch.Generator().manual_seed(hidden))]
     model.blocks[0].attention.out.weight.copy_(-turned if length == 1 else 0 * turned)  # one value has the weight 1
     tokens = ids_of(model.config, rows, length)
-    decoder = Decoder(rounded(model), half=True)
-    assert torch.equal(decoder(tokens, decoder.start(rows)), rounded(model)(tokens)[:, -1:])
+    decoder = Decoder(emulate_bf16(model), bf16=True)
+    assert torch.equal(decoder(tokens, decoder.new_cache(rows)), emulate_bf16(model)(tokens)[:, -1:])
 
 
 def test_rounding_would_show() -> None:
     """Else the check above would see none of it."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(AssertionError):
-        patch.setattr("partwise.rounding.round_input", lambda layer, inputs: None)
+        patch.setattr("partwise.compute.bf16_emulation.round_input", lambda layer, inputs: None)
         check_exact(60, 60, "relu", 4, 4)
 
 
 def plain(**parts: Any) -> Transformer:
-    sizes = {"vocab_size": len(ALPHABET), "d_model": 24, "n_layers": 2, "max_len": 20}
+    sizes = {"vocab_size": len(ALPHABET), "d_model": 24, "n_layers": 2, "context_length": 20}
     return perturbed(ModelConfig.from_dict({**sizes, **parts})).float()
 
 
 @torch.no_grad()
 def test_a_row_is_the_same_whatever_stands_beside_it_and_however_many_threads_work() -> None:
     model = plain(attention={"part": "multihead", "n_heads": 6, "n_kv_heads": 2})
-    decoder, tokens = Decoder(model, half=True), ids_of(model.config, 29, 20)
-    alone = torch.cat([decoder(row[None], decoder.start(1)) for row in tokens])
+    decoder, tokens = Decoder(model, bf16=True), ids_of(model.config, 29, 20)
+    alone = torch.cat([decoder(row[None], decoder.new_cache(1)) for row in tokens])
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
-        states = decoder.start(29)
+        states = decoder.new_cache(29)
         first = decoder(tokens[:, :7], states)
         assert not torch.equal(first, alone)
         for column in range(7, 20):
@@ -200,7 +202,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("parts", CASES.values(), ids=CASES)
 def test_texts_are_those_of_the_plain_path(parts: dict[str, Any]) -> None:
-    """Below, at and beyond max_len, drawn and greedy, with a stop and with beams; margins are far above rounding."""
+    """Below, at and beyond context_length, drawn and greedy, with a stop and with beams; margins are far above rounding."""
     model, characters = plain(**parts), CharacterTokenizer(ALPHABET)
     with torch.no_grad():
         model.head.weight.mul_(4)
@@ -209,19 +211,21 @@ def test_texts_are_those_of_the_plain_path(parts: dict[str, Any]) -> None:
         {"temperature": 0.0},
         {"temperature": 0.9, "seed": 4, "precision": "bfloat16"},
         {"temperature": 1.5, "top_k": 4, "top_p": 0.9, "stop": "e"},
-        {"beams": 3},
+        {"num_beams": 3},
     ]
     for rule in rules:
-        asked = [prompt for prompt in prompts if "beams" not in rule or len(prompt) < 15]
-        texts = [generate(model, characters, asked, length=16, path=path, **rule) for path in ("torch", "auto")]
+        asked = [prompt for prompt in prompts if "num_beams" not in rule or len(prompt) < 15]
+        texts = [
+            generate(model, characters, asked, max_new_tokens=16, backend=path, **rule) for path in ("eager", "auto")
+        ]
         assert texts[0] == texts[1], rule
 
 
 def test_auto_takes_the_kernel_and_torch_does_not() -> None:
     model = plain()
-    assert isinstance(generator(model), Decoder) and isinstance(generator(model, path="kernel"), Decoder)
-    assert generator(model, path="torch") is model
-    other = generator(model, "bfloat16", "torch")
+    assert isinstance(decoding_model(model), Decoder) and isinstance(decoding_model(model, backend="cpp"), Decoder)
+    assert decoding_model(model, backend="eager") is model
+    other = decoding_model(model, "bfloat16", "eager")
     assert isinstance(other, Transformer) and other is not model
     for name, parameter in other.named_parameters():
         assert torch.equal(parameter, dict(model.named_parameters())[name].bfloat16().float())
@@ -254,15 +258,15 @@ def test_a_beginning_that_rows_share_is_computed_once() -> None:
 def test_beams_run_on_it() -> None:
     model = plain()
     decoder: Any = Decoder(model)
-    options: dict[str, Any] = {"beams": 4, "length": 9, "end": 3}
+    options: dict[str, Any] = {"num_beams": 4, "max_new_tokens": 9, "end": 3}
     tokens = ids_of(model.config, 1, 5)
     assert beam_search(decoder, tokens, **options) == beam_search(model, tokens, **options)
 
 
 def test_a_row_that_is_too_long_is_refused() -> None:
     decoder = Decoder(plain())
-    states = decoder.start(1, 5)
-    with pytest.raises(ConfigError, match="6 tokens do not fit max_len=5"):
+    states = decoder.new_cache(1, 5)
+    with pytest.raises(ConfigError, match="6 tokens do not fit context_length=5"):
         decoder(torch.zeros(1, 6, dtype=torch.long), states)
     assert states.length == 0
 
@@ -270,46 +274,46 @@ def test_a_row_that_is_too_long_is_refused() -> None:
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [
-        ({"residual": "sandwich"}, "residual=pre alone"),
-        ({"residual": "hyper"}, "residual=hyper"),
-        ({"mixing": "shift"}, "mixing=none alone"),
-        ({"attention": {"part": "multihead", "gate": "head"}}, "no attention.gate"),
-        ({"attention": "latent", "positions": "none"}, "attention=multihead alone"),
+        ({"residual": "sandwich"}, "only residual=pre"),
+        ({"residual": "hyper_connections"}, "residual=hyper_connections"),
+        ({"short_conv": "token_shift"}, "only short_conv=none"),
+        ({"attention": {"part": "multihead", "gate": "head"}}, "attention.gate and"),
+        ({"attention": "mla", "positions": "none"}, "only attention=multihead"),
         ({"positions": "alibi"}, "positions=alibi"),
-        ({"lookup": "ngrams"}, "lookup=ngrams"),
+        ({"ngram_embeddings": "hashed"}, "ngram_embeddings=hashed"),
         ({"norm": "scalenorm"}, "norm=scalenorm"),
-        ({"ffn": "elu"}, "perceptrons of relu"),
-        ({"ffn": "moe"}, "perceptrons of relu"),
-        ({"encoder_layers": 1}, "reads a source"),
+        ({"ffn": "elu"}, "MLPs with the activations relu"),
+        ({"ffn": "moe"}, "MLPs with the activations relu"),
+        ({"encoder_layers": 1}, "encoder-decoder"),
     ],
 )
 def test_what_it_does_not_serve_is_said(parts: dict[str, Any], reason: str) -> None:
     model = plain(**parts)
     with pytest.raises(ConfigError, match=reason) as caught:
-        generator(model, path="kernel")
+        decoding_model(model, backend="cpp")
     assert len(str(caught.value).splitlines()) == 1
-    assert generator(model) is model
-    assert reason in decoding_path(model.config)
+    assert decoding_model(model) is model
+    assert reason in decoding_backend(model.config)
 
 
 def test_other_precisions_are_the_plain_paths() -> None:
-    assert decoding_path(plain().config) == "kernel"
+    assert decoding_backend(plain().config) == "cpp"
     double = plain().double()
-    assert generator(double) is double
+    assert decoding_model(double) is double
     with torch.autocast("cpu", torch.bfloat16):
         model = plain()
-        assert generator(model) is model
-    for options in ({"precision": "float16"}, {"path": "fast"}):
+        assert decoding_model(model) is model
+    for options in ({"precision": "float16"}, {"backend": "fast"}):
         with pytest.raises(ConfigError, match="give "):
-            generator(model, **options)
+            decoding_model(model, **options)
 
 
 def test_without_a_compiler_torch_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "library", lambda: None)
     model = plain()
-    assert generator(model) is model
-    with pytest.raises(ConfigError, match=r"path=kernel cannot serve this model: there is no C\+\+ compiler"):
-        generator(model, path="kernel")
+    assert decoding_model(model) is model
+    with pytest.raises(ConfigError, match=r"backend=cpp does not support this model: the C\+\+ compiler is missing"):
+        decoding_model(model, backend="cpp")
 
 
 def test_not_a_number_is_seen() -> None:
@@ -317,17 +321,17 @@ def test_not_a_number_is_seen() -> None:
     with torch.no_grad():
         model.blocks[0].ffn.down.weight[3, 3] = torch.nan
     with pytest.raises(ConfigError, match="diverged"):
-        generate(model, CharacterTokenizer(ALPHABET), ["abc"], path="kernel")
+        generate(model, CharacterTokenizer(ALPHABET), ["abc"], backend="cpp")
 
 
 @pytest.mark.parametrize(
     ("parts", "words", "status", "said"),
     [
-        ({}, ["--path", "kernel", "--precision", "bfloat16"], 0, ""),
-        ({}, ["--path", "torch"], 0, ""),
+        ({}, ["--backend", "cpp", "--precision", "bfloat16"], 0, ""),
+        ({}, ["--backend", "eager"], 0, ""),
         ({"positions": "alibi"}, [], 0, ""),
-        ({"positions": "alibi"}, ["--path", "kernel"], 2, "path=kernel cannot serve this model: it does not know pos"),
-        ({}, ["--path", "fast"], 2, "path=fast: give auto, torch or kernel"),
+        ({"positions": "alibi"}, ["--backend", "cpp"], 2, "backend=cpp does not support this model: positions=alibi"),
+        ({}, ["--backend", "fast"], 2, "backend=fast: give auto, eager or cpp"),
         ({}, ["--precision", "float16"], 2, "precision=float16: give float32 or bfloat16"),
     ],
 )
@@ -340,7 +344,7 @@ def test_the_command_takes_the_path_that_it_is_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     model = plain(**parts)
-    monkeypatch.setattr("partwise.commands.training.load", lambda name: (model, CharacterTokenizer(ALPHABET)))
+    monkeypatch.setattr("partwise.cli.commands.train.load", lambda name: (model, CharacterTokenizer(ALPHABET)))
     monkeypatch.setattr(sys, "argv", ["partwise", "generate", "mine", "--prompt", "abc", "--length", "5", *words])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partwise.kernels.halves import half_attention, half_mlp, serves_attention, serves_mlp
-from partwise.kernels.library import ready
+from partwise.kernels.bf16 import bf16_attention, bf16_mlp, supports_bf16_attention, supports_bf16_mlp
+from partwise.kernels.library import kernels_available
 from partwise.kernels.mlp import ACTIVATIONS
-from partwise.parts.mlp import GatedMLP
-from partwise.parts.scores import Scores
-from partwise.parts.sight import Sight
+from partwise.parts.attention.core import AttentionCore
+from partwise.parts.attention.mask import AttentionMask
+from partwise.parts.feed_forward.mlp import GatedMLP
 
 HALF = 2**-8  # what a number is off by at most when it is rounded to bfloat16
 EQUATIONS: dict[str, Any] = {
@@ -31,7 +31,7 @@ EQUATIONS: dict[str, Any] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def kernel(shared_cache: Path) -> None:
-    if not ready():
+    if not kernels_available():
         pytest.skip("no C++ compiler here")
 
 
@@ -60,7 +60,7 @@ def check(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> None:
     scale = q.shape[3] ** -0.5
     ours = [x.detach().requires_grad_() for x in (q, k, v)]
     true = [x.detach().double().requires_grad_() for x in (q, k, v)]
-    out, exact = half_attention(*ours, scale), reference(*true, scale)
+    out, exact = bf16_attention(*ours, scale), reference(*true, scale)
     assert error(out.detach(), exact.detach()) <= HALF
     found = torch.autograd.grad(out, ours, grad)
     for name, mine, other in zip("qkv", found, torch.autograd.grad(exact, true, grad.double()), strict=True):
@@ -112,7 +112,7 @@ def test_equal_for_any_number_of_threads() -> None:
     for threads in (1, 2, 3, 3):
         torch.set_num_threads(threads)
         given = [x.detach().requires_grad_() for x in (q, k, v)]
-        out = half_attention(*given, 0.3)
+        out = bf16_attention(*given, 0.3)
         found.append([out.detach(), *torch.autograd.grad(out, given, grad)])
     torch.set_num_threads(1)
     assert all(torch.equal(x, y) for other in found[1:] for x, y in zip(other, found[0], strict=True))
@@ -120,52 +120,52 @@ def test_equal_for_any_number_of_threads() -> None:
 
 def test_no_later_key_matters() -> None:
     q, k, v, _ = draw(1, 90, 2, 2, 12)
-    before = half_attention(q, k, v, 0.3)
+    before = bf16_attention(q, k, v, 0.3)
     k[:, 45:], v[:, 45:] = 1e4, 1e4
-    assert torch.equal(half_attention(q, k, v, 0.3)[:, :45], before[:, :45])
+    assert torch.equal(bf16_attention(q, k, v, 0.3)[:, :45], before[:, :45])
 
 
 def test_long_rows_lose_nothing() -> None:
     """Weights of 8192 equal scores add up to one, however many blocks of keys they are found in."""
     q, v = torch.zeros(1, 8192, 1, 2).bfloat16(), torch.ones(1, 8192, 1, 2).bfloat16().requires_grad_()
-    (grad,) = torch.autograd.grad(half_attention(q, q, v, 1.0), [v], torch.ones_like(v))
+    (grad,) = torch.autograd.grad(bf16_attention(q, q, v, 1.0), [v], torch.ones_like(v))
     assert abs(float(grad.double().sum()) / v.numel() - 1) <= 5e-4
 
 
 def test_huge_scores() -> None:
     q, k, v, grad = draw(1, 50, 2, 2, 16)
     given = [(100 * x).requires_grad_() for x in (q, k)] + [v.requires_grad_()]
-    out = half_attention(*given, 1.0)
+    out = bf16_attention(*given, 1.0)
     assert out.isfinite().all() and all(x.isfinite().all() for x in torch.autograd.grad(out, given, grad))
 
 
 def test_not_a_number_is_seen() -> None:
     q, k, v, _ = draw(1, 80, 1, 1, 12)
     k[0, 70, 0, 3] = torch.nan
-    out = half_attention(q, k, v, 1.0).isfinite().all(-1)[0, :, 0]
+    out = bf16_attention(q, k, v, 1.0).isfinite().all(-1)[0, :, 0]
     assert out[:64].all() and not out[70:].any()
 
 
 def test_what_attention_does_not_serve() -> None:
     q, k, v, _ = draw(1, 8, 2, 2, 12)
-    assert serves_attention(q, k, v)
-    assert not serves_attention(q.float(), k.float(), v.float())
-    assert not serves_attention(q[:, :4], k, v)  # over a cache
-    assert not serves_attention(*(x[..., :11] for x in (q, k, v)))
-    assert not serves_attention(*(x.to("meta") for x in (q, k, v)))
+    assert supports_bf16_attention(q, k, v)
+    assert not supports_bf16_attention(q.float(), k.float(), v.float())
+    assert not supports_bf16_attention(q[:, :4], k, v)  # over a cache
+    assert not supports_bf16_attention(*(x[..., :11] for x in (q, k, v)))
+    assert not supports_bf16_attention(*(x.to("meta") for x in (q, k, v)))
 
 
 @pytest.mark.parametrize("E", [12, 11])
 def test_the_layer_takes_it_under_autocast(E: int) -> None:
     """And torch's kernel for what it does not serve: the same but for rounding."""
-    layer = Scores(0.3, None, 0, 0.0)
+    layer = AttentionCore(0.3, None, 0, 0.0)
     q, k, v = (x.transpose(1, 2) for x in draw(2, 20, 4, 2, E)[:3])
-    sight = Sight(lambda: torch.full((20, 20), -torch.inf).triu(1), triangle=True, aligned=True)
+    mask = AttentionMask(lambda: torch.full((20, 20), -torch.inf).triu(1), causal=True, causal_lower_right=True)
     found = []
-    for path in ("products", "kernel"):
-        layer.use_path(path)
+    for path in ("eager", "cpp"):
+        layer.use_backend(path)
         with torch.autocast("cpu", torch.bfloat16):
-            found.append(layer(q, k, v, sight))
+            found.append(layer(q, k, v, mask))
     assert error(found[1], found[0].double()) <= 2 * HALF
 
 
@@ -201,7 +201,7 @@ def check_mlp(activation: str, given: list[Tensor | None]) -> None:
     theirs = differentiated(lambda *x: equation(activation, *x), given)
     slack = 3e-2 if activation == "relu" else 2e-3  # its slope jumps where a rounding changes a sign
     for mine, other, exact in zip(
-        differentiated(lambda *x: half_mlp(*x, activation), given), theirs, true, strict=True
+        differentiated(lambda *x: bf16_mlp(*x, activation), given), theirs, true, strict=True
     ):
         assert mine.dtype == torch.float32
         assert error(mine, exact) <= 1.25 * error(other, exact) + slack
@@ -231,9 +231,9 @@ def test_any_perceptron(rows: int, D: int, hidden: int, gated: bool, bias: bool,
 def test_equal_numbers_on_every_call(threads: int) -> None:
     torch.set_num_threads(threads)
     given = perceptron(500, 32, 64, True, True)
-    first = differentiated(lambda *x: half_mlp(*x, "silu"), given)
+    first = differentiated(lambda *x: bf16_mlp(*x, "silu"), given)
     for _ in range(5):
-        again = differentiated(lambda *x: half_mlp(*x, "silu"), given)
+        again = differentiated(lambda *x: bf16_mlp(*x, "silu"), given)
         assert all(torch.equal(x, y) for x, y in zip(again, first, strict=True))
     torch.set_num_threads(1)
 
@@ -243,7 +243,7 @@ def test_a_gradient_without_memory_of_its_own() -> None:
     assert x is not None and up is not None and down is not None
     turned = up.t().contiguous().t(), None, down.t().contiguous().t(), None
     x.requires_grad_()
-    half_mlp(x, *turned, "gelu").sum().backward()
+    bf16_mlp(x, *turned, "gelu").sum().backward()
     exact = x.detach().double().requires_grad_()
     equation("gelu", exact, up.double(), None, down.double(), None).sum().backward()
     assert x.grad is not None and exact.grad is not None and error(x.grad, exact.grad) <= 4 * HALF
@@ -252,23 +252,23 @@ def test_a_gradient_without_memory_of_its_own() -> None:
 def test_what_perceptrons_it_does_not_serve() -> None:
     x, up, _, down, _ = perceptron(5, 32, 48, False, False)
     assert x is not None and up is not None and down is not None
-    assert not serves_mlp(x, up, down)  # without autocast
+    assert not supports_bf16_mlp(x, up, down)  # without autocast
     with torch.autocast("cpu", torch.bfloat16):
-        assert serves_mlp(x, up, down)
-        assert not serves_mlp(x.bfloat16(), up, down)
-        assert not serves_mlp(x, up.double(), down.double())
-        assert not serves_mlp(x, up[:-1], down[:, :-1])
-        assert not serves_mlp(torch.randn(5, 1024), torch.randn(4096, 1024), torch.randn(1024, 4096))
+        assert supports_bf16_mlp(x, up, down)
+        assert not supports_bf16_mlp(x.bfloat16(), up, down)
+        assert not supports_bf16_mlp(x, up.double(), down.double())
+        assert not supports_bf16_mlp(x, up[:-1], down[:, :-1])
+        assert not supports_bf16_mlp(torch.randn(5, 1024), torch.randn(4096, 1024), torch.randn(1024, 4096))
 
 
 def test_the_layer_takes_it_under_autocast_and_with_dropout_does_not() -> None:
     layer = GatedMLP(32, 64, F.silu, kernel="silu", hidden_dropout=0.5)
     for parameter in layer.parameters():
         nn.init.normal_(parameter, std=0.2)
-    layer.path, x = "kernel", torch.randn(3, 8, 32)
+    layer.path, x = "cpp", torch.randn(3, 8, 32)
     with torch.autocast("cpu", torch.bfloat16):
-        assert layer.kernel_for(x) is None
-        assert layer.eval().kernel_for(x) is half_mlp
+        assert layer.select_kernel(x) is None
+        assert layer.eval().select_kernel(x) is bf16_mlp
         ours = layer(x).detach()
-        layer.path = "torch"
+        layer.path = "eager"
         assert error(ours, layer(x).detach().double()) <= 2 * HALF

@@ -16,15 +16,15 @@ from torch import Tensor
 
 from partwise.config import ConfigError
 from partwise.kernels import build
-from partwise.kernels.attention import attend, attention, library, packed_attention
-from partwise.kernels.library import ready
+from partwise.kernels.attention import attention, decode_attention, library, packed_attention
+from partwise.kernels.library import kernels_available
 
 FLOAT_UNITS = 2e-6  # of the largest number of a tensor: what some hundred roundings in float32 come to
 
 
 @pytest.fixture(scope="session")
 def kernel(shared_cache: Path) -> ctypes.CDLL:
-    if not ready():
+    if not kernels_available():
         pytest.skip("no C++ compiler here")
     loaded = library()
     assert loaded is not None
@@ -130,7 +130,7 @@ def test_a_few_queries(
     q, k, v, _ = draw(2, T, T + more, K * group, K, E, V)
     room = torch.full((2, K, T + more + 5, E), math.nan)  # heads before places, and more places than are filled
     room[:, :, : T + more] = k.transpose(1, 2)
-    ours = attend(q, room[:, :, : T + more].transpose(1, 2), v, E**-0.5, causal)
+    ours = decode_attention(q, room[:, :, : T + more].transpose(1, 2), v, E**-0.5, causal)
     if causal:
         true = reference(q, k, v, E**-0.5, torch.ones_like(ours))[0]
     else:
@@ -145,10 +145,12 @@ def test_a_few_queries_see_what_is_not_a_number(kernel: ctypes.CDLL) -> None:
     for column in (0, 20, 36):  # in a whole vector of scores, and in what is left
         q, k, v, _ = draw(1, 3, 37, 2, 1, 12, 12)
         k[0, column, 0, 3] = math.nan
-        assert attend(q, k, v, 1.0, True).isnan().any(-1)[0, :, 0].tolist() == [column <= 34 + i for i in range(3)]
+        assert decode_attention(q, k, v, 1.0, True).isnan().any(-1)[0, :, 0].tolist() == [
+            column <= 34 + i for i in range(3)
+        ]
     q, k, v, _ = draw(1, 1, 9, 1, 1, 4, 4)
     x = 100 * q.sign()
-    assert (attend(x, 100 * k, v, 1.0, True) - v[:, (100 * k * x).sum(-1).argmax()]).abs().max() < 1e-6
+    assert (decode_attention(x, 100 * k, v, 1.0, True) - v[:, (100 * k * x).sum(-1).argmax()]).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize(("H", "K", "E"), [(8, 8, 12), (4, 2, 5), (3, 1, 16)])
@@ -251,7 +253,9 @@ def test_ops_keep_their_promises(kernel: ctypes.CDLL, dtype: torch.dtype) -> Non
     q, k, v, _ = (x.requires_grad_() for x in draw(2, 5, 7, 4, 2, 3, 3, dtype))
     torch.library.opcheck(torch.ops.partwise.attention.default, (q, k, v, 0.5))
     if dtype == torch.float32:
-        torch.library.opcheck(torch.ops.partwise.attend.default, (q.detach(), *(x.detach() for x in (k, v)), 0.5, True))
+        torch.library.opcheck(
+            torch.ops.partwise.decode_attention.default, (q.detach(), *(x.detach() for x in (k, v)), 0.5, True)
+        )
     torch.library.opcheck(
         torch.ops.partwise.packed_attention.default, (q.detach().flatten(2).requires_grad_(), 2, 1, 0.5)
     )
@@ -271,9 +275,9 @@ def test_refuses_what_does_not_fit() -> None:
     with pytest.raises(ConfigError, match="5 queries over 4 keys"):
         attention(q, k[:, :4], v[:, :4], 1.0)
     for bad in ((q[:, :, :3], k[:, :, :2], v[:, :, :2]), (q, k, v[:, :, :1]), (q, k[..., :2], v), (q, k[:0], v[:0])):
-        with pytest.raises(ConfigError, match="give q, k, v that fit"):
+        with pytest.raises(ConfigError, match="make the shapes match"):
             attention(*bad, 1.0)
-    with pytest.raises(ConfigError, match="7 numbers"):
+    with pytest.raises(ConfigError, match="qkv width 7 does not split"):
         packed_attention(torch.randn(1, 2, 7), 2, 1, 1.0)
 
 
@@ -294,7 +298,7 @@ def test_the_name_follows_what_it_depends_on(
     kernel: ctypes.CDLL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build.load("attention", tmp_path)
-    monkeypatch.setattr(build, "processor", lambda: ["another one"])
+    monkeypatch.setattr(build, "cpu_features", lambda: ["another one"])
     build.load.cache_clear()
     build.load("attention", tmp_path)
     monkeypatch.setattr(build, "FLAGS", [*build.FLAGS, "-g0"])
@@ -313,8 +317,8 @@ def test_two_processes_at_once(kernel: ctypes.CDLL, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("compiler", "reason"),
     [
-        ("/bin/false", "/bin/false exits with status 1: no reason given"),
-        ("no-such-compiler -O2", "no C++ compiler: no-such-compiler of CXX is not there"),
+        ("/bin/false", "/bin/false failed with exit status 1: no reason given"),
+        ("no-such-compiler -O2", "no C++ compiler: CXX=no-such-compiler not found"),
         ("c++ -DC=%", "error"),
     ],
 )
@@ -365,7 +369,7 @@ def test_works_without_a_compiler(tmp_path: Path) -> None:
     code = """
 import torch
 from partwise.kernels.attention import attention, packed_attention
-from partwise.kernels.library import ready
+from partwise.kernels.library import kernels_available
 torch.manual_seed(0)
 qkv = torch.randn(2, 9, 24, requires_grad=True)
 out = packed_attention(qkv, 2, 2, 0.5)
@@ -375,11 +379,12 @@ grad = torch.randn(2, 9, 16)[..., 8:].repeat(1, 1, 1)
 torch.testing.assert_close(out, true)
 for x, y in zip(torch.autograd.grad(out, qkv, grad), torch.autograd.grad(true, qkv, grad)):
     torch.testing.assert_close(x, y)
-assert not ready() and not ready()
+assert not kernels_available() and not kernels_available()
 """
     environment = {**os.environ, "CXX": "/bin/false", "PARTWISE_CACHE": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert (
-        done.stderr == "attention runs without its compiled kernel: /bin/false exits with status 1: no reason given\n"
+        done.stderr
+        == "C++ kernel attention is unavailable, torch computes instead: /bin/false failed with exit status 1: no reason given\n"
     )

@@ -9,9 +9,9 @@ import pytest
 
 PROGRAM = """
 import ctypes, resource
-from partwise.kernels.memory import keep_freed
+from partwise.kernels.malloc import keep_freed_memory
 if {keep}:
-    keep_freed()
+    keep_freed_memory()
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
 libc.memset.argtypes, libc.free.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t), (ctypes.c_void_p,)

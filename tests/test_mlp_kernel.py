@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import partwise
+from partwise.compute.runtime import choose_runtime
 from partwise.config import REGISTRY
-from partwise.kernels.library import ready
-from partwise.kernels.mlp import ACTIVATIONS, library, mlp, serves
-from partwise.parts.families import FeedForward, Site
-from partwise.parts.mlp import Perceptron
-from partwise.train.choices import choose
-from partwise.train.settings import TrainConfig
+from partwise.kernels.library import kernels_available
+from partwise.kernels.mlp import ACTIVATIONS, library, mlp, supports_mlp
+from partwise.parts.contracts import FeedForward, LayerContext
+from partwise.parts.feed_forward.mlp import MLPBase
+from partwise.train.config import TrainConfig
 
 FLOAT_UNITS = 2e-6  # of the largest number of a tensor: what some hundred roundings in float32 come to
 EQUATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -35,7 +35,7 @@ Arguments = tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor | None]
 @pytest.fixture(scope="module", autouse=True)
 def width(shared_cache: Path) -> int:
     """How many numbers a vector holds here."""
-    if not ready():
+    if not kernels_available():
         pytest.skip("no C++ compiler here")
     return int(library().W)
 
@@ -66,7 +66,7 @@ def differentiated(function: Callable[..., Tensor], arguments: Arguments, double
 
 
 def check(activation: str, arguments: Arguments) -> None:
-    assert serves(arguments[0], arguments[1], arguments[3])
+    assert supports_mlp(arguments[0], arguments[1], arguments[3])
     ours = differentiated(lambda *x: mlp(*x, activation), arguments)
     plain = differentiated(lambda *x: equation(activation, *x), arguments)
     true = differentiated(lambda *x: equation(activation, *x), arguments, double=True)
@@ -139,13 +139,13 @@ def test_huge_numbers_stay_finite() -> None:
 
 def test_what_it_does_not_serve(width: int) -> None:
     x, up, _, down, _ = draw(5, 32, 48, False, False)
-    assert serves(x, up, down)
-    assert not serves(x.double(), up.double(), down.double())
-    assert not serves(*(each.to("meta") for each in (x, up, down)))
+    assert supports_mlp(x, up, down)
+    assert not supports_mlp(x.double(), up.double(), down.double())
+    assert not supports_mlp(*(each.to("meta") for each in (x, up, down)))
     with torch.autocast("cpu", torch.bfloat16):
-        assert not serves(x, up, down)
-    assert not serves(torch.randn(5, width + 1), torch.randn(width, width + 1), torch.randn(width + 1, width))
-    assert not serves(torch.randn(5, 1024), torch.randn(4096, 1024), torch.randn(1024, 4096))
+        assert not supports_mlp(x, up, down)
+    assert not supports_mlp(torch.randn(5, width + 1), torch.randn(width, width + 1), torch.randn(width + 1, width))
+    assert not supports_mlp(torch.randn(5, 1024), torch.randn(4096, 1024), torch.randn(1024, 4096))
 
 
 def test_ops_keep_their_promises() -> None:
@@ -159,39 +159,39 @@ def test_every_part_takes_the_path_that_its_activation_has(name: str) -> None:
     """Where a part names a compiled activation, both paths agree; dropout among the hidden units takes torch's."""
     recipe = REGISTRY["ffn"][name](hidden=64, bias=True, hidden_dropout=0.5)
     assert isinstance(recipe, FeedForward)
-    layer = recipe.build(Site(32, 1, 8))
-    assert isinstance(layer, Perceptron)
+    layer = recipe.build(LayerContext(32, 1, 8))
+    assert isinstance(layer, MLPBase)
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     x = torch.randn(3, 8, 32)
-    layer.path = "kernel"
-    assert layer.train().kernel_for(x) is None
-    assert layer.eval().kernel_for(x) is (mlp if name != "elu" else None)
+    layer.path = "cpp"
+    assert layer.train().select_kernel(x) is None
+    assert layer.eval().select_kernel(x) is (mlp if name != "elu" else None)
     ours = layer(x)
-    layer.path = "torch"
+    layer.path = "eager"
     assert (layer(x) - ours).detach().abs().max() <= FLOAT_UNITS * max(1.0, float(ours.detach().abs().max()))
 
 
 def test_other_slopes_and_gates_have_names_of_their_own() -> None:
     found = {
-        words: partwise.preset("mingpt", *words.split()).ffn.kernel()  # type: ignore[union-attr]
+        words: partwise.preset("mingpt", *words.split()).ffn.kernel_activation()  # type: ignore[union-attr]
         for words in ("ffn=swish", "ffn=swish ffn.beta=2", "ffn=swiglu ffn.trainable_beta=true", "ffn=elu")
     }
     assert list(found.values()) == ["silu", None, None, None]
     tanh = partwise.preset("mingpt", "ffn=geglu", "ffn.approximate=tanh").ffn
-    assert tanh.kernel() == "gelu_tanh"  # type: ignore[union-attr]
+    assert tanh.kernel_activation() == "gelu_tanh"  # type: ignore[union-attr]
 
 
 def test_the_choice_is_the_users() -> None:
-    assert choose(TrainConfig(precision="float32", device="cpu")).ffn_path == "kernel"
-    assert choose(TrainConfig(precision="float32", device="cpu", ffn_path="torch")).ffn_path == "torch"
-    assert choose(TrainConfig(precision="bfloat16", device="cpu", ffn_path="kernel")).ffn_path == "kernel"
+    assert choose_runtime(TrainConfig(precision="float32", device="cpu")).ffn_backend == "cpp"
+    assert choose_runtime(TrainConfig(precision="float32", device="cpu", ffn_backend="eager")).ffn_backend == "eager"
+    assert choose_runtime(TrainConfig(precision="bfloat16", device="cpu", ffn_backend="cpp")).ffn_backend == "cpp"
 
 
 def test_a_run_never_leaves_the_path_that_it_began_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    choices = choose(TrainConfig(precision="float32", device="cpu", attention_path="fused"))
-    choices.check()
-    monkeypatch.setattr("partwise.train.choices.ready", lambda: False)
-    with pytest.raises(partwise.ConfigError, match="begun with compiled kernels"):
-        choices.check()
-    choose(TrainConfig(precision="float32", device="cpu")).check()
+    runtime = choose_runtime(TrainConfig(precision="float32", device="cpu", attention_backend="sdpa"))
+    runtime.check()
+    monkeypatch.setattr("partwise.compute.runtime.kernels_available", lambda: False)
+    with pytest.raises(partwise.ConfigError, match=r"started with the C\+\+ kernels"):
+        runtime.check()
+    choose_runtime(TrainConfig(precision="float32", device="cpu")).check()

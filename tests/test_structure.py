@@ -13,42 +13,36 @@ import partwise
 
 ROOT = Path(partwise.__file__).parent
 LAYERS = [
-    "drawing",
-    "reading",
     "config",
-    "overrides",
+    "plots",
     "kernels",
-    "operations",
-    "parts.sight",
+    "baselines",
     "parts.roles",
-    "parts.families",
+    "parts.attention.mask",
+    "parts.contracts",
     "parts.layers",
-    "parts.mlp",
-    "parts.memories",
-    "parts.scores",
-    "parts.routing",
-    "parts.ngram",
+    "parts.caches",
+    "parts.attention.core",
+    "parts.feed_forward.mlp",
+    "parts.feed_forward.router",
+    "parts.positions.angles",
     "parts",
-    "tensors",
-    "states",
-    "fused",
-    "block",
     "model",
-    "kernels.decoding",
-    "presets",
+    "compute",
     "tokenizers",
     "data",
+    "presets",
     "checkpoint",
-    "beam",
-    "rounding",
     "generation",
     "evaluate",
     "train",
     "inspection",
-    "formats",
+    "comparison.stats",
+    "comparison.design",
+    "comparison.trials",
+    "comparison.report",
     "comparison",
-    "terminal",
-    "commands",
+    "studies",
     "cli",
     "__main__",
 ]
@@ -102,17 +96,7 @@ def test_imports_point_upward(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith("parts.")])
 def test_a_family_knows_no_sibling(name: str) -> None:
-    shared = [
-        "parts.sight",
-        "parts.roles",
-        "parts.families",
-        "parts.layers",
-        "parts.mlp",
-        "parts.memories",
-        "parts.scores",
-        "parts.routing",
-        "parts.ngram",
-    ]  # what families may build on
+    shared = [name for name in LAYERS if name.startswith("parts.")]  # what families may build on
     others = {other for other in own(parse(FILES[name])) if other.startswith("parts.")}
     assert others <= set(shared[: shared.index(name)] if name in shared else shared)
 
@@ -149,13 +133,13 @@ def test_nothing_reads_pickles_or_runs_text(name: str) -> None:
 def test_the_yaml_loader_is_the_safe_one() -> None:
     import yaml
 
-    from partwise.reading import _Yaml, parse_value
+    from partwise.config.yaml import _Yaml, parse_value
 
     assert issubclass(_Yaml, yaml.SafeLoader)
     assert parse_value("!!python/object/apply:os.getcwd []") == "!!python/object/apply:os.getcwd []"
 
 
-@pytest.mark.parametrize("name", ["reading", "config", "overrides"])
+@pytest.mark.parametrize("name", ["config", "config.parts", "config.yaml", "config.overrides"])
 def test_config_imports_no_torch(name: str) -> None:
     assert not {name.split(".")[0] for name in imported(parse(FILES[name]))} & {"torch", "numpy"}
 

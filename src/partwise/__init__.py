@@ -3,27 +3,27 @@
 import importlib
 from typing import Any
 
-_HOMES = {
+_MODULES = {
     "ConfigError": "config",
     "part": "config",
     "ModelConfig": "model",
     "Transformer": "model",
     "preset": "presets",
-    "RunConfig": "train.settings",
-    "run_config": "train.settings",
+    "RunConfig": "train.config",
+    "run_config": "train.config",
     "Run": "train.loop",
     "Step": "train.loop",
     "load": "checkpoint",
-    "generate": "generation",
+    "generate": "generation.generate",
     "Comparison": "comparison.experiment",
     "compare": "comparison.experiment",
 }
-__all__ = sorted(_HOMES)
+__all__ = sorted(_MODULES)
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     # names are imported when first used, so that `import partwise` and `partwise --help` stay free of torch
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'partwise' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"partwise.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"partwise.{_MODULES[name]}"), name)

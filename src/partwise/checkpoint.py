@@ -1,8 +1,8 @@
-"""Checkpoints: folders that are either whole or absent, holding safetensors and JSON only.
+"""Checkpoints: folders that are either complete or absent and hold only safetensors and JSON.
 
-A folder is written beside its place under a temporary name, every file is flushed to disk, a manifest with sizes and
-SHA-256 comes last, and one rename makes it visible. Which checkpoint is the latest is computed from what verifies,
-never stored in a pointer.
+A folder is written next to its destination under a temporary name; every file is synced to disk, the manifest with
+sizes and SHA-256 hashes is written last, and one rename makes the folder visible. The latest checkpoint is the last one
+that verifies; no pointer to it is stored.
 """
 
 import hashlib
@@ -28,17 +28,17 @@ Writer = Callable[[Path], None]
 Result = TypeVar("Result")
 
 
-class Damaged(Exception):
-    """A checkpoint is missing a file, or a file is not what its manifest says."""
+class DamagedFileError(Exception):
+    """A file of a run or checkpoint is missing, unreadable, or differs from its manifest."""
 
 
 def write_folder(target: Path, files: Mapping[str, Writer]) -> None:
-    """Write every file into a new folder `target`, all or nothing, flushed to disk. An older `target` is replaced.
+    """Write `files` into a new folder `target` atomically and sync it to disk; an existing `target` is replaced.
 
-    A kill leaves at most hidden folders beside it, which `tidy` clears away. Raises OSError, and then leaves nothing.
+    A killed process leaves at most hidden sibling folders, which `remove_leftovers` deletes. On OSError nothing is left.
     """
-    new_folder(target.parent)
-    draft, retired = _aside(target, "tmp"), _aside(target, "old")
+    make_folder(target.parent)
+    draft, previous = _hidden_sibling(target, "tmp"), _hidden_sibling(target, "old")
     shutil.rmtree(draft, ignore_errors=True)
     try:
         draft.mkdir()
@@ -46,33 +46,33 @@ def write_folder(target: Path, files: Mapping[str, Writer]) -> None:
         for name, write in files.items():
             path = draft / name
             write(path)
-            _flush(path)
+            _fsync(path)
             manifest[name] = {"size": path.stat().st_size, "sha256": _sha256(path)}
         json_writer({"format": FORMAT, "files": manifest})(draft / MANIFEST)
-        _flush(draft / MANIFEST)
-        _flush(draft)
+        _fsync(draft / MANIFEST)
+        _fsync(draft)
         if target.exists():
-            os.rename(target, retired)
+            os.rename(target, previous)
         os.rename(draft, target)
-        _flush(target.parent)
+        _fsync(target.parent)
     except BaseException:
-        if retired.exists() and not target.exists():
-            os.rename(retired, target)
+        if previous.exists() and not target.exists():
+            os.rename(previous, target)
         shutil.rmtree(draft, ignore_errors=True)
         raise
-    shutil.rmtree(retired, ignore_errors=True)
+    shutil.rmtree(previous, ignore_errors=True)
 
 
 def remove_folder(target: Path) -> None:
-    """Remove a folder in one stroke: killed half-way, no half of it stands under its name."""
-    doomed = _aside(target, "tmp")
-    shutil.rmtree(doomed, ignore_errors=True)
-    os.rename(target, doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    """Remove a folder atomically: a killed process never leaves part of it under its name."""
+    hidden = _hidden_sibling(target, "tmp")
+    shutil.rmtree(hidden, ignore_errors=True)
+    os.rename(target, hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
 
 
-def tidy(parent: Path) -> None:
-    """Clear away what a kill left beside the folders in `parent`; for the owner of `parent` alone."""
+def remove_leftovers(parent: Path) -> None:
+    """Delete the hidden folders that a killed process left in `parent`; only the owner of `parent` may call this."""
     for path in list(parent.glob(".*")):
         match = re.fullmatch(r"\.(.+)\.\d+\.(tmp|old)", path.name)
         if match and match[2] == "old" and not (parent / match[1]).exists():
@@ -82,23 +82,23 @@ def tidy(parent: Path) -> None:
 
 
 def verify(folder: Path) -> None:
-    """Raise Damaged unless every file has the size and the hash that the manifest names."""
+    """Raise DamagedFileError unless every file has the size and hash recorded in the manifest."""
     try:
-        manifest = json.loads(_regular(folder / MANIFEST).read_text())
+        manifest = json.loads(_require_file(folder / MANIFEST).read_text())
         if manifest["format"] != FORMAT:
-            raise Damaged(f"{folder} is in format {manifest['format']!r}, and this version reads {FORMAT}")
+            raise DamagedFileError(f"{folder} is in format {manifest['format']!r}; this version reads format {FORMAT}")
         for name, entry in manifest["files"].items():
             if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", name):
-                raise Damaged(f"{folder} names a file {name!r}")
-            path = _regular(folder / name)
+                raise DamagedFileError(f"{folder / MANIFEST} lists an invalid file name {name!r}")
+            path = _require_file(folder / name)
             if path.stat().st_size != entry["size"] or _sha256(path) != entry["sha256"]:
-                raise Damaged(f"{path} is damaged")
+                raise DamagedFileError(f"{path} is damaged")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise Damaged(f"{folder / MANIFEST} cannot be read: {error}") from None
+        raise DamagedFileError(f"{folder / MANIFEST} cannot be read: {error}") from None
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, whole or not, in the order of their steps."""
+def list_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, valid or not, sorted by step."""
     return sorted((path for path in folder.glob("step-*") if path.name[5:].isdecimal()), key=step_of)
 
 
@@ -106,55 +106,55 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name[5:])
 
 
-def newest(folder: Path) -> tuple[Path | None, list[str]]:
-    """The checkpoint of the highest step that verifies, and one line per newer one that does not."""
-    return read_newest(folder, lambda path: path)
+def latest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
+    """The checkpoint with the highest step that verifies, and an error message for each later one."""
+    return read_latest(folder, lambda path: path)
 
 
-def read_newest(folder: Path, read: Callable[[Path], Result]) -> tuple[Result | None, list[str]]:
-    """What `read` makes of the newest checkpoint that verifies and that it can read, and one line per newer one.
+def read_latest(folder: Path, read: Callable[[Path], Result]) -> tuple[Result | None, list[str]]:
+    """The result of `read` on the latest checkpoint that verifies and can be read, and a message for each later one.
 
-    `read` raises Damaged for what it cannot read. The result is None where no checkpoint is left.
+    `read` raises DamagedFileError for a checkpoint it cannot read. The result is None if no checkpoint is readable.
     """
-    complaints: list[str] = []
-    for path in reversed(checkpoints(folder)):
+    errors: list[str] = []
+    for path in reversed(list_checkpoints(folder)):
         try:
             verify(path)
-            return read(path), complaints
-        except Damaged as error:
-            complaints.append(str(error))
-    return None, complaints
+            return read(path), errors
+        except DamagedFileError as error:
+            errors.append(str(error))
+    return None, errors
 
 
-def new_folder(path: Path) -> None:
-    """Make a folder and those above it, so that their names outlast a loss of power."""
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, synced to disk so that they survive a power failure."""
     if not path.is_dir():
-        new_folder(path.parent)
+        make_folder(path.parent)
         path.mkdir(exist_ok=True)
-        _flush(path.parent)
+        _fsync(path.parent)
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Replace a JSON file, all or nothing, flushed to disk. Raises OSError, and then leaves the old one."""
+    """Replace a JSON file atomically and sync it to disk; on OSError the old file is left in place."""
     draft = path.with_name(f".{path.name}.tmp")
     try:
         json_writer(values)(draft)
-        _flush(draft)
+        _fsync(draft)
         os.replace(draft, path)
-        _flush(path.parent)
+        _fsync(path.parent)
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file. Raises Damaged."""
+    """Read a JSON object. Raises DamagedFileError."""
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise Damaged(f"{path} cannot be read: {error}") from None
+        raise DamagedFileError(f"{path} cannot be read: {error}") from None
     if not isinstance(values, dict):
-        raise Damaged(f"{path} holds no JSON object")
+        raise DamagedFileError(f"{path} does not contain a JSON object")
     return values
 
 
@@ -172,18 +172,20 @@ def tensor_writer(tensors: "Mapping[str, Tensor]") -> Writer:
 
 
 def load_tensors(path: Path) -> "dict[str, Tensor]":
-    """Tensors of a safetensors file, whose declared sizes are checked against the file before anything is allocated."""
+    """Load a safetensors file; its declared sizes are checked against the file size before anything is allocated."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
     try:
-        return load(path.read_bytes())  # not mapped: the file may be gone, or shorter, while they are still in use
+        return load(
+            path.read_bytes()
+        )  # not memory-mapped: the file may be deleted or truncated while tensors are in use
     except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise Damaged(f"{path} cannot be read: {error}") from None
+        raise DamagedFileError(f"{path} cannot be read: {error}") from None
 
 
 def load_model(folder: Path) -> "tuple[Transformer, Tokenizer]":
-    """The model, in evaluation mode, and the tokenizer of one verified checkpoint. Raises ConfigError or Damaged."""
+    """The model, in eval mode, and the tokenizer of a verified checkpoint. Raises ConfigError or DamagedFileError."""
     import torch
 
     from partwise.model import ModelConfig, Transformer
@@ -192,39 +194,39 @@ def load_model(folder: Path) -> "tuple[Transformer, Tokenizer]":
     values = read_json(folder / "config.json").get("model")
     tensors = load_tensors(folder / "model.safetensors")
     if not isinstance(values, dict):
-        raise Damaged(f"{folder / 'config.json'} lacks 'model'")
+        raise DamagedFileError(f"{folder / 'config.json'} has no 'model' entry")
     try:
         config = ModelConfig.from_dict(values)
-        with torch.device("meta"):  # what it claims is held against what the file holds before memory is spent on it
+        with torch.device("meta"):  # compare the claimed shapes with the file's before allocating memory
             claimed = Transformer(config)
-            claimed.counts.make_room(tensors["counts.text"].numel() if "counts.text" in tensors else 0)
+            claimed.counts.allocate(tensors["counts.text"].numel() if "counts.text" in tensors else 0)
             expected = {name: tensor.shape for name, tensor in claimed.state_dict().items()}
             text = claimed.state_dict().get("counts.text")
     except RuntimeError as error:
-        raise Damaged(f"{folder / 'config.json'} describes no model that fits in memory: {error}") from None
+        raise DamagedFileError(f"{folder / 'config.json'} describes a model too large for memory: {error}") from None
     if expected != {name: tensor.shape for name, tensor in tensors.items()}:
-        raise Damaged(f"the weights in {folder} do not fit the configuration beside them")
+        raise DamagedFileError(f"the weights in {folder} do not match the configuration in config.json")
     if text is not None and len(text):
         counted = tensors["counts.text"]
         if counted.dtype != text.dtype or not 0 <= counted.min() <= counted.max() < config.vocab_size:
-            raise Damaged(f"the text that was counted in {folder} is no text of {config.vocab_size} tokens")
+            raise DamagedFileError(f"counts.text in {folder} is not a text of ids below vocab_size={config.vocab_size}")
     model = Transformer(config)
     load_weights(model, tensors)
     return model.eval(), load_tokenizer(folder / "tokenizer.json", config.vocab_size)
 
 
 def load_weights(model: "Transformer", tensors: "Mapping[str, Tensor]") -> None:
-    """Load weights under their canonical names; missing, unknown or misshapen ones raise Damaged."""
+    """Load weights by name; missing, unexpected or wrongly shaped ones raise DamagedFileError."""
     try:
         model.load_state_dict(dict(tensors))
     except RuntimeError as error:
-        raise Damaged(f"the weights do not fit the configuration: {' '.join(str(error).split())}") from None
+        raise DamagedFileError(f"the weights do not match the configuration: {' '.join(str(error).split())}") from None
 
 
 def load(path: str | Path) -> "tuple[Transformer, Tokenizer]":
-    """The model and tokenizer of a run (its name under `runs/`, or its folder) or of one checkpoint folder.
+    """The model and tokenizer of a run (its name under `runs/`, or its folder) or of a checkpoint folder.
 
-    A damaged checkpoint is skipped, with a warning on stderr, for the newest that verifies. Raises ConfigError.
+    Of a run, the latest checkpoint that verifies is loaded; skipped ones are reported on stderr. Raises ConfigError.
     """
     import sys
 
@@ -233,19 +235,19 @@ def load(path: str | Path) -> "tuple[Transformer, Tokenizer]":
         try:
             verify(folder)
             return load_model(folder)
-        except Damaged as error:
+        except DamagedFileError as error:
             raise ConfigError(f"{error}: give another checkpoint, or train again") from None
-    found, complaints = read_newest(folder / "checkpoints", lambda path: (path.name, load_model(path)))
-    if found is None:
-        detail = f" ({complaints[0]})" if complaints else ""
-        raise ConfigError(f"{path} holds no checkpoint that can be read{detail}: train it again with --fresh")
-    for complaint in complaints:
-        print(f"{complaint}; using {found[0]} instead", file=sys.stderr)
-    return found[1]
+    loaded, errors = read_latest(folder / "checkpoints", lambda path: (path.name, load_model(path)))
+    if loaded is None:
+        detail = f" ({errors[0]})" if errors else ""
+        raise ConfigError(f"{path} has no readable checkpoint{detail}: train it again with --fresh")
+    for message in errors:
+        print(f"{message}; using {loaded[0]} instead", file=sys.stderr)
+    return loaded[1]
 
 
 def find_run(path: str | Path) -> Path:
-    """The folder of a run given as its name or as a folder. Raises ConfigError with the closest known name."""
+    """The folder of a run, given its name or its folder. Raises ConfigError with the closest known name."""
     from partwise.config import did_you_mean
 
     text = str(path)
@@ -256,14 +258,14 @@ def find_run(path: str | Path) -> Path:
     raise ConfigError(f"there is no run {text!r}{did_you_mean(text, known)}")
 
 
-def _regular(path: Path) -> Path:
-    if not path.is_file():  # nor may it be a pipe, on which a reader would wait for ever
-        raise Damaged(f"{path} is missing")
+def _require_file(path: Path) -> Path:
+    if not path.is_file():  # this also refuses a pipe, on which a reader would wait forever
+        raise DamagedFileError(f"{path} is missing")
     return path
 
 
-def _aside(target: Path, end: str) -> Path:
-    return target.with_name(f".{target.name}.{os.getpid()}.{end}")
+def _hidden_sibling(target: Path, suffix: str) -> Path:
+    return target.with_name(f".{target.name}.{os.getpid()}.{suffix}")
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -271,8 +273,8 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def _flush(path: Path) -> None:
-    """Have the system put a file, or a folder's list of names, on the disk."""
+def _fsync(path: Path) -> None:
+    """Sync a file, or the entries of a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

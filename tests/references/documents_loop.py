@@ -29,7 +29,7 @@ def encode(text: str) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Scores:
+class AttentionCore:
     """Shares of right characters and of wholly right answers, and the completed problems (N, T)."""
 
     character_accuracy: float
@@ -63,7 +63,7 @@ def score_arithmetic(
     context: int = 128,
     generator: torch.Generator | None = None,
     limit: int | None = None,
-) -> Scores:
+) -> AttentionCore:
     """Score the calculator on whole problems such as '$(0000000400/0000000344)=61.1000000$', all of one length."""
     truths, predictions = [], []
     for problem in problems:
@@ -75,7 +75,7 @@ def score_arithmetic(
     start = problems[0].index("=") + 1
     predicted = torch.stack(predictions)
     right = predicted[:, start:] == torch.stack(truths)[:, start:]
-    return Scores(right.double().mean().item(), right.all(dim=1).double().mean().item(), predicted)
+    return AttentionCore(right.double().mean().item(), right.all(dim=1).double().mean().item(), predicted)
 
 
 def draw_batch(

@@ -1,25 +1,25 @@
-"""The command line: each command reads its words and hands them on; heavy imports wait until they are needed."""
+"""The `partwise` command line. Command modules import heavy dependencies only when a command runs."""
 
 import sys
 from itertools import pairwise
 
 import typer
 
-from partwise.cli import instrument, models  # noqa: F401  (their commands enter the application)
-from partwise.cli.words import app
+from partwise.cli import comparison_commands, model_commands  # noqa: F401  (importing them registers their commands)
+from partwise.cli.options import app
 
 
-def name_value(message: str, words: list[str]) -> str:
-    """A usage error with the value that the option was given, which the library leaves out."""
-    for option, value in pairwise(words):
+def add_option_value(message: str, arguments: list[str]) -> str:
+    """A usage error with the offending option's value, which click's message leaves out."""
+    for option, value in pairwise(arguments):
         if f"'{option}'" in message and value not in message:
             return f"{option} {value}: {message[0].lower()}{message[1:]}; see --help"
     return f"{message.removesuffix('.')}; see --help"
 
 
 def main() -> None:
-    """The `partwise` command. Bad input ends in one line on stderr and status 2, an interrupt in status 130."""
-    from partwise.terminal import fail
+    """Entry point of `partwise`. Invalid input exits with status 2 and one line on stderr, an interrupt with 130."""
+    from partwise.cli.terminal import print_error
 
     try:
         status = app(standalone_mode=False)
@@ -31,10 +31,10 @@ def main() -> None:
     except Exception as error:
         from partwise.config import ConfigError
 
-        # a misused option; its class depends on whether typer brings click along or imports it
-        usage = getattr(error, "format_message", None)
-        if not isinstance(error, ConfigError) and usage is None:
+        # a usage error of click; duck-typed, since typer may vendor click
+        format_message = getattr(error, "format_message", None)
+        if not isinstance(error, ConfigError) and format_message is None:
             raise
-        fail(name_value(usage(), sys.argv) if usage else error)
+        print_error(add_option_value(format_message(), sys.argv) if format_message else error)
         sys.exit(2)
     sys.exit(status if isinstance(status, int) else 0)

@@ -1,4 +1,4 @@
-"""How far seeds lie apart where nothing was changed, measured from null pairs."""
+"""Measure seed-to-seed noise from A/A pairs."""
 
 import itertools
 import math
@@ -10,115 +10,117 @@ from scipy import special
 
 from partwise.checkpoint import load, write_json
 from partwise.comparison.experiment import Comparison
-from partwise.comparison.store import STORE, key_of, read_store
+from partwise.comparison.noise_store import CALIBRATIONS_FILE, read_calibrations, setting_key
 from partwise.config import ConfigError
-from partwise.data import Dataset, examples
+from partwise.data import Dataset, build_examples
 from partwise.evaluate.loss import mean_loss
 
-RELABELLINGS = 4096
+MAX_RELABELINGS = 4096
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The noise of one task, size and horizon, in nats; intervals are of 95 %."""
+    """The noise of one task, model size and number of steps, in nats, with 95 % intervals."""
 
     name: str
-    part: str
+    family: str
+    """The family of parts that the second arm re-initializes."""
     seeds: int
     sd: float
-    """Of one run, over seeds; with `df` degrees of freedom."""
+    """The seed SD of one run, with `df` degrees of freedom."""
     df: float
     sd_low: float
     sd_high: float
     correlation: float
-    """Between two runs that share seed and data, but not the initial values of the part."""
+    """Between two runs that share the seed and data but not the initial weights of the family."""
     correlation_low: float
     correlation_high: float
     mean: float
-    """The null pairs' mean difference: near 0."""
-    evaluation_error: float | None
-    """The standard error of one run's loss, had the validation text been another."""
-    paired_evaluation_error: float | None
-    """The same for the difference of a pair, which reads the same text."""
-    false_positives: float
-    """The share of relabellings of the null pairs that a t test at 5 % tells apart."""
-    relabellings: int
-    planted: str = ""
-    planted_effect: float | None = None
-    """What a change that must be seen did, where one was given."""
+    """The mean difference of the A/A pairs; near 0."""
+    evaluation_se: float | None
+    """The standard error of one run's loss over the choice of validation text."""
+    paired_evaluation_se: float | None
+    """The same for the difference of a pair, which shares the text."""
+    false_positive_rate: float
+    """The fraction of relabelings of the A/A pairs that a t test at 5 % rejects."""
+    relabelings: int
+    positive_control: str = ""
+    control_effect: float | None = None
+    """The mean difference of the positive control, if there is one."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def calibrate(comparison: Comparison, dataset: Dataset) -> Calibration:
-    """What a finished comparison of null pairs says of the noise; kept in the store."""
+    """Estimate the noise from a finished A/A comparison and save it to the store."""
     row, arm = comparison.results["comparisons"][0], comparison.results["arms"][1]
     if row["sd_pooled"] is None:
-        raise ConfigError(f"{comparison.path}: {row['sentence']} Nothing is calibrated: lower train.lr, or warm up")
+        raise ConfigError(f"{comparison.path}: {row['sentence']} Nothing was calibrated: lower train.lr or add warmup")
     differences = np.array(row["differences"])
     r = row["correlation"] or 0.0
-    # both arms of a pair share noise: together they know the SD less well than as many runs of their own
+    # the arms of a pair share noise, so they determine the SD less well than independent runs
     n, sd, df = len(differences), row["sd_pooled"], 2 * (row["n"] - 1) / (1 + r * r)
     low, high = (sd * math.sqrt(df / float(special.chdtri(df, p))) for p in (0.025, 0.975))
-    wide = 1.96 / math.sqrt(n - 3) if n > 3 else math.inf
-    share, number = false_positives(differences)
-    single, paired = evaluation_errors(comparison, dataset)
-    planted = [
-        found for found in comparison.results["comparisons"] if found["role"] == "planted" and found["mean"] is not None
+    half_width = 1.96 / math.sqrt(n - 3) if n > 3 else math.inf  # of Fisher's z
+    rate, n_relabelings = false_positive_rate(differences)
+    single, paired = evaluation_standard_errors(comparison, dataset)
+    controls = [
+        other
+        for other in comparison.results["comparisons"]
+        if other["role"] == "positive" and other["mean"] is not None
     ]
-    found = Calibration(
+    calibration = Calibration(
         name=comparison.path.name,
-        part=comparison.plan.arm(arm["name"]).config.train.redraw or "",
+        family=comparison.plan.arm(arm["name"]).config.train.reinitialize or "",
         seeds=n,
         sd=sd,
         df=df,
         sd_low=low,
         sd_high=high,
         correlation=r,
-        correlation_low=math.tanh(math.atanh(max(-0.999999, r)) - wide) if r < 1 else 1.0,
-        correlation_high=math.tanh(math.atanh(min(0.999999, r)) + wide),
+        correlation_low=math.tanh(math.atanh(max(-0.999999, r)) - half_width) if r < 1 else 1.0,
+        correlation_high=math.tanh(math.atanh(min(0.999999, r)) + half_width),
         mean=float(differences.mean()),
-        evaluation_error=single,
-        paired_evaluation_error=paired,
-        false_positives=share,
-        relabellings=number,
-        planted=planted[0]["arm"] if planted else "",
-        planted_effect=planted[0]["mean"] if planted else None,
+        evaluation_se=single,
+        paired_evaluation_se=paired,
+        false_positive_rate=rate,
+        relabelings=n_relabelings,
+        positive_control=controls[0]["arm"] if controls else "",
+        control_effect=controls[0]["mean"] if controls else None,
     )
-    store = read_store()
-    store[key_of(comparison.plan.arms[0].config, dataset)] = found.to_dict()
-    STORE.parent.mkdir(exist_ok=True)
-    write_json(STORE, store)
-    return found
+    store = read_calibrations()
+    store[setting_key(comparison.plan.arms[0].config, dataset)] = calibration.to_dict()
+    CALIBRATIONS_FILE.parent.mkdir(exist_ok=True)
+    write_json(CALIBRATIONS_FILE, store)
+    return calibration
 
 
-def false_positives(differences: np.ndarray, alpha: float = 0.05) -> tuple[float, int]:
-    """The share of relabellings that a t test at alpha calls different: which arm of a pair is which is a coin's choice.
+def false_positive_rate(differences: np.ndarray, alpha: float = 0.05) -> tuple[float, int]:
+    """The fraction of relabelings that a t test at alpha rejects, where a relabeling swaps the arms of some pairs.
 
     All 2^(n-1) where these are few, else RELABELLINGS drawn with a fixed seed.
     """
     n = len(differences)
-    if 2 ** (n - 1) <= RELABELLINGS:
+    if 2 ** (n - 1) <= MAX_RELABELINGS:
         signs = np.array([(1, *rest) for rest in itertools.product((1, -1), repeat=n - 1)])
     else:
-        signs = np.random.default_rng(0).choice([1, -1], (RELABELLINGS, n))
+        signs = np.random.default_rng(0).choice([1, -1], (MAX_RELABELINGS, n))
     x = signs * differences
     error = x.std(axis=1, ddof=1) / math.sqrt(n)
     limit = -float(special.stdtrit(n - 1, alpha / 2))
     return float(np.mean(np.abs(x.mean(axis=1)) > limit * error)), len(signs)
 
 
-def evaluation_errors(comparison: Comparison, dataset: Dataset) -> tuple[float | None, float | None]:
-    """The standard errors of a loss and of a pair's difference, from the batches of the validation split; None
-    where there is one only."""
+def evaluation_standard_errors(comparison: Comparison, dataset: Dataset) -> tuple[float | None, float | None]:
+    """The standard errors of a loss and of a pair's difference over validation batches; None if there is only one batch."""
     losses: list[np.ndarray] = []
     for arm in comparison.plan.arms[:2]:
         folder = next(job.folder for job in comparison.jobs if job.arm == arm.name)
         model, _ = load(folder)
         config = arm.config
-        batches = list(examples(dataset, "val", config.context, config.model.max_len).scored())
-        full = [batch for batch in batches if batch.count >= max(b.count for b in batches) / 2]
+        batches = list(build_examples(dataset, "val", config.seq_len, config.model.context_length).eval_batches())
+        full = [batch for batch in batches if batch.n_targets >= max(b.n_targets for b in batches) / 2]
         losses.append(np.array([mean_loss(model, [batch]) for batch in full]))
     if len(losses[0]) < 2:
         return None, None

@@ -1,4 +1,4 @@
-"""The main job: train every arm on every seed, in parallel and resumably, then judge."""
+"""Run a comparison: train every arm on every seed, in parallel and resumably, then judge."""
 
 import json
 import math
@@ -11,39 +11,39 @@ from pathlib import Path
 from typing import Any
 
 from partwise.checkpoint import write_json
-from partwise.comparison.matching import match_arms
-from partwise.comparison.plan import Plan, dataset_of, make_plan
-from partwise.comparison.pool import Crew, Job, prepare_job
-from partwise.comparison.protocol import is_open
-from partwise.comparison.rates import measure_rates, rates_of_runs, tokens_a_step
+from partwise.comparison.design.matching import match_arms
+from partwise.comparison.design.plan import Plan, dataset_of, make_plan
+from partwise.comparison.design.request import Measure, Request
+from partwise.comparison.noise_store import positive_control_power
 from partwise.comparison.report import write_report
-from partwise.comparison.request import Measure, Request
 from partwise.comparison.results import final_values, gather
-from partwise.comparison.store import planted_power
+from partwise.comparison.stats.protocol import is_open
+from partwise.comparison.trials.throughput import measure_throughput, throughput_of_runs, tokens_per_step
+from partwise.comparison.trials.worker_pool import Job, WorkerPool, prepare_job
 from partwise.comparison.tuning import Tune, check_seeds, parse_tune, run_tuning
+from partwise.compute.backends import same_block_backends
+from partwise.compute.runtime import Runtime, choose_runtime, machine_info
 from partwise.config import ConfigError, digest
+from partwise.config.overrides import difference
 from partwise.data import Dataset
-from partwise.evaluate.scores import dataset_floors
-from partwise.inspection.paths import alike
-from partwise.overrides import difference
-from partwise.train.choices import Choices, choose, machine
-from partwise.train.folder import check_length
-from partwise.train.names import Lock, default_name, run_name
-from partwise.train.settings import RunConfig
+from partwise.evaluate.references import dataset_references
+from partwise.train.config import RunConfig
+from partwise.train.run_folder import check_split_lengths
+from partwise.train.run_names import FolderLock, check_run_name, default_run_name
 
-TOGETHER = 8
-"""Seeds of an arm that an accelerator trains as one program."""
+SEEDS_PER_PROCESS = 8
+"""Seeds of one arm that an accelerator trains per process."""
 
-SMALL = 2**24
-"""Parameters up to which it does so unasked: larger models keep it busy alone, and would need as many times their memory."""
+MAX_MULTI_SEED_PARAMETERS = 2**24
+"""Larger models train one seed per process by default: one keeps the accelerator busy, and each seed adds its memory."""
 
 
 @dataclass
 class Comparison:
-    """A comparison with a home on disk. The same plan continues where it stopped and repeats no finished run.
+    """A comparison stored in a folder. Running the same plan again resumes it and repeats no finished run.
 
-    `asked` is the plan before matching and tuning, which may change the arms of `plan`. `results` is what `results.json`
-    holds, once `run` has ended.
+    `requested_plan` is the plan before matching and tuning, which may change the arms of `plan`. `results` is the content
+    of `results.json` once `run` returns.
     """
 
     path: Path
@@ -51,7 +51,7 @@ class Comparison:
     command: str = ""
     imports: tuple[str, ...] = ()
     workers: int | None = None
-    together: int | None = None
+    seeds_per_process: int | None = None
     match: Measure | None = None
     tune: Tune | None = None
     tune_seeds: int = 2
@@ -60,7 +60,7 @@ class Comparison:
     started: float = 0.0
 
     def __post_init__(self) -> None:
-        self.asked = self.plan
+        self.requested_plan = self.plan
 
     @property
     def verdicts(self) -> dict[str, str | None]:
@@ -71,93 +71,104 @@ class Comparison:
     def report(self) -> Path:
         return self.path / "report.html"
 
-    def run(self, watch: Callable[["Comparison"], None] = lambda comparison: None) -> dict[str, Any]:
-        """Train what is missing, judge, and write the report. Raises ConfigError, and KeyboardInterrupt once saved."""
-        self.plan = self.asked
+    def run(self, on_progress: Callable[["Comparison"], None] = lambda comparison: None) -> dict[str, Any]:
+        """Train the missing runs, judge, and write the report. Raises ConfigError, or KeyboardInterrupt after saving."""
+        self.plan = self.requested_plan
         dataset = self.prepare()
         self.path.mkdir(parents=True, exist_ok=True)
-        lock = Lock(self.path)
+        lock = FolderLock(self.path)
         try:
-            card = self._card(dataset)
-            look = len([seeds for seeds in card["looks"] if seeds < self.plan.seeds]) + 1
-            power = planted_power(self.plan, dataset)
-            with Crew(card["workers"], card["together"]) as crew:
-                before = self._before(card, crew, watch)
-                self._train(Choices(**card["choices"]), crew, watch)
-            rates = card["rates"] or rates_of_runs(self.jobs)
-            self.results = gather(self.plan, self.jobs, dataset, look=look, rates=rates, floors=dataset_floors(dataset))
+            metadata = self._metadata(dataset)
+            look = len([seeds for seeds in metadata["looks"] if seeds < self.plan.seeds]) + 1
+            power = positive_control_power(self.plan, dataset)
+            with WorkerPool(metadata["workers"], metadata["seeds_per_process"]) as pool:
+                preparation = self._match_and_tune(metadata, pool, on_progress)
+                self._train(Runtime(**metadata["runtime"]), pool, on_progress)
+            throughput = metadata["throughput"] or throughput_of_runs(self.jobs)
+            references = dataset_references(dataset)
+            self.results = gather(
+                self.plan, self.jobs, dataset, look=look, throughput=throughput, references=references
+            )
             for control in self.results["controls"]:
-                control["power"] = power if control["role"] == "planted" else None
-            self.results |= before | {
+                control["power"] = power if control["role"] == "positive" else None
+            self.results |= preparation | {
                 "name": self.path.name,
-                "choices": card["choices"],
-                "machine": card["machine"],
+                "runtime": metadata["runtime"],
+                "machine": metadata["machine"],
                 "command": self.command,
-                "protocol": card.get("hash") if self.plan.rules.looks else None,
+                "protocol_hash": metadata.get("hash") if self.plan.rules.looks else None,
                 "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             }
-            card["looks"] = sorted({*card["looks"], self.plan.seeds})
-            write_json(self.path / "compare.json", card)
+            metadata["looks"] = sorted({*metadata["looks"], self.plan.seeds})
+            write_json(self.path / "compare.json", metadata)
             write_json(self.path / "results.json", self.results)
             write_report(self.results, self.path)
         finally:
             lock.release()
         return self.results
 
-    def _before(self, card: dict[str, Any], crew: Crew, watch: Callable[["Comparison"], None]) -> dict[str, Any]:
-        """What the protocol does before the test: match the arms, then tune them. Both may change the plan's arms."""
-        found: dict[str, Any] = {}
+    def _match_and_tune(
+        self, metadata: dict[str, Any], pool: WorkerPool, on_progress: Callable[["Comparison"], None]
+    ) -> dict[str, Any]:
+        """Match the arms, then tune them; both may change the plan's arms. Returns what to add to the results."""
+        results: dict[str, Any] = {}
         if self.match:
-            self.plan, matches = match_arms(self.plan, self.match, card["rates"])
-            found["match"] = {"measure": self.match, "arms": [asdict(match) for match in matches]}
+            self.plan, matches = match_arms(self.plan, self.match, metadata["throughput"])
+            results["match"] = {"measure": self.match, "arms": [asdict(match) for match in matches]}
         if self.tune:
-            choices = Choices(**card["choices"])
+            runtime = Runtime(**metadata["runtime"])
 
             def new_job(folder: Path, arm: str, seed: int, config: RunConfig) -> Job:
-                return prepare_job(folder, arm, seed, config, choices, self.imports, self.command)
+                return prepare_job(folder, arm, seed, config, runtime, self.imports, self.command)
 
             def train(jobs: list[Job]) -> None:
                 self.jobs, self.started = jobs, time.monotonic()
-                crew.run(jobs, lambda: watch(self))
-                watch(self)
+                pool.run(jobs, lambda: on_progress(self))
+                on_progress(self)
 
-            tuning = self.path / "tuning.json"
-            self.plan, tuned = run_tuning(self.plan, self.tune, self.tune_seeds, self.path / "tuning", new_job, train)
-            if tuning.exists():  # the time that it took when it was run
-                tuned["seconds"] = max(tuned["seconds"], json.loads(tuning.read_text())["seconds"])
-            write_json(tuning, tuned)
-            found["tuned"] = tuned
-            found["tuning"] = f"{self.tune.path} tuned for each arm over {', '.join(self.tune.values)}"
-            if card["rates"]:
-                for arm in self.plan.arms:  # an arm at another number is as fast as the one that it comes from
-                    origin = max((name for name in card["rates"] if arm.name.startswith(name)), key=len)
-                    card["rates"].setdefault(arm.name, card["rates"][origin])
-        return found
+            path = self.path / "tuning.json"
+            self.plan, tuning = run_tuning(self.plan, self.tune, self.tune_seeds, self.path / "tuning", new_job, train)
+            if path.exists():  # a resumed comparison reports the time of the original tuning
+                tuning["seconds"] = max(tuning["seconds"], json.loads(path.read_text())["seconds"])
+            write_json(path, tuning)
+            results["tuning"] = tuning
+            results["tuning_note"] = f"{self.tune.key} tuned for each arm over {', '.join(self.tune.values)}"
+            throughput = metadata["throughput"]
+            if throughput:
+                for arm in self.plan.arms:  # a tuned arm is as fast as the arm it was derived from
+                    origin = max((name for name in throughput if arm.name.startswith(name)), key=len)
+                    throughput.setdefault(arm.name, throughput[origin])
+        return results
 
-    def _train(self, choices: Choices, crew: Crew, watch: Callable[["Comparison"], None]) -> None:
-        """Train up to each look, and on with the arms of which a claim is still open."""
+    def _train(self, runtime: Runtime, pool: WorkerPool, on_progress: Callable[["Comparison"], None]) -> None:
+        """Train up to each look in turn, continuing only the arms that still have an open claim."""
         plan = self.plan
         runs = {arm.name: 0 for arm in plan.arms}
         open_claims = plan.claims
         for seeds in plan.looks:
-            names = {name for claim in open_claims for end in claim[:2] for name in plan.sums.get(end, (end,))}
+            names = {
+                name
+                for claim in open_claims
+                for end in claim[:2]
+                for name in plan.additive_predictions.get(end, (end,))
+            }
             runs |= dict.fromkeys((*names, plan.arms[0].name), seeds)
-            self.jobs = self._jobs(choices, runs)
+            self.jobs = self._jobs(runtime, runs)
             self.started = time.monotonic()
-            crew.run(self.jobs, lambda: watch(self))
-            watch(self)
+            pool.run(self.jobs, lambda: on_progress(self))
+            on_progress(self)
             effects = plan.rules.judge(plan.values(final_values(self.jobs, plan.rules.metric)), plan.claims)
             open_claims = tuple(claim for claim, effect in zip(plan.claims, effects, strict=True) if is_open(effect))
             if not open_claims:
                 break
 
     def identity(self) -> dict[str, Any]:
-        """All that is fixed before the first run."""
-        fixed = self.asked.identity()
+        """Everything fixed before the first run."""
+        fixed = self.requested_plan.identity()
         if self.match:
             fixed["match"] = self.match
         if self.tune:
-            fixed["tune"] = {"path": self.tune.path, "values": list(self.tune.values), "seeds": self.tune_seeds}
+            fixed["tune"] = {"key": self.tune.key, "values": list(self.tune.values), "seeds": self.tune_seeds}
         return fixed
 
     @property
@@ -169,117 +180,130 @@ class Comparison:
         first = self.plan.arms[0].config
         dataset = first.prepare()
         for arm in self.plan.arms:
-            check_length(dataset_of(self.plan, arm, dataset), arm.config)
+            check_split_lengths(dataset_of(self.plan, arm, dataset), arm.config)
         return dataset
 
     def estimate(self) -> dict[str, Any]:
-        """Minutes on this machine, and the smallest effect that these seeds could show; trains a few steps only."""
+        """Minutes on this machine, number of runs and throughput, measured over a few training steps."""
         dataset = self.prepare()
-        choices, workers, together = self._choices()
-        rates, scoring = measure_rates(self.plan, dataset, choices)
+        runtime, workers, seeds_per_process = self._runtime()
+        throughput, scoring = measure_throughput(self.plan, dataset, runtime)
         seconds, runs = 0.0, 0
         claimed = {end for claim in self.plan.claims if claim.role == "claim" for end in claim[:2]}
         for arm in self.plan.arms:
             number = self.plan.seeds
             if self.tune and arm.name in claimed:
-                number += self.plan.seeds + len(self.tune.values) * self.tune_seeds  # tuned, and tested at its best too
-            tokens = arm.config.train.steps * tokens_a_step(arm, dataset)
-            seconds += number * (tokens / (rates[arm.name] or math.inf) + scoring[arm.name])
+                number += (
+                    self.plan.seeds + len(self.tune.values) * self.tune_seeds
+                )  # tuning, and the test of the best value
+            tokens = arm.config.train.steps * tokens_per_step(arm, dataset)
+            seconds += number * (tokens / (throughput[arm.name] or math.inf) + scoring[arm.name])
             runs += number
         minutes = seconds / min(workers, runs) / 60
-        return {"minutes": minutes, "runs": runs, "workers": workers, "together": together, "rates": rates}
+        return {
+            "minutes": minutes,
+            "runs": runs,
+            "workers": workers,
+            "seeds_per_process": seeds_per_process,
+            "throughput": throughput,
+        }
 
-    def _choices(self) -> tuple[Choices, int, int]:
-        """Device and paths, how many programs run at once, and how many seeds of an arm are one program."""
-        choices = choose(self.plan.arms[0].config.train)
+    def _runtime(self) -> tuple[Runtime, int, int]:
+        """Device and backends, the number of concurrent processes, and the seeds per process."""
+        runtime = choose_runtime(self.plan.arms[0].config.train)
         if any(getattr(arm.config.model.attention, "dropout", 0.0) for arm in self.plan.arms):
-            # attention weights that are dropped out exist on this path only, and a path is never a difference of arms
-            choices = replace(choices, attention_path="products")
-        whole = choices.precision == "bfloat16" and choices.block_path == "kernel"
-        if whole and not alike(arm.config.model for arm in self.plan.arms):
-            choices = replace(choices, block_path="layers")  # the same rule: layers round more often than whole blocks
-        small = all(arm.config.model.parameters() <= SMALL for arm in self.plan.arms)
-        together = self.together or (TOGETHER if choices.device == "cuda" and small else 1)
-        if together > 1:
-            choices = choices.for_ensembles(self.plan.arms[0].config.train)
-        if choices.device != "cpu":
-            return choices, 1, together
+            # only eager attention supports dropout on the attention weights, and all arms share one backend
+            runtime = replace(runtime, attention_backend="eager")
+        compiled = runtime.precision == "bfloat16" and runtime.block_backend == "cpp"
+        if compiled and not same_block_backends(arm.config.model for arm in self.plan.arms):
+            # likewise: separate layers round to bf16 more often than compiled blocks
+            runtime = replace(runtime, block_backend="eager")
+        small = all(arm.config.model.parameters() <= MAX_MULTI_SEED_PARAMETERS for arm in self.plan.arms)
+        seeds_per_process = self.seeds_per_process or (SEEDS_PER_PROCESS if runtime.device == "cuda" and small else 1)
+        if seeds_per_process > 1:
+            runtime = runtime.for_multi_seed(self.plan.arms[0].config.train)
+        if runtime.device != "cpu":
+            return runtime, 1, seeds_per_process
         workers = self.workers or max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
         threads = self.plan.arms[0].config.train.threads or 1
-        return choices.with_threads(threads), workers, together
+        return runtime.with_threads(threads), workers, seeds_per_process
 
-    def _card(self, dataset: Dataset) -> dict[str, Any]:
-        """`compare.json`: what is fixed before the first run. A changed plan is refused."""
+    def _metadata(self, dataset: Dataset) -> dict[str, Any]:
+        """`compare.json`: everything fixed before the first run. Raises ConfigError if the plan has changed."""
         path = self.path / "compare.json"
         if path.exists():
-            card = json.loads(path.read_text())
-            rows = difference({"plan": _by_name(card["plan"])}, {"plan": _by_name(self.identity())})
+            metadata = json.loads(path.read_text())
+            rows = difference({"plan": _arms_by_name(metadata["plan"])}, {"plan": _arms_by_name(self.identity())})
             if rows:
                 key, old, new = rows[0]
                 raise ConfigError(
                     f"{self.path} holds another comparison ({key} was {old}, now {new}): choose another --name"
                 )
-            if card.get("hash", self.hash) != self.hash:
+            if metadata.get("hash", self.hash) != self.hash:
                 raise ConfigError(
-                    f"{path} was changed after the first run: its hash does not fit; choose another --name"
+                    f"{path} was changed after the first run: its hash does not match; choose another --name"
                 )
-            if card["data"] != dataset.hash:
+            if metadata["data"] != dataset.hash:
                 raise ConfigError(f"the data of {self.path} has changed since its first run: choose another --name")
-            if card["looks"] and self.plan.seeds < max(card["looks"]):
+            if metadata["looks"] and self.plan.seeds < max(metadata["looks"]):
                 raise ConfigError(
-                    f"--seeds {self.plan.seeds}: {self.path} was already judged at {max(card['looks'])} seeds, "
-                    "and seeds that were looked at cannot be taken back; give as many or more"
+                    f"--seeds {self.plan.seeds}: {self.path} was already judged at {max(metadata['looks'])} seeds, "
+                    "and a look cannot be undone; give at least as many"
                 )
-            return {**card, "together": self.together or card.get("together", 1)}  # which changes the rounding alone
-        choices, workers, together = self._choices()
-        # what is held equal is fixed before the first run; else the runs themselves show how fast they are
-        rates = measure_rates(self.plan, dataset, choices)[0] if self.match == "seconds" else {}
-        card = {
+            # seeds_per_process may change: it affects rounding only
+            return {
+                **metadata,
+                "seeds_per_process": self.seeds_per_process or metadata.get("seeds_per_process", 1),
+            }
+        runtime, workers, seeds_per_process = self._runtime()
+        # matching by seconds needs throughput before the first run; otherwise the runs themselves provide it
+        throughput = measure_throughput(self.plan, dataset, runtime)[0] if self.match == "seconds" else {}
+        metadata = {
             "format": 1,
             "plan": self.identity(),
             "hash": self.hash,
             "looks": [],
-            "choices": choices.to_dict(),
+            "runtime": runtime.to_dict(),
             "workers": workers,
-            "together": together,
-            "rates": rates,
-            "machine": machine(),
+            "seeds_per_process": seeds_per_process,
+            "throughput": throughput,
+            "machine": machine_info(),
             "data": dataset.hash,
         }
-        write_json(path, card)
-        return card
+        write_json(path, metadata)
+        return metadata
 
-    def _jobs(self, choices: Choices, runs: dict[str, int]) -> list[Job]:
-        """The first so many runs of each arm."""
+    def _jobs(self, runtime: Runtime, runs: dict[str, int]) -> list[Job]:
+        """The first `runs[arm]` runs of each arm."""
         jobs = []
-        for place in range(max(runs.values())):
-            seed = self.plan.first_seed + place
+        for index in range(max(runs.values())):
+            seed = self.plan.first_seed + index
             for number, arm in enumerate(self.plan.arms):
-                if place < runs[arm.name]:
-                    folder = self.path / "runs" / f"{number}-{default_name([arm.name])}" / f"seed-{seed}"
+                if index < runs[arm.name]:
+                    folder = self.path / "runs" / f"{number}-{default_run_name([arm.name])}" / f"seed-{seed}"
                     config = arm.with_seed(seed)
-                    jobs.append(prepare_job(folder, arm.name, seed, config, choices, self.imports, self.command))
+                    jobs.append(prepare_job(folder, arm.name, seed, config, runtime, self.imports, self.command))
         return jobs
 
 
-Watching = Callable[[Comparison], AbstractContextManager[Callable[[Comparison], None]]]
-"""What shows a comparison while it runs."""
+ProgressDisplay = Callable[[Comparison], AbstractContextManager[Callable[[Comparison], None]]]
+"""Makes the context manager that displays a running comparison."""
 
 
 def compare(
     preset: str,
     *overrides: str,
-    watch: Callable[[Comparison], None] = lambda comparison: None,
+    on_progress: Callable[[Comparison], None] = lambda comparison: None,
     **settings: Any,
 ) -> Comparison:
-    """Train a preset and its variants over paired seeds and judge what each change bought.
+    """Train a preset and its variants over paired seeds and judge the effect of each change.
 
-    `overrides` make the second arm; `settings` are those of a `Request`: each text in `arms` (`"ffn=geglu norm=rmsnorm"`)
-    makes a further arm, `common` applies to every arm, and `data`, `seeds`, `margin`, `looks` and the others say how; or
-    those of `plan_comparison`. Results and report are written to `runs/NAME`. Raises ConfigError.
+    `overrides` define the second arm. `settings` are the fields of a `Request` (each string in `arms`, such as
+    `"ffn=geglu norm=rmsnorm"`, defines another arm; `common` applies to every arm; `data`, `seeds`, `margin`, `looks`, ...)
+    and the arguments of `plan_comparison`. Results and report are written to `runs/NAME`. Raises ConfigError.
     """
     comparison = plan_comparison(preset, *overrides, **settings)
-    comparison.run(watch)
+    comparison.run(on_progress)
     return comparison
 
 
@@ -289,40 +313,37 @@ def plan_comparison(
     name: str | None = None,
     imports: tuple[str, ...] = (),
     workers: int | None = None,
-    together: int | None = None,
+    seeds_per_process: int | None = None,
     **settings: Any,
 ) -> Comparison:
-    """The comparison that `compare` would run, checked but not begun. Raises ConfigError."""
-    given = {key: value for key, value in settings.items() if value is not None}
-    request = Request.from_dict({"preset": preset, "change": list(overrides), **given})
-    return planned(request, name, imports, workers, together)
+    """The comparison that `compare` would run, validated but not started. Raises ConfigError."""
+    fields = {key: value for key, value in settings.items() if value is not None}
+    request = Request.from_dict({"preset": preset, "change": list(overrides), **fields})
+    return make_comparison(request, name, imports, workers, seeds_per_process)
 
 
-def planned(
+def make_comparison(
     request: Request,
     name: str | None = None,
     imports: tuple[str, ...] = (),
     workers: int | None = None,
-    together: int | None = None,
+    seeds_per_process: int | None = None,
 ) -> Comparison:
-    """The comparison that answers a request, checked but not begun; `workers` programs at once, of `together` seeds each.
-
-    Raises ConfigError.
-    """
-    path = Path("runs") / (run_name(name) if name else request.name())
+    """The comparison for a request, validated but not started. Raises ConfigError."""
+    path = Path("runs") / (check_run_name(name) if name else request.name())
     tune = parse_tune(request.tune) if request.tune else None
     plan = make_plan(request)
     if tune:
         if request.variance != "pair":
             raise ConfigError(
-                "variance=residual --tune: an arm and itself, tuned, share their noise: use variance=pair"
+                "variance=residual --tune: an arm and its tuned copy share their noise: use variance=pair"
             )
         check_seeds(plan)
         for value in tune.values:
-            tune.of(plan.arms[0], value)  # refuses what cannot be set, before anything runs
+            tune.apply(plan.arms[0], value)  # raises for an invalid value before anything runs
     command = request.command(name, imports)
-    return Comparison(path, plan, command, imports, workers, together, request.match, tune, request.tune_seeds)
+    return Comparison(path, plan, command, imports, workers, seeds_per_process, request.match, tune, request.tune_seeds)
 
 
-def _by_name(identity: dict[str, Any]) -> dict[str, Any]:
+def _arms_by_name(identity: dict[str, Any]) -> dict[str, Any]:
     return {**identity, "arms": {arm["name"]: arm["config"] for arm in identity["arms"]}}

@@ -1,4 +1,4 @@
-"""A number tuned for each arm, on seeds that the test does not use and on a held-out tenth of the training text."""
+"""Tune one setting for each arm, on seeds that the test does not use and a held-out tenth of the training split."""
 
 import contextlib
 import math
@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from partwise.comparison.plan import Arm, Plan
-from partwise.comparison.pool import Job
-from partwise.comparison.protocol import Claim
+from partwise.comparison.design.plan import Arm, Plan
 from partwise.comparison.results import final_values
+from partwise.comparison.stats.protocol import Claim
+from partwise.comparison.trials.worker_pool import Job
 from partwise.config import ConfigError
-from partwise.overrides import apply_overrides, flatten, parse_overrides
-from partwise.train.settings import RunConfig
+from partwise.config.overrides import apply_overrides, flatten, parse_overrides
+from partwise.train.config import RunConfig
 
-FIRST_SEED = 1_000_000
-"""Of tuning; seeds of a test lie below."""
+FIRST_TUNING_SEED = 1_000_000
+"""Test seeds are below it."""
 
 NewJob = Callable[[Path, str, int, RunConfig], Job]
 Train = Callable[[list[Job]], None]
@@ -26,46 +26,46 @@ Train = Callable[[list[Job]], None]
 
 @dataclass(frozen=True)
 class Tune:
-    """A setting, and its values as they were written."""
+    """A setting and the values to try, as strings."""
 
-    path: str
+    key: str
     values: tuple[str, ...]
 
-    def of(self, arm: Arm, value: str) -> Arm:
-        """The arm at that value."""
-        word = f"{self.path}={value}"
-        values = apply_overrides(arm.config.to_dict(), parse_overrides([word]))
-        return Arm(f"{arm.name} {word}", (*arm.overrides, word), RunConfig.from_dict(values))
+    def apply(self, arm: Arm, value: str) -> Arm:
+        """The arm with the setting at `value`."""
+        override = f"{self.key}={value}"
+        values = apply_overrides(arm.config.to_dict(), parse_overrides([override]))
+        return Arm(f"{arm.name} {override}", (*arm.overrides, override), RunConfig.from_dict(values))
 
     def default(self, arm: Arm) -> Any:
-        return dict(flatten(arm.config.to_dict())).get(tuple(self.path.split(".")))
+        return dict(flatten(arm.config.to_dict())).get(tuple(self.key.split(".")))
 
 
 def parse_tune(text: str) -> Tune:
-    """`train.lr=1e-4,3e-4,1e-3`. Raises ConfigError."""
-    path, equals, values = text.partition("=")
-    found = tuple(value.strip() for value in values.split(",") if value.strip())
-    if not path.strip() or not equals or len(found) < 2 or len(set(found)) < len(found):
-        raise ConfigError(f"--tune {text}: give a setting and two different values or more: train.lr=1e-4,3e-4,1e-3")
-    with contextlib.suppress(ValueError):  # in order, so that a best value at the edge is one
-        found = tuple(sorted(found, key=float))
-    return Tune(path.strip().removeprefix("--"), found)
+    """Parse `train.lr=1e-4,3e-4,1e-3`. Raises ConfigError."""
+    key, equals, text_values = text.partition("=")
+    values = tuple(value.strip() for value in text_values.split(",") if value.strip())
+    if not key.strip() or not equals or len(values) < 2 or len(set(values)) < len(values):
+        raise ConfigError(f"--tune {text}: give a setting and at least two different values: train.lr=1e-4,3e-4,1e-3")
+    with contextlib.suppress(ValueError):  # numbers in order, to detect a best value at the edge of the range
+        values = tuple(sorted(values, key=float))
+    return Tune(key.strip().removeprefix("--"), values)
 
 
 def check_seeds(plan: Plan) -> None:
-    """Raises ConfigError where a seed would serve both tuning and test."""
-    if plan.first_seed + plan.seeds > FIRST_SEED:
+    """Raise ConfigError if a test seed is also a tuning seed."""
+    if plan.first_seed + plan.seeds > FIRST_TUNING_SEED:
         raise ConfigError(
-            f"--first-seed {plan.first_seed}: seeds from {FIRST_SEED:,} on are used for tuning, and none may serve both"
+            f"--first-seed {plan.first_seed}: seeds from {FIRST_TUNING_SEED:,} on are for tuning; choose a smaller one"
         )
 
 
 def run_tuning(
     plan: Plan, tune: Tune, seeds: int, folder: Path, new_job: NewJob, train: Train
 ) -> tuple[Plan, dict[str, Any]]:
-    """Train every claimed arm and the baseline at every value; the plan with each arm's best beside its default.
+    """Train the baseline and every claimed arm at every value, and add each arm at its best value to the plan.
 
-    The best has the lowest mean loss on the held-out text; a value at which a run diverged cannot be it.
+    The best value has the lowest mean loss on the held-out text; values with a diverged run are excluded.
     """
     check_seeds(plan)
     claimed = {claim.arm for claim in plan.claims if claim.role == "claim"} | {plan.arms[0].name}
@@ -73,45 +73,45 @@ def run_tuning(
     jobs: list[Job] = []
     for number, arm in enumerate(arms):
         for value in tune.values:
-            config = tune.of(arm, value).config
-            config = config.model_copy(update={"train": config.train.model_copy(update={"held_out": True})})
-            for seed in range(FIRST_SEED, FIRST_SEED + seeds):
+            config = tune.apply(arm, value).config
+            config = config.model_copy(update={"train": config.train.model_copy(update={"tuning_split": True})})
+            for seed in range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + seeds):
                 seeded = config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})
                 path = folder / f"{number}-{value}" / f"seed-{seed}"
-                jobs.append(new_job(path, f"{arm.name} {tune.path}={value}", seed, seeded))
-    began = time.monotonic()
+                jobs.append(new_job(path, f"{arm.name} {tune.key}={value}", seed, seeded))
+    start = time.monotonic()
     train(jobs)
     values = final_values(jobs)
     rows = []
     for arm in arms:
         means = []
         for value in tune.values:
-            losses = list(values[f"{arm.name} {tune.path}={value}"].values())
+            losses = list(values[f"{arm.name} {tune.key}={value}"].values())
             means.append(statistics.fmean(losses) if all(map(math.isfinite, losses)) else None)
-        known = [mean for mean in means if mean is not None]
-        if not known:
-            raise ConfigError(f"--tune {tune.path}: {arm.name} diverged at every value: give smaller ones")
-        best = means.index(min(known))
+        finite = [mean for mean in means if mean is not None]
+        if not finite:
+            raise ConfigError(f"--tune {tune.key}: {arm.name} diverged at every value; try smaller values")
+        best = means.index(min(finite))
         row = {"arm": arm.name, "default": tune.default(arm), "means": means, "best": tune.values[best]}
-        rows.append(row | {"inside": 0 < best < len(means) - 1})
-    found = {
-        "path": tune.path,
+        rows.append(row | {"interior": 0 < best < len(means) - 1})
+    results = {
+        "key": tune.key,
         "values": list(tune.values),
-        "seeds": list(range(FIRST_SEED, FIRST_SEED + seeds)),
+        "seeds": list(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + seeds)),
         "runs": len(jobs),
-        "seconds": time.monotonic() - began,
+        "seconds": time.monotonic() - start,
         "arms": rows,
     }
-    return with_best(plan, tune, rows), found
+    return add_tuned_arms(plan, tune, rows), results
 
 
-def with_best(plan: Plan, tune: Tune, rows: list[dict[str, Any]]) -> Plan:
-    """The plan, and each arm at its best against the baseline at its best. An arm whose default is best stands for both."""
+def add_tuned_arms(plan: Plan, tune: Tune, rows: list[dict[str, Any]]) -> Plan:
+    """Add each arm at its best value and its claim against the tuned baseline. An arm whose default is best is reused."""
     at_best = {}
     arms = list(plan.arms)
     for row in rows:
         arm = plan.arm(row["arm"])
-        best = tune.of(arm, row["best"])
+        best = tune.apply(arm, row["best"])
         same = [other for other in arms if other.config == best.config]
         if same:
             best = same[0]

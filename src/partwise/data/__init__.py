@@ -1,16 +1,25 @@
 """Corpora -> shards on disk -> deterministic batches."""
 
-from partwise.data.arithmetic import Problems, generate
-from partwise.data.batches import batch, windows
-from partwise.data.corpora import Arithmetic, Corpus, Python, Shakespeare, TextFile, cache_root, data_override
+from partwise.data.arithmetic import ProblemSpec, generate_problems
+from partwise.data.batches import eval_windows, sample_windows
+from partwise.data.corpora import Arithmetic, Corpus, Python, Shakespeare, TextFile, cache_root, parse_data_option
 from partwise.data.documents import Folder, JsonLines
-from partwise.data.examples import IGNORED, Batch, Examples, Pairs, ProblemWindows, Windows, examples, problem_lines
-from partwise.data.pairs import ArithmeticPairs, PairFile, PairText
-from partwise.data.questions import solve, split_problems
+from partwise.data.examples import (
+    IGNORE_INDEX,
+    Batch,
+    Examples,
+    ProblemWindows,
+    SequencePairs,
+    Windows,
+    build_examples,
+    problem_lines,
+)
+from partwise.data.pairs import ArithmeticPairs, PairFile, TextPairs
+from partwise.data.problems import solve, split_problems
 from partwise.data.shards import Dataset, Shard, prepare
 
 __all__ = [
-    "IGNORED",
+    "IGNORE_INDEX",
     "Arithmetic",
     "ArithmeticPairs",
     "Batch",
@@ -20,23 +29,23 @@ __all__ = [
     "Folder",
     "JsonLines",
     "PairFile",
-    "PairText",
-    "Pairs",
+    "ProblemSpec",
     "ProblemWindows",
-    "Problems",
     "Python",
+    "SequencePairs",
     "Shakespeare",
     "Shard",
     "TextFile",
+    "TextPairs",
     "Windows",
-    "batch",
+    "build_examples",
     "cache_root",
-    "data_override",
-    "examples",
-    "generate",
+    "eval_windows",
+    "generate_problems",
+    "parse_data_option",
     "prepare",
     "problem_lines",
+    "sample_windows",
     "solve",
     "split_problems",
-    "windows",
 ]

@@ -1,4 +1,4 @@
-"""Where text comes from: problems made up on the spot, Shakespeare, the Python at hand, files of one's own."""
+"""Corpora: synthetic problems, Shakespeare, Python's standard library, and text files."""
 
 import hashlib
 import json
@@ -9,21 +9,21 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from partwise.config import REGISTRY, ConfigError, Part, did_you_mean, part
 from partwise.data import arithmetic
-from partwise.tokenizers.texts import LongText, Text, TextOnDisk, hash_file, open_text
+from partwise.tokenizers.text import LazyText, ScannedText, Text, hash_file, open_text
 
-TINYSHAKESPEARE = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+TINYSHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
 
 class Corpus(Part):
-    """What may stand at `data=`: named splits of text, always the same ones for the same options."""
+    """A corpus, `data=`: named splits of text, a pure function of its options."""
 
     family: ClassVar[str] = "data"
     task: ClassVar[str] = "text"
@@ -32,7 +32,7 @@ class Corpus(Part):
 
     @property
     def answers_only(self) -> bool:
-        """Whether a model is trained and scored on what answers a question alone."""
+        """Whether a model is trained and scored on the answers of problems only."""
         return False
 
     @abstractmethod
@@ -41,19 +41,19 @@ class Corpus(Part):
 
     @abstractmethod
     def splits(self) -> dict[str, Text]:
-        """The text of "train", "val" and, where there is one, "test". Raises ConfigError."""
+        """The text of "train", "val" and, if there is one, "test". Raises ConfigError."""
 
     def training_text(self) -> Text:
-        """The split "train", for tokenizers that learn. Raises ConfigError."""
+        """The split "train", for training tokenizers. Raises ConfigError."""
         return self.splits()["train"]
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """Plain values that determine the content of the splits, found without making them. Raises ConfigError."""
+        """Plain values that determine the content of the splits, found without creating them. Raises ConfigError."""
 
 
-class MadeUp(Corpus):
-    """Options of every corpus of made-up problems."""
+class SyntheticProblems(Corpus):
+    """Options of every corpus of synthetic problems."""
 
     task: ClassVar[str] = "arithmetic"
 
@@ -66,96 +66,103 @@ class MadeUp(Corpus):
     validation: int = Field(10_000, ge=1)
     test: int = Field(10_000, ge=1)
     seed: int = 0
-    tail: float = Field(0.0, ge=0, lt=1)
-    balance: float = Field(0.0, ge=0, le=1)
+    validation_tail: float = Field(0.0, ge=0, lt=1)
+    form_balance: float = Field(0.0, ge=0, le=1)
 
     def model_post_init(self, context: Any) -> None:
-        self.problems()
+        self.problem_spec()
 
-    def problems(self) -> arithmetic.Problems:
-        """What the problems look like. Raises ConfigError for options that no problem can satisfy."""
-        return arithmetic.Problems(self.limit, self.decimals, self.operations, self.reverse, self.padding)
+    def problem_spec(self) -> arithmetic.ProblemSpec:
+        """The format of the problems. Raises ConfigError for options that no problem can satisfy."""
+        return arithmetic.ProblemSpec(self.limit, self.decimals, self.operations, self.reverse, self.padding)
 
-    def longest_line(self) -> int:
-        """Characters of the longest problem, its two `$` included."""
-        return 3 * (self.padding or self.problems().widest) + 6
+    def max_line_length(self) -> int:
+        """Characters of the longest problem, including its two `$`."""
+        return 3 * (self.padding or self.problem_spec().max_width) + 6
 
-    def made(self) -> dict[str, np.ndarray]:
-        """The problems of each split as ASCII, one after another."""
+    def generate_splits(self) -> dict[str, np.ndarray]:
+        """The problems of each split as ASCII, concatenated."""
         counts = {"train": self.train, "validation": self.validation, "test": self.test}
-        return arithmetic.generate(self.problems(), **counts, seed=self.seed, tail=self.tail, balance=self.balance)
+        return arithmetic.generate_problems(
+            self.problem_spec(),
+            **counts,
+            seed=self.seed,
+            validation_tail=self.validation_tail,
+            form_balance=self.form_balance,
+        )
 
     def identity(self) -> dict[str, Any]:
         options = self.to_dict()
-        if not self.balance:
-            del options["balance"]  # data sets prepared before there was any balance stay valid
+        if not self.form_balance:
+            del options["form_balance"]  # unbalanced data do not depend on how forms are balanced
         else:
-            options["forms"] = arithmetic.FORMS
+            options["form_balance_version"] = arithmetic.FORM_BALANCE_VERSION
         return {**options, "version": arithmetic.VERSION}
 
 
 @part("arithmetic")
-class Arithmetic(MadeUp):
-    """$(0000753.78+0000000910)=87.3661000$: four operations on two operands in (0, limit], the answer backwards.
+class Arithmetic(SyntheticProblems):
+    """$(0000753.78+0000000910)=87.3661000$: four operations on two operands in (0, limit], the answer reversed.
 
-    No test or validation problem occurs in training, swapped operands included. `tail=0.1` cuts the validation split
-    off the training text instead, where problems may recur. With `aligned` every training window begins at a problem's
-    first `$` and holds as many whole problems as fit; `loss_on=answer` trains and scores what stands behind `=`
-    alone. With `balance` above 0 training meets rare forms of problems more often, told apart by decimals of operands
-    and answer: a share f of an operation's problems becomes one in proportion to f ** (1 - balance).
+    No test or validation problem occurs in training, also not with swapped operands. `validation_tail=0.1` cuts the
+    validation split from the end of the training text instead, where problems may recur. With `aligned`, every training
+    window begins at a problem's first `$` and contains as many whole problems as fit; `answer_only_loss=true` trains and
+    scores only what follows `=`. With `form_balance` above 0, training has more of the rare forms, which are
+    distinguished by the decimals of operands and answer: a share f of an operation's problems becomes one proportional to
+    f ** (1 - form_balance).
     """
 
     aligned: bool = False
-    loss_on: Literal["all", "answer"] = "all"
+    answer_only_loss: bool = False
 
     @property
     def answers_only(self) -> bool:
-        return self.loss_on == "answer"
+        return self.answer_only_loss
 
     def alphabet(self) -> str:
-        return self.problems().alphabet
+        return self.problem_spec().alphabet
 
     def identity(self) -> dict[str, Any]:
-        # how the problems are learnt from changes none of them: both ways share one prepared data set
-        return {key: value for key, value in super().identity().items() if key not in ("aligned", "loss_on")}
+        # windows and loss leave the problems unchanged: all variants share one prepared data set
+        return {key: value for key, value in super().identity().items() if key not in ("aligned", "answer_only_loss")}
 
     def splits(self) -> dict[str, Text]:
-        return {**self.made()}
+        return {**self.generate_splits()}
 
 
 @part("shakespeare")
 class Shakespeare(Corpus):
     """TinyShakespeare, 1,115,394 characters of the plays: the first 90 % for training, the rest for validation.
 
-    Karpathy, github.com/karpathy/char-rnn. Taken from the folder PARTWISE_MIRROR if set, else downloaded once.
+    Karpathy, github.com/karpathy/char-rnn. Read from the folder PARTWISE_MIRROR if set, else downloaded once.
     """
 
     def alphabet(self) -> str:
         return self._file().alphabet
 
     def splits(self) -> dict[str, Text]:
-        return _cut(self._file().text)
+        return _split_90_10(self._file().text)
 
     def identity(self) -> dict[str, Any]:
         return {"part": self.name, "sha256": TINYSHAKESPEARE_SHA256}
 
-    def _file(self) -> TextOnDisk:
+    def _file(self) -> ScannedText:
         mirror = os.environ.get("PARTWISE_MIRROR")
         path = Path(mirror) / "tinyshakespeare.txt" if mirror else _download()
         file = open_text(path)
         if file.sha256 != TINYSHAKESPEARE_SHA256:
             raise ConfigError(
                 f"{path} has the SHA-256 {file.sha256[:16]}..., not {TINYSHAKESPEARE_SHA256[:16]}...: "
-                f"it is not TinyShakespeare, replace it by {TINYSHAKESPEARE}"
+                f"it is not TinyShakespeare, replace it with {TINYSHAKESPEARE_URL}"
             )
         return file
 
 
 @part("python")
 class Python(Corpus):
-    """The standard library of the Python that runs: every module but tests, 90 % of the characters for training.
+    """The standard library of the running Python: every module except tests, 90 % of the characters for training.
 
-    The cut is at the border of a file. Other versions of Python give other text.
+    The split is between two files. The text depends on the version of Python.
     """
 
     def alphabet(self) -> str:
@@ -163,8 +170,8 @@ class Python(Corpus):
 
     def splits(self) -> dict[str, Text]:
         files = _standard_library()
-        border = border_between(list(map(len, files)), "\n")
-        return {"train": "\n".join(files[:border]) + "\n", "val": "\n".join(files[border:])}
+        n_train = count_train_documents(list(map(len, files)), "\n")
+        return {"train": "\n".join(files[:n_train]) + "\n", "val": "\n".join(files[n_train:])}
 
     def identity(self) -> dict[str, Any]:
         content = hashlib.sha256("\n".join(_standard_library()).encode()).hexdigest()
@@ -173,7 +180,7 @@ class Python(Corpus):
 
 @part("text")
 class TextFile(Corpus):
-    """A text file in UTF-8 at `path`: the first 90 % of the characters for training, the rest for validation."""
+    """A UTF-8 text file at `path`: the first 90 % of the characters for training, the rest for validation."""
 
     path: str
 
@@ -182,53 +189,55 @@ class TextFile(Corpus):
 
     def splits(self) -> dict[str, Text]:
         text = open_text(Path(self.path)).text
-        splits = _cut(text)
+        splits = _split_90_10(text)
         if min(map(len, splits.values())) < 2:
-            raise ConfigError(f"{self.path} holds {len(text)} characters, too few to split: give a longer text")
+            raise ConfigError(f"{self.path} has {len(text)} characters, too few to split: give a longer text")
         return splits
 
     def identity(self) -> dict[str, Any]:
         return {"part": self.name, "sha256": hash_file(Path(self.path))}
 
 
-def data_override(word: str) -> str | dict[str, Any]:
-    """What `--data WORD` means: the name of a corpus, or the path of a file or folder. Raises ConfigError."""
+def parse_data_option(value: str) -> str | dict[str, Any]:
+    """The override for `--data VALUE`: the name of a corpus, or the path of a file or folder. Raises ConfigError."""
     known = REGISTRY[Corpus.family]
-    if word in known:
-        return word
-    if word and "\0" not in word and Path(word).is_dir():
-        return {"part": "folder", "path": word}
-    if Path(word).suffix == ".tsv" or (Path(word).suffix == ".jsonl" and _holds_pairs(Path(word))):
-        return {"part": "pairs", "path": word}
-    if Path(word).suffix == ".jsonl":
-        return {"part": "jsonl", "path": word}
-    if "/" in word or os.sep in word or Path(word).suffix:
-        return {"part": TextFile.name, "path": word}
-    raise ConfigError(f"unknown data {word!r}{did_you_mean(word, known)}, or the path of a text file such as ./{word}")
+    if value in known:
+        return value
+    if value and "\0" not in value and Path(value).is_dir():
+        return {"part": "folder", "path": value}
+    if Path(value).suffix == ".tsv" or (Path(value).suffix == ".jsonl" and _has_pairs(Path(value))):
+        return {"part": "pairs", "path": value}
+    if Path(value).suffix == ".jsonl":
+        return {"part": "jsonl", "path": value}
+    if "/" in value or os.sep in value or Path(value).suffix:
+        return {"part": TextFile.name, "path": value}
+    raise ConfigError(
+        f"unknown data {value!r}{did_you_mean(value, known)}, or the path of a text file such as ./{value}"
+    )
 
 
-def _holds_pairs(path: Path) -> bool:
+def _has_pairs(path: Path) -> bool:
     """Whether the first line of a file of JSON lines has a source and a target."""
     try:
         with path.open(encoding="utf-8") as file:
             first = json.loads(file.readline(1 << 20))
     except (OSError, ValueError, RecursionError):
-        return False  # whoever reads the file says what is wrong with it
+        return False  # the corpus reports the error when it reads the file
     return isinstance(first, dict) and {"source", "target"} <= set(first)
 
 
 def cache_root() -> Path:
-    """The folder for all that can be made again: PARTWISE_CACHE, or ~/.cache/partwise."""
+    """The cache folder, whose content can be recreated: PARTWISE_CACHE, or ~/.cache/partwise."""
     return Path(os.environ.get("PARTWISE_CACHE") or Path.home() / ".cache" / "partwise")
 
 
-def _cut(text: LongText) -> dict[str, Text]:
-    border = int(0.9 * len(text))
-    return {"train": text.part(0, border), "val": text.part(border, len(text))}
+def _split_90_10(text: LazyText) -> dict[str, Text]:
+    end = int(0.9 * len(text))
+    return {"train": text.subtext(0, end), "val": text.subtext(end, len(text))}
 
 
-def border_between(lengths: Sequence[int] | np.ndarray, separator: str) -> int:
-    """How many documents of these lengths fit into 90 % of all characters; at least one is on either side."""
+def count_train_documents(lengths: Sequence[int] | np.ndarray, separator: str) -> int:
+    """How many documents of these lengths fit into 90 % of all characters; each split has at least one."""
     ends = np.cumsum(np.array(lengths, dtype=np.int64) + len(separator))
     return max(1, min(len(ends) - 1, int(np.searchsorted(ends, int(0.9 * ends[-1]))))) if len(ends) else 0
 
@@ -239,22 +248,22 @@ def _download() -> Path:
     folder = cache_root() / "downloads"
     try:
         known_hash = f"sha256:{TINYSHAKESPEARE_SHA256}"
-        return Path(pooch.retrieve(TINYSHAKESPEARE, known_hash, fname="tinyshakespeare.txt", path=folder))
-    except (OSError, ValueError) as error:  # requests' errors are OSErrors; a wrong hash is a ValueError
+        return Path(pooch.retrieve(TINYSHAKESPEARE_URL, known_hash, fname="tinyshakespeare.txt", path=folder))
+    except (OSError, ValueError) as error:  # errors of requests are OSErrors; a wrong hash is a ValueError
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(
-            f"cannot download {TINYSHAKESPEARE} ({reason}): set PARTWISE_MIRROR to a folder with tinyshakespeare.txt"
+            f"cannot download {TINYSHAKESPEARE_URL} ({reason}): set PARTWISE_MIRROR to a folder with tinyshakespeare.txt"
         ) from None
 
 
 @lru_cache(maxsize=1)
 def _standard_library() -> tuple[str, ...]:
-    """The text of every module of the standard library that is UTF-8, by relative path. Raises ConfigError."""
+    """The text of every standard library module in UTF-8, by relative path. Raises ConfigError."""
     root = Path(sysconfig.get_path("stdlib"))
-    left_out = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+    excluded = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
     paths: list[Path] = []
-    for folder, inner, names in os.walk(root):
-        inner[:] = [name for name in inner if name not in left_out]  # never enters them: site-packages can be huge
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in subfolders if name not in excluded]  # not walked: site-packages can be huge
         paths += [Path(folder, name) for name in names if name.endswith(".py")]
     files = []
     for path in sorted(paths, key=lambda path: path.relative_to(root).as_posix()):
@@ -263,5 +272,5 @@ def _standard_library() -> tuple[str, ...]:
         except (OSError, UnicodeDecodeError):
             continue
     if len(files) < 2:
-        raise ConfigError(f"data=python: {root} holds no modules as files, give a text file instead: --data ./FILE")
+        raise ConfigError(f"data=python: {root} has no modules as files, give a text file instead: --data ./FILE")
     return tuple(files)

@@ -1,4 +1,4 @@
-"""Many texts as one corpus: JSON lines, or a folder of files."""
+"""Many documents as one corpus: JSON lines, or a folder of files."""
 
 import hashlib
 import json
@@ -17,115 +17,117 @@ from typing import Any
 import numpy as np
 
 from partwise.config import ConfigError, digest, part
-from partwise.data.corpora import Corpus, border_between
-from partwise.tokenizers.texts import BLOCK, Alphabet, LongText, Text, changed, hash_file, open_text
+from partwise.data.corpora import Corpus, count_train_documents
+from partwise.tokenizers.text import BLOCK_BYTES, Alphabet, LazyText, Text, hash_file, open_text, text_changed
 
-Place = int | Path
-"""Where a text stands: at an offset in a file, or in a file of its own."""
+Location = int | Path
+"""Where a document is stored: at an offset in a file, or in its own file."""
 
 
 class Documents(Corpus):
-    """Many texts, joined by `separator`, cut between two of them; empty ones are left out.
+    """Many documents joined by `separator`, split between two of them; empty ones are skipped.
 
-    The first ones, 90 % of the characters, are for training; the others validate, but for those that training holds too.
-    Texts are read one at a time, and again where they are needed.
+    The first documents, 90 % of the characters, are for training; the others are for validation, except those that also
+    occur in training. Documents are read one at a time, and again when needed.
     """
 
     path: str
     separator: str = "\n"
 
     @abstractmethod
-    def documents(self) -> Iterator[tuple[Place, str]]:
-        """The texts in their order, none of them empty, each with the place where it stands. Raises ConfigError."""
+    def documents(self) -> Iterator[tuple[Location, str]]:
+        """The documents that are not empty, in order, each with its location. Raises ConfigError."""
 
     @abstractmethod
-    def at(self, places: list[Place]) -> Iterator[str]:
-        """The texts at some places, in that order. Raises ConfigError."""
+    def read(self, locations: list[Location]) -> Iterator[str]:
+        """The documents at these locations, in that order. Raises ConfigError."""
 
     def alphabet(self) -> str:
-        return self._survey().alphabet
+        return self._index().alphabet
 
     def splits(self) -> dict[str, Text]:
-        survey = self._survey()
-        border = border_between(survey.lengths, self.separator)
-        fresh = border + np.flatnonzero(~np.isin(survey.digests[border:], survey.digests[:border]))
-        train, val = self._joined(survey, np.arange(border)), self._joined(survey, fresh)
-        val = val.part(0, max(0, len(val) - len(self.separator)))  # no text follows the last one
+        index = self._index()
+        n_train = count_train_documents(index.lengths, self.separator)
+        unseen = n_train + np.flatnonzero(~np.isin(index.digests[n_train:], index.digests[:n_train]))
+        train, val = self._join(index, np.arange(n_train)), self._join(index, unseen)
+        val = val.subtext(0, max(0, len(val) - len(self.separator)))  # no separator after the last document
         if min(len(train), len(val)) < 2:
             raise ConfigError(
-                f"{self.path} holds {len(survey.lengths)} texts that are not empty, and none is left to validate on: "
+                f"{self.path} has {len(index.lengths)} texts that are not empty, and none is left for validation: "
                 "give more, and different ones"
             )
         return {"train": train, "val": val}
 
-    def _joined(self, survey: "Survey", chosen: np.ndarray) -> LongText:
-        """The chosen documents, with the separator after each of them."""
-        ends = np.concatenate([[0], np.cumsum(survey.lengths[chosen] + len(self.separator))])
-        borders = np.unique(np.searchsorted(ends, np.arange(0, ends[-1] + BLOCK, BLOCK)).clip(max=len(chosen)))
-        blocks = [[survey.places[number] for number in chosen[first:end]] for first, end in pairwise(borders)]
-        return LongText(
-            ends[borders].tolist(), lambda block: "".join(text + self.separator for text in self.at(blocks[block]))
+    def _join(self, index: "DocumentIndex", chosen: np.ndarray) -> LazyText:
+        """The chosen documents, each followed by the separator."""
+        ends = np.concatenate([[0], np.cumsum(index.lengths[chosen] + len(self.separator))])
+        bounds = np.unique(
+            np.searchsorted(ends, np.arange(0, ends[-1] + BLOCK_BYTES, BLOCK_BYTES)).clip(max=len(chosen))
+        )
+        blocks = [[index.locations[number] for number in chosen[start:end]] for start, end in pairwise(bounds)]
+        return LazyText(
+            ends[bounds].tolist(), lambda block: "".join(text + self.separator for text in self.read(blocks[block]))
         )
 
-    def _survey(self) -> "Survey":
-        return _look_through(self, digest(self.identity()))
+    def _index(self) -> "DocumentIndex":
+        return _build_index(self, digest(self.identity()))
 
 
 @dataclass(frozen=True)
-class Survey:
-    """What is remembered of N documents: their places, lengths in characters (N,), and 64 bits of their digests (N,)."""
+class DocumentIndex:
+    """Locations, lengths in characters (N,) and 64 bits of the digests (N,) of N documents, and their characters."""
 
-    places: list[Place]
+    locations: list[Location]
     lengths: np.ndarray
     digests: np.ndarray
     alphabet: str
 
 
 @lru_cache(maxsize=1)
-def _look_through(corpus: Documents, identity: str) -> Survey:
-    """The documents of a corpus, read once for the content that has this identity."""
-    places: list[Place] = []
+def _build_index(corpus: Documents, identity: str) -> DocumentIndex:
+    """The index of a corpus, from one pass over it; cached by its identity."""
+    locations: list[Location] = []
     lengths, digests, alphabet = array("q"), array("Q"), Alphabet()
-    for place, text in corpus.documents():
+    for location, text in corpus.documents():
         content = text.encode()
-        places.append(place)
+        locations.append(location)
         lengths.append(len(text))
         digests.append(int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little"))
         alphabet.add(content)
-    if len(places) > 1:
+    if len(locations) > 1:
         alphabet.add(corpus.separator.encode())
-    return Survey(places, np.array(lengths), np.array(digests), str(alphabet))
+    return DocumentIndex(locations, np.array(lengths), np.array(digests), str(alphabet))
 
 
 @part("jsonl")
 class JsonLines(Documents):
-    """A JSON object per line of the file `path`, its text under the key `field`; training and validation share none.
+    """A JSON object per line of the file `path`, its text under the key `field`; no document is in both splits.
 
     The texts are joined by `separator`; the first ones, 90 % of the characters, are for training.
     """
 
     field: str = "text"
 
-    def documents(self) -> Iterator[tuple[Place, str]]:
-        open_text(Path(self.path))  # complains of what is no text at all
-        place = 0
+    def documents(self) -> Iterator[tuple[Location, str]]:
+        open_text(Path(self.path))  # raises if the file is not text
+        offset = 0
         with open(self.path, "rb") as file:
-            # a file of bytes: a JSON string may hold characters that end a line elsewhere
+            # binary: a JSON string may contain characters that text mode treats as line ends
             for number, content in enumerate(file, start=1):
-                line = _line(content, place)
+                line = _decode_line(content, offset)
                 if line.strip() and (text := self._text(number, line)):
-                    yield place, text
-                place += len(content)
+                    yield offset, text
+                offset += len(content)
 
-    def at(self, places: list[Place]) -> Iterator[str]:
+    def read(self, locations: list[Location]) -> Iterator[str]:
         with open(self.path, "rb") as file:
-            for place in places:
-                assert isinstance(place, int)
-                file.seek(place)
+            for offset in locations:
+                assert isinstance(offset, int)
+                file.seek(offset)
                 try:
-                    yield str(json.loads(_line(file.readline(), place))[self.field])
+                    yield str(json.loads(_decode_line(file.readline(), offset))[self.field])
                 except (ValueError, KeyError, IndexError, TypeError):
-                    raise changed() from None
+                    raise text_changed() from None
 
     def identity(self) -> dict[str, Any]:
         return {**self.to_dict(), "path": "", "sha256": hash_file(Path(self.path))}
@@ -135,69 +137,69 @@ class JsonLines(Documents):
             text = json.loads(line)[self.field]
             text.encode()
         except UnicodeEncodeError:
-            reason = "half of a surrogate pair in its text: remove it"
+            reason = "has a lone surrogate in its text: remove it"
         except (ValueError, RecursionError) as error:
-            reason = f"no JSON ({error}): give one JSON object per line"
+            reason = f"is not JSON ({error}): give one JSON object per line"
         except (KeyError, IndexError, TypeError, AttributeError):
-            reason = f"no text under the key {self.field!r}: name the key that has it, as in data.field=KEY"
+            reason = f"has no text under the key {self.field!r}: name the key of the text, as in data.field=KEY"
         else:
             return str(text)
-        raise ConfigError(f"{self.path} line {number} has {reason}")
+        raise ConfigError(f"{self.path} line {number} {reason}")
 
 
-def _line(content: bytes, place: int) -> str:
-    """A line of a file, without its end and without the mark that may begin the file."""
+def _decode_line(content: bytes, offset: int) -> str:
+    """A line of a file, without its newline and without a byte order mark at the start of the file."""
     line = content.decode("utf-8").removesuffix("\n")
-    return line if place else line.removeprefix("\ufeff")
+    return line if offset else line.removeprefix("\ufeff")
 
 
 @part("folder")
 class Folder(Documents):
-    """The text files in the folder `path` and below whose names match `files`; training and validation share none.
+    """The text files in the folder `path` and its subfolders whose names match `files`; no document is in both splits.
 
-    Hidden files and folders are left out; the others come in the order of their paths, joined by `separator`. The
-    first ones, 90 % of the characters, are for training.
+    Hidden files and folders are skipped; the others are sorted by path and joined by `separator`. The first ones, 90 %
+    of the characters, are for training.
     """
 
     files: str = "*"
 
-    def documents(self) -> Iterator[tuple[Place, str]]:
+    def documents(self) -> Iterator[tuple[Location, str]]:
         paths = self._paths()
-        with _naming_the_remedy():
+        with _suggest_file_pattern():
             for path in paths:
                 yield path, open_text(path).text[:]
 
-    def at(self, places: list[Place]) -> Iterator[str]:
-        for place in places:
-            assert isinstance(place, Path)
+    def read(self, locations: list[Location]) -> Iterator[str]:
+        for path in locations:
+            assert isinstance(path, Path)
             try:
-                yield place.read_bytes().decode("utf-8")
+                yield path.read_bytes().decode("utf-8")
             except (OSError, UnicodeDecodeError):
-                raise changed() from None
+                raise text_changed() from None
 
     def identity(self) -> dict[str, Any]:
         paths = self._paths()
-        with _naming_the_remedy():
+        with _suggest_file_pattern():
             content = digest([hash_file(path) for path in paths])
         return {"part": self.name, "separator": self.separator, "sha256": content}
 
     def _paths(self) -> list[Path]:
-        """The files that are wanted, in order. Raises ConfigError."""
+        """The matching files, in order. Raises ConfigError."""
         root = Path(self.path)
         if "\0" in self.path or not root.is_dir():
-            raise ConfigError(f"{self.path!r} is no folder: give the path of a folder with text files in it")
+            raise ConfigError(f"{self.path!r} is not a folder: give the path of a folder with text files")
         paths: list[Path] = []
-        for folder, inner, names in os.walk(root):
-            inner[:] = [name for name in inner if not name.startswith(".")]
-            wanted = [name for name in names if not name.startswith(".") and fnmatchcase(name, self.files)]
-            paths += [path for name in wanted if (path := Path(folder, name)).is_file() and path.stat().st_size]
+        for folder, subfolders, names in os.walk(root):
+            subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+            matching = [name for name in names if not name.startswith(".") and fnmatchcase(name, self.files)]
+            paths += [path for name in matching if (path := Path(folder, name)).is_file() and path.stat().st_size]
         return sorted(paths, key=lambda path: path.relative_to(root).as_posix())
 
 
 @contextmanager
-def _naming_the_remedy() -> Iterator[None]:
-    """Tell whoever has other files beside the text how to leave them out."""
+def _suggest_file_pattern() -> Iterator[None]:
+    """Add to a ConfigError how to skip files that are not text."""
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{error}; or choose the folder's text files, as in data.files=*.txt") from None
+        raise ConfigError(f"{error}; or select the folder's text files, as in data.files=*.txt") from None

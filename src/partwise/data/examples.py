@@ -1,4 +1,4 @@
-"""What a split offers to learn from and to be scored on: windows of one long text, or pairs of sequences."""
+"""Training and evaluation batches of a split: windows of one long text, or pairs of sequences."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,309 +8,330 @@ from typing import Protocol, Self
 import numpy as np
 
 from partwise.config import ConfigError
-from partwise.data.batches import batch, random_starts, windows
-from partwise.data.corpora import Arithmetic, MadeUp
-from partwise.data.questions import split_problems
+from partwise.data.batches import eval_windows, random_indices, sample_windows
+from partwise.data.corpora import Arithmetic, SyntheticProblems
+from partwise.data.problems import split_problems
 from partwise.data.shards import Dataset
-from partwise.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer, WithSpecials
+from partwise.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer, WithSpecialTokens
 
-IGNORED = -100
-"""A target that is padding: no loss is taken there."""
+IGNORE_INDEX = -100
+"""A target without loss: padding."""
 
-SCORED_TOKENS = 2048
-"""Tokens per batch of an evaluation; larger batches leave the cache, and are slower on a CPU."""
+EVAL_BATCH_TOKENS = 2048
+"""Tokens per evaluation batch; larger batches do not fit the cache and are slower on a CPU."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What a model sees at once, int64: `inputs` (B, T), `targets` (B, T) the tokens to predict, `source` (B, M)."""
+    """A model's input, int64: `inputs` (B, T), `targets` (B, T) the tokens to predict, `source` (B, M)."""
 
     inputs: np.ndarray
     targets: np.ndarray
     source: np.ndarray | None = None
 
     @property
-    def count(self) -> int:
-        """How many targets are scored."""
-        return int((self.targets != IGNORED).sum())
+    def n_targets(self) -> int:
+        """The number of targets with a loss."""
+        return int((self.targets != IGNORE_INDEX).sum())
 
-    def chunks(self, number: int) -> list["Batch"]:
-        """As many micro-batches of equal size."""
-        sources = [None] * number if self.source is None else np.split(self.source, number)
-        pieces = zip(np.split(self.inputs, number), np.split(self.targets, number), sources, strict=True)
+    def micro_batches(self, n: int) -> list["Batch"]:
+        """`n` micro-batches of equal size."""
+        sources = [None] * n if self.source is None else np.split(self.source, n)
+        pieces = zip(np.split(self.inputs, n), np.split(self.targets, n), sources, strict=True)
         return [Batch(*piece) for piece in pieces]
 
 
 class Examples(Protocol):
-    """A split, as a model learns from it."""
+    """A split as batches."""
 
     def batch(self, key: str, seed: int, step: int, size: int) -> Batch:
-        """The batch of one update: a pure function of `key` (the data's name), `seed` and `step`."""
+        """The batch of one update: a pure function of `key` (the data's hash), `seed` and `step`."""
         ...
 
-    def scored(self) -> Iterator[Batch]:
-        """Fixed batches in which every token of the split that can be predicted is a target exactly once."""
+    def eval_batches(self) -> Iterator[Batch]:
+        """Fixed batches in which every predictable token of the split is a target exactly once."""
         ...
 
-    def tokens_in(self, size: int) -> int:
-        """How many targets a batch of that size has, on average."""
+    def targets_per_batch(self, size: int) -> int:
+        """The average number of targets in a batch of `size`."""
         ...
 
-    def epochs(self, tokens: int) -> float:
-        """How often so many targets go through the split."""
+    def epochs(self, n_targets: int) -> float:
+        """The epochs of training on `n_targets` targets."""
         ...
 
-    def as_much_as(self, other: Self) -> Self:
-        """A beginning of this split, of the size of another."""
+    def truncate_like(self, other: Self) -> Self:
+        """The beginning of this split, as long as `other`."""
         ...
 
 
 class Windows:
-    """Windows of `context` tokens of ids (N,); the first token of the text is never a target."""
+    """Windows of `seq_len` tokens of ids (N,); the first token of the text is never a target."""
 
-    def __init__(self, ids: np.ndarray, context: int) -> None:
-        self.ids, self.context = ids, context
+    def __init__(self, ids: np.ndarray, seq_len: int) -> None:
+        self.ids, self.seq_len = ids, seq_len
 
     def batch(self, key: str, seed: int, step: int, size: int) -> Batch:
-        rows = batch(self.ids, key=key, seed=seed, step=step, size=size, context=self.context)
+        rows = sample_windows(self.ids, key=key, seed=seed, step=step, batch_size=size, seq_len=self.seq_len)
         return Batch(rows[:, :-1], rows[:, 1:])
 
-    def scored(self) -> Iterator[Batch]:
-        spans = list(windows(len(self.ids), self.context))
-        rows = max(1, SCORED_TOKENS // self.context)
-        whole = [span for span in spans if span[1] == self.context]
-        groups = [whole[first : first + rows] for first in range(0, len(whole), rows)]
-        for group in [*groups, *([span] for span in spans[len(whole) :])]:
+    def eval_batches(self) -> Iterator[Batch]:
+        windows = list(eval_windows(len(self.ids), self.seq_len))
+        size = max(1, EVAL_BATCH_TOKENS // self.seq_len)
+        full = [window for window in windows if window[1] == self.seq_len]
+        groups = [full[first : first + size] for first in range(0, len(full), size)]
+        for group in [*groups, *([window] for window in windows[len(full) :])]:
             ids = np.stack([self.ids[start : start + length + 1] for start, length in group]).astype(np.int64)
             yield Batch(ids[:, :-1], ids[:, 1:])
 
-    def tokens_in(self, size: int) -> int:
-        return size * self.context
+    def targets_per_batch(self, size: int) -> int:
+        return size * self.seq_len
 
-    def epochs(self, tokens: int) -> float:
-        return tokens / len(self.ids)
+    def epochs(self, n_targets: int) -> float:
+        return n_targets / len(self.ids)
 
-    def as_much_as(self, other: "Windows") -> "Windows":
-        return Windows(self.ids[: len(other.ids)], self.context)
+    def truncate_like(self, other: "Windows") -> "Windows":
+        return Windows(self.ids[: len(other.ids)], self.seq_len)
 
 
 class ProblemWindows:
-    """Windows of a text of problems such as `$(1+1)=2$`, one id per character, as training may want them.
+    """Windows of a text of problems such as `$(1+1)=2$`, one id per character.
 
-    `aligned`: each begins at the first `$` of a random problem and holds as many whole problems as fit `context` + 1
-    ids; shorter rows are filled up behind. `answers_only`: only what stands behind an `=`, up to the `$` that closes
-    its problem, is a target, and is scored.
+    `aligned`: each window begins at the first `$` of a random problem and contains as many whole problems as fit
+    `seq_len` + 1 ids; shorter rows are padded on the right. `answers_only`: only what follows an `=`, through the `$` that
+    ends its problem, is a target and scored. `max_length` is that of the longest problem.
     """
 
     def __init__(
-        self, ids: np.ndarray, context: int, dollar: int, equals: int, longest: int, aligned: bool, answers_only: bool
+        self,
+        ids: np.ndarray,
+        seq_len: int,
+        dollar_id: int,
+        equals_id: int,
+        max_length: int,
+        aligned: bool,
+        answers_only: bool,
     ) -> None:
-        self.ids, self.context, self.dollar, self.equals, self.longest = ids, context, dollar, equals, longest
+        self.ids, self.seq_len, self.dollar_id, self.equals_id = ids, seq_len, dollar_id, equals_id
+        self.max_length = max_length
         self.aligned, self.answers_only = aligned, answers_only
-        self.plain = Windows(ids, context)
+        self.windows = Windows(ids, seq_len)
 
     @cached_property
-    def borders(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where each whole problem begins, and where it ends: the places of its two `$`."""
-        marks = np.flatnonzero(np.asarray(self.ids) == self.dollar)
-        whole = len(marks) // 2 * 2  # the last problem may be cut
-        return marks[:whole:2], marks[1:whole:2]
+    def problem_bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """The indices of the first and the last `$` of each complete problem."""
+        dollars = np.flatnonzero(np.asarray(self.ids) == self.dollar_id)
+        complete = len(dollars) // 2 * 2  # the last problem may be cut off
+        return dollars[:complete:2], dollars[1:complete:2]
 
     def batch(self, key: str, seed: int, step: int, size: int) -> Batch:
-        return self.rows(*self.draw(key, seed, step, size))
+        return self.collate(*self.sample_spans(key, seed, step, size))
 
-    def rows(self, starts: np.ndarray, lengths: np.ndarray) -> Batch:
-        """Stretches of the text, filled up behind."""
-        # a row's first ids may belong to an answer whose `=` stands before it: it is read from further on the left
-        before = 0 if self.aligned or not self.answers_only else self.longest
-        places = (starts - before)[:, None] + np.arange(before + int(lengths.max()))
-        inside = (places >= 0) & (places < (starts + lengths)[:, None])
-        rows = np.where(inside, self.ids[np.where(inside, places, 0)].astype(np.int64), self.dollar)
-        scored = inside & in_answers(rows, self.dollar, self.equals) if self.answers_only else inside
-        return Batch(rows[:, before:-1], np.where(scored, rows, IGNORED)[:, before + 1 :])
+    def collate(self, starts: np.ndarray, lengths: np.ndarray) -> Batch:
+        """Spans of the text as rows, padded on the right."""
+        # the `=` of a row's first answer may precede the row, so the text to its left is needed to find the answer
+        left = 0 if self.aligned or not self.answers_only else self.max_length
+        indices = (starts - left)[:, None] + np.arange(left + int(lengths.max()))
+        inside = (indices >= 0) & (indices < (starts + lengths)[:, None])
+        rows = np.where(inside, self.ids[np.where(inside, indices, 0)].astype(np.int64), self.dollar_id)
+        scored = inside & answer_mask(rows, self.dollar_id, self.equals_id) if self.answers_only else inside
+        return Batch(rows[:, left:-1], np.where(scored, rows, IGNORE_INDEX)[:, left + 1 :])
 
-    def draw(self, key: str, seed: int, step: int, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Where each row of a batch begins, and of how many ids it is."""
+    def sample_spans(self, key: str, seed: int, step: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+        """The start and length, in ids, of each row of a batch."""
         if not self.aligned:
-            starts = random_starts(len(self.ids) - self.context, key, seed, step, size)
-            return starts, np.full(size, self.context + 1)
-        begins, ends = self.borders
-        starts = begins[random_starts(len(begins), key, seed, step, size)]
-        last = np.searchsorted(ends, starts + self.context, side="right") - 1
+            starts = random_indices(len(self.ids) - self.seq_len, key, seed, step, size)
+            return starts, np.full(size, self.seq_len + 1)
+        begins, ends = self.problem_bounds
+        starts = begins[random_indices(len(begins), key, seed, step, size)]
+        last = np.searchsorted(ends, starts + self.seq_len, side="right") - 1
         return starts, ends[last] + 1 - starts
 
-    def scored(self) -> Iterator[Batch]:
-        """Of any text, every token; of answers alone each of them once, behind its own question."""
+    def eval_batches(self) -> Iterator[Batch]:
+        """Every token is a target once, or with `answers_only` every token of the answers, after its own problem."""
         if not self.answers_only:
-            yield from self.plain.scored()
+            yield from self.windows.eval_batches()
             return
-        starts, lengths = self.whole_problems()
-        size = max(1, SCORED_TOKENS // self.context)
+        starts, lengths = self.eval_spans()
+        size = max(1, EVAL_BATCH_TOKENS // self.seq_len)
         for first in range(0, len(starts), size):
-            yield self.rows(starts[first : first + size], lengths[first : first + size])
+            yield self.collate(starts[first : first + size], lengths[first : first + size])
 
-    def whole_problems(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where each row of an evaluation begins, and of how many ids it is: as many whole problems as fit `context` + 1.
+    def eval_spans(self) -> tuple[np.ndarray, np.ndarray]:
+        """The start and length of each evaluation row: as many whole problems as fit `seq_len` + 1 ids.
 
-        Of a problem that is longer than that, its end.
+        Of a longer problem, its end.
         """
-        begins, ends = self.borders
+        begins, ends = self.problem_bounds
         firsts, lasts = [], []
         problem = 0
         while problem < len(begins):
-            last = int(np.searchsorted(ends, begins[problem] + self.context, side="right")) - 1
+            last = int(np.searchsorted(ends, begins[problem] + self.seq_len, side="right")) - 1
             lasts.append(max(last, problem))
             firsts.append(problem)
             problem = lasts[-1] + 1
         end = ends[np.array(lasts, dtype=np.int64)] + 1
-        starts = np.maximum(begins[np.array(firsts, dtype=np.int64)], end - self.context - 1)
+        starts = np.maximum(begins[np.array(firsts, dtype=np.int64)], end - self.seq_len - 1)
         return starts, end - starts
 
-    def answers_alone(self, limit: int | None = None) -> np.ndarray:
-        """The ids behind each `=`, up to the `$` that closes its problem, of the first `limit` ids of the text."""
+    def answer_ids(self, limit: int | None = None) -> np.ndarray:
+        """The ids after each `=`, through the `$` that ends its problem, among the first `limit` ids of the text."""
         ids = np.asarray(self.ids[:limit])
-        return ids[in_answers(ids[None], self.dollar, self.equals)[0]]
+        return ids[answer_mask(ids[None], self.dollar_id, self.equals_id)[0]]
 
     @cached_property
-    def per_row(self) -> tuple[float, float]:
-        """How many targets, and how many ids, a row has on average, of a thousand rows."""
+    def mean_per_row(self) -> tuple[float, float]:
+        """The average number of targets and of ids in a row, over a thousand rows."""
         sample = ("a sample", 0, 0, 1000)
-        return self.batch(*sample).count / 1000, float(self.draw(*sample)[1].mean())
+        return self.batch(*sample).n_targets / 1000, float(self.sample_spans(*sample)[1].mean())
 
-    def tokens_in(self, size: int) -> int:
-        return round(size * self.per_row[0])
+    def targets_per_batch(self, size: int) -> int:
+        return round(size * self.mean_per_row[0])
 
-    def epochs(self, tokens: int) -> float:
-        targets, ids = self.per_row
-        return tokens / targets * ids / len(self.ids)
+    def epochs(self, n_targets: int) -> float:
+        targets, ids = self.mean_per_row
+        return n_targets / targets * ids / len(self.ids)
 
-    def as_much_as(self, other: "ProblemWindows") -> "ProblemWindows":
+    def truncate_like(self, other: "ProblemWindows") -> "ProblemWindows":
         ids = self.ids[: len(other.ids)]
         return ProblemWindows(
-            ids, self.context, self.dollar, self.equals, self.longest, self.aligned, self.answers_only
+            ids, self.seq_len, self.dollar_id, self.equals_id, self.max_length, self.aligned, self.answers_only
         )
 
 
-def in_answers(rows: np.ndarray, dollar: int, equals: int) -> np.ndarray:
-    """Which ids of rows (B, T) stand behind an `=`, up to and with the next `$`; no row begins within an answer."""
+def answer_mask(rows: np.ndarray, dollar_id: int, equals_id: int) -> np.ndarray:
+    """Which ids of rows (B, T) follow an `=`, through the next `$`; no row may begin within an answer."""
     order = np.arange(1, rows.shape[1] + 1)
-    marks = np.where(rows == equals, 2 * order + 1, np.where(rows == dollar, 2 * order, 0))
-    latest = np.maximum.accumulate(marks, axis=1)  # odd behind `=`, even behind `$`
+    marks = np.where(rows == equals_id, 2 * order + 1, np.where(rows == dollar_id, 2 * order, 0))
+    latest = np.maximum.accumulate(marks, axis=1)  # odd after `=`, even after `$`
     inside = np.zeros(rows.shape, dtype=bool)
     inside[:, 1:] = latest[:, :-1] % 2 == 1
     return inside
 
 
-class Pairs:
-    """Pairs in ids (N,) laid out as source, `start`, target, `end`, one after the other.
+class SequencePairs:
+    """Pairs stored in ids (N,) as source, BOS, target, EOS, one after another.
 
-    The decoder reads `start` and the target, and predicts the target and `end`; shorter rows are filled with `padding`.
-    Raises ConfigError for pairs that do not fit `max_len`.
+    The decoder reads BOS and the target, and predicts the target and EOS; shorter rows are padded with `pad_id`.
+    Raises ConfigError for pairs longer than `context_length`.
     """
 
-    def __init__(self, ids: np.ndarray, padding: int, start: int, end: int, max_len: int) -> None:
-        self.ids, self.padding, self.start, self.end, self.max_len = ids, padding, start, end, max_len
-        self.starts = np.flatnonzero(np.asarray(ids) == start)
-        self.ends = np.flatnonzero(np.asarray(ids) == end)
-        if len(self.starts) != len(self.ends) or not len(self.ends):
-            raise ConfigError(f"{len(self.starts)} sources do not line up with {len(self.ends)} targets: prepare anew")
-        self.begins = np.concatenate(([0], self.ends[:-1] + 1))
-        self.sources, self.targets = self.starts - self.begins, self.ends - self.starts  # lengths; `end` counts
-        for kind, lengths in (("source", self.sources), ("target", self.targets)):
+    def __init__(self, ids: np.ndarray, pad_id: int, bos_id: int, eos_id: int, context_length: int) -> None:
+        self.ids, self.pad_id, self.bos_id, self.eos_id, self.context_length = (
+            ids,
+            pad_id,
+            bos_id,
+            eos_id,
+            context_length,
+        )
+        self.bos_indices = np.flatnonzero(np.asarray(ids) == bos_id)
+        self.eos_indices = np.flatnonzero(np.asarray(ids) == eos_id)
+        if len(self.bos_indices) != len(self.eos_indices) or not len(self.eos_indices):
+            raise ConfigError(
+                f"{len(self.bos_indices)} sources do not match {len(self.eos_indices)} targets: prepare the data again"
+            )
+        self.starts = np.concatenate(([0], self.eos_indices[:-1] + 1))
+        self.source_lengths = self.bos_indices - self.starts
+        self.target_lengths = self.eos_indices - self.bos_indices  # including EOS
+        for kind, lengths in (("source", self.source_lengths), ("target", self.target_lengths)):
             longest = int(lengths.argmax())
-            if lengths[longest] > max_len:
+            if lengths[longest] > context_length:
                 raise ConfigError(
-                    f"the {kind} of pair {longest + 1} has {lengths[longest]} tokens, more than max_len={max_len}: "
-                    "raise max_len, or leave long pairs out"
+                    f"the {kind} of pair {longest + 1} has {lengths[longest]} tokens, more than context_length="
+                    f"{context_length}: raise context_length, or remove long pairs"
                 )
 
     def __len__(self) -> int:
-        return len(self.ends)
+        return len(self.eos_indices)
 
     def batch(self, key: str, seed: int, step: int, size: int) -> Batch:
-        return self.take(random_starts(len(self), key, seed, step, size))
+        return self.collate(random_indices(len(self), key, seed, step, size))
 
-    def scored(self) -> Iterator[Batch]:
-        order = np.lexsort((np.arange(len(self)), self.sources, self.targets))  # alike beside alike: little padding
+    def eval_batches(self) -> Iterator[Batch]:
+        # sorted by length, for little padding
+        order = np.lexsort((np.arange(len(self)), self.source_lengths, self.target_lengths))
         first = 0
         while first < len(order):
-            longest = int(max(self.targets[order[first]], self.sources[order[first]]))
-            rows = order[first : first + max(1, SCORED_TOKENS // longest)]
-            yield self.take(rows)
-            first += len(rows)
+            longest = int(max(self.target_lengths[order[first]], self.source_lengths[order[first]]))
+            pairs = order[first : first + max(1, EVAL_BATCH_TOKENS // longest)]
+            yield self.collate(pairs)
+            first += len(pairs)
 
-    def tokens_in(self, size: int) -> int:
-        return round(size * float(self.targets.mean()))
+    def targets_per_batch(self, size: int) -> int:
+        return round(size * float(self.target_lengths.mean()))
 
-    def epochs(self, tokens: int) -> float:
-        return tokens / int(self.targets.sum())
+    def epochs(self, n_targets: int) -> float:
+        return n_targets / int(self.target_lengths.sum())
 
-    def as_much_as(self, other: "Pairs") -> "Pairs":
-        ids = self.ids[: self.ends[min(len(self), len(other)) - 1] + 1]
-        return Pairs(ids, self.padding, self.start, self.end, self.max_len)
+    def truncate_like(self, other: "SequencePairs") -> "SequencePairs":
+        ids = self.ids[: self.eos_indices[min(len(self), len(other)) - 1] + 1]
+        return SequencePairs(ids, self.pad_id, self.bos_id, self.eos_id, self.context_length)
 
-    def targets_alone(self) -> np.ndarray:
-        """The ids without the sources."""
-        return np.concatenate([self.ids[start : end + 1] for start, end in zip(self.starts, self.ends, strict=True)])
+    def target_ids(self) -> np.ndarray:
+        """The ids without the sources: BOS, target and EOS of each pair."""
+        return np.concatenate(
+            [self.ids[bos : eos + 1] for bos, eos in zip(self.bos_indices, self.eos_indices, strict=True)]
+        )
 
     def texts(self, tokenizer: Tokenizer, limit: int | None = None) -> list[tuple[str, str]]:
-        """The first pairs as they were written."""
-        places = list(zip(self.begins, self.starts, self.ends, strict=True))[:limit]
+        """The first `limit` pairs as text, default: all."""
+        bounds = list(zip(self.starts, self.bos_indices, self.eos_indices, strict=True))[:limit]
         return [
-            (tokenizer.decode(self.ids[begin:start]), tokenizer.decode(self.ids[start:end]))
-            for begin, start, end in places
+            (tokenizer.decode(self.ids[start:bos]), tokenizer.decode(self.ids[bos:eos])) for start, bos, eos in bounds
         ]
 
-    def take(self, rows: np.ndarray) -> Batch:
-        """These pairs, filled up to the longest source and the longest target among them."""
-        starts, ends = self.starts[rows], self.ends[rows]
-        source = self.side_by_side(self.begins[rows], starts, self.padding)
-        inputs = self.side_by_side(starts, ends, self.padding)
-        targets = self.side_by_side(starts + 1, ends + 1, IGNORED)
+    def collate(self, pairs: np.ndarray) -> Batch:
+        """The pairs with these indices, padded to their longest source and longest target."""
+        bos, eos = self.bos_indices[pairs], self.eos_indices[pairs]
+        source = self.pad_spans(self.starts[pairs], bos, self.pad_id)
+        inputs = self.pad_spans(bos, eos, self.pad_id)
+        targets = self.pad_spans(bos + 1, eos + 1, IGNORE_INDEX)
         return Batch(inputs, targets, source)
 
-    def side_by_side(self, first: np.ndarray, end: np.ndarray, filler: int) -> np.ndarray:
-        """The stretches [first, end) of the ids as rows (B, longest), filled up behind."""
-        places = first[:, None] + np.arange(int((end - first).max()))
-        inside = places < end[:, None]
-        ids = self.ids[np.where(inside, places, 0)].astype(np.int64)  # a filler may be below 0, what is stored not
-        return np.where(inside, ids, filler)
+    def pad_spans(self, starts: np.ndarray, ends: np.ndarray, value: int) -> np.ndarray:
+        """The spans [start, end) of the ids as rows (B, longest), padded on the right with `value`."""
+        indices = starts[:, None] + np.arange(int((ends - starts).max()))
+        inside = indices < ends[:, None]
+        ids = self.ids[np.where(inside, indices, 0)].astype(
+            np.int64
+        )  # `value` may be negative, stored ids are unsigned
+        return np.where(inside, ids, value)
 
 
-def examples(dataset: Dataset, split: str, context: int, max_len: int) -> Examples:
-    """What a split of a data set offers to a model. Raises ConfigError."""
+def build_examples(dataset: Dataset, split: str, seq_len: int, context_length: int) -> Examples:
+    """The examples of a split. Raises ConfigError."""
     ids, tokenizer, corpus = dataset.split(split), dataset.tokenizer, dataset.corpus
-    if isinstance(tokenizer, WithSpecials):
-        return Pairs(ids, tokenizer.pad, tokenizer.start, tokenizer.end, max_len)
+    if isinstance(tokenizer, WithSpecialTokens):
+        return SequencePairs(ids, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, context_length)
     if isinstance(corpus, Arithmetic) and (corpus.answers_only or (corpus.aligned and split == "train")):
-        return problem_windows(ids, context, tokenizer, corpus)
-    return Windows(ids, context)
+        return build_problem_windows(ids, seq_len, tokenizer, corpus)
+    return Windows(ids, seq_len)
 
 
-def problem_windows(ids: np.ndarray, context: int, tokenizer: Tokenizer, corpus: Arithmetic) -> ProblemWindows:
-    """Windows as data.aligned and data.loss_on want them. Raises ConfigError where problems cannot be told or do not fit."""
-    longest = corpus.longest_line()
+def build_problem_windows(ids: np.ndarray, seq_len: int, tokenizer: Tokenizer, corpus: Arithmetic) -> ProblemWindows:
+    """Windows for data.aligned and data.answer_only_loss. Raises ConfigError for other tokenizers or a short `seq_len`."""
+    max_length = corpus.max_line_length()
     if not isinstance(tokenizer, CharacterTokenizer | ByteTokenizer):
         raise ConfigError(
-            "data.aligned and data.loss_on=answer find problems by their characters: set tokenizer=characters"
+            "data.aligned and data.answer_only_loss=true find problems by their characters: set tokenizer=characters"
         )
-    if corpus.aligned and context + 1 < longest:
+    if corpus.aligned and seq_len + 1 < max_length:
         raise ConfigError(
-            f"train.context={context} is too short for data.aligned=true: a problem has up to {longest} characters, so "
-            f"set max_len, and train.context, to at least {longest - 1}"
+            f"train.seq_len={seq_len} is too short for data.aligned=true: a problem has up to {max_length} characters, so "
+            f"set context_length, and train.seq_len, to at least {max_length - 1}"
         )
-    dollar, equals = tokenizer.encode("$=").tolist()
-    return ProblemWindows(ids, context, dollar, equals, longest, corpus.aligned, corpus.answers_only)
+    dollar_id, equals_id = tokenizer.encode("$=").tolist()
+    return ProblemWindows(ids, seq_len, dollar_id, equals_id, max_length, corpus.aligned, corpus.answers_only)
 
 
 def problem_lines(dataset: Dataset, split: str, limit: int | None = None) -> list[str]:
-    """Arithmetic problems as lines such as `$(1+1)=2$`, whether they are stored as text or as pairs."""
+    """Arithmetic problems as lines such as `$(1+1)=2$`, whether stored as text or as pairs."""
     tokenizer, ids = dataset.tokenizer, dataset.split(split)
-    if not isinstance(tokenizer, WithSpecials):
+    if not isinstance(tokenizer, WithSpecialTokens):
         if limit is None:
             return split_problems(tokenizer.decode(ids))
-        assert isinstance(dataset.corpus, MadeUp)
-        text = tokenizer.decode(ids[: (limit + 1) * dataset.corpus.longest_line()])
-        return split_problems(text[: text.rfind("$$") + 1] or text)[:limit]  # the last one may be cut
-    pairs = Pairs(ids, tokenizer.pad, tokenizer.start, tokenizer.end, len(ids))
+        assert isinstance(dataset.corpus, SyntheticProblems)
+        text = tokenizer.decode(ids[: (limit + 1) * dataset.corpus.max_line_length()])
+        return split_problems(text[: text.rfind("$$") + 1] or text)[:limit]  # the last problem may be cut off
+    pairs = SequencePairs(ids, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, len(ids))
     return [f"$({source})={target}$" for source, target in pairs.texts(tokenizer, limit)]

@@ -1,4 +1,4 @@
-"""Pairs of sequences, a source and its target: arithmetic, or a file of one's own."""
+"""Pairs of sequences, a source and its target: arithmetic problems, or a file."""
 
 import hashlib
 import json
@@ -11,18 +11,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from partwise.config import ConfigError, part
-from partwise.data.corpora import Corpus, MadeUp
-from partwise.data.questions import split_problems
-from partwise.tokenizers import Text, WithSpecials
-from partwise.tokenizers.texts import open_text
+from partwise.data.corpora import Corpus, SyntheticProblems
+from partwise.data.problems import split_problems
+from partwise.tokenizers import Text, WithSpecialTokens
+from partwise.tokenizers.text import open_text
 
-PIECE = 1 << 16
-"""Pairs that are encoded in one go."""
+PAIRS_PER_CHUNK = 1 << 16
+"""Pairs that are encoded at a time."""
 
 
 @dataclass(frozen=True)
-class PairText:
-    """The sources and targets of a split: texts, or for bulk data ASCII codes uint8 (N, width), one row each."""
+class TextPairs:
+    """The sources and targets of a split: strings, or for bulk data ASCII codes uint8 (N, width), one row each."""
 
     sources: list[str] | np.ndarray
     targets: list[str] | np.ndarray
@@ -30,52 +30,55 @@ class PairText:
     def __len__(self) -> int:
         return len(self.sources)
 
-    def encoded(self, tokenizer: WithSpecials) -> Iterator[tuple[np.ndarray, int, int]]:
-        """Ids laid out as source, start, target, end; the bytes of UTF-8 of the targets; and how many pairs these are."""
-        for first in range(0, len(self), PIECE):
-            sources, targets = self.sources[first : first + PIECE], self.targets[first : first + PIECE]
+    def encode_chunks(self, tokenizer: WithSpecialTokens) -> Iterator[tuple[np.ndarray, int, int]]:
+        """Ids (source, BOS, target, EOS for each pair), the UTF-8 bytes of the targets, and the number of pairs."""
+        for first in range(0, len(self), PAIRS_PER_CHUNK):
+            sources, targets = (
+                self.sources[first : first + PAIRS_PER_CHUNK],
+                self.targets[first : first + PAIRS_PER_CHUNK],
+            )
             if isinstance(sources, np.ndarray) and isinstance(targets, np.ndarray):
                 N = len(sources)
-                starts, ends = (np.full((N, 1), index) for index in (tokenizer.start, tokenizer.end))
+                bos, eos = (np.full((N, 1), index) for index in (tokenizer.bos_id, tokenizer.eos_id))
                 sides = [tokenizer.encode_ascii(side.reshape(-1)).reshape(N, -1) for side in (sources, targets)]
-                yield np.hstack([sides[0], starts, sides[1], ends]).reshape(-1), targets.size, N
+                yield np.hstack([sides[0], bos, sides[1], eos]).reshape(-1), targets.size, N
                 continue
-            start, end = np.array([tokenizer.start]), np.array([tokenizer.end])
-            pieces: list[np.ndarray] = []
+            bos, eos = np.array([tokenizer.bos_id]), np.array([tokenizer.eos_id])
+            parts: list[np.ndarray] = []
             for source, target in zip(sources, targets, strict=True):
-                pieces += [tokenizer.encode(source), start, tokenizer.encode(target), end]
-            yield np.concatenate(pieces), sum(len(target.encode()) for target in targets), len(sources)
+                parts += [tokenizer.encode(source), bos, tokenizer.encode(target), eos]
+            yield np.concatenate(parts), sum(len(target.encode()) for target in targets), len(sources)
 
 
 @part("arithmetic_pairs")
-class ArithmeticPairs(MadeUp):
+class ArithmeticPairs(SyntheticProblems):
     """0000753.78+0000000910 -> 87.3661000: the problems of `arithmetic` as sources, their answers as targets."""
 
     paired: ClassVar[bool] = True
     unit: ClassVar[str] = "pairs"
 
     def alphabet(self) -> str:
-        return "".join(sorted(set(self.problems().alphabet) - set("$()=")))
+        return "".join(sorted(set(self.problem_spec().alphabet) - set("$()=")))
 
     def splits(self) -> dict[str, Any]:
-        return {name: self._cut(text) for name, text in self.made().items()}
+        return {name: self._to_pairs(text) for name, text in self.generate_splits().items()}
 
-    def _cut(self, text: np.ndarray) -> PairText:
-        if not self.padding:  # lines of any length
+    def _to_pairs(self, text: np.ndarray) -> TextPairs:
+        if not self.padding:  # lines of varying length
             lines = split_problems(text.tobytes().decode("ascii"))
-            halves = [line[2:-1].split(")=") for line in lines]
-            return PairText([source for source, _ in halves], [target for _, target in halves])
+            sides = [line[2:-1].split(")=") for line in lines]
+            return TextPairs([source for source, _ in sides], [target for _, target in sides])
         columns = text.reshape(-1, 3 * self.padding + 6)
-        border = 2 * self.padding + 3  # `$(`, two operands and an operation between them, `)=`
-        return PairText(columns[:, 2:border], columns[:, border + 2 : -1])
+        end = 2 * self.padding + 3  # `$(`, two operands, and the operator between them
+        return TextPairs(columns[:, 2:end], columns[:, end + 2 : -1])
 
     def training_text(self) -> Text:
-        return joined(self.splits()["train"])
+        return join_pairs(self.splits()["train"])
 
 
 @part("pairs")
 class PairFile(Corpus):
-    """Pairs from a file at `path`: two columns parted by a tab (.tsv), or JSON lines with keys `source` and `target`.
+    """Pairs from a file at `path`: two columns separated by a tab (.tsv), or JSON lines with keys `source` and `target`.
 
     The first 90 % of the pairs are for training, the rest for validation.
     """
@@ -90,14 +93,14 @@ class PairFile(Corpus):
 
     def splits(self) -> dict[str, Any]:
         pairs = self._pairs()
-        border = min(len(pairs) - 1, int(0.9 * len(pairs)))
+        n_train = min(len(pairs) - 1, int(0.9 * len(pairs)))
         return {
-            name: PairText([source for source, _ in half], [target for _, target in half])
-            for name, half in (("train", pairs[:border]), ("val", pairs[border:]))
+            name: TextPairs([source for source, _ in split], [target for _, target in split])
+            for name, split in (("train", pairs[:n_train]), ("val", pairs[n_train:]))
         }
 
     def training_text(self) -> Text:
-        return joined(self.splits()["train"])
+        return join_pairs(self.splits()["train"])
 
     def identity(self) -> dict[str, Any]:
         return {"part": self.name, "sha256": hashlib.sha256(repr(self._pairs()).encode()).hexdigest()}
@@ -107,8 +110,8 @@ class PairFile(Corpus):
 
 
 @lru_cache(maxsize=2)
-def read_pairs(name: str, changed: int) -> tuple[tuple[str, str], ...]:
-    """The pairs of a file. Raises ConfigError naming the first line that is none."""
+def read_pairs(name: str, modified_ns: int) -> tuple[tuple[str, str], ...]:
+    """The pairs of a file, cached by its time of modification. Raises ConfigError naming the first invalid line."""
     path = Path(name)
     text = open_text(path).text[:]
     pairs = []
@@ -117,11 +120,13 @@ def read_pairs(name: str, changed: int) -> tuple[tuple[str, str], ...]:
             continue
         pair = _json_pair(line) if path.suffix == ".jsonl" else line.rstrip("\r").split("\t")
         if pair is None or len(pair) != 2 or not all(pair):
-            wanted = '{"source": "...", "target": "..."}' if path.suffix == ".jsonl" else "SOURCE<tab>TARGET"
-            raise ConfigError(f"{path}, line {number}: {line[:60]!a} is no pair: write {wanted}, neither of them empty")
+            expected = '{"source": "...", "target": "..."}' if path.suffix == ".jsonl" else "SOURCE<tab>TARGET"
+            raise ConfigError(
+                f"{path}, line {number}: {line[:60]!a} is not a pair: write {expected}, neither of them empty"
+            )
         pairs.append((pair[0], pair[1]))
     if len(pairs) < 2:
-        raise ConfigError(f"{path} holds {len(pairs)} pairs, too few to split: give at least 2")
+        raise ConfigError(f"{path} has {len(pairs)} pairs, too few to split: give at least 2")
     return tuple(pairs)
 
 
@@ -134,9 +139,9 @@ def _json_pair(line: str) -> list[str] | None:
     return pair if all(isinstance(text, str) for text in pair) else None
 
 
-def joined(pairs: PairText) -> Text:
-    """All texts of some pairs, line by line: for tokenizers that learn."""
+def join_pairs(pairs: TextPairs) -> Text:
+    """All sources and targets, one per line, for training tokenizers."""
     if isinstance(pairs.sources, np.ndarray) and isinstance(pairs.targets, np.ndarray):
-        ends = np.full((len(pairs), 1), ord("\n"), dtype=np.uint8)
-        return np.hstack([pairs.sources, ends, pairs.targets, ends]).reshape(-1)
+        newlines = np.full((len(pairs), 1), ord("\n"), dtype=np.uint8)
+        return np.hstack([pairs.sources, newlines, pairs.targets, newlines]).reshape(-1)
     return "\n".join(text for pair in zip(pairs.sources, pairs.targets, strict=True) for text in pair)

@@ -1,7 +1,7 @@
-"""Tokens on disk: `train.bin` is a bare array of ids, `train.json` says of which type, how many, and their SHA-256.
+"""Tokens on disk: `train.bin` is a plain array of ids, `train.json` has its type, length and SHA-256.
 
-A corpus is made once per choice of options and tokenizer, in a folder named by the digest of both. The folder appears
-whole or not at all, and what is found damaged is made again.
+A corpus is prepared once per choice of options and tokenizer, in a folder named by the digest of both. The folder is
+created atomically, and a corrupt one is prepared again.
 """
 
 import copy
@@ -19,24 +19,24 @@ from pydantic import Field
 
 from partwise.config import Config, ConfigError, digest
 from partwise.data.corpora import Corpus, cache_root
-from partwise.data.pairs import PairText
-from partwise.tokenizers import Text, Tokenizer, TokenizerRecipe, WithSpecials, load_tokenizer
+from partwise.data.pairs import TextPairs
+from partwise.tokenizers import Text, Tokenizer, TokenizerRecipe, WithSpecialTokens, load_tokenizer
 
 VERSION = 1
-"""Of this layout. Counts up whenever older folders must not be read."""
+"""The version of this layout. Increases whenever older folders must not be read."""
 
-PIECE = 1 << 18
-"""Characters, more or less, that are encoded in one go: few enough to stay in the processor's cache."""
+CHUNK_CHARACTERS = 1 << 18
+"""Approximate characters encoded at a time: few enough to stay in the processor's cache."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with the name of a split, the characters of it that are done, and all of its characters."""
+"""Called with the name of a split, its characters done so far, and all of its characters."""
 
 
 IdType = Literal["uint8", "uint16", "uint32"]
 
 
 class Shard(Config):
-    """What stands beside a split's ids."""
+    """The metadata of a split's ids."""
 
     split: str
     dtype: IdType
@@ -47,14 +47,14 @@ class Shard(Config):
     tokenizer_sha256: str = Field(pattern="^[0-9a-f]{64}$")  # of tokenizer.json
 
 
-class DamagedError(Exception):
-    """A prepared folder is missing or does not hold what it says; `prepare` answers by making it again."""
+class CorruptDataError(Exception):
+    """A prepared folder is missing or does not match its metadata; `prepare` then creates it again."""
 
 
 class Dataset:
-    """A prepared corpus: the ids of each split, memory-mapped and read-only, and the tokenizer that made them.
+    """A prepared corpus: the ids of each split, memory-mapped and read-only, and their tokenizer.
 
-    Every file is checked by its size and its SHA-256 before it is used. Raises DamagedError.
+    Every file is checked by its size and SHA-256 before use. Raises CorruptDataError.
     """
 
     def __init__(self, folder: Path, corpus: Corpus) -> None:
@@ -64,16 +64,16 @@ class Dataset:
         self._ids: dict[str, np.ndarray] = {}
         try:
             self.tokenizer: Tokenizer = load_tokenizer(folder / "tokenizer.json")
-            tokenizer_sha256 = _digest_file(folder / "tokenizer.json")
+            tokenizer_sha256 = _hash_file(folder / "tokenizer.json")
             for name, shard in self._shards.items():
                 self._ids[name] = _open_ids(folder / f"{name}.bin", shard)
                 if shard.tokenizer_sha256 != tokenizer_sha256:
-                    raise DamagedError(f"{folder}: the ids of {name!r} come from another tokenizer.json")
+                    raise CorruptDataError(f"{folder}: the ids of {name!r} come from another tokenizer.json")
         except (ConfigError, OSError, ValueError) as error:
-            raise DamagedError(str(error)) from None
+            raise CorruptDataError(str(error)) from None
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def split_names(self) -> tuple[str, ...]:
         """The splits, "train" first."""
         return tuple(self._shards)
 
@@ -83,138 +83,142 @@ class Dataset:
 
     @property
     def hash(self) -> str:
-        """SHA-256 over the SHA-256 of all splits: the data's name, wherever results depend on the data."""
+        """SHA-256 over the SHA-256 of all splits: identifies the data wherever results depend on them."""
         return digest({name: shard.sha256 for name, shard in self._shards.items()})
 
     def split(self, name: str) -> np.ndarray:
         """The ids of a split, (N,), of an unsigned type. Raises ConfigError."""
-        self._find(name)
+        self._shard(name)
         return self._ids[name]
 
-    def held_out(self) -> "Dataset":
-        """The training split as a data set of its own: learn from nine tenths of it, be scored on the last. No test split.
+    def tuning_split(self) -> "Dataset":
+        """The training split as a data set: the first nine tenths for training, the rest for validation, no test split.
 
-        What is tuned there has not seen the validation split. Pairs are not cut in two.
+        Tuning on it never sees the validation split. Pairs are kept whole.
         """
         ids, tokenizer = self.split("train"), self.tokenizer
-        cut = 9 * len(ids) // 10
-        if isinstance(tokenizer, WithSpecials):
-            ends = np.flatnonzero(np.asarray(ids) == tokenizer.end)
-            cut = int(ends[max(0, 9 * len(ends) // 10 - 1)]) + 1
-        if not 0 < cut < len(ids):
-            raise ConfigError(f"data={self.corpus.name} has {len(ids)} training tokens: too few to hold a tenth out")
-        part = copy.copy(self)
-        part._ids = {"train": ids[:cut], "val": ids[cut:]}
-        part._shards = {}
-        for name, piece in part._ids.items():
-            whole = self._shards["train"]
-            count, sha256 = len(piece), hashlib.sha256(np.ascontiguousarray(piece).data).hexdigest()
-            size = max(1, round(whole.bytes * count / whole.count))
-            part._shards[name] = whole.model_copy(
+        n_train = 9 * len(ids) // 10
+        if isinstance(tokenizer, WithSpecialTokens):
+            eos = np.flatnonzero(np.asarray(ids) == tokenizer.eos_id)
+            n_train = int(eos[max(0, 9 * len(eos) // 10 - 1)]) + 1
+        if not 0 < n_train < len(ids):
+            raise ConfigError(
+                f"data={self.corpus.name} has {len(ids)} training tokens: too few to hold out a tenth; give more data"
+            )
+        dataset = copy.copy(self)
+        dataset._ids = {"train": ids[:n_train], "val": ids[n_train:]}
+        dataset._shards = {}
+        for name, part in dataset._ids.items():
+            train = self._shards["train"]
+            count, sha256 = len(part), hashlib.sha256(np.ascontiguousarray(part).data).hexdigest()
+            size = max(1, round(train.bytes * count / train.count))
+            dataset._shards[name] = train.model_copy(
                 update={"split": name, "count": count, "bytes": size, "sha256": sha256}
             )
-        return part
+        return dataset
 
     def bytes(self, name: str) -> int:
-        """How many bytes of UTF-8 a split's text takes. Raises ConfigError."""
-        return self._find(name).bytes
+        """The UTF-8 bytes of a split's text. Raises ConfigError."""
+        return self._shard(name).bytes
 
-    def _find(self, name: str) -> Shard:
+    def _shard(self, name: str) -> Shard:
         if name not in self._shards:
-            raise ConfigError(f"data={self.corpus.name} has no split {name!r}: choose one of {', '.join(self.names)}")
+            names = ", ".join(self.split_names)
+            raise ConfigError(f"data={self.corpus.name} has no split {name!r}: choose one of {names}")
         return self._shards[name]
 
 
 def build_tokenizer(recipe: TokenizerRecipe, corpus: Corpus) -> Tokenizer:
-    """The tokenizer of a corpus: for pairs, with ids for padding, start and end. Raises ConfigError."""
+    """The tokenizer of a corpus: for pairs, with special tokens. Raises ConfigError."""
     tokenizer = recipe.build(corpus)
-    return WithSpecials(tokenizer) if corpus.paired else tokenizer
+    return WithSpecialTokens(tokenizer) if corpus.paired else tokenizer
 
 
 def prepare(
     corpus: Corpus, tokenizer: TokenizerRecipe, cache: Path | None = None, progress: Progress | None = None
 ) -> Dataset:
-    """The corpus as ids, from `cache` (default: PARTWISE_CACHE or ~/.cache/partwise) if it is there, else made.
+    """The corpus as ids, read from `cache` (default: PARTWISE_CACHE or ~/.cache/partwise) or created there.
 
-    Safe to call from several processes at once. Raises ConfigError for a corpus that cannot be had or encoded.
+    Several processes may call this at once. Raises ConfigError for a corpus that cannot be read or encoded.
     """
     identity = {"layout": VERSION, "corpus": corpus.identity(), "tokenizer": tokenizer.identity()}
     folder = (cache or cache_root()) / "data" / digest(identity)[:16]
-    trouble = ""
+    reason = ""
     for _ in range(4):  # another process may replace the folder while we read it
         try:
             return Dataset(folder, corpus)
-        except DamagedError as error:
-            trouble = str(error)
+        except CorruptDataError as error:
+            reason = str(error)
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            _make(folder, corpus, tokenizer, progress)
+            _create(folder, corpus, tokenizer, progress)
         except OSError as error:
             raise ConfigError(
-                f"cannot write {folder}: {error.strerror or error}; set PARTWISE_CACHE to a folder with room"
+                f"cannot write {folder}: {error.strerror or error}; set PARTWISE_CACHE to a folder with free space"
             ) from None
         if corpus.identity() != identity["corpus"]:
             shutil.rmtree(folder, ignore_errors=True)
-            raise ConfigError(f"the source of data={corpus.name} changed while it was read: try again")
+            raise ConfigError(f"the source of data={corpus.name} changed while it was being read: try again")
     raise ConfigError(
-        f"{folder} is damaged again and again ({trouble}): check the disk or set PARTWISE_CACHE elsewhere"
+        f"{folder} is corrupt each time it is written ({reason}): check the disk or set PARTWISE_CACHE to another folder"
     )
 
 
-def _make(folder: Path, corpus: Corpus, recipe: TokenizerRecipe, progress: Progress | None) -> None:
-    """Write the folder beside its place, flush it to disk, and move it there."""
-    draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+def _create(folder: Path, corpus: Corpus, recipe: TokenizerRecipe, progress: Progress | None) -> None:
+    """Write a temporary folder, flush it to disk, and rename it."""
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         splits = corpus.splits()
         tokenizer = build_tokenizer(recipe, corpus)
-        tokenizer.save(draft / "tokenizer.json")
+        tokenizer.save(temporary / "tokenizer.json")
         for name, text in splits.items():
-            shard = _write_split(draft / f"{name}.bin", text, tokenizer, recipe, progress)
-            _write(draft / f"{name}.json", json.dumps(shard.to_dict(), indent=1).encode())
-        _flush_folder(draft)
-        _move(draft, folder, corpus)
+            shard = _write_split(temporary / f"{name}.bin", text, tokenizer, recipe, progress)
+            _write(temporary / f"{name}.json", json.dumps(shard.to_dict(), indent=1).encode())
+        _flush_folder(temporary)
+        _publish(temporary, folder, corpus)
         _flush_folder(folder.parent)
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _move(draft: Path, folder: Path, corpus: Corpus) -> None:
+def _publish(temporary: Path, folder: Path, corpus: Corpus) -> None:
+    """Rename the temporary folder, replacing a corrupt one; a valid folder of another process stays."""
     try:
-        draft.rename(folder)
+        temporary.rename(folder)
         return
     except OSError:
         if not folder.is_dir():
             raise
     try:
-        Dataset(folder, corpus)  # another process was faster: its work is as good as ours
-    except DamagedError:
-        aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-damaged-", dir=folder.parent))
+        Dataset(folder, corpus)  # another process was faster
+    except CorruptDataError:
+        trash = Path(tempfile.mkdtemp(prefix=f".{folder.name}-corrupt-", dir=folder.parent))
         try:
-            folder.rename(aside / folder.name)
-            draft.rename(folder)
+            folder.rename(trash / folder.name)
+            temporary.rename(folder)
         except OSError:
-            if not folder.is_dir():  # if it is there, another process replaced it in between
+            if not folder.is_dir():  # otherwise another process has replaced it meanwhile
                 raise
         finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            shutil.rmtree(trash, ignore_errors=True)
 
 
 def _write_split(
-    path: Path, text: Text | PairText, tokenizer: Tokenizer, recipe: TokenizerRecipe, progress: Progress | None
+    path: Path, text: Text | TextPairs, tokenizer: Tokenizer, recipe: TokenizerRecipe, progress: Progress | None
 ) -> Shard:
     type_name = _smallest_type(tokenizer.vocab_size)
     dtype = np.dtype(type_name)
     sha256, count, size, done = hashlib.sha256(), 0, 0, 0
     with path.open("wb") as file:
-        for ids, more, units in _encoded(text, tokenizer):
+        for ids, n_bytes, n_units in _encode_chunks(text, tokenizer):
             if len(ids) and int(ids.max()) > np.iinfo(dtype).max:
                 raise OverflowError(f"id {ids.max()} of a vocabulary of {tokenizer.vocab_size} does not fit {dtype}")
             stored = np.ascontiguousarray(ids, dtype=dtype)
             sha256.update(stored.data)
             file.write(stored.data)
             count += len(stored)
-            done += units
-            size += more
+            done += n_units
+            size += n_bytes
             if progress:
                 progress(path.stem, done, len(text))
         file.flush()
@@ -226,26 +230,26 @@ def _write_split(
         bytes=size,
         sha256=sha256.hexdigest(),
         tokenizer=recipe.to_dict(),
-        tokenizer_sha256=_digest_file(path.with_name("tokenizer.json")),
+        tokenizer_sha256=_hash_file(path.with_name("tokenizer.json")),
     )
 
 
-def _encoded(text: Text | PairText, tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, int, int]]:
-    """Ids, the bytes that are predicted from them, and the characters or pairs that they are, piece by piece."""
-    if isinstance(text, PairText):
-        assert isinstance(tokenizer, WithSpecials)
-        yield from text.encoded(tokenizer)
+def _encode_chunks(text: Text | TextPairs, tokenizer: Tokenizer) -> Iterator[tuple[np.ndarray, int, int]]:
+    """For each chunk: its ids, the UTF-8 bytes that they predict, and its number of characters or pairs."""
+    if isinstance(text, TextPairs):
+        assert isinstance(tokenizer, WithSpecialTokens)
+        yield from text.encode_chunks(tokenizer)
         return
-    for piece in tokenizer.pieces(text, PIECE):
-        if isinstance(piece, str) and not piece.isascii():
-            yield tokenizer.encode(piece), len(piece.encode()), len(piece)
+    for chunk in tokenizer.chunks(text, CHUNK_CHARACTERS):
+        if isinstance(chunk, str) and not chunk.isascii():
+            yield tokenizer.encode(chunk), len(chunk.encode()), len(chunk)
         else:
-            codes = np.frombuffer(piece.encode(), dtype=np.uint8) if isinstance(piece, str) else piece
+            codes = np.frombuffer(chunk.encode(), dtype=np.uint8) if isinstance(chunk, str) else chunk
             yield tokenizer.encode_ascii(codes), len(codes), len(codes)
 
 
 def _smallest_type(vocab_size: int) -> IdType:
-    """The smallest unsigned type that holds every id. Raises ConfigError."""
+    """The smallest unsigned type that fits every id. Raises ConfigError."""
     for name in get_args(IdType):
         if vocab_size <= np.iinfo(name).max + 1:
             return name
@@ -261,21 +265,21 @@ def _read_shards(folder: Path) -> dict[str, Shard]:
         try:
             shards[name] = Shard.from_dict(json.loads(path.read_bytes()))
         except (OSError, ValueError, TypeError, RecursionError, ConfigError) as error:
-            raise DamagedError(f"{path}: {error}") from None
+            raise CorruptDataError(f"{path}: {error}") from None
     return shards
 
 
 def _open_ids(path: Path, shard: Shard) -> np.memmap:
     dtype = np.dtype(shard.dtype)
-    # the size first: nothing is mapped on the word of a file alone
+    # check the size before mapping: the metadata may be wrong
     if path.stat().st_size != shard.count * dtype.itemsize:
-        raise DamagedError(f"{path} has {path.stat().st_size} bytes, not {shard.count * dtype.itemsize}")
-    if _digest_file(path) != shard.sha256:
-        raise DamagedError(f"{path} does not have the SHA-256 {shard.sha256}")
+        raise CorruptDataError(f"{path} has {path.stat().st_size} bytes, not {shard.count * dtype.itemsize}")
+    if _hash_file(path) != shard.sha256:
+        raise CorruptDataError(f"{path} does not have the SHA-256 {shard.sha256}")
     return np.memmap(path, dtype=dtype, mode="r", shape=(shard.count,))
 
 
-def _digest_file(path: Path) -> str:
+def _hash_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -288,7 +292,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make the names in a folder last through a loss of power, where the system can."""
+    """Make the names in a folder survive a power failure, where the system supports it."""
     if os.name != "posix":
         return
     handle = os.open(folder, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Arithmetic as a task: how many characters of the answers, and how many whole answers, a model gets right."""
+"""Character accuracy and exact match of a model's answers to arithmetic problems."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -8,52 +8,53 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partwise.evaluate.loss import evaluating
-from partwise.generation import Sampling, decode, uniform_numbers
+from partwise.evaluate.loss import evaluation_mode
+from partwise.generation.generate import decode
+from partwise.generation.sampling import Sampling, uniform_numbers
 from partwise.model import Transformer
-from partwise.tokenizers import Tokenizer, WithSpecials
+from partwise.tokenizers import Tokenizer, WithSpecialTokens
 
 PROBLEMS_PER_BATCH = 1024
 
 
 @dataclass(frozen=True)
-class Share:
-    """`right` of `total`, with the Wilson 95 % interval of the share."""
+class Proportion:
+    """`correct` out of `total`, with the Wilson 95 % interval."""
 
-    right: int
+    correct: int
     total: int
 
     @property
-    def share(self) -> float:
-        return self.right / self.total if self.total else math.nan
+    def value(self) -> float:
+        return self.correct / self.total if self.total else math.nan
 
     def interval(self, z: float = 1.959963984540054) -> tuple[float, float]:
-        """Wilson 1927."""
+        """The score interval. Wilson 1927."""
         if not self.total:
             return 0.0, 1.0
-        p, n = self.share, self.total
-        middle = (p + z * z / (2 * n)) / (1 + z * z / n)
-        half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-        return max(0.0, middle - half), min(1.0, middle + half)
+        p, n = self.value, self.total
+        center = (p + z * z / (2 * n)) / (1 + z * z / n)
+        half_width = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+        return max(0.0, center - half_width), min(1.0, center + half_width)
 
     def to_dict(self) -> dict[str, Any]:
         low, high = self.interval()
-        return {"share": self.share, "low": low, "high": high, **asdict(self)}
+        return {"proportion": self.value, "low": low, "high": high, **asdict(self)}
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Over a set of problems: characters with and without the closing `$`, and whole answers."""
+    """Over a set of problems: character accuracy with and without the closing `$`, and exact match."""
 
-    characters_closed: Share
-    characters: Share
-    exact: Share
+    char_accuracy_closed: Proportion
+    char_accuracy: Proportion
+    exact_match: Proportion
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "characters_closed": self.characters_closed.to_dict(),
-            "characters": self.characters.to_dict(),
-            "exact": self.exact.to_dict(),
+            "char_accuracy_closed": self.char_accuracy_closed.to_dict(),
+            "char_accuracy": self.char_accuracy.to_dict(),
+            "exact_match": self.exact_match.to_dict(),
         }
 
 
@@ -66,74 +67,76 @@ def answer_problems(
     seed: int = 0,
     precision: str = "float32",
 ) -> list[str]:
-    """What the model writes after each problem's `=`, as many characters as the true answer has, `$` included.
+    """The model's answers: as many characters after each problem's `=` as the true answer has, including `$`.
 
-    Whatever follows a first `$` counts as `$`, as in the post's padding. Questions of equal length go in one batch.
+    Everything after the first `$` is replaced by `$`, like the padding in the tutorial. Prompts of equal length are batched.
     """
-    questions = [problem[: problem.index("=") + 1] for problem in problems]
+    prompts = [problem[: problem.index("=") + 1] for problem in problems]
     answers = [""] * len(problems)
     sampling = Sampling(temperature)
-    shapes: dict[tuple[int, int], list[int]] = {}
-    for row, (problem, question) in enumerate(zip(problems, questions, strict=True)):
-        size = len(tokenizer.encode(asked(tokenizer, question)))  # a text may be one token here and two there
-        shapes.setdefault((size, len(problem) - len(question)), []).append(row)
-    with evaluating(model, precision) as device:
-        for (_, width), rows in sorted(shapes.items()):
-            for start in range(0, len(rows), PROBLEMS_PER_BATCH):
-                part = rows[start : start + PROBLEMS_PER_BATCH]
-                uniform = uniform_numbers(part, width, seed).to(device)
-                tokens, source = ask(tokenizer, [questions[row] for row in part], device)
+    by_shape: dict[tuple[int, int], list[int]] = {}
+    for index, (problem, prompt) in enumerate(zip(problems, prompts, strict=True)):
+        n_tokens = len(tokenizer.encode(prompt_text(tokenizer, prompt)))  # prompts of equal length may differ in tokens
+        by_shape.setdefault((n_tokens, len(problem) - len(prompt)), []).append(index)
+    with evaluation_mode(model, precision) as device:
+        for (_, answer_length), indices in sorted(by_shape.items()):
+            for start in range(0, len(indices), PROBLEMS_PER_BATCH):
+                batch = indices[start : start + PROBLEMS_PER_BATCH]
+                uniform = uniform_numbers(batch, answer_length, seed).to(device)
+                tokens, source = encode_prompts(tokenizer, [prompts[index] for index in batch], device)
                 columns = decode(model, tokens, uniform, sampling, source=source)
                 ids = torch.stack(list(columns), dim=1).cpu().numpy()
-                for row, line in zip(part, ids, strict=True):
-                    answers[row] = written(tokenizer, line)[:width].ljust(width, "$")
+                for index, answer_ids in zip(batch, ids, strict=True):
+                    answers[index] = decode_answer(tokenizer, answer_ids)[:answer_length].ljust(answer_length, "$")
     return answers
 
 
-def asked(tokenizer: Tokenizer, question: str) -> str:
-    """What is encoded of a question: for an encoder-decoder, what stands within `$(` and `)=`."""
-    return question[2:-2] if isinstance(tokenizer, WithSpecials) else question
+def prompt_text(tokenizer: Tokenizer, prompt: str) -> str:
+    """The text to encode for a prompt `$(...)=`; for an encoder-decoder, the expression within the parentheses."""
+    return prompt[2:-2] if isinstance(tokenizer, WithSpecialTokens) else prompt
 
 
-def ask(tokenizer: Tokenizer, questions: list[str], device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """What a model continues, and the source that an encoder-decoder continues it over: questions of equal length."""
-    encoded = np.stack([tokenizer.encode(asked(tokenizer, question)) for question in questions])
+def encode_prompts(tokenizer: Tokenizer, prompts: list[str], device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Prompts of equal length -> the ids to continue, and an encoder-decoder's source."""
+    encoded = np.stack([tokenizer.encode(prompt_text(tokenizer, prompt)) for prompt in prompts])
     ids = torch.from_numpy(encoded).to(device)
-    if not isinstance(tokenizer, WithSpecials):
+    if not isinstance(tokenizer, WithSpecialTokens):
         return ids, None
-    return torch.full((len(questions), 1), tokenizer.start, device=device), ids
+    return torch.full((len(prompts), 1), tokenizer.bos_id, device=device), ids
 
 
-def written(tokenizer: Tokenizer, ids: np.ndarray) -> str:
-    """An answer up to its first `$`, or up to the end of the target."""
-    if isinstance(tokenizer, WithSpecials):
-        ends = np.flatnonzero(ids == tokenizer.end)
+def decode_answer(tokenizer: Tokenizer, ids: np.ndarray) -> str:
+    """An answer up to its first `$`, or up to a pair's end token."""
+    if isinstance(tokenizer, WithSpecialTokens):
+        ends = np.flatnonzero(ids == tokenizer.eos_id)
         return tokenizer.decode(ids[: ends[0]] if len(ends) else ids)
     return tokenizer.decode(ids).partition("$")[0]
 
 
-def accuracy(problems: list[str], answers: list[str]) -> Accuracy:
-    """Compare written answers with the true ones, character by character."""
-    closed = whole = exact = right = total = 0
+def score_answers(problems: list[str], answers: list[str]) -> Accuracy:
+    """Compare answers with the true ones, character by character."""
+    correct_closed = total_closed = exact = correct = total = 0
     for problem, answer in zip(problems, answers, strict=True):
         truth = problem[problem.index("=") + 1 :]
-        hits = [a == b for a, b in zip(truth, answer, strict=True)]
-        closed, whole = closed + sum(hits), whole + len(hits)
-        right, total = right + sum(hits[:-1]), total + len(hits) - 1
-        exact += all(hits)
-    return Accuracy(Share(closed, whole), Share(right, total), Share(exact, len(problems)))
+        matches = [a == b for a, b in zip(truth, answer, strict=True)]
+        correct_closed, total_closed = correct_closed + sum(matches), total_closed + len(matches)
+        correct, total = correct + sum(matches[:-1]), total + len(matches) - 1
+        exact += all(matches)
+    return Accuracy(
+        Proportion(correct_closed, total_closed), Proportion(correct, total), Proportion(exact, len(problems))
+    )
 
 
 def operation(problem: str) -> str:
-    """The operation of a line such as `$(0000753.78+0000000910)=87.3661000$`."""
+    """The operator of a problem such as `$(0000753.78+0000000910)=87.3661000$`."""
     return next(character for character in problem[3:] if character in "+-*/")
 
 
 def accuracy_by_operation(problems: list[str], answers: list[str]) -> dict[str, Accuracy]:
-    """`all`, then each operation that occurs."""
-    results = {"all": accuracy(problems, answers)}
-    kinds = [operation(problem) for problem in problems]
-    for kind in sorted(set(kinds)):
-        rows = [row for row, found in enumerate(kinds) if found == kind]
-        results[kind] = accuracy([problems[row] for row in rows], [answers[row] for row in rows])
+    """The accuracy over all problems, `all`, and over those of each operation."""
+    results = {"all": score_answers(problems, answers)}
+    operations = [operation(problem) for problem in problems]
+    for name in sorted(set(operations)):
+        indices = [index for index, other in enumerate(operations) if other == name]
+        results[name] = score_answers([problems[index] for index in indices], [answers[index] for index in indices])
     return results

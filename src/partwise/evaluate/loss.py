@@ -1,4 +1,4 @@
-"""Loss on a whole split: every token but the first is scored exactly once, in fixed windows."""
+"""Evaluation of the loss: on a full split, where every token but the first is a target exactly once, or on random batches."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional as F
 
-from partwise.data import IGNORED, Batch, Examples
-from partwise.kernels.memory import keep_freed
+from partwise.data import IGNORE_INDEX, Batch, Examples
+from partwise.kernels.malloc import keep_freed_memory
 from partwise.model import Transformer
 
 
 @dataclass(frozen=True)
-class Score:
-    """Mean loss in nats per token, over how many tokens that take how many UTF-8 bytes."""
+class SplitLoss:
+    """Mean loss of a split in nats per token, with its number of tokens and UTF-8 bytes."""
 
     nats: float
     tokens: int
@@ -31,17 +31,17 @@ class Score:
 
 
 @contextmanager
-def evaluating(model: Transformer, precision: str, learned: bool = False) -> Iterator[torch.device]:
-    """No gradients, no dropout, the run's precision; the mode of the model is restored.
+def evaluation_mode(model: Transformer, precision: str, training_text: bool = False) -> Iterator[torch.device]:
+    """Disable gradients and dropout and autocast to `precision`; restores the model's training mode on exit.
 
-    On text that was `learned` from, without its counts, as in training: they know the answers there.
+    On `training_text` the model omits its n-gram language model, as in training: it has counted the targets.
     """
     device = model.embed.weight.device
     if device.type == "cpu":
-        keep_freed()
+        keep_freed_memory()
     was_training = model.training
     model.eval()
-    model.counts.train(learned)
+    model.counts.train(training_text)
     try:
         with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
             yield device
@@ -49,19 +49,21 @@ def evaluating(model: Transformer, precision: str, learned: bool = False) -> Ite
         model.train(was_training)
 
 
-def mean_loss(model: Transformer, batches: Iterable[Batch], precision: str = "float32", learned: bool = False) -> float:
-    """Nats per target over some batches, of text that was `learned` from or not."""
+def mean_loss(
+    model: Transformer, batches: Iterable[Batch], precision: str = "float32", training_text: bool = False
+) -> float:
+    """Nats per target over some batches; `training_text` says whether the model was trained on them."""
     total, count = 0.0, 0
-    with evaluating(model, precision, learned) as device:
+    with evaluation_mode(model, precision, training_text) as device:
         for batch in batches:
             inputs, targets, source = (
                 None if ids is None else torch.from_numpy(ids).to(device)
                 for ids in (batch.inputs, batch.targets, batch.source)
             )
             logits = model(inputs, source=source).flatten(0, 1).float()
-            losses = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED, reduction="none")  # type: ignore[union-attr]
-            total += losses.cpu().double().sum().item()  # Apple's GPUs have no float64
-            count += batch.count
+            losses = F.cross_entropy(logits, targets.flatten(), ignore_index=IGNORE_INDEX, reduction="none")  # type: ignore[union-attr]
+            total += losses.cpu().double().sum().item()  # MPS does not support float64
+            count += batch.n_targets
     return total / count
 
 
@@ -74,11 +76,11 @@ def random_batches_loss(
     seed: int,
     step: int,
     precision: str,
-    learned: bool = False,
+    training_text: bool = False,
 ) -> float:
-    """The tutorial's estimator: the mean over 200 random batches, which differ from step to step."""
+    """The mean loss over 200 random batches, which differ between steps, as the tutorial estimates it."""
     losses = [
-        mean_loss(model, [examples.batch(f"{key} estimate {number}", seed, step, size)], precision, learned)
-        for number in range(200)
+        mean_loss(model, [examples.batch(f"{key} estimate {index}", seed, step, size)], precision, training_text)
+        for index in range(200)
     ]
     return sum(losses) / len(losses)

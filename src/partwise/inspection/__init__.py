@@ -1,1 +1,1 @@
-"""Look inside a model and change nothing."""
+"""Inspections of a preset or a run, none of which modifies it."""

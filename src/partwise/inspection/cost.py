@@ -1,4 +1,4 @@
-"""What a model costs, part by part, found without allocating it."""
+"""Parameters, FLOPs, memory and cache of each part of a model, without allocating it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from partwise.inspection.page import Figure, Look, bars
 from partwise.inspection.subject import Subject
 from partwise.model import ModelConfig, Transformer
+from partwise.plots.page import Figure, Page, bar_chart
 
 BYTES = 4  # of a float32
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One part of a model: its parameters, operations per token of a forward pass, and cache in numbers per row."""
+    """One part of a model: its parameters, FLOPs per token of a forward pass, and cache elements per sequence."""
 
     part: str
     parameters: int
@@ -32,25 +32,25 @@ class Cost:
         return BYTES * self.cache
 
 
-def costs(config: ModelConfig, context: int | None = None) -> list[Cost]:
-    """The cost of every part over `context` tokens (max_len where not given), the whole last.
+def compute_costs(config: ModelConfig, seq_len: int | None = None) -> list[Cost]:
+    """The cost of every part over `seq_len` tokens (default: the model's context_length), ending with the total.
 
-    Parts are the table, positions, each kind of branch over all blocks, the residual stream with its norms, and the
-    heads; an encoder's come apart. A shared matrix counts once, where it stands first. Operations are those that torch
-    counts: products of matrices, multiplications and additions, the whole square of scores included.
+    Parts are the embedding, positions, each kind of branch over all blocks, the residual stream with its norms, and the
+    heads; an encoder's parts are separate. A shared matrix counts once, where it first occurs. FLOPs are those counted by
+    torch: multiplications and additions of matrix products, including the full square of attention scores.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
-    context = context or config.max_len
+    seq_len = seq_len or config.context_length
     with torch.device("meta"), torch.no_grad():
         model = Transformer(config)
-        model.use_path("products")
-        tokens = torch.zeros(1, context, dtype=torch.long)
+        model.use_backend("eager")
+        tokens = torch.zeros(1, seq_len, dtype=torch.long)
         source = tokens if model.encoder is not None else None
         with FlopCounterMode(display=False) as counter:
-            model(tokens, source=source, ahead=[])
-        states = model.start(1, context, source)
-        model(tokens, states)
+            model(tokens, source=source, mtp_logits=[])
+        cache = model.new_cache(1, seq_len, source)
+        model(tokens, cache)
     parts: dict[str, list[float]] = {}
     for name, parameter in model.named_parameters():
         parts.setdefault(part_of(name), [0, 0, 0])[0] += parameter.numel()
@@ -60,18 +60,18 @@ def costs(config: ModelConfig, context: int | None = None) -> list[Cost]:
     }
     for name in flops:
         if is_part(name):
-            parts.setdefault(part_of(f"{name}."), [0, 0, 0])[1] += flops[name] / context
+            parts.setdefault(part_of(f"{name}."), [0, 0, 0])[1] += flops[name] / seq_len
     names = {module: name for name, module in model.named_modules()}
-    for layer, state in zip(model.remembering, states.layers, strict=True):
-        parts.setdefault(part_of(f"{names[layer]}."), [0, 0, 0])[2] += remembered(state)
-    found = [Cost(part, int(numbers[0]), numbers[1], int(numbers[2])) for part, numbers in parts.items()]
-    counted = sum(cost.flops for cost in found)
-    rest = counter.get_total_flops() / context - counted
-    if rest > 0.5 / context:  # what no single part owns
-        found.append(Cost("elsewhere", 0, rest, 0))
+    for layer, layer_cache in zip(model.cached_layers, cache.layers, strict=True):
+        parts.setdefault(part_of(f"{names[layer]}."), [0, 0, 0])[2] += cache_numel(layer_cache)
+    costs = [Cost(part, int(numbers[0]), numbers[1], int(numbers[2])) for part, numbers in parts.items()]
+    assigned = sum(cost.flops for cost in costs)
+    rest = counter.get_total_flops() / seq_len - assigned
+    if rest > 0.5 / seq_len:  # FLOPs outside all parts
+        costs.append(Cost("other", 0, rest, 0))
     return [
-        *found,
-        Cost("whole", *(sum(getattr(cost, key) for cost in found) for key in ("parameters", "flops", "cache"))),
+        *costs,
+        Cost("total", *(sum(getattr(cost, key) for cost in costs) for key in ("parameters", "flops", "cache"))),
     ]
 
 
@@ -89,76 +89,76 @@ def part_of(name: str) -> str:
 
 
 def is_part(name: str) -> bool:
-    """Whether a module is one whole part, no more and no less: `blocks.3.ffn`, `head`."""
+    """Whether a module is exactly one part: `blocks.3.ffn`, `head`."""
     words = name.removeprefix("encoder.").split(".")
     if words[0] == "blocks":
         return len(words) == 3 and words[2] in BRANCHES[:-1]
     return len(words) == 1 and words[0] in ("embed", "positions", "lookup", "head", "ahead")
 
 
-def remembered(state: object) -> int:
-    """The numbers that a layer keeps for one row."""
-    return sum(tensor.numel() for tensor in tensors_in(vars(state).values()))
+def cache_numel(cache: object) -> int:
+    """The number of elements that a layer caches for one sequence."""
+    return sum(tensor.numel() for tensor in iter_tensors(vars(cache).values()))
 
 
-def tensors_in(values: object) -> Iterator[Tensor]:
+def iter_tensors(values: object) -> Iterator[Tensor]:
     if isinstance(values, Tensor):
         yield values
     elif isinstance(values, dict):
-        yield from tensors_in(list(values.values()))
+        yield from iter_tensors(list(values.values()))
     elif isinstance(values, list | tuple) or (not isinstance(values, str) and hasattr(values, "__iter__")):
         for value in values:
-            yield from tensors_in(value)
+            yield from iter_tensors(value)
 
 
-def look(subject: Subject) -> Look:
-    """Parameters, operations, memory and cache, part by part."""
+def inspect(subject: Subject) -> Page:
+    """Parameters, FLOPs, memory and cache of each part."""
     config = subject.config.model
-    context = subject.asked_context or config.max_len
-    found = costs(config, context)
-    whole = found[-1]
+    seq_len = subject.requested_seq_len or config.context_length
+    costs = compute_costs(config, seq_len)
+    total = costs[-1]
     rows = [
         (
             cost.part,
             f"{cost.parameters:,}",
-            share(cost.parameters, whole.parameters),
+            percentage(cost.parameters, total.parameters),
             f"{cost.flops:,.0f}",
-            share(cost.flops, whole.flops),
-            size(cost.training_bytes),
-            size(cost.cache_bytes) if cost.cache else "",
+            percentage(cost.flops, total.flops),
+            format_bytes(cost.training_bytes),
+            format_bytes(cost.cache_bytes) if cost.cache else "",
         )
-        for cost in found
+        for cost in costs
     ]
-    return Look(
-        f"what each part costs at context {context:,}",
-        "Operations of a forward pass in training, products of matrices with the whole square of scores included; an update "
-        "takes three times as many. Training memory is weights, gradients and AdamW's two moments in float32, without "
-        "activations; the cache is what generation keeps of a full context, in float32. Nothing was allocated to find "
-        "this.",
-        ["part", "parameters", "share", "operations per token", "share", "training memory", "cache per row"],
+    return Page(
+        f"cost of each part for sequences of {seq_len:,} tokens",
+        "FLOPs are those of the matrix products of a forward pass in training, including the full square of attention "
+        "scores; an update takes three times as many. Training memory is weights, gradients and AdamW's two moments in "
+        "float32, without activations. Cache is the generation cache of a full sequence in float32. Computed without "
+        "allocating the model.",
+        ["part", "parameters", "%", "FLOPs per token", "%", "training memory", "cache per sequence"],
         rows,
-        figures_of(found[:-1]),
+        cost_figures(costs[:-1]),
     )
 
 
-def figures_of(found: list[Cost]) -> list[Figure]:
-    drawn: dict[str, list[tuple[str, float, str]]] = {
-        "parameters": [(cost.part, cost.parameters, f"{cost.parameters:,}") for cost in found],
-        "operations per token": [(cost.part, cost.flops, f"{cost.flops:,.0f}") for cost in found],
-        "cache per row": [(cost.part, cost.cache, size(cost.cache_bytes)) for cost in found],
+def cost_figures(costs: list[Cost]) -> list[Figure]:
+    charts: dict[str, list[tuple[str, float, str]]] = {
+        "Parameters": [(cost.part, cost.parameters, f"{cost.parameters:,}") for cost in costs],
+        "FLOPs per token": [(cost.part, cost.flops, f"{cost.flops:,.0f}") for cost in costs],
+        "Cache per sequence": [(cost.part, cost.cache, format_bytes(cost.cache_bytes)) for cost in costs],
     }
     return [
-        bars(title, [row for row in rows if row[1]], key=f"cost{number}")
-        for number, (title, rows) in enumerate(drawn.items())
+        bar_chart(title, [row for row in rows if row[1]], key=f"cost{number}")
+        for number, (title, rows) in enumerate(charts.items())
     ]
 
 
-def share(part: float, whole: float) -> str:
-    return f"{part / whole:.1%}" if whole else ""
+def percentage(count: float, total: float) -> str:
+    return f"{count / total:.1%}" if total else ""
 
 
-def size(count: float) -> str:
-    """Bytes as a person reads them."""
+def format_bytes(count: float) -> str:
+    """`1536` -> `1.5 KiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""How a model knows the order of its tokens: what positions add to its inputs, turn in its heads, or add to its scores."""
+"""How a model encodes positions: vectors added to its inputs, rotations in its heads, or biases added to its scores."""
 
 import math
 from dataclasses import dataclass
@@ -7,253 +7,260 @@ import torch
 from torch import Tensor
 
 from partwise.config import recipes_by_layer
-from partwise.drawing import COLOURS, canvas, canvases, logarithmic, svg
-from partwise.inspection.page import Figure, Look
 from partwise.inspection.subject import Subject
-from partwise.model import ModelConfig, Stack, Transformer
-from partwise.parts.families import PositionLayer
-from partwise.parts.positions import AngleTable
+from partwise.model.transformer import ModelConfig, Stack, Transformer
+from partwise.parts.contracts import PositionLayer
+from partwise.parts.positions.angles import AngleTable
 from partwise.parts.roles import TensorSpec
+from partwise.plots.page import Figure, Page
+from partwise.plots.plotting import COLORS, new_figure, new_subplots, set_log_scale, to_svg
 
-PLACES = 4096  # whose vectors are measured
-FAR = 512  # places between a query and a key that are turned, in figures
-BIASED = 160  # the same for what is added to scores
+MAX_POSITIONS = 4096  # position vectors measured
+ROTARY_DISTANCE = 512  # largest distance between query and key in the figure of rotary positions
+BIAS_DISTANCE = 160  # the same in the figure of score biases
 WIDTHS = [2**power for power in range(4, 13)]
-NUMBERS = 2**26  # of the largest table that is drawn to be measured
-LINES = 8  # heads in a figure
-BY_KIND = {
-    "at_input": "Positions are vectors added to the embeddings: where their norm is far larger, a token drowns in its place.",
-    "on_heads": "Positions turn pairs of dimensions of queries and keys: a pair comes back to its angle after a wavelength, "
-    "and what is slower than max_len never does.",
-    "on_scores": "Positions add to the scores of attention, by the distance of query and key.",
+MAX_TABLE_SIZE = 2**26  # elements of the largest table initialized for measurement
+MAX_HEADS = 8  # lines in a figure
+DESCRIPTIONS = {
+    "at_input": "Positions are vectors added to the embeddings; if their norm is much larger, they dominate the embeddings.",
+    "on_heads": "Positions rotate pairs of dimensions of queries and keys. A pair completes a rotation after one wavelength; "
+    "pairs with a wavelength above context_length never do.",
+    "on_scores": "Positions add a bias to the attention scores, by the distance between query and key.",
 }
 
 
 @dataclass(frozen=True)
-class Norms:
-    """Euclidean norms in one stack: of its embeddings as they enter, and of the vectors that positions add to them."""
+class InputNorms:
+    """L2 norms at the input of one stack: of its embeddings, and of the position vectors added to them."""
 
-    embeddings: Tensor  # (N,) of the tokens of a sample, after the stack's own factor
-    by_place: Tensor  # (T,) the same, averaged at each place of the sample
-    positions: Tensor | None  # (places,), None where positions add nothing to inputs
+    embeddings: Tensor  # (N,) of the tokens of a sample, after scaling by the stack's embedding_scale
+    by_position: Tensor  # (T,) the same, averaged at each position of the sample
+    positions: Tensor | None  # (n_positions,), None if positions add nothing to the inputs
 
     @property
     def ratio(self) -> Tensor | None:
-        """(T,) embeddings over positions, place by place."""
-        return None if self.positions is None else self.by_place / self.positions[: len(self.by_place)]
+        """(T,) embedding norm / position norm at each position."""
+        return None if self.positions is None else self.by_position / self.positions[: len(self.by_position)]
 
 
-def has(layer: PositionLayer, hook: str) -> bool:
-    """Whether positions do anything at `at_input`, `on_heads` or `on_scores`."""
-    return getattr(type(layer), hook) is not getattr(PositionLayer, hook)
+def implements(layer: PositionLayer, method: str) -> bool:
+    """Whether a position layer implements `at_input`, `on_heads` or `on_scores`."""
+    return getattr(type(layer), method) is not getattr(PositionLayer, method)
 
 
-def stacks(model: Transformer) -> dict[str, Stack]:
-    """The decoder under the name '', and an encoder."""
+def stacks_by_prefix(model: Transformer) -> dict[str, Stack]:
+    """The decoder as '', and the encoder as 'encoder '."""
     return {"": model} if model.encoder is None else {"": model, "encoder ": model.encoder}
 
 
 @torch.no_grad()
-def norms(stack: Stack, tokens: Tensor, max_len: int, padding: int | None = None) -> Norms:
-    """Of the embeddings of tokens (B, T), padding left out, and of the position vectors up to max_len."""
+def input_norms(stack: Stack, tokens: Tensor, context_length: int, padding_idx: int | None = None) -> InputNorms:
+    """Norms of the embeddings of tokens (B, T) without padding, and of the position vectors up to context_length."""
     table = stack.embed
     assert isinstance(table, torch.nn.Embedding)
-    lengths = (table(tokens) * stack.scale).norm(dim=-1)  # (B, T)
-    kept = torch.ones_like(tokens, dtype=torch.bool) if padding is None else tokens != padding
-    by_place = (lengths * kept).sum(0) / kept.sum(0)
-    return Norms(lengths[kept], by_place, added(stack.positions, min(max_len, PLACES), table.weight))
+    norms = (table(tokens) * stack.embedding_scale).norm(dim=-1)  # (B, T)
+    mask = torch.ones_like(tokens, dtype=torch.bool) if padding_idx is None else tokens != padding_idx
+    by_position = (norms * mask).sum(0) / mask.sum(0)
+    n_positions = min(context_length, MAX_POSITIONS)
+    return InputNorms(norms[mask], by_position, position_norms(stack.positions, n_positions, table.weight))
 
 
 @torch.no_grad()
-def added(layer: PositionLayer, places: int, table: Tensor) -> Tensor | None:
-    """The norms (places,) of the vectors that positions add to inputs as wide as the table's rows."""
-    if not has(layer, "at_input"):
+def position_norms(layer: PositionLayer, n_positions: int, table: Tensor) -> Tensor | None:
+    """The norms (n_positions,) of the vectors added to inputs as wide as the rows of the embedding table."""
+    if not implements(layer, "at_input"):
         return None
-    nothing = table.new_zeros(1, places, table.shape[1])
-    return layer.at_input(nothing, torch.arange(places))[0].norm(dim=-1)
+    zeros = table.new_zeros(1, n_positions, table.shape[1])
+    return layer.at_input(zeros, torch.arange(n_positions))[0].norm(dim=-1)
 
 
 @torch.no_grad()
-def decay(layer: PositionLayer, width: int, places: int) -> Tensor:
-    """(places,): the product of a query and a key, both all 1 / sqrt(width), so many places apart. Su et al. 2021, 3.4.3."""
-    heads = layer.on_heads(torch.full((1, 1, places, width), width**-0.5, dtype=torch.float64), torch.arange(places))
+def rotary_decay(layer: PositionLayer, head_dim: int, n_positions: int) -> Tensor:
+    """(n_positions,): q k^T by distance, for q and k with all entries 1 / sqrt(head_dim). Su et al. 2021, 3.4.3."""
+    vectors = torch.full((1, 1, n_positions, head_dim), head_dim**-0.5, dtype=torch.float64)
+    heads = layer.on_heads(vectors, torch.arange(n_positions))
     return heads[0, 0] @ heads[0, 0, 0]
 
 
 @torch.no_grad()
-def added_scores(layer: PositionLayer, places: int, causal: bool) -> tuple[Tensor, Tensor]:
-    """Distances (S,) of query and key, and what is added to their score, (H, S); a key behind the query counts below 0."""
-    query = torch.tensor([places - 1])
-    keys = torch.arange(places if causal else 2 * places - 1)
-    scores = layer.on_scores(query, keys, torch.zeros(()))
-    assert scores is not None
-    return query - keys, scores[:, 0]
+def score_bias(layer: PositionLayer, n_positions: int, causal: bool) -> tuple[Tensor, Tensor]:
+    """Distances (S,) from query to key, and score biases (H, S); distances to keys after the query are negative."""
+    query = torch.tensor([n_positions - 1])
+    keys = torch.arange(n_positions if causal else 2 * n_positions - 1)
+    bias = layer.on_scores(query, keys, torch.zeros(()))
+    assert bias is not None
+    return query - keys, bias[:, 0]
 
 
-def drawn_norm(config: ModelConfig, rows: int, width: int) -> float | None:
-    """The mean norm of the rows of a table (rows, width) as the init draws it; None where the table is too large."""
-    if rows * width > NUMBERS:
+def initial_norm(config: ModelConfig, rows: int, width: int) -> float | None:
+    """The mean norm of the rows of a freshly initialized table (rows, width); None if the table is too large."""
+    if rows * width > MAX_TABLE_SIZE:
         return None
     values, spec = torch.empty(rows, width), TensorSpec("table", 1, 1, width, (config.n_layers, config.encoder_layers))
     config.init.fill(values, spec, torch.Generator().manual_seed(0))
     return values.norm(dim=1).mean().item() * config.residual.gain(spec)
 
 
-def look(subject: Subject) -> Look:
+def inspect(subject: Subject) -> Page:
+    """Norms of embeddings and positions, rotary wavelengths, and score biases."""
     config, model = subject.config.model, subject.model
     inputs, source = subject.tensors(subject.sample())
     rows: list[list[str]] = []
     figures: list[Figure] = []
-    measured = {}
-    for side, stack in stacks(model).items():
-        tokens = source if side else inputs
+    norms = {}
+    for prefix, stack in stacks_by_prefix(model).items():
+        tokens = source if prefix else inputs
         assert tokens is not None
-        found = measured[side] = norms(stack, tokens, config.max_len, config.padding_idx)
-        rows += [*norm_rows(side, found), *hook_rows(side, stack.positions, config.max_len, not side)]
-        figures += figures_of(side, stack, found, config)
-    kinds = [text for hook, text in BY_KIND.items() if has(model.positions, hook)]
-    factor = f", times sqrt({config.d_model}) = {model.scale:.3g}" if config.embed_scale else ""
-    return Look(
+        stack_norms = norms[prefix] = input_norms(stack, tokens, config.context_length, config.padding_idx)
+        causal = not prefix
+        rows += [*norm_rows(prefix, stack_norms), *layer_rows(prefix, stack.positions, config.context_length, causal)]
+        figures += stack_figures(prefix, stack, stack_norms, config)
+    descriptions = [text for method, text in DESCRIPTIONS.items() if implements(model.positions, method)]
+    factor = f", times sqrt({config.d_model}) = {model.embedding_scale:.3g}" if config.scale_embeddings else ""
+    return Page(
         f"positions={config.positions.name}",
-        " ".join(kinds or ["There are no positions: order is known from the causal mask alone."])
-        + f" Norms are Euclidean, of token embeddings as they enter{factor}, over some of the validation split.",
-        ["what", "median", "smallest", "largest"],
+        " ".join(descriptions or ["No position encoding: only the causal mask reveals the order of tokens."])
+        + f" Norms are L2 norms of token embeddings{factor}, over a sample of the validation split.",
+        ["quantity", "median", "min", "max"],
         rows,
-        [*figures, by_width(config, measured[""])],
+        [*figures, width_figure(config, norms[""])],
     )
 
 
-def norm_rows(side: str, found: Norms) -> list[list[str]]:
-    rows = [row(f"{side}norm of embeddings", found.embeddings)]
-    if found.positions is not None and found.ratio is not None:
-        rows.append(row(f"{side}norm of positions", found.positions))
-        rows.append(row(f"{side}embeddings / positions", found.ratio))
+def norm_rows(prefix: str, norms: InputNorms) -> list[list[str]]:
+    rows = [table_row(f"{prefix}embedding norm", norms.embeddings)]
+    if norms.positions is not None and norms.ratio is not None:
+        rows.append(table_row(f"{prefix}position norm", norms.positions))
+        rows.append(table_row(f"{prefix}embedding norm / position norm", norms.ratio))
     return rows
 
 
-def hook_rows(side: str, layer: PositionLayer, max_len: int, causal: bool) -> list[list[str]]:
+def layer_rows(prefix: str, layer: PositionLayer, context_length: int, causal: bool) -> list[list[str]]:
     rows = []
-    if has(layer, "on_heads") and isinstance(layer, AngleTable):
+    if implements(layer, "on_heads") and isinstance(layer, AngleTable):
         waves = wavelengths(layer)
-        whole = int((waves <= max_len).sum())
-        name = f"{side}wavelength in places ({whole} of {len(waves)} pairs turn fully within {max_len:,})"
-        rows.append(row(name, waves))
-    if has(layer, "on_scores"):
-        distances, scores = added_scores(layer, min(max_len, BIASED), causal)
+        complete = int((waves <= context_length).sum())
+        name = (
+            f"{prefix}rotary wavelength in tokens ({complete} of {len(waves)} pairs complete within {context_length:,})"
+        )
+        rows.append(table_row(name, waves))
+    if implements(layer, "on_scores"):
+        distances, bias = score_bias(layer, min(context_length, BIAS_DISTANCE), causal)
         for distance in sorted({0, 1, 16, 128, int(distances.max())}):
             if distance <= distances.max():
-                rows.append(row(f"{side}added to scores at distance {distance}", scores[:, distances == distance]))
+                rows.append(table_row(f"{prefix}score bias at distance {distance}", bias[:, distances == distance]))
     return rows
 
 
-def row(name: str, values: Tensor) -> list[str]:
-    return [name, *(f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}" for value in three(values))]
+def table_row(name: str, values: Tensor) -> list[str]:
+    return [
+        name,
+        *(f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}" for value in median_min_max(values)),
+    ]
 
 
-def three(values: Tensor) -> list[float]:
-    return [values.double().quantile(q).item() + 0.0 for q in (0.5, 0, 1)]  # and no negative zero
+def median_min_max(values: Tensor) -> list[float]:
+    return [values.double().quantile(q).item() + 0.0 for q in (0.5, 0, 1)]  # + 0.0 avoids -0
 
 
 def wavelengths(layer: AngleTable) -> Tensor:
-    """(pairs,): after how many places each pair is back at its angle."""
+    """(pairs,): the number of tokens after which each pair returns to its angle."""
     return 2 * math.pi / torch.tensor(layer.frequencies, dtype=torch.float64)
 
 
-def figures_of(side: str, stack: Stack, found: Norms, config: ModelConfig) -> list[Figure]:
-    layer, key = stack.positions, side.strip() or "decoder"
-    title = f", {side.strip()}" if side else ""
+def stack_figures(prefix: str, stack: Stack, norms: InputNorms, config: ModelConfig) -> list[Figure]:
+    layer, key = stack.positions, prefix.strip() or "decoder"
+    suffix = f", {prefix.strip()}" if prefix else ""
     figures = []
-    if found.positions is not None:
-        figures.append(Figure(f"Norms at each place{title}", draw_norms(found, f"norms-{key}")))
-    if has(layer, "on_heads"):
+    if norms.positions is not None:
+        figures.append(Figure(f"Norm by position{suffix}", draw_norms(norms, f"norms-{key}")))
+    if implements(layer, "on_heads"):
         heads = recipes_by_layer(config.attention, len(stack.blocks))[0].heads(config.d_model)
         figures.append(
             Figure(
-                f"How heads are turned{title}",
-                draw_turns(layer, heads.width, config.max_len, f"turns-{key}"),
-                "Left: after how many places each pair is back at its angle; the line is max_len. Right: the product of a "
-                "query and a key, both of norm 1 and of equal numbers, by the places between them.",
+                f"Rotation of queries and keys{suffix}",
+                draw_rotation(layer, heads.head_dim, config.context_length, f"turns-{key}"),
+                "Left: the wavelength of each pair; the dashed line is context_length. Right: the dot product of a query and "
+                "a key, both of norm 1 with equal entries, by their distance.",
             )
         )
-    if has(layer, "on_scores"):
-        drawn = draw_scores(layer, min(config.max_len, BIASED), not side, f"scores-{key}")
+    if implements(layer, "on_scores"):
+        image = draw_bias(layer, min(config.context_length, BIAS_DISTANCE), not prefix, f"scores-{key}")
         figures.append(
-            Figure(
-                f"Added to the scores{title}", drawn, "Distances to keys behind the query are below 0." if side else ""
-            )
+            Figure(f"Score bias{suffix}", image, "Negative distances are keys after the query." if prefix else "")
         )
     return figures
 
 
-def draw_norms(found: Norms, key: str) -> str:
-    assert found.positions is not None
-    figure, axes = canvas(2.6, key, width=8)
-    axes.plot(found.by_place.numpy(), color=COLOURS[0], label="embeddings, mean over the sample")
-    axes.plot(found.positions.numpy(), color=COLOURS[1], label="positions")
-    axes.set_ylim(0, 1.25 * max(found.by_place.max().item(), found.positions.max().item()))
-    axes.set_xlabel("place")
+def draw_norms(norms: InputNorms, key: str) -> str:
+    assert norms.positions is not None
+    figure, axes = new_figure(2.6, key, width=8)
+    axes.plot(norms.by_position.numpy(), color=COLORS[0], label="embeddings, sample mean")
+    axes.plot(norms.positions.numpy(), color=COLORS[1], label="positions")
+    axes.set_ylim(0, 1.25 * max(norms.by_position.max().item(), norms.positions.max().item()))
+    axes.set_xlabel("position")
     axes.set_ylabel("norm")
     axes.legend(frameon=False, fontsize=9, ncols=2, loc="upper right")
-    return svg(figure, key)
+    return to_svg(figure, key)
 
 
-def draw_turns(layer: PositionLayer, width: int, max_len: int, key: str) -> str:
-    figure, [[left, right]] = canvases(2.7, key, columns=2, width=8)
+def draw_rotation(layer: PositionLayer, head_dim: int, context_length: int, key: str) -> str:
+    figure, [[left, right]] = new_subplots(2.7, key, columns=2, width=8)
     if isinstance(layer, AngleTable):
         waves = wavelengths(layer)
-        left.plot(waves.numpy(), color=COLOURS[0], marker="o", markersize=3)
-        logarithmic(left)
-        left.axhline(max_len, color=COLOURS[7], linewidth=1, linestyle="--")
+        left.plot(waves.numpy(), color=COLORS[0], marker="o", markersize=3)
+        set_log_scale(left)
+        left.axhline(context_length, color=COLORS[7], linewidth=1, linestyle="--")
     left.set_xlabel("pair of dimensions")
-    left.set_ylabel("wavelength in places")
-    right.plot(decay(layer, width, min(max_len, FAR)).numpy(), color=COLOURS[0])
-    right.axhline(0, color=COLOURS[7], linewidth=0.8)
-    right.set_xlabel("places between query and key")
-    right.set_ylabel("product")
-    return svg(figure, key)
+    left.set_ylabel("wavelength in tokens")
+    right.plot(rotary_decay(layer, head_dim, min(context_length, ROTARY_DISTANCE)).numpy(), color=COLORS[0])
+    right.axhline(0, color=COLORS[7], linewidth=0.8)
+    right.set_xlabel("distance in tokens")
+    right.set_ylabel("dot product")
+    return to_svg(figure, key)
 
 
-def draw_scores(layer: PositionLayer, places: int, causal: bool, key: str) -> str:
-    distances, scores = added_scores(layer, places, causal)
-    figure, axes = canvas(2.9, key, width=8)
-    number = min(LINES, len(scores))
-    chosen = sorted({round(place * (len(scores) - 1) / max(1, number - 1)) for place in range(number)})
-    for line, head in enumerate(chosen):
-        axes.plot(distances.numpy(), scores[head].numpy(), color=COLOURS[line % len(COLOURS)], label=f"head {head}")
-    axes.set_xlabel("distance in places")
-    axes.set_ylabel("added to the score")
+def draw_bias(layer: PositionLayer, n_positions: int, causal: bool, key: str) -> str:
+    distances, bias = score_bias(layer, n_positions, causal)
+    figure, axes = new_figure(2.9, key, width=8)
+    n = min(MAX_HEADS, len(bias))
+    heads = sorted({round(index * (len(bias) - 1) / max(1, n - 1)) for index in range(n)})
+    for line, head in enumerate(heads):
+        axes.plot(distances.numpy(), bias[head].numpy(), color=COLORS[line % len(COLORS)], label=f"head {head}")
+    axes.set_xlabel("distance in tokens")
+    axes.set_ylabel("score bias")
     axes.legend(frameon=False, fontsize=8, ncols=1, loc="center left", bbox_to_anchor=(1, 0.5))
-    return svg(figure, key)
+    return to_svg(figure, key)
 
 
-def by_width(config: ModelConfig, found: Norms) -> Figure:
-    """Norms of embeddings and positions at every width, as this model's init draws them."""
-    figure, axes = canvas(3.4, "width", width=8)
-    tokens = {width: drawn_norm(config, config.vocab_size, width) for width in WIDTHS}
-    learned = {width: drawn_norm(config, min(config.max_len, PLACES), width) for width in WIDTHS}
+def width_figure(config: ModelConfig, norms: InputNorms) -> Figure:
+    """Norms of embeddings and positions by width, with this model's initialization."""
+    figure, axes = new_figure(3.4, "width", width=8)
+    tokens = {width: initial_norm(config, config.vocab_size, width) for width in WIDTHS}
+    learned = {width: initial_norm(config, min(config.context_length, MAX_POSITIONS), width) for width in WIDTHS}
     lines: list[tuple[str, dict[int, float], str, float]] = [
         ("embeddings", {width: norm for width, norm in tokens.items() if norm}, "o-", 3),
         ("learned positions", {width: norm for width, norm in learned.items() if norm}, "--", 1.5),
         ("embeddings x sqrt(width)", {width: norm * width**0.5 for width, norm in tokens.items() if norm}, "o-", 1.5),
         ("sinusoidal positions", {width: math.sqrt(width / 2) for width in WIDTHS}, "o-", 1.5),
     ]
-    for colour, (name, points, style, thick) in zip(COLOURS, lines, strict=False):
-        axes.plot([*points], [*points.values()], style, color=colour, linewidth=thick, markersize=3, label=name)
-    own = [found.embeddings.mean().item(), *([] if found.positions is None else [found.positions.mean().item()])]
-    for value, marker, name in zip(own, "*X", ("its embeddings, as they enter", "its positions"), strict=False):
+    for color, (name, points, style, linewidth) in zip(COLORS, lines, strict=False):
+        axes.plot([*points], [*points.values()], style, color=color, linewidth=linewidth, markersize=3, label=name)
+    own = [norms.embeddings.mean().item(), *([] if norms.positions is None else [norms.positions.mean().item()])]
+    for value, marker, name in zip(own, "*X", ("this model's embeddings", "this model's positions"), strict=False):
         axes.plot([config.d_model], [value], marker, color="black", markersize=9, label=name)
     axes.set_xscale("log", base=2)
     axes.set_xticks(WIDTHS, map(str, WIDTHS))
     axes.minorticks_off()
-    logarithmic(axes)
+    set_log_scale(axes)
     axes.set_xlabel("width of the model")
     axes.set_ylabel("norm")
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     return Figure(
-        "Norms against width",
-        svg(figure, "width"),
-        f"Embeddings and learned positions as init={config.init.name} draws them, and sinusoidal positions, whose norm is "
-        "exactly sqrt(width / 2): each pair of a sine and a cosine adds 1 to its square. The original Transformer multiplies "
-        "embeddings by sqrt(width) (Vaswani et al. 2017, arXiv:1706.03762, 3.4); drawn small and without that factor, they "
-        "would be far smaller than such positions. In black, this model.",
+        "Norm by width",
+        to_svg(figure, "width"),
+        f"Embeddings and learned positions initialized with init={config.init.name}, and sinusoidal positions, whose norm is "
+        "exactly sqrt(width / 2): each sine-cosine pair adds 1 to its square. The original Transformer multiplies embeddings "
+        "by sqrt(width) (Vaswani et al. 2017, arXiv:1706.03762, 3.4); with a small initialization and without that factor "
+        "they would be far smaller than such positions. Black: this model.",
     )

@@ -1,4 +1,4 @@
-"""What one looks into: a preset with its initial values, or a run with its trained ones, and text to show it."""
+"""The subject of an inspection: a preset with initial weights or a run with trained ones, and its input."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,30 +8,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partwise.checkpoint import Damaged, find_run, load, load_weights
+from partwise.checkpoint import DamagedFileError, find_run, load, load_weights
 from partwise.config import ConfigError, did_you_mean
-from partwise.data import IGNORED, Batch, Dataset, data_override, examples
+from partwise.config.overrides import Override, apply_overrides, flatten, parse_overrides
+from partwise.data import IGNORE_INDEX, Batch, Dataset, build_examples, parse_data_option
 from partwise.model import Transformer
-from partwise.overrides import Override, apply_overrides, flatten, parse_overrides
 from partwise.presets import PRESETS
-from partwise.tokenizers import WithSpecials
-from partwise.train.card import open_run
-from partwise.train.settings import RunConfig, preset_settings, run_config
+from partwise.tokenizers import WithSpecialTokens
+from partwise.train.config import RunConfig, preset_settings, run_config
+from partwise.train.run_metadata import open_run
 
-SMALL = ("data.train=20000", "data.validation=500", "data.test=500")
-"""Sizes of the problems that a preset is shown where no data is named."""
+DEFAULT_SIZES = ("data.train=20000", "data.validation=500", "data.test=500")
+"""Numbers of arithmetic problems for a preset without data."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """`folder` is where its pages go; a `run` has weights and a history, and a preset has neither."""
+    """A model to inspect; pages are written to `folder`. A preset has no `run`."""
 
     name: str
     config: RunConfig
     folder: Path
     run: Path | None = None
-    asked_context: int | None = None  # tokens to look at, where the user said so
-    text: str | None = None  # what to show the model, where the user said so
+    requested_seq_len: int | None = None  # --seq-len
+    text: str | None = None  # --text
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -39,77 +39,77 @@ class Subject:
 
     @cached_property
     def model(self) -> Transformer:
-        """With a run's newest weights, or the initial values of the configured seed; in evaluation mode."""
+        """With a run's newest weights, or the initial weights of the configured seed; in evaluation mode."""
         model = Transformer(self.config.model, seed=self.config.train.seed)
         if self.run is not None:
             trained, _ = load(self.run)
             try:
                 load_weights(model, trained.state_dict())
-            except Damaged as error:
-                raise ConfigError(f"{self.name}: {error}: leave out the overrides that change its weights") from None
+            except DamagedFileError as error:
+                raise ConfigError(f"{self.name}: {error}: remove the overrides that change its weights") from None
         return model.eval()
 
     @property
-    def context(self) -> int:
-        """Tokens of one row of a sample."""
-        return self.asked_context or min(self.config.context, 256)
+    def seq_len(self) -> int:
+        """Tokens per row of a sample."""
+        return self.requested_seq_len or min(self.config.seq_len, 256)
 
     def sample(self, tokens: int = 4096) -> Batch:
-        """About so many targets of the validation split, in random windows (B, T) or in pairs; the same every time."""
-        split = examples(self.dataset, "val", self.context, self.config.model.max_len)
-        return split.batch("a look inside", 0, 0, max(1, tokens // split.tokens_in(1)))
+        """About `tokens` targets of the validation split, in random windows (B, T) or pairs; the same on every call."""
+        split = build_examples(self.dataset, "val", self.seq_len, self.config.model.context_length)
+        return split.batch("a look inside", 0, 0, max(1, tokens // split.targets_per_batch(1)))
 
     def row(self) -> Batch:
-        """One row to show, (1, T): the text that the user gave, or the first row of the sample. Raises ConfigError.
+        """One row to show, (1, T): `text`, or the first row of the sample. Raises ConfigError.
 
-        Where a model reads a source, a text is source and target with a tab between them.
+        For an encoder-decoder, `text` is source and target separated by a tab.
         """
         if self.text is None:
             return self.sample(1)
-        tokenizer, limit = self.dataset.tokenizer, self.context
-        if not isinstance(tokenizer, WithSpecials):
+        tokenizer, limit = self.dataset.tokenizer, self.seq_len
+        if not isinstance(tokenizer, WithSpecialTokens):
             ids = tokenizer.encode(self.text)[:limit]
             if not len(ids):
-                raise ConfigError(f"--text {self.text!r} is no token: give a longer text")
-            return Batch(ids[None], np.append(ids[1:], IGNORED)[None])
+                raise ConfigError(f"--text {self.text!r} has no tokens: give a longer text")
+            return Batch(ids[None], np.append(ids[1:], IGNORE_INDEX)[None])
         source, tab, target = self.text.partition("\t")
         if not (source and tab):
-            raise ConfigError(f"--text {self.text!r}: give the source and the target, with a tab between them")
+            raise ConfigError(f"--text {self.text!r}: give source and target, separated by a tab")
         ids = tokenizer.encode(target)[: limit - 1]
-        inputs, targets = np.append(tokenizer.start, ids), np.append(ids, tokenizer.end)
-        return Batch(inputs[None], targets[None], tokenizer.encode(source)[: self.config.model.max_len][None])
+        inputs, targets = np.append(tokenizer.bos_id, ids), np.append(ids, tokenizer.eos_id)
+        return Batch(inputs[None], targets[None], tokenizer.encode(source)[: self.config.model.context_length][None])
 
     def tensors(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Inputs and source of a batch, as the model takes them."""
+        """Inputs and source of a batch as tensors."""
         return torch.from_numpy(batch.inputs), None if batch.source is None else torch.from_numpy(batch.source)
 
-    def symbols(self, ids: np.ndarray) -> list[str]:
-        """Each id as a person reads it, with a space and a line's end made visible; one without a text by its number."""
+    def token_labels(self, ids: np.ndarray) -> list[str]:
+        """The text of each id with spaces and newlines made visible, or `#id` if it has none."""
         tokenizer = self.dataset.tokenizer
         names = {}
-        if isinstance(tokenizer, WithSpecials):
-            names = {tokenizer.pad: "<pad>", tokenizer.start: "<start>", tokenizer.end: "<end>"}
+        if isinstance(tokenizer, WithSpecialTokens):
+            names = {tokenizer.pad_id: "<pad>", tokenizer.bos_id: "<start>", tokenizer.eos_id: "<end>"}
 
         def text(index: int) -> str:
-            known = index < tokenizer.vocab_size  # a model may have more ids than its text has tokens
+            known = index < tokenizer.vocab_size  # a model's vocab_size may exceed its tokenizer's
             return "".join(map(visible, tokenizer.decode(np.array([index])))) if known else ""
 
         return [names.get(index) or text(index) or f"#{index}" for index in ids.tolist()]
 
 
-def visible(letter: str) -> str:
-    """A letter that can be seen; of other characters the code."""
-    shown = {" ": "\u2423", "\n": "\u23ce", "\t": "\u21e5"}.get(letter, letter)
-    return shown if shown.isprintable() else f"\\x{ord(shown):02x}"
+def visible(character: str) -> str:
+    """A visible symbol for whitespace, and an escape code for other unprintable characters."""
+    symbol = {" ": "\u2423", "\n": "\u23ce", "\t": "\u21e5"}.get(character, character)
+    return symbol if symbol.isprintable() else f"\\x{ord(symbol):02x}"
 
 
 def find_subject(
-    target: str, words: list[str], data: str | None = None, context: int | None = None, text: str | None = None
+    target: str, words: list[str], data: str | None = None, seq_len: int | None = None, text: str | None = None
 ) -> Subject:
-    """A preset or a run, changed by overrides. Raises ConfigError."""
-    overrides = [*([] if data is None else flatten({"data": data_override(data)})), *parse_overrides(words)]
+    """A preset or a run with overrides applied. Raises ConfigError."""
+    overrides = [*([] if data is None else flatten({"data": parse_data_option(data)})), *parse_overrides(words)]
     if target in PRESETS:
-        subject = Subject(target, preset_config(target, words, overrides, data), Path(), None, context, text)
+        subject = Subject(target, preset_config(target, words, overrides, data), Path(), None, seq_len, text)
     else:
         try:
             find_run(target)
@@ -117,18 +117,18 @@ def find_subject(
             raise ConfigError(f"{target!r} is no preset{did_you_mean(target, PRESETS)}, and no run: {error}") from None
         folder, config, _ = open_run(target)
         changed = RunConfig.from_dict(apply_overrides(config.to_dict(), overrides))
-        subject = Subject(folder.resolve().name, changed, folder, folder, context, text)
-    limit = subject.config.model.max_len
-    if context is not None and not 0 < context <= limit:
-        raise ConfigError(f"--context {context}: give 1 to max_len={limit}")
+        subject = Subject(folder.resolve().name, changed, folder, folder, seq_len, text)
+    limit = subject.config.model.context_length
+    if seq_len is not None and not 0 < seq_len <= limit:
+        raise ConfigError(f"--seq-len {seq_len}: choose 1 to {limit}, the model's context_length")
     return subject
 
 
 def preset_config(name: str, words: list[str], overrides: list[Override], data: str | None) -> RunConfig:
-    """Where no data is named, arithmetic problems, and the vocabulary that the preset has of itself."""
+    """The configuration of a preset; without data, arithmetic problems with the preset's own vocab_size."""
     if data is not None or any(path[0] == "data" for path, _ in overrides):
         return run_config(name, *words, data=data)
     settings = apply_overrides(preset_settings(name), overrides)
     corpus = "arithmetic_pairs" if settings["encoder_layers"] else "arithmetic"
-    own = f"vocab_size={settings['vocab_size']}"
-    return run_config(name, *SMALL, own, *words, data=corpus)
+    vocab_size = f"vocab_size={settings['vocab_size']}"
+    return run_config(name, *DEFAULT_SIZES, vocab_size, *words, data=corpus)

@@ -1,1 +1,1 @@
-"""Hand-made kernels for the few places where they beat what torch brings; each has a plain form that computes the same."""
+"""C++ kernels for the operations where they beat torch on a CPU, and their Python bindings; torch computes the same elsewhere."""

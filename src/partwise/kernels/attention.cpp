@@ -1,60 +1,62 @@
-// Causal softmax attention in float32, forward and backward: one block of scores at a time, none of them kept.
+// Causal softmax attention in float32, forward and backward: scores are computed tile by tile with an online softmax and never
+// stored; Dao et al. 2022.
 //
-// Shapes as everywhere: B batch, T queries, S keys, H query heads, K key heads, E width of queries and keys, V of values.
-// The triangle is aligned at its end: query i sees the keys up to S - T + i. Queries, keys, values and their gradients
-// may lie anywhere, as long as one head's numbers stand side by side.
+// Shapes: B batch, T queries, S keys, H query heads, K key heads, E width of queries and keys, V of values. The causal mask is
+// aligned to the lower right: query i attends to keys 0 ... S - T + i. Queries, keys, values and their gradients may have any
+// strides, as long as each head is contiguous.
 //
-// A vector holds one number each of W neighbouring queries (forward) or keys (backward), so that no width is too narrow
-// to fill it and neither maximum nor sum runs across its lanes. Everything is made of three products of a small block:
-//     scores   out[r][c]  = sum_e a[r][e] b[e][c]         a broadcast, b turned beforehand
-//     gather   out[e][c] += sum_r a[r][e] x[r][c]         a broadcast, out turned
-//     spread   out[r][e] += sum_c x[r][c] b[c][e]         x broadcast
-// A thread takes whole key heads (forward also parts of their queries), so that every sum has one fixed order: the
-// numbers do not depend on how many threads there are. Compile without -ffast-math: infinities and NaN must be seen.
+// The lanes of a vector are W consecutive queries (forward) or keys (backward), so that any width fills the vectors and no maximum
+// or sum runs across lanes. Everything is made of three products of small tiles:
+//     score_product   out[r][c]  = sum_e a[r][e] b[e][c]     a broadcast, b transposed beforehand
+//     add_at_x        out[e][c] += sum_r a[r][e] x[r][c]     a broadcast, out transposed
+//     add_x_b         out[r][e] += sum_c x[r][c] b[c][e]     x broadcast
+// A thread takes whole key heads (forward, also blocks of their queries), so that every sum has a fixed order: results do not
+// depend on the number of threads. Do not compile with -ffast-math: infinities and NaN must propagate.
 
-#include "step.h"
+#include "decode_attention.h"
+#include "parallel.h"
+#include "strides.h"
 
 namespace {
 
-constexpr int C = 2 * W;                          // columns of a block: two vectors
 constexpr int ROWS = REGISTERS == 32 ? 8 : 4;     // rows of a product held in registers
-constexpr int WIDTHS = REGISTERS == 32 ? 12 : 4;  // the same, of a turned result
-constexpr int KEYS = 128;                         // forward: keys whose scores are held at a time
-constexpr int QUERIES = 32;                       // backward: queries whose scores are held at a time
+constexpr int WIDTHS = REGISTERS == 32 ? 12 : 4;  // the same, of a transposed result
+constexpr int KEYS = 128;                         // forward: keys per tile of scores
+constexpr int QUERIES = 32;                       // backward: queries per tile of scores
 
-// sum_e a[r][e] b[e][c] of R rows and N vectors.
+// out[r][c] = sum_e a[r][e] b[e][c] of R rows and N vectors.
 template <int R, int N>
-inline void scores(const float* a, int64_t step, const float* b, int E, vec (&out)[R][N]) {
+inline void score_product(const float* a, int64_t a_stride, const float* b, int E, vec (&out)[R][N]) {
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
         for (int n = 0; n < N; n++) out[r][n] = vec{};
-    auto width = [&](int e) __attribute__((always_inline)) {
+    auto add = [&](int e) __attribute__((always_inline)) {
         vec x[N];
 #pragma GCC unroll 2
-        for (int n = 0; n < N; n++) x[n] = load(b + e * C + n * W);
+        for (int n = 0; n < N; n++) x[n] = load(b + e * TILE + n * W);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
-            for (int n = 0; n < N; n++) out[r][n] += a[r * step + e] * x[n];
+            for (int n = 0; n < N; n++) out[r][n] += a[r * a_stride + e] * x[n];
     };
-    for (; E >= 4; E -= 4, a += 4, b += 4 * C)  // rows have more addresses than the processor registers for them
-        width(0), width(1), width(2), width(3);
-    for (int e = 0; e < E; e++) width(e);
+    for (; E >= 4; E -= 4, a += 4, b += 4 * TILE)  // unrolled: there are more row addresses than general-purpose registers
+        add(0), add(1), add(2), add(3);
+    for (int e = 0; e < E; e++) add(e);
 }
 
-// out[e][c] = out[e][c] decay[c] + sum_r a[r][e] x[r][c] for X widths e and `count` rows.
+// out[e][c] = out[e][c] decay[c] + sum_r a[r][e] x[r][c] for X widths e and `rows` rows.
 template <int X, int N>
-inline void gather_tile(const float* a, int64_t step, const float* x, int count, const vec* decay, float* out) {
+inline void add_at_x_tile(const float* a, int64_t a_stride, const float* x, int rows, const vec* decay, float* out) {
     vec sum[X][N];
 #pragma GCC unroll 16
     for (int e = 0; e < X; e++)
 #pragma GCC unroll 2
         for (int n = 0; n < N; n++) {
-            sum[e][n] = load(out + e * C + n * W);
+            sum[e][n] = load(out + e * TILE + n * W);
             if (decay) sum[e][n] *= decay[n];
         }
-    for (int r = 0; r < count; r++, a += step, x += C) {
+    for (int r = 0; r < rows; r++, a += a_stride, x += TILE) {
         vec row[N];
 #pragma GCC unroll 2
         for (int n = 0; n < N; n++) row[n] = load(x + n * W);
@@ -66,194 +68,189 @@ inline void gather_tile(const float* a, int64_t step, const float* x, int count,
 #pragma GCC unroll 16
     for (int e = 0; e < X; e++)
 #pragma GCC unroll 2
-        for (int n = 0; n < N; n++) store(out + e * C + n * W, sum[e][n]);
+        for (int n = 0; n < N; n++) store(out + e * TILE + n * W, sum[e][n]);
 }
 
 template <int N>
-void gather(const float* a, int64_t step, const float* x, int count, int E, const vec* decay, float* out) {
+void add_at_x(const float* a, int64_t a_stride, const float* x, int rows, int E, const vec* decay, float* out) {
     int e = 0;
-    for (; e + WIDTHS <= E; e += WIDTHS) gather_tile<WIDTHS, N>(a + e, step, x, count, decay, out + e * C);
+    for (; e + WIDTHS <= E; e += WIDTHS) add_at_x_tile<WIDTHS, N>(a + e, a_stride, x, rows, decay, out + e * TILE);
     if constexpr (WIDTHS > 8)
-        for (; e + 8 <= E; e += 8) gather_tile<8, N>(a + e, step, x, count, decay, out + e * C);
-    for (; e + 4 <= E; e += 4) gather_tile<4, N>(a + e, step, x, count, decay, out + e * C);
-    for (; e < E; e++) gather_tile<1, N>(a + e, step, x, count, decay, out + e * C);
+        for (; e + 8 <= E; e += 8) add_at_x_tile<8, N>(a + e, a_stride, x, rows, decay, out + e * TILE);
+    for (; e + 4 <= E; e += 4) add_at_x_tile<4, N>(a + e, a_stride, x, rows, decay, out + e * TILE);
+    for (; e < E; e++) add_at_x_tile<1, N>(a + e, a_stride, x, rows, decay, out + e * TILE);
 }
 
-// out[r][e] += sum_c x[r][c] b[c][e] for R rows and N vectors of widths; `wide` numbers lie between rows of b and out.
+// out[r][e] += sum_c x[r][c] b[c][e] for R rows and N vectors of widths; rows of b and out are `padded_width` apart.
 template <int R, int N>
-inline void spread_tile(const float* x, const float* b, int count, int wide, float* out) {
+inline void add_x_b_tile(const float* x, const float* b, int count, int padded_width, float* out) {
     vec sum[R][N];
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
-        for (int n = 0; n < N; n++) sum[r][n] = load(out + r * wide + n * W);
-    for (int c = 0; c < count; c++, b += wide) {
+        for (int n = 0; n < N; n++) sum[r][n] = load(out + r * padded_width + n * W);
+    for (int c = 0; c < count; c++, b += padded_width) {
         vec row[N];
 #pragma GCC unroll 2
         for (int n = 0; n < N; n++) row[n] = load(b + n * W);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
-            for (int n = 0; n < N; n++) sum[r][n] += x[r * C + c] * row[n];
+            for (int n = 0; n < N; n++) sum[r][n] += x[r * TILE + c] * row[n];
     }
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
-        for (int n = 0; n < N; n++) store(out + r * wide + n * W, sum[r][n]);
+        for (int n = 0; n < N; n++) store(out + r * padded_width + n * W, sum[r][n]);
 }
 
 template <int R>
-void spread_rows(const float* x, const float* b, int count, int wide, float* out) {
+void add_x_b_rows(const float* x, const float* b, int count, int padded_width, float* out) {
     int e = 0;
-    for (; e + C <= wide; e += C) spread_tile<R, 2>(x, b + e, count, wide, out + e);
-    for (; e < wide; e += W) spread_tile<R, 1>(x, b + e, count, wide, out + e);
+    for (; e + TILE <= padded_width; e += TILE) add_x_b_tile<R, 2>(x, b + e, count, padded_width, out + e);
+    for (; e < padded_width; e += W) add_x_b_tile<R, 1>(x, b + e, count, padded_width, out + e);
 }
 
-void spread(const float* x, const float* b, int rows, int count, int wide, float* out) {
+void add_x_b(const float* x, const float* b, int rows, int count, int padded_width, float* out) {
     int r = 0;
-    for (; r + ROWS <= rows; r += ROWS) spread_rows<ROWS>(x + r * C, b, count, wide, out + r * wide);
-    for (; r < rows; r++) spread_rows<1>(x + r * C, b, count, wide, out + r * wide);
+    for (; r + ROWS <= rows; r += ROWS) add_x_b_rows<ROWS>(x + r * TILE, b, count, padded_width, out + r * padded_width);
+    for (; r < rows; r++) add_x_b_rows<1>(x + r * TILE, b, count, padded_width, out + r * padded_width);
 }
 
-// Up to C rows, turned into a block, zero beyond the last row.
-void turn_block(const float* rows, int64_t step, int count, int E, float factor, float* out) {
-    if (count < C) std::fill(out, out + E * C, 0.0f);
-    turn(rows, step, count, E, factor, out, C);
+// Up to TILE rows, scaled and transposed into a tile, zero beyond the last row.
+void scale_to_tile(const float* x, int64_t x_stride, int rows, int columns, float factor, float* tile) {
+    if (rows < TILE) std::fill(tile, tile + columns * TILE, 0.0f);
+    transpose(x, x_stride, rows, columns, tile, TILE, Scale{factor});
 }
 
-inline void copy(const float* x, int E, float factor, float* out) {
-    for (; E >= 4; E -= 4, x += 4, out += 4)
-        *reinterpret_cast<loose_four*>(out) = factor * *reinterpret_cast<const loose_four*>(x);
+inline void scale_copy(const float* x, int E, float factor, float* out) {
+    for (; E >= 4; E -= 4, x += 4, out += 4) store4(out, factor * load4(x));
     for (int e = 0; e < E; e++) out[e] = factor * x[e];
 }
 
-struct Strides {
-    int64_t b, t, h;
-    int64_t at(int64_t batch, int64_t head) const { return batch * b + head * h; }
-};
-
-// As the caller lays them out: int64 numbers, strides counted in floats.
+// `launch` of attention.py builds it: int64 numbers, strides in floats.
 struct Shape {
     int64_t B, T, S, H, K, E, V;
     Strides q, k, v, out, dq, dk, dv;
 };
 
-int up(int64_t n, int to) { return int((n + to - 1) / to * to); }
-
 // ---------------------------------------------------------------------------------------------------------- forward
 
 struct Forward {
-    const float *q, *k, *v;  // one head's first rows
-    int64_t q_step, k_step, v_step;
+    const float *q, *k, *v;  // the first rows of one head
+    int64_t q_stride, k_stride, v_stride;
     int E, V;
-    float *turned, *p, *sum;  // [E][C] queries, [KEYS][C] scores, [V][C] outputs
-    vec top[2], total[2];     // the largest score and the sum of 2^(score - top) so far
+    float *q_t, *weights, *out_t;  // [E][TILE] queries, [KEYS][TILE] scores and softmax weights, [V][TILE] outputs
+    vec max[2], total[2];          // the largest score and the sum of 2^(score - max) so far
 
-    // R keys from j: their scores, masked for the queries from `first` on, whose vectors begin at column `col`.
+    // Scores of R keys from j on, masked for the queries whose first attends to keys up to `diagonal`; `column` is that query's.
     template <int R, int N>
-    void score(int j, int first, int col, float* p, vec (&most)[N]) {
+    void score_keys(int j, int diagonal, int column, float* scores, vec (&new_max)[N]) {
         vec s[R][N];
-        scores<R, N>(k + j * k_step, k_step, turned + col, E, s);
-        if (j + R - 1 > first) {
+        score_product<R, N>(k + j * k_stride, k_stride, q_t + column, E, s);
+        if (j + R - 1 > diagonal) {
             for (int r = 0; r < R; r++)
-                for (int n = 0; n < N; n++) s[r][n] = lanes() < float(j + r - first - n * W) ? all(-INF) : s[r][n];
+                for (int n = 0; n < N; n++)
+                    s[r][n] = lane_indices() < float(j + r - diagonal - n * W) ? broadcast(-INF) : s[r][n];
         }
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
             for (int n = 0; n < N; n++) {
-                most[n] = larger(most[n], s[r][n]);
-                store(p + r * C + n * W, s[r][n]);
+                new_max[n] = maximum(new_max[n], s[r][n]);
+                store(scores + r * TILE + n * W, s[r][n]);
             }
     }
 
-    // The keys [from, to), at most KEYS of them; `first` is the last key that the first of these queries sees.
+    // One step of the online softmax over the keys [from, to), at most KEYS.
     template <int N>
-    void keys(int from, int to, int first, int col) {
-        vec most[N], decay[N], part[N];
-        for (int n = 0; n < N; n++) most[n] = top[n + col / W], part[n] = vec{};
+    void add_keys(int from, int to, int diagonal, int column) {
+        vec new_max[N], decay[N], sums[N];
+        for (int n = 0; n < N; n++) new_max[n] = max[n + column / W], sums[n] = vec{};
         int j = from;
-        for (; j + ROWS <= to; j += ROWS) score<ROWS, N>(j, first, col, p + (j - from) * C, most);
-        for (; j < to; j++) score<1, N>(j, first, col, p + (j - from) * C, most);
-        for (int n = 0; n < N; n++) decay[n] = exp2(top[n + col / W] - most[n]);
-        for (float* row = p; row < p + (to - from) * C; row += C)
+        for (; j + ROWS <= to; j += ROWS) score_keys<ROWS, N>(j, diagonal, column, weights + (j - from) * TILE, new_max);
+        for (; j < to; j++) score_keys<1, N>(j, diagonal, column, weights + (j - from) * TILE, new_max);
+        for (int n = 0; n < N; n++) decay[n] = exp2(max[n + column / W] - new_max[n]);
+        for (float* row = weights; row < weights + (to - from) * TILE; row += TILE)
             for (int n = 0; n < N; n++) {
-                vec x = exp2(load(row + n * W) - most[n]);
-                part[n] += x;
+                vec x = exp2(load(row + n * W) - new_max[n]);
+                sums[n] += x;
                 store(row + n * W, x);
             }
         for (int n = 0; n < N; n++) {
-            total[n + col / W] = total[n + col / W] * decay[n] + part[n];
-            top[n + col / W] = most[n];
+            total[n + column / W] = total[n + column / W] * decay[n] + sums[n];
+            max[n + column / W] = new_max[n];
         }
-        gather<N>(v + from * v_step, v_step, p, to - from, V, decay, sum + col);
+        add_at_x<N>(v + from * v_stride, v_stride, weights, to - from, V, decay, out_t + column);
     }
 
-    // `count` queries at q, of which the first sees the keys up to `first`.
-    void block(int count, int first, int S, float scale, float* out, int64_t out_step, float* lse) {
-        turn_block(q, q_step, count, E, scale * LOG2_E, turned);
-        std::fill(sum, sum + V * C, 0.0f);
-        top[0] = top[1] = all(-INF), total[0] = total[1] = vec{};
-        int both = std::min(S, first + W), end = std::min(S, first + C);
-        for (int j = 0; j < both; j += KEYS) keys<2>(j, std::min(j + KEYS, both), first, 0);
-        for (int j = both; j < end; j += KEYS) keys<1>(j, std::min(j + KEYS, end), first + W, W);
+    // A block of queries at q, the first of which attends to keys up to `diagonal`.
+    void block(int queries, int diagonal, int S, float scale, float* out, int64_t out_stride, float* lse) {
+        scale_to_tile(q, q_stride, queries, E, scale * LOG2_E, q_t);
+        std::fill(out_t, out_t + V * TILE, 0.0f);
+        max[0] = max[1] = broadcast(-INF), total[0] = total[1] = vec{};
+        int both = std::min(S, diagonal + W), end = std::min(S, diagonal + TILE);
+        for (int j = 0; j < both; j += KEYS) add_keys<2>(j, std::min(j + KEYS, both), diagonal, 0);
+        for (int j = both; j < end; j += KEYS) add_keys<1>(j, std::min(j + KEYS, end), diagonal + W, W);
         for (int n = 0; n < 2; n++)
-            for (int e = 0; e < V; e++) store(sum + e * C + n * W, load(sum + e * C + n * W) / total[n]);
-        turn(sum, C, V, count, 1.0f, out, out_step);
-        float sums[C];
-        for (int n = 0; n < 2; n++) store(sums + n * W, top[n] + log2(total[n]));
-        std::copy(sums, sums + count, lse);
+            for (int e = 0; e < V; e++) store(out_t + e * TILE + n * W, load(out_t + e * TILE + n * W) / total[n]);
+        transpose(out_t, TILE, V, queries, out, out_stride, Copy());
+        float tile_lse[TILE];
+        for (int n = 0; n < 2; n++) store(tile_lse + n * W, max[n] + log2(total[n]));
+        std::copy(tile_lse, tile_lse + queries, lse);
     }
 };
 
 // --------------------------------------------------------------------------------------------------------- backward
 
 struct Backward {
-    const float *k, *v;  // one key head's first rows
-    int64_t k_step, v_step;
+    const float *k, *v;  // the first rows of one key head
+    int64_t k_stride, v_stride;
     int T, S, E, V;
     float scale;
-    float *k_turned, *v_turned, *k_rows, *dk, *dv;  // [E][C], [V][C], [C][wide], [E][C], [V][C]
-    float *p, *ds;                                  // [QUERIES][C]
+    float *k_t, *v_t, *k_rows, *dk_t, *dv_t;  // [E][TILE], [V][TILE], [TILE][padded width], [E][TILE], [V][TILE]
+    float *weights, *dscores;                 // [QUERIES][TILE]
 
-    struct Query {  // one query head; lse and delta of its queries, and the sum for dq, [T][wide]
+    struct QueryHead {  // with its lse and delta, and the sum for dq, [T][padded width]
         const float *q, *grad, *lse, *delta;
-        int64_t q_step, grad_step;
+        int64_t q_stride, grad_stride;
         float* dq;
     };
 
+    // Softmax weights and score gradients of R queries from i on, the first of which attends to `diagonal`.
     template <int R, int N>
-    void weigh(const Query& h, int i, int first, float* p, float* ds) {
+    void softmax_backward(const QueryHead& h, int i, int diagonal, float* weights, float* dscores) {
         vec s[R][N], d[R][N];
-        scores<R, N>(h.q + i * h.q_step, h.q_step, k_turned, E, s);
+        score_product<R, N>(h.q + i * h.q_stride, h.q_stride, k_t, E, s);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
             for (int n = 0; n < N; n++) {
                 vec x = exp2(s[r][n] - h.lse[i + r]);
-                if (first < N * W - 1) x = lanes() > float(first + r - n * W) ? vec{} : x;
-                store(p + r * C + n * W, x);
+                if (diagonal < N * W - 1) x = lane_indices() > float(diagonal + r - n * W) ? vec{} : x;
+                store(weights + r * TILE + n * W, x);
             }
-        scores<R, N>(h.grad + i * h.grad_step, h.grad_step, v_turned, V, d);
+        score_product<R, N>(h.grad + i * h.grad_stride, h.grad_stride, v_t, V, d);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
             for (int n = 0; n < N; n++)
-                store(ds + r * C + n * W, load(p + r * C + n * W) * (d[r][n] - h.delta[i + r]));
+                store(dscores + r * TILE + n * W, load(weights + r * TILE + n * W) * (d[r][n] - h.delta[i + r]));
     }
 
-    // The queries [from, to) against N vectors of keys from k0; off + i is the last key that query i sees.
+    // The queries [from, to) against N vectors of keys from k0 on; offset + i is the last key that query i attends to.
     template <int N>
-    void queries(const Query& h, int from, int to, int k0, int off) {
-        int wide = up(E, W);
+    void add_queries(const QueryHead& h, int from, int to, int k0, int offset) {
+        int padded_width = int(round_up(E, W));
         for (int i0 = from; i0 < to; i0 += QUERIES) {
             int i = i0, count = std::min(QUERIES, to - i0);
             for (; i + ROWS <= i0 + count; i += ROWS)
-                weigh<ROWS, N>(h, i, off + i - k0, p + (i - i0) * C, ds + (i - i0) * C);
-            for (; i < i0 + count; i++) weigh<1, N>(h, i, off + i - k0, p + (i - i0) * C, ds + (i - i0) * C);
-            gather<N>(h.grad + i0 * h.grad_step, h.grad_step, p, count, V, nullptr, dv);
-            gather<N>(h.q + i0 * h.q_step, h.q_step, ds, count, E, nullptr, dk);
-            spread(ds, k_rows, count, std::min(N * W, S - k0), wide, h.dq + int64_t(i0) * wide);
+                softmax_backward<ROWS, N>(h, i, offset + i - k0, weights + (i - i0) * TILE, dscores + (i - i0) * TILE);
+            for (; i < i0 + count; i++)
+                softmax_backward<1, N>(h, i, offset + i - k0, weights + (i - i0) * TILE, dscores + (i - i0) * TILE);
+            add_at_x<N>(h.grad + i0 * h.grad_stride, h.grad_stride, weights, count, V, nullptr, dv_t);
+            add_at_x<N>(h.q + i0 * h.q_stride, h.q_stride, dscores, count, E, nullptr, dk_t);
+            add_x_b(dscores, k_rows, count, std::min(N * W, S - k0), padded_width, h.dq + int64_t(i0) * padded_width);
         }
     }
 };
@@ -266,92 +263,95 @@ extern "C" {
 void attention_forward(const Shape* shape, const float* q, const float* k, const float* v, float* out, float* lse,
                        float scale, int threads, Parallel parallel) {
     const Shape& s = *shape;
-    int E = int(s.E), V = int(s.V), T = int(s.T), S = int(s.S), blocks = (T + C - 1) / C;
-    int parts = int(std::min<int64_t>(blocks, 1 + 4 * threads / std::max<int64_t>(1, s.B * s.H)));  // where heads are few
-    share(s.B * s.H * parts, int64_t(E + KEYS + V) * C, threads, parallel, [&](int64_t i, float* scratch) {
+    int E = int(s.E), V = int(s.V), T = int(s.T), S = int(s.S), blocks = (T + TILE - 1) / TILE;
+    int parts = int(std::min<int64_t>(blocks, 1 + 4 * threads / std::max<int64_t>(1, s.B * s.H)));  // > 1 if heads are few
+    parallel_for(s.B * s.H * parts, int64_t(E + KEYS + V) * TILE, threads, parallel, [&](int64_t i, float* workspace) {
         int64_t part = i % parts, h = i / parts % s.H, b = i / parts / s.H, g = h / (s.H / s.K);
         Forward f;
-        f.k = k + s.k.at(b, g), f.v = v + s.v.at(b, g);
-        f.q_step = s.q.t, f.k_step = s.k.t, f.v_step = s.v.t, f.E = E, f.V = V;
-        f.turned = scratch, f.p = f.turned + E * C, f.sum = f.p + KEYS * C;
-        for (int i0 = int(part) * C; i0 < T; i0 += parts * C) {
-            f.q = q + s.q.at(b, h) + i0 * s.q.t;
-            f.block(std::min(C, T - i0), S - T + i0, S, scale, out + s.out.at(b, h) + i0 * s.out.t, s.out.t,
+        f.k = k + s.k.offset(b, g), f.v = v + s.v.offset(b, g);
+        f.q_stride = s.q.t, f.k_stride = s.k.t, f.v_stride = s.v.t, f.E = E, f.V = V;
+        f.q_t = workspace, f.weights = f.q_t + E * TILE, f.out_t = f.weights + KEYS * TILE;
+        for (int i0 = int(part) * TILE; i0 < T; i0 += parts * TILE) {
+            f.q = q + s.q.offset(b, h) + i0 * s.q.t;
+            f.block(std::min(TILE, T - i0), S - T + i0, S, scale, out + s.out.offset(b, h) + i0 * s.out.t, s.out.t,
                     lse + (b * s.H + h) * T + i0);
         }
     });
 }
 
-// The gradients of q, k and v from that of out, and what the forward pass gave.
+// The gradients of q, k and v, given that of out and the results of the forward pass.
 void attention_backward(const Shape* shape, const float* q, const float* k, const float* v, const float* out,
                         const float* lse, const float* grad, const Strides* grad_strides, float* dq, float* dk,
                         float* dv, float scale, int threads, Parallel parallel) {
     const Shape& s = *shape;
     const Strides& gs = *grad_strides;
-    int E = int(s.E), V = int(s.V), T = int(s.T), S = int(s.S), wide = up(E, W), off = S - T;
-    int64_t group = s.H / s.K, room = int64_t(T) * wide;
-    int64_t size = (2 * E + 2 * V + wide + 2 * QUERIES) * C + group * (room + up(T, W));
-    share(s.B * s.K, size, threads, parallel, [&](int64_t i, float* scratch) {
+    int E = int(s.E), V = int(s.V), T = int(s.T), S = int(s.S), padded_width = int(round_up(E, W)), offset = S - T;
+    int64_t group = s.H / s.K, head_size = int64_t(T) * padded_width, padded_T = round_up(T, W);
+    int64_t size = (2 * E + 2 * V + padded_width + 2 * QUERIES) * TILE + group * (head_size + padded_T);
+    parallel_for(s.B * s.K, size, threads, parallel, [&](int64_t i, float* workspace) {
         int64_t b = i / s.K, g = i % s.K;
         Backward w;
-        w.k = k + s.k.at(b, g), w.v = v + s.v.at(b, g), w.k_step = s.k.t, w.v_step = s.v.t;
+        w.k = k + s.k.offset(b, g), w.v = v + s.v.offset(b, g), w.k_stride = s.k.t, w.v_stride = s.v.t;
         w.T = T, w.S = S, w.E = E, w.V = V, w.scale = scale;
-        w.k_turned = scratch, w.v_turned = w.k_turned + E * C, w.k_rows = w.v_turned + V * C;
-        w.dk = w.k_rows + wide * C, w.dv = w.dk + E * C, w.p = w.dv + V * C, w.ds = w.p + QUERIES * C;
-        float *sums = w.ds + QUERIES * C, *deltas = sums + group * room;
-        std::fill(sums, deltas, 0.0f);
-        std::fill(w.k_rows, w.dk, 0.0f);  // what pads a row stays zero
+        w.k_t = workspace, w.v_t = w.k_t + E * TILE, w.k_rows = w.v_t + V * TILE;
+        w.dk_t = w.k_rows + padded_width * TILE, w.dv_t = w.dk_t + E * TILE;
+        w.weights = w.dv_t + V * TILE, w.dscores = w.weights + QUERIES * TILE;
+        float *dq_sums = w.dscores + QUERIES * TILE, *deltas = dq_sums + group * head_size;
+        std::fill(dq_sums, deltas, 0.0f);
+        std::fill(w.k_rows, w.dk_t, 0.0f);  // the padding of a row stays zero
         for (int64_t h = 0; h < group; h++)
             for (int t = 0; t < T; t++) {
-                const float* x = out + s.out.at(b, g * group + h) + t * s.out.t;
-                const float* y = grad + gs.at(b, g * group + h) + t * gs.t;
-                deltas[h * up(T, W) + t] = dot(x, y, V);
+                const float* x = out + s.out.offset(b, g * group + h) + t * s.out.t;
+                const float* y = grad + gs.offset(b, g * group + h) + t * gs.t;
+                deltas[h * padded_T + t] = dot(x, y, V);
             }
-        for (int k0 = 0; k0 < S; k0 += C) {
-            int count = std::min(C, S - k0);
-            turn_block(w.k + k0 * s.k.t, s.k.t, count, E, scale * LOG2_E, w.k_turned);
-            turn_block(w.v + k0 * s.v.t, s.v.t, count, V, 1.0f, w.v_turned);
-            for (int c = 0; c < count; c++) copy(w.k + (k0 + c) * s.k.t, E, 1.0f, w.k_rows + c * wide);
-            std::fill(w.dk, w.dk + E * C, 0.0f);
-            std::fill(w.dv, w.dv + V * C, 0.0f);
-            int one = std::max(0, k0 - off), two = std::clamp(k0 + W - off, 0, T);  // the first to see a vector, and both
+        for (int k0 = 0; k0 < S; k0 += TILE) {
+            int keys = std::min(TILE, S - k0);
+            scale_to_tile(w.k + k0 * s.k.t, s.k.t, keys, E, scale * LOG2_E, w.k_t);
+            scale_to_tile(w.v + k0 * s.v.t, s.v.t, keys, V, 1.0f, w.v_t);
+            for (int c = 0; c < keys; c++) scale_copy(w.k + (k0 + c) * s.k.t, E, 1.0f, w.k_rows + c * padded_width);
+            std::fill(w.dk_t, w.dk_t + E * TILE, 0.0f);
+            std::fill(w.dv_t, w.dv_t + V * TILE, 0.0f);
+            // the first queries to attend to the tile's first vector of keys, and to both
+            int one = std::max(0, k0 - offset), two = std::clamp(k0 + W - offset, 0, T);
             for (int64_t h = 0; h < group; h++) {
                 int64_t head = g * group + h;
-                Backward::Query query{q + s.q.at(b, head), grad + gs.at(b, head), lse + (b * s.H + head) * T,
-                                      deltas + h * up(T, W), s.q.t, gs.t, sums + h * room};
-                w.queries<1>(query, one, two, k0, off);
-                w.queries<2>(query, std::max(one, two), T, k0, off);
+                Backward::QueryHead query{q + s.q.offset(b, head), grad + gs.offset(b, head), lse + (b * s.H + head) * T,
+                                          deltas + h * padded_T, s.q.t, gs.t, dq_sums + h * head_size};
+                w.add_queries<1>(query, one, two, k0, offset);
+                w.add_queries<2>(query, std::max(one, two), T, k0, offset);
             }
-            turn(w.dk, C, E, count, scale, dk + s.dk.at(b, g) + k0 * s.dk.t, s.dk.t);
-            turn(w.dv, C, V, count, 1.0f, dv + s.dv.at(b, g) + k0 * s.dv.t, s.dv.t);
+            transpose(w.dk_t, TILE, E, keys, dk + s.dk.offset(b, g) + k0 * s.dk.t, s.dk.t, Scale{scale});
+            transpose(w.dv_t, TILE, V, keys, dv + s.dv.offset(b, g) + k0 * s.dv.t, s.dv.t, Copy());
         }
         for (int64_t h = 0; h < group; h++)
             for (int t = 0; t < T; t++)
-                copy(sums + h * room + int64_t(t) * wide, E, scale, dq + s.dq.at(b, g * group + h) + t * s.dq.t);
+                scale_copy(dq_sums + h * head_size + int64_t(t) * padded_width, E, scale,
+                           dq + s.dq.offset(b, g * group + h) + t * s.dq.t);
     });
 }
 
-// A few queries over many keys, forward only: q (B, T, H, E), k (B, S, K, E), v (B, S, K, V) -> out (B, T, H, V).
-void attention_step(const Shape* shape, const float* q, const float* k, const float* v, float* out, float scale,
-                    int causal, int threads, Parallel parallel) {
+// A few queries over many keys, without gradients: q (B, T, H, E), k (B, S, K, E), v (B, S, K, V) -> out (B, T, H, V).
+void attention_decode(const Shape* shape, const float* q, const float* k, const float* v, float* out, float scale,
+                      int causal, int threads, Parallel parallel) {
     const Shape& s = *shape;
     int E = int(s.E), V = int(s.V), S = int(s.S);
     int64_t group = s.H / s.K;
-    share(s.B * s.K, up(S, W), threads, parallel, [&](int64_t i, float* p) {
+    parallel_for(s.B * s.K, round_up(S, W), threads, parallel, [&](int64_t i, float* p) {
         int64_t b = i / s.K, g = i % s.K;
-        const float *keys = k + s.k.at(b, g), *values = v + s.v.at(b, g);
+        const float *keys = k + s.k.offset(b, g), *values = v + s.v.offset(b, g);
         for (int64_t row = 0; row < group * s.T; row++) {
             int64_t h = g * group + row / s.T, t = row % s.T;
-            const float* query = q + s.q.at(b, h) + t * s.q.t;
-            float* result = out + s.out.at(b, h) + t * s.out.t;
+            const float* query = q + s.q.offset(b, h) + t * s.q.t;
+            float* result = out + s.out.offset(b, h) + t * s.out.t;
             int count = causal ? int(S - s.T + t) + 1 : S;
-            attend(query, keys, s.k.t, values, s.v.t, count, E, V, scale * LOG2_E, p, result);
+            decode_attention(query, keys, s.k.t, values, s.v.t, count, E, V, scale * LOG2_E, p, result);
         }
     });
 }
 
-// The exponential alone, for its test: 2^x of n numbers.
+// For the test of exp2 alone: 2^x of n numbers.
 void attention_exp2(const float* x, float* out, int64_t n) {
-    for (int64_t i = 0; i < n; i++) out[i] = exp2(all(x[i]))[0];
+    for (int64_t i = 0; i < n; i++) out[i] = exp2(broadcast(x[i]))[0];
 }
 }

@@ -1,23 +1,24 @@
-// Pre-norm blocks of a decoder, one behind the other, forward and backward: norm, projections, rotary positions, causal
-// attention, perceptron and both residual sums, for some rows of the batch at a time, so that what lies between them stays in
-// the cache. A thread takes the same rows through all blocks, and never waits for another on the way.
+// Consecutive pre-norm decoder blocks, forward and backward: norm, projections, rotary positions, causal attention, MLP and both
+// residual sums, for a few rows of the batch at a time, so that intermediate results stay in the cache. A thread takes its rows
+// through all blocks and never waits for another one on the way.
 //
-// Shapes: L blocks, B rows of T places, D width, H query heads and K key heads of width E, Q = (H + 2 K) E, A = H E, F units,
-// U = F, or 2 F where gated (first the gates, then what they let through).
-//     mid = x + out attention(turn(qkv norm(x)))    y = mid + down act(up norm(mid))
-// D, A, F and Q are multiples of 16, E is even. What threads give to a weight's gradient is added in their order: equal numbers
-// for equal numbers of threads.
+// Shapes: L blocks, B rows of T positions, D width, H query heads and K key heads of width E, Q = (H + 2 K) E, A = H E, F hidden
+// units, U = F, or 2 F if gated (gates first, then values).
+//     mid = x + out attention(rotate(qkv norm(x)))    y = mid + down act(up norm(mid))
+// D, A, F and Q are multiples of 16, E is even. The threads' weight gradients are added in order: results are bitwise equal for
+// equal numbers of threads.
 
-#include "heads.h"
+#include "decode_attention.h"
+#include "flash_attention.h"
+#include "mlp.h"
 #include "norms.h"
-#include "perceptron.h"
-#include "step.h"
+#include "rotary.h"
 
 namespace {
 
-// As the caller lays them out; a pointer to what is not there is null.
+// block.py builds it.
 struct Sizes {
-    int64_t B, T, D, H, K, E, F, gated, act, centred, pairs, interleaved;  // centred: LayerNorm; pairs: rotary ones
+    int64_t B, T, D, H, K, E, F, gated, activation, centered, rotary_pairs, interleaved;  // centered: LayerNorm, else RMSNorm
     double eps_1, eps_2, scale;
 
     int64_t M() const { return B * T; }
@@ -26,428 +27,421 @@ struct Sizes {
     int U() const { return int(gated ? 2 * F : F); }
 };
 
+// Null for what a block lacks.
 struct Weights {
     const float *norm_1, *norm_1_bias, *qkv, *qkv_bias, *out, *out_bias, *norm_2, *norm_2_bias, *up, *up_bias, *down,
-        *down_bias, *cosines, *sines;  // the last two (places, pairs)
+        *down_bias, *cosines, *sines;  // the last two (positions, pairs)
 };
 
-// Keys and values of all places so far, (B, K, limit, E) each of every block; null where nothing is remembered.
-struct Remembered {
+// Keys and values of every block, (B, K, limit, E) each; null without a cache.
+struct KVCaches {
     float *const *keys, *const *values;
     int64_t limit;
 };
 
-constexpr int FEWEST = 96, FEWEST_WIDE = 512;  // rows that a thread takes at a time, at least, if it has as many
+constexpr int CHUNK_ROWS = 96, WIDE_CHUNK_ROWS = 512;  // positions of a chunk, at least, if a thread has as many
 
-// What the backward pass wants of the forward one, in one piece of memory.
-template <class Number>
-struct Kept {
-    typedef typename Number::Small Small;
-    float *mid, *lse, *statistics;  // (M, D), (B, H, T), (M, 4): mean and factor of both norms
-    Small *qkv, *attended, *pre;    // (M, Q), (M, A), (M, U)
+// What forward saves for backward, in one allocation.
+template <class Dtype>
+struct Saved {
+    typedef typename Dtype::Element Element;
+    float *mid, *lse, *statistics;   // (M, D), (B, H, T), (M, 4): mean and factor of both norms
+    Element *qkv, *attended, *pre;   // (M, Q), (M, A), (M, U)
 
-    Kept(const Sizes& s, char* memory) {
+    Saved(const Sizes& s, char* memory) {
         mid = reinterpret_cast<float*>(memory);
-        qkv = reinterpret_cast<Small*>(mid + s.M() * s.D);
+        qkv = reinterpret_cast<Element*>(mid + s.M() * s.D);
         attended = qkv + s.M() * s.Q(), pre = attended + s.M() * s.A();
         statistics = reinterpret_cast<float*>(pre + s.M() * s.U()), lse = statistics + 4 * s.M();
     }
     static int64_t bytes(const Sizes& s) {
-        return s.M() * (4 * (s.D + s.H + 4) + int64_t(sizeof(Small)) * (s.Q() + s.A() + s.U()));
+        return s.M() * (4 * (s.D + s.H + 4) + int64_t(sizeof(Element)) * (s.Q() + s.A() + s.U()));
     }
 };
 
-// All of a block but its memory.
-template <class Number>
+template <class Dtype>
 struct Block {
-    typedef typename Number::Small Small;
-    typedef typename Number::Unit Unit;
-    static constexpr int PER = Number::PER;
+    typedef typename Dtype::Element Element;
+    typedef typename Dtype::Word Word;
+    static constexpr int PER_WORD = Dtype::PER_WORD;
+    static constexpr int MAX_D = 2048;
 
     const Sizes& s;
     const Weights& w;
-    Kept<Number> kept;
-    int D, Q, A, F, U, rows;  // rows that pass through the products at a time
+    Saved<Dtype> saved;
+    int D, Q, A, F, U, rows;  // rows per matrix product
     Norm norms[2];
-    Heads<Number> heads;
-    Hidden<Number> hidden;
-    Unit *qkv, *out, *up, *down;  // the weights in panels
+    FlashAttention<Dtype> flash;
+    HiddenUnits<Dtype> hidden;
+    Word *qkv, *out, *up, *down;  // packed weights
 
-    Block(const Sizes& s, const Weights& w, char* memory, Unit* packed)
-        : s(s), w(w), kept(s, memory), D(int(s.D)), Q(s.Q()), A(s.A()), F(int(s.F)), U(s.U()), rows(D > 256 ? 96 : 64),
-          norms{{D, bool(s.centred), float(s.eps_1), w.norm_1, w.norm_1_bias},
-                {D, bool(s.centred), float(s.eps_2), w.norm_2, w.norm_2_bias}},
-          heads{int(s.T), int(s.E), Q, Q, Q, float(s.scale)}, hidden(F, bool(s.gated), int(s.act)) {
-        qkv = packed, out = qkv + int64_t(Q) * D / PER, up = out + int64_t(A) * D / PER, down = up + int64_t(U) * D / PER;
+    Block(const Sizes& s, const Weights& w, char* saved_memory, Word* packed)
+        : s(s), w(w), saved(s, saved_memory), D(int(s.D)), Q(s.Q()), A(s.A()), F(int(s.F)), U(s.U()), rows(D > 256 ? 96 : 64),
+          norms{{D, bool(s.centered), float(s.eps_1), w.norm_1, w.norm_1_bias},
+                {D, bool(s.centered), float(s.eps_2), w.norm_2, w.norm_2_bias}},
+          flash{int(s.T), int(s.E), Q, Q, Q, float(s.scale)}, hidden(F, bool(s.gated), int(s.activation)) {
+        qkv = packed, out = qkv + int64_t(Q) * D / PER_WORD, up = out + int64_t(A) * D / PER_WORD;
+        down = up + int64_t(U) * D / PER_WORD;
     }
 
-    static int64_t packed(const Sizes& s) { return (s.D * (s.Q() + s.A() + s.U() + s.F)) / PER; }
+    static int64_t packed_words(const Sizes& s) { return (s.D * (s.Q() + s.A() + s.U() + s.F)) / PER_WORD; }
 
-    const Unit* units(const Small* x) const { return reinterpret_cast<const Unit*>(x); }
+    const Word* words(const Element* x) const { return reinterpret_cast<const Word*>(x); }
 
-    void pack(Packing<Number>& packing) const {
+    void pack_weights(WeightPacking<Dtype>& packing) const {
         packing.add(w.qkv, qkv, Q, D);
         packing.add(w.out, out, D, A);
         packing.add(w.up, up, U, D);
         packing.add(w.down, down, D, F);
     }
 
-    // Rows of the batch that are taken at a time.
-    int64_t chunk() const { return std::max<int64_t>(1, (D > 256 ? FEWEST_WIDE : FEWEST) / s.T); }
+    // Rows of the batch per chunk.
+    int64_t chunk() const { return std::max<int64_t>(1, (D > 256 ? WIDE_CHUNK_ROWS : CHUNK_ROWS) / s.T); }
 
-    // Queries and keys turned by their positions, in place; backward by the opposite angles.
-    void turn_heads(float* row, int64_t place, float direction) const {
-        const float *cosine = w.cosines + place * s.pairs, *sine = w.sines + place * s.pairs;
-        int pairs = int(s.pairs), apart = s.interleaved ? 1 : pairs, step = s.interleaved ? 2 : 1;
-        for (int64_t h = 0; h < s.H + s.K; h++, row += s.E)
-            for (int i = 0; i < pairs; i++) {
-                float &a = row[i * step], &b = row[i * step + apart], x = a, y = b, turn = direction * sine[i];
-                a = x * cosine[i] - y * turn;
-                b = y * cosine[i] + x * turn;
-            }
+    // Queries and keys of one position, in place; direction = -1 for their gradients.
+    void rotate_heads(float* row, int64_t position, float direction) const {
+        const float *cosines = w.cosines + position * s.rotary_pairs, *sines = w.sines + position * s.rotary_pairs;
+        for (int64_t h = 0; h < s.H + s.K; h++, row += s.E) rotate(row, s.rotary_pairs, s.interleaved, cosines, sines, direction);
     }
 
-    // The key and the value of each head, of a row's queries, keys and values, to where they stay.
+    // Copies the keys and values of one position from its row of queries, keys and values to the cache.
     template <class From>
-    void remember(const From* row, int64_t b, int64_t place, float* keys, float* values, int64_t limit) const {
+    void write_cache(const From* row, int64_t b, int64_t position, float* keys, float* values, int64_t limit) const {
         const From *key = row + s.H * s.E, *value = key + s.K * s.E;
         for (int64_t g = 0; g < s.K; g++, key += s.E, value += s.E) {
-            int64_t at = ((b * s.K + g) * limit + place) * s.E;
-            for (int64_t e = 0; e < s.E; e++) keys[at + e] = wide(key[e]), values[at + e] = wide(value[e]);
+            int64_t at = ((b * s.K + g) * limit + position) * s.E;
+            for (int64_t e = 0; e < s.E; e++) keys[at + e] = to_float(key[e]), values[at + e] = to_float(value[e]);
         }
     }
-    static float wide(float x) { return x; }
-    static float wide(uint16_t x) { return Half::wide(x); }
+    static float to_float(float x) { return x; }
+    static float to_float(uint16_t x) { return BFloat16::to_float(x); }
+
+    void norm_rows(int which, const float* x, int count, float* statistics, int statistics_stride, Element* normed) const {
+        for (int r = 0; r < count; r++)
+            norms[which].forward(x + int64_t(r) * D, statistics + r * statistics_stride,
+                                 [&](int c, vec z) { Dtype::narrow(normed + r * D + c, z); });
+    }
 
     // ---------------------------------------------------------------------------------------------------- forward
 
-    int64_t forward_room() const {
-        return int64_t(rows) * (D + std::max(Q, U) + F) + s.T * s.K * s.E + 2 * W + heads.forward_room();
+    int64_t forward_workspace() const {
+        return int64_t(rows) * (D + std::max(Q, U) + F) + s.T * s.K * s.E + 2 * W + flash.forward_workspace();
     }
 
     void forward(const float* x, float* y, float* keys, float* values, int64_t limit, int64_t b0, int64_t b1,
-                 float* scratch) const {
-        Small* normed = reinterpret_cast<Small*>(scratch);
-        float *wide = scratch + int64_t(rows) * D, *hidden_room = wide + int64_t(rows) * std::max(Q, U);
-        Unit* values_across = reinterpret_cast<Unit*>(hidden_room + int64_t(rows) * F);
-        float* attention = reinterpret_cast<float*>(values_across) + whole(s.T * s.K * s.E, W) + W;
-        Small* active = reinterpret_cast<Small*>(hidden_room);
+                 float* workspace) const {
+        Element* normed = reinterpret_cast<Element*>(workspace);
+        float *wide = workspace + int64_t(rows) * D, *hidden_space = wide + int64_t(rows) * std::max(Q, U);
+        Word* value_words = reinterpret_cast<Word*>(hidden_space + int64_t(rows) * F);
+        float* flash_space = reinterpret_cast<float*>(value_words) + round_up(s.T * s.K * s.E, W) + W;
+        Element* h = reinterpret_cast<Element*>(hidden_space);
         int64_t T = s.T, from = b0 * T, to = b1 * T;
         for (int64_t m = from; m < to; m += rows) {
             int count = int(std::min<int64_t>(rows, to - m));
-            for (int r = 0; r < count; r++)
-                norms[0].forward(x + (m + r) * D, kept.statistics + 4 * (m + r),
-                                 [&](int c, vec z) { Number::narrow(normed + r * D + c, z); });
-            if (!s.pairs) {
-                product<Number>(units(normed), D / PER, 1, count, qkv, D / PER, Q,
-                                {nullptr, 0, w.qkv_bias, nullptr, 0, kept.qkv + m * Q, Q});
+            norm_rows(0, x + m * D, count, saved.statistics + 4 * m, 4, normed);
+            if (!s.rotary_pairs) {
+                gemm<Dtype>(words(normed), D / PER_WORD, 1, count, qkv, D / PER_WORD, Q,
+                            {nullptr, 0, w.qkv_bias, nullptr, 0, saved.qkv + m * Q, Q});
                 continue;
             }
-            product<Number>(units(normed), D / PER, 1, count, qkv, D / PER, Q, {wide, Q, w.qkv_bias});
+            gemm<Dtype>(words(normed), D / PER_WORD, 1, count, qkv, D / PER_WORD, Q, {wide, Q, w.qkv_bias});
             for (int r = 0; r < count; r++) {
-                turn_heads(wide + int64_t(r) * Q, (m + r) % T, 1.0f);
-                for (int c = 0; c < Q; c += W) Number::narrow(kept.qkv + (m + r) * Q + c, load(wide + int64_t(r) * Q + c));
+                rotate_heads(wide + int64_t(r) * Q, (m + r) % T, 1.0f);
+                for (int c = 0; c < Q; c += W) Dtype::narrow(saved.qkv + (m + r) * Q + c, load(wide + int64_t(r) * Q + c));
             }
         }
-        for (int64_t m = from; keys && m < to; m++) remember(kept.qkv + m * Q, m / T, m % T, keys, values, limit);
+        for (int64_t m = from; keys && m < to; m++) write_cache(saved.qkv + m * Q, m / T, m % T, keys, values, limit);
         for (int64_t b = b0; b < b1; b++) {
-            const Small* q = kept.qkv + b * T * Q;
+            const Element* q = saved.qkv + b * T * Q;
             int width = int(s.K * s.E);
-            across_rows<Number>(q + (s.H + s.K) * s.E, Q, int(T), width, values_across, width);
-            for (int64_t h = 0; h < s.H; h++) {
-                int64_t g = h / (s.H / s.K);
-                Small* attended = kept.attended + b * T * A + h * s.E;
-                heads.forward(q + h * s.E, q + (s.H + g) * s.E, values_across + g * s.E, width, attended, A,
-                              kept.lse + (b * s.H + h) * T, attention);
+            pack_adjacent_rows<Dtype>(q + (s.H + s.K) * s.E, Q, int(T), width, value_words, width);
+            for (int64_t head = 0; head < s.H; head++) {
+                int64_t g = head / (s.H / s.K);
+                Element* attended = saved.attended + b * T * A + head * s.E;
+                flash.forward(q + head * s.E, q + (s.H + g) * s.E, value_words + g * s.E, width, attended, A,
+                              saved.lse + (b * s.H + head) * T, flash_space);
             }
         }
         for (int64_t m = from; m < to; m += rows) {
             int count = int(std::min<int64_t>(rows, to - m));
-            float* mid = kept.mid + m * D;
-            product<Number>(units(kept.attended + m * A), A / PER, 1, count, out, A / PER, D,
-                            {mid, D, w.out_bias, x + m * D, D});
-            for (int r = 0; r < count; r++)
-                norms[1].forward(mid + r * D, kept.statistics + 4 * (m + r) + 2,
-                                 [&](int c, vec z) { Number::narrow(normed + r * D + c, z); });
-            product<Number>(units(normed), D / PER, 1, count, up, D / PER, U, {wide, U, w.up_bias});
-            hidden.forward(wide, count, kept.pre + m * U, active);
-            product<Number>(units(active), F / PER, 1, count, down, F / PER, D, {y + m * D, D, w.down_bias, mid, D});
+            float* mid = saved.mid + m * D;
+            gemm<Dtype>(words(saved.attended + m * A), A / PER_WORD, 1, count, out, A / PER_WORD, D,
+                        {mid, D, w.out_bias, x + m * D, D});
+            norm_rows(1, mid, count, saved.statistics + 4 * m + 2, 4, normed);
+            mlp_rows(normed, count, mid, wide, saved.pre + m * U, h, y + m * D);
         }
     }
 
-    // ----------------------------------------------------------------------------------------------- few tokens more
-
-    int64_t following_room(int64_t limit) const {
-        return int64_t(rows) * (2 * D + std::max(Q, U) + A + U + F) + whole(limit, W);
+    // y = mid + down act(up normed)
+    void mlp_rows(const Element* normed, int count, const float* mid, float* wide, Element* pre, Element* h, float* y) const {
+        gemm<Dtype>(words(normed), D / PER_WORD, 1, count, up, D / PER_WORD, U, {wide, U, w.up_bias});
+        hidden.forward(wide, count, pre, h);
+        gemm<Dtype>(words(h), F / PER_WORD, 1, count, down, F / PER_WORD, D, {y, D, w.down_bias, mid, D});
     }
 
-    // T tokens a row behind `past` others, whose keys and values, (B, K, limit, E) each, theirs join. x may be y.
-    void following(const float* x, float* y, float* keys, float* values, int64_t limit, int64_t past, int64_t b0, int64_t b1,
-                   float* scratch) const {
-        float *mid = scratch, *wide = mid + int64_t(rows) * D, *p = wide + int64_t(rows) * std::max(Q, U);
-        Small *normed = reinterpret_cast<Small*>(p + whole(limit, W)), *attended = normed + int64_t(rows) * D;
-        Small *pre = attended + int64_t(rows) * A, *active = pre + int64_t(rows) * U;
+    // ----------------------------------------------------------------------------------------------------- decode
+
+    int64_t decode_workspace(int64_t limit) const {
+        return int64_t(rows) * (2 * D + std::max(Q, U) + A + U + F) + round_up(limit, W);
+    }
+
+    // T tokens per row after `past` cached ones, whose keys and values are appended to the cache, (B, K, limit, E) each. x may
+    // alias y.
+    void decode(const float* x, float* y, float* keys, float* values, int64_t limit, int64_t past, int64_t b0, int64_t b1,
+                float* workspace) const {
+        float *mid = workspace, *wide = mid + int64_t(rows) * D, *p = wide + int64_t(rows) * std::max(Q, U);
+        Element *normed = reinterpret_cast<Element*>(p + round_up(limit, W)), *attended = normed + int64_t(rows) * D;
+        Element *pre = attended + int64_t(rows) * A, *h = pre + int64_t(rows) * U;
         float statistics[2];
-        auto norm = [&](int which, const float* from, int count) {
-            for (int r = 0; r < count; r++)
-                norms[which].forward(from + int64_t(r) * D, statistics,
-                                     [&](int c, vec z) { Number::narrow(normed + r * D + c, z); });
-        };
         for (int64_t m = b0 * s.T; m < b1 * s.T; m += rows) {
             int count = int(std::min<int64_t>(rows, b1 * s.T - m));
-            norm(0, x + m * D, count);
-            product<Number>(units(normed), D / PER, 1, count, qkv, D / PER, Q, {wide, Q, w.qkv_bias});
+            norm_rows(0, x + m * D, count, statistics, 0, normed);
+            gemm<Dtype>(words(normed), D / PER_WORD, 1, count, qkv, D / PER_WORD, Q, {wide, Q, w.qkv_bias});
             for (int r = 0; r < count; r++) {
-                int64_t b = (m + r) / s.T, place = past + (m + r) % s.T, of_group = limit * s.E;
+                int64_t b = (m + r) / s.T, position = past + (m + r) % s.T, group_size = limit * s.E;
                 float* row = wide + int64_t(r) * Q;
-                const float *key = keys + b * s.K * of_group, *value = values + b * s.K * of_group;
-                if (s.pairs) turn_heads(row, place, 1.0f);
-                remember(row, b, place, keys, values, limit);
-                for (int64_t h = 0; h < s.H; h++) {
-                    int64_t group = h / (s.H / s.K) * of_group;
-                    if (h % (s.H / s.K) == 0)  // those of the next but one: too short for the processor to foresee
-                        for (int64_t i = group + 2 * of_group, end = i + (place + 1) * s.E; i < end; i += 16)
+                const float *key = keys + b * s.K * group_size, *value = values + b * s.K * group_size;
+                if (s.rotary_pairs) rotate_heads(row, position, 1.0f);
+                write_cache(row, b, position, keys, values, limit);
+                for (int64_t head = 0; head < s.H; head++) {
+                    int64_t group = head / (s.H / s.K) * group_size;
+                    if (head % (s.H / s.K) == 0)  // prefetch two key heads ahead: too short for the hardware prefetcher
+                        for (int64_t i = group + 2 * group_size, end = i + (position + 1) * s.E; i < end; i += 16)
                             __builtin_prefetch(key + i), __builtin_prefetch(value + i);
-                    attend(row + h * s.E, key + group, s.E, value + group, s.E, int(place) + 1, int(s.E), int(s.E),
-                           heads.scale, p, row + h * s.E);
+                    decode_attention(row + head * s.E, key + group, s.E, value + group, s.E, int(position) + 1, int(s.E), int(s.E),
+                                     flash.scale_log2, p, row + head * s.E);
                 }
-                narrow_rows<Number>(row, 1, A, attended + int64_t(r) * A);
+                narrow_rows<Dtype>(row, 1, A, attended + int64_t(r) * A);
             }
-            product<Number>(units(attended), A / PER, 1, count, out, A / PER, D, {mid, D, w.out_bias, x + m * D, D});
-            norm(1, mid, count);
-            product<Number>(units(normed), D / PER, 1, count, up, D / PER, U, {wide, U, w.up_bias});
-            hidden.forward(wide, count, pre, active);
-            product<Number>(units(active), F / PER, 1, count, down, F / PER, D, {y + m * D, D, w.down_bias, mid, D});
+            gemm<Dtype>(words(attended), A / PER_WORD, 1, count, out, A / PER_WORD, D, {mid, D, w.out_bias, x + m * D, D});
+            norm_rows(1, mid, count, statistics, 0, normed);
+            mlp_rows(normed, count, mid, wide, pre, h, y + m * D);
         }
     }
 
     // --------------------------------------------------------------------------------------------------- backward
 
-    // The gradients of one thread: those of the weights in the order of `Weights`, norms and biases being there always.
+    // One thread's weight gradients, in the order of `Weights`; those of absent norm weights and biases included.
     struct Gradients {
         static constexpr int COUNT = 12;
         float *norm_1, *norm_1_bias, *qkv, *qkv_bias, *out, *out_bias, *norm_2, *norm_2_bias, *up, *up_bias, *down, *down_bias;
 
-        // One behind the other.
-        static Gradients in(const Sizes& s, float* memory) {
-            Gradients found;
-            float** place = &found.norm_1;
-            for (int i = 0; i < COUNT; memory += numbers(s, i++)) place[i] = memory;
-            return found;
+        static Gradients concatenated(const Sizes& s, float* memory) {
+            Gradients gradients;
+            float** pointers = &gradients.norm_1;
+            for (int i = 0; i < COUNT; memory += elements(s, i++)) pointers[i] = memory;
+            return gradients;
         }
-        static int64_t numbers(const Sizes& s, int which) {
-            int64_t numbers[] = {s.D, s.D, s.Q() * s.D, s.Q(), s.D * s.A(), s.D, s.D, s.D, s.U() * s.D, s.U(), s.D * s.F, s.D};
-            return numbers[which];
+        static int64_t elements(const Sizes& s, int which) {
+            int64_t elements[] = {s.D, s.D, s.Q() * s.D, s.Q(), s.D * s.A(), s.D, s.D, s.D, s.U() * s.D, s.U(), s.D * s.F, s.D};
+            return elements[which];
         }
-        static int64_t size(const Sizes& s) {
+        static int64_t elements(const Sizes& s) {
             int64_t sum = 0;
-            for (int i = 0; i < COUNT; i++) sum += numbers(s, i);
+            for (int i = 0; i < COUNT; i++) sum += elements(s, i);
             return sum;
         }
     };
 
-    int64_t places() const { return std::min<int64_t>(s.B, chunk()) * s.T; }  // of a chunk, at most
-    int64_t backward_room() const {
-        int64_t n = whole(places(), 2), most = std::max({U, Q, D});
-        return n * (Q + 2 * D + std::max(F, A) + most + A) + int64_t(rows) * (2 * most + D) + whole(s.T, 2) * (Q + A) + W +
-               heads.backward_room(s.H / s.K);
+    int64_t backward_workspace() const {
+        int64_t n = round_up(std::min<int64_t>(s.B, chunk()) * s.T, 2), widest = std::max({U, Q, D});
+        return n * (Q + 2 * D + std::max(F, A) + widest + A) + int64_t(rows) * (2 * widest + D) + round_up(s.T, 2) * (Q + A) + W +
+               flash.backward_workspace(s.H / s.K);
     }
 
     void backward(const float* x, const float* grad, float* dx, int64_t b0, int64_t b1, const Gradients& to,
-                  float* scratch) const {
-        int64_t T = s.T, from = b0 * T, n = (b1 - b0) * T;
-        int count_of = int((n + PER - 1) / PER);  // units along the rows of this chunk
-        float* dqkv = scratch;
-        float* room = dqkv + n * Q;
-        auto take = [&](int64_t numbers) {
-            float* here = room;
-            room += numbers;
+                  float* workspace) const {
+        int64_t T = s.T, from = b0 * T, n = (b1 - b0) * T, even_n = round_up(n, 2);
+        int chunk_words = int((n + PER_WORD - 1) / PER_WORD);  // word rows of this chunk
+        auto take = [&](int64_t size) {
+            float* here = workspace;
+            workspace += size;
             return here;
         };
-        int64_t even = whole(n, 2);
-        Unit* grad_across = reinterpret_cast<Unit*>(take(even * D));
-        Unit* normed_across = reinterpret_cast<Unit*>(take(even * D));
-        Unit* hidden_across = reinterpret_cast<Unit*>(take(even * std::max(F, A)));
-        Unit* change_across = reinterpret_cast<Unit*>(take(even * std::max({U, Q, D})));
-        Small* dattended = reinterpret_cast<Small*>(take(n * A));
+        float* dqkv = take(n * Q);
+        Word* grad_packed = reinterpret_cast<Word*>(take(even_n * D));
+        Word* normed_packed = reinterpret_cast<Word*>(take(even_n * D));
+        Word* hidden_packed = reinterpret_cast<Word*>(take(even_n * std::max(F, A)));
+        Word* dpre_packed = reinterpret_cast<Word*>(take(even_n * std::max({U, Q, D})));
+        Element* dattended = reinterpret_cast<Element*>(take(n * A));
         float* wide = take(int64_t(rows) * std::max({U, Q, D}));
-        Small* small = reinterpret_cast<Small*>(take(int64_t(rows) * std::max({U, Q, D})));
-        float* narrow = take(int64_t(rows) * D);
-        Unit* qk_across = reinterpret_cast<Unit*>(take(whole(T, 2) * Q + W));
-        Unit* dattended_across = reinterpret_cast<Unit*>(take(whole(T, 2) * A));
-        float* attention = room;
+        Element* narrow = reinterpret_cast<Element*>(take(int64_t(rows) * std::max({U, Q, D})));
+        float* dnormed = take(int64_t(rows) * D);
+        Word* qk_words = reinterpret_cast<Word*>(take(round_up(T, 2) * Q + W));
+        Word* dattended_words = reinterpret_cast<Word*>(take(round_up(T, 2) * A));
+        float* flash_space = workspace;
 
-        // the perceptron
-        across<Number>(grad + from * D, D, int(n), D, count_of, grad_across);
-        add_columns(grad + from * D, int(n), D, to.down_bias);
+        // MLP
+        pack_rows<Dtype>(grad + from * D, D, int(n), D, grad_packed);
+        add_column_sums(grad + from * D, int(n), D, to.down_bias);
         for (int64_t m = 0; m < n; m += rows) {
             int count = int(std::min<int64_t>(rows, n - m));
-            const float *g = grad + (from + m) * D, *mid = kept.mid + (from + m) * D;
-            narrow_rows<Number>(g, count, D, small);
-            product<Number>(units(small), D / PER, 1, count, down, D / PER, F, {wide, F});
-            hidden.backward(wide, kept.pre + (from + m) * U, int(m), count, count_of, hidden_across, change_across, small,
+            const float *g = grad + (from + m) * D, *mid = saved.mid + (from + m) * D;
+            narrow_rows<Dtype>(g, count, D, narrow);
+            gemm<Dtype>(words(narrow), D / PER_WORD, 1, count, down, D / PER_WORD, F, {wide, F});
+            hidden.backward(wide, saved.pre + (from + m) * U, int(m), count, chunk_words, hidden_packed, dpre_packed, narrow,
                             to.up_bias);
-            product<Number>(units(small), U / PER, 1, count, up, U / PER, D, {narrow, D});
-            back_through_norm(1, mid, from + m, int(m), count, count_of, narrow, g, dx + (from + m) * D, normed_across,
-                              to.norm_2, to.norm_2_bias);
+            gemm<Dtype>(words(narrow), U / PER_WORD, 1, count, up, U / PER_WORD, D, {dnormed, D});
+            norm_backward(1, mid, from + m, int(m), count, chunk_words, dnormed, g, dx + (from + m) * D, normed_packed, to.norm_2,
+                          to.norm_2_bias);
         }
-        add_product<Number>(grad_across, D, hidden_across, F, count_of, to.down);
-        add_product<Number>(change_across, U, normed_across, D, count_of, to.up);
+        add_gemm_transposed<Dtype>(grad_packed, D, hidden_packed, F, chunk_words, to.down);
+        add_gemm_transposed<Dtype>(dpre_packed, U, normed_packed, D, chunk_words, to.up);
 
-        // what attention gave, and attention
-        across<Number>(dx + from * D, D, int(n), D, count_of, grad_across);
-        add_columns(dx + from * D, int(n), D, to.out_bias);
+        // output projection and attention
+        pack_rows<Dtype>(dx + from * D, D, int(n), D, grad_packed);
+        add_column_sums(dx + from * D, int(n), D, to.out_bias);
         for (int64_t m = 0; m < n; m += rows) {
             int count = int(std::min<int64_t>(rows, n - m));
-            narrow_rows<Number>(dx + (from + m) * D, count, D, small);
-            product<Number>(units(small), D / PER, 1, count, out, D / PER, A,
-                            {nullptr, 0, nullptr, nullptr, 0, dattended + m * A, A});
+            narrow_rows<Dtype>(dx + (from + m) * D, count, D, narrow);
+            gemm<Dtype>(words(narrow), D / PER_WORD, 1, count, out, D / PER_WORD, A,
+                        {nullptr, 0, nullptr, nullptr, 0, dattended + m * A, A});
         }
-        small_across<Number>(kept.attended + from * A, int(n), A, count_of, hidden_across);
-        add_product<Number>(grad_across, D, hidden_across, A, count_of, to.out);
+        pack_narrow_rows<Dtype>(saved.attended + from * A, int(n), A, hidden_packed);
+        add_gemm_transposed<Dtype>(grad_packed, D, hidden_packed, A, chunk_words, to.out);
         for (int64_t b = b0; b < b1; b++) {
-            int64_t group = s.H / s.K, place = (b - b0) * T, width = (s.H + s.K) * s.E;
-            const Small *q = kept.qkv + b * T * Q, *k = q + s.H * s.E, *v = k + s.K * s.E;
-            float *dq = dqkv + place * Q, *dk = dq + s.H * s.E, *dv = dk + s.K * s.E;
-            across_rows<Number>(q, Q, int(T), int(width), qk_across, width);
-            across_rows<Number>(dattended + place * A, A, int(T), A, dattended_across, A);
+            int64_t group = s.H / s.K, first_row = (b - b0) * T, qk_width = (s.H + s.K) * s.E;
+            const Element *q = saved.qkv + b * T * Q, *k = q + s.H * s.E, *v = k + s.K * s.E;
+            float *dq = dqkv + first_row * Q, *dk = dq + s.H * s.E, *dv = dk + s.K * s.E;
+            pack_adjacent_rows<Dtype>(q, Q, int(T), int(qk_width), qk_words, qk_width);
+            pack_adjacent_rows<Dtype>(dattended + first_row * A, A, int(T), A, dattended_words, A);
             for (int64_t g = 0; g < s.K; g++) {
-                int64_t first = g * group * s.E, key = g * s.E;
-                const Small* attended = kept.attended + b * T * A + first;
-                typename Heads<Number>::Queries queries{q + first, s.E, attended, dattended + place * A + first,
-                                                        A, A, qk_across + first, dattended_across + first,
-                                                        kept.lse + (b * s.H + g * group) * T};
-                heads.backward(queries, k + key, v + key, qk_across + s.H * s.E + key, width, int(group), dq + first, dk + key,
-                               dv + key, Q, attention);
+                int64_t query = g * group * s.E, key = g * s.E;
+                const Element* attended = saved.attended + b * T * A + query;
+                typename FlashAttention<Dtype>::QueryGroup queries{
+                    q + query, s.E, attended, dattended + first_row * A + query, A, A, qk_words + query, dattended_words + query,
+                    saved.lse + (b * s.H + g * group) * T};
+                flash.backward(queries, k + key, v + key, qk_words + s.H * s.E + key, qk_width, int(group), dq + query, dk + key,
+                               dv + key, Q, flash_space);
             }
         }
 
-        // the projections
-        if (s.pairs)
-            for (int64_t m = 0; m < n; m++) turn_heads(dqkv + m * Q, m % T, -1.0f);
-        across<Number>(dqkv, Q, int(n), Q, count_of, change_across);
-        add_columns(dqkv, int(n), Q, to.qkv_bias);
+        // QKV projection
+        if (s.rotary_pairs)
+            for (int64_t m = 0; m < n; m++) rotate_heads(dqkv + m * Q, m % T, -1.0f);
+        pack_rows<Dtype>(dqkv, Q, int(n), Q, dpre_packed);
+        add_column_sums(dqkv, int(n), Q, to.qkv_bias);
         for (int64_t m = 0; m < n; m += rows) {
             int count = int(std::min<int64_t>(rows, n - m));
-            narrow_rows<Number>(dqkv + m * Q, count, Q, small);
-            product<Number>(units(small), Q / PER, 1, count, qkv, Q / PER, D, {narrow, D});
-            back_through_norm(0, x + (from + m) * D, from + m, int(m), count, count_of, narrow, dx + (from + m) * D,
-                              dx + (from + m) * D, normed_across, to.norm_1, to.norm_1_bias);
+            narrow_rows<Dtype>(dqkv + m * Q, count, Q, narrow);
+            gemm<Dtype>(words(narrow), Q / PER_WORD, 1, count, qkv, Q / PER_WORD, D, {dnormed, D});
+            norm_backward(0, x + (from + m) * D, from + m, int(m), count, chunk_words, dnormed, dx + (from + m) * D,
+                          dx + (from + m) * D, normed_packed, to.norm_1, to.norm_1_bias);
         }
-        add_product<Number>(change_across, Q, normed_across, D, count_of, to.qkv);
+        add_gemm_transposed<Dtype>(dpre_packed, Q, normed_packed, D, chunk_words, to.qkv);
     }
 
-    // to = base + the gradient of a norm's input, from that of its output; and that output again, as units of rows.
-    void back_through_norm(int which, const float* x, int64_t m, int first, int count, int units_of, const float* grad,
-                           const float* base, float* to, Unit* normed_across, float* dweight, float* dbias) const {
+    // dx = residual + the gradient of a norm's input, given that of its output; and the output again, as packed words of rows.
+    void norm_backward(int which, const float* x, int64_t m, int first, int count, int chunk_words, const float* grad,
+                       const float* residual, float* dx, Word* normed_packed, float* dweight, float* dbias) const {
         const Norm& norm = norms[which];
-        float again[2][D_MOST];
-        auto put = [&](int i, int c, vec z) { store(again[i] + c, z); };
-        for (int r = 0; r < count; r += PER) {
-            int64_t row = int64_t(r) * D;
-            const float* statistics = kept.statistics + 4 * (m + r) + 2 * which;
-            if (r + PER <= count) {
-                norm.template backward<PER>(x + row, statistics, 4, grad + row, base + row, to + row, dweight, dbias, put);
+        float normed[2][MAX_D];
+        auto output = [&](int i, int c, vec z) { store(normed[i] + c, z); };
+        for (int r = 0; r < count; r += PER_WORD) {
+            int64_t at = int64_t(r) * D;
+            const float* statistics = saved.statistics + 4 * (m + r) + 2 * which;
+            if (r + PER_WORD <= count) {
+                norm.template backward<PER_WORD>(x + at, statistics, 4, grad + at, residual + at, dx + at, dweight, dbias, output);
             } else {
-                norm.template backward<1>(x + row, statistics, 4, grad + row, base + row, to + row, dweight, dbias, put);
-                std::fill(again[1], again[1] + D, 0.0f);
+                norm.template backward<1>(x + at, statistics, 4, grad + at, residual + at, dx + at, dweight, dbias, output);
+                std::fill(normed[1], normed[1] + D, 0.0f);
             }
-            int unit = (first + r) / PER;
+            int word = (first + r) / PER_WORD;
             for (int c = 0, width; c < D; c += width) {
                 width = panel_width(D - c);
-                float* panel = reinterpret_cast<float*>(normed_across) + int64_t(c) * units_of + int64_t(unit) * width;
+                float* panel = reinterpret_cast<float*>(normed_packed) + int64_t(c) * chunk_words + int64_t(word) * width;
                 for (int k = 0; k < width; k += W)
-                    store(panel + k, Number::pair(load(again[0] + c + k), load(again[1] + c + k)));
+                    store(panel + k, Dtype::pack(load(normed[0] + c + k), load(normed[1] + c + k)));
             }
         }
     }
-
-    static constexpr int D_MOST = 2048;
 };
 
-// All blocks, their weights in panels: forward in panels of their rows, backward of their columns.
-template <class Number>
-std::vector<Block<Number>> packed_blocks(const Sizes& s, const Weights* w, int64_t L, bool forward, char* memory,
-                                         int64_t memory_apart, void* room, int threads, Parallel parallel) {
-    std::vector<Block<Number>> blocks;
+// All blocks with packed weights, W^T for forward, W for backward.
+template <class Dtype>
+std::vector<Block<Dtype>> pack_blocks(const Sizes& s, const Weights* w, int64_t L, bool forward, char* saved, int64_t saved_stride,
+                                      void* packed, int threads, Parallel parallel) {
+    std::vector<Block<Dtype>> blocks;
     blocks.reserve(L);
-    Packing<Number> packing{forward};
-    auto* panels = static_cast<typename Number::Unit*>(room);
+    WeightPacking<Dtype> packing{forward};
+    auto* words = static_cast<typename Dtype::Word*>(packed);
     for (int64_t l = 0; l < L; l++) {
-        blocks.emplace_back(s, w[l], memory + l * memory_apart, panels + l * Block<Number>::packed(s));
-        blocks.back().pack(packing);
+        blocks.emplace_back(s, w[l], saved + l * saved_stride, words + l * Block<Dtype>::packed_words(s));
+        blocks.back().pack_weights(packing);
     }
     packing.run(threads, parallel);
     return blocks;
 }
 
-// `task(from, to)` for the rows of the batch that are a thread's, some at a time.
+// task(from, to) for each chunk of a thread's rows of the batch.
 template <class Task>
-void in_chunks(const Sizes& s, int64_t thread, int64_t threads, int64_t at_once, const Task& task) {
+void for_each_chunk(const Sizes& s, int64_t thread, int64_t threads, int64_t chunk, const Task& task) {
     int64_t end = s.B * (thread + 1) / threads;
-    for (int64_t b = s.B * thread / threads; b < end; b += at_once) task(b, std::min(end, b + at_once));
+    for (int64_t b = s.B * thread / threads; b < end; b += chunk) task(b, std::min(end, b + chunk));
 }
 
-template <class Number>
-void run_forward(const Sizes& s, const Weights* w, int64_t L, bool keep, const float* x, float* y, float* between,
-                 char* memory, const Remembered& r, void* room, int threads, Parallel parallel) {
-    auto blocks = packed_blocks<Number>(s, w, L, true, memory, keep ? Kept<Number>::bytes(s) : 0, room, threads, parallel);
+template <class Dtype>
+void run_forward(const Sizes& s, const Weights* w, int64_t L, bool save, const float* x, float* y, float* between, char* saved,
+                 const KVCaches& caches, void* packed, int threads, Parallel parallel) {
+    auto blocks = pack_blocks<Dtype>(s, w, L, true, saved, save ? Saved<Dtype>::bytes(s) : 0, packed, threads, parallel);
     int64_t size = s.M() * s.D;
-    share(threads, blocks[0].forward_room(), threads, parallel, [&](int64_t i, float* scratch) {
+    parallel_for(threads, blocks[0].forward_workspace(), threads, parallel, [&](int64_t i, float* workspace) {
         const float* from = x;
         for (int64_t l = 0; l < L; l++) {
-            float* to = keep && l + 1 < L ? between + l * size : y;
-            float *keys = r.keys ? r.keys[l] : nullptr, *values = r.keys ? r.values[l] : nullptr;
-            in_chunks(s, i, threads, blocks[l].chunk(), [&](int64_t b0, int64_t b1) {
-                blocks[l].forward(from, to, keys, values, r.limit, b0, b1, scratch);
+            float* to = save && l + 1 < L ? between + l * size : y;
+            float *keys = caches.keys ? caches.keys[l] : nullptr, *values = caches.keys ? caches.values[l] : nullptr;
+            for_each_chunk(s, i, threads, blocks[l].chunk(), [&](int64_t b0, int64_t b1) {
+                blocks[l].forward(from, to, keys, values, caches.limit, b0, b1, workspace);
             });
             from = to;
         }
     });
 }
 
-template <class Number>
-void run_following(const Sizes& s, const Weights* w, int64_t L, const float* x, float* y, const Remembered& r, int64_t past,
-                   void* room, int threads, Parallel parallel) {
-    auto blocks = packed_blocks<Number>(s, w, L, true, static_cast<char*>(room), 0, room, threads, parallel);  // keeps nothing
-    share(threads, blocks[0].following_room(r.limit), threads, parallel, [&](int64_t i, float* scratch) {
+template <class Dtype>
+void run_decode(const Sizes& s, const Weights* w, int64_t L, const float* x, float* y, const KVCaches& caches, int64_t past,
+                void* packed, int threads, Parallel parallel) {
+    auto blocks = pack_blocks<Dtype>(s, w, L, true, static_cast<char*>(packed), 0, packed, threads, parallel);  // saves nothing
+    parallel_for(threads, blocks[0].decode_workspace(caches.limit), threads, parallel, [&](int64_t i, float* workspace) {
         for (int64_t l = 0; l < L; l++)
-            blocks[l].following(l ? y : x, y, r.keys[l], r.values[l], r.limit, past, s.B * i / threads, s.B * (i + 1) / threads,
-                                scratch);
+            blocks[l].decode(l ? y : x, y, caches.keys[l], caches.values[l], caches.limit, past, s.B * i / threads,
+                             s.B * (i + 1) / threads, workspace);
     });
 }
 
-template <class Number>
+template <class Dtype>
 void run_backward(const Sizes& s, const Weights* w, int64_t L, const float* x, const float* between, const float* grad,
-                  char* memory, void* room, float* dx, float* const* sums, float* others, int threads, Parallel parallel) {
-    typedef typename Block<Number>::Gradients Gradients;
-    auto blocks = packed_blocks<Number>(s, w, L, false, memory, Kept<Number>::bytes(s), room, threads, parallel);
-    int64_t size = Gradients::size(s);
-    share(threads, blocks[0].backward_room(), threads, parallel, [&](int64_t i, float* scratch) {
+                  char* saved, void* packed, float* dx, float* const* weight_grads, float* thread_grads, int threads,
+                  Parallel parallel) {
+    typedef typename Block<Dtype>::Gradients Gradients;
+    auto blocks = pack_blocks<Dtype>(s, w, L, false, saved, Saved<Dtype>::bytes(s), packed, threads, parallel);
+    int64_t size = Gradients::elements(s);
+    parallel_for(threads, blocks[0].backward_workspace(), threads, parallel, [&](int64_t i, float* workspace) {
         for (int64_t l = L - 1; l >= 0; l--) {
             Gradients to;
             if (i)
-                to = Gradients::in(s, others + ((i - 1) * L + l) * size);
+                to = Gradients::concatenated(s, thread_grads + ((i - 1) * L + l) * size);
             else
-                std::copy(sums + l * Gradients::COUNT, sums + (l + 1) * Gradients::COUNT, &to.norm_1);
+                std::copy(weight_grads + l * Gradients::COUNT, weight_grads + (l + 1) * Gradients::COUNT, &to.norm_1);
             for (int k = 0; k < Gradients::COUNT; k++) {
-                float* numbers = (&to.norm_1)[k];
-                std::fill(numbers, numbers + Gradients::numbers(s, k), 0.0f);
+                float* gradient = (&to.norm_1)[k];
+                std::fill(gradient, gradient + Gradients::elements(s, k), 0.0f);
             }
-            const float *given = l ? between + (l - 1) * s.M() * s.D : x, *above = l + 1 < L ? dx : grad;
-            in_chunks(s, i, threads, blocks[l].chunk(),
-                      [&](int64_t b0, int64_t b1) { blocks[l].backward(given, above, dx, b0, b1, to, scratch); });
+            const float *input = l ? between + (l - 1) * s.M() * s.D : x, *output_grad = l + 1 < L ? dx : grad;
+            for_each_chunk(s, i, threads, blocks[l].chunk(), [&](int64_t b0, int64_t b1) {
+                blocks[l].backward(input, output_grad, dx, b0, b1, to, workspace);
+            });
         }
     });
     if (threads < 2) return;
-    share(L * Gradients::COUNT, 0, threads, parallel, [&](int64_t i, float*) {
+    parallel_for(L * Gradients::COUNT, 0, threads, parallel, [&](int64_t i, float*) {
         int64_t l = i / Gradients::COUNT;
         int k = int(i % Gradients::COUNT);
-        if (!(&w[l].norm_1)[k]) return;  // what is not there has a gradient that nobody reads
-        const float* from = others + l * size;
-        for (int j = 0; j < k; j++) from += Gradients::numbers(s, j);
-        for (int64_t part = 1; part < threads; part++, from += L * size)
-            for (int64_t n = 0; n < Gradients::numbers(s, k); n++) sums[i][n] += from[n];
+        if (!(&w[l].norm_1)[k]) return;  // the caller drops the gradient of an absent weight
+        const float* from = thread_grads + l * size;
+        for (int j = 0; j < k; j++) from += Gradients::elements(s, j);
+        for (int64_t thread = 1; thread < threads; thread++, from += L * size)
+            for (int64_t n = 0; n < Gradients::elements(s, k); n++) weight_grads[i][n] += from[n];
     });
 }
 
@@ -455,45 +449,45 @@ void run_backward(const Sizes& s, const Weights* w, int64_t L, const float* x, c
 
 extern "C" {
 
-// Of one block: bytes of what the forward pass keeps, numbers of all gradients, bytes of the packed weights.
-void block_room(const Sizes* s, int half, int64_t* room) {
-    room[0] = half ? Kept<Half>::bytes(*s) : Kept<Single>::bytes(*s);
-    room[1] = Block<Single>::Gradients::size(*s);
-    room[2] = Block<Single>::packed(*s) * (half ? 2 : 4);
+// Per block: bytes saved for backward, elements of all weight gradients, bytes of the packed weights.
+void block_buffer_sizes(const Sizes* s, int bf16, int64_t* sizes) {
+    sizes[0] = bf16 ? Saved<BFloat16>::bytes(*s) : Saved<Float32>::bytes(*s);
+    sizes[1] = Block<Float32>::Gradients::elements(*s);
+    sizes[2] = Block<Float32>::packed_words(*s) * (bf16 ? 2 : 4);
 }
 
-int block_widest() { return Block<Single>::D_MOST; }
+int block_max_d_model() { return Block<Float32>::MAX_D; }
 
-// x (M, D) -> y (M, D). With `keep`, `between` (L - 1, M, D) and `memory`, of every block, hold what the backward pass wants;
-// without, memory is that of one block and of no use afterwards. Where keys are given, they and values are filled from place 0.
-void blocks_forward(const Sizes* s, const Weights* w, int64_t L, int half, int keep, const float* x, float* y, float* between,
-                    char* memory, float* const* keys, float* const* values, int64_t limit, void* packed, int threads,
+// x (M, D) -> y (M, D). If `save`, `between` (L - 1, M, D) and `saved` of every block hold what backward needs; if not, `saved`
+// is workspace for one block. If keys are not null, fills them and the values from position 0 on.
+void blocks_forward(const Sizes* s, const Weights* w, int64_t L, int bf16, int save, const float* x, float* y, float* between,
+                    char* saved, float* const* keys, float* const* values, int64_t limit, void* packed, int threads,
                     Parallel parallel) {
-    Remembered r{keys, values, limit};
-    if (half)
-        run_forward<Half>(*s, w, L, keep, x, y, between, memory, r, packed, threads, parallel);
+    KVCaches caches{keys, values, limit};
+    if (bf16)
+        run_forward<BFloat16>(*s, w, L, save, x, y, between, saved, caches, packed, threads, parallel);
     else
-        run_forward<Single>(*s, w, L, keep, x, y, between, memory, r, packed, threads, parallel);
+        run_forward<Float32>(*s, w, L, save, x, y, between, saved, caches, packed, threads, parallel);
 }
 
-// T tokens a row, x (M, D) -> y (M, D), behind `past` others; of every block keys and values, which grow by T.
-void blocks_following(const Sizes* s, const Weights* w, int64_t L, int half, const float* x, float* y, float* const* keys,
-                      float* const* values, int64_t limit, int64_t past, void* packed, int threads, Parallel parallel) {
-    Remembered r{keys, values, limit};
-    if (half)
-        run_following<Half>(*s, w, L, x, y, r, past, packed, threads, parallel);
+// T tokens per row after `past` others, x (M, D) -> y (M, D); appends their keys and values to those of every block.
+void blocks_decode(const Sizes* s, const Weights* w, int64_t L, int bf16, const float* x, float* y, float* const* keys,
+                   float* const* values, int64_t limit, int64_t past, void* packed, int threads, Parallel parallel) {
+    KVCaches caches{keys, values, limit};
+    if (bf16)
+        run_decode<BFloat16>(*s, w, L, x, y, caches, past, packed, threads, parallel);
     else
-        run_following<Single>(*s, w, L, x, y, r, past, packed, threads, parallel);
+        run_decode<Float32>(*s, w, L, x, y, caches, past, packed, threads, parallel);
 }
 
-// The gradient of x in dx, and those of the weights, norms and biases being there always, where `sums` says; `others` has
-// room for as many numbers again for every thread but the first.
-void blocks_backward(const Sizes* s, const Weights* w, int64_t L, int half, const float* x, const float* between,
-                     const float* grad, char* memory, void* packed, float* dx, float* const* sums, float* others, int threads,
-                     Parallel parallel) {
-    if (half)
-        run_backward<Half>(*s, w, L, x, between, grad, memory, packed, dx, sums, others, threads, parallel);
+// dx, and the gradients of the weights, of absent norms and biases too, in `weight_grads`; `thread_grads` is as much workspace
+// for every thread but the first.
+void blocks_backward(const Sizes* s, const Weights* w, int64_t L, int bf16, const float* x, const float* between,
+                     const float* grad, char* saved, void* packed, float* dx, float* const* weight_grads, float* thread_grads,
+                     int threads, Parallel parallel) {
+    if (bf16)
+        run_backward<BFloat16>(*s, w, L, x, between, grad, saved, packed, dx, weight_grads, thread_grads, threads, parallel);
     else
-        run_backward<Single>(*s, w, L, x, between, grad, memory, packed, dx, sums, others, threads, parallel);
+        run_backward<Float32>(*s, w, L, x, between, grad, saved, packed, dx, weight_grads, thread_grads, threads, parallel);
 }
 }

@@ -1,7 +1,7 @@
-"""Whole pre-norm blocks of a decoder in one pass over the rows of their batch, by a C++ kernel on the CPU.
+"""Compiled pre-norm decoder blocks: a C++ kernel computes whole blocks for some rows of the batch at a time, on the CPU.
 
-Matrix products take float32 numbers, or under autocast bfloat16 ones that are summed in float32; everything else is float32.
-`benchmarks/training_step.py` times it.
+Matrix products are float32, or under autocast bfloat16 with float32 accumulation; everything else is float32.
+`benchmarks/training_step.py` times them.
 """
 
 import ctypes
@@ -13,50 +13,50 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from partwise.kernels.library import compiled, team
-from partwise.kernels.mlp import ACTIVATIONS, address
+from partwise.kernels.library import load_library, openmp_parallel
+from partwise.kernels.mlp import ACTIVATIONS, data_pointer
 
-ROOM = 2**26  # numbers of gradients that threads collect, each for itself, in one call for several blocks
-PASS = 2**13  # places at a time of questions, whose keys and values alone are kept
-FEW, MANY = 8, 32  # fewer tokens of a row follow at a time, of more rows together, for which weights are worth packing
-UNIT = 16  # of which every width is a multiple
-SHARE = 0.75  # of the threads' time that rows of a batch must fill, being dealt out whole
-LARGEST = 2**21
-"""Numbers in a block's matrices up to which its gradients, one for each thread, stay in a cache."""
+MAX_GRADIENT_ELEMENTS = 2**26  # of all threads' weight gradients together, in one call for several blocks
+PREFILL_TOKENS = 2**13  # prompt tokens per call; only their keys and values are kept
+MAX_DECODE_LENGTH, MIN_DECODE_TOKENS = 7, 32  # tokens per row, and in all rows together to be worth packing the weights
+WIDTH_MULTIPLE = 16  # every width is a multiple of this
+MIN_THREAD_UTILIZATION = 0.75  # with whole rows of the batch assigned to threads
+MAX_WEIGHTS = 2**21
+"""A block's matrices have at most this many elements, so that one copy of its gradients per thread stays in the cache."""
 
 
 class Sizes(ctypes.Structure):
-    """As `block.cpp` has it: rows, places and widths, and what kinds of parts there are."""
+    """`Sizes` in block.cpp."""
 
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("B", "T", "D", "H", "K", "E", "F")),
-        *((name, ctypes.c_int64) for name in ("gated", "activation", "centred", "pairs", "interleaved")),
+        *((name, ctypes.c_int64) for name in ("gated", "activation", "centered", "rotary_pairs", "interleaved")),
         *((name, ctypes.c_double) for name in ("eps_1", "eps_2", "scale")),
     ]
 
     @property
-    def widest(self) -> int:
-        """Of all vectors among the weights."""
+    def max_vector(self) -> int:
+        """The largest number of elements of a bias or norm weight."""
         return max(self.D, (self.H + 2 * self.K) * self.E, (1 + self.gated) * self.F)
 
 
-class Spec(NamedTuple):
-    """What a block computes by, beside its weights."""
+class BlockSpec(NamedTuple):
+    """What a block computes, apart from its weights."""
 
     n_heads: int
     n_kv_heads: int
-    width: int  # of a head
+    head_dim: int
     hidden: int
     gated: bool
     activation: str
-    centred: bool  # LayerNorm, or RMSNorm
-    interleaved: bool  # of rotary pairs
-    eps: tuple[float, float]  # of the norms before attention and before the perceptron
+    centered: bool  # LayerNorm; if False, RMSNorm
+    interleaved: bool  # layout of rotary pairs
+    eps: tuple[float, float]  # of the norms before attention and before the MLP
     scale: float
 
 
-class Weights(NamedTuple):
-    """A block's tensors, in the order of their gradients; (places, pairs) cosines and sines of rotary positions last."""
+class BlockWeights(NamedTuple):
+    """A block's tensors, in the order of their gradients; then the rotary cosines and sines, (positions, pairs)."""
 
     norm_1: Tensor | None
     norm_1_bias: Tensor | None
@@ -74,162 +74,166 @@ class Weights(NamedTuple):
     sines: Tensor | None
 
 
-def blocks(x: Tensor, weights: Sequence[Weights], spec: Spec) -> Tensor:
-    """mid = x + out attention(norm(x)); mid + down act(up norm(mid)), block after block: (B, T, D) float32 -> the same.
+FlatWeights = Sequence[Tensor | None]
+"""The concatenated weights of all blocks."""
+FIELDS = len(BlockWeights._fields)
+GRADIENTS = FIELDS - 2  # all but cosines and sines
 
-    For blocks that fit, and are alike. Equal numbers on every call; and for every number of threads, but for the order in
-    which a weight's gradient is summed.
+KVCaches = Sequence[Sequence[Tensor]]
+"""Keys and values of each block, contiguous (B, K, limit, E) float32."""
+
+
+def forward_blocks(x: Tensor, weights: Sequence[BlockWeights], spec: BlockSpec) -> Tensor:
+    """mid = x + out attention(norm(x)); y = mid + down act(up norm(mid)), block after block: (B, T, D) float32 -> the same.
+
+    Requires `supports_block` and one spec for all blocks. Bitwise reproducible; the number of threads changes only the order
+    in which a weight's gradient is summed.
     """
-    half = torch.is_autocast_enabled("cpu")
+    bf16 = torch.is_autocast_enabled("cpu")
     size = sum(each.numel() for each in weights[0][:GRADIENTS] if each is not None)
-    at_once = max(1, ROOM // (size * torch.get_num_threads()))
-    for start in range(0, len(weights), at_once):
-        solid = flat(weights[start : start + at_once])
-        if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (x, *solid)):
-            x = Blocks.apply(x, half, spec, *solid)
+    blocks_per_call = max(1, MAX_GRADIENT_ELEMENTS // (size * torch.get_num_threads()))
+    for start in range(0, len(weights), blocks_per_call):
+        flat = flatten(weights[start : start + blocks_per_call])
+        if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (x, *flat)):
+            x = Blocks.apply(x, bf16, spec, *flat)
         else:
-            x, _, _ = run_forward(x.contiguous(), half, spec, solid, keep=False)
+            x, _, _ = run_forward(x.contiguous(), bf16, spec, flat, save=False)
     return x
 
 
-Remembered = Sequence[Sequence[Tensor]]
-"""Keys and values of every block, (B, K, limit, E) float32 each, contiguous."""
+def prefill(x: Tensor, weights: Sequence[BlockWeights], spec: BlockSpec, caches: KVCaches) -> Tensor:
+    """`forward_blocks` without gradients, which writes keys and values to the caches from position 0 on."""
+    flat, bf16, outputs = flatten(weights), torch.is_autocast_enabled("cpu"), []
+    rows_per_call = max(1, PREFILL_TOKENS // x.shape[1])
+    for start in range(0, x.shape[0], rows_per_call):
+        rows = slice(start, start + rows_per_call)
+        row_caches = [[each[rows] for each in cache] for cache in caches]
+        y, _, _ = run_forward(x[rows].contiguous(), bf16, spec, flat, save=False, caches=row_caches)
+        outputs.append(y)
+    return torch.cat(outputs)
 
 
-def asking(x: Tensor, weights: Sequence[Weights], spec: Spec, remembered: Remembered) -> Tensor:
-    """`blocks` without gradients, whose keys and values are remembered, from place 0 on."""
-    solid, half, pieces = flat(weights), torch.is_autocast_enabled("cpu"), []
-    at_once = max(1, PASS // x.shape[1])
-    for start in range(0, x.shape[0], at_once):
-        part = slice(start, start + at_once)
-        rows = [[each[part] for each in both] for both in remembered]
-        y, _, _ = run_forward(x[part].contiguous(), half, spec, solid, keep=False, remembered=rows)
-        pieces.append(y)
-    return torch.cat(pieces)
+def decode(x: Tensor, weights: Sequence[BlockWeights], spec: BlockSpec, caches: KVCaches, past: int) -> Tensor:
+    """`forward_blocks` of a few tokens after `past` cached ones, without gradients; appends their keys and values.
 
-
-def following(x: Tensor, weights: Sequence[Weights], spec: Spec, remembered: Remembered, past: int) -> Tensor:
-    """`blocks` of a few tokens behind `past` others, without gradients; their keys and values join those remembered.
-
-    (B, T, D) float32 -> the same. Equal numbers on every call and for every number of threads.
+    (B, T, D) float32 -> the same. Bitwise reproducible for any number of threads.
     """
-    half, x, solid = torch.is_autocast_enabled("cpu"), x.contiguous(), flat(weights)
-    sizes, (_, _, packed) = described(x, half, spec, solid)
-    y, room = torch.empty_like(x), x.new_empty(len(weights) * packed, dtype=torch.uint8)
-    places = (x.data_ptr(), y.data_ptr(), *places_of(remembered), past, room.data_ptr())
-    tail = (torch.get_num_threads(), team())
-    library().blocks_following(ctypes.byref(sizes), pointers(solid), len(weights), half, *places, *tail)
+    bf16, x, flat = torch.is_autocast_enabled("cpu"), x.contiguous(), flatten(weights)
+    sizes, (_, _, packed_bytes) = describe(x, bf16, spec, flat)
+    y, packed = torch.empty_like(x), x.new_empty(len(weights) * packed_bytes, dtype=torch.uint8)
+    pointers = (x.data_ptr(), y.data_ptr(), *cache_pointers(caches), past, packed.data_ptr())
+    openmp = torch.get_num_threads(), openmp_parallel()
+    library().blocks_decode(ctypes.byref(sizes), pointer_array(flat), len(weights), bf16, *pointers, *openmp)
     return y
 
 
-def places_of(remembered: Remembered | None) -> tuple[Any, Any, int]:
-    """Where keys and values of every block are, and how many places each has."""
-    if remembered is None:
+def cache_pointers(caches: KVCaches | None) -> tuple[Any, Any, int]:
+    """Pointers to every block's keys and values, and the number of positions they hold."""
+    if caches is None:
         return None, None, 0
-    keys, values = (pointers(each) for each in zip(*remembered, strict=True))
-    return keys, values, remembered[0][0].shape[2]
+    keys, values = (pointer_array(each) for each in zip(*caches, strict=True))
+    return keys, values, caches[0][0].shape[2]
 
 
-def fits(D: int, spec: Spec) -> bool:
-    """Whether the kernel is compiled and takes blocks of these widths, and is the faster way."""
+def supports_block(d_model: int, spec: BlockSpec) -> bool:
+    """Whether the kernel is available, supports blocks of these widths and beats torch."""
     loaded = library()
-    A, Q = spec.n_heads * spec.width, (spec.n_heads + 2 * spec.n_kv_heads) * spec.width
-    whole = not any(width % UNIT for width in (D, A, Q, spec.hidden)) and spec.width % 2 == 0
-    matrices = D * (Q + A + (3 if spec.gated else 2) * spec.hidden)
-    return loaded is not None and whole and matrices <= LARGEST and loaded.block_widest() >= D
+    A, Q = spec.n_heads * spec.head_dim, (spec.n_heads + 2 * spec.n_kv_heads) * spec.head_dim
+    divisible = not any(width % WIDTH_MULTIPLE for width in (d_model, A, Q, spec.hidden)) and spec.head_dim % 2 == 0
+    n_weights = d_model * (Q + A + (3 if spec.gated else 2) * spec.hidden)
+    return loaded is not None and divisible and n_weights <= MAX_WEIGHTS and loaded.block_max_d_model() >= d_model
 
 
-def fills(rows: int) -> bool:
-    """Whether so many rows of a batch, dealt out whole, keep the threads busy."""
+def supports_batch_size(batch_size: int) -> bool:
+    """Whether this many rows, assigned to threads as a whole, keep the threads busy."""
     threads = torch.get_num_threads()
-    return rows > 0 and rows >= SHARE * threads * -(-rows // threads)
+    return batch_size > 0 and batch_size >= MIN_THREAD_UTILIZATION * threads * -(-batch_size // threads)
 
 
 @lru_cache
 def library() -> Any:
     """The compiled kernel, or None."""
-    loaded: Any = compiled("block")
+    loaded: Any = load_library("block")
     if loaded is not None:
         size, number, pointer = ctypes.c_int64, ctypes.c_int, ctypes.c_void_p
-        first, last = (pointer, pointer, size, number), (number, pointer)
-        loaded.block_room.argtypes = (pointer, number, pointer)
-        loaded.blocks_forward.argtypes = (*first, number, *[pointer] * 6, size, pointer, *last)
-        loaded.blocks_backward.argtypes = (*first, *[pointer] * 8, *last)
-        loaded.blocks_following.argtypes = (*first, *[pointer] * 4, size, size, pointer, *last)
-        for call in (loaded.block_room, loaded.blocks_forward, loaded.blocks_backward, loaded.blocks_following):
-            call.restype = None
+        first, openmp = (pointer, pointer, size, number), (number, pointer)
+        loaded.block_buffer_sizes.argtypes = (pointer, number, pointer)
+        loaded.blocks_forward.argtypes = (*first, number, *[pointer] * 6, size, pointer, *openmp)
+        loaded.blocks_backward.argtypes = (*first, *[pointer] * 8, *openmp)
+        loaded.blocks_decode.argtypes = (*first, *[pointer] * 4, size, size, pointer, *openmp)
+        for function in (
+            loaded.block_buffer_sizes,
+            loaded.blocks_forward,
+            loaded.blocks_backward,
+            loaded.blocks_decode,
+        ):
+            function.restype = None
     return loaded
 
 
-Given = Sequence[Tensor | None]
-"""The weights of all blocks behind one another."""
-EACH = len(Weights._fields)
-GRADIENTS = EACH - 2  # all but cosines and sines
-
-
-def flat(weights: Sequence[Weights]) -> list[Tensor | None]:
+def flatten(weights: Sequence[BlockWeights]) -> list[Tensor | None]:
     return [None if each is None else each.contiguous() for block in weights for each in block]
 
 
-def described(x: Tensor, half: bool, spec: Spec, weights: Given) -> tuple[Sizes, list[int]]:
-    """The kernel's sizes; and of each block bytes to keep, numbers of all gradients, and bytes of packed weights."""
-    pairs = 0 if weights[-1] is None else weights[-1].shape[1]
-    kinds = (spec.gated, ACTIVATIONS.index(spec.activation), spec.centred, pairs, spec.interleaved)
-    sizes = Sizes(*x.shape, spec.n_heads, spec.n_kv_heads, spec.width, spec.hidden, *kinds, *spec.eps, spec.scale)
-    room = (ctypes.c_int64 * 3)()
-    library().block_room(ctypes.byref(sizes), half, room)
-    return sizes, list(room)
+def describe(x: Tensor, bf16: bool, spec: BlockSpec, weights: FlatWeights) -> tuple[Sizes, list[int]]:
+    """The kernel's sizes; and per block the bytes saved for backward, the elements of all gradients, the packed bytes."""
+    rotary_pairs = 0 if weights[-1] is None else weights[-1].shape[1]
+    options = (spec.gated, ACTIVATIONS.index(spec.activation), spec.centered, rotary_pairs, spec.interleaved)
+    sizes = Sizes(*x.shape, spec.n_heads, spec.n_kv_heads, spec.head_dim, spec.hidden, *options, *spec.eps, spec.scale)
+    buffer_sizes = (ctypes.c_int64 * 3)()
+    library().block_buffer_sizes(ctypes.byref(sizes), bf16, buffer_sizes)
+    return sizes, list(buffer_sizes)
 
 
-def pointers(weights: Given) -> Any:
-    return (ctypes.c_void_p * len(weights))(*map(address, weights))
+def pointer_array(tensors: FlatWeights) -> Any:
+    return (ctypes.c_void_p * len(tensors))(*map(data_pointer, tensors))
 
 
 def run_forward(
-    x: Tensor, half: bool, spec: Spec, weights: Given, keep: bool, remembered: Remembered | None = None
+    x: Tensor, bf16: bool, spec: BlockSpec, weights: FlatWeights, save: bool, caches: KVCaches | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The output; and, of use only where asked to `keep`, the memory of every block and what went from block to block."""
-    sizes, (bytes_kept, _, packed) = described(x, half, spec, weights)
-    L = len(weights) // EACH
-    y, room = torch.empty_like(x), x.new_empty(L * packed, dtype=torch.uint8)
-    memory = x.new_empty((L if keep else 1) * bytes_kept, dtype=torch.uint8)
-    between = x.new_empty(L - 1 if keep else 0, *x.shape)
-    places = (*(each.data_ptr() for each in (x, y, between, memory)), *places_of(remembered), room.data_ptr())
-    tail = (torch.get_num_threads(), team())
-    library().blocks_forward(ctypes.byref(sizes), pointers(weights), L, half, keep, *places, *tail)
-    return y, memory, between
+    """The output; and if `save`, what backward needs: every block's saved tensors and the activations between blocks."""
+    sizes, (saved_bytes, _, packed_bytes) = describe(x, bf16, spec, weights)
+    L = len(weights) // FIELDS
+    y, packed = torch.empty_like(x), x.new_empty(L * packed_bytes, dtype=torch.uint8)
+    saved = x.new_empty((L if save else 1) * saved_bytes, dtype=torch.uint8)
+    between = x.new_empty(L - 1 if save else 0, *x.shape)
+    pointers = (*(each.data_ptr() for each in (x, y, between, saved)), *cache_pointers(caches), packed.data_ptr())
+    openmp = torch.get_num_threads(), openmp_parallel()
+    library().blocks_forward(ctypes.byref(sizes), pointer_array(weights), L, bf16, save, *pointers, *openmp)
+    return y, saved, between
 
 
 class Blocks(torch.autograd.Function):
-    """Not an op of torch's registry: what that wraps around a gradient takes ten times as long as this."""
+    """Not an op of torch's registry, whose autograd wrapper takes ten times as long as this one."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, half: bool, spec: Spec, *weights: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, bf16: bool, spec: BlockSpec, *weights: Tensor | None) -> Tensor:
         x = x.contiguous()
-        y, memory, between = run_forward(x, half, spec, weights, keep=True)
-        ctx.save_for_backward(memory, between, x, *weights)
-        ctx.half, ctx.spec = half, spec
+        y, saved, between = run_forward(x, bf16, spec, weights, save=True)
+        ctx.save_for_backward(saved, between, x, *weights)
+        ctx.bf16, ctx.spec = bf16, spec
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        memory, between, x, *weights = ctx.saved_tensors
+        saved, between, x, *weights = ctx.saved_tensors
         grad = grads[0].contiguous()
-        sizes, (_, size, packed) = described(x, ctx.half, ctx.spec, weights)
-        L, threads = len(weights) // EACH, torch.get_num_threads()
-        dx, room = torch.empty_like(x), x.new_empty(L * packed, dtype=torch.uint8)
-        others = x.new_empty((threads - 1) * L, size)
-        # of a norm's weight or a bias that is not there, a gradient that nobody reads: one place for all of them
-        spare = x.new_empty(sizes.widest) if any(weight is None for weight in weights) else None
-        found = [
-            None if weight is None or number % EACH >= GRADIENTS else torch.empty_like(weight)
-            for number, weight in enumerate(weights)
+        sizes, (_, gradient_elements, packed_bytes) = describe(x, ctx.bf16, ctx.spec, weights)
+        L, threads = len(weights) // FIELDS, torch.get_num_threads()
+        dx, packed = torch.empty_like(x), x.new_empty(L * packed_bytes, dtype=torch.uint8)
+        thread_grads = x.new_empty((threads - 1) * L, gradient_elements)
+        # the kernel also writes gradients of absent norm weights and biases: all go to one unused buffer
+        unused = x.new_empty(sizes.max_vector) if any(weight is None for weight in weights) else None
+        weight_grads = [
+            None if weight is None or i % FIELDS >= GRADIENTS else torch.empty_like(weight)
+            for i, weight in enumerate(weights)
         ]
-        sums = pointers(
-            [spare if grad is None else grad for number, grad in enumerate(found) if number % EACH < GRADIENTS]
+        grad_pointers = pointer_array(
+            [unused if each is None else each for i, each in enumerate(weight_grads) if i % FIELDS < GRADIENTS]
         )
-        places = [each.data_ptr() for each in (x, between, grad, memory, room, dx)]
-        tail = (sums, others.data_ptr(), threads, team())
-        library().blocks_backward(ctypes.byref(sizes), pointers(weights), L, ctx.half, *places, *tail)
-        return dx, None, None, *found
+        pointers = [each.data_ptr() for each in (x, between, grad, saved, packed, dx)]
+        rest = (grad_pointers, thread_grads.data_ptr(), threads, openmp_parallel())
+        library().blocks_backward(ctypes.byref(sizes), pointer_array(weights), L, ctx.bf16, *pointers, *rest)
+        return dx, None, None, *weight_grads

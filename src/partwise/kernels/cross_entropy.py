@@ -1,4 +1,4 @@
-"""Cross-entropy of bfloat16 logits by a C++ kernel on the CPU, row by row and without a copy of them."""
+"""Cross-entropy of bfloat16 logits by a C++ kernel on the CPU, row by row, without copying the logits."""
 
 import ctypes
 from functools import lru_cache
@@ -8,57 +8,61 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from partwise.kernels.library import compiled, team
+from partwise.kernels.library import load_library, openmp_parallel
 
 
 class Sizes(ctypes.Structure):
-    """As `cross_entropy.cpp` has it."""
+    """`Sizes` in cross_entropy.cpp."""
 
-    _fields_ = [*((name, ctypes.c_int64) for name in ("N", "V", "apart", "ignored")), ("smoothing", ctypes.c_double)]
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("N", "V", "row_stride", "ignore_index")),
+        ("label_smoothing", ctypes.c_double),
+    ]
 
 
-def half_cross_entropy(logits: Tensor, targets: Tensor, ignored: int, smoothing: float = 0.0) -> Tensor:
-    """(N, V) bfloat16 logits and (N,) targets, without `ignored` ones -> the summed loss in nats, a float32 scalar.
+def bf16_cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int, label_smoothing: float = 0.0) -> Tensor:
+    """(N, V) bfloat16 logits and (N,) targets -> the loss in nats summed over targets != ignore_index, a float32 scalar.
 
-    Only for what `serves` says yes to. Equal numbers on every call and for every number of threads. Raises IndexError for a
-    target that is not among the V, ValueError where targets are not as many as rows.
+    Requires `supports_bf16_cross_entropy`. Bitwise reproducible for any number of threads. Raises IndexError for a target
+    outside the vocabulary, ValueError if the number of targets differs from the number of rows.
     """
-    return HalfCrossEntropy.apply(logits, targets, ignored, smoothing)
+    return BF16CrossEntropy.apply(logits, targets, ignore_index, label_smoothing)
 
 
-def serves(logits: Tensor) -> bool:
-    """Whether the kernel is compiled and takes such logits."""
-    half = logits.is_cpu and logits.dtype == torch.bfloat16 and logits.stride(1) == 1
-    return half and not torch.compiler.is_compiling() and library() is not None
+def supports_bf16_cross_entropy(logits: Tensor) -> bool:
+    """Whether the kernel is available and supports these logits."""
+    bf16 = logits.is_cpu and logits.dtype == torch.bfloat16 and logits.stride(1) == 1
+    return bf16 and not torch.compiler.is_compiling() and library() is not None
 
 
 @lru_cache
 def library() -> Any:
     """The compiled kernel, or None."""
-    loaded: Any = compiled("cross_entropy")
+    loaded: Any = load_library("cross_entropy")
     if loaded is not None:
-        pointer, tail = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
-        loaded.cross_entropy_forward.argtypes = (*[pointer] * 6, *tail)
-        loaded.cross_entropy_backward.argtypes = (*[pointer] * 4, ctypes.c_float, pointer, *tail)
+        pointer, openmp = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+        loaded.cross_entropy_forward.argtypes = (*[pointer] * 6, *openmp)
+        loaded.cross_entropy_backward.argtypes = (*[pointer] * 4, ctypes.c_float, pointer, *openmp)
         loaded.cross_entropy_forward.restype = ctypes.c_int64
         loaded.cross_entropy_backward.restype = None
     return loaded
 
 
-class HalfCrossEntropy(torch.autograd.Function):
+class BF16CrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, ignored: int, smoothing: float) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, ignore_index: int, label_smoothing: float) -> Tensor:
         if targets.shape != logits.shape[:1]:
-            raise ValueError(f"{tuple(targets.shape)} targets of {logits.shape[0]} rows: give one for each")
+            raise ValueError(f"{tuple(targets.shape)} targets for {logits.shape[0]} rows of logits: give one per row")
         targets = targets.to(torch.int64).contiguous()
-        sizes, total = Sizes(*logits.shape, logits.stride(0), ignored, smoothing), ctypes.c_double()
-        found, losses = (logits.new_empty(shape, dtype=torch.float32) for shape in ((len(targets), 2), targets.shape))
-        places = [each.data_ptr() for each in (logits, targets, found, losses)]
-        tail = (ctypes.byref(total), torch.get_num_threads(), team())
-        wrong = library().cross_entropy_forward(ctypes.byref(sizes), *places, *tail)
-        if wrong >= 0:
-            raise IndexError(f"target {int(targets[wrong])} is not among {logits.shape[1]} symbols")
-        ctx.save_for_backward(logits, targets, found)
+        sizes, total = Sizes(*logits.shape, logits.stride(0), ignore_index, label_smoothing), ctypes.c_double()
+        log_sum_exp = logits.new_empty((len(targets), 2), dtype=torch.float32)
+        losses = logits.new_empty(targets.shape, dtype=torch.float32)
+        pointers = [each.data_ptr() for each in (logits, targets, log_sum_exp, losses)]
+        openmp = torch.get_num_threads(), openmp_parallel()
+        bad_row = library().cross_entropy_forward(ctypes.byref(sizes), *pointers, ctypes.byref(total), *openmp)
+        if bad_row >= 0:
+            raise IndexError(f"target {int(targets[bad_row])} is outside the vocabulary of {logits.shape[1]}")
+        ctx.save_for_backward(logits, targets, log_sum_exp)
         ctx.sizes = sizes
         return logits.new_tensor(total.value, dtype=torch.float32)
 
@@ -67,7 +71,9 @@ class HalfCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         logits = ctx.saved_tensors[0]
         gradient = logits.new_empty(logits.shape)
-        places = [each.data_ptr() for each in ctx.saved_tensors]
-        tail = (gradient.data_ptr(), torch.get_num_threads(), team())
-        library().cross_entropy_backward(ctypes.byref(ctx.sizes), *places, grads[0].item(), *tail)
+        pointers = [each.data_ptr() for each in ctx.saved_tensors]
+        openmp = torch.get_num_threads(), openmp_parallel()
+        library().cross_entropy_backward(
+            ctypes.byref(ctx.sizes), *pointers, grads[0].item(), gradient.data_ptr(), *openmp
+        )
         return gradient, None, None, None

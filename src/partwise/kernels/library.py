@@ -1,4 +1,4 @@
-"""The compiled kernels of this machine, each a library that is called through plain C."""
+"""The compiled kernels of this machine: one shared library per kernel, with a plain C interface."""
 
 import ctypes
 import os
@@ -11,40 +11,40 @@ import torch
 
 from partwise.kernels import build
 
-KERNELS = ("attention", "mlp", "block", "halves", "cross_entropy")
+KERNELS = ("attention", "mlp", "block", "bf16", "cross_entropy")
 
 
-def ready() -> bool:
-    """Whether the C++ kernels serve this machine. The first call compiles them, or says on stderr why it cannot."""
-    if compiled.cache_info().currsize < len(KERNELS):
+def kernels_available() -> bool:
+    """Whether the C++ kernels work on this machine. The first call compiles them, or prints to stderr why it cannot."""
+    if load_library.cache_info().currsize < len(KERNELS):
         first, *others = KERNELS
-        if compiled(first) is None:  # and the others would say the same again
+        if load_library(first) is None:  # the others would fail for the same reason
             return False
-        with ThreadPoolExecutor() as pool:  # compilers side by side
-            list(pool.map(compiled, others))
-    return all(compiled(name) is not None for name in KERNELS)
+        with ThreadPoolExecutor() as pool:  # run the compilers in parallel
+            list(pool.map(load_library, others))
+    return all(load_library(name) is not None for name in KERNELS)
 
 
-def cache() -> Path:
-    """Where compiled kernels are kept."""
+def cache_folder() -> Path:
+    """The folder of the compiled kernels."""
     return Path(os.environ.get("PARTWISE_CACHE") or Path.home() / ".cache" / "partwise") / "kernels"
 
 
 @lru_cache
-def compiled(name: str) -> ctypes.CDLL | None:
-    """One kernel's library, made on first use; None, and a line on stderr, where that cannot be."""
+def load_library(name: str) -> ctypes.CDLL | None:
+    """Load one kernel, compiling it on first use; if that fails, print why to stderr and return None."""
     try:
-        return build.load(name, cache())
+        return build.load(name, cache_folder())
     except build.BuildError as error:
-        print(f"{name} runs without its compiled kernel: {error}", file=sys.stderr)
+        print(f"C++ kernel {name} is unavailable, torch computes instead: {error}", file=sys.stderr)
         return None
 
 
 @lru_cache
-def team() -> int | None:
-    """The address of torch's own GOMP_parallel: threads of a second OpenMP would fight the first for the cores."""
+def openmp_parallel() -> int | None:
+    """The address of GOMP_parallel in torch's own OpenMP runtime: a second runtime's threads would compete for the cores."""
     try:
-        # looked up from torch's module, this finds what torch itself is linked with, whatever else is loaded
+        # a lookup through torch's module finds the runtime that torch links, whatever else is loaded
         return ctypes.cast(ctypes.CDLL(torch._C.__file__).GOMP_parallel, ctypes.c_void_p).value
     except (OSError, AttributeError):
         return None

@@ -1,60 +1,46 @@
-// A perceptron, plain or gated, forward and backward in float32: some rows at a time through both its matrices, so that
-// what lies between them never leaves the cache.
+// A float32 MLP, gated or not, forward and backward: a few rows at a time pass through both matrices, so that the hidden units
+// never leave the cache.
 //
-// Shapes: M rows, D width, F hidden units, U = F, or 2 F where gated (first the gates, then what they let through).
+// Shapes: M rows, D width, F hidden units, U = F, or 2 F if gated (gates first, then values).
 //     pre = x up^T + up_bias (M, U)     h = act(pre), or act(gate) value (M, F)     y = h down^T + down_bias (M, D)
-// D and F are multiples of W. Rows are shared out in as many parts as there are threads, and what the parts give to a
-// gradient is added in their order: equal numbers for equal numbers of threads.
+// D and F are multiples of W. Each thread takes one range of rows, and the threads' weight gradients are added in order:
+// results are bitwise equal for equal numbers of threads.
 
 #include "activations.h"
-#include "products.h"
+#include "gemm.h"
+#include "parallel.h"
+#include "transpose.h"
 
 namespace {
 
 constexpr int ROWS = 48;  // of a block
 
-struct Hidden {  // what lies between the matrices, of some rows
-    int rows, F;
-    bool gated;
+template <Activation ACT, bool GATED>
+void hidden_forward(const float* pre, int rows, int F, float* h) {
+    for (int r = 0; r < rows; r++, pre += GATED ? 2 * F : F, h += F)
+        for (int f = 0; f < F; f += W)
+            store(h + f, hidden_units<ACT, GATED>(load(pre + f), GATED ? load(pre + F + f) : vec{}));
+}
 
-    template <Act A>
-    void forward(const float* pre, float* h) const {
-        int U = gated ? 2 * F : F;
-        for (int r = 0; r < rows; r++, pre += U, h += F)
-            for (int f = 0; f < F; f += W) {
-                vec y, slope;
-                activate<A>(load(pre + f), y, slope);
-                store(h + f, gated ? y * load(pre + F + f) : y);
-            }
-    }
+// From dh: h again, and the gradient of pre.
+template <Activation ACT, bool GATED>
+void hidden_backward(const float* pre, const float* dh, int rows, int F, float* h, float* dpre) {
+    constexpr int PARTS = GATED ? 2 : 1;
+    for (int r = 0; r < rows; r++, pre += PARTS * F, dpre += PARTS * F, dh += F, h += F)
+        for (int f = 0; f < F; f += W) {
+            auto of = hidden_gradients<ACT, GATED>(load(pre + f), GATED ? load(pre + F + f) : vec{}, load(dh + f));
+            store(h + f, of.h);
+            store(dpre + f, of.dz);
+            if constexpr (GATED) store(dpre + F + f, of.dvalue);
+        }
+}
 
-    // From the gradient of h: h again, and the gradient of pre.
-    template <Act A>
-    void backward(const float* pre, const float* grad, float* h, float* change) const {
-        int U = gated ? 2 * F : F;
-        for (int r = 0; r < rows; r++, pre += U, change += U, grad += F, h += F)
-            for (int f = 0; f < F; f += W) {
-                vec y, slope, g = load(grad + f);
-                activate<A>(load(pre + f), y, slope);
-                if (gated) {
-                    vec value = load(pre + F + f);
-                    store(change + F + f, g * y);
-                    store(h + f, y * value);
-                    store(change + f, g * value * slope);
-                } else {
-                    store(h + f, y);
-                    store(change + f, g * slope);
-                }
-            }
-    }
-};
-
-struct Part {  // the rows of one of so many parts, in whole blocks
+struct RowRange {  // the rows of one thread, in whole blocks
     int64_t from, to;
-    Part(int64_t M, int64_t part, int64_t parts) {
+    RowRange(int64_t M, int64_t thread, int64_t threads) {
         int64_t blocks = (M + ROWS - 1) / ROWS;
-        from = std::min(M, blocks * part / parts * ROWS);
-        to = std::min(M, blocks * (part + 1) / parts * ROWS);
+        from = std::min(M, blocks * thread / threads * ROWS);
+        to = std::min(M, blocks * (thread + 1) / threads * ROWS);
     }
 };
 
@@ -62,65 +48,61 @@ struct Part {  // the rows of one of so many parts, in whole blocks
 
 extern "C" {
 
-int mlp_vector() { return W; }
+int mlp_vector_width() { return W; }
 
-// x (M, D) -> pre (M, U), which the backward pass wants, and y (M, D). `turned` has room for both matrices.
-void mlp_forward(int64_t M, int D, int F, int gated, int act, const float* x, const float* up, const float* up_bias,
-                 const float* down, const float* down_bias, float* turned, float* pre, float* y, int threads,
+// x (M, D) -> pre (M, U), saved for backward, and y (M, D). `transposed_weights` is workspace for both matrices.
+void mlp_forward(int64_t M, int D, int F, int gated, int activation, const float* x, const float* up, const float* up_bias,
+                 const float* down, const float* down_bias, float* transposed_weights, float* pre, float* y, int threads,
                  Parallel parallel) {
     int U = gated ? 2 * F : F;
-    float *up_turned = turned, *down_turned = turned + int64_t(U) * D;
-    int pieces = U / W;
-    share(pieces + D / W, 0, threads, parallel, [&](int64_t i, float*) {
-        if (i < pieces)
-            turn(up + i * W * D, D, W, D, 1.0f, up_turned + i * W, U);
+    float *up_t = transposed_weights, *down_t = transposed_weights + int64_t(U) * D;
+    int up_tasks = U / W;
+    parallel_for(up_tasks + D / W, 0, threads, parallel, [&](int64_t i, float*) {
+        if (i < up_tasks)
+            transpose(up + i * W * D, D, W, D, up_t + i * W, U, Copy());
         else
-            turn(down + (i - pieces) * W * F, F, W, F, 1.0f, down_turned + (i - pieces) * W, D);
+            transpose(down + (i - up_tasks) * W * F, F, W, F, down_t + (i - up_tasks) * W, D, Copy());
     });
-    share(threads, int64_t(ROWS) * F, threads, parallel, [&](int64_t i, float* h) {
-        Part part(M, i, threads);
-        for (int64_t m = part.from; m < part.to; m += ROWS) {
-            int rows = int(std::min<int64_t>(ROWS, part.to - m));
-            affine(x + m * D, D, up_turned, up_bias, rows, D, U, pre + m * U, U);
-            Hidden hidden{rows, F, bool(gated)};
-            choose(act, [&](auto a) { hidden.forward<a.value>(pre + m * U, h); });
-            affine(h, F, down_turned, down_bias, rows, F, D, y + m * D, D);
+    parallel_for(threads, int64_t(ROWS) * F, threads, parallel, [&](int64_t i, float* h) {
+        RowRange range(M, i, threads);
+        for (int64_t m = range.from; m < range.to; m += ROWS) {
+            int rows = int(std::min<int64_t>(ROWS, range.to - m));
+            linear(x + m * D, D, up_t, up_bias, rows, D, U, pre + m * U, U);
+            dispatch(activation, gated, [&](auto act, auto is_gated) {
+                hidden_forward<act.value, is_gated.value>(pre + m * U, rows, F, h);
+            });
+            linear(h, F, down_t, down_bias, rows, F, D, y + m * D, D);
         }
     });
 }
 
-// The gradients: of x in dx, and those of up, its bias, down and its bias behind one another in `sums`; `others` has room
-// for as many numbers again for every part but the first. A bias that is not there has a gradient that nobody reads.
-void mlp_backward(int64_t M, int D, int F, int gated, int act, const float* x, const float* pre, const float* grad,
-                  const float* up, const float* down, float* dx, float* sums, float* others, int threads,
+// dx, and in `weight_grads` the concatenated gradients of up, its bias, down and its bias; `thread_grads` is as much workspace
+// for every thread but the first. An absent bias gets a gradient too, which the caller drops.
+void mlp_backward(int64_t M, int D, int F, int gated, int activation, const float* x, const float* pre, const float* grad,
+                  const float* up, const float* down, float* dx, float* weight_grads, float* thread_grads, int threads,
                   Parallel parallel) {
     int U = gated ? 2 * F : F;
     int64_t size = int64_t(U) * D + U + int64_t(D) * F + D;
-    share(threads, int64_t(ROWS) * (2 * F + U), threads, parallel, [&](int64_t i, float* dh) {
-        Part part(M, i, threads);
-        float *dup = i ? others + (i - 1) * size : sums, *dup_bias = dup + int64_t(U) * D;
+    parallel_for(threads, int64_t(ROWS) * (2 * F + U), threads, parallel, [&](int64_t i, float* dh) {
+        RowRange range(M, i, threads);
+        float *dup = i ? thread_grads + (i - 1) * size : weight_grads, *dup_bias = dup + int64_t(U) * D;
         float *ddown = dup_bias + U, *ddown_bias = ddown + int64_t(D) * F;
         std::fill(dup, dup + size, 0.0f);
-        float *h = dh + ROWS * F, *change = h + ROWS * F;
-        for (int64_t m = part.from; m < part.to; m += ROWS) {
-            int rows = int(std::min<int64_t>(ROWS, part.to - m));
-            const float *g = grad + m * D, *rows_of_x = x + m * D;
-            product<false>(g, D, 1, down, F, rows, D, F, dh, F);
-            Hidden hidden{rows, F, bool(gated)};
-            choose(act, [&](auto a) { hidden.backward<a.value>(pre + m * U, dh, h, change); });
-            product<false>(change, U, 1, up, D, rows, U, D, dx + m * D, D);
-            product<true>(change, 1, U, rows_of_x, D, U, rows, D, dup, D);
-            product<true>(g, 1, D, h, F, D, rows, F, ddown, F);
-            add_rows(change, rows, U, dup_bias);
-            add_rows(g, rows, D, ddown_bias);
+        float *h = dh + ROWS * F, *dpre = h + ROWS * F;
+        for (int64_t m = range.from; m < range.to; m += ROWS) {
+            int rows = int(std::min<int64_t>(ROWS, range.to - m));
+            const float *g = grad + m * D, *x_rows = x + m * D;
+            gemm<false>(g, D, 1, down, F, rows, D, F, dh, F);
+            dispatch(activation, gated, [&](auto act, auto is_gated) {
+                hidden_backward<act.value, is_gated.value>(pre + m * U, dh, rows, F, h, dpre);
+            });
+            gemm<false>(dpre, U, 1, up, D, rows, U, D, dx + m * D, D);
+            gemm<true>(dpre, 1, U, x_rows, D, U, rows, D, dup, D);
+            gemm<true>(g, 1, D, h, F, D, rows, F, ddown, F);
+            add_column_sums(dpre, rows, U, dup_bias);
+            add_column_sums(g, rows, D, ddown_bias);
         }
     });
-    if (threads > 1) {
-        int64_t pieces = 8 * threads;
-        share(pieces, 0, threads, parallel, [&](int64_t i, float*) {
-            for (int64_t part = 1; part < threads; part++)
-                for (int64_t n = size * i / pieces; n < size * (i + 1) / pieces; n++) sums[n] += others[(part - 1) * size + n];
-        });
-    }
+    add_thread_gradients(weight_grads, thread_grads, size, threads, parallel);
 }
 }

@@ -1,54 +1,54 @@
-"""The parts of a model, one file per family. Importing this package registers the built-in ones."""
+"""The parts of a model, one file or folder per family. Importing this package registers the built-in ones."""
 
-from partwise.parts import (
-    ahead,
-    attention,
-    counts,
-    differential,
-    experts,
-    feed_forward,
-    init,
-    latent,
-    lookup,
-    mixing,
-    norms,
-    positions,
-    relative,
-    residual,
-)
-from partwise.parts.families import (
-    Ahead,
+from partwise.parts import init, mtp, ngram_embeddings, ngram_lm, norms, residual, short_conv
+from partwise.parts.attention import differential, mla, multihead
+from partwise.parts.contracts import (
     Attention,
-    Counts,
     FeedForward,
     Init,
-    Lookup,
-    Mixing,
+    MultiTokenPrediction,
+    NGramEmbeddings,
+    NGramLM,
     Norm,
     Positions,
     Residual,
+    ShortConv,
 )
+from partwise.parts.feed_forward import dense, moe
+from partwise.parts.positions import absolute, bias, rotary
 
 __all__ = [
     "MODEL_FAMILIES",
-    "ahead",
-    "attention",
-    "counts",
+    "absolute",
+    "bias",
+    "dense",
     "differential",
-    "experts",
-    "feed_forward",
     "init",
-    "latent",
-    "lookup",
-    "mixing",
+    "mla",
+    "moe",
+    "mtp",
+    "multihead",
+    "ngram_embeddings",
+    "ngram_lm",
     "norms",
-    "positions",
-    "relative",
     "residual",
+    "rotary",
+    "short_conv",
 ]
 
 MODEL_FAMILIES = {
     kind.family: kind
-    for kind in (Positions, Lookup, Attention, Mixing, FeedForward, Norm, Residual, Ahead, Init, Counts)
+    for kind in (
+        Positions,
+        NGramEmbeddings,
+        Attention,
+        ShortConv,
+        FeedForward,
+        Norm,
+        Residual,
+        MultiTokenPrediction,
+        Init,
+        NGramLM,
+    )
 }
 """What each family of a model builds, by its name."""

@@ -1,4 +1,4 @@
-"""Initial values: what stands at `init=`. A recipe sees a tensor's role, never the layer's kind."""
+"""Weight initialization, `init=`, by the role of a tensor and not the type of its layer."""
 
 import math
 from typing import ClassVar
@@ -7,30 +7,30 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from partwise.config import part
-from partwise.parts.families import Init
+from partwise.parts.contracts import Init
 from partwise.parts.roles import TensorSpec
 
 
 @part("torch")
 class TorchDefault(Init):
-    """PyTorch's own: matrices and biases uniform in +-1/sqrt(fan_in), tables normal with deviation 1."""
+    """PyTorch's default: matrices and biases uniform in +-1/sqrt(fan_in), embeddings normal with std 1."""
 
     def draw(self, values: Tensor, spec: TensorSpec, generator: Generator) -> None:
         draw_like_torch(values, spec, generator)
 
 
-@part("scaled")
+@part("torch_scaled")
 class ScaledTorch(Init):
-    """PyTorch's own, with the matrices that end a residual branch divided by sqrt(2 n_layers). Radford et al. 2019."""
+    """PyTorch's default, with the output matrix of each residual branch divided by sqrt(2 n_layers). Radford et al. 2019."""
 
     def draw(self, values: Tensor, spec: TensorSpec, generator: Generator) -> None:
         draw_like_torch(values, spec, generator)
-        calm_residual(values, spec)
+        scale_residual_output(values, spec)
 
 
 @part("normal")
 class Normal(Init):
-    """Matrices and tables normal with deviation std, biases zero."""
+    """Matrices and embeddings normal with the given std, biases zero."""
 
     std: float = Field(0.02, gt=0)
 
@@ -56,20 +56,20 @@ class Xavier(Init):
 
 @part("gpt2")
 class GPT2(Init):
-    """Normal (0.02), the matrices that end a residual branch divided by sqrt(2 n_layers). Radford et al. 2019."""
+    """Normal (0.02), the output matrix of each residual branch divided by sqrt(2 n_layers). Radford et al. 2019."""
 
     std: float = Field(0.02, gt=0)
 
     def draw(self, values: Tensor, spec: TensorSpec, generator: Generator) -> None:
         draw_normal(values, spec, self.std, generator)
-        calm_residual(values, spec)
+        scale_residual_output(values, spec)
 
 
 @part("orthogonal")
 class Orthogonal(Init):
-    """Matrices with orthonormal rows or columns times `gain`, tables normal with deviation std, biases zero.
+    """Matrices with orthonormal rows or columns times `gain`, embeddings normal with the given std, biases zero.
 
-    Saxe et al. 2013, arXiv:1312.6120. A stack of matrices is drawn one by one.
+    Saxe et al. 2013, arXiv:1312.6120. Stacked matrices are sampled one by one.
     """
 
     gain: float = Field(1.0, gt=0)
@@ -85,31 +85,32 @@ class Orthogonal(Init):
 
 @part("mup")
 class MuP(Init):
-    """Widths m = D / base_width apart share their best learning rate; Yang et al. 2022, arXiv:2203.03466, table 3 (Adam).
+    """muP: the best learning rate transfers across widths, m = D / base_width. Yang et al. 2022, arXiv:2203.03466, table 3
+    (Adam).
 
-    Matrices are normal with deviation std / sqrt(m) and learn at lr / m, the head with std / m at lr / m; tables keep std
-    and lr, biases start at zero and keep lr. Scores are q k^T sqrt(E_base) / E, where heads of width E had `base_head_dim`
-    at base_width; without it their number is taken to stay, E_base = E / m. At m = 1 this is init=normal.
+    Matrices are normal with std / sqrt(m) and learning rate lr / m, the head with std / m and lr / m; embeddings keep std
+    and lr, biases start at zero and keep lr. Scores are q k^T sqrt(E_base) / E with head dimension E, E_base =
+    `base_head_dim` at base_width (default: a constant number of heads, E_base = E / m). At m = 1 this is init=normal.
     """
 
-    scales_tables_apart: ClassVar[bool] = True
-    for_adaptive_optimizers: ClassVar[bool] = True
+    scales_head_separately: ClassVar[bool] = True
+    adaptive_optimizers_only: ClassVar[bool] = True
 
     base_width: int = Field(64, gt=0, le=2**20)
     base_head_dim: int | None = Field(None, gt=0, le=2**16)
     std: float = Field(0.02, gt=0)
 
     def draw(self, values: Tensor, spec: TensorSpec, generator: Generator) -> None:
-        times = spec.d_model / self.base_width
-        scale = {"table": 1.0, "head": times}.get(spec.role, math.sqrt(times))
+        width_ratio = spec.d_model / self.base_width
+        scale = {"table": 1.0, "head": width_ratio}.get(spec.role, math.sqrt(width_ratio))
         draw_normal(values, spec, self.std / scale, generator)
 
     def lr_factor(self, spec: TensorSpec) -> float:
         return 1.0 if spec.role in ("table", "bias", "vector") else self.base_width / spec.d_model
 
-    def score_scale(self, head_width: int, d_model: int) -> float | None:
-        base = self.base_head_dim or head_width * self.base_width / d_model
-        return math.sqrt(base) / head_width
+    def score_scale(self, head_dim: int, d_model: int) -> float | None:
+        base_head_dim = self.base_head_dim or head_dim * self.base_width / d_model
+        return math.sqrt(base_head_dim) / head_dim
 
 
 def draw_like_torch(values: Tensor, spec: TensorSpec, generator: Generator) -> None:
@@ -127,6 +128,6 @@ def draw_normal(values: Tensor, spec: TensorSpec, std: float, generator: Generat
         values.normal_(0, std, generator=generator)
 
 
-def calm_residual(values: Tensor, spec: TensorSpec) -> None:
+def scale_residual_output(values: Tensor, spec: TensorSpec) -> None:
     if spec.role == "output":
         values.div_(math.sqrt(2 * spec.layers[0]))

@@ -1,4 +1,4 @@
-"""The few layers that several families share: linear maps that know their role, fused projections, keyed dropout."""
+"""Layers that several families share: linear layers with a role, fused projections, RMSNorm, seeded dropout."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -12,27 +12,27 @@ from partwise.parts.roles import Role
 
 
 def linear(d_in: int, d_out: int, bias: bool, role: Role) -> nn.Linear:
-    """A linear map whose weight has the given role."""
+    """A linear layer whose weight has the given role."""
     layer = nn.Linear(d_in, d_out, bias=bias)
     layer.role = role  # type: ignore[assignment]
     return layer
 
 
-def table(rows: int, width: int, padding_idx: int | None = None) -> nn.Embedding:
-    """A vector for each id; the one at `padding_idx` stays as it is.
+def embedding_table(n_embeddings: int, width: int, padding_idx: int | None = None) -> nn.Embedding:
+    """An uninitialized embedding table; the vector at `padding_idx` is not trained.
 
-    Its values are the model's to draw: torch's own draw would, on the meta device, import a compiler for a second.
+    The model initializes it. torch's own initialization, on the meta device, would spend a second importing its compiler.
     """
-    layer = nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False, padding_idx=padding_idx)
+    layer = nn.Embedding.from_pretrained(torch.empty(n_embeddings, width), freeze=False, padding_idx=padding_idx)
     layer.role = "table"
     return layer
 
 
 class FusedLinear(nn.Module):
-    """Several linear maps of one input as a single matrix product: faster, and saved as if they stood apart.
+    """Several linear layers with one input, computed as one matrix product.
 
-    In a `state_dict` the maps appear under their own names at the parent (`attention.q.weight`), so that checkpoints,
-    initial values and exports do not depend on whether a layer fuses. `join` must be called once by the parent.
+    A `state_dict` lists each layer under its own name in the parent (`attention.q.weight`), so checkpoints, initial
+    weights and exports do not depend on fusing. The parent must call `register_load_hook` once.
     """
 
     def __init__(self, d_in: int, sizes: dict[str, int], bias: bool, roles: dict[str, Role] | None = None) -> None:
@@ -44,40 +44,40 @@ class FusedLinear(nn.Module):
         self.register_state_dict_post_hook(_split_on_save)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """(..., d_in) -> one (..., size) per map."""
+        """(..., d_in) -> one (..., size) per layer."""
         return nn.functional.linear(x, self.weight, self.bias).split(list(self.sizes.values()), dim=-1)
 
     def pieces(self) -> Iterator[tuple[str, Role, Tensor]]:
-        """('q.weight', its role, view), ...: the logical tensors."""
+        """The logical tensors, as (name, role, view): ('q.weight', ...), ...."""
         for kind, tensor in (("weight", self.weight), ("bias", self.bias)):
             if tensor is not None:
                 for name, piece in zip(self.sizes, tensor.split(list(self.sizes.values())), strict=True):
                     yield f"{name}.{kind}", "bias" if kind == "bias" else self.roles[name], piece
 
-    def join(self, parent: nn.Module, name: str) -> None:
-        """Teach the parent, in which this module stands as `name`, to load the maps under their own names."""
+    def register_load_hook(self, parent: nn.Module, name: str) -> None:
+        """Let `parent`, which holds this module as `name`, load a state dict with separate tensors."""
 
-        def join_on_load(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
+        def concatenate_on_load(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
             for kind in ("weight", "bias"):
                 keys = [f"{prefix}{piece}.{kind}" for piece in self.sizes]
                 if all(key in state for key in keys):
                     state[f"{prefix}{name}.{kind}"] = torch.cat([state.pop(key) for key in keys])
 
-        parent.register_load_state_dict_pre_hook(join_on_load)
+        parent.register_load_state_dict_pre_hook(concatenate_on_load)
 
 
 def _split_on_save(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
     assert isinstance(module, FusedLinear)
     parent = prefix.removesuffix(".").rpartition(".")[0]
     for kind in ("weight", "bias"):
-        whole = state.pop(f"{prefix}{kind}", None)
-        if whole is not None:
-            for name, piece in zip(module.sizes, whole.split(list(module.sizes.values())), strict=True):
+        fused = state.pop(f"{prefix}{kind}", None)
+        if fused is not None:
+            for name, piece in zip(module.sizes, fused.split(list(module.sizes.values())), strict=True):
                 state[f"{parent}.{name}.{kind}" if parent else f"{name}.{kind}"] = piece
 
 
 class GroupRMSNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) * weight over each `width` of the last dimension."""
+    """x / sqrt(mean(x^2) + eps) * weight over groups of `width` elements in the last dimension."""
 
     def __init__(self, width: int, eps: float, affine: bool) -> None:
         super().__init__()
@@ -85,23 +85,22 @@ class GroupRMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width)) if affine else None
 
     def forward(self, x: Tensor) -> Tensor:
-        finer = x if self.weight is None else x.to(self.weight.dtype)  # under autocast x is coarser than the weight
-        heads = finer.unflatten(-1, (-1, self.width))
+        upcast = x if self.weight is None else x.to(self.weight.dtype)  # under autocast, x has a lower precision
+        heads = upcast.unflatten(-1, (-1, self.width))
         return rms_norm(heads, self.weight, self.eps).flatten(-2).to(x.dtype)
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """(..., D) -> x / sqrt(mean(x^2) + eps) * weight, as torch has it; trained on a CPU, where torch's is slow, by hand."""
-    trained = torch.is_grad_enabled() and x.requires_grad and not torch.compiler.is_compiling()
-    exact = x.dtype in (torch.float32, torch.float64) and (weight is None or weight.dtype == x.dtype)
-    if trained and exact and x.is_cpu and not torch.is_autocast_enabled("cpu"):
-        return RMSNormByHand.apply(x, weight, eps)
+    """(..., D) -> x / sqrt(mean(x^2) + eps) * weight, with a faster gradient than torch's in CPU training."""
+    training = torch.is_grad_enabled() and x.requires_grad and not torch.compiler.is_compiling()
+    same_dtype = x.dtype in (torch.float32, torch.float64) and (weight is None or weight.dtype == x.dtype)
+    if training and same_dtype and x.is_cpu and not torch.is_autocast_enabled("cpu"):
+        return RMSNormFunction.apply(x, weight, eps)
     return nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
 
 
-class RMSNormByHand(torch.autograd.Function):
-    """torch's rms_norm with its gradient in closed form: for n = s x, s the scale and g the gradient of n,
-    s (g - n mean(g n))."""
+class RMSNormFunction(torch.autograd.Function):
+    """torch's rms_norm with a closed-form gradient: s (g - n mean(g n)) for n = s x and the gradient g of n."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -115,17 +114,17 @@ class RMSNormByHand(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
         normed, scale, weight = ctx.saved_tensors
         (grad,) = grads
-        inner = grad if weight is None else grad * weight
-        mean = torch.linalg.vecdot(inner, normed).unsqueeze(-1) / normed.shape[-1]
-        found = torch.addcmul(inner, normed, mean, value=-1).mul_(scale)
-        return found, None if weight is None else (grad * normed).reshape(-1, normed.shape[-1]).sum(0), None
+        grad_normed = grad if weight is None else grad * weight
+        mean = torch.linalg.vecdot(grad_normed, normed).unsqueeze(-1) / normed.shape[-1]
+        grad_x = torch.addcmul(grad_normed, normed, mean, value=-1).mul_(scale)
+        return grad_x, None if weight is None else (grad * normed).reshape(-1, normed.shape[-1]).sum(0), None
 
 
 class Dropout(nn.Module):
-    """Zero with probability p and scale the rest by 1 / (1 - p); Srivastava et al. 2014.
+    """Zero elements with probability p and scale the rest by 1 / (1 - p); Srivastava et al. 2014.
 
-    The noise comes from a stream of this site's own, keyed by (seed, step, rank, site): it does not depend on which
-    other sites draw, so two variants see the same noise where they are alike, and a resumed run sees its own again.
+    Every dropout site has its own random stream, keyed by (seed, step, micro-batch, rank, site). Noise does not depend on
+    other sites, so two variants see the same noise in the layers they share, and a resumed run repeats its noise.
     """
 
     def __init__(self, p: float) -> None:
@@ -133,35 +132,35 @@ class Dropout(nn.Module):
         self.p = p
         self.site = ""
         self.generator: torch.Generator | None = None
-        self.generators: list[torch.Generator] = []  # of several seeds at once
+        self.generators: list[torch.Generator] = []  # one per seed in multi-seed training
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
         if self.generators:
-            noise = NoiseOfEach.apply(x, self.generators)
+            noise = VmappedNoise.apply(x, self.generators)
         else:
             noise = torch.rand(x.shape, device=x.device, generator=self.generator)
         return x * (noise >= self.p).to(x.dtype) / (1 - self.p)
 
-    def set_noise(self, device: torch.device, *key: int) -> None:
-        """Start this site's stream for one forward pass."""
+    def seed(self, device: torch.device, *key: int) -> None:
+        """Seed the noise of the next forward pass."""
         if self.generator is None or self.generator.device != device:
             self.generator = torch.Generator(device)
-        self.generator.manual_seed(stream(self.site, *key))
+        self.generator.manual_seed(stream_seed(self.site, *key))
         self.generators = []
 
-    def set_noise_of_each(self, device: torch.device, keys: Sequence[tuple[int, ...]]) -> None:
-        """Start this site's streams for one forward pass of several seeds at once, under `torch.func.vmap`."""
-        self.generators = [torch.Generator(device).manual_seed(stream(self.site, *key)) for key in keys]
+    def seed_vmapped(self, device: torch.device, keys: Sequence[tuple[int, ...]]) -> None:
+        """Seed the noise of the next forward pass of several seeds under `torch.func.vmap`."""
+        self.generators = [torch.Generator(device).manual_seed(stream_seed(self.site, *key)) for key in keys]
 
 
-class NoiseOfEach(torch.autograd.Function):
-    """Uniform numbers of x's shape, of each seed from its own generator: what it would draw alone."""
+class VmappedNoise(torch.autograd.Function):
+    """Uniform noise of x's shape, for each seed from its own generator: the noise of a separate run."""
 
     @staticmethod
     def forward(x: Tensor, generators: list[torch.Generator]) -> Tensor:
-        raise NotImplementedError("several seeds at once exist under torch.func.vmap alone")
+        raise NotImplementedError("multi-seed training requires torch.func.vmap")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -178,10 +177,10 @@ class NoiseOfEach(torch.autograd.Function):
         shape = list(x.shape)
         if in_dims[0] is not None:
             del shape[in_dims[0]]
-        return torch.stack([torch.rand(shape, device=x.device, generator=each) for each in generators]), 0
+        return torch.stack([torch.rand(shape, device=x.device, generator=generator) for generator in generators]), 0
 
 
-def stream(*key: str | int) -> int:
-    """A 63-bit seed from a key: equal keys, equal streams; different keys, independent ones."""
+def stream_seed(*key: str | int) -> int:
+    """A 63-bit seed for the random stream of a key."""
     text = "\0".join(map(str, key)).encode()
     return int.from_bytes(hashlib.sha256(text).digest()[:8], "little") >> 1

@@ -1,4 +1,4 @@
-"""Residual wiring: what stands at `residual=`. Read the forwards as a plate of diagrams."""
+"""Residual wiring, `residual=`. Read the forwards as a plate of diagrams."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar
@@ -8,138 +8,136 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from partwise.config import ConfigError, part
-from partwise.parts.families import Branch, Flow, NewNorm, Residual, Site, StackEnds
+from partwise.parts.contracts import Branch, ForwardContext, LayerContext, NewNorm, Residual, StackEnds
 from partwise.parts.layers import Dropout
 from partwise.parts.roles import TensorSpec
 
 
-class Wired(Residual):
-    """Options of every wiring: dropout of what a branch gives, and a norm after the last block."""
+class ResidualOptions(Residual):
+    """Options of every wiring: dropout on the output of each branch, and a norm after the last block."""
 
-    norm_last: ClassVar[bool] = False  # whether a block ends in a norm
+    norm_last: ClassVar[bool] = False  # whether a block ends with a norm
 
     dropout: float = Field(0.0, ge=0, lt=1)
     final_norm: bool = True
 
-    def build_ends(self, site: Site, new_norm: NewNorm) -> StackEnds:
+    def build_ends(self, layer_ctx: LayerContext, new_norm: NewNorm) -> StackEnds:
         if not self.final_norm:
             return StackEnds()
-        return FinalNorm(self.not_hidden(new_norm()) if self.norm_last else new_norm())
+        return FinalNorm(self.reject_scalar_norm(new_norm()) if self.norm_last else new_norm())
 
-    def not_hidden(self, norm: nn.Module) -> nn.Module:
-        """Refuse a norm that ends in one number, which the norm behind it takes out again."""
+    def reject_scalar_norm(self, norm: nn.Module) -> nn.Module:
+        """Reject a norm with a scalar weight, which the next norm would cancel."""
         weight = getattr(norm, "weight", None)
         if weight is not None and weight.dim() == 0:
             raise ConfigError(
-                f"residual={self.name} with a norm behind a norm hides the one weight of a norm such as scalenorm: "
-                "choose one with a weight per element, or where it is optional residual.final_norm=false"
+                f"residual={self.name} applies a norm to a norm, which cancels the scalar weight of norms like scalenorm: "
+                "choose a norm with a weight per element, or, if this is the final norm, residual.final_norm=false"
             )
         return norm
 
 
 @part("pre")
-class PreNorm(Wired):
+class PreNorm(ResidualOptions):
     """x + dropout(branch(norm(x))), and a norm after the last block. Xiong et al. 2020, arXiv:2002.04745."""
 
-    def build(self, site: Site, branches: list[str], new_norm: NewNorm) -> nn.Module:
+    def build(self, layer_ctx: LayerContext, branches: list[str], new_norm: NewNorm) -> nn.Module:
         return PreNormWiring(branches, new_norm, self.dropout)
 
 
 @part("post")
-class PostNorm(Wired):
+class PostNorm(ResidualOptions):
     """norm(x + dropout(branch(x))). Vaswani et al. 2017, arXiv:1706.03762."""
 
     norm_last: ClassVar[bool] = True
 
     final_norm: bool = False
 
-    def build(self, site: Site, branches: list[str], new_norm: NewNorm) -> nn.Module:
+    def build(self, layer_ctx: LayerContext, branches: list[str], new_norm: NewNorm) -> nn.Module:
         return PostNormWiring(branches, new_norm, self.dropout)
 
 
 @part("sandwich")
-class Sandwich(Wired):
+class Sandwich(ResidualOptions):
     """x + post_norm(dropout(branch(norm(x)))). Ding et al. 2021, arXiv:2105.13290; Gemma 2, arXiv:2408.00118."""
 
-    def build(self, site: Site, branches: list[str], new_norm: NewNorm) -> nn.Module:
-        return SandwichWiring(branches, lambda: self.not_hidden(new_norm()), self.dropout)
+    def build(self, layer_ctx: LayerContext, branches: list[str], new_norm: NewNorm) -> nn.Module:
+        return SandwichWiring(branches, lambda: self.reject_scalar_norm(new_norm()), self.dropout)
 
 
 @part("reordered")
-class Reordered(Wired):
+class Reordered(ResidualOptions):
     """x + norm(dropout(branch(x))). Swin v2, arXiv:2111.09883; OLMo 2, arXiv:2501.00656."""
 
-    def build(self, site: Site, branches: list[str], new_norm: NewNorm) -> nn.Module:
+    def build(self, layer_ctx: LayerContext, branches: list[str], new_norm: NewNorm) -> nn.Module:
         return ReorderedWiring(branches, new_norm, self.dropout)
 
 
 @part("parallel")
-class Parallel(Wired):
+class Parallel(ResidualOptions):
     """x + dropout(attention(norm(x))) + dropout(ffn(norm(x))). Wang & Komatsuzaki 2021 (GPT-J); PaLM, arXiv:2204.02311.
 
-    Cross-attention is a third summand. Without `shared_norm` every branch has a norm of its own: GPT-NeoX,
-    arXiv:2204.06745.
+    Cross-attention is a third term. Without `shared_norm`, every branch has its own norm: GPT-NeoX, arXiv:2204.06745.
     """
 
     shared_norm: bool = True
 
-    def build(self, site: Site, branches: list[str], new_norm: NewNorm) -> nn.Module:
+    def build(self, layer_ctx: LayerContext, branches: list[str], new_norm: NewNorm) -> nn.Module:
         return ParallelWiring(branches, new_norm, self.dropout, self.shared_norm)
 
 
 @part("rezero")
-class ReZero(Wired):
-    """x + a dropout(branch(x)), one a per block, 0 at the start; no norm. Bachlechner et al. 2020, arXiv:2003.04887.
+class ReZero(ResidualOptions):
+    """x + a dropout(branch(x)), with a scalar a per block, initially 0; no norm. Bachlechner et al. 2020, arXiv:2003.04887.
 
-    What stands at `norm=` is used by `final_norm` alone.
+    `norm=` is only used by `final_norm`.
     """
 
     final_norm: bool = False
 
-    def build(self, site: Site, branches: list[str], new_norm: NewNorm) -> nn.Module:
+    def build(self, layer_ctx: LayerContext, branches: list[str], new_norm: NewNorm) -> nn.Module:
         return ReZeroWiring(branches, self.dropout)
 
 
 @part("layerscale")
-class LayerScale(Wired):
+class LayerScale(ResidualOptions):
     """x + gamma * dropout(branch(norm(x))), a vector gamma per branch. Touvron et al. 2021, arXiv:2103.17239.
 
-    `start` is the value of gamma before training. Where not given, the paper's: 0.1 up to 18 layers, 1e-5 up to 24, and
-    1e-6 beyond.
+    `init_value` initializes gamma. The default is the paper's: 0.1 up to 18 layers, 1e-5 up to 24, and 1e-6 beyond.
     """
 
-    start: float | None = Field(None, ge=0, le=1)
+    init_value: float | None = Field(None, ge=0, le=1)
 
-    def build(self, site: Site, branches: list[str], new_norm: NewNorm) -> nn.Module:
-        start = self.start
-        if start is None:
-            start = 0.1 if site.n_layers <= 18 else 1e-5 if site.n_layers <= 24 else 1e-6
-        return LayerScaleWiring(branches, new_norm, self.dropout, site.d_model, start)
+    def build(self, layer_ctx: LayerContext, branches: list[str], new_norm: NewNorm) -> nn.Module:
+        init_value = self.init_value
+        if init_value is None:
+            init_value = 0.1 if layer_ctx.n_layers <= 18 else 1e-5 if layer_ctx.n_layers <= 24 else 1e-6
+        return LayerScaleWiring(branches, new_norm, self.dropout, layer_ctx.d_model, init_value)
 
 
 @part("deepnorm")
-class DeepNorm(Wired):
-    """norm(alpha x + dropout(branch(x))), and a gain of beta on initial values. Wang et al. 2022, arXiv:2203.00555.
+class DeepNorm(ResidualOptions):
+    """norm(alpha x + dropout(branch(x))), with initial weights scaled by beta. Wang et al. 2022, arXiv:2203.00555.
 
-    With L layers alpha = (2 L)^(1/4) and beta = (8 L)^(-1/4); over a source alpha = (3 L)^(1/4) and beta = (12 L)^(-1/4),
-    and in the encoder that reads it, of N layers under L, alpha = 0.81 (N^4 L)^(1/16) and beta = 0.87 (N^4 L)^(-1/16).
-    beta scales every matrix of a branch but those that make queries and keys. The paper draws them by init=xavier.
+    Decoder-only with L layers: alpha = (2 L)^(1/4), beta = (8 L)^(-1/4). Encoder-decoder with N and L layers: in the
+    decoder, alpha = (3 L)^(1/4), beta = (12 L)^(-1/4); in the encoder, alpha = 0.81 (N^4 L)^(1/16), beta =
+    0.87 (N^4 L)^(-1/16). beta scales every matrix of a branch except query and key projections. The paper uses init=xavier.
     """
 
     norm_last: ClassVar[bool] = True
 
     final_norm: bool = False
 
-    def build(self, site: Site, branches: list[str], new_norm: NewNorm) -> nn.Module:
-        alpha, _ = constants_by_depth(site.n_layers, site.other_layers, site.causal)
+    def build(self, layer_ctx: LayerContext, branches: list[str], new_norm: NewNorm) -> nn.Module:
+        alpha, _ = deepnorm_constants(layer_ctx.n_layers, layer_ctx.other_layers, layer_ctx.causal)
         return DeepNormWiring(branches, new_norm, self.dropout, alpha)
 
     def gain(self, spec: TensorSpec) -> float:
-        return constants_by_depth(*spec.layers, spec.causal)[1] if spec.role in ("hidden", "output") else 1.0
+        return deepnorm_constants(*spec.layers, spec.causal)[1] if spec.role in ("hidden", "output") else 1.0
 
 
-def constants_by_depth(layers: int, other_layers: int, causal: bool) -> tuple[float, float]:
-    """DeepNorm's (alpha, beta) for a stack and the one beside it, 0 where there is none."""
+def deepnorm_constants(layers: int, other_layers: int, causal: bool) -> tuple[float, float]:
+    """DeepNorm's (alpha, beta) for a stack, given the depth of the other stack (0 without an encoder)."""
     if not other_layers:
         return (2 * layers) ** 0.25, (8 * layers) ** -0.25
     if causal:
@@ -148,36 +146,36 @@ def constants_by_depth(layers: int, other_layers: int, causal: bool) -> tuple[fl
     return 0.81 * size ** (1 / 16), 0.87 * size ** (-1 / 16)
 
 
-@part("hyper")
-class Hyper(Wired):
-    """Hyper-connections: `copies` n of the stream, H (n, D), mixed at every branch. Zhu et al. 2024, arXiv:2409.19606.
+@part("hyper_connections")
+class HyperConnections(ResidualOptions):
+    """Hyper-connections: n = `copies` residual streams H (n, D), mixed at every branch. Zhu et al. 2024, arXiv:2409.19606.
 
-    branch k:  H' = A_r^T H + B^T dropout(branch(norm(A_m^T H))), with A_m (n, 1), A_r (n, n) and B (1, n).
-    At the start A_r = 1, B = (1, ..., 1) and A_m picks copy k mod n: all copies are what `pre` has. `dynamic` adds
-    s tanh(norm(H) W) to each of the three, with W = 0 and s = 0.01 at the start. The paper sums the last copies; here
-    they are averaged: the same behind a norm that drops the scale, and the start is that of `pre` whatever stands there.
+    Branch k:  H' = A_r^T H + B^T dropout(branch(norm(A_m^T H))), with A_m (n, 1), A_r (n, n) and B (1, n).
+    Initially A_r = 1, B = (1, ..., 1) and A_m selects stream k mod n, which equals `pre`. `dynamic` adds
+    s tanh(norm(H) W) to each of the three, initially with W = 0 and s = 0.01. The paper sums the final streams; here they
+    are averaged, which is the same before a scale-invariant norm, and initially equals `pre` even without one.
     """
 
     copies: int = Field(4, ge=1, le=64)
     dynamic: bool = False
 
-    def build(self, site: Site, branches: list[str], new_norm: NewNorm) -> nn.Module:
+    def build(self, layer_ctx: LayerContext, branches: list[str], new_norm: NewNorm) -> nn.Module:
         connections = {
             name: HyperConnection(
                 self.copies,
-                site.layer * len(branches) + place,
-                DynamicWeights(site.d_model, self.copies, new_norm()) if self.dynamic else None,
+                layer_ctx.layer_index * len(branches) + index,
+                DynamicWeights(layer_ctx.d_model, self.copies, new_norm()) if self.dynamic else None,
             )
-            for place, name in enumerate(branches)
+            for index, name in enumerate(branches)
         }
         return HyperWiring(branches, new_norm, self.dropout, connections)
 
-    def build_ends(self, site: Site, new_norm: NewNorm) -> StackEnds:
+    def build_ends(self, layer_ctx: LayerContext, new_norm: NewNorm) -> StackEnds:
         return HyperEnds(self.copies, new_norm() if self.final_norm else nn.Identity())
 
 
 class Wiring(nn.Module):
-    """One norm and one dropout per branch, named after it."""
+    """One norm and one dropout per branch, with the branch's name."""
 
     def __init__(self, branches: list[str], new_norm: NewNorm, dropout: float) -> None:
         super().__init__()
@@ -186,16 +184,16 @@ class Wiring(nn.Module):
 
 
 class PreNormWiring(Wiring):
-    def forward(self, x: Tensor, flow: Flow, branches: list[Branch]) -> Tensor:
+    def forward(self, x: Tensor, ctx: ForwardContext, branches: list[Branch]) -> Tensor:
         for branch, norm, dropout in zip(branches, self.norms.values(), self.dropouts.values(), strict=True):
-            x = x + dropout(branch(norm(x), flow))
+            x = x + dropout(branch(norm(x), ctx))
         return x
 
 
 class PostNormWiring(Wiring):
-    def forward(self, x: Tensor, flow: Flow, branches: list[Branch]) -> Tensor:
+    def forward(self, x: Tensor, ctx: ForwardContext, branches: list[Branch]) -> Tensor:
         for branch, norm, dropout in zip(branches, self.norms.values(), self.dropouts.values(), strict=True):
-            x = norm(x + dropout(branch(x, flow)))
+            x = norm(x + dropout(branch(x, ctx)))
         return x
 
 
@@ -204,17 +202,17 @@ class SandwichWiring(Wiring):
         super().__init__(branches, new_norm, dropout)
         self.post_norms = nn.ModuleDict({name: new_norm() for name in branches})
 
-    def forward(self, x: Tensor, flow: Flow, branches: list[Branch]) -> Tensor:
+    def forward(self, x: Tensor, ctx: ForwardContext, branches: list[Branch]) -> Tensor:
         layers = zip(branches, self.norms.values(), self.dropouts.values(), self.post_norms.values(), strict=True)
         for branch, norm, dropout, post_norm in layers:
-            x = x + post_norm(dropout(branch(norm(x), flow)).to(x.dtype))
+            x = x + post_norm(dropout(branch(norm(x), ctx)).to(x.dtype))
         return x
 
 
 class ReorderedWiring(Wiring):
-    def forward(self, x: Tensor, flow: Flow, branches: list[Branch]) -> Tensor:
+    def forward(self, x: Tensor, ctx: ForwardContext, branches: list[Branch]) -> Tensor:
         for branch, norm, dropout in zip(branches, self.norms.values(), self.dropouts.values(), strict=True):
-            x = x + norm(dropout(branch(x, flow)).to(x.dtype))
+            x = x + norm(dropout(branch(x, ctx)).to(x.dtype))
         return x
 
 
@@ -223,12 +221,12 @@ class ParallelWiring(nn.Module):
         super().__init__()
         self.norms = nn.ModuleDict({name: new_norm() for name in (["shared"] if shared_norm else branches)})
         self.dropouts = nn.ModuleDict({name: Dropout(dropout) for name in branches})
-        self.readers = len(branches) // len(self.norms)
+        self.branches_per_norm = len(branches) // len(self.norms)
 
-    def forward(self, x: Tensor, flow: Flow, branches: list[Branch]) -> Tensor:
-        inputs = [norm(x) for norm in self.norms.values()] * self.readers
-        for branch, read, dropout in zip(branches, inputs, self.dropouts.values(), strict=True):
-            x = x + dropout(branch(read, flow))
+    def forward(self, x: Tensor, ctx: ForwardContext, branches: list[Branch]) -> Tensor:
+        inputs = [norm(x) for norm in self.norms.values()] * self.branches_per_norm
+        for branch, branch_input, dropout in zip(branches, inputs, self.dropouts.values(), strict=True):
+            x = x + dropout(branch(branch_input, ctx))
         return x
 
 
@@ -238,21 +236,21 @@ class ReZeroWiring(nn.Module):
         self.a = nn.Parameter(torch.zeros(()))
         self.dropouts = nn.ModuleDict({name: Dropout(dropout) for name in branches})
 
-    def forward(self, x: Tensor, flow: Flow, branches: list[Branch]) -> Tensor:
+    def forward(self, x: Tensor, ctx: ForwardContext, branches: list[Branch]) -> Tensor:
         for branch, dropout in zip(branches, self.dropouts.values(), strict=True):
-            x = x + self.a * dropout(branch(x, flow))
+            x = x + self.a * dropout(branch(x, ctx))
         return x
 
 
 class LayerScaleWiring(Wiring):
-    def __init__(self, branches: list[str], new_norm: NewNorm, dropout: float, width: int, start: float) -> None:
+    def __init__(self, branches: list[str], new_norm: NewNorm, dropout: float, width: int, init_value: float) -> None:
         super().__init__(branches, new_norm, dropout)
-        self.gammas = nn.ParameterDict({name: nn.Parameter(torch.full((width,), start)) for name in branches})
+        self.gammas = nn.ParameterDict({name: nn.Parameter(torch.full((width,), init_value)) for name in branches})
 
-    def forward(self, x: Tensor, flow: Flow, branches: list[Branch]) -> Tensor:
+    def forward(self, x: Tensor, ctx: ForwardContext, branches: list[Branch]) -> Tensor:
         layers = zip(branches, self.norms.values(), self.dropouts.values(), self.gammas.values(), strict=True)
         for branch, norm, dropout, gamma in layers:
-            x = x + gamma * dropout(branch(norm(x), flow))
+            x = x + gamma * dropout(branch(norm(x), ctx))
         return x
 
 
@@ -261,14 +259,14 @@ class DeepNormWiring(Wiring):
         super().__init__(branches, new_norm, dropout)
         self.alpha = alpha
 
-    def forward(self, x: Tensor, flow: Flow, branches: list[Branch]) -> Tensor:
+    def forward(self, x: Tensor, ctx: ForwardContext, branches: list[Branch]) -> Tensor:
         for branch, norm, dropout in zip(branches, self.norms.values(), self.dropouts.values(), strict=True):
-            x = norm(self.alpha * x + dropout(branch(x, flow)))
+            x = norm(self.alpha * x + dropout(branch(x, ctx)))
         return x
 
 
 class HyperWiring(Wiring):
-    """Between blocks the stream has n copies: (B, T, n, D). A branch sees (B, T, D)."""
+    """Blocks pass on n residual streams, (B, T, n, D). The input of a branch is (B, T, D)."""
 
     def __init__(
         self, branches: list[str], new_norm: NewNorm, dropout: float, connections: dict[str, "HyperConnection"]
@@ -276,37 +274,37 @@ class HyperWiring(Wiring):
         super().__init__(branches, new_norm, dropout)
         self.connections = nn.ModuleDict(connections)
 
-    def forward(self, x: Tensor, flow: Flow, branches: list[Branch]) -> Tensor:
+    def forward(self, x: Tensor, ctx: ForwardContext, branches: list[Branch]) -> Tensor:
         layers = zip(branches, self.norms.values(), self.dropouts.values(), self.connections.values(), strict=True)
         for branch, norm, dropout, connection in layers:
-            read, kept, beta = connection(x)  # (B, T, D), (B, T, n, D), (B, T, n, 1) or (n, 1)
-            x = kept + beta * dropout(branch(norm(read), flow)).unsqueeze(-2)
+            branch_input, x, beta = connection(x)  # (B, T, D), (B, T, n, D), (B, T, n, 1) or (n, 1)
+            x = x + beta * dropout(branch(norm(branch_input), ctx)).unsqueeze(-2)
         return x
 
 
 class HyperConnection(nn.Module):
-    """What a branch reads of the n copies, what the copies keep, and how much of its output each will take."""
+    """The input of a branch, the mixed streams, and the weights of the branch's output in each stream."""
 
-    def __init__(self, copies: int, place: int, dynamic: "DynamicWeights | None") -> None:
+    def __init__(self, copies: int, branch_index: int, dynamic: "DynamicWeights | None") -> None:
         super().__init__()
-        same = torch.eye(copies)
-        # A_m and A_r are one tensor: a norm behind A_m hides its size, so that alone it could be without effect
-        self.alpha = nn.Parameter(torch.cat([same[:, place % copies, None], same], dim=1))  # (n, 1 + n)
+        identity = torch.eye(copies)
+        # A_m and A_r are one tensor: the norm after A_m cancels its scale, so A_m alone could have no effect
+        self.alpha = nn.Parameter(torch.cat([identity[:, branch_index % copies, None], identity], dim=1))  # (n, 1 + n)
         self.beta = nn.Parameter(torch.ones(copies))
         self.dynamic = dynamic
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         alpha, beta = self.alpha, self.beta
         if self.dynamic is not None:
-            more_alpha, more_beta = self.dynamic(x)
-            alpha, beta = alpha + more_alpha, beta + more_beta
-        with own_precision(x):
+            delta_alpha, delta_beta = self.dynamic(x)
+            alpha, beta = alpha + delta_alpha, beta + delta_beta
+        with no_autocast(x):
             mixed = torch.einsum("...nm,...nd->...md", alpha, x)  # (B, T, 1 + n, D)
         return mixed[..., 0, :], mixed[..., 1:, :], beta.unsqueeze(-1)
 
 
-def own_precision(x: Tensor) -> AbstractContextManager[object]:
-    """Autocast off: it would round the whole stream at every branch, where other wirings keep what they add to."""
+def no_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """Autocast would round the residual streams at every branch; other wirings keep their precision."""
     return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
@@ -316,7 +314,7 @@ class DynamicWeights(nn.Module):
     def __init__(self, width: int, copies: int, norm: nn.Module) -> None:
         super().__init__()
         self.norm = norm
-        self.weight = nn.Parameter(torch.zeros(2 + copies, width))  # beta's row stands last
+        self.weight = nn.Parameter(torch.zeros(2 + copies, width))  # the last row is beta's
         self.alpha_scale = nn.Parameter(torch.tensor(0.01))
         self.beta_scale = nn.Parameter(torch.tensor(0.01))
 

@@ -1,22 +1,22 @@
-"""What a tensor is for: initial values, learning rates and the choice of optimizer follow from it."""
+"""The roles of tensors, which determine initialization, learning rate and optimizer."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 Role = Literal["table", "score", "hidden", "output", "head", "bias", "vector"]
-"""What a tensor is for. Initialisation, its learning rate under muP and the choice of optimizer follow from it:
-`table` maps ids to vectors, `score` makes queries or keys, `hidden` is any other matrix inside a branch, `output` the
-matrix that ends a residual branch, `head` gives the logits, `bias` belongs to a linear map, and any other `vector` (a
-norm's scale, a trainable beta) keeps the value that its layer gave it."""
+"""The role of a tensor determines its initialization, its learning rate under muP and its optimizer:
+`table` is an embedding, `score` projects to queries or keys, `hidden` is any other matrix inside a branch, `output` the
+last matrix of a residual branch, `head` projects to logits, `bias` is the bias of a linear layer, and any other `vector`
+(a norm's weight, a trainable beta) keeps the value that its layer sets."""
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """What an initial value depends on beside its stream."""
+    """The properties of a tensor that its initialization depends on, besides the random stream."""
 
     role: Role
     fan_in: int
     fan_out: int
     d_model: int
-    layers: tuple[int, int] = (1, 0)  # of its stack, and of the other one in an encoder-decoder
-    causal: bool = True  # whether it stands in the decoder
+    layers: tuple[int, int] = (1, 0)  # of its own stack, and of the other one in an encoder-decoder
+    causal: bool = True  # True in the decoder

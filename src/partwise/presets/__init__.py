@@ -1,18 +1,18 @@
 """Named models: each a set of plain overrides over the defaults, training settings included."""
 
 from partwise.config import ConfigError, did_you_mean
+from partwise.config.overrides import apply_overrides, flatten, parse_overrides
 from partwise.model import ModelConfig
-from partwise.overrides import apply_overrides, flatten, parse_overrides
-from partwise.presets.ancestors import ANCESTORS
 from partwise.presets.calculators import CALCULATORS
+from partwise.presets.classic import CLASSIC
 from partwise.presets.decoders import DECODERS
+from partwise.presets.fast import FAST
 from partwise.presets.preset import Preset
-from partwise.presets.speedruns import SPEEDRUNS
 from partwise.presets.tutorials import TUTORIALS
 
 __all__ = ["PRESETS", "Preset", "find_preset", "preset"]
 
-PRESETS: dict[str, Preset] = {**SPEEDRUNS, **TUTORIALS, **CALCULATORS, **ANCESTORS, **DECODERS}
+PRESETS: dict[str, Preset] = {**FAST, **TUTORIALS, **CALCULATORS, **CLASSIC, **DECODERS}
 
 
 def find_preset(name: str) -> Preset:

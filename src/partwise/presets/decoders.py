@@ -8,11 +8,11 @@ from typing import Any
 from partwise.presets.preset import Preset
 
 LAPTOP: dict[str, Any] = {
-    "train": {"lr": 1e-3, "batch_size": 16, "context": 128, "steps": 2000, "clip": 1.0},
+    "train": {"lr": 1e-3, "batch_size": 16, "seq_len": 128, "steps": 2000, "grad_clip": 1.0},
     "schedule": {"part": "cosine", "warmup": 100},
 }
 PUBLISHED: dict[str, Any] = {
-    "train": {"lr": 3e-4, "batch_size": 8, "context": 1024, "steps": 2000, "clip": 1.0},
+    "train": {"lr": 3e-4, "batch_size": 8, "seq_len": 1024, "steps": 2000, "grad_clip": 1.0},
     "schedule": {"part": "cosine", "warmup": 200},
 }
 
@@ -26,7 +26,7 @@ def llama3(**sizes: Any) -> dict[str, Any]:
         "norm": {"part": "rmsnorm", "eps": 1e-5},
         "residual": "pre",
         "init": "normal",
-        "tied": True,
+        "tie_embeddings": True,
     } | sizes
 
 
@@ -37,7 +37,7 @@ def qwen3(**sizes: Any) -> dict[str, Any]:
         "norm": {"part": "rmsnorm", "eps": 1e-6},
         "residual": "pre",
         "init": "normal",
-        "tied": True,
+        "tie_embeddings": True,
     } | sizes
 
 
@@ -56,9 +56,9 @@ def gemma2(n_heads: int, n_kv_heads: int, head_dim: int, window: int, **sizes: A
         "norm": {"part": "rmsnorm", "eps": 1e-6, "unit_offset": True},
         "residual": "sandwich",
         "init": "normal",
-        "tied": True,
-        "embed_scale": True,
-        "head_softcap": 30.0,
+        "tie_embeddings": True,
+        "scale_embeddings": True,
+        "logit_softcap": 30.0,
     } | sizes
 
 
@@ -75,7 +75,7 @@ def olmo2(**sizes: Any) -> dict[str, Any]:
 def gptneox(n_heads: int, **sizes: Any) -> dict[str, Any]:
     """Black et al. 2022, arXiv:2204.06745; Pythia, arXiv:2304.01373: parallel branches, a quarter of each head turned."""
     return {
-        "positions": {"part": "rope", "theta": 10000.0, "fraction": 0.25},
+        "positions": {"part": "rope", "theta": 10000.0, "partial_rotary_factor": 0.25},
         "attention": {"part": "multihead", "n_heads": n_heads, "bias": True, "out_bias": True},
         "ffn": {"part": "gelu", "expansion": 4.0, "bias": True},
         "norm": "layernorm",
@@ -88,11 +88,11 @@ def deepseek(
     n_layers: int, dense: int, hidden: int, attention: dict[str, Any], experts: dict[str, Any], **sizes: Any
 ) -> dict[str, Any]:
     """DeepSeek-AI 2024, arXiv:2412.19437 (V3): latent attention, and experts balanced by a bias, after dense layers."""
-    mixture = {"part": "moe", "score": "sigmoid", "balance": "bias", "n_shared": 1} | experts
+    mixture = {"part": "moe", "scoring_func": "sigmoid", "load_balancing": "bias", "n_shared_experts": 1} | experts
     return {
         "n_layers": n_layers,
         "positions": {"part": "rope", "theta": 10000.0, "layout": "interleaved"},
-        "attention": {"part": "latent"} | attention,
+        "attention": {"part": "mla"} | attention,
         "ffn": [{"part": "swiglu", "hidden": hidden}] * dense + [mixture] * (n_layers - dense),
         "norm": {"part": "rmsnorm", "eps": 1e-6},
         "residual": "pre",
@@ -110,7 +110,7 @@ def nanochat(n_heads: int, **sizes: Any) -> dict[str, Any]:
         "residual": "pre",
         "init": "normal",
         "embed_norm": True,
-        "head_softcap": 15.0,
+        "logit_softcap": 15.0,
         "optimizer": "muon",
     } | sizes
 
@@ -119,7 +119,7 @@ def heads(n_heads: int, n_kv_heads: int, head_dim: int | None = None, **more: An
     return {"part": "multihead", "n_heads": n_heads, "n_kv_heads": n_kv_heads, "head_dim": head_dim} | more
 
 
-SMALL: dict[str, Any] = {"d_model": 128, "n_layers": 4, "max_len": 256} | LAPTOP
+SMALL: dict[str, Any] = {"d_model": 128, "n_layers": 4, "context_length": 256} | LAPTOP
 
 DECODERS: dict[str, Preset] = {
     "llama3": Preset(
@@ -133,8 +133,8 @@ DECODERS: dict[str, Preset] = {
             vocab_size=128256,
             d_model=2048,
             n_layers=16,
-            max_len=131072,
-            positions={"part": "rope_llama3", "theta": 500000.0, "factor": 32.0, "original_length": 8192},
+            context_length=131072,
+            positions={"part": "rope_llama3", "theta": 500000.0, "factor": 32.0, "original_context_length": 8192},
             attention=heads(32, 8),
             ffn={"part": "swiglu", "hidden": 8192},
         ),
@@ -146,10 +146,10 @@ DECODERS: dict[str, Preset] = {
             vocab_size=128256,
             d_model=4096,
             n_layers=32,
-            max_len=8192,
+            context_length=8192,
             attention=heads(32, 8),
             ffn={"part": "swiglu", "hidden": 14336},
-            tied=False,
+            tie_embeddings=False,
         ),
     ),
     "qwen3": Preset(
@@ -163,7 +163,7 @@ DECODERS: dict[str, Preset] = {
             vocab_size=151936,
             d_model=1024,
             n_layers=28,
-            max_len=40960,
+            context_length=40960,
             attention=heads(16, 8, 128, qk_norm="head"),
             ffn={"part": "swiglu", "hidden": 3072},
         ),
@@ -183,7 +183,7 @@ DECODERS: dict[str, Preset] = {
             vocab_size=256000,
             d_model=2304,
             n_layers=26,
-            max_len=8192,
+            context_length=8192,
             ffn={"part": "geglu", "hidden": 9216, "approximate": "tanh"},
         ),
     ),
@@ -198,7 +198,7 @@ DECODERS: dict[str, Preset] = {
             vocab_size=100352,
             d_model=2048,
             n_layers=16,
-            max_len=4096,
+            context_length=4096,
             attention=heads(16, 16, qk_norm="full"),
             ffn={"part": "swiglu", "hidden": 8192},
         ),
@@ -209,15 +209,22 @@ DECODERS: dict[str, Preset] = {
     ),
     "pythia-70m": Preset(
         "Pythia 70M as published, a GPT-NeoX",
-        gptneox(8, **PUBLISHED, vocab_size=50304, d_model=512, n_layers=6, max_len=2048),
+        gptneox(8, **PUBLISHED, vocab_size=50304, d_model=512, n_layers=6, context_length=2048),
     ),
     "deepseek": Preset(
         "DeepSeek V3 for a laptop: latent attention, and after a dense layer 8 experts, 2 of them and a shared one per token",
         deepseek(
             dense=1,
             hidden=384,
-            attention={"n_heads": 4, "kv_rank": 64, "q_rank": 96, "head_dim": 32, "rope_dim": 16, "value_dim": 32},
-            experts={"n_experts": 8, "k": 2, "hidden": 96},
+            attention={
+                "n_heads": 4,
+                "kv_lora_rank": 64,
+                "q_lora_rank": 96,
+                "head_dim": 32,
+                "rope_head_dim": 16,
+                "v_head_dim": 32,
+            },
+            experts={"n_experts": 8, "top_k": 2, "hidden": 96},
             **SMALL,
         ),
     ),
@@ -227,12 +234,26 @@ DECODERS: dict[str, Preset] = {
             61,
             3,
             18432,
-            {"n_heads": 128, "kv_rank": 512, "q_rank": 1536, "head_dim": 128, "rope_dim": 64, "value_dim": 128},
-            {"n_experts": 256, "k": 8, "n_groups": 8, "k_groups": 4, "hidden": 2048, "routed_scale": 2.5},
+            {
+                "n_heads": 128,
+                "kv_lora_rank": 512,
+                "q_lora_rank": 1536,
+                "head_dim": 128,
+                "rope_head_dim": 64,
+                "v_head_dim": 128,
+            },
+            {
+                "n_experts": 256,
+                "top_k": 8,
+                "n_groups": 8,
+                "top_k_groups": 4,
+                "hidden": 2048,
+                "routed_scaling_factor": 2.5,
+            },
             **PUBLISHED,
             vocab_size=129280,
             d_model=7168,
-            max_len=4096,
+            context_length=4096,
         ),
     ),
     "nanochat": Preset(
@@ -241,6 +262,6 @@ DECODERS: dict[str, Preset] = {
     ),
     "nanochat-d20": Preset(
         "nanochat of depth 20, 561M, as published",
-        nanochat(10, **PUBLISHED, vocab_size=65536, d_model=1280, n_layers=20, max_len=2048),
+        nanochat(10, **PUBLISHED, vocab_size=65536, d_model=1280, n_layers=20, context_length=2048),
     ),
 }

@@ -8,7 +8,7 @@ TUTORIALS: dict[str, Preset] = {
         {
             "d_model": 96,
             "n_layers": 8,
-            "max_len": 128,
+            "context_length": 128,
             "positions": "learned",
             "attention": {"part": "multihead", "n_heads": 8, "out_bias": True},
             "ffn": {"part": "relu", "expansion": 4.0},
@@ -26,14 +26,14 @@ TUTORIALS: dict[str, Preset] = {
         {
             "d_model": 128,
             "n_layers": 4,
-            "max_len": 256,
+            "context_length": 256,
             "positions": "sinusoidal",
             "attention": {
                 "part": "multihead",
                 "n_heads": 4,
                 "bias": True,
                 "out_bias": True,
-                "fused": False,
+                "fused_qkv": False,
                 "dropout": 0.1,
             },
             "ffn": {"part": "gelu", "expansion": 4.0, "bias": True, "hidden_dropout": 0.1, "output_dropout": 0.1},
@@ -50,7 +50,7 @@ TUTORIALS: dict[str, Preset] = {
         {
             "d_model": 512,
             "n_layers": 6,
-            "max_len": 2048,
+            "context_length": 2048,
             "positions": {"part": "rope", "theta": 10000.0},
             "attention": {"part": "multihead", "n_heads": 8},
             "ffn": {"part": "swiglu", "hidden": 1376},
@@ -59,8 +59,8 @@ TUTORIALS: dict[str, Preset] = {
             # the lesson only says that residual projections are divided by sqrt(2 n_layers); with PyTorch's unit
             # normal table, tied to the head, training would start at a loss in the hundreds: the rest is GPT-2's
             "init": "gpt2",
-            "tied": True,
-            "train": {"lr": 3e-4, "batch_size": 16, "context": 256, "steps": 2000, "clip": 1.0},
+            "tie_embeddings": True,
+            "train": {"lr": 3e-4, "batch_size": 16, "seq_len": 256, "steps": 2000, "grad_clip": 1.0},
             "schedule": {"part": "cosine", "warmup": 100},
         },
     ),

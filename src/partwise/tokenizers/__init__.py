@@ -1,29 +1,29 @@
 """Text <-> ids: characters, bytes, byte-pair encoding."""
 
-from partwise.tokenizers.base import Source, Stream, Tokenizer, TokenizerRecipe
-from partwise.tokenizers.bpe import BytePairs, learn
+from partwise.tokenizers.base import DecodeStream, Tokenizer, TokenizerRecipe, TrainingData
+from partwise.tokenizers.bpe import BPE, train_bpe
 from partwise.tokenizers.bytes import Bytes, ByteTokenizer
 from partwise.tokenizers.characters import Characters, CharacterTokenizer
 from partwise.tokenizers.files import load_tokenizer
-from partwise.tokenizers.library import BytePairTokenizer, LibraryTokenizer
-from partwise.tokenizers.specials import WithSpecials
-from partwise.tokenizers.texts import LongText, Text
+from partwise.tokenizers.huggingface import ByteLevelBPETokenizer, HuggingFaceTokenizer
+from partwise.tokenizers.special_tokens import WithSpecialTokens
+from partwise.tokenizers.text import LazyText, Text
 
 __all__ = [
-    "BytePairTokenizer",
-    "BytePairs",
+    "BPE",
+    "ByteLevelBPETokenizer",
     "ByteTokenizer",
     "Bytes",
     "CharacterTokenizer",
     "Characters",
-    "LibraryTokenizer",
-    "LongText",
-    "Source",
-    "Stream",
+    "DecodeStream",
+    "HuggingFaceTokenizer",
+    "LazyText",
     "Text",
     "Tokenizer",
     "TokenizerRecipe",
-    "WithSpecials",
-    "learn",
+    "TrainingData",
+    "WithSpecialTokens",
     "load_tokenizer",
+    "train_bpe",
 ]

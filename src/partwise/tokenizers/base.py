@@ -1,4 +1,4 @@
-"""The contract of a tokenizer: text to ids and back, by a rule that a file named `tokenizer.json` can state."""
+"""The tokenizer interface: text to ids and back, saved as `tokenizer.json`."""
 
 import codecs
 import json
@@ -11,12 +11,12 @@ from typing import Any, ClassVar, NoReturn, Protocol, final
 import numpy as np
 
 from partwise.config import ConfigError, Part
-from partwise.tokenizers.texts import Piece, Text
+from partwise.tokenizers.text import InMemoryText, Text
 
-PIECE = 1 << 22
-"""Ids looked at in one go, so that a memory-mapped file of any length passes through little memory."""
+IDS_PER_CHUNK = 1 << 22
+"""Ids processed at a time, so that memory-mapped files of any size need little memory."""
 
-SHELL: dict[str, Any] = {
+EMPTY_TOKENIZER_JSON: dict[str, Any] = {
     "version": "1.0",
     "truncation": None,
     "padding": None,
@@ -26,34 +26,34 @@ SHELL: dict[str, Any] = {
     "post_processor": None,
     "decoder": None,
 }
-"""What every `tokenizer.json` holds beside its model."""
+"""The fields of every `tokenizer.json` except its model."""
 
 
-class Source(Protocol):
-    """What a tokenizer may learn from, read only when it is asked for. A corpus is one."""
+class TrainingData(Protocol):
+    """What a tokenizer may be trained on, read on demand. Every corpus implements it."""
 
     def alphabet(self) -> str:
         """The distinct characters of all texts, sorted."""
 
     def training_text(self) -> Text:
-        """The text to learn from: nothing that a model is judged by stands in it."""
+        """The text to train on, without validation and test data."""
 
 
 class TokenizerRecipe(Part):
-    """What may stand at `tokenizer=`."""
+    """A tokenizer, `tokenizer=`."""
 
     family: ClassVar[str] = "tokenizer"
 
     @abstractmethod
-    def build(self, source: Source) -> "Tokenizer":
-        """The tokenizer for the texts of a source. Raises ConfigError."""
+    def build(self, training_data: TrainingData) -> "Tokenizer":
+        """The tokenizer for a corpus. Raises ConfigError."""
 
-    def size(self, source: Source) -> int:
-        """The vocab_size of what `build` makes; a recipe that learns says it without learning. Raises ConfigError."""
-        return self.build(source).vocab_size
+    def expected_vocab_size(self, training_data: TrainingData) -> int:
+        """The vocab_size of the tokenizer that `build` returns, without training it. Raises ConfigError."""
+        return self.build(training_data).vocab_size
 
     def identity(self) -> dict[str, Any]:
-        """Plain values that, with the source, determine what `build` makes. Raises ConfigError."""
+        """Plain values that, with the training data, determine the tokenizer. Raises ConfigError."""
         return self.to_dict()
 
 
@@ -64,53 +64,53 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> np.ndarray:
-        """The ids of a text, int64 (N,). Raises ConfigError for text that has no ids."""
+        """The ids of a text, int64 (N,). Raises ConfigError for text that cannot be encoded."""
 
     @abstractmethod
     def encode_ascii(self, codes: np.ndarray) -> np.ndarray:
-        """The ids of ASCII text given as uint8 (T,), of an integer type (N,): for bulk data. Raises ConfigError."""
+        """The ids, of an integer type (N,), of ASCII codes as uint8 (T,): for bulk data. Raises ConfigError."""
 
-    def pieces(self, text: Text, size: int) -> Iterator[Piece]:
-        """The text in pieces of about `size` characters whose ids, one after another, are those of the whole text.
+    def chunks(self, text: Text, size: int) -> Iterator[InMemoryText]:
+        """Chunks of about `size` characters whose ids, concatenated, are the ids of the whole text.
 
-        What an id stands for may depend on what is beside it, so not every place will do: unless a tokenizer knows
-        better, the whole text is one piece.
+        Ids may depend on the surrounding text, so the default is a single chunk; tokenizers that know safe split points
+        override this.
         """
         if len(text):
             yield text[:]
 
     @abstractmethod
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        """The text of some ids; bytes that are not UTF-8 become U+FFFD. Raises ConfigError for an id out of range."""
+        """The text of ids; invalid UTF-8 becomes U+FFFD. Raises ConfigError for an id out of range."""
 
     @abstractmethod
-    def piece(self, index: int) -> bytes:
-        """The bytes that one id stands for. Raises ConfigError for an id out of range."""
+    def token_bytes(self, index: int) -> bytes:
+        """The bytes of one id. Raises ConfigError for an id out of range."""
 
     @abstractmethod
-    def bytes_of(self, ids: np.ndarray) -> int:
-        """How many bytes of UTF-8 some ids stand for, the denominator of bits per byte; ids may be memory-mapped."""
+    def count_bytes(self, ids: np.ndarray) -> int:
+        """The UTF-8 bytes of ids, which may be memory-mapped: the denominator of bits per byte."""
 
     @abstractmethod
-    def document(self) -> dict[str, Any]:
-        """This tokenizer as the content of a `tokenizer.json` of the Hugging Face `tokenizers` library."""
+    def to_dict(self) -> dict[str, Any]:
+        """The content of this tokenizer's `tokenizer.json`, in the format of Hugging Face's `tokenizers`."""
 
-    def stream(self) -> "Stream":
+    def decode_stream(self) -> "DecodeStream":
         """A decoder for ids that arrive one at a time."""
-        return ByteStream(self.piece)
+        return ByteDecodeStream(self.token_bytes)
 
     def save(self, path: Path | str) -> None:
-        """Write a `tokenizer.json` that the Hugging Face `tokenizers` library reads and that gives the same ids."""
+        """Write a `tokenizer.json` with which Hugging Face's `tokenizers` produces the same ids."""
         path = Path(path)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        with draft.open("w", encoding="utf-8", newline="\n") as file:
-            json.dump(self.document(), file, ensure_ascii=False, indent=1)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        with temporary.open("w", encoding="utf-8", newline="\n") as file:
+            json.dump(self.to_dict(), file, ensure_ascii=False, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        draft.replace(path)
+        temporary.replace(path)
 
-    def check(self, ids: Iterable[int] | np.ndarray) -> np.ndarray:
-        """The ids as int64 (N,). Raises ConfigError naming the first one outside the vocabulary."""
+    def check_ids(self, ids: Iterable[int] | np.ndarray) -> np.ndarray:
+        """The ids as int64 (N,). Raises ConfigError naming the first id out of range."""
         array = np.asarray(ids if hasattr(ids, "__len__") else list(ids), dtype=np.int64).reshape(-1)
         outside = (array < 0) | (array >= self.vocab_size)
         if outside.any():
@@ -121,31 +121,31 @@ class Tokenizer(ABC):
         return array
 
 
-class Stream(ABC):
-    """Decodes ids as they arrive, and holds back the bytes of a character until its last one is there.
+class DecodeStream(ABC):
+    """Decodes ids as they arrive and holds back incomplete characters.
 
-    All that `push` returned, followed by `flush`, is what `decode` makes of the same ids.
+    The outputs of `push`, followed by that of `flush`, equal `decode` of the same ids.
     """
 
     @abstractmethod
     def push(self, index: int) -> str:
-        """The text that one more id completes: often one character, sometimes none, sometimes several."""
+        """The text that one more id completes: often one character, sometimes none or several."""
 
     @abstractmethod
     def flush(self) -> str:
-        """What is left at the end: U+FFFD where a character was cut off, else nothing. The stream starts afresh."""
+        """The rest: U+FFFD for an incomplete character, else nothing. Resets the stream."""
 
 
 @final
-class ByteStream(Stream):
-    """For ids that stand for the same bytes wherever they are; `piece` gives them."""
+class ByteDecodeStream(DecodeStream):
+    """For ids whose bytes do not depend on context, as given by `token_bytes`."""
 
-    def __init__(self, piece: Callable[[int], bytes]) -> None:
-        self._piece = piece
+    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
+        self._token_bytes = token_bytes
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, index: int) -> str:
-        return self._decoder.decode(self._piece(int(index)))
+        return self._decoder.decode(self._token_bytes(int(index)))
 
     def flush(self) -> str:
         rest = self._decoder.decode(b"", final=True)
@@ -153,14 +153,14 @@ class ByteStream(Stream):
         return rest
 
 
-def slices(text: Text, size: int) -> Iterator[Piece]:
-    """Pieces of `size` characters, for tokenizers with encode(a + b) equal to encode(a) followed by encode(b)."""
+def fixed_size_chunks(text: Text, size: int) -> Iterator[InMemoryText]:
+    """Chunks of `size` characters, for tokenizers with encode(a + b) equal to encode(a) followed by encode(b)."""
     return (text[start : start + size] for start in range(0, len(text), size))
 
 
-def refuse_surrogate(error: UnicodeEncodeError) -> NoReturn:
-    """Raise ConfigError for text that UTF-8 cannot hold."""
+def raise_lone_surrogate(error: UnicodeEncodeError) -> NoReturn:
+    """Raise ConfigError for text that UTF-8 cannot encode."""
     raise ConfigError(
-        f"the text holds half of a surrogate pair, {error.object[error.start]!a}, at {error.start}: "
-        "UTF-8 has no bytes for it, remove it"
+        f"the text has a lone surrogate, {error.object[error.start]!a}, at {error.start}: "
+        "UTF-8 cannot encode it, so remove it"
     ) from None

@@ -1,4 +1,4 @@
-"""Training as a generator: whoever iterates decides what happens between two updates."""
+"""The training loop as a generator: the caller decides what happens between updates."""
 
 import math
 import time
@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from partwise.data import IGNORED, Batch, Dataset, examples
-from partwise.kernels.memory import keep_freed
+from partwise.compute.backend_check import check_forced_backends
+from partwise.compute.runtime import Runtime, choose_runtime
+from partwise.data import IGNORE_INDEX, Batch, Dataset, build_examples
+from partwise.kernels.malloc import keep_freed_memory
 from partwise.model import Transformer
-from partwise.train.choices import Choices, choose
-from partwise.train.cross_entropy import later, summed_cross_entropy
-from partwise.train.forced import check_forced
-from partwise.train.settings import RunConfig
+from partwise.train.config import RunConfig
+from partwise.train.cross_entropy import shift_targets, summed_cross_entropy
 
 
 @dataclass(frozen=True)
 class Step:
-    """One update: its number, from 1; the mean training loss in nats per token; the gradient's norm before clipping."""
+    """Metrics of one update: its number, from 1; mean training loss in nats per token; gradient norm before clipping."""
 
     step: int
     loss: float
@@ -32,64 +32,66 @@ class Step:
 
 
 class Diverged(Exception):
-    """The loss or the gradient is not finite, and the weights are those from before the update.
+    """The loss or gradient is not finite; the weights are those before the update.
 
-    Also raised where an update leaves weights that are not finite, or fit for no evaluation: they are never saved.
+    Also raised if an update produces weights or a validation loss that are not finite; such weights are never saved.
     """
 
-    def __init__(self, step: int, what: str) -> None:
-        super().__init__(f"step {step}: {what}: lower train.lr, warm up (schedule.warmup), or clip (train.clip=1.0)")
+    def __init__(self, step: int, reason: str) -> None:
+        super().__init__(
+            f"step {step}: {reason}: lower train.lr, warm up (schedule.warmup), or clip (train.grad_clip=1.0)"
+        )
 
 
-class Losses(NamedTuple):
-    """What an update learns from a micro-batch, in nats; of several seeds at once each is (S,)."""
+class TrainingLosses(NamedTuple):
+    """The losses of a micro-batch in nats; with multi-seed training each is (S,)."""
 
-    main: Tensor  # of the next tokens, summed over the targets: what is written down as the loss
-    ahead: list[Tensor]  # of each token beyond the next, as much as it counts, summed as well
-    layers: list[Tensor]  # what layers add, means over the micro-batch
+    next_token: Tensor  # summed over the targets; the loss that is logged
+    mtp: list[Tensor]  # multi-token prediction, one per further token, weighted and summed over the targets
+    auxiliary: list[Tensor]  # of layers, such as load balancing; means over the micro-batch
 
-    def share(self, targets: Tensor | int, parts: int) -> Tensor:
-        """What a batch of so many targets in so many micro-batches gives to the gradient: means must not be averaged."""
-        sums = (loss / targets for loss in (self.main, *self.ahead))
-        return torch.stack([*sums, *(loss / parts for loss in self.layers)]).sum()
+    def total(self, n_targets: Tensor | int, n_micro_batches: int) -> Tensor:
+        """The loss to backpropagate, for a batch of `n_targets`: micro-batches may differ in targets, so sums are divided."""
+        sums = (loss / n_targets for loss in (self.next_token, *self.mtp))
+        return torch.stack([*sums, *(loss / n_micro_batches for loss in self.auxiliary)]).sum()
 
 
 class Updater(Protocol):
-    """What makes the updates of several runs at once."""
+    """Computes the updates of several runs in one program."""
 
-    seeds: int  # of how many
+    n_seeds: int
 
     def update(self, run: "Run") -> Step: ...
 
 
 class Run:
-    """A model in training. The same config, machine and thread count give the same numbers, bit by bit.
+    """A model in training. Equal config, machine and thread count give bitwise equal results.
 
-    Raises ConfigError where the choices cannot be followed here.
+    Raises ConfigError if this machine does not support the runtime settings.
     """
 
-    def __init__(self, config: RunConfig, dataset: Dataset | None = None, choices: Choices | None = None) -> None:
+    def __init__(self, config: RunConfig, dataset: Dataset | None = None, runtime: Runtime | None = None) -> None:
         self.config = config
-        self.choices = choices or choose(config.train)
-        self.choices.check()
+        self.runtime = runtime or choose_runtime(config.train)
+        self.runtime.check()
         self.dataset = dataset or config.prepare()
         self.ids = self.dataset.split("train")
-        self.examples = examples(self.dataset, "train", config.context, config.model.max_len)
-        self.device = torch.device(self.choices.device)
-        torch.set_num_threads(self.choices.threads)
+        self.examples = build_examples(self.dataset, "train", config.seq_len, config.model.context_length)
+        self.device = torch.device(self.runtime.device)
+        torch.set_num_threads(self.runtime.threads)
         if self.device.type == "cpu":
-            keep_freed()
-        self.model = Transformer(config.model, config.train.seed, config.train.redraw).to(self.device)
-        self.model.counts.count(self.ids)
-        self.model.use_path(self.choices.attention_path, self.choices.ffn_path, self.choices.block_path)
-        check_forced(config.train, self.model, self.choices.precision)
+            keep_freed_memory()
+        self.model = Transformer(config.model, config.train.seed, config.train.reinitialize).to(self.device)
+        self.model.counts.fit(self.ids)
+        self.model.use_backend(self.runtime.attention_backend, self.runtime.ffn_backend, self.runtime.block_backend)
+        check_forced_backends(config.train, self.model, self.runtime.precision)
         self.parameters = list(self.model.parameters())
         self.optimizer = config.optimizer.build(self.model, config.train.lr)
         self.step = 0
         self.updater: Updater | None = None
 
     def steps(self) -> Iterator[Step]:
-        """One record per update, until the configured number of steps. Raises Diverged before a poisoned update."""
+        """Yield the metrics of each update until `train.steps`. Raises Diverged instead of a non-finite update."""
         while self.step < self.config.train.steps:
             yield self.update()
 
@@ -98,80 +100,80 @@ class Run:
             return self.updater.update(self)
         started, train = time.perf_counter(), self.config.train
         lr = train.lr * self.config.schedule.factor(self.step, train.steps)
-        if not self.model.training:  # else it would tell every layer in every step
+        if not self.model.training:  # train() visits every module: skip it in most steps
             self.model.train()
-        losses = []
+        next_token_losses = []
         batch = self.batch()
-        count = batch.count
-        targets = max(1, count)  # windows may hold none
-        for number, micro in enumerate(batch.chunks(train.accumulate)):
-            self.model.set_noise(train.seed, self.step, number, 0)
-            found = self.losses(micro)
-            found.share(targets, train.accumulate).backward()
-            losses.append(found.main.detach() / targets)
-        loss = torch.stack(losses).sum()
-        norm = self.clip(train.clip)
+        count = batch.n_targets
+        n_targets = max(1, count)  # sequences may have none
+        for index, micro_batch in enumerate(batch.micro_batches(train.grad_accumulation)):
+            self.model.seed_dropout(train.seed, self.step, index, 0)
+            losses = self.training_losses(micro_batch)
+            losses.total(n_targets, train.grad_accumulation).backward()
+            next_token_losses.append(losses.next_token.detach() / n_targets)
+        loss = torch.stack(next_token_losses).sum()
+        norm = self.clip_gradients(train.grad_clip)
         if not math.isfinite(loss.item()) or not math.isfinite(norm.item()):
             self.optimizer.zero_grad(set_to_none=True)
             raise Diverged(self.step + 1, f"loss {loss.item()}, gradient norm {norm.item()}")
         for group in self.optimizer.param_groups:
-            group["lr"] = lr * group.get("factor", 1.0)
+            group["lr"] = lr * group.get("lr_factor", 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.model.after_step()
         self.step += 1
         return Step(self.step, loss.item(), norm.item(), lr, count, time.perf_counter() - started)
 
-    def clip(self, limit: float | None) -> Tensor:
-        """The norm of the whole gradient, which is then scaled down to `limit` where it is larger."""
-        if limit is None:
+    def clip_gradients(self, max_norm: float | None) -> Tensor:
+        """Return the total gradient norm and scale the gradients down to `max_norm` if it is larger."""
+        if max_norm is None:
             return torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
-        return torch.nn.utils.clip_grad_norm_(self.parameters, limit)
+        return torch.nn.utils.clip_grad_norm_(self.parameters, max_norm)
 
     def batch(self) -> Batch:
-        """What the next update learns from, a pure function of (data, seed, step)."""
+        """The batch of the next update, a pure function of (data, seed, step)."""
         train = self.config.train
         return self.examples.batch(self.dataset.hash, train.seed, self.step, train.batch_size)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Mean cross-entropy of a batch's targets, in nats, without anything that an update adds."""
+        """Mean next-token cross-entropy over a batch's targets in nats, without the other training losses."""
         logits, targets = self.predict(batch)
-        return self.cross_entropy(logits, targets) / batch.count
+        return self.cross_entropy(logits, targets) / batch.n_targets
 
-    def losses(self, batch: Batch) -> Losses:
-        """What the next update learns from one of its micro-batches."""
-        layers, logits_ahead, weight = list[Tensor](), list[Tensor](), self.weight_ahead
-        logits, targets = self.predict(batch, losses=layers, ahead=logits_ahead if weight else None)
-        ahead = [
-            weight * self.cross_entropy(further, later(targets, places))
-            for places, further in enumerate(logits_ahead, start=1)
+    def training_losses(self, batch: Batch) -> TrainingLosses:
+        """The losses of a micro-batch of the next update."""
+        auxiliary, mtp_logits, weight = list[Tensor](), list[Tensor](), self.mtp_loss_weight
+        logits, targets = self.predict(batch, aux_losses=auxiliary, mtp_logits=mtp_logits if weight else None)
+        mtp = [
+            weight * self.cross_entropy(logits_k, shift_targets(targets, k))
+            for k, logits_k in enumerate(mtp_logits, start=1)
         ]
-        return Losses(self.cross_entropy(logits, targets), ahead, layers)
+        return TrainingLosses(self.cross_entropy(logits, targets), mtp, auxiliary)
 
     @property
-    def weight_ahead(self) -> float:
-        """What a token beyond the next counts for in the next update."""
-        return self.model.ahead.weight_at(self.step / self.config.train.steps)
+    def mtp_loss_weight(self) -> float:
+        """The weight of each multi-token prediction loss in the next update."""
+        return self.model.ahead.loss_weight_at(self.step / self.config.train.steps)
 
-    def predict(self, batch: Batch, **asked: Any) -> tuple[Tensor, Tensor]:
-        """Logits (B, T, V) of a batch's targets, and these (B, T); what is `asked` for besides, the model says."""
+    def predict(self, batch: Batch, **forward_kwargs: Any) -> tuple[Tensor, Tensor]:
+        """A batch's logits (B, T, V) and targets (B, T); `forward_kwargs` go to the model."""
         inputs, targets = (torch.from_numpy(ids).to(self.device) for ids in (batch.inputs, batch.targets))
         source = None if batch.source is None else torch.from_numpy(batch.source).to(self.device)
         with self.autocast():
-            return self.model(inputs, source=source, **asked), targets
+            return self.model(inputs, source=source, **forward_kwargs), targets
 
     def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """(B, T, V), (B, T) -> the summed loss."""
+        """(B, T, V), (B, T) -> the loss summed over the targets."""
         logits, targets, smoothing = logits.flatten(0, 1), targets.flatten(), self.config.train.label_smoothing
         if logits.dtype in (torch.bfloat16, torch.float16):
-            return summed_cross_entropy(logits, targets, smoothing, self.choices.compiled)
-        return F.cross_entropy(logits, targets, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing)
+            return summed_cross_entropy(logits, targets, smoothing, self.runtime.compiled)
+        return F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=smoothing)
 
     def autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.choices.precision == "bfloat16")
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.runtime.precision == "bfloat16")
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
-        """The optimizer's state under `parameter.key` names."""
+        """The optimizer's state by `parameter.key` names."""
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         return {
             f"{names[id(parameter)]}.{key}": value
@@ -180,25 +182,25 @@ class Run:
         }
 
     def check_finite(self) -> None:
-        """Raise Diverged where a weight, or what the optimizer remembers of it, is not finite."""
+        """Raise Diverged if a parameter or a tensor of the optimizer's state is not finite."""
         for name, tensor in [*self.model.named_parameters(), *self.optimizer_tensors().items()]:
             if not tensor.isfinite().all():
                 raise Diverged(self.step, f"{name} is not finite")
 
     def restore(self, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor]) -> None:
-        """Continue from a saved state. Raises Damaged where the tensors do not fit."""
-        from partwise.checkpoint import Damaged, load_weights
+        """Load a saved state. Raises DamagedFileError if the tensors do not match the model."""
+        from partwise.checkpoint import DamagedFileError, load_weights
 
         load_weights(self.model, weights)
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         ordered = [names[id(parameter)] for group in self.optimizer.param_groups for parameter in group["params"]]
-        numbers = {name: number for number, name in enumerate(ordered)}
+        indices = {name: index for index, name in enumerate(ordered)}
         state: dict[int, dict[str, Tensor]] = {}
         for name, value in optimizer.items():
-            owner, _, key = name.rpartition(".")
-            if owner not in numbers:
-                raise Damaged(f"the optimizer's state names an unknown parameter {owner!r}")
-            state.setdefault(numbers[owner], {})[key] = value
-        # torch's own way in knows where fused and plain optimizers keep a step counter
+            parameter_name, _, key = name.rpartition(".")
+            if parameter_name not in indices:
+                raise DamagedFileError(f"the optimizer's state names an unknown parameter {parameter_name!r}")
+            state.setdefault(indices[parameter_name], {})[key] = value
+        # load_state_dict knows on which device fused and other optimizers keep the step counter
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         self.step = step

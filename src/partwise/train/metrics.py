@@ -1,38 +1,38 @@
-"""`metrics.jsonl`: what a run wrote down of each update and evaluation."""
+"""`metrics.jsonl`: the metrics of every update and evaluation of a run."""
 
 import json
 import os
 from pathlib import Path
 from typing import Any
 
-from partwise.train.names import writing
+from partwise.train.run_names import explain_write_errors
 
 
-class Metrics:
-    """An append-only file of JSON lines; a line cut by a kill is closed, so that what follows can be read."""
+class MetricsFile:
+    """An append-only file of JSON lines; a line truncated by a kill is ended first, so that later lines stay readable."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def __enter__(self) -> "Metrics":
-        torn = False
-        with writing(self.path):
+    def __enter__(self) -> "MetricsFile":
+        truncated = False
+        with explain_write_errors(self.path):
             if self.path.exists() and self.path.stat().st_size:
                 with self.path.open("rb") as file:
                     file.seek(-1, os.SEEK_END)
-                    torn = file.read(1) != b"\n"
-            self.file = self.path.open("ab", buffering=0)  # nothing is left to write when a full disk ends the run
-            if torn:
+                    truncated = file.read(1) != b"\n"
+            self.file = self.path.open("ab", buffering=0)  # so that closing after a full disk does not raise again
+            if truncated:
                 self._append(b"\n")
         return self
 
     def write(self, values: dict[str, Any]) -> None:
-        with writing(self.path):
+        with explain_write_errors(self.path):
             self._append(json.dumps(values, allow_nan=False).encode() + b"\n")
 
     def flush(self) -> None:
-        """Have the system put every line on the disk."""
-        with writing(self.path):
+        """Sync every line to disk."""
+        with explain_write_errors(self.path):
             os.fsync(self.file.fileno())
 
     def _append(self, content: bytes) -> None:
@@ -44,7 +44,7 @@ class Metrics:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Every update and evaluation once, in order; where a resumed run wrote a step again, the last writing counts."""
+    """Every update and evaluation once, in order; if a resumed run repeated a step, its last line."""
     lines: dict[tuple[str, int], dict[str, Any]] = {}
     path = folder / "metrics.jsonl"
     if path.exists():
@@ -53,5 +53,5 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
                 line = json.loads(text)
                 lines[(line["kind"], line["step"])] = line
             except (ValueError, KeyError, TypeError):
-                continue  # a line torn by a kill
+                continue  # truncated by a kill
     return sorted(lines.values(), key=lambda line: (line["step"], line["kind"] != "step"))

@@ -1,4 +1,4 @@
-"""Optimizers: what stands at `optimizer=`. The loop gives every parameter group the rate lr(step) * group["factor"]."""
+"""Optimizers, `optimizer=`. The training loop sets each parameter group's lr to lr(step) * group["lr_factor"]."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, Self
@@ -8,24 +8,24 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from partwise.config import ConfigError, Part, part
-from partwise.tensors import LogicalTensor
-from partwise.train import updates
+from partwise.model.parameters import LogicalTensor
+from partwise.train import optimizer_steps
 
-MATRICES = frozenset({"score", "hidden", "output"})
-"""Roles of the matrices inside a branch: what Muon orthogonalises."""
+MATRIX_ROLES = frozenset({"score", "hidden", "output"})
+"""Roles of the matrices within residual branches, which Muon orthogonalizes."""
 
 
 class Optimizer(Part):
-    """What may stand at `optimizer=`."""
+    """An optimizer, `optimizer=`."""
 
     family: ClassVar[str] = "optimizer"
-    adaptive: ClassVar[bool] = False  # whether the size of an update does not depend on the size of the gradient
-    stacks: ClassVar[bool] = (
-        False  # whether it updates stacks of parameters, one of each seed, as it would each of them
+    adaptive: ClassVar[bool] = False  # whether updates are invariant to the scale of the gradient
+    supports_multi_seed: ClassVar[bool] = (
+        False  # whether updating parameters stacked over seeds equals updating each of them
     )
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        """An optimizer of every parameter; a group without a `factor` learns at the rate of the schedule."""
+        """An optimizer of all parameters; `lr_factor` of a group defaults to 1."""
         raise NotImplementedError
 
 
@@ -34,40 +34,43 @@ class AdamW(Optimizer):
     """Adam with decoupled weight decay. Loshchilov & Hutter 2017, arXiv:1711.05101."""
 
     adaptive: ClassVar[bool] = True
-    stacks: ClassVar[bool] = True
+    supports_multi_seed: ClassVar[bool] = True
 
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.999, ge=0, lt=1)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.01, ge=0)
-    decay_vectors: bool = True  # as torch.optim.AdamW(model.parameters()) does; false spares biases and norms
+    decay_vectors: bool = True  # as torch.optim.AdamW(model.parameters()) does; false exempts biases and norms
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        shared = {"betas": (self.beta1, self.beta2), "eps": self.eps, "fused": fused(model)}
+        shared = {"betas": (self.beta1, self.beta2), "eps": self.eps, "fused": supports_fused(model)}
 
         def options(parameter: nn.Parameter, tensors: list[LogicalTensor]) -> dict[str, Any]:
-            return {**shared, "weight_decay": decay(parameter, tensors, self.weight_decay, self.decay_vectors)}
+            return {
+                **shared,
+                "weight_decay": parameter_weight_decay(parameter, tensors, self.weight_decay, self.decay_vectors),
+            }
 
-        return updates.AdamW(grouped(model, lr, options), lr)
+        return optimizer_steps.AdamW(parameter_groups(model, lr, options), lr)
 
 
 @part("muon")
 class Muon(Optimizer):
-    """w -= lr (scale NS(g + momentum m) + decay w), NS near U V^T of the singular value decomposition U S V^T.
+    """w -= lr (scale NS(g + momentum m) + decay w), NS approximately U V^T of the singular value decomposition U S V^T.
 
-    Jordan et al. 2024, kellerjordan.github.io/posts/muon. For each matrix inside a branch alone, fused or not, and each
-    matrix of a stack; tables, the head, biases and vectors follow AdamW. `scale` makes up for the shape: `rms` by
-    0.2 sqrt(max(rows, columns)), the size of an AdamW update, so that its learning rate fits (Liu et al. 2025,
-    arXiv:2502.16982), `original` by sqrt(max(1, rows / columns)), for which lr is about 0.02.
+    Jordan et al. 2024, kellerjordan.github.io/posts/muon. Applied to each matrix within residual branches separately, also
+    in fused projections and stacked weights; embeddings, the head, biases and vectors use AdamW. `scale` adjusts for the
+    shape: `rms` is 0.2 sqrt(max(rows, columns)), the RMS of an AdamW update, so that AdamW's learning rates apply (Liu et
+    al. 2025, arXiv:2502.16982); `original` is sqrt(max(1, rows / columns)), with lr about 0.02.
     """
 
-    stacks: ClassVar[bool] = True
+    supports_multi_seed: ClassVar[bool] = True
 
     momentum: float = Field(0.95, ge=0, lt=1)
     nesterov: bool = True
     ns_steps: int = Field(5, ge=1, le=50)
     scale: Literal["rms", "original"] = "rms"
-    adam_factor: float = Field(1.0, gt=0)  # of the learning rate, for what follows AdamW
+    adamw_lr_ratio: float = Field(1.0, gt=0)  # learning rate of AdamW relative to train.lr
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.999, ge=0, lt=1)
     eps: float = Field(1e-8, gt=0)
@@ -84,35 +87,35 @@ class Muon(Optimizer):
         }
         adam = {
             "kind": "adamw",
-            "factor": self.adam_factor,
+            "lr_factor": self.adamw_lr_ratio,
             "betas": (self.beta1, self.beta2),
             "eps": self.eps,
-            "fused": fused(model),
+            "fused": supports_fused(model),
         }
 
         def options(parameter: nn.Parameter, tensors: list[LogicalTensor]) -> dict[str, Any]:
-            shared = {"weight_decay": decay(parameter, tensors, self.weight_decay, self.decay_vectors)}
-            if parameter.ndim >= 2 and all(tensor.role in MATRICES for tensor in tensors):
+            shared = {"weight_decay": parameter_weight_decay(parameter, tensors, self.weight_decay, self.decay_vectors)}
+            if parameter.ndim >= 2 and all(tensor.role in MATRIX_ROLES for tensor in tensors):
                 return {**muon, **shared}
             return {**adam, **shared}
 
-        places: dict[Tensor, list[updates.Place]] = {
-            parameter: [updates.place(tensor.data, parameter) for tensor in tensors]
-            or [updates.place(parameter, parameter)]
-            for parameter, tensors in stored(model).items()
+        slices: dict[Tensor, list[optimizer_steps.ParameterSlice]] = {
+            parameter: [optimizer_steps.slice_of(tensor.data, parameter) for tensor in tensors]
+            or [optimizer_steps.slice_of(parameter, parameter)]
+            for parameter, tensors in tensors_by_parameter(model).items()
         }
-        return updates.Muon(grouped(model, lr, options), lr, places)
+        return optimizer_steps.Muon(parameter_groups(model, lr, options), lr, slices)
 
 
 @part("lion")
 class Lion(Optimizer):
     """w -= lr (sign(b1 m + (1 - b1) g) + decay w), then m = b2 m + (1 - b2) g. Chen et al. 2023, arXiv:2302.06675.
 
-    Every weight moves by lr: take a third to a tenth of AdamW's, and as many times its weight decay.
+    Every weight changes by lr: use a third to a tenth of AdamW's lr, and three to ten times its weight decay.
     """
 
     adaptive: ClassVar[bool] = True
-    stacks: ClassVar[bool] = True
+    supports_multi_seed: ClassVar[bool] = True
 
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.99, ge=0, lt=1)
@@ -120,18 +123,18 @@ class Lion(Optimizer):
     decay_vectors: bool = True
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        groups = grouped(model, lr, decaying(self.weight_decay, self.decay_vectors))
-        return updates.Lion(groups, lr, self.beta1, self.beta2)
+        groups = parameter_groups(model, lr, weight_decay_options(self.weight_decay, self.decay_vectors))
+        return optimizer_steps.Lion(groups, lr, self.beta1, self.beta2)
 
 
 @part("sgd")
 class SGD(Optimizer):
     """m = momentum m + g + decay w, w -= lr m; with `nesterov` w -= lr (g + decay w + momentum m). Sutskever et al. 2013.
 
-    Weight decay is part of the gradient, as in torch.optim.SGD. Without Adam's scaling lr is a hundred times larger.
+    Weight decay is added to the gradient, as in torch.optim.SGD. Typical values of lr are 100 times those of Adam.
     """
 
-    stacks: ClassVar[bool] = True
+    supports_multi_seed: ClassVar[bool] = True
 
     momentum: float = Field(0.9, ge=0, lt=1)
     nesterov: bool = False
@@ -139,7 +142,7 @@ class SGD(Optimizer):
     decay_vectors: bool = True
 
     @model_validator(mode="after")
-    def _looks_ahead_by_momentum(self) -> Self:
+    def _check_nesterov(self) -> Self:
         if self.nesterov and not self.momentum:
             raise ConfigError(
                 "optimizer.nesterov=true needs optimizer.momentum above 0: set it to 0.9, or nesterov=false"
@@ -147,46 +150,52 @@ class SGD(Optimizer):
         return self
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        groups = grouped(model, lr, decaying(self.weight_decay, self.decay_vectors))
-        # not fused: torch 2.13's one kernel fails where only some parameters have had a gradient before
+        groups = parameter_groups(model, lr, weight_decay_options(self.weight_decay, self.decay_vectors))
+        # not fused: torch 2.13's fused kernel fails if only some parameters had a gradient in earlier steps
         return torch.optim.SGD(groups, lr=lr, momentum=self.momentum, nesterov=self.nesterov)
 
 
-def decaying(weight_decay: float, decay_vectors: bool) -> Callable[[nn.Parameter, list[LogicalTensor]], dict[str, Any]]:
-    return lambda parameter, tensors: {"weight_decay": decay(parameter, tensors, weight_decay, decay_vectors)}
+def weight_decay_options(
+    weight_decay: float, decay_vectors: bool
+) -> Callable[[nn.Parameter, list[LogicalTensor]], dict[str, Any]]:
+    return lambda parameter, tensors: {
+        "weight_decay": parameter_weight_decay(parameter, tensors, weight_decay, decay_vectors)
+    }
 
 
-def decay(parameter: nn.Parameter, tensors: list[LogicalTensor], weight_decay: float, decay_vectors: bool) -> float:
-    """By role, where the model names them, rather than by shape: a hyper-connection's weights are no matrix."""
+def parameter_weight_decay(
+    parameter: nn.Parameter, tensors: list[LogicalTensor], weight_decay: float, decay_vectors: bool
+) -> float:
+    """By role where the model defines roles, not by shape: two-dimensional hyper-connection weights are not matrices."""
     vectors = all(tensor.role in ("bias", "vector") for tensor in tensors) if tensors else parameter.ndim < 2
     return weight_decay if decay_vectors or not vectors else 0.0
 
 
-def fused(model: nn.Module) -> bool:
-    """Whether torch has an update of one kernel for every parameter."""
+def supports_fused(model: nn.Module) -> bool:
+    """Whether torch has a fused optimizer kernel for the device of every parameter."""
     return all(parameter.device.type in ("cpu", "cuda") for parameter in model.parameters())
 
 
-def stored(model: nn.Module) -> Mapping[nn.Parameter, list[LogicalTensor]]:
-    """Every parameter once, in the model's order, and the logical tensors in it; none in a module that names none."""
-    found: dict[nn.Parameter, list[LogicalTensor]] = {parameter: [] for parameter in model.parameters()}
-    names = getattr(model, "logical_tensors", tuple)
-    for tensor in names():
-        whole = tensor.data if tensor.data._base is None else tensor.data._base
-        found[whole].append(tensor)
-    return found
+def tensors_by_parameter(model: nn.Module) -> Mapping[nn.Parameter, list[LogicalTensor]]:
+    """Every parameter once, in the model's order, with its logical tensors; none if the module does not define them."""
+    tensors: dict[nn.Parameter, list[LogicalTensor]] = {parameter: [] for parameter in model.parameters()}
+    logical_tensors = getattr(model, "logical_tensors", tuple)
+    for tensor in logical_tensors():
+        parameter = tensor.data if tensor.data._base is None else tensor.data._base
+        tensors[parameter].append(tensor)
+    return tensors
 
 
-def grouped(
+def parameter_groups(
     model: nn.Module, lr: float, options: Callable[[nn.Parameter, list[LogicalTensor]], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Parameter groups, one per set of equal options; a `factor` among these multiplies the parametrisation's own."""
+    """One parameter group per distinct set of options; their `lr_factor` multiplies that of the parametrization."""
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for parameter, tensors in stored(model).items():
-        chosen = {"factor": 1.0, **options(parameter, tensors)}
-        shared = {tensor.lr_factor for tensor in tensors} or {1.0}
-        assert len(shared) == 1, f"{tensors[0].name} learns at another rate than what it is stored with"
-        chosen["factor"] *= shared.pop()
-        group = {"params": [], "lr": lr * chosen["factor"], **chosen}
-        groups.setdefault(tuple(sorted(chosen.items())), group)["params"].append(parameter)
+    for parameter, tensors in tensors_by_parameter(model).items():
+        group_options = {"lr_factor": 1.0, **options(parameter, tensors)}
+        lr_factors = {tensor.lr_factor for tensor in tensors} or {1.0}
+        assert len(lr_factors) == 1, f"{tensors[0].name} and the tensors fused with it have different learning rates"
+        group_options["lr_factor"] *= lr_factors.pop()
+        group = {"params": [], "lr": lr * group_options["lr_factor"], **group_options}
+        groups.setdefault(tuple(sorted(group_options.items())), group)["params"].append(parameter)
     return list(groups.values())

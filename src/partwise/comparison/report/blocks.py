@@ -1,11 +1,11 @@
-"""What a report is made of: tables, drawings and paragraphs, of which HTML and Markdown are two views."""
+"""The building blocks of a report: tables, figures and paragraphs, rendered as HTML or Markdown."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text; the first `left` columns hold words, the others numbers. `hints` explain the rows, one each."""
+    """Rows of text; the first `left` columns are left-aligned words, the others numbers. `hints` explain the rows."""
 
     head: list[str]
     rows: list[list[str]]
@@ -17,19 +17,19 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """A figure as SVG text, with the (colour, name) pairs of its legend."""
+class Figure:
+    """A figure as SVG text, with the (color, name) pairs of its legend."""
 
     title: str
     svg: str
     note: str = ""
     legend: list[tuple[str, str]] = field(default_factory=list)
-    kind: str = "drawing"
+    kind: str = "figure"
 
 
 @dataclass(frozen=True)
-class Lines:
-    """A paragraph, or verbatim text such as a command, or a list of names that may be folded away."""
+class Paragraph:
+    """A paragraph, verbatim text such as a command, or a collapsible list of names."""
 
     text: str = ""
     names: list[str] = field(default_factory=list)
@@ -39,4 +39,4 @@ class Lines:
 @dataclass(frozen=True)
 class Section:
     title: str
-    blocks: list[Table | Drawing | Lines]
+    blocks: list[Table | Figure | Paragraph]

@@ -1,50 +1,62 @@
-"""Sections on how far a verdict reaches: what was fixed, held equal, tuned and confirmed, and what differs inside."""
+"""Report sections that support a verdict: protocol, matched budgets, tuning, replication, and activation statistics."""
 
 from collections.abc import Iterator
 from typing import Any
 
-from partwise.comparison.digits import percent
-from partwise.comparison.report.blocks import Drawing, Lines, Table
-from partwise.comparison.report.cells import NONE, lower, measured, number, places, with_interval
+from partwise.comparison.report.blocks import Figure, Paragraph, Table
+from partwise.comparison.report.cells import (
+    NONE,
+    decimal_places,
+    lower_is_better,
+    metric_with_unit,
+    number,
+    with_interval,
+)
+from partwise.comparison.stats.number_format import format_percent
 
-VIEWS = {"tokens": "equal tokens", "parameters": "equal parameters", "flops": "equal FLOPs", "seconds": "equal seconds"}
-NEAR = 0.01
-DIFFERS = 1.2  # a factor between the arms that is worth a row
+BUDGETS = {
+    "tokens": "equal tokens",
+    "parameters": "equal parameters",
+    "flops": "equal FLOPs",
+    "seconds": "equal seconds",
+}
+TOLERANCE = 0.01
+MIN_FACTOR = 1.2  # between the arms, for a site to be listed
 
 
-def forest(results: dict[str, Any]) -> Iterator[Drawing | Table]:
-    """All comparisons at a glance, where there are several."""
+def forest(results: dict[str, Any]) -> Iterator[Figure | Table]:
+    """A forest plot and table of all comparisons, if there are several."""
     from partwise.comparison.report.figures import draw_forest
 
     rows = results.get("comparisons") or []
     if len(rows) < 2:
         return
-    if svg := draw_forest(rows, results.get("margin") or 0.0, lower(results), "f"):
-        note = f"{measured(results)}. The band is the margin; numbers are those of the table."
-        yield Drawing("Means and intervals", svg, note)
-    kinds = {"null": "control: nothing changed", "planted": "control: a planted effect"}
+    if svg := draw_forest(rows, results.get("margin") or 0.0, lower_is_better(results), "f"):
+        note = f"{metric_with_unit(results)}. The band is the margin; the numbers refer to the table."
+        yield Figure("Means and intervals", svg, note)
+    kinds = {"negative": "negative control", "positive": "positive control"}
     table = []
     for index, row in enumerate(rows, start=1):
         cells = [str(index), f"{row['arm']} − {row['against']}", kinds.get(row.get("role") or "", "claim")]
-        table.append([*cells, with_interval(row, places(row, results)), row.get("verdict") or "no verdict"])
+        table.append([*cells, with_interval(row, decimal_places(row, results)), row.get("verdict") or "no verdict"])
     yield Table(["", "difference", "", "mean (interval)", "verdict"], table, left=3)
 
 
-def quarters(results: dict[str, Any]) -> Iterator[Table]:
-    """Which way the difference points at 25, 50, 75 and 100 % of training."""
+def sign_table(results: dict[str, Any]) -> Iterator[Table]:
+    """The sign of the difference at 25, 50, 75 and 100 % of training."""
     rows = []
     for row in results.get("comparisons") or []:
-        points = row.get("horizons") or []
+        points = row.get("effect_over_training") or []
         last = max((point["step"] for point in points), default=0)
         if len(points) < 4:
             continue
         cells = []
         for share in (0.25, 0.5, 0.75, 1.0):
-            near = min(points, key=lambda point: abs(point["step"] - share * last))
-            cells.append(NONE if abs(near["step"] / last - share) > 0.07 else sign(near))
+            nearest = min(points, key=lambda point: abs(point["step"] - share * last))
+            cells.append(NONE if abs(nearest["step"] / last - share) > 0.07 else sign(nearest))
         rows.append([f"{row['arm']} − {row['against']}", *cells])
     if rows:
-        note = "+ higher, − lower, by the mean; in brackets where the interval at that step holds 0."
+        note = "Sign of the mean difference; in parentheses if the interval at that step contains 0."
         yield Table(["sign of the difference", "25 %", "50 %", "75 %", "100 %"], rows, note=note)
 
 
@@ -56,67 +68,67 @@ def sign(point: dict[str, Any]) -> str:
     return mark if excludes else f"({mark})"
 
 
-def four_views(results: dict[str, Any]) -> Iterator[Table | Lines]:
-    """The four ways in which a comparison can be fair, and which of them this one is."""
+def matched_budgets(results: dict[str, Any]) -> Iterator[Table | Paragraph]:
+    """The four budgets that a comparison can hold equal, and which of them this one does."""
     arms = {arm["name"]: arm for arm in results.get("arms") or []}
     rows = []
     for row in results.get("comparisons") or []:
-        mine, theirs = (arms.get(row[side], {}).get("amounts") for side in ("arm", "against"))
-        if row.get("role", "claim") != "claim" or not mine or not theirs:
+        budget, baseline = (arms.get(row[side], {}).get("budget") for side in ("arm", "against"))
+        if row.get("role", "claim") != "claim" or not budget or not baseline:
             continue
         cells = []
-        for view in VIEWS:
-            if mine.get(view) is None or not theirs.get(view):
+        for name in BUDGETS:
+            if budget.get(name) is None or not baseline.get(name):
                 cells.append(NONE)
                 continue
-            off = mine[view] / theirs[view] - 1
-            equal = abs(off) <= NEAR
-            cells.append(with_interval(row, places(row, results)) if equal else f"not run ({off:+.1%})")
+            excess = budget[name] / baseline[name] - 1
+            equal = abs(excess) <= TOLERANCE
+            cells.append(with_interval(row, decimal_places(row, results)) if equal else f"not equal ({excess:+.1%})")
         rows.append([f"{row['arm']} − {row['against']}", *cells])
     if rows:
-        note = "A view is held where the arms take as much within 1 %; one that was not run says what the arm takes more or "
+        note = "The difference is listed under every budget that the arms share within 1 %; elsewhere, how much more or less "
         before = (results.get("match") or {}).get("measure") == "seconds"
-        how = "measured in turn before the runs" if before else "of the runs, as they trained side by side"
-        note += f"less. --match holds one of them. Seconds follow from the rates {how}."
-        yield Table(["", *VIEWS.values()], rows, note=note)
+        how = (
+            "measured one arm at a time before the runs"
+            if before
+            else "of the runs themselves, which trained in parallel"
+        )
+        note += f"the arm uses. --match holds one budget equal. Seconds are computed from the throughput {how}."
+        yield Table(["", *BUDGETS.values()], rows, note=note)
     match = results.get("match") or {}
-    for found in match.get("arms") or []:
-        yield Lines(
-            f"Matched by {match['measure']}: {found['key']} of {found['arm']} was {found['old']:,} and is {found['new']:,}; "
-            f"{found['residual']:+.2%} remains."
+    for row in match.get("arms") or []:
+        yield Paragraph(
+            f"Matched by {match['measure']}: {row['key']} of {row['arm']} changed from {row['old']:,} to {row['new']:,}; "
+            f"the remaining difference is {row['residual']:+.2%}."
         )
 
 
-def tuning(results: dict[str, Any]) -> Iterator[Drawing | Table | Lines]:
-    from partwise.comparison.report.figures import ARM_COLOURS, draw_tuning
+def tuning(results: dict[str, Any]) -> Iterator[Figure | Table | Paragraph]:
+    from partwise.comparison.report.figures import ARM_COLORS, draw_tuning
 
-    found = results.get("tuned")
-    if not found:
+    tuned = results.get("tuning")
+    if not tuned:
         return
-    ticks = [as_number(value) for value in found["values"]]
-    numbers = None not in ticks
-    at = (
-        [float(tick) for tick in ticks if tick is not None] if numbers else [float(i) for i in range(1, len(ticks) + 1)]
-    )
-    colours = [ARM_COLOURS[index % len(ARM_COLOURS)] for index in range(len(found["arms"]))]
-    lines = [
-        (colour, list(zip(at, row["means"], strict=True))) for colour, row in zip(colours, found["arms"], strict=True)
-    ]
-    if svg := draw_tuning(lines, numbers, "u"):
-        legend = [(colour, row["arm"]) for colour, row in zip(colours, found["arms"], strict=True)]
-        yield Drawing(f"{found['path']}", svg, "Mean loss on the held-out text; a star marks the best value.", legend)
+    ticks = [as_number(value) for value in tuned["values"]]
+    numeric = None not in ticks
+    x = [float(tick) for tick in ticks if tick is not None] if numeric else [float(i) for i in range(1, len(ticks) + 1)]
+    colors = [ARM_COLORS[index % len(ARM_COLORS)] for index in range(len(tuned["arms"]))]
+    lines = [(color, list(zip(x, row["means"], strict=True))) for color, row in zip(colors, tuned["arms"], strict=True)]
+    if svg := draw_tuning(lines, numeric, "u"):
+        legend = [(color, row["arm"]) for color, row in zip(colors, tuned["arms"], strict=True)]
+        yield Figure(f"{tuned['key']}", svg, "Mean loss on the held-out text; a star marks the best value.", legend)
     rows = []
-    for row in found["arms"]:
-        where = "inside the values tried" if row["inside"] else "at their edge: try further values"
+    for row in tuned["arms"]:
+        where = "inside the range" if row["interior"] else "at the edge of the range: try further values"
         means = [NONE if mean is None else number(mean) for mean in row["means"]]
         rows.append([row["arm"], *means, str(row["best"]), where])
     yield Table(
-        ["arm", *found["values"], "best", "its place"], rows, title=f"{found['path']}: loss on the held-out text"
+        ["arm", *tuned["values"], "best", "best value is"], rows, title=f"{tuned['key']}: loss on the held-out text"
     )
-    seeds = len(found["seeds"])
-    yield Lines(
+    seeds = len(tuned["seeds"])
+    yield Paragraph(
         f"Tuned on {seeds} seed{'s' if seeds > 1 else ''} that the test does not use and on the last tenth of the training "
-        f"text: {found['runs']} runs, {found['seconds'] / 60:.1f} minutes. The validation split was read by the test alone."
+        f"text: {tuned['runs']} runs, {tuned['seconds'] / 60:.1f} minutes. Only the test used the validation split."
     )
 
 
@@ -127,88 +139,91 @@ def as_number(text: str) -> float | None:
         return None
 
 
-def confirmation(results: dict[str, Any]) -> Iterator[Lines]:
-    found = results.get("confirmation")
-    if found:
-        yield Lines(f"The winner again, on seeds {min(found['seeds'])} to {max(found['seeds'])}: {found['sentence']}")
+def replication(results: dict[str, Any]) -> Iterator[Paragraph]:
+    row = results.get("replication")
+    if row:
+        yield Paragraph(f"The winner on fresh seeds {min(row['seeds'])} to {max(row['seeds'])}: {row['sentence']}")
 
 
-def insides(results: dict[str, Any], most: int = 14) -> Iterator[Table]:
-    """Sites where activations or gradients differ most between the arms, in one run of each."""
-    arms, sites = [arm["name"] for arm in results.get("arms") or []], results.get("insides") or []
+def activation_table(results: dict[str, Any], most: int = 14) -> Iterator[Table]:
+    """The sites where activations or gradients differ most between the arms, for one run of each."""
+    arms, sites = [arm["name"] for arm in results.get("arms") or []], results.get("activation_statistics") or []
 
-    def spread(row: dict[str, Any]) -> float:
-        known = [value for value in row["values"] if value]
-        return max(known) / min(known) if len(known) > 1 else 1.0
+    def ratio(row: dict[str, Any]) -> float:
+        nonzero = [value for value in row["values"] if value]
+        return max(nonzero) / min(nonzero) if len(nonzero) > 1 else 1.0
 
-    shown = sorted((row for row in sites if spread(row) >= DIFFERS), key=spread, reverse=True)[:most]
+    shown = sorted((row for row in sites if ratio(row) >= MIN_FACTOR), key=ratio, reverse=True)[:most]
     rows = []
     for row in shown:
         values = [NONE if value is None else f"{value:.3g}" for value in row["values"]]
-        rows.append([row["site"], row["what"], *values, f"{spread(row):.2f}"])
+        rows.append([row["site"], row["quantity"], *values, f"{ratio(row):.2f}"])
     if rows:
-        note = f"The {len(rows)} of {len(sites)} sites that differ most, by a factor of {DIFFERS:g} or more, after training "
-        note += "with the first seed, over the same piece of the validation text. A dash: this arm has no such site."
-        yield Table(["site", "", *arms, "factor"], rows, note=note, left=2)
+        note = f"The {len(rows)} of {len(sites)} statistics that differ most, by a factor of at least {MIN_FACTOR:g}, in the "
+        note += "trained models of the first seed, over the same validation text. A dash: the arm has no such site."
+        yield Table(["site", "quantity", *arms, "factor"], rows, note=note, left=2)
 
 
 def claim(results: dict[str, Any]) -> Iterator[Table]:
-    """The published claim that was checked, and what became of it."""
-    found = results.get("claim")
-    if found:
-        rows = [["claim", found["text"]], ["source", found["source"]], ["published", found["figure"]]]
-        rows += [["changed here", found["changed"]]] if found["changed"] else []
-        rows += [[f"{arm}: expected {expected}", said] for arm, expected, said in found["answers"]]
+    """The published claim under test, and the answer."""
+    study = results.get("study")
+    if study:
+        rows = [["claim", study["claim"]], ["source", study["source"]], ["published result", study["published"]]]
+        rows += [["changed here", study["changed"]]] if study["changed"] else []
+        rows += [[f"{arm}: expected {expected}", text] for arm, expected, text in study["answers"]]
         yield Table(["", ""], [row for row in rows if row[1]], left=2, kind="facts")
 
 
-def what_it_did(control: dict[str, Any]) -> str:
+def control_outcome(control: dict[str, Any]) -> str:
     if control["passed"] is None:
-        return "no verdict, as a run diverged"
-    if control["role"] == "planted":
+        return "no verdict, because a run diverged"
+    if control["role"] == "positive":
         power = control.get("power")
-        known = f"expected with {100 * power:.0f} % power" if power else "its power was not calibrated"
-        return f"the planted effect was {'found' if control['passed'] else 'missed'} ({known})"
-    return "no difference, where there is none" if control["passed"] else "a difference, where there is none"
+        power_text = f"{100 * power:.0f} % power" if power else "power not calibrated"
+        return f"positive control {'passed' if control['passed'] else 'failed'} ({power_text})"
+    return (
+        "negative control passed, no difference" if control["passed"] else "negative control failed, a false difference"
+    )
 
 
 def control_sentence(results: dict[str, Any]) -> str:
-    """What the controls say of the instrument itself; '' without any."""
-    said = [f"{control['arm']}: {what_it_did(control)}" for control in results.get("controls") or []]
+    """The outcome of the controls in one sentence; '' without any."""
+    outcomes = [f"{control['arm']}: {control_outcome(control)}" for control in results.get("controls") or []]
     failed = [control["role"] for control in results.get("controls") or [] if control["passed"] is False]
-    trust = "; mind that a null control fails one time in twenty by chance" if "null" in failed else ""
-    trust = "; distrust these verdicts" if "planted" in failed else trust
-    return f"Controls: {'; '.join(said)}{trust}." if said else ""
+    advice = "; note that a negative control fails one time in twenty by chance" if "negative" in failed else ""
+    advice = "; do not trust these verdicts" if "positive" in failed else advice
+    return f"Controls: {'; '.join(outcomes)}{advice}." if outcomes else ""
 
 
-def protocol(results: dict[str, Any]) -> Iterator[Table | Lines]:
+def protocol(results: dict[str, Any]) -> Iterator[Table | Paragraph]:
     looks = results.get("looks")
     if not looks:
-        yield Lines(
-            "Looks were not planned: each further look at more seeds pays anew. --protocol fixes them, and the rule for "
-            "stopping, before the first run."
+        yield Paragraph(
+            "No looks were planned (a look is an interim analysis at a given number of seeds), so every further look widens "
+            "the intervals. --protocol fixes the looks and the stopping rule before the first run."
         )
         return
     rows = [
         ["question", str(results.get("question") or "")],
-        ["metric and margin", f"{measured(results)}, ±{results.get('margin'):g}"],
+        ["metric and margin", f"{metric_with_unit(results)}, ±{results.get('margin'):g}"],
         [
             "looks",
-            f"at {', '.join(map(str, looks))} seeds, {percent(results.get('alpha') or 0.05)} of false claims in all",
+            f"at {', '.join(map(str, looks))} seeds, {format_percent(results.get('alpha') or 0.05)} error in total",
         ],
-        ["stopping", "a claim ends when it is better, worse or equivalent, and at the last look"],
-        ["variance", {"pair": "of each pair of arms", "residual": "over all arms and seeds"}[results["variance"]]],
-        ["comparisons counted", str(len([r for r in results["comparisons"] if r.get("role", "claim") == "claim"]))],
+        ["stopping rule", "a claim closes as better, worse or equivalent, or at the last look"],
+        [
+            "variance",
+            {"pair": "of each pair of arms", "residual": "pooled over all arms and seeds"}[results["variance"]],
+        ],
+        ["claims", str(len([r for r in results["comparisons"] if r.get("role", "claim") == "claim"]))],
     ]
     for control in results.get("controls") or []:
-        what = (
-            "found no difference where there is none"
-            if control["passed"]
-            else "called a difference where there is none"
+        outcome = (
+            "passed: no difference found" if control["passed"] else "failed: a difference found, though there is none"
         )
-        if control["role"] == "planted":
-            what = "found the planted effect" if control["passed"] else "missed the planted effect"
-        rows.append([f"control {control['arm']}", f"the instrument {what}"])
-    if results.get("protocol"):
-        rows.append(["hash, before the first run", str(results["protocol"])])
+        if control["role"] == "positive":
+            outcome = "passed: effect found" if control["passed"] else "failed: effect missed"
+        rows.append([f"{control['role']} control {control['arm']}", outcome])
+    if results.get("protocol_hash"):
+        rows.append(["hash of the protocol, before the first run", str(results["protocol_hash"])])
     yield Table(["", ""], rows, left=2, kind="facts")

@@ -1,13 +1,13 @@
-"""The statistics of a comparison in plain words: one row per quantity, with what it means."""
+"""The statistics of a comparison, one row per quantity with an explanation."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from partwise.comparison.digits import percent, show_p
-from partwise.comparison.report.cells import NONE, confidence, number, places
+from partwise.comparison.report.cells import NONE, confidence, decimal_places, number
+from partwise.comparison.stats.number_format import format_p, format_percent
 
 Row = tuple[str, str, list[str]]
-"""A quantity, what it means, and its value for each comparison."""
+"""A quantity, its explanation, and its value for each comparison."""
 
 
 def statistics_rows(results: dict[str, Any]) -> Iterator[Row]:
@@ -23,74 +23,77 @@ def statistics_rows(results: dict[str, Any]) -> Iterator[Row]:
 
 def quantities(results: dict[str, Any]) -> Iterator[tuple[str, str, Callable[[dict[str, Any]], str]]]:
     def sized(name: str) -> Callable[[dict[str, Any]], str]:
-        return lambda row: number(row.get(name), places(row, results))
+        return lambda row: number(row.get(name), decimal_places(row, results))
 
-    wrong = percent(results["alpha"]) if results.get("alpha") else ""
+    wrong = format_percent(results["alpha"]) if results.get("alpha") else ""
     yield (
         "verdict",
-        "Equivalent: the interval lies within ±margin. Better, worse: it excludes 0. Else undecided.",
+        "Equivalent: the interval lies within ±margin. Better or worse: it excludes 0. Otherwise undecided.",
         _verdict,
     )
-    yield "n", "Seeds that both arms were trained on; without common seeds, the runs of either arm.", _sample
+    yield "n", "Seeds that both arms were trained on; without common seeds, the runs of each arm.", _sample
     yield "mean difference", "The average over the seeds.", sized("mean")
     yield (
         "t interval",
-        "Mean ± t · SD / √n, wider for every planned look. Of many such intervals, the stated share holds the truth.",
+        "Mean ± t · SD / √n, widened for the planned looks. It contains the true difference with the stated confidence.",
         lambda row: _interval(row, results),
     )
-    yield "margin", "Fixed before the runs: a difference smaller than this is called none.", _margin(results)
-    yield "p", "How often equal arms would show a difference at least as large, in either direction.", _p("p")
+    yield "margin", "Fixed before the runs: a smaller difference counts as equivalent.", _margin(results)
+    yield (
+        "p",
+        "The probability of a difference at least this large, in either direction, if the arms were equal.",
+        _p("p"),
+    )
     if results.get("looks"):
         yield (
             "p over the looks",
-            "The same, paid for every look so far: the smallest alpha at which one rejects.",
+            "The same, adjusted for every look so far: the smallest alpha at which any look rejects.",
             _p("p_looks"),
         )
     adjusted = with_holm(results.get("comparisons") or [])
     if len(adjusted) > 1:
         yield (
             "p (Holm)",
-            "Adjusted for the number of comparisons too: the chance of any false claim stays below alpha.",
+            "Also adjusted for the number of comparisons: the probability of any false claim stays below alpha.",
             lambda row: write_p(adjusted.get((row["arm"], row["against"])), row.get("alpha")),
         )
     yield (
         "paired correlation",
-        "Of the arms' values at the same seed. Near 1, pairing removes most of the seeds' noise; near 0, none.",
+        "Between the arms' values at the same seed. Near 1, pairing removes most of the seed noise; near 0, none.",
         lambda row: NONE if row.get("correlation") is None else f"{row['correlation']:.2f}",
     )
     yield (
         "seed SD, arm",
-        "How far one seed lies from another with the same configuration: the noise floor.",
+        "The standard deviation over seeds of the same configuration.",
         sized("sd_arm"),
     )
     yield "seed SD, baseline", "The same for the baseline.", sized("sd_against")
-    yield "SD of differences", "Of these pairs.", sized("sd_difference")
+    yield "SD of differences", "Over the pairs.", sized("sd_difference")
     if results.get("variance") == "residual":
         yield (
             "SD over all arms",
-            "What the interval rests on: the residual of an arm + seed model.",
-            sized("sd_interval"),
+            "The residual SD of an arm + seed model, on which the interval is based.",
+            sized("interval_sd"),
         )
     planned = results.get("looks") or []
-    hint = "A look is a judgement at a new number of seeds. "
+    hint = "A look is an interim analysis at a given number of seeds. "
     if planned:
-        hint += f"Planned at {', '.join(map(str, planned))}: by n seeds, {wrong} x n / {planned[-1]} is spent."
+        hint += f"Planned at {', '.join(map(str, planned))}: after n seeds, {wrong} x n / {planned[-1]} is spent."
     else:
-        hint += f"The first spends {wrong or 'alpha'} of error probability, look k that divided by 2^k: this pays for "
+        hint += f"The first spends {wrong or 'alpha'} of error probability, look k that divided by 2^k: the price of "
         hint += "peeking at growing data."
     yield "looks", hint, lambda row: _looks(row, results)
     yield (
-        "smallest detectable",
-        "The true difference that this many seeds with this spread would show in 4 of 5 tries; smaller ones are "
-        "mostly missed.",
-        lambda row: number(row.get("smallest_detectable", results.get("smallest_detectable"))),
+        "minimum detectable effect",
+        "The true difference that this many seeds with this SD would detect in 4 of 5 comparisons (80 % power).",
+        lambda row: number(row.get("minimum_detectable_effect", results.get("minimum_detectable_effect"))),
     )
-    yield "seeds to decide", "How many, in all, would likely end an undecided comparison.", _seeds_to_decide
+    yield "seeds to decide", "The total that would likely decide an undecided comparison.", _seeds_to_decide
 
 
 def with_holm(comparisons: list[dict[str, Any]]) -> dict[tuple[str, str], float]:
-    """p of every claim adjusted for their number; computed here for results that do not hold it yet."""
-    from partwise.comparison.statistics import holm
+    """p of every claim adjusted for their number; computed here for results without it."""
+    from partwise.comparison.stats.intervals import holm
 
     claims = [row for row in comparisons if row.get("role", "claim") == "claim" and row.get("p") is not None]
     adjusted = holm([row["p"] for row in claims])
@@ -100,7 +103,7 @@ def with_holm(comparisons: list[dict[str, Any]]) -> dict[tuple[str, str], float]
 
 
 def write_p(p: float | None, alpha: float | None = 0.05) -> str:
-    return NONE if p is None else show_p(p, 0.05 if alpha is None else alpha)
+    return NONE if p is None else format_p(p, 0.05 if alpha is None else alpha)
 
 
 def _verdict(row: dict[str, Any]) -> str:
@@ -118,7 +121,7 @@ def _sample(row: dict[str, Any]) -> str:
 def _interval(row: dict[str, Any], results: dict[str, Any]) -> str:
     if row.get("low") is None or row.get("high") is None:
         return NONE
-    digits = places(row, results)
+    digits = decimal_places(row, results)
     return f"{number(row['low'], digits)} to {number(row['high'], digits)} ({confidence(row)})"
 
 
@@ -135,10 +138,10 @@ def _looks(row: dict[str, Any], results: dict[str, Any]) -> str:
     if look is None or not row.get("alpha"):
         return NONE
     if row.get("looks") and spent is not None:
-        return (
-            f"look {look} of {len(row['looks'])}: rejects below {percent(row['alpha'])}, {percent(spent)} spent by then"
-        )
-    return f"look {look}: {percent(row['alpha'])} spent now" + (f", {percent(spent)} in all" if spent else "")
+        limit = format_percent(row["alpha"])
+        return f"look {look} of {len(row['looks'])}: rejects below {limit}, {format_percent(spent)} spent by then"
+    total = f", {format_percent(spent)} in total" if spent else ""
+    return f"look {look}: {format_percent(row['alpha'])} spent now{total}"
 
 
 def _seeds_to_decide(row: dict[str, Any]) -> str:

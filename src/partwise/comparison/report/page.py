@@ -1,4 +1,4 @@
-"""A comparison's report: one HTML page that opens offline, the same as Markdown, and the summary for the terminal."""
+"""Render a comparison's report: an offline HTML page, the same as Markdown, and the terminal summary."""
 
 import os
 import re
@@ -6,17 +6,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partwise.comparison.report.cells import NONE, confidence, count, mean, measured, number, places, sd, share
+from partwise.comparison.report.cells import (
+    NONE,
+    confidence,
+    count,
+    decimal_places,
+    mean,
+    metric_with_unit,
+    number,
+    percent,
+    sd,
+)
 from partwise.comparison.report.evidence import control_sentence
 from partwise.comparison.report.explanations import write_p
-from partwise.comparison.report.sections import FLOORS_SAY, MEASURES, floor_sentence, loss_floors, sections
+from partwise.comparison.report.sections import (
+    ACCURACIES,
+    REFERENCES_NOTE,
+    loss_references,
+    reference_sentence,
+    sections,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
 MARKS = {"better": "✓", "worse": "✕", "equivalent": "≈", "undecided": "?", "none": "–"}
-TERMINAL_COLOURS = {
+TERMINAL_COLORS = {
     "better": "green",
     "worse": "red",
     "equivalent": "blue",
@@ -26,9 +42,9 @@ TERMINAL_COLOURS = {
 
 
 def write_report(results: dict[str, Any], folder: Path) -> None:
-    """Write `report.html` and `report.md` into `folder`, each whole or not at all.
+    """Write `report.html` and `report.md` into `folder`, each atomically.
 
-    `results` is what `results.json` holds; any number in it may be None, and what is absent is left out.
+    `results` is the content of `results.json`; any number in it may be None, and missing entries are omitted.
     """
     page = _page(results)
     for name in ("report.html", "report.md"):
@@ -38,7 +54,7 @@ def write_report(results: dict[str, Any], folder: Path) -> None:
 
 
 def summary(results: dict[str, Any], folder: Path | None = None) -> "RenderableType":
-    """What `partwise compare` prints: tables, verdicts, floors, scope and, given its folder, where the report lies."""
+    """What `partwise compare` prints: tables, verdicts, references, scope and, if `folder` is given, the report's path."""
     from rich.console import Group
 
     results = printable(results)
@@ -48,9 +64,9 @@ def summary(results: dict[str, Any], folder: Path | None = None) -> "RenderableT
     if results.get("comparisons"):
         parts += [_differences(results), _line("")]
     for verdict in _verdicts(results):
-        parts.append(_line(f"{verdict['mark']} {verdict['sentence']}", f"bold {TERMINAL_COLOURS[verdict['tone']]}"))
-    if said := control_sentence(results):
-        parts.append(_line(said))
+        parts.append(_line(f"{verdict['mark']} {verdict['sentence']}", f"bold {TERMINAL_COLORS[verdict['verdict']]}"))
+    if controls := control_sentence(results):
+        parts.append(_line(controls))
     parts.append(_line(""))
     parts += [_line(text, "dim") for text in _small_print(results)]
     if folder is not None:
@@ -59,7 +75,7 @@ def summary(results: dict[str, Any], folder: Path | None = None) -> "RenderableT
 
 
 def printable(value: Any) -> Any:
-    """The same plain values, with what would steer a terminal, a page or a file's encoding replaced in every text."""
+    """The same plain values with control characters in every string replaced."""
     if isinstance(value, str):
         return "".join(c if c.isprintable() else c if c == "\n" else " " if c.isspace() else "\ufffd" for c in value)
     if isinstance(value, Mapping):
@@ -70,29 +86,29 @@ def printable(value: Any) -> Any:
 
 
 def _page(results: dict[str, Any]) -> dict[str, Any]:
-    """What the templates show."""
-    from partwise.comparison.report.figures import TONES
+    """The variables of the templates."""
+    from partwise.comparison.report.figures import VERDICT_COLORS
 
     results = printable(results)
     return {
         "results": results,
         "verdicts": _verdicts(results),
-        "floor": floor_sentence(results),
+        "reference": reference_sentence(results),
         "controls": control_sentence(results),
         "sections": sections(results),
-        "tones": TONES,
+        "verdict_colors": VERDICT_COLORS,
     }
 
 
 def _verdicts(results: dict[str, Any]) -> list[dict[str, str]]:
-    found = []
+    verdicts = []
     for row in results.get("comparisons") or []:
         if row.get("role", "claim") != "claim":
             continue
-        tone = row.get("verdict") or "none"
+        verdict = row.get("verdict") or "none"
         sentence = row.get("sentence") or f"{row.get('verdict') or 'no verdict'}: {row['arm']} minus {row['against']}"
-        found.append({"tone": tone, "mark": MARKS[tone], "sentence": sentence})
-    return found
+        verdicts.append({"verdict": verdict, "mark": MARKS[verdict], "sentence": sentence})
+    return verdicts
 
 
 def _render(name: str, page: dict[str, Any]) -> str:
@@ -114,7 +130,7 @@ def _render(name: str, page: dict[str, Any]) -> str:
 
 
 def _markdown(value: Any) -> Any:
-    """Text that Markdown shows as it is, on one line, whatever it holds; Markup passes."""
+    """Escape text so that Markdown shows it literally on one line; Markup passes unchanged."""
     if not isinstance(value, str) or hasattr(value, "__html__"):
         return value
     value = " ".join(value.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -135,7 +151,7 @@ def _line(text: str, style: str = "") -> "RenderableType":
 
 
 def _table(head: list[str], rows: list[list[str]]) -> "Table":
-    """Names fold, numbers do not: it fits 80 columns whatever the arms are called."""
+    """Names fold and numbers do not, so the table fits 80 columns whatever the arms' names."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
@@ -158,7 +174,7 @@ def _arms(results: dict[str, Any]) -> "Table":
         row = [arm["name"], count(arm.get("parameters")), count(rate)]
         row += [NONE if memory is None else f"{memory / 2**20:,.0f} MiB"]
         row += [f"{diverged} diverged" if diverged else number(mean(arm)), number(sd(arm))]
-        if len(numbers) > 1:  # arms of closed claims are not trained further: their means are over fewer seeds
+        if len(numbers) > 1:  # arms of closed claims are not trained further, so their means are over fewer seeds
             row.insert(1, str(len(arm.get("values") or [])))
         rows.append(row)
     seeds = ["n"] if len(numbers) > 1 else []
@@ -170,14 +186,14 @@ def _arms(results: dict[str, Any]) -> "Table":
 def _differences(results: dict[str, Any]) -> "Table":
     rows, first = [], results["comparisons"][0]
     for row in results["comparisons"]:
-        digits = places(row, results)
+        digits = decimal_places(row, results)
         interval = NONE
         if row.get("low") is not None and row.get("high") is not None:
             interval = f"{number(row['low'], digits)} to {number(row['high'], digits)}"
         cells = [row["arm"], str(NONE if row.get("n") is None else row["n"]), number(row.get("mean"), digits), interval]
         p = row.get("p") if row.get("p_adjusted") is None else row["p_adjusted"]
         against = "" if row.get("against") == first["against"] else f" minus {row.get('against')}"
-        control = {"null": " (control: nothing)", "planted": " (control: planted)"}.get(row.get("role") or "", "")
+        control = {"negative": " (negative control)", "positive": " (positive control)"}.get(row.get("role") or "", "")
         alpha = row.get("total_alpha") if row.get("looks") else row.get("alpha")
         cells[0] += against + control
         rows.append([*cells, write_p(p, alpha), row.get("verdict") or "no verdict"])
@@ -189,23 +205,28 @@ def _differences(results: dict[str, Any]) -> "Table":
 
 def _small_print(results: dict[str, Any]) -> list[str]:
     lines = []
-    floors = [f"{name} {number(value)}" for name, value, _ in loss_floors(results)]
-    if floors:
-        lines.append(f"floors: {', '.join(floors)}. {FLOORS_SAY}")
+    references = [f"{name} {number(value)}" for name, value, _ in loss_references(results)]
+    if references:
+        lines.append(f"references: {', '.join(references)}. {REFERENCES_NOTE}")
     lines += _accuracies(results)
     if results.get("margin") is not None:
-        given = f"margin ±{results['margin']:g}" + (f", {results['tuning']}" if results.get("tuning") else "")
-        lines.append(f"{measured(results)}; {given}")
+        note = f"margin ±{results['margin']:g}" + (f", {results['tuning_note']}" if results.get("tuning_note") else "")
+        lines.append(f"{metric_with_unit(results)}; {note}")
     return [*lines, results.get("scope") or ""]
 
 
 def _accuracies(results: dict[str, Any]) -> list[str]:
-    """A line per measure, each arm's share beside the floor."""
-    floors, lines = results.get("floors") or {}, []
+    """One line per accuracy: each arm's value and the constant reference."""
+    references, lines = results.get("references") or {}, []
     arms = [arm for arm in results.get("arms") or [] if (arm.get("accuracy") or {}).get("all")]
-    for measure, floor in (("characters_closed", "most_frequent_closed"), ("exact", "constant_answer")):
-        scores = [f"{arm['name']} {share((arm['accuracy']['all'].get(measure) or {}).get('share'))}" for arm in arms]
-        known = f" (floor {share(floors[floor])})" if floors.get(floor) is not None else ""
+    for measure, reference in (
+        ("char_accuracy_closed", "constant_char_accuracy_closed"),
+        ("exact_match", "constant_exact_match"),
+    ):
+        scores = [
+            f"{arm['name']} {percent((arm['accuracy']['all'].get(measure) or {}).get('proportion'))}" for arm in arms
+        ]
+        known = f" (reference {percent(references[reference])})" if references.get(reference) is not None else ""
         if scores:
-            lines.append(f"{MEASURES[measure]}: {', '.join(scores)}{known}")
+            lines.append(f"{ACCURACIES[measure]}: {', '.join(scores)}{known}")
     return lines

@@ -1,0 +1,84 @@
+"""Reference scores for any comparison: n-gram models and constant answers."""
+
+import numpy as np
+
+from partwise.baselines.kneser_ney import KneserNey, check_ids
+from partwise.config import ConfigError
+
+CONTEXT_TOKENS = 6
+"""Context tokens: a 7-gram model is best on a megabyte of characters."""
+
+
+def unigram_loss(train_ids: np.ndarray, ids: np.ndarray, vocab_size: int) -> float:
+    """Nats per token over ids[1:] of the token frequencies in the training text; as for models, ids[0] is not scored.
+
+    P(w) = (c(w) + 1) / (N + vocab_size): add-one smoothing keeps the loss finite for tokens unseen in training.
+    `train_ids` (N,) and `ids` (T,), T >= 2, are integers in [0, vocab_size). Raises ConfigError.
+    """
+    if len(ids) < 2:
+        raise ConfigError(f"ids holds {len(ids)} tokens: the first is never scored, so give at least 2")
+    counts = np.bincount(check_ids(train_ids, vocab_size, "train_ids"), minlength=vocab_size)
+    scored = np.bincount(check_ids(ids, vocab_size, "ids")[1:], minlength=vocab_size)
+    return float(-(scored @ np.log((counts + 1) / (len(train_ids) + vocab_size))) / (len(ids) - 1))
+
+
+def kneser_ney_loss(train_ids: np.ndarray, ids: np.ndarray, vocab_size: int, context: int = CONTEXT_TOKENS) -> float:
+    """Nats per token over ids[1:] of interpolated modified Kneser-Ney; Chen & Goodman 1998, Harvard TR-10-98.
+
+    Each token is predicted from the `context` tokens of `ids` before it (fewer only at the start of `ids`).
+    `train_ids` (N,), N >= 1, and `ids` (T,), T >= 2, are integers in [0, vocab_size). Raises ConfigError.
+    """
+    return KneserNey(train_ids, vocab_size, context).loss(ids)
+
+
+def text_references(
+    train_ids: np.ndarray, ids: np.ndarray, vocab_size: int, limit: int = 2_000_000
+) -> dict[str, float | int]:
+    """`unigram_loss` and `kneser_ney_loss` in nats per token over ids[1:], the latter's `context`, and `fitted_tokens`.
+
+    Both are fitted on the first `limit` training tokens, so that a large corpus costs seconds. Raises ConfigError.
+    """
+    if limit < 1:
+        raise ConfigError(f"limit={limit}: fit on at least 1 token")
+    fitted = train_ids[:limit]
+    return {
+        "unigram": unigram_loss(fitted, ids, vocab_size),
+        "kneser_ney": kneser_ney_loss(fitted, ids, vocab_size),
+        "context": CONTEXT_TOKENS,
+        "fitted_tokens": len(fitted),
+    }
+
+
+def constant_char_accuracy(train_answers: np.ndarray, answers: np.ndarray) -> float:
+    """Character accuracy of predicting each position's most frequent training character, the smallest of a tie.
+
+    `train_answers` (M, W) and `answers` (N, W) are integers. Raises ConfigError.
+    """
+    _check_answers(train_answers, answers)
+    best = []
+    for column in train_answers.T:
+        characters, counts = np.unique(column, return_counts=True)
+        best.append(characters[counts.argmax()])
+    return float((answers == np.array(best)).mean())
+
+
+def constant_exact_match(train_answers: np.ndarray, answers: np.ndarray) -> float:
+    """Exact match of predicting the most common training answer, the first in sorted order of a tie.
+
+    `train_answers` (M, W) and `answers` (N, W) are integers. Raises ConfigError.
+    """
+    _check_answers(train_answers, answers)
+    rows = np.zeros(len(train_answers), dtype=np.int64)
+    for column in train_answers.T:  # ranking column by column keeps every key within 64 bits
+        characters, ranks = np.unique(column, return_inverse=True)
+        _, rows = np.unique(rows * len(characters) + ranks, return_inverse=True)
+    best = train_answers[np.argmax(rows == np.bincount(rows).argmax())]
+    return float((answers == best).all(axis=1).mean())
+
+
+def _check_answers(train_answers: np.ndarray, answers: np.ndarray) -> None:
+    shapes = f"answers of shapes {train_answers.shape} and {answers.shape}"
+    if train_answers.ndim != 2 or answers.ndim != 2 or train_answers.shape[1] != answers.shape[1]:
+        raise ConfigError(f"{shapes}: give two tables of equal width, one row per answer")
+    if not train_answers.size or not answers.size:
+        raise ConfigError(f"{shapes}: give at least one answer of at least one character to each")

@@ -1,0 +1,189 @@
+"""`compare` and `study`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from partwise.cli.terminal import ComparisonProgress, console, format_duration, table
+from partwise.comparison.design.request import Request
+from partwise.comparison.experiment import Comparison, make_comparison
+from partwise.comparison.followups import add_replication, cell_row, make_grid, make_replication, run_grid
+from partwise.comparison.noise_store import expected_noise
+from partwise.comparison.report import summary
+from partwise.comparison.stats.power import default_looks, minimum_detectable_effect_over_looks
+from partwise.config import ConfigError
+from partwise.studies.claims import markdown, overall
+from partwise.studies.study import all_studies, find_study
+
+PROTOCOL_SEEDS = 16
+
+
+def compare_variants(
+    options: dict[str, Any],
+    *,
+    protocol: bool,
+    grid: list[str],
+    replicate: bool,
+    name: str | None,
+    dry_run: bool,
+    sd: float | None,
+    workers: int | None,
+    seeds_per_process: int | None,
+    imports: tuple[str, ...],
+) -> None:
+    """Run a comparison and print its summary, or with `dry_run` print an estimate of its time and power."""
+    request = make_request(options, protocol)
+    if grid:
+        processes = {"workers": workers, "seeds_per_process": seeds_per_process}
+        run_over_grid(request, grid, name, dry_run=dry_run, sd=sd, imports=imports, **processes)
+        return
+    comparison = make_comparison(request, name, imports, workers, seeds_per_process)
+    if dry_run:
+        show_estimate(comparison, sd)
+        return
+    run_comparison(comparison)
+    if replicate:
+        replicate_winner(comparison)
+
+
+def replicate_winner(comparison: Comparison) -> None:
+    """Rerun the winning arm and what it beat on fresh seeds."""
+    replication = make_replication(comparison)
+    if replication is None:
+        console.print("nothing to replicate: no arm was better")
+        return
+    console.print("\nreplicating on fresh seeds", style="bold")
+    run_comparison(replication)
+    row = add_replication(comparison, replication)
+    outcome = "replicated" if row["verdict"] == "better" else f"not replicated ({row['verdict'] or 'no verdict'})"
+    console.print(f"{row['arm']}: {outcome} on fresh seeds; added to {comparison.report}", markup=False)
+
+
+def run_over_grid(
+    request: Request, grid: list[str], name: str | None, *, dry_run: bool, sd: float | None, **settings: Any
+) -> None:
+    """Run one comparison per grid setting, each with its own verdict."""
+    cells = list(make_grid(request, grid, name, **settings))
+    if dry_run:
+        for _, comparison in cells:
+            show_estimate(comparison, sd)
+        return
+    path = Path("runs") / (name or request.name())
+    question = f"{cells[0][1].plan.question} ({', '.join(grid)})"
+    try:
+        rows = run_grid(cells, start_progress, path, question)
+    except KeyboardInterrupt:
+        console.print("stopped; all runs are saved. Run the same command again to resume")
+        raise
+    columns = ["setting", "change", "seeds", "mean", "interval", "sign", "verdict"]
+    console.print(table(question, columns, [cell_row(row) for row in rows]))
+    console.print(f"the verdicts do not extend to other settings; figure: {path / 'grid.html'}", markup=False)
+
+
+def start_progress(comparison: Comparison) -> ComparisonProgress:
+    announce(comparison)
+    return ComparisonProgress()
+
+
+def make_request(options: dict[str, Any], protocol: bool) -> Request:
+    """The request that the command's options describe. Raises ConfigError."""
+    values = {key: value for key, value in options.items() if value is not None}
+    if "looks" in values:
+        if "seeds" in values:
+            raise ConfigError(
+                f"--seeds {values['seeds']} --looks {values['looks']}: give only one; the last look sets the seeds"
+            )
+        try:
+            values["looks"] = [int(seeds) for seeds in values["looks"].split(",")]
+        except ValueError:
+            raise ConfigError(f"--looks {values['looks']}: expected numbers of seeds, such as 4,8,16") from None
+    elif protocol:
+        values["looks"] = list(default_looks(values.get("seeds", PROTOCOL_SEEDS)))
+    return Request.from_dict(values)
+
+
+def run_comparison(comparison: Comparison) -> dict[str, Any]:
+    """Train all runs, judge them and print the summary."""
+    announce(comparison)
+    try:
+        with ComparisonProgress() as progress:
+            results = comparison.run(progress)
+    except KeyboardInterrupt:
+        console.print(f"stopped; all runs are saved. To resume:\n  {comparison.command}", markup=False)
+        raise
+    console.print(summary(results))
+    console.print(f"report: {comparison.report}", markup=False)
+    return results
+
+
+def announce(comparison: Comparison) -> None:
+    plan = comparison.plan
+    steps = plan.arms[0].config.train.steps
+    console.print(plan.question, style="bold", markup=False)
+    seeds = f"{plan.seeds} paired seeds"
+    if len(plan.looks) > 1:
+        seeds = f"up to {seeds} with looks at {', '.join(map(str, plan.looks))}"
+    console.print(f"{len(plan.arms)} arms x {seeds}, {steps:,} steps each, in {comparison.path}", markup=False)
+    if plan.common:
+        console.print(f"for every arm: {' '.join(plan.common)}", markup=False)
+
+
+def show_estimate(comparison: Comparison, sd: float | None) -> None:
+    plan = comparison.plan
+    announce(comparison)
+    estimate = comparison.estimate()
+    at_most = "at most " if len(plan.looks) > 1 else ""
+    duration = format_duration(estimate["minutes"] * 60)
+    console.print(
+        f"{at_most}about {duration} for {estimate['runs']} runs, {estimate['workers']} at a time, from a timing just now"
+        + (
+            f", ignoring the speedup from {estimate['seeds_per_process']} seeds per process"
+            if estimate["seeds_per_process"] > 1
+            else ""
+        )
+    )
+    noise = expected_noise(plan, comparison.prepare(), sd)
+    if plan.seeds < 2:
+        console.print("no effect is detectable: a single seed gives no interval; use --seeds 3 or more")
+        return
+    effect = minimum_detectable_effect_over_looks(noise.sd, plan.looks, noise.correlation, plan.rules.alpha)
+    console.print(
+        f"minimum detectable effect of {plan.seeds} seeds at 80 % power: {effect:.4f} {plan.rules.unit}, "
+        f"given {noise.source}"
+    )
+
+
+def run_study(name: str, dry_run: bool) -> None:
+    """Run every comparison of a study, or with `dry_run` print estimates."""
+    study = find_study(name)
+    if dry_run:
+        for _, comparison in study.plan():
+            show_estimate(comparison, None)
+        return
+
+    try:
+        path = study.run(start_progress)
+    except KeyboardInterrupt:
+        console.print(f"stopped; all runs are saved. To resume:\n  partwise study run {name}")
+        raise
+    for results in json.loads(path.read_text())["comparisons"].values():
+        console.print(summary(results))
+    console.print(f"results: {path}")
+
+
+def list_studies() -> None:
+    rows = []
+    for study in all_studies():
+        rows.append((study.name, " ".join(study.claim.split()), str(len(study.entries)), overall(study)))
+    console.print(table("studies", ["study", "claim", "comparisons", "result"], rows))
+    console.print("`partwise study run NAME` runs a study; `partwise study table` shows all figures")
+
+
+def show_claims(out: Path | None) -> None:
+    text = markdown(all_studies())
+    if out is None:
+        console.print(text, markup=False)
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, encoding="utf-8")
+    console.print(f"wrote {out}", markup=False)

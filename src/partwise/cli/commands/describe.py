@@ -1,0 +1,92 @@
+"""`parts` and `show`: list the parts, print a configuration."""
+
+import json
+import textwrap
+from typing import Any
+
+from partwise.cli.terminal import console
+from partwise.config import REGISTRY, ConfigError, Part, did_you_mean
+from partwise.config.overrides import Override, apply_overrides, difference, parse_overrides
+from partwise.data import Corpus
+from partwise.presets import PRESETS, find_preset
+from partwise.train.config import RunConfig, preset_settings, resolve_settings, run_config
+
+
+def list_parts(family: str | None) -> None:
+    """Print every part with its equation, paper and options."""
+    if family is not None and family not in REGISTRY:
+        raise ConfigError(f"unknown family {family!r}{did_you_mean(family, REGISTRY)}")
+    for key in [family] if family else list(REGISTRY):
+        console.print(f"\n[bold]{key}=[/]")
+        for name, recipe in sorted(REGISTRY[key].items()):
+            about = " ".join((recipe.__doc__ or "").split("\n\n")[0].split())
+            console.print(f"  [bold]{name}[/]")
+            console.print(textwrap.indent(textwrap.fill(about, 108), "      "), markup=False)
+            options = [f"{option}={_default(recipe, option)}" for option in recipe.model_fields]
+            if options:
+                console.print(
+                    textwrap.indent(textwrap.fill("options: " + ", ".join(options), 108), "      "), markup=False
+                )
+
+
+def _default(recipe: type[Part], option: str) -> str:
+    if recipe.model_fields[option].is_required():
+        return "(required)"
+    value = recipe.model_fields[option].default
+    if value is None:
+        return "none"
+    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value, default=str).strip('"')
+
+
+def show_configuration(preset: str, overrides: list[str], data: str | None, vocab_size: int | None) -> None:
+    """Print the resolved configuration, its size, and its differences from the preset."""
+    vocab_override: list[Override] = [] if vocab_size is None else [(("vocab_size",), vocab_size)]
+    if data is not None:
+        config = run_config(preset, *overrides, data=data)
+    else:
+        changes = [*vocab_override, *parse_overrides(overrides)]
+        values = apply_overrides(preset_settings(preset), changes)
+        corpus = Corpus.resolve(values["data"])
+        # the vocabulary of synthetic problems is known without reading a file
+        assert isinstance(corpus, Corpus)
+        known = corpus.task == "arithmetic" and not corpus.paired and ("vocab_size",) not in dict(changes)
+        config = resolve_settings(values) if known else RunConfig.from_dict(values)
+    base = RunConfig.from_dict({**preset_settings(preset), "vocab_size": config.model.vocab_size})
+    if preset in PRESETS:
+        console.print(f"[bold]{preset}[/]: {find_preset(preset).about}")
+    for key, value in config.to_dict().items():
+        if isinstance(value, dict):
+            name = value.get("part", "")
+            options = " ".join(f"{option}={_format_value(item)}" for option, item in value.items() if option != "part")
+            console.print(f"  {key:26}{name:12}{options}".rstrip(), markup=False)
+        else:
+            console.print(f"  {key:26}{_format_value(value)}", markup=False)
+    flops = config.model.flops_per_token(config.seq_len)
+    console.print(
+        f"\n{config.model.parameters():,} parameters at vocab_size={config.model.vocab_size}; {flops:,} training FLOPs per "
+        f"token at train.seq_len={config.seq_len}"
+    )
+    rows = difference(base.to_dict(), config.to_dict())
+    if not rows:
+        console.print(f"no differences from {preset}")
+        return
+    change = config.model.parameters() - base.model.parameters()
+    console.print(f"\n[bold]differences from {preset}[/] ({change:+,} parameters)")
+    before, after = base.to_dict(), config.to_dict()
+    for path, old, new in rows:
+        console.print(f"  {path}: {_format_change(path, old, new, before, after)}", markup=False)
+
+
+def _format_change(path: str, old: Any, new: Any, before: dict[str, Any], after: dict[str, Any]) -> str:
+    family, _, option = path.partition(".")
+    if option and option not in after.get(family, {}):
+        return f"{_format_value(old)}, dropped with {family}={before[family].get('part')}"
+    if option and option not in before.get(family, {}):
+        return f"{_format_value(new)}, an option of {family}={after[family].get('part')}"
+    return f"{_format_value(old)} -> {_format_value(new)}"
+
+
+def _format_value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,39 @@
+"""`inspect`: an inspection of a preset or a run."""
+
+from importlib import import_module
+
+from partwise.cli.terminal import console, table
+from partwise.config import ConfigError, did_you_mean
+from partwise.inspection.subject import find_subject
+from partwise.plots.page import Page, write_page
+from partwise.train.run_names import explain_write_errors
+
+INSPECTIONS = {
+    "activations": "activations",
+    "attention": "attention",
+    "coordinates": "coordinate_check",
+    "cost": "cost",
+    "gradients": "gradients",
+    "logit-lens": "logit_lens",
+    "lr-transfer": "lr_transfer",
+    "positions": "positions",
+}
+"""Name -> module of `partwise.inspection`, whose `inspect(subject)` returns a page."""
+
+
+def inspect_target(
+    target: str, what: str, words: list[str], data: str | None, seq_len: int | None, text: str | None
+) -> None:
+    """Run one inspection of a preset or a run; print its table and write its page."""
+    if what not in INSPECTIONS:
+        raise ConfigError(
+            f"unknown inspection {what!r}{did_you_mean(what, INSPECTIONS)}: choose {', '.join(INSPECTIONS)}"
+        )
+    subject = find_subject(target, words, data, seq_len, text)
+    page: Page = import_module(f"partwise.inspection.{INSPECTIONS[what]}").inspect(subject)
+    console.print(table(f"{subject.name}: {page.title}", page.columns, page.rows))
+    console.print(page.about, style="dim", markup=False)
+    path = subject.folder / f"inspect-{what}-{subject.name}.html"
+    with explain_write_errors(path):
+        write_page(path, subject.name, page)
+    console.print(f"page: {path}", markup=False)

@@ -1,0 +1,142 @@
+"""`train` and `generate`."""
+
+import signal
+from contextlib import nullcontext
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from partwise.checkpoint import load
+from partwise.cli.commands.evaluate import show_scores
+from partwise.cli.terminal import console, flush_text, follow_run, print_error, table
+from partwise.compute.runtime import choose_runtime
+from partwise.config import ConfigError
+from partwise.data import Dataset, SequencePairs, build_examples, problem_lines
+from partwise.evaluate.arithmetic import answer_problems
+from partwise.generation.generate import generate
+from partwise.tokenizers import Tokenizer, WithSpecialTokens
+from partwise.train.config import TrainConfig, run_config
+from partwise.train.loop import Diverged
+from partwise.train.run_folder import Interrupted, RunFolder
+from partwise.train.run_names import check_run_name, default_run_name
+
+
+def train_run(preset: str, words: list[str], data: str | None, name: str | None, fresh: bool, command: str) -> int:
+    """Train or continue one run; returns the exit status."""
+    config = run_config(preset, *words, data=data)
+    folder = check_run_name(name) if name else default_run_name([Path(preset).stem, *words, *([data] if data else [])])
+    path = Path("runs") / folder
+    with console.status("preparing the data") if console.is_terminal else nullcontext():
+        dataset = config.prepare()
+    run = RunFolder(path, config, fresh=fresh, command=[command], dataset=dataset)
+    runtime = run.runtime
+    console.print(
+        f"{folder}: {config.model.parameters():,} parameters on {runtime.device}, {runtime.precision}, "
+        f"{runtime.threads} threads, {len(run.run.ids):,} training tokens"
+    )
+    if run.run.step:
+        console.print(f"continuing after step {run.run.step}")
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        run.stop_requested = True
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        follow_run(run)
+    except Interrupted as reason:
+        console.print(f"{reason}. To continue:\n  {command.replace(' --fresh', '')}", markup=False)
+        return 130
+    except Diverged as error:
+        print_error(f"training diverged at {error}. The last good checkpoint is kept in {path / 'checkpoints'}")
+        return 1
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    known = run.latest_evaluation if config.train.validation_estimator == "full" else None
+    show_scores(run.run.model, dataset, config.seq_len, runtime, problems=200, known=known)
+    console.print()
+    show_sample(run, dataset)
+    console.print(f"\nThe run is in {path}; more text: partwise generate {folder} --prompt ...")
+    return 0
+
+
+def show_sample(run: RunFolder, dataset: Dataset) -> None:
+    """A text by the model, or for arithmetic a few problems with its answers."""
+    model, tokenizer = run.run.model, dataset.tokenizer
+    if dataset.corpus.task == "arithmetic":
+        problems = problem_lines(dataset, "test", 5)
+        answers = answer_problems(model, tokenizer, problems, temperature=0, precision=run.runtime.precision)
+        rows = [
+            (problem[: problem.index("=") + 1], answer, problem[problem.index("=") + 1 :])
+            for problem, answer in zip(problems, answers, strict=True)
+        ]
+        console.print(table("five test problems", ["problem", "model", "truth"], rows))
+        return
+    if dataset.corpus.paired:
+        pairs = build_examples(dataset, "val", 1, model.config.context_length)
+        assert isinstance(pairs, SequencePairs)
+        rows = [
+            (
+                source,
+                generate(model, tokenizer, [source], max_new_tokens=model.config.context_length, temperature=0)[0],
+                target,
+            )
+            for source, target in pairs.texts(tokenizer, 5)
+        ]
+        console.print(table("five validation pairs", ["source", "model", "target"], rows))
+        return
+    prompt = tokenizer.decode(dataset.split("val")[:32])
+    text = generate(model, tokenizer, [prompt], max_new_tokens=300, temperature=0.8)[0]
+    console.print("[bold]a sample[/]")
+    console.print(prompt + text, markup=False)
+
+
+def first_prompt(tokenizer: Tokenizer) -> str:
+    """A line's beginning where the tokenizer knows lines; else its first symbol, the `$` that begins a problem."""
+    try:
+        tokenizer.encode("\n")
+    except ConfigError:
+        return tokenizer.decode([0])
+    return "\n"
+
+
+def generate_text(
+    name: str,
+    prompts: list[str],
+    max_new_tokens: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float,
+    stop: str | None,
+    seed: int,
+    num_beams: int | None,
+    precision: str,
+    backend: str,
+) -> None:
+    """Print the continuation of each prompt, or the target of each source; a single one is streamed."""
+    model, tokenizer = load(name)
+    here = choose_runtime(TrainConfig(device="cpu"))
+    model.use_backend(here.attention_backend, here.ffn_backend, here.block_backend)
+    pairs = isinstance(tokenizer, WithSpecialTokens)
+    if pairs and not prompts:
+        raise ConfigError(f"{name} was trained on pairs: give a source to answer, as in --prompt TEXT")
+    prompts = prompts or [first_prompt(tokenizer)]
+    settings: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "stop": stop,
+        "seed": seed,
+        "num_beams": num_beams,
+        "precision": precision,
+        "backend": backend,
+    }
+    if len(prompts) == 1:
+        tokenizer.encode(prompts[0])  # before anything is printed: it may refuse the prompt
+        flush_text(f"{prompts[0]} -> " if pairs else prompts[0])
+        generate(model, tokenizer, prompts, **settings, on_text=lambda row, piece: flush_text(piece))
+        flush_text("\n")
+        return
+    for prompt, text in zip(prompts, generate(model, tokenizer, prompts, **settings), strict=True):
+        console.print(f"{prompt} -> {text}" if pairs else f"{prompt}{text}\n", markup=False)

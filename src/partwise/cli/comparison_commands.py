@@ -1,0 +1,240 @@
+"""Commands for comparisons: compare, calibrate, plan, verdict and studies."""
+
+import gc
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from partwise.cli.options import (
+    ALLOW_OVERRIDES,
+    Arms,
+    Common,
+    Data,
+    Import,
+    Margin,
+    Name,
+    Overrides,
+    Preset,
+    Workers,
+    app,
+    collect_overrides,
+    load_imports,
+    study_app,
+)
+
+
+@app.command(context_settings=ALLOW_OVERRIDES)
+def compare(
+    context: typer.Context,
+    preset: Preset,
+    overrides: Overrides = None,
+    data: Data = None,
+    arm: Arms = None,
+    cumulative: Annotated[
+        bool,
+        typer.Option(
+            "--cumulative", help="Cumulative ablation: each arm adds to the previous one and is compared with it."
+        ),
+    ] = False,
+    interaction: Annotated[
+        list[str] | None, typer.Option(help="Test an interaction: give it twice, for two changes, each alone and both.")
+    ] = None,
+    common: Common = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Paired seeds per arm. Default: 5, or 16 with --protocol.", min=1)
+    ] = None,
+    first_seed: Annotated[int, typer.Option(help="First seed.", min=0)] = 0,
+    protocol: Annotated[
+        bool, typer.Option("--protocol", help="Plan interim looks at a quarter, half and all of the seeds; stop early.")
+    ] = False,
+    looks: Annotated[
+        str | None, typer.Option(help="Plan interim looks at these numbers of seeds, such as 4,8,16; stop early.")
+    ] = None,
+    variance: Annotated[
+        str, typer.Option(help="Variance of the intervals: pair (each pair of arms) or residual (pooled over all arms).")
+    ] = "pair",
+    metric: Annotated[str, typer.Option(help="loss; on arithmetic also exact_match or char_accuracy.")] = "loss",
+    margin: Margin = 0.005,
+    alpha: Annotated[float, typer.Option(help="Maximum probability of a false claim.")] = 0.05,
+    negative_control: Annotated[
+        str | None, typer.Option(help="Add an A/A arm that re-initializes this family, such as ffn.")
+    ] = None,
+    positive_control: Annotated[
+        str | None, typer.Option(help="Add an arm with a known large effect: its overrides in quotes.")
+    ] = None,
+    tune: Annotated[
+        str | None, typer.Option(help="Tune a setting per arm over these values: train.lr=1e-4,3e-4,1e-3.")
+    ] = None,
+    tune_seeds: Annotated[int, typer.Option(help="Tuning seeds per value, disjoint from the test seeds.", min=1)] = 2,
+    match: Annotated[
+        str | None, typer.Option(help="Match the arms in tokens, parameters, flops or seconds.")
+    ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(help="Run one comparison per value of a setting, such as n_layers=2,4. Repeatable."),
+    ] = None,
+    replicate: Annotated[bool, typer.Option("--replicate", help="Rerun the winner on fresh seeds.")] = False,
+    name: Name = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only estimate the time and the minimum detectable effect.")
+    ] = False,
+    sd: Annotated[float | None, typer.Option(help="Seed SD to assume in --dry-run.")] = None,
+    workers: Workers = None,
+    seeds_per_process: Annotated[
+        int | None,
+        typer.Option(
+            help="Seeds of an arm to train per process with torch.vmap. Default: 8 for small models on CUDA, else 1.",
+            min=1,
+        ),
+    ] = None,
+    imports: Import = None,
+) -> None:
+    """Compare variants of a preset over paired seeds, with confidence intervals and verdicts."""
+    if not dry_run:
+        from partwise.comparison.trials.forkserver import prestart
+
+        prestart()  # the server imports torch in parallel with this process
+    from partwise.cli.commands.compare import compare_variants
+
+    loaded = load_imports(imports)
+    compare_variants(
+        {
+            "preset": preset,
+            "change": collect_overrides(context, overrides),
+            "data": data,
+            "arms": arm,
+            "cumulative": cumulative,
+            "interaction": interaction,
+            "common": common,
+            "seeds": seeds,
+            "first_seed": first_seed,
+            "looks": looks,
+            "variance": variance,
+            "metric": metric,
+            "margin": margin,
+            "alpha": alpha,
+            "negative_control": negative_control,
+            "positive_control": positive_control,
+            "tune": tune,
+            "tune_seeds": tune_seeds,
+            "match": match,
+        },
+        protocol=protocol,
+        grid=grid or [],
+        replicate=replicate,
+        name=name,
+        dry_run=dry_run,
+        sd=sd,
+        workers=workers,
+        seeds_per_process=seeds_per_process,
+        imports=loaded,
+    )
+
+
+@app.command(context_settings=ALLOW_OVERRIDES)
+def calibrate(
+    context: typer.Context,
+    preset: Preset,
+    overrides: Overrides = None,
+    data: Data = None,
+    family: Annotated[
+        str, typer.Option(help="Family of parts to re-initialize in the A/A pairs: ffn, attention, ...")
+    ] = "ffn",
+    positive_control: Annotated[
+        str | None, typer.Option(help="Also measure a change with a known large effect: its overrides in quotes.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Number of A/A pairs.")] = 8,
+    name: Name = None,
+    imports: Import = None,
+) -> None:
+    """Measure seed-to-seed noise with A/A pairs; later plans and comparisons use it."""
+    load_imports(imports)
+    from partwise.cli.commands.plan import calibrate_preset
+
+    changes = collect_overrides(context, overrides)
+    calibrate_preset(
+        preset, changes, data=data, family=family, positive_control=positive_control, seeds=seeds, name=name
+    )
+
+
+@app.command(context_settings=ALLOW_OVERRIDES)
+def plan(
+    context: typer.Context,
+    preset: Preset,
+    overrides: Overrides = None,
+    data: Data = None,
+    arm: Arms = None,
+    common: Common = None,
+    margin: Margin = 0.005,
+    effect: Annotated[float | None, typer.Option(help="Effect size to compute the power for, in nats.")] = None,
+    sd: Annotated[float | None, typer.Option(help="Seed SD to assume. Default: as calibrated.")] = None,
+    workers: Workers = None,
+    imports: Import = None,
+) -> None:
+    """Estimate time and statistical power for 4 to 32 seeds, before training."""
+    load_imports(imports)
+    from partwise.cli.commands.plan import plan_seeds
+
+    change = collect_overrides(context, overrides)
+    options = {"preset": preset, "change": change, "data": data, "arms": arm, "common": common, "margin": margin}
+    plan_seeds(options, sd=sd, effect=effect, workers=workers)
+
+
+@app.command()
+def verdict(
+    file: Annotated[Path, typer.Argument(help="CSV file with the columns seed, arm and value.")],
+    margin: Annotated[float, typer.Option(help="Equivalence margin, in the values' unit.")] = 0.005,
+    higher_is_better: Annotated[bool, typer.Option("--higher-is-better", help="Higher values are better.")] = False,
+    baseline: Annotated[str | None, typer.Option(help="Baseline arm. Default: the first in the file.")] = None,
+    look: Annotated[int, typer.Option(help="Number of this look, if you judged part of these seeds before.")] = 1,
+    metric: Annotated[str, typer.Option(help="Name of the metric.")] = "value",
+    known_sd: Annotated[
+        float | None, typer.Option("--known-sd", help="Known SD of one run: use a normal interval.")
+    ] = None,
+) -> None:
+    """Judge results from a CSV file: differences, confidence intervals and verdicts."""
+    gc.disable()  # collecting would take a fifth of the time of so short a command
+    try:
+        from partwise.cli.commands.verdict import judge_file
+
+        judge_file(
+            file,
+            margin=margin,
+            higher_is_better=higher_is_better,
+            baseline=baseline,
+            look=look,
+            metric=metric,
+            known_sd=known_sd,
+        )
+    finally:
+        gc.enable()
+
+
+@study_app.command("run")
+def run_study(
+    study: Annotated[str, typer.Argument(help="Name of a study in studies/, or its YAML file.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate the time.")] = False,
+) -> None:
+    """Run every comparison of a study. Run the same command again to resume."""
+    from partwise.cli.commands.compare import run_study as run
+
+    run(study, dry_run)
+
+
+@study_app.command("list")
+def list_studies() -> None:
+    """List the studies in studies/ with their results so far."""
+    from partwise.cli.commands.compare import list_studies as run
+
+    run()
+
+
+@study_app.command("table")
+def study_table(
+    out: Annotated[Path | None, typer.Option(help="Output file. Default: print.")] = None,
+) -> None:
+    """Print a table of published claims, our results with intervals, and the answers."""
+    from partwise.cli.commands.compare import show_claims
+
+    show_claims(out)

@@ -1,0 +1,180 @@
+"""Commands for one model: train, evaluate, generate, inspect, and describe."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from partwise.cli.options import (
+    ALLOW_OVERRIDES,
+    Data,
+    Import,
+    Name,
+    Overrides,
+    Preset,
+    RunName,
+    app,
+    collect_overrides,
+    load_imports,
+    tokenizer_app,
+)
+
+
+@app.command(context_settings=ALLOW_OVERRIDES)
+def train(
+    context: typer.Context,
+    preset: Annotated[str, typer.Argument(help="A preset (mingpt, toy, llama) or a YAML file.")] = "fast",
+    overrides: Overrides = None,
+    data: Data = None,
+    name: Name = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the run's folder and start over.")] = False,
+    imports: Import = None,
+) -> None:
+    """Train a model. Run the same command again to resume an interrupted run."""
+    load_imports(imports)
+    from partwise.cli.commands.train import train_run
+
+    changes = collect_overrides(context, overrides)
+    if "=" in preset and not preset.endswith((".yaml", ".yml")):  # an override; the preset was omitted
+        preset, changes = "fast", [preset, *changes]
+    raise typer.Exit(train_run(preset, changes, data, name, fresh, shlex.join(["partwise", *sys.argv[1:]])))
+
+
+@app.command("eval")
+def evaluate(
+    run: RunName,
+    max_problems: Annotated[
+        int | None, typer.Option(help="Arithmetic: maximum number of test problems. Default: all.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the scores to this JSON file.")] = None,
+    imports: Import = None,
+) -> None:
+    """Score a run on its whole validation split, beside its references."""
+    load_imports(imports)
+    from partwise.cli.commands.evaluate import evaluate_run
+
+    evaluate_run(run, max_problems, json_file)
+
+
+@app.command()
+def generate(
+    run: RunName,
+    prompt: Annotated[list[str] | None, typer.Option(help="Text to continue. Repeat it for a batch.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum number of tokens to generate.")] = 200,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy decoding.")] = 0.8,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the K most likely tokens only.")] = None,
+    top_p: Annotated[
+        float, typer.Option(help="Nucleus sampling: the smallest set of tokens with at least this probability.")
+    ] = 1.0,
+    stop: Annotated[str | None, typer.Option(help="Stop after this token.")] = None,
+    num_beams: Annotated[int | None, typer.Option(help="Beam search with this many beams.", min=1)] = None,
+    seed: Annotated[int, typer.Option(help="Random seed of the sampling.", min=0)] = 0,
+    precision: Annotated[str, typer.Option(help="float32, or bfloat16: faster, less precise.")] = "float32",
+    backend: Annotated[
+        str, typer.Option(help="eager, cpp (the C++ decoder), or auto: cpp if it supports the model.")
+    ] = "auto",
+    imports: Import = None,
+) -> None:
+    """Generate text with a trained model."""
+    load_imports(imports)
+    from partwise.cli.commands.train import generate_text
+
+    generate_text(
+        run, prompt or [], max_new_tokens, temperature, top_k, top_p, stop, seed, num_beams, precision, backend
+    )
+
+
+@app.command(context_settings={"ignore_unknown_options": True})  # `-1 + 2` is not an option
+def calculate(
+    run: RunName,
+    expressions: Annotated[list[str], typer.Argument(metavar="EXPRESSION...", help='Expressions such as "12.5 * 3".')],
+    imports: Import = None,
+) -> None:
+    """Evaluate expressions with a model trained on arithmetic and check its answers."""
+    load_imports(imports)
+    from partwise.cli.commands.calculate import calculate_all
+
+    calculate_all(run, expressions)
+
+
+@app.command()
+def doctor(
+    presets: Annotated[list[str] | None, typer.Argument(help="Presets to report on. Default: one per family.")] = None,
+) -> None:
+    """Report this machine's capabilities, what is missing, and each preset's backends."""
+    from partwise.cli.commands.doctor import show_machine
+
+    show_machine(presets or [])
+
+
+@app.command(context_settings=ALLOW_OVERRIDES)
+def inspect(
+    context: typer.Context,
+    target: Annotated[str, typer.Argument(help="A preset, or the name or folder of a run.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="activations, attention, coordinates, cost, gradients, logit-lens, lr-transfer or positions."
+        ),
+    ],
+    overrides: Overrides = None,
+    data: Data = None,
+    seq_len: Annotated[
+        int | None, typer.Option(help="Tokens per sequence. Default: train.seq_len, at most 256.")
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="Input text. Default: a sample of the validation split.")] = None,
+    imports: Import = None,
+) -> None:
+    """Inspect a preset or a run: print a table and write an HTML page with figures."""
+    load_imports(imports)
+    from partwise.cli.commands.inspect import inspect_target
+
+    inspect_target(target, what, collect_overrides(context, overrides), data, seq_len, text)
+
+
+@app.command()
+def parts(
+    family: Annotated[str | None, typer.Argument(help="ffn, attention, positions, .... Default: all families.")] = None,
+    imports: Import = None,
+) -> None:
+    """List the parts with their equations, papers and options."""
+    load_imports(imports)
+    from partwise.cli.commands.describe import list_parts
+
+    list_parts(family)
+
+
+@app.command(context_settings=ALLOW_OVERRIDES)
+def show(
+    context: typer.Context,
+    preset: Preset,
+    overrides: Overrides = None,
+    data: Data = None,
+    vocab_size: Annotated[
+        int | None, typer.Option(help="Vocabulary size if --data is not given. Default: the preset's, or 65.")
+    ] = None,
+    imports: Import = None,
+) -> None:
+    """Print a configuration, its size, and its differences from the preset."""
+    load_imports(imports)
+    from partwise.cli.commands.describe import show_configuration
+
+    show_configuration(preset, collect_overrides(context, overrides), data, vocab_size)
+
+
+@tokenizer_app.command("train", context_settings=ALLOW_OVERRIDES)
+def train_tokenizer(
+    context: typer.Context,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Overrides of the data, such as data.field=body.")
+    ] = None,
+    data: Annotated[str, typer.Option(help="Training text, as for `partwise train`.")] = "shakespeare",
+    vocab_size: Annotated[int, typer.Option(help="Vocabulary size, including the 256 bytes.")] = 1024,
+    out: Annotated[Path, typer.Option(help="Output file.")] = Path("tokenizer.json"),
+) -> None:
+    """Train a byte-level BPE tokenizer on a training split and write it as tokenizer.json."""
+    from partwise.cli.commands.tokenizer import train_tokenizer as run
+
+    run(data, collect_overrides(context, overrides), vocab_size, out)

@@ -1,0 +1,149 @@
+"""Console output: live tables and progress bars on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from partwise.comparison.experiment import Comparison
+    from partwise.train.run_folder import RunFolder
+
+console = Console(highlight=False, soft_wrap=True)
+stderr_console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+MILESTONES = 10
+
+
+def follow_run(run: "RunFolder") -> None:
+    """Train to the end with a progress bar. Raises what training raises."""
+    from partwise.train.loop import Step
+    from partwise.train.run_folder import Evaluation
+
+    total, started, first = run.config.train.steps, time.monotonic(), run.run.step
+    tokens = 0
+    with _progress_bar() as progress:
+        task = progress.add_task("training", total=total, completed=first, note="")
+        for event in run.events():
+            if isinstance(event, Step):
+                tokens += event.tokens
+                rate = tokens / (time.monotonic() - started)
+                note = f"loss {event.loss:.4f}  {rate:,.0f} tokens/s"
+                progress.update(task, completed=event.step, note=note)
+                if not console.is_terminal and event.step % max(1, total // MILESTONES) == 0:
+                    remaining = (total - event.step) * (time.monotonic() - started) / (event.step - first)
+                    console.print(f"step {event.step} of {total}  {note}  {format_duration(remaining)} left")
+            elif isinstance(event, Evaluation):
+                progress.console.print(
+                    f"step {event.step}: validation loss {event.validation:.4f}, training loss {event.training:.4f}"
+                )
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Progress]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        yield progress
+
+
+class ComparisonProgress:
+    """The progress of a comparison's runs; it shows no losses, so that nobody stops because one arm leads."""
+
+    def __init__(self) -> None:
+        self.live: Live | None = None
+        self.reported: set[int] = set()
+        self.initial_steps: dict[int, int] = {}
+
+    def __call__(self, comparison: "Comparison") -> None:
+        done = [job.steps if job.finished else min(job.progress(), job.steps) for job in comparison.jobs]
+        for number, steps in enumerate(done):
+            self.initial_steps.setdefault(number, steps)
+        left = self._time_left(comparison, done)
+        if console.is_terminal:
+            if self.live is None:
+                self.live = Live(console=console, refresh_per_second=4, transient=True)
+                self.live.start()
+            self.live.update(self._table(comparison, done, left))
+            return
+        for number, job in enumerate(comparison.jobs):
+            if job.finished and number not in self.reported:
+                self.reported.add(number)
+                n_finished = sum(other.finished for other in comparison.jobs)
+                line = f"{n_finished} of {len(comparison.jobs)} runs: {job.arm}, seed {job.seed}, {job.status}{left}"
+                console.print(line, markup=False)
+
+    def __enter__(self) -> "ComparisonProgress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.live:
+            self.live.stop()
+        self.live = None
+
+    def _time_left(self, comparison: "Comparison", done: list[int]) -> str:
+        steps_done = sum(done) - sum(self.initial_steps.values())
+        steps_left = sum(job.steps for job in comparison.jobs) - sum(done)
+        if steps_done <= 0 or not steps_left:
+            return ""
+        return f"; about {format_duration(steps_left * (time.monotonic() - comparison.started) / steps_done)} left"
+
+    def _table(self, comparison: "Comparison", done: list[int], left: str) -> Table:
+        table = Table(box=None, padding=(0, 1))
+        table.add_column("arm")
+        table.add_column("seed", justify="right")
+        table.add_column("")
+        table.add_column("steps", justify="right")
+        table.add_column("")
+        for job, steps in zip(comparison.jobs, done, strict=True):
+            filled = round(20 * steps / job.steps)
+            table.add_row(
+                escape(job.arm), str(job.seed), "█" * filled + "░" * (20 - filled), f"{steps}/{job.steps}", job.status
+            )
+        n_finished = sum(job.finished for job in comparison.jobs)
+        table.caption = f"{n_finished} of {len(comparison.jobs)} runs finished{left}"
+        return table
+
+
+def format_duration(seconds: float) -> str:
+    """75 -> '1:15', 4000 -> '1:06:40'."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> Table:
+    """A table with the first column left-aligned and the others right-aligned."""
+    result = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    for number, column in enumerate(columns):
+        result.add_column(column, justify="left" if number == 0 else "right")
+    for row in rows:
+        result.add_row(*(escape(str(cell)) for cell in row))
+    return result
+
+
+def print_error(message: object) -> None:
+    """Print one line to stderr."""
+    stderr_console.print(f"[bold red]error:[/] {_one_line(str(message))}", soft_wrap=True)
+
+
+def _one_line(text: str) -> str:
+    return escape(" ".join(text.split()))
+
+
+def flush_text(piece: str) -> None:
+    """Write generated text to stdout immediately."""
+    sys.stdout.write(piece)
+    sys.stdout.flush()

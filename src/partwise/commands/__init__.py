@@ -1,1 +1,0 @@
-"""What the commands do, once `cli.py` has read their words; one file per kind of work."""

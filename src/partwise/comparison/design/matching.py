@@ -1,0 +1,96 @@
+"""Match the training tokens, parameters, FLOPs or seconds of the arms, by the FFN's hidden width or the number of steps."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from partwise.comparison.design.plan import Arm, Plan, training_budget
+from partwise.comparison.design.request import Measure
+from partwise.config import ConfigError
+from partwise.train.config import RunConfig
+
+TOLERANCE = 0.01
+"""Arms are matched if they agree within this fraction of the baseline."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """The setting of an arm that was changed to match the baseline, and the relative difference that remains."""
+
+    arm: str
+    key: str
+    old: int
+    new: int
+    residual: float
+
+
+def match_arms(plan: Plan, measure: Measure, rates: dict[str, float | None]) -> tuple[Plan, list[Match]]:
+    """The plan with every claimed arm matched to the baseline's tokens, parameters, FLOPs or seconds.
+
+    Parameters are matched by the hidden width of the FFN, the others by the number of steps, to which schedules rescale.
+    Seconds follow from `rates`, the tokens per second of each arm. Raises ConfigError if arms still differ by over 1 %.
+    """
+    base = plan.arms[0]
+    claimed = {claim.arm for claim in plan.claims if claim.role == "claim"}
+    arms, matches = [base], []
+    for arm in plan.arms[1:]:
+        if arm.name in claimed:
+            arm, match = match_arm(arm, base, measure, rates)
+            matches.append(match)
+        arms.append(arm)
+    return replace(plan, arms=tuple(arms)), matches
+
+
+def match_arm(arm: Arm, base: Arm, measure: Measure, rates: dict[str, float | None]) -> tuple[Arm, Match]:
+    target = training_budget(base, rates)[measure]
+    if target is None or training_budget(arm, rates)[measure] is None:
+        raise ConfigError(
+            f"--match {measure}: {arm.name} or {base.name} diverged during timing, so its throughput is unknown"
+        )
+    if measure == "parameters":
+        return match_hidden_width(arm, target)
+    steps = arm.config.train.steps
+    per_step = (training_budget(arm, rates)[measure] or 0.0) / steps
+    new = max(1, round(target / per_step))
+    matched = replace(arm, config=with_steps(arm.config, new))
+    match = Match(arm.name, "train.steps", steps, new, new * per_step / target - 1)
+    return matched, check_residual(matched, match, measure)
+
+
+def match_hidden_width(arm: Arm, target: float) -> tuple[Arm, Match]:
+    """Match the number of parameters, which is linear in the FFN's hidden width."""
+    ffn: Any = arm.config.model.ffn
+    if not hasattr(ffn, "hidden"):
+        raise ConfigError(f"--match parameters: the ffn of {arm.name} has no single hidden width; use another measure")
+    old = ffn.hidden or round(ffn.expansion * arm.config.model.d_model)
+
+    def parameters(hidden: int) -> int:
+        return with_hidden(arm.config, hidden).model.parameters()
+
+    first = parameters(old)
+    slope = parameters(old + 1) - first
+    new = max(1, old + round((target - first) / slope)) if slope else old
+    matched = replace(arm, config=with_hidden(arm.config, new)) if new != old else arm
+    residual = matched.config.model.parameters() / target - 1
+    return matched, check_residual(matched, Match(arm.name, "ffn.hidden", old, new, residual), "parameters")
+
+
+def check_residual(arm: Arm, match: Match, measure: str) -> Match:
+    if abs(match.residual) > TOLERANCE:
+        raise ConfigError(
+            f"--match {measure}: {arm.name} still differs by {match.residual:+.1%} at the nearest {match.key}={match.new}, "
+            f"more than {TOLERANCE:.0%}: use a larger model, more steps or another measure"
+        )
+    return match
+
+
+def with_hidden(config: RunConfig, hidden: int) -> RunConfig:
+    values = config.to_dict()
+    return RunConfig.from_dict({**values, "ffn": {**values["ffn"], "hidden": hidden}})
+
+
+def with_steps(config: RunConfig, steps: int) -> RunConfig:
+    """The configuration with another number of steps and as many evaluations as before."""
+    old = config.train
+    every = old.eval_every and math.ceil(steps / math.ceil(old.steps / old.eval_every))
+    return config.model_copy(update={"train": old.model_copy(update={"steps": steps, "eval_every": every})})

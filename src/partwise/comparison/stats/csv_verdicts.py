@@ -1,0 +1,250 @@
+"""Verdicts for existing results: read a CSV file with the columns seed, arm and value, judge it, and format the result."""
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from rich.cells import cell_len
+
+from partwise.comparison.stats.effect import DEFAULT_MARGIN, DIVERGENCE_LIMIT, Effect
+from partwise.comparison.stats.intervals import holm, judge, look_alpha, pooled_sd
+from partwise.comparison.stats.number_format import choose_decimals, format_number, format_p, format_percent
+from partwise.comparison.stats.power import minimum_detectable_effect
+from partwise.comparison.stats.protocol import Claim, apply_holm
+from partwise.config import ConfigError, did_you_mean
+
+COLUMNS = ("seed", "arm", "value")
+
+
+def read_values(path: str | Path) -> dict[str, dict[int, float]]:
+    """arm -> seed -> value from a CSV file with a header; arms keep the file's order, other columns are ignored.
+
+    Use nan or inf for a run that diverged. Raises ConfigError naming file, line, value and remedy.
+    """
+    values: dict[str, dict[int, float]] = {}
+    first_line: dict[tuple[str, int], int] = {}
+    for line, (seed_text, arm, value_text) in _rows(Path(path)):
+        where = f"{path} line {line}"
+        seed, value = _seed(seed_text, where), _value(value_text, where)
+        if not arm or not arm.isprintable():
+            raise ConfigError(f"{where}: arm={arm!r}: give the arm a printable name")
+        if (earlier := first_line.setdefault((arm, seed), line)) != line:
+            raise ConfigError(
+                f"{where}: arm {arm!r} already has seed {seed} on line {earlier}: keep one row per arm and seed"
+            )
+        values.setdefault(arm, {})[seed] = value
+    if len(values) < 2:
+        content = f"only arm {next(iter(values))!r}" if values else "no rows below the header"
+        raise ConfigError(f"{path}: {content}: give at least 2 arms with at least 2 seeds each")
+    for arm, runs in values.items():
+        if len(runs) == 1:
+            raise ConfigError(
+                f"{path}: arm {arm!r} has only one seed, which gives no interval: run at least 2 seeds, preferably 5"
+            )
+    return values
+
+
+def _rows(path: Path) -> Iterator[tuple[int, tuple[str, str, str]]]:
+    """The line number and the stripped `COLUMNS` of each row that is not blank."""
+    try:
+        data = path.read_bytes()
+        text = data.decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path} line {line}: not UTF-8 text; save the file as CSV in UTF-8") from None
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header: list[str] = []
+        columns: list[int] = []
+        for row in reader:
+            fields = [field.strip() for field in row]
+            if not any(fields):
+                continue
+            if not header:
+                header = [field.lower() for field in fields]
+                columns = _find_columns(header, path, reader.line_num)
+            elif len(fields) < len(header) or any(fields[len(header) :]):
+                raise ConfigError(
+                    f"{path} line {reader.line_num}: {len(fields)} fields but {len(header)} columns in the header: "
+                    f'use a decimal point and quote text that contains a comma, as in "a,b"'
+                )
+            else:
+                seed, arm, value = (fields[column] for column in columns)
+                yield reader.line_num, (seed, arm, value)
+    except csv.Error as error:
+        raise ConfigError(
+            f"{path} line {reader.line_num}: not valid CSV ({error}); check the quotes on this line"
+        ) from None
+    if not header:
+        raise ConfigError(f"{path} is empty: expected the header {','.join(COLUMNS)} and one row per run")
+
+
+def _find_columns(header: Sequence[str], path: Path, line: int) -> list[int]:
+    for name in COLUMNS:
+        if header.count(name) == 1:
+            continue
+        where = f"{path} line {line}"
+        if name in header:
+            raise ConfigError(f"{where}: column {name!r} occurs {header.count(name)} times: keep one")
+        if len(header) == 1 and any(separator in header[0] for separator in ";\t"):
+            raise ConfigError(f"{where}: the fields are not comma-separated: write {','.join(COLUMNS)}")
+        raise ConfigError(f"{where}: no column {name!r} in the header{did_you_mean(name, header)}")
+    return [header.index(name) for name in COLUMNS]
+
+
+def _seed(text: str, where: str) -> int:
+    try:
+        if "_" in text:  # Python would read 1_5 as 15
+            raise ValueError
+        return int(text.removesuffix(".0"))  # pandas writes integers in a column with missing values as 1.0, 2.0
+    except ValueError:
+        raise ConfigError(f"{where}: seed={text!r}: expected an integer, such as 3") from None
+
+
+def _value(text: str, where: str) -> float:
+    try:
+        if "_" in text:
+            raise ValueError
+        return float(text)
+    except ValueError:
+        raise ConfigError(
+            f"{where}: value={text!r}: expected a number such as 1.47, or nan if the run diverged"
+        ) from None
+
+
+def judge_arms(
+    values: Mapping[str, Mapping[int, float]],
+    *,
+    margin: float = DEFAULT_MARGIN,
+    higher_is_better: bool = False,
+    alpha: float = 0.05,
+    look: int = 1,
+    metric: str = "value",
+    unit: str = "",
+    baseline: str | None = None,
+    known_sd: float | None = None,
+) -> list[Effect]:
+    """Judge every arm against `baseline` (default: the first arm), with Holm's method over all arms.
+
+    Raises ConfigError for an unknown baseline, and whatever `judge` raises.
+    """
+    against = next(iter(values)) if baseline is None else baseline
+    if against not in values:
+        raise ConfigError(f"unknown baseline {against!r}{did_you_mean(against, values)}")
+    effects = {
+        Claim(arm, against): judge(
+            arm,
+            against,
+            runs,
+            values[against],
+            margin=margin,
+            alpha=alpha,
+            look=look,
+            lower_is_better=not higher_is_better,
+            metric=metric,
+            unit=unit,
+            known_sd=known_sd,
+        )
+        for arm, runs in values.items()
+        if arm != against
+    }
+    p = {claim: 1.0 if effect.p is None else effect.p for claim, effect in effects.items()}
+    return list(apply_holm(effects, p, look_alpha(look, alpha)).values())
+
+
+def render_verdicts(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]]) -> str:
+    """Plain text: a table of the arms, a table of their differences from the baseline, the verdicts, and notes."""
+    sentences = "\n".join(effect.sentence for effect in effects)
+    parts = [_arms_table(effects, values), _differences_table(effects), sentences]
+    return "\n\n".join([*parts, "\n".join(_notes(effects, values))]).rstrip() + "\n"
+
+
+def _arms_table(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]]) -> str:
+    against = effects[0].against if effects else ""
+    rows = [["arm", "seeds", "mean", "SD", "diverged"]]
+    for arm, runs in values.items():
+        diverged = sum(not abs(value) <= DIVERGENCE_LIMIT for value in runs.values())
+        row = [f"{arm} (baseline)" if arm == against else arm, str(len(runs))]
+        sd = None if diverged else pooled_sd([list(runs.values())])
+        digits = choose_decimals(sd or 0.0, ())
+        row += ["-" if diverged else format_number(math.fsum(runs.values()) / len(runs), digits)]
+        rows.append([*row, "-" if sd is None else format_number(sd, digits), str(diverged)])
+    if all(row[-1] == "0" for row in rows[1:]):
+        rows = [row[:-1] for row in rows]
+    return _align(rows)
+
+
+def _differences_table(effects: Sequence[Effect]) -> str:
+    """One row per comparison; if there are several, with p adjusted by Holm's method."""
+    judged = [effect for effect in effects if effect.p is not None]
+    adjusted = dict(zip((id(e) for e in judged), holm([e.p for e in judged if e.p is not None]), strict=True))
+    confidence = format_percent(effects[0].alpha, complement=True) if effects else ""
+    rows = [["difference", "n", "mean", f"{confidence} interval", "r", "p", "p (Holm)", "verdict"]]
+    for e in effects:
+        row = [f"{e.arm} - {e.against}", str(e.n) if e.paired else f"{e.n_arm}, {e.n_against}"]
+        if e.mean is None or e.low is None or e.high is None or e.p is None:
+            row += ["-" if e.mean is None else format_number(e.mean, 4), "-", "-", "-", "-"]
+        else:
+            digits = choose_decimals((e.high - e.low) / 2, (e.low, e.high), e.margin)
+            row += [format_number(e.mean, digits), f"{format_number(e.low, digits)} to {format_number(e.high, digits)}"]
+            row += ["-" if e.correlation is None else f"{e.correlation:.2f}"]
+            row += [format_p(e.p, e.alpha), format_p(adjusted[id(e)], e.alpha)]
+        rows.append([*row, e.verdict or "no verdict"])
+    if len(effects) < 2:
+        rows = [row[:6] + row[7:] for row in rows]
+    return _align(rows)
+
+
+def _align(rows: Sequence[Sequence[str]]) -> str:
+    """Columns padded to equal terminal width: the first left-aligned, the others right-aligned."""
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        pads = [" " * (width - cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
+        cells = [cell + pad if i == 0 else pad + cell for i, (cell, pad) in enumerate(zip(row, pads, strict=True))]
+        lines.append("  ".join(cells))
+    return "\n".join(lines)
+
+
+def _notes(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]]) -> Iterator[str]:
+    """Context for the verdicts: seed SD, minimum detectable effect, multiple comparisons, and alpha spent by looks."""
+    against = effects[0].against if effects else ""
+    finite = [
+        list(runs.values())
+        for runs in values.values()
+        if all(abs(value) <= DIVERGENCE_LIMIT for value in runs.values())
+    ]
+    pairs = [effect for effect in effects if effect.paired and effect.sd_difference is not None]
+    sd = pooled_sd(finite)
+    if sd is not None:
+        seed_sd = format_number(sd, choose_decimals(sd, ()))
+        yield f"Seed SD, pooled over {len(finite)} arm{'s' if len(finite) > 1 else ''}: {seed_sd}."
+    if any(effect.sd_difference for effect in pairs):
+        n = min(effect.n for effect in pairs)
+        sd_run = math.hypot(*(e.sd_difference or 0.0 for e in pairs)) / math.sqrt(2 * len(pairs))
+        detectable = minimum_detectable_effect(sd_run, n, alpha=pairs[0].alpha)
+        yield (
+            f"Minimum detectable effect of {n} pairs at 80 % power: "
+            f"{format_number(detectable, choose_decimals(detectable, ()))}; smaller differences are likely to be missed."
+        )
+    for effect in effects:
+        if effect.df is not None and math.isinf(effect.df) and effect.mean is not None:
+            scaled = abs(effect.mean) / math.sqrt(1 / effect.n_arm + 1 / effect.n_against)
+            yield (
+                f"{effect.arm}: with a known SD of one run, the difference over sqrt(1/n + 1/n) is "
+                f"{format_number(scaled, 4)}, which rules such as modded-nanogpt's compare with a threshold "
+                "(0.004 at an SD of 0.0013)."
+            )
+    if len(effects) > 1:
+        at_most = format_percent(min(1.0, len(effects) * effects[0].alpha_spent))
+        yield (
+            f"{len(effects)} comparisons with {against}: the probability that at least one interval misses the true "
+            f"difference is at most {at_most}. Replicate a winner on fresh seeds."
+        )
+    if effects and effects[0].look > 1:
+        total = format_percent(effects[0].alpha_spent)
+        yield f"This is look {effects[0].look}; the looks so far spend an alpha of {total} in total."

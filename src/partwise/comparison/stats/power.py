@@ -1,0 +1,192 @@
+"""Power analysis: the minimum detectable effect of a number of seeds, and the seeds that an effect or margin needs."""
+
+import bisect
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import numpy as np
+from scipy import special
+
+from partwise.comparison.stats.group_sequential import check_looks, nominal_levels
+from partwise.config import ConfigError
+
+N_SIMULATIONS = 200_000
+"""Simulated comparisons for the power over several looks, which is then known to about 0.2 percentage points."""
+
+MAX_SEEDS = 1_000_000
+"""A plan that needs more seeds than this raises ConfigError."""
+
+
+def minimum_detectable_effect(
+    sd: float, n: int, correlation: float = 0.0, alpha: float = 0.05, power: float = 0.8
+) -> float:
+    """The smallest true difference that `n` paired seeds detect with probability `power`, in the unit of `sd`.
+
+    An effect is detected if its interval excludes 0. `sd` is the seed SD of each arm; a difference then has SD
+    sd sqrt(2 (1 - correlation)). Solved from the noncentral t distribution. Raises ConfigError for invalid values.
+    """
+    _check(sd, correlation, alpha, power)
+    if not 2 <= n <= MAX_SEEDS:
+        raise ConfigError(f"n={n}: expected a number of paired seeds from 2 to {MAX_SEEDS}")
+    noncentrality = _bisect(lambda x: _paired_t_power(x, n, alpha) >= power, 1e-12)
+    return noncentrality * sd * math.sqrt(2 * (1 - correlation) / n)
+
+
+def seeds_needed(effect: float, sd: float, correlation: float = 0.0, alpha: float = 0.05, power: float = 0.8) -> int:
+    """The fewest paired seeds that detect a true difference `effect` with probability `power`.
+
+    The inverse of `minimum_detectable_effect`. Raises ConfigError for invalid values or if it takes over a million seeds.
+    """
+    _check(sd, correlation, alpha, power)
+    sd_difference = sd * math.sqrt(2 * (1 - correlation))
+
+    def detects(n: int) -> bool:
+        return (
+            sd_difference == 0
+            or _paired_t_power(min(abs(effect) / sd_difference, 1e100) * math.sqrt(n), n, alpha) >= power
+        )
+
+    return _min_seeds(detects, f"effect={effect:g} at sd={sd:g}", effect)
+
+
+def seeds_for_margin(margin: float, sd: float, correlation: float = 0.0, alpha: float = 0.05) -> int:
+    """The fewest paired seeds whose interval, at the expected SD of differences, is no wider than ±margin.
+
+    With fewer, two equal arms cannot be called equivalent. Raises ConfigError as `seeds_needed` does.
+    """
+    _check(sd, correlation, alpha, 0.8)
+    sd_difference = sd * math.sqrt(2 * (1 - correlation))
+
+    def fits_margin(n: int) -> bool:
+        return -float(special.stdtrit(n - 1, alpha / 2)) * sd_difference / math.sqrt(n) <= margin
+
+    return _min_seeds(fits_margin, f"margin={margin:g} at sd={sd:g}", margin)
+
+
+def default_looks(seeds: int) -> tuple[int, ...]:
+    """Looks at `seeds`, half and a quarter of them, each only if 4 or more: 16 -> (4, 8, 16), 5 -> (5,)."""
+    looks = [seeds]
+    while len(looks) < 3 and looks[0] // 2 >= 4:
+        looks.insert(0, looks[0] // 2)
+    return check_looks(looks)
+
+
+def power_over_looks(
+    effect: float, sd: float, looks: Sequence[int], correlation: float = 0.0, alpha: float = 0.05
+) -> float:
+    """The probability that a true difference `effect` is detected at one of the looks, by simulation with a fixed seed.
+
+    Raises ConfigError for invalid values.
+    """
+    _check(sd, correlation, alpha, 0.8 if alpha < 0.8 else (1 + alpha) / 2)
+    sd_difference = sd * math.sqrt(2 * (1 - correlation))
+    return (
+        float(bool(effect))
+        if not sd_difference
+        else _simulated_power(abs(effect) / sd_difference, check_looks(looks), alpha)
+    )
+
+
+def equivalence_power_over_looks(
+    margin: float, sd: float, looks: Sequence[int], correlation: float = 0.0, alpha: float = 0.05
+) -> float:
+    """The probability that equal arms are called equivalent at one of the looks, and not different at an earlier one."""
+    _check(sd, correlation, alpha, 0.8 if alpha < 0.8 else (1 + alpha) / 2)
+    sd_difference = sd * math.sqrt(2 * (1 - correlation))
+    if not sd_difference:
+        return 1.0
+    looks = check_looks(looks)
+    undecided, equivalent = np.ones(N_SIMULATIONS, bool), np.zeros(N_SIMULATIONS, bool)
+    for (mean, error), level, n in zip(_simulate_looks(looks), nominal_levels(looks, alpha), looks, strict=True):
+        half = -float(special.stdtrit(n - 1, level / 2)) * error
+        inside = np.abs(mean) + half <= margin / sd_difference
+        equivalent |= undecided & inside
+        undecided &= ~(inside | (np.abs(mean) > half))
+    return float(equivalent.mean())
+
+
+def minimum_detectable_effect_over_looks(
+    sd: float, looks: Sequence[int], correlation: float = 0.0, alpha: float = 0.05, power: float = 0.8
+) -> float:
+    """The smallest true difference that the looks together detect with probability `power`; see `power_over_looks`."""
+    _check(sd, correlation, alpha, power)
+    looks = check_looks(looks)
+    if len(looks) == 1:
+        return minimum_detectable_effect(sd, looks[0], correlation, alpha, power)
+    standardized = _bisect(lambda x: _simulated_power(x, looks, alpha) >= power, 1e-6)
+    return standardized * sd * math.sqrt(2 * (1 - correlation))
+
+
+def _bisect(detects: Callable[[float], bool], tolerance: float) -> float:
+    """The smallest x > 0 for which `detects(x)`, to a relative tolerance; importing scipy.optimize would take 0.3 s."""
+    high = 1.0
+    while not detects(high):
+        high *= 2
+        if not math.isfinite(high):
+            raise ConfigError("no effect of any size would be detected with that power: raise alpha")
+    low = 0.0
+    while high - low > tolerance * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if detects(middle) else (middle, high)
+    return high
+
+
+def _simulated_power(effect: float, looks: tuple[int, ...], alpha: float) -> float:
+    """The power over looks for an effect in SDs of a difference."""
+    detected = np.zeros(N_SIMULATIONS, bool)
+    for (mean, error), level, n in zip(_simulate_looks(looks), nominal_levels(looks, alpha), looks, strict=True):
+        detected |= np.abs(mean + effect) > -float(special.stdtrit(n - 1, level / 2)) * error
+    return float(detected.mean())
+
+
+@lru_cache(maxsize=8)
+def _simulate_looks(looks: tuple[int, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
+    """For each look at n standard normal differences, their mean and its standard error, (N_SIMULATIONS,) each."""
+    rng = np.random.default_rng(0)
+    total, squares, n = np.zeros(N_SIMULATIONS), np.zeros(N_SIMULATIONS), 0
+    samples = []
+    for look in looks:
+        more = look - n
+        added = rng.normal(0, math.sqrt(more), N_SIMULATIONS)
+        total, n = total + added, look
+        squares = squares + added**2 / more + (rng.chisquare(more - 1, N_SIMULATIONS) if more > 1 else 0.0)
+        error = np.sqrt((squares - total**2 / n) / (n - 1) / n)
+        samples.append((total / n, error))
+    return samples
+
+
+def _min_seeds(enough: Callable[[int], bool], goal: str, size: float) -> int:
+    if size == 0 or not math.isfinite(size):
+        raise ConfigError(f"{goal}: no number of seeds is enough; give a finite difference other than 0")
+    high = 2
+    while not enough(high):
+        if high == MAX_SEEDS:
+            raise ConfigError(f"{goal} needs more than {MAX_SEEDS} seeds: choose a larger difference")
+        high = min(2 * high, MAX_SEEDS)
+    return 2 + bisect.bisect_left(range(2, high), True, key=enough)
+
+
+def _paired_t_power(noncentrality: float, n: int, alpha: float) -> float:
+    """P(|T| > t) for a noncentral t variable T with n - 1 degrees of freedom and the two-sided critical value t.
+
+    |T| > t is chi2 < df (Z + noncentrality)^2 / t^2, so the power is the mean of chi2's distribution function over a
+    normal Z. The trapezoid rule is nearly exact for it; scipy's nctdtr returns nan in the tails that small alphas need.
+    """
+    df = n - 1
+    critical = -float(special.stdtrit(df, alpha / 2))
+    points = max(4001, math.ceil(40 * math.sqrt(df)))  # the integrand rises within about 1.4 / sqrt(df) of Z
+    z = np.linspace(-9.0, 9.0, points)
+    chi2 = df * np.square((z + noncentrality) / critical)
+    return float(
+        np.sum(np.exp(-z * z / 2) * special.gammainc(df / 2, chi2 / 2)) * (z[1] - z[0]) / math.sqrt(2 * math.pi)
+    )
+
+
+def _check(sd: float, correlation: float, alpha: float, power: float) -> None:
+    if not (math.isfinite(sd) and sd >= 0):
+        raise ConfigError(f"sd={sd:g}: expected a standard deviation, finite and not negative")
+    if not -1 <= correlation <= 1:
+        raise ConfigError(f"correlation={correlation:g}: expected a number from -1 to 1")
+    if not 0 < alpha < power < 1:
+        raise ConfigError(f"alpha={alpha:g} power={power:g}: expected 0 < alpha < power < 1, such as 0.05 and 0.8")

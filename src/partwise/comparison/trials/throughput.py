@@ -1,0 +1,68 @@
+"""Training throughput of each arm on this machine: measured before the runs, or read from their metrics."""
+
+import contextlib
+import statistics
+import time
+from itertools import islice
+
+import torch
+
+from partwise.comparison.design.plan import Arm, Plan, dataset_of
+from partwise.comparison.trials.worker_pool import Job
+from partwise.compute.runtime import Runtime
+from partwise.data import Dataset, build_examples
+from partwise.evaluate.loss import mean_loss
+from partwise.train.loop import Diverged, Run
+from partwise.train.metrics import read_metrics
+
+TIMED_STEPS = 8
+
+
+def throughput_of_runs(jobs: list[Job]) -> dict[str, float | None]:
+    """Training tokens per second by arm, with all runs in parallel: the median over their steps."""
+    rates: dict[str, list[float]] = {job.arm: [] for job in jobs}
+    for job in jobs:
+        steps = (line for line in read_metrics(job.folder) if line["kind"] == "step")
+        rates[job.arm] += [line["tokens"] / line["seconds"] for line in steps]
+    return {arm: statistics.median(each) if each else None for arm, each in rates.items()}
+
+
+def tokens_per_step(arm: Arm, dataset: Dataset) -> int:
+    """Targets per batch, on average if rows differ in length."""
+    train = build_examples(dataset, "train", arm.config.seq_len, arm.config.model.context_length)
+    return train.targets_per_batch(arm.config.train.batch_size)
+
+
+def measure_throughput(
+    plan: Plan, dataset: Dataset, runtime: Runtime
+) -> tuple[dict[str, float | None], dict[str, float]]:
+    """Training tokens per second and seconds to evaluate a run, by arm: medians, one arm at a time, interleaved.
+
+    The throughput of an arm that diverges within the first steps is None.
+    """
+    threads = torch.get_num_threads()
+    runs = {arm.name: Run(arm.config, dataset_of(plan, arm, dataset), runtime) for arm in plan.arms}
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for round_ in range(TIMED_STEPS + 2):
+        for name, run in runs.items():
+            with contextlib.suppress(Diverged):
+                step = run.update()
+                if round_ >= 2:  # the first steps also pay for allocation
+                    times[name].append(step.seconds)
+    throughput: dict[str, float | None] = {}
+    scoring = {}
+    for arm in plan.arms:
+        tokens = tokens_per_step(arm, dataset)
+        throughput[arm.name] = tokens / statistics.median(times[arm.name]) if times[arm.name] else None
+        batches = build_examples(
+            runs[arm.name].dataset, "val", arm.config.seq_len, arm.config.model.context_length
+        ).eval_batches()
+        sample = list(islice(batches, 2))
+        start = time.perf_counter()
+        mean_loss(runs[arm.name].model, sample, runtime.precision)
+        per_token = (time.perf_counter() - start) / sum(batch.n_targets for batch in sample)
+        evaluations = arm.config.train.steps // arm.config.eval_every + 1
+        test_tokens = len(dataset.split("test")) if "test" in dataset.split_names else 0
+        scoring[arm.name] = (2 * evaluations * len(dataset.split("val")) + 2 * test_tokens) * per_token
+    torch.set_num_threads(threads)
+    return throughput, scoring

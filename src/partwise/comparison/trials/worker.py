@@ -1,0 +1,169 @@
+"""The server of a comparison's worker processes: it imports torch once and forks a child per group of jobs.
+
+A request is a line of JSON on standard input: a number, and the folders (each with a `job.json`) whose runs one child trains.
+The reply is a line with the number and the runs' statuses once the child has ended.
+There is no other communication; progress is read from each run's `metrics.jsonl`.
+"""
+
+import json
+import os
+import selectors
+import signal
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+from partwise.checkpoint import write_json
+from partwise.compute.runtime import Runtime
+from partwise.config import ConfigError, import_parts
+from partwise.evaluate.arithmetic import accuracy_by_operation, answer_problems
+from partwise.train.config import RunConfig
+from partwise.train.multi_seed import train_seeds
+from partwise.train.run_folder import RunFolder
+
+stopping = False
+
+
+def stop(signum: int, frame: FrameType | None) -> None:
+    global stopping
+    stopping = True
+
+
+def train_jobs(folders: list[Path], server: int) -> list[str]:
+    """Train a group of jobs until they finish or a stop is requested; returns their statuses.
+
+    The jobs of a group are seeds of one arm. `server` is the pid of the parent process; training stops if it dies.
+    """
+    jobs = [json.loads((folder / "job.json").read_text()) for folder in folders]
+    for source in jobs[0]["imports"]:
+        import_parts(source)
+    runs = [
+        RunFolder(folder, RunConfig.from_dict(job["config"]), runtime=Runtime(**job["runtime"]), command=job["command"])
+        for folder, job in zip(folders, jobs, strict=True)
+    ]
+    statuses = train_seeds(runs, lambda: stopping or os.getppid() != server or orphaned(jobs[0]["parent"]))
+    for run, status in zip(runs, statuses, strict=True):
+        if status == "done" and run.config.data.task == "arithmetic" and "test" in run.run.dataset.split_names:
+            score_problems(run)
+    return statuses
+
+
+def score_problems(run: RunFolder) -> None:
+    """Answer the test problems with greedy decoding and add the accuracy to the run's result."""
+    from partwise.data import problem_lines
+
+    dataset, path = run.run.dataset, run.path / "result.json"
+    result = json.loads(path.read_text())
+    if "accuracy" in result:
+        return
+    problems = problem_lines(dataset, "test")
+    answers = answer_problems(
+        run.run.model, dataset.tokenizer, problems, temperature=0, precision=run.runtime.precision
+    )
+    result["accuracy"] = {kind: score.to_dict() for kind, score in accuracy_by_operation(problems, answers).items()}
+    write_json(path, result)
+
+
+def orphaned(parent: int) -> bool:
+    try:
+        os.kill(parent, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+def run_child(folders: list[Path], server: int) -> None:
+    """The child process: train, and write the statuses to the first run's folder."""
+    statuses = ["failed"] * len(folders)
+    try:
+        statuses = train_jobs(folders, server)
+    except ConfigError as error:
+        statuses = [f"failed {error}"] * len(folders)
+    except BaseException:
+        (folders[0] / "error.txt").write_text(traceback.format_exc())
+    (folders[0] / "status.json").write_text(json.dumps(statuses))
+
+
+class ChildProcesses:
+    """The forked training processes."""
+
+    def __init__(self, replies: TextIO) -> None:
+        self.replies = replies
+        self.running: dict[int, tuple[int, list[Path]]] = {}
+
+    def fork(self, number: int, folders: list[Path]) -> None:
+        (folders[0] / "error.txt").unlink(missing_ok=True)  # of an earlier attempt
+        server = os.getpid()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                run_child(folders, server)
+                code = 0
+            finally:
+                os._exit(code)  # never return into the server's loop
+        self.running[child] = number, folders
+
+    def report_finished(self) -> None:
+        """Reply for every child that has ended."""
+        for child, (number, folders) in list(self.running.items()):
+            ended, code = os.waitpid(child, os.WNOHANG)
+            if not ended:
+                continue
+            del self.running[child]
+            path = folders[0] / "status.json"
+            statuses = json.loads(path.read_text()) if code == 0 else [f"failed killed ({code})"] * len(folders)
+            print(json.dumps([number, statuses]), file=self.replies, flush=True)
+
+    def stop(self) -> None:
+        """Send SIGTERM to every child again: one being forked when the signal arrived missed it."""
+        for child in self.running:
+            os.kill(child, signal.SIGTERM)
+
+
+def open_channels() -> tuple[int, TextIO]:
+    """The request and reply streams, kept separate from the standard streams that a user's part may read or print to."""
+    requests, replies = os.dup(0), os.fdopen(os.dup(1), "w")
+    devnull = os.open(os.devnull, os.O_RDWR)
+    os.dup2(devnull, 0)
+    os.dup2(devnull if sys.stderr is None else sys.stderr.fileno(), 1)
+    return requests, replies
+
+
+def main() -> None:
+    requests, replies = open_channels()
+    wakeup_read, wakeup_write = os.pipe()
+    for end in (wakeup_read, wakeup_write):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)  # wakes on SIGCHLD and SIGTERM
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent stops the runs in order
+    children, accepting, unread = ChildProcesses(replies), True, b""
+    with replies, selectors.DefaultSelector() as selector:
+        for source in (requests, wakeup_read):
+            selector.register(source, selectors.EVENT_READ)
+        while accepting or children.running:
+            ready = {key.fd for key, _ in selector.select()}
+            if wakeup_read in ready:
+                os.read(wakeup_read, 2**16)
+            if requests in ready:
+                more = os.read(requests, 2**16)
+                *lines, unread = (unread + more).split(b"\n")
+                for line in lines:
+                    number, folders = json.loads(line)
+                    children.fork(number, [Path(folder) for folder in folders])
+                if not more:  # the parent has closed the stream or died
+                    selector.unregister(requests)
+                    accepting = False
+            if stopping:
+                children.stop()
+            children.report_finished()
+
+
+if __name__ == "__main__":
+    main()

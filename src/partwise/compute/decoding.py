@@ -1,0 +1,283 @@
+"""Generation with the C++ decoding kernel: one call computes all layers of a pre-norm decoder over a preallocated cache.
+
+`Decoder` has the interface of a `Transformer` in generation and holds a copy of the weights in the kernel's layout; sums
+are float32. `unsupported_reason` names what the kernel does not support.
+"""
+
+import ctypes
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from partwise.config import ConfigError
+from partwise.kernels.decoding_weights import (
+    LAYER_NORM,
+    NO_NORM,
+    RMS_NORM,
+    CLayer,
+    CModel,
+    CNorm,
+    LinearWeights,
+    PackedWeights,
+    library,
+    pointer_array,
+    round_up,
+)
+from partwise.kernels.library import openmp_parallel
+from partwise.kernels.mlp import ACTIVATIONS
+from partwise.model import Transformer
+from partwise.model.block import Block
+from partwise.parts.attention.multihead import MultiHeadAttention
+from partwise.parts.contracts import PositionLayer, StackEnds
+from partwise.parts.feed_forward.mlp import MLP, GatedMLP
+from partwise.parts.layers import GroupRMSNorm
+from partwise.parts.ngram_embeddings import IdentityNGramEmbeddings
+from partwise.parts.ngram_lm import IdentityNGramLM
+from partwise.parts.norms import RMSNormLayer, UnitOffsetRMSNormLayer
+from partwise.parts.positions.absolute import LearnedTable, SinusoidalTable
+from partwise.parts.positions.rotary import InterleavedRotary, Rotary
+from partwise.parts.residual import FinalNorm, PreNormWiring
+from partwise.parts.short_conv import IdentityShortConv
+
+NORMS = (nn.LayerNorm, RMSNormLayer, UnitOffsetRMSNormLayer, nn.Identity)
+POSITIONS = (PositionLayer, LearnedTable, SinusoidalTable, Rotary, InterleavedRotary)
+PREFILL_CHUNK = 48
+"""Tokens of a prefill that a layer processes together: enough to amortize reading its weights."""
+
+
+def unsupported_reason(model: Transformer) -> str | None:
+    """Why the kernel does not support this model on this machine, as a clause, or None if it does."""
+    if not all(each.is_cpu and each.dtype == torch.float32 for each in model.parameters()):
+        return "only float32 weights on a CPU are supported"
+    if torch.is_autocast_enabled("cpu"):
+        return "autocast is not supported"
+    reason = unsupported_layer(model)
+    if reason is None and library() is None:
+        return "the C++ compiler is missing or failed (see above)"
+    return reason
+
+
+def unsupported_layer(model: Transformer) -> str | None:
+    """The first layer that the kernel does not support, as a clause, or None."""
+    if model.encoder is not None:
+        return "encoder-decoder models are not supported"
+    if type(model.lookup) is not IdentityNGramEmbeddings:
+        return f"ngram_embeddings={model.config.ngram_embeddings.name} is not supported"
+    if type(model.counts) is not IdentityNGramLM:
+        return f"ngram_lm={model.config.ngram_lm.name} is not supported"
+    if type(model.positions) not in POSITIONS:
+        return f"positions={model.config.positions.name} is not supported"
+    if type(model.residual) not in (StackEnds, FinalNorm):
+        return f"residual={model.config.residual.name} is not supported"
+    norms = [model.residual.norm] if isinstance(model.residual, FinalNorm) else []
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        reason = unsupported_block_layer(block)
+        if reason is not None:
+            return reason
+        norms += block.residual.norms.values()  # type: ignore[operator]
+    if any(type(norm) not in NORMS for norm in norms):
+        return f"norm={model.config.norm.name} is not supported"
+    return None
+
+
+def unsupported_block_layer(block: Block) -> str | None:
+    attention, ffn = block.attention, block.ffn
+    if type(block.residual) is not PreNormWiring:
+        return "only residual=pre is supported"
+    if type(block.mixing) is not IdentityShortConv:
+        return "only short_conv=none is supported"
+    if type(attention) is not MultiHeadAttention:
+        return "only attention=multihead is supported"
+    if attention.gate is not None or attention.value_residual is not None:
+        return "attention.gate and attention.value_residual are not supported"
+    if not isinstance(ffn, MLP | GatedMLP) or ffn.kernel_activation is None:
+        return f"only MLPs with the activations {', '.join(ACTIVATIONS)} are supported"
+    return None
+
+
+class DecodingCache:
+    """The keys and values of all positions so far, in the kernel's layout; the `Cache` of a `Decoder`."""
+
+    def __init__(self, layers: list[CLayer], batch: int, max_length: int) -> None:
+        W = library().W
+        self.max_length, self.length, self.batch, self.blocks = max_length, 0, batch, -(-max_length // W)
+        shapes = [(batch, layer.n_kv_heads, self.blocks, W * layer.head_dim) for layer in layers]
+        self.keys = [torch.empty(shape) for shape in shapes]
+        shapes = [(batch, layer.n_kv_heads, self.blocks, W * round_up(layer.head_dim, W)) for layer in layers]
+        self.values = [torch.empty(shape) for shape in shapes]
+        self.update_pointers()
+
+    def update_pointers(self) -> None:
+        self.key_pointers, self.value_pointers = pointer_array(self.keys), pointer_array(self.values)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep these rows of the batch, in this order."""
+        used = -(-self.length // library().W)  # later blocks are still uninitialized
+
+        def selected(old: Tensor) -> Tensor:
+            new = old.new_empty(len(rows), *old.shape[1:])
+            new[:, :, :used] = old[rows, :, :used]
+            return new
+
+        self.keys, self.values = [selected(x) for x in self.keys], [selected(x) for x in self.values]
+        self.batch = len(rows)
+        self.update_pointers()
+
+    def truncate(self, length: int) -> None:
+        """Drop every position from `length` on."""
+        self.length = min(self.length, length)
+
+
+class Decoder:
+    """A model run by the C++ decoding kernel: logits of the last token only, no gradients.
+
+    It holds a copy of the model's current matrices. With `bf16` they are stored in bfloat16 and their inputs are rounded
+    to it; pass a model from `emulate_bf16`, so that storing its matrices is exact. Raises ConfigError for an unsupported
+    model.
+    """
+
+    def __init__(self, model: Transformer, bf16: bool = False) -> None:
+        reason = unsupported_reason(model)
+        if reason is not None:
+            raise ConfigError(f"backend=cpp does not support this model: {reason}; use backend=auto")
+        self.model, self.config, self.embed = model, model.config, model.embed
+        self.weights = PackedWeights(linear_weights(model), bf16)
+        matrices = iter(self.weights.matrices)
+        self.layers = [
+            layer_descriptor(self.weights, block, [next(matrices) for _ in range(4)]) for block in model.blocks
+        ]
+        self.array = (CLayer * len(self.layers))(*self.layers)
+        final_norm = model.residual.norm if isinstance(model.residual, FinalNorm) else nn.Identity()
+        rotary = model.positions if isinstance(model.positions, Rotary) else None
+        cosines, sines = rotary.cos_sin(model.embed.weight) if rotary else (None, None)
+        self.struct = CModel(
+            n_layers=len(self.layers),
+            d_model=model.config.d_model,
+            bf16=bf16,
+            max_inputs=max(matrix.inputs for matrix in self.weights.matrices),
+            rotary_pairs=0 if cosines is None else cosines.shape[1],
+            interleaved=isinstance(model.positions, InterleavedRotary),
+            cosines=self.weights.float_pointer(cosines),
+            sines=self.weights.float_pointer(sines),
+            final_norm=norm_descriptor(self.weights, final_norm),
+            head=next(matrices),
+            layers=ctypes.addressof(self.array),
+        )
+        self.workspace = torch.empty(0)
+
+    def new_cache(self, batch: int, length: int | None = None, source: None = None) -> DecodingCache:
+        """An empty cache for up to `length` positions (default: the model's context_length)."""
+        max_length = min(length or self.config.context_length, self.config.context_length)
+        return DecodingCache(self.layers, batch, max_length)
+
+    @torch.no_grad()
+    def __call__(self, tokens: Tensor, cache: DecodingCache | None = None, source: None = None) -> Tensor:
+        """(B, T) ids -> (B, 1, V) logits of the last token; without a cache, the model's own logits (B, T, V).
+
+        Raises ConfigError if a row is too long.
+        """
+        if cache is None:
+            return self.model(tokens)
+        T, chunk = tokens.shape[1], max(1, PREFILL_CHUNK // tokens.shape[0])
+        if cache.length + T > cache.max_length:
+            raise ConfigError(
+                f"{cache.length + T} tokens do not fit context_length={cache.max_length}: shorten the text or raise "
+                "context_length"
+            )
+        for start in range(0, T, chunk):
+            logits = self.step(tokens[:, start : start + chunk], cache, needs_logits=start + chunk >= T)
+        cap = self.config.logit_softcap
+        logits = logits if cap is None else cap * torch.tanh(logits / cap)
+        return logits.unsqueeze(1)
+
+    def step(self, tokens: Tensor, cache: DecodingCache, needs_logits: bool) -> Tensor:
+        model, kernel, threads = self.model, library(), torch.get_num_threads()
+        B, T = tokens.shape
+        ids = torch.arange(cache.length, cache.length + T)
+        x = model.embed(tokens)
+        x = x * model.embedding_scale if model.embedding_scale != 1.0 else x
+        x = model.embed_norm(model.positions.at_input(x, ids)).contiguous()  # (B, T, D)
+        size = kernel.decoding_workspace_size(ctypes.byref(self.struct), B * T, cache.blocks, threads)
+        if len(self.workspace) < size:
+            self.workspace = torch.empty(size)
+        logits = torch.empty(B, self.struct.head.outputs)
+        kernel.decoding_step(
+            ctypes.byref(self.struct),
+            *(B, T, cache.length, needs_logits),
+            *(x.data_ptr(), cache.key_pointers, cache.value_pointers, cache.blocks),
+            *(self.workspace.data_ptr(), logits.data_ptr(), threads, openmp_parallel(), *openmp_functions()),
+        )
+        cache.length += T
+        return logits[:, : self.config.vocab_size]
+
+
+def linear_weights(model: Transformer) -> list[LinearWeights]:
+    """The four linear layers of every block, in order of use, and the head."""
+    linears = list[LinearWeights]()
+    blocks: Any = model.blocks
+    for block in blocks:
+        attention, ffn = block.attention, block.ffn
+        linears += [
+            qkv_weights(attention),
+            LinearWeights(attention.out.weight, attention.out.bias),
+            LinearWeights(ffn.input_projection().weight, ffn.input_projection().bias, isinstance(ffn, GatedMLP)),
+            LinearWeights(ffn.down.weight, ffn.down.bias),
+        ]
+    return [*linears, LinearWeights(model.head.weight, model.head.bias)]
+
+
+def qkv_weights(attention: MultiHeadAttention) -> LinearWeights:
+    if attention.fused_qkv:
+        return LinearWeights(attention.qkv.weight, attention.qkv.bias)
+    projections = attention.q, attention.k, attention.v
+    bias = None if attention.q.bias is None else torch.cat([each.bias for each in projections])
+    return LinearWeights(torch.cat([each.weight for each in projections]), bias)
+
+
+def layer_descriptor(weights: PackedWeights, block: Any, matrices: list[Any]) -> CLayer:
+    attention, ffn = block.attention, block.ffn
+    head_dim, n_kv_heads = attention.head_dim, attention.n_kv_heads
+    n_heads = attention.out.in_features // head_dim
+    qk_norm_widths = [
+        each.width if isinstance(each, GroupRMSNorm) else head_dim for each in (attention.q_norm, attention.k_norm)
+    ]
+    return CLayer(
+        norm_descriptor(weights, block.residual.norms["attention"]),
+        norm_descriptor(weights, block.residual.norms["ffn"]),
+        norm_descriptor(weights, attention.q_norm),
+        norm_descriptor(weights, attention.k_norm),
+        *matrices,
+        n_heads,
+        n_kv_heads,
+        head_dim,
+        *qk_norm_widths,
+        attention.window or 2**62,
+        ACTIVATIONS.index(ffn.kernel_activation),
+        isinstance(ffn, GatedMLP),
+        attention.scores.scale,
+        attention.scores.softcap or 0.0,
+        weights.float_pointer(attention.scores.sinks),
+    )
+
+
+def norm_descriptor(weights: PackedWeights, layer: Any) -> CNorm:
+    if isinstance(layer, nn.Identity):
+        return CNorm(NO_NORM, None, None, 0.0)
+    kind = LAYER_NORM if isinstance(layer, nn.LayerNorm) else RMS_NORM
+    weight = 1 + layer.weight if isinstance(layer, UnitOffsetRMSNormLayer) else layer.weight
+    return CNorm(kind, weights.float_pointer(weight), weights.float_pointer(getattr(layer, "bias", None)), layer.eps)
+
+
+@lru_cache
+def openmp_functions() -> tuple[int | None, int | None]:
+    """Addresses of omp_get_thread_num and omp_get_num_threads in the OpenMP runtime that torch uses."""
+    try:
+        loaded = ctypes.CDLL(torch._C.__file__)
+        functions = loaded.omp_get_thread_num, loaded.omp_get_num_threads
+    except (OSError, AttributeError):
+        return None, None
+    thread_num, num_threads = (ctypes.cast(function, ctypes.c_void_p).value for function in functions)
+    return thread_num, num_threads

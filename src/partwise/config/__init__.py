@@ -1,0 +1,31 @@
+"""Parts, configuration classes, overrides and YAML. Does not import torch."""
+
+from partwise.config.parts import (
+    REGISTRY,
+    ByLayer,
+    Config,
+    Part,
+    Pattern,
+    did_you_mean,
+    digest,
+    find_part,
+    import_parts,
+    part,
+    recipes_by_layer,
+)
+from partwise.config.yaml import ConfigError
+
+__all__ = [
+    "REGISTRY",
+    "ByLayer",
+    "Config",
+    "ConfigError",
+    "Part",
+    "Pattern",
+    "did_you_mean",
+    "digest",
+    "find_part",
+    "import_parts",
+    "part",
+    "recipes_by_layer",
+]

@@ -1,0 +1,250 @@
+"""Configuration classes and the registry of parts.
+
+A *part* is anything that can be swapped: it has a family (`ffn`), a name (`swiglu`) and options. A *recipe* is its
+configuration class; the registry maps (family, name) to the recipe. This file does not import torch.
+"""
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic_core import core_schema
+
+from partwise.config.yaml import ConfigError, parse_value, show
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """'; did you mean X?' if a known word is close, followed by the list of known words."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"{hint} (known: {', '.join(known) or 'none'})"
+
+
+class Config(BaseModel):
+    """A frozen, typed settings object that rejects unknown options."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], prefix: str = "") -> Self:
+        """Validate plain values. Raises ConfigError naming the path of the first invalid value."""
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{prefix or 'the configuration'}={show(values)}: expected options, as {{NAME: VALUE}}")
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            raise ConfigError(_explain(cls, error, prefix)) from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, the inverse of `from_dict`; a part has its name under the key `part`."""
+        return {name: _plain(getattr(self, name)) for name in type(self).model_fields}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Config):
+        return value.to_dict()
+    if isinstance(value, Pattern):
+        return value.to_plain()
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _explain(cls: type[Config], error: ValidationError, prefix: str) -> str:
+    first = error.errors(include_url=False)[0]
+    path = ".".join([prefix, *map(str, first["loc"])] if prefix else map(str, first["loc"]))
+    if first["type"] == "extra_forbidden":
+        return f"unknown option {path!r}{did_you_mean(str(first['loc'][-1]), cls.model_fields)}"
+    if first["type"] == "missing":
+        return f"{path!r} is missing: give it a value, as in {path}=..."
+    message = " ".join(first["msg"].removeprefix("Value error, ").split())
+    return f"{show(path)}={show(first['input'])}: {message[:1].lower()}{message[1:]}"
+
+
+REGISTRY: dict[str, dict[str, type["Part"]]] = {}
+"""family -> name -> recipe."""
+
+P = TypeVar("P", bound="type[Part]")
+
+
+class Part(Config):
+    """Base class of recipes. A direct subclass defines a `family`; `@part(name)` registers a recipe in it.
+
+    A field typed as a family accepts a name, a mapping with the key `part`, or a recipe.
+    """
+
+    family: ClassVar[str]
+    name: ClassVar[str] = ""
+    by_layer: ClassVar[bool] = False  # whether the layers of a stack may use different recipes
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        # pydantic would dump a recipe in a field typed as its family as `{}`: serialize with its own `to_dict` instead
+        if "family" not in cls.__dict__:
+            return handler(source)
+        return core_schema.no_info_plain_validator_function(
+            cls.resolve, serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value.to_dict())
+        )
+
+    @classmethod
+    def resolve(cls, value: Any) -> "Part":
+        """A recipe of this family from a name, a mapping or a recipe. Raises ConfigError."""
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, Part):
+            raise ConfigError(f"{cls.family}={value.name}: this part belongs to the family {value.family!r}")
+        if isinstance(value, str):
+            value = {"part": value}
+        if not isinstance(value, Mapping) or not isinstance(value.get("part"), str):
+            raise ConfigError(f"{cls.family}={show(value)}: expected a part's name, or {{part: NAME, OPTION: VALUE}}")
+        options = dict(value)
+        return find_part(cls.family, options.pop("part")).from_dict(options, prefix=cls.family)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"part": self.name, **super().to_dict()}
+
+    def __str__(self) -> str:
+        options = " ".join(f"{key}={show(_plain(getattr(self, key)))}" for key in type(self).model_fields)
+        return f"{self.name} {options}".strip()
+
+
+F = TypeVar("F", bound=Part)
+
+
+@dataclass(frozen=True)
+class Pattern(Generic[F]):
+    """Recipes of one family by layer: one per layer, or a cycle that is repeated over the layers."""
+
+    recipes: tuple[F, ...]
+    cycle: bool
+
+    def to_plain(self) -> Any:
+        recipes = [recipe.to_dict() for recipe in self.recipes]
+        return {"cycle": recipes} if self.cycle else recipes
+
+    def __str__(self) -> str:
+        return f"{'cycle' if self.cycle else 'layers'} of [{'; '.join(map(str, self.recipes))}]"
+
+
+class _ByLayer:
+    """Pydantic schema of a field that holds one recipe for all layers, a list, or `{cycle: [...]}`."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        family: type[Part] = get_args(source)[0]
+
+        def resolve(value: Any) -> Part | Pattern[Part]:
+            if isinstance(value, Pattern):
+                return value
+            cycle = isinstance(value, Mapping) and set(value) == {"cycle"}
+            if not cycle and not isinstance(value, list | tuple):
+                return family.resolve(value)
+            items = value["cycle"] if cycle else value
+            if not isinstance(items, list | tuple) or not items:
+                raise ConfigError(
+                    f"{family.family}={show(value)}: give a list of parts, one per layer, or {{cycle: [...]}}"
+                )
+            return Pattern(tuple(family.resolve(item) for item in items), cycle)
+
+        return core_schema.no_info_plain_validator_function(
+            resolve, serialization=core_schema.plain_serializer_function_ser_schema(_plain)
+        )
+
+
+ByLayer = Annotated[F | Pattern[F], _ByLayer()]
+"""The type of a field that holds one recipe for all layers, or a `Pattern`."""
+
+
+def recipes_by_layer(value: F | Pattern[F], n_layers: int) -> list[F]:
+    """The recipe of each layer. Raises ConfigError if a list does not have `n_layers` entries."""
+    if not isinstance(value, Pattern):
+        return [value] * n_layers
+    if value.cycle:
+        return [value.recipes[layer % len(value.recipes)] for layer in range(n_layers)]
+    if len(value.recipes) != n_layers:
+        raise ConfigError(
+            f"{value.recipes[0].family} lists {len(value.recipes)} parts for {n_layers} layers: give one for each, or "
+            "{cycle: [...]}"
+        )
+    return list(value.recipes)
+
+
+def part(name: str) -> Callable[[P], P]:
+    """Register a recipe under `name` in the family it derives from: `@part("mine") class Mine(FeedForward)`."""
+
+    def register(recipe: P) -> P:
+        if not hasattr(recipe, "family"):
+            raise ConfigError(f"the part {name!r} has no family: derive it from FeedForward, Norm or another family")
+        if parse_value(name) != name or not name.isprintable():
+            raise ConfigError(f"{recipe.family}={name!r} would not be read as a part's name: use a plain word")
+        known = REGISTRY.setdefault(recipe.family, {})
+        # registering the same class again is fine: a file or a notebook cell was rerun
+        if name in known and _identity(known[name]) != _identity(recipe):
+            raise ConfigError(f"{recipe.family}={name} is already registered: choose another name")
+        recipe.name = name
+        known[name] = recipe
+        return recipe
+
+    return register
+
+
+def _identity(recipe: type[Part]) -> tuple[str, str]:
+    return recipe.__module__, recipe.__qualname__
+
+
+def find_part(family: str, name: str) -> type[Part]:
+    """The recipe registered as `name`. Raises ConfigError with the closest known name."""
+    known = REGISTRY.get(family, {})
+    if name not in known:
+        raise ConfigError(
+            f"unknown part {family}={show(name)}{did_you_mean(name, known)}; --import FILE loads custom parts"
+        )
+    return known[name]
+
+
+def import_parts(source: str) -> None:
+    """Import custom parts from a module or a `.py` file given by `--import`. Raises ConfigError."""
+    path = Path(source)
+    try:
+        if path.suffix == ".py":
+            _run_file(path)
+        else:
+            if "" not in sys.path:
+                sys.path.insert(0, "")
+            importlib.import_module(source)
+    except ConfigError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ConfigError(
+            f"--import {show(source)}: {show(reason)}; give a module name or the path of a .py file"
+        ) from error
+
+
+def _run_file(path: Path) -> None:
+    if not path.is_file():
+        raise ConfigError(f"--import {show(str(path))}: no such file")
+    # the name includes a hash of the path, so that a file `types.py` does not shadow the module of that name
+    name = f"partwise_import_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # pydantic resolves annotations there
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of plain values, independent of key order: identifies a configuration."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

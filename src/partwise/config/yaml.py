@@ -1,0 +1,85 @@
+"""YAML 1.2 values, from the command line or a file."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+class ConfigError(Exception):
+    """An invalid user request; the message is one line that names the value and the remedy."""
+
+
+def show(value: Any) -> str:
+    """Format any value on a single line of at most about 200 characters, for messages."""
+    try:
+        shown = value if isinstance(value, str) and value.isprintable() else json.dumps(value, default=str)
+    except TypeError:  # a mapping whose keys are dates or bytes
+        shown = repr(value)
+    return shown if len(shown) <= 200 else f"{shown[:200]}..."
+
+
+class _Yaml(yaml.SafeLoader):
+    """The safe loader with YAML 1.2's scalars: `3e-4` is a number, and only `true` and `false` are booleans."""
+
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 - declared like this in the base class
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):  # an alias could be recursive or expand exponentially
+            raise yaml.YAMLError("aliases (*name) are not supported: write out the value")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        mapping = super().construct_mapping(node, deep)
+        if len(mapping) < len(node.value):  # the loader would silently keep the last one
+            raise yaml.YAMLError(f"duplicate key among {', '.join(map(str, mapping))}")
+        return mapping
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|", ["~", "n", ""]),
+    ("bool", r"true|false", list("tf")),
+    ("int", r"[-+]?[0-9]+", list("-+0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+):
+    _Yaml.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^({_pattern})$"), _first)
+
+
+def _construct_float(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
+    return float(str(loader.construct_scalar(node)))
+
+
+def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    return int(str(loader.construct_scalar(node)), 10)  # YAML 1.1 would read 010 as 8
+
+
+_Yaml.add_constructor("tag:yaml.org,2002:float", _construct_float)
+_Yaml.add_constructor("tag:yaml.org,2002:int", _construct_int)
+
+
+_UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
+"""What the loader raises for invalid YAML, for a value that does not match its tag, and for too deep nesting."""
+
+
+def parse_value(text: str) -> Any:
+    """Parse a YAML 1.2 value: `3e-4` -> 0.0003, `true` -> True, `no` -> 'no', `{part: relu}` -> a mapping."""
+    try:
+        return yaml.load(text, Loader=_Yaml)
+    except _UNREADABLE:
+        return text
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping. Raises ConfigError."""
+    shown = show(str(path))
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_Yaml)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {shown}: {error}") from None
+    except _UNREADABLE as error:
+        raise ConfigError(f"{shown} is not YAML: {show(' '.join(str(error).split()))}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"{shown}: expected a mapping such as 'ffn: swiglu', found {type(values).__name__}")
+    return values

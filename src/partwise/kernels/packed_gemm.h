@@ -1,0 +1,224 @@
+// Matrix products of float32 or bfloat16 words with packed operands, and the packing.
+//
+// A packed operand consists of panels of adjacent columns, as wide as a micro-kernel: all rows of the first panel, then the
+// next. The panel of column c starts at c times the number of rows. Word row k of a bfloat16 operand holds rows 2 k and 2 k + 1.
+#pragma once
+
+#include <vector>
+
+#include "dtypes.h"
+#include "parallel.h"
+#include "transpose.h"
+
+namespace {
+
+inline int panel_width(int columns_left) {
+    if constexpr (REGISTERS == 32) {
+        if (columns_left >= 6 * W && columns_left % (4 * W) != 0) return 6 * W;
+        if (columns_left >= 4 * W) return 4 * W;
+    }
+    return columns_left >= 2 * W ? 2 * W : W;
+}
+
+// Where sums go: out = sums + bias + residual, each if not null; and narrowed to `narrow_out`.
+template <class Dtype>
+struct Epilogue {
+    float* out = nullptr;
+    int64_t out_stride = 0;
+    const float* bias = nullptr;  // per column
+    const float* residual = nullptr;
+    int64_t residual_stride = 0;
+    typename Dtype::Element* narrow_out = nullptr;
+    int64_t narrow_stride = 0;
+
+    Epilogue at(int r, int c) const {
+        return {out ? out + r * out_stride + c : out, out_stride, bias ? bias + c : bias,
+                residual ? residual + r * residual_stride + c : residual, residual_stride,
+                narrow_out ? narrow_out + r * narrow_stride + c : narrow_out, narrow_stride};
+    }
+};
+
+// sum_k a[r a_row + k a_k] b[k][c] of R rows and a panel of N vectors.
+template <class Dtype, int R, int N>
+inline void micro_kernel(const typename Dtype::Word* a, int64_t a_row, int64_t a_k, const typename Dtype::Word* b, int64_t b_row,
+                         int K, const Epilogue<Dtype>& to) {
+    vec sum[R][N];
+#pragma GCC unroll 16
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int n = 0; n < N; n++) sum[r][n] = vec{};
+    for (int k = 0; k < K; k++, a += a_k, b += b_row) {
+        vec x[N];
+#pragma GCC unroll 8
+        for (int n = 0; n < N; n++) x[n] = load(reinterpret_cast<const float*>(b) + n * W);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+            for (int n = 0; n < N; n++) sum[r][n] = Dtype::multiply_add(sum[r][n], a[r * a_row], x[n]);
+    }
+    if (to.bias)
+#pragma GCC unroll 8
+        for (int n = 0; n < N; n++) {
+            vec bias = load(to.bias + n * W);
+#pragma GCC unroll 16
+            for (int r = 0; r < R; r++) sum[r][n] += bias;
+        }
+    if (to.residual)
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+            for (int n = 0; n < N; n++) sum[r][n] += load(to.residual + r * to.residual_stride + n * W);
+    if (to.out)
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+            for (int n = 0; n < N; n++) store(to.out + r * to.out_stride + n * W, sum[r][n]);
+    if (to.narrow_out)
+#pragma GCC unroll 16
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+            for (int n = 0; n < N; n++) Dtype::narrow(to.narrow_out + r * to.narrow_stride + n * W, sum[r][n]);
+}
+
+template <class Dtype, int N>
+void gemm_panel(const typename Dtype::Word* a, int64_t a_row, int64_t a_k, int rows, const typename Dtype::Word* b,
+                int64_t b_row, int K, const Epilogue<Dtype>& to) {
+    constexpr int R = REGISTERS == 32 ? (N == 6 ? 4 : N == 4 ? 6 : N == 2 ? 12 : 16) : (N == 2 ? 4 : 8), FEW = N > 2 ? 2 : 4;
+    int r = 0;
+    for (; r + R <= rows; r += R) micro_kernel<Dtype, R, N>(a + r * a_row, a_row, a_k, b, b_row, K, to.at(r, 0));
+    if constexpr (R > 8)  // with fewer independent sums, each would wait for its previous addition
+        for (; r + 8 <= rows; r += 8) micro_kernel<Dtype, 8, N>(a + r * a_row, a_row, a_k, b, b_row, K, to.at(r, 0));
+    for (; r + FEW <= rows; r += FEW) micro_kernel<Dtype, FEW, N>(a + r * a_row, a_row, a_k, b, b_row, K, to.at(r, 0));
+    for (; r < rows; r++) micro_kernel<Dtype, 1, N>(a + r * a_row, a_row, a_k, b, b_row, K, to.at(r, 0));
+}
+
+// sum_k a[r a_row + k a_k] b[k][c] over K words; `columns` is a multiple of W. b is packed, or row-major with b_row words per row.
+template <class Dtype>
+void gemm(const typename Dtype::Word* a, int64_t a_row, int64_t a_k, int rows, const typename Dtype::Word* b, int K, int columns,
+          const Epilogue<Dtype>& to, int64_t b_row = 0) {
+    for (int c = 0, width; c < columns; c += width) {
+        width = panel_width(columns - c);
+        const typename Dtype::Word* panel = b + (b_row ? c : int64_t(c) * K);
+        int64_t panel_row = b_row ? b_row : width;
+        Epilogue<Dtype> here = to.at(0, c);
+        if (width == 6 * W)
+            gemm_panel<Dtype, 6>(a, a_row, a_k, rows, panel, panel_row, K, here);
+        else if (width == 4 * W)
+            gemm_panel<Dtype, 4>(a, a_row, a_k, rows, panel, panel_row, K, here);
+        else if (width == 2 * W)
+            gemm_panel<Dtype, 2>(a, a_row, a_k, rows, panel, panel_row, K, here);
+        else
+            gemm_panel<Dtype, 1>(a, a_row, a_k, rows, panel, panel_row, K, here);
+    }
+}
+
+// sum_k a[k][r] b[k][c], both packed; `rows` and `columns` are multiples of W.
+template <class Dtype>
+void gemm_transposed(const typename Dtype::Word* a, int rows, const typename Dtype::Word* b, int K, int columns,
+                     const Epilogue<Dtype>& to) {
+    for (int r = 0, width; r < rows; r += width) {
+        width = panel_width(rows - r);
+        gemm<Dtype>(a + int64_t(r) * K, 1, width, width, b, K, columns, to.at(r, 0));
+    }
+}
+
+// out (rows, columns) += sum_k a[k][r] b[k][c], both packed: a weight's gradient.
+template <class Dtype>
+void add_gemm_transposed(const typename Dtype::Word* a, int rows, const typename Dtype::Word* b, int columns, int K, float* out) {
+    gemm_transposed<Dtype>(a, rows, b, K, columns, {out, columns, nullptr, out, columns});
+}
+
+// ----------------------------------------------------------------------------------------------------------- packing
+
+// Packs K word rows; words(k, c) gives W words of word row k from column c on.
+template <class Dtype, class Words>
+inline void pack(int K, int columns, typename Dtype::Word* out, const Words& words) {
+    for (int c = 0, width; c < columns; c += width) {
+        width = panel_width(columns - c);
+        float* panel = reinterpret_cast<float*>(out) + int64_t(c) * K;
+        for (int k = 0; k < K; k++)
+            for (int n = 0; n < width; n += W) store(panel + int64_t(k) * width + n, words(k, c + n));
+    }
+}
+
+// x (rows, columns) float32 -> packed words of adjacent rows: products sum over the rows.
+template <class Dtype>
+void pack_rows(const float* x, int64_t x_stride, int rows, int columns, typename Dtype::Word* out) {
+    constexpr int PER_WORD = Dtype::PER_WORD;
+    pack<Dtype>((rows + PER_WORD - 1) / PER_WORD, columns, out, [&](int k, int c) {
+        const float* even = x + k * PER_WORD * x_stride + c;
+        for (int i = 0; i < PER_WORD; i++) __builtin_prefetch(even + (PREFETCH_ROWS + i) * x_stride);
+        return Dtype::pack(load(even), PER_WORD * k + 1 < rows ? load(even + x_stride) : vec{});
+    });
+}
+
+// x (rows, columns) narrow -> packed words of adjacent rows.
+template <class Dtype>
+void pack_narrow_rows(const typename Dtype::Element* x, int rows, int columns, typename Dtype::Word* out) {
+    constexpr int PER_WORD = Dtype::PER_WORD;
+    pack<Dtype>((rows + PER_WORD - 1) / PER_WORD, columns, out, [&](int k, int c) {
+        const auto* even = x + int64_t(k) * PER_WORD * columns + c;
+        for (int i = 0; i < PER_WORD; i++) __builtin_prefetch(even + (PREFETCH_ROWS + i) * columns);
+        if (PER_WORD * k + PER_WORD <= rows) return Dtype::pack(even, even + (PER_WORD - 1) * columns);
+        return Dtype::pack(Dtype::widen(even), vec{});
+    });
+}
+
+// One panel of x^T, x (rows, columns) float32: packed words of adjacent columns, products sum over the columns. `rows` is the
+// panel's width, at most 6 W.
+template <class Dtype>
+void pack_panel_transposed(const float* x, int64_t x_stride, int rows, int columns, typename Dtype::Word* out) {
+    constexpr int PER_WORD = Dtype::PER_WORD, BLOCK = 16;
+    typename Dtype::Word words[BLOCK][BLOCK];
+    for (int k = 0; k < columns / PER_WORD; k += BLOCK)
+        for (int r = 0; r < rows; r += BLOCK) {
+            int block_words = std::min(BLOCK, columns / PER_WORD - k), block_rows = std::min(BLOCK, rows - r);
+            for (int i = 0; i < block_rows; i++) {
+                const float* from = x + (r + i) * x_stride + k * PER_WORD;
+                auto* narrow = reinterpret_cast<typename Dtype::Element*>(words[i]);
+                for (int c = 0; c < block_words * PER_WORD; c += W) Dtype::narrow(narrow + c, load(from + c));
+            }
+            transpose(reinterpret_cast<const float*>(words), BLOCK, block_rows, block_words,
+                      reinterpret_cast<float*>(out) + int64_t(k) * rows + r, rows, Copy());
+        }
+}
+
+// Packs weights (rows, columns), one panel per task: W, or W^T if `transposed`.
+template <class Dtype>
+struct WeightPacking {
+    struct Panel {
+        const float* weights;
+        typename Dtype::Word* out;
+        int rows, columns, start, width;
+    };
+    bool transposed;
+    std::vector<Panel> panels = {};
+
+    void add(const float* weights, typename Dtype::Word* out, int rows, int columns) {
+        int all = transposed ? rows : columns;
+        for (int start = 0, width; start < all; start += width) {
+            width = panel_width(all - start);
+            panels.push_back({weights, out, rows, columns, start, width});
+        }
+    }
+
+    void run(int threads, Parallel parallel) const {
+        parallel_for(int64_t(panels.size()), 0, threads, parallel, [&](int64_t i, float*) {
+            Panel p = panels[i];
+            int K = (transposed ? p.columns : p.rows) / Dtype::PER_WORD;
+            typename Dtype::Word* out = p.out + int64_t(p.start) * K;
+            if (transposed)
+                pack_panel_transposed<Dtype>(p.weights + int64_t(p.start) * p.columns, p.columns, p.width, p.columns, out);
+            else
+                pack_rows<Dtype>(p.weights + p.start, p.columns, p.rows, p.width, out);
+        });
+    }
+};
+
+// x (rows, columns) float32 -> the same narrowed, not packed.
+template <class Dtype>
+void narrow_rows(const float* x, int rows, int columns, typename Dtype::Element* out) {
+    for (int64_t i = 0; i < int64_t(rows) * columns; i += W) Dtype::narrow(out + i, load(x + i));
+}
+
+}  // namespace

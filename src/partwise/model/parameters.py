@@ -1,0 +1,79 @@
+"""A model's tensors as they are named, initialized and saved, independent of the parameters that store them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from partwise.parts.layers import FusedLinear
+from partwise.parts.roles import Role
+
+
+@dataclass(frozen=True)
+class LogicalTensor:
+    """One tensor as it is named, initialized and saved: a view into the parameter that stores it."""
+
+    name: str
+    role: Role
+    fan_in: int
+    fan_out: int
+    data: Tensor
+    lr_factor: float = 1.0  # learning-rate factor of a parametrization such as muP
+
+
+def logical_tensors(model: nn.Module) -> Iterator[LogicalTensor]:
+    """All tensors under their names in the state dict, with separate queries, keys and values even in a fused projection.
+
+    A parameter that several modules share is listed once, under its first name.
+    """
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        if isinstance(module, FusedLinear):
+            parent, fan_in = path.rpartition(".")[0], module.weight.shape[1]
+            for name, role, piece in module.pieces():
+                yield LogicalTensor(f"{parent}.{name}", role, fan_in, piece.shape[0], piece)
+            continue
+        for name, parameter in module.named_parameters(recurse=False):
+            if id(parameter) in seen:
+                continue
+            seen.add(id(parameter))
+            module_role: Role = getattr(module, "role", "vector")
+            role = "bias" if module_role != "vector" and name == "bias" else module_role
+            # a bias has the fan-in of its matrix; an embedding is a lookup, not a sum over rows
+            fan_in, fan_out = (1, 1) if module_role in ("table", "vector") else module.weight.shape[:-3:-1]
+            yield LogicalTensor(f"{path}.{name}".lstrip("."), role, fan_in, fan_out, parameter)
+
+
+class TiedModule(nn.Module):
+    """A module with tied matrices: they are saved once, checked for equality on loading, and stay tied."""
+
+    def tied_parameters(self) -> dict[str, str]:
+        """Names of tied matrices -> the name of the matrix they are tied to."""
+        raise NotImplementedError
+
+    def tie_weights(self) -> None:
+        for name, source in self.tied_parameters().items():
+            self.get_submodule(name.removesuffix(".weight")).weight = self.get_parameter(source)
+
+    def state_dict(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+        state = super().state_dict(*args, **kwargs)
+        for name in self.tied_parameters():
+            state.pop(f"{kwargs.get('prefix', '')}{name}", None)  # saved once, under its source
+        return state
+
+    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:  # type: ignore[no-untyped-def]
+        for name, source in self.tied_parameters().items():
+            if f"{prefix}{source}" not in state_dict:
+                continue
+            matrix = state_dict[f"{prefix}{source}"]
+            other = state_dict.setdefault(f"{prefix}{name}", matrix)
+            if other is not matrix and not torch.equal(other, matrix):  # the second would silently overwrite the first
+                args[-1].append(f"{name} differs from {source}, to which the config ties it: {prefix or 'model'}")
+                state_dict[f"{prefix}{name}"] = matrix
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def load_state_dict(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+        result = super().load_state_dict(*args, **kwargs)
+        self.tie_weights()  # `assign=True` replaces the tied parameter by separate ones
+        return result

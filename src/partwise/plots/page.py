@@ -1,0 +1,54 @@
+"""Self-contained HTML pages with a table and figures, one per inspection."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from partwise.plots.plotting import COLORS, new_figure, to_svg
+
+
+@dataclass(frozen=True)
+class Figure:
+    """An `<svg>` element with a title and a caption."""
+
+    title: str
+    svg: str
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """The content of a page: a table, figures, and `about`, a description of the method and how to read the results."""
+
+    title: str
+    about: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    figures: Sequence[Figure] = field(default_factory=list)
+
+
+def bar_chart(title: str, rows: Sequence[tuple[str, float, str]], key: str) -> Figure:
+    """A horizontal bar chart of (name, size, label) rows; sizes are non-negative."""
+    figure, axes = new_figure(0.35 + 0.27 * len(rows), key, width=7.5)
+    longest = max((size for _, size, _ in rows), default=0) or 1
+    axes.barh(range(len(rows)), [size for _, size, _ in rows], color=COLORS[0], height=0.7)
+    for row, (_, size, label) in enumerate(rows):
+        axes.annotate(label, (size, row), (4, 0), textcoords="offset points", va="center")
+    axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+    axes.set_xlim(0, 1.25 * longest)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.set_xticks([])
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["left", "bottom"]].set_visible(False)
+    return Figure(title, to_svg(figure, key))
+
+
+def write_page(path: Path, name: str, page: Page) -> None:
+    """Write the page atomically, with all text escaped."""
+    from jinja2 import Environment, PackageLoader
+
+    template = Environment(loader=PackageLoader("partwise.plots", "."), autoescape=True).get_template("page.html.jinja")
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_bytes(template.render(name=name, page=page).encode("utf-8", errors="replace"))
+    os.replace(draft, path)

@@ -1,0 +1,97 @@
+"""Matplotlib figures in one style, as SVG to embed in an HTML page."""
+
+import io
+import re
+import warnings
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH = 4.6  # inches: about the width of a phone, so that text is not scaled down there
+COLORS = ("#1f6fb2", "#d1651a", "#0f8f6f", "#a4508b", "#b8860b", "#4b4fb0", "#b03a3a", "#5f6368")
+"""Color-blind-safe line colors; cycled if there are more lines."""
+
+STYLE: Any = {  # Any because matplotlib types rcParams keys as literals
+    "svg.fonttype": "none",
+    "text.usetex": False,
+    "text.parse_math": False,
+    "font.family": ["sans-serif"],
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 10.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#9aa0a6",
+    "axes.linewidth": 0.8,
+    "axes.labelcolor": "#3c4043",
+    "axes.formatter.useoffset": False,
+    "axes.unicode_minus": False,
+    "xtick.color": "#3c4043",
+    "ytick.color": "#3c4043",
+    "xtick.labelsize": 9.0,
+    "ytick.labelsize": 9.0,
+    "axes.xmargin": 0.02,
+}
+
+
+def new_figure(height: float, key: str, width: float = WIDTH) -> tuple["Figure", "Axes"]:
+    """A figure with a single axes, in inches; `key` makes the SVG ids unique within a page."""
+    figure, grid = new_subplots(height, key, width=width)
+    return figure, grid[0][0]
+
+
+def new_subplots(
+    height: float, key: str, rows: int = 1, columns: int = 1, width: float = WIDTH
+) -> tuple["Figure", list[list["Axes"]]]:
+    """A figure with a grid of axes, as rows of columns."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": key}):
+        figure = Figure(figsize=(width, height), layout="constrained", facecolor="none")
+        grid = [list(row) for row in figure.subplots(rows, columns, squeeze=False)]
+    for axes in (axes for row in grid for axes in row):
+        axes.set_facecolor("none")
+    return figure, grid
+
+
+def to_svg(figure: "Figure", key: str) -> str:
+    """The figure as an `<svg>` element without prolog, metadata or style sheet; its ids start with `key`.
+
+    Text of any script stays text: the browser has the glyphs that matplotlib's default font lacks.
+    """
+    import matplotlib
+
+    buffer = io.StringIO()
+    no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": key}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        figure.savefig(buffer, format="svg", metadata=no_metadata)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<(metadata|style)\b.*?</\1>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{key}-", text)
+    text = re.sub(r'\bd="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
+    return re.sub(r'<svg\b[^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', text, count=1)
+
+
+def padded_limits(low: float, high: float, fraction: float = 0.07) -> tuple[float, float]:
+    """Axis limits that leave a margin around [low, high]."""
+    pad = fraction * (high - low) or 0.05 * abs(high) or 1e-3
+    return low - pad, high + pad
+
+
+def set_log_scale(axes: "Axes") -> None:
+    """Make the y axis logarithmic, with plain numbers as tick labels."""
+    from matplotlib.ticker import LogLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter("{x:,g}")
+    axes.yaxis.set_minor_formatter("")
+
+
+def shorten(text: str, max_chars: int = 7) -> str:
+    """Truncate a label to at most `max_chars` characters."""
+    return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"

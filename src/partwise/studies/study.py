@@ -1,0 +1,164 @@
+"""Studies: a published claim and the comparisons that test it, in one YAML file; run in order and resumably.
+
+claim: the published claim
+source: where it was published
+published: the published result
+changed: how our setup differs from the source
+comparisons:
+  shakespeare: {preset: mingpt, change: [ffn=swiglu], data: shakespeare, looks: [4, 8, 16], expect: better}
+
+An entry holds the fields of a `Request`. `grid: [train.lr=1e-3,1e-2]` expands to one comparison per combination. `expect`
+is what the claim predicts: better, worse, equivalent or diverges, for all arms or by arm name.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from partwise.checkpoint import write_json
+from partwise.comparison.design.request import Request
+from partwise.comparison.experiment import Comparison, ProgressDisplay, make_comparison
+from partwise.comparison.report import write_report
+from partwise.config import ConfigError, did_you_mean
+from partwise.config.overrides import parse_grid
+from partwise.config.yaml import read_yaml
+from partwise.train.run_names import check_run_name, default_run_name
+
+EXPECTED = ("better", "worse", "equivalent", "diverges")
+OMITTED_KEYS = ("curves", "differences_over_training", "activation_statistics")  # not committed with a study's results
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One comparison of a study and the claim's prediction by arm name; "" is the default for the other arms."""
+
+    request: Request
+    expect: dict[str, str]
+
+    def expected(self, arm: str) -> str | None:
+        return self.expect.get(arm, self.expect.get(""))
+
+    def answers(self, results: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+        """(difference, prediction, answer) for every arm that the claim makes a prediction about."""
+        for row in results["comparisons"]:
+            expected = self.expected(row["arm"])
+            if row["role"] == "claim" and expected and is_direct(row, results):
+                yield f"{row['arm']} − {row['against']}", expected, answer(expected, row)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A claim and the comparisons that test it; results are stored in the folder named after the YAML file."""
+
+    path: Path
+    claim: str
+    source: str
+    published: str
+    changed: str
+    entries: dict[str, Entry]
+
+    @property
+    def comparisons(self) -> dict[str, Request]:
+        return {key: entry.request for key, entry in self.entries.items()}
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    @property
+    def folder(self) -> Path:
+        return self.path.with_suffix("")
+
+    def plan(self) -> Iterator[tuple[str, Comparison]]:
+        """Each comparison, validated but not started, in `runs/study-NAME-KEY`."""
+        for key, entry in self.entries.items():
+            comparison = make_comparison(entry.request, check_run_name(default_run_name([f"study-{self.name}-{key}"])))
+            names = [claim.arm for claim in comparison.plan.claims]
+            for arm in entry.expect:
+                if arm and arm not in names:
+                    raise ConfigError(f"{self.path}: expect names no arm of {key}: {arm!r}{did_you_mean(arm, names)}")
+            yield key, comparison
+
+    def run(self, show_progress: ProgressDisplay) -> Path:
+        """Run the missing comparisons, each within its own `show_progress`, and write `results.json`.
+
+        The reports are in the comparisons' own folders, `runs/study-NAME-KEY`.
+        """
+        results: dict[str, Any] = {}
+        path = self.folder / "results.json"
+        facts = {"claim": self.claim, "source": self.source, "published": self.published, "changed": self.changed}
+        for key, comparison in list(self.plan()):
+            with show_progress(comparison) as on_progress:
+                judged = comparison.run(on_progress)
+            judged["study"] = {**facts, "answers": list(self.entries[key].answers(judged))}
+            write_report(judged, comparison.path)
+            results[key] = without_curves(judged) | {"expect": self.entries[key].expect}
+            self.folder.mkdir(exist_ok=True)
+            # after each comparison, so that an interrupted study has partial results
+            write_json(path, {**facts, "comparisons": results})
+        return path
+
+
+def is_direct(row: dict[str, Any], results: dict[str, Any]) -> bool:
+    """Whether the row compares two arms, not an arm with a sum of effects, which no claim predicts."""
+    return row["against"] in {arm["name"] for arm in results["arms"]}
+
+
+def answer(expected: str | None, row: dict[str, Any]) -> str:
+    """The answer that one arm's verdict gives: reproduced, not reproduced, not testable here, or "" without a prediction."""
+    if expected is None:
+        return ""
+    diverged = 2 * row["diverged_arm"] > row["n_arm"] and not row["diverged_against"]
+    if expected == "diverges":
+        return "reproduced" if diverged else "not reproduced"
+    if row["verdict"] in (None, "undecided"):
+        return "not testable here"
+    return "reproduced" if row["verdict"] == expected else "not reproduced"
+
+
+def without_curves(results: Any) -> Any:
+    """The results without curves and activation statistics, which remain in the run's folder."""
+    if isinstance(results, dict):
+        return {key: without_curves(value) for key, value in results.items() if key not in OMITTED_KEYS}
+    return [without_curves(value) for value in results] if isinstance(results, list) else results
+
+
+def find_study(name: str) -> Study:
+    """Load a study by name (`studies/NAME.yaml` in the working folder) or by file. Raises ConfigError."""
+    path = Path(name) if Path(name).suffix in (".yaml", ".yml") else Path("studies") / f"{name}.yaml"
+    if not path.exists():
+        known = [file.stem for file in Path("studies").glob("*.yaml")]
+        raise ConfigError(f"no study {name!r} in {Path('studies').resolve()}{did_you_mean(name, known)}")
+    values = read_yaml(path)
+    comparisons = values.get("comparisons")
+    if not isinstance(comparisons, dict) or not comparisons:
+        raise ConfigError(f"{path}: no comparisons; list at least one under comparisons:")
+    entries: dict[str, Entry] = {}
+    for key, entry in comparisons.items():
+        entries |= dict(read_entry(str(key), dict(entry or {}), path))
+    texts = (str(values.get(key, "")) for key in ("claim", "source", "published", "changed"))
+    claim, source, published, changed = texts
+    return Study(path, claim, source, published, changed, entries)
+
+
+def read_entry(key: str, entry: dict[str, Any], path: Path) -> Iterator[tuple[str, Entry]]:
+    """Parse an entry of the YAML file, expanding its grid. Raises ConfigError."""
+    expect, grid = entry.pop("expect", {}), entry.pop("grid", [])
+    expect = {"": expect} if isinstance(expect, str) else dict(expect)
+    for word in expect.values():
+        if word not in EXPECTED:
+            raise ConfigError(f"{path}: expect={word!r} of {key}: choose one of {', '.join(EXPECTED)}")
+    for words in itertools.product(*parse_grid(grid)):
+        common = [*entry.get("common", []), *words]
+        request = Request.from_dict({**entry, "common": common}, prefix=f"comparisons.{key}")
+        yield " ".join((key, *words)), Entry(request, expect)
+
+
+def all_studies(folder: Path = Path("studies")) -> list[Study]:
+    """All studies in `folder`, sorted by name. Raises ConfigError if there are none."""
+    files = sorted(folder.glob("*.yaml"))
+    if not files:
+        raise ConfigError(f"no studies in {folder.resolve()}: run from a folder with studies/*.yaml")
+    return [find_study(str(file)) for file in files]

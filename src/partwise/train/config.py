@@ -1,0 +1,176 @@
+"""The configuration of a run: model, training settings, optimizer, schedule, data and tokenizer."""
+
+from functools import reduce
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field
+
+from partwise.config import Config, ConfigError
+from partwise.config.overrides import Override, apply_overrides, flatten, parse_overrides
+from partwise.config.yaml import read_yaml
+from partwise.data import Corpus, Dataset, parse_data_option, prepare
+from partwise.model import ModelConfig
+from partwise.presets import find_preset
+from partwise.tokenizers import TokenizerRecipe
+from partwise.train.optimizers import Optimizer
+from partwise.train.schedules import Schedule
+
+
+class TrainConfig(Config):
+    """Training settings, `train.*`."""
+
+    steps: int = Field(2000, gt=0)
+    lr: float = Field(3e-4, gt=0)
+    batch_size: int = Field(16, gt=0)  # sequences per update, over all micro-batches
+    seq_len: int | None = Field(None, gt=0)  # tokens per sequence; default: the model's context_length
+    grad_accumulation: int = Field(1, gt=0)  # micro-batches per update
+    grad_clip: float | None = Field(None, gt=0)  # maximum gradient norm
+    label_smoothing: float = Field(0.0, ge=0, lt=1)  # target probability spread uniformly over the vocabulary
+    seed: int = Field(0, ge=0)
+    reinitialize: str | None = (
+        None  # tensors to initialize from a second random stream, such as ffn: a change without an expected effect
+    )
+    tuning_split: bool = False  # train on the first 90 % of the training split and validate on its last 10 %
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    attention_backend: Literal["auto", "eager", "sdpa", "cpp"] = "auto"
+    ffn_backend: Literal["auto", "eager", "cpp"] = "auto"
+    block_backend: Literal["auto", "eager", "cpp"] = "auto"
+    threads: int | None = Field(None, gt=0)  # CPU threads; default: torch's
+    eval_every: int | None = Field(None, gt=0)  # steps between evaluations; default: a tenth of `steps`
+    save_every: int = Field(500, gt=0)  # steps between checkpoints
+    validation_estimator: Literal["full", "random"] = "full"  # validate on the full split, or on 200 random batches
+
+
+class RunConfig(Config):
+    """Everything needed to reproduce a run. Serialized as one flat mapping with the model's fields at the root."""
+
+    model: ModelConfig
+    train: TrainConfig
+    optimizer: Optimizer
+    schedule: Schedule
+    data: Corpus
+    tokenizer: TokenizerRecipe
+
+    def to_dict(self) -> dict[str, Any]:
+        values = super().to_dict()
+        return {**values.pop("model"), **values}
+
+    @classmethod
+    def from_dict(cls, values: Any, prefix: str = "") -> Self:
+        rest = {key: value for key, value in values.items() if key in cls.model_fields and key != "model"}
+        model = ModelConfig.from_dict({key: value for key, value in values.items() if key not in rest})
+        train = TrainConfig.from_dict(rest.pop("train"), prefix="train")
+        config = super().from_dict({"model": model, "train": train, **rest}, prefix)
+        config.check()
+        return config
+
+    def check(self) -> None:
+        if self.seq_len > self.model.context_length:
+            raise ConfigError(
+                f"train.seq_len={self.seq_len} exceeds context_length={self.model.context_length}: lower train.seq_len or "
+                "raise context_length"
+            )
+        if self.model.init.adaptive_optimizers_only and not self.optimizer.adaptive:
+            raise ConfigError(
+                f"init={self.model.init.name} requires an adaptive optimizer, not optimizer={self.optimizer.name}: "
+                "choose adamw or lion, or another init"
+            )
+        if self.data.paired and self.model.ngram_lm.name != "none":
+            raise ConfigError(
+                f"ngram_lm={self.model.ngram_lm.name} needs text, but data={self.data.name} contains pairs: set ngram_lm=none"
+            )
+        if self.data.paired != (self.model.encoder_layers > 0):
+            raise ConfigError(
+                f"data={self.data.name} contains pairs, which need an encoder: set encoder_layers, or use text data"
+                if self.data.paired
+                else f"encoder_layers={self.model.encoder_layers} needs a source, but data={self.data.name} has none: "
+                "use pairs, such as data=arithmetic_pairs or a .tsv file, or set encoder_layers=0"
+            )
+        if self.train.batch_size % self.train.grad_accumulation:
+            raise ConfigError(
+                f"train.grad_accumulation={self.train.grad_accumulation} does not divide "
+                f"train.batch_size={self.train.batch_size}: choose a divisor"
+            )
+
+    def prepare(self) -> Dataset:
+        """The run's dataset, created if it does not exist. Raises ConfigError."""
+        dataset = prepare(self.data, self.tokenizer)
+        return dataset.tuning_split() if self.train.tuning_split else dataset
+
+    @property
+    def seq_len(self) -> int:
+        return self.train.seq_len or self.model.context_length
+
+    @property
+    def eval_every(self) -> int:
+        return self.train.eval_every or max(1, self.train.steps // 10)
+
+
+def default_settings() -> dict[str, Any]:
+    """The flat configuration before any preset."""
+    return {
+        **ModelConfig().to_dict(),
+        "train": TrainConfig().to_dict(),
+        "optimizer": Optimizer.resolve("adamw").to_dict(),
+        "schedule": Schedule.resolve("constant").to_dict(),
+        "data": Corpus.resolve("shakespeare").to_dict(),
+        "tokenizer": TokenizerRecipe.resolve("characters").to_dict(),
+    }
+
+
+def preset_settings(name: str) -> dict[str, Any]:
+    """The flat configuration of a preset or a YAML file (which may extend another with `preset: NAME`)."""
+    return reduce(apply_overrides, _override_layers(name), default_settings())
+
+
+def _override_layers(name: str, parents: tuple[str, ...] = ()) -> list[list[Override]]:
+    """The overrides of a preset or a YAML file, preceded by those of the preset or file that it extends."""
+    if Path(name).suffix not in (".yaml", ".yml"):
+        return [flatten(find_preset(name).settings)]
+    if name in parents:
+        raise ConfigError(f"preset: {' -> '.join([*parents, name])!r} is circular: name another preset")
+    values = read_yaml(Path(name))
+    base = values.pop("preset", None)
+    return [*([] if base is None else _override_layers(str(base), (*parents, name))), expand_data(flatten(values))]
+
+
+def expand_data(overrides: list[Override]) -> list[Override]:
+    """Replace a path in `data=notes.txt` by the corpus `text` with that path."""
+    return [
+        single
+        for path, value in overrides
+        for single in (
+            flatten({"data": parse_data_option(value)})
+            if path == ("data",) and isinstance(value, str)
+            else [(path, value)]
+        )
+    ]
+
+
+def run_config(name: str, *overrides: str, data: str | None = None) -> RunConfig:
+    """The run configuration of a preset or YAML file, with overrides such as `"ffn=swiglu"` and `"train.lr=1e-3"`.
+
+    `data` is the name of a corpus or the path of a text file. The data determine the vocabulary. Raises ConfigError.
+    """
+    last = expand_data(([] if data is None else [(("data",), data)]) + parse_overrides(overrides))
+    layers = [*_override_layers(name), last]
+    values = reduce(apply_overrides, layers, default_settings())
+    return resolve_settings(
+        values, explicit_vocab_size=any(path == ("vocab_size",) for layer in layers for path, _ in layer)
+    )
+
+
+def resolve_settings(values: dict[str, Any], explicit_vocab_size: bool = False) -> RunConfig:
+    """Validate a flat configuration and set the model's vocabulary size from its data."""
+    corpus, recipe = Corpus.resolve(values["data"]), TokenizerRecipe.resolve(values["tokenizer"])
+    assert isinstance(corpus, Corpus) and isinstance(recipe, TokenizerRecipe)
+    needed = recipe.expected_vocab_size(corpus) + 3 * corpus.paired
+    if explicit_vocab_size and type(values["vocab_size"]) is int and values["vocab_size"] < needed:
+        raise ConfigError(
+            f"vocab_size={values['vocab_size']} is smaller than the data's vocabulary, {needed}: omit vocab_size"
+        )
+    if corpus.paired and values["padding_idx"] is None:
+        values = {**values, "padding_idx": needed - 3}
+    return RunConfig.from_dict({**values, **({} if explicit_vocab_size else {"vocab_size": needed})})

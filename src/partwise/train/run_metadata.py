@@ -1,0 +1,51 @@
+"""Reading `run.json`, everything needed to reproduce a run."""
+
+from pathlib import Path
+from typing import Any
+
+from partwise.checkpoint import FORMAT, DamagedFileError, find_run, read_json
+from partwise.compute.runtime import Runtime, choose_runtime
+from partwise.config import ConfigError
+from partwise.train.config import RunConfig, TrainConfig
+
+
+def read_metadata(folder: Path) -> dict[str, Any]:
+    """The run's `run.json`. Raises ConfigError if it cannot be read."""
+    try:
+        metadata = read_json(folder / "run.json")
+    except DamagedFileError as error:
+        raise ConfigError(f"{error}: start over with --fresh") from None
+    if metadata.get("format") != FORMAT:
+        raise ConfigError(
+            f"{folder} has format {metadata.get('format')}, but this version reads format {FORMAT}: "
+            "start over with --fresh"
+        )
+    for key in ("config", "runtime", "machine", "data"):
+        if not isinstance(metadata.get(key), dict):
+            raise ConfigError(f"{folder / 'run.json'} lacks {key!r}: start over with --fresh")
+    return metadata
+
+
+def stored_runtime(folder: Path, metadata: dict[str, Any]) -> Runtime:
+    """The runtime settings a run was started with. Raises ConfigError if this machine does not support them."""
+    try:
+        runtime = Runtime(**metadata["runtime"])
+    except TypeError:
+        raise ConfigError(
+            f"{folder / 'run.json'} has runtime settings of another version: start over with --fresh"
+        ) from None
+    try:
+        choose_runtime(TrainConfig.from_dict({"device": runtime.device}))
+    except ConfigError:
+        raise ConfigError(
+            f"{folder} was trained on {runtime.device}, which is not available here: resume it on the machine where it "
+            "was started, or start over with --fresh"
+        ) from None
+    return runtime
+
+
+def open_run(name: str | Path) -> tuple[Path, RunConfig, dict[str, Any]]:
+    """The folder, configuration and metadata of an existing run. Raises ConfigError."""
+    folder = find_run(name)
+    metadata = read_metadata(folder)
+    return folder, RunConfig.from_dict(metadata["config"]), metadata

@@ -1,0 +1,97 @@
+"""What the benchmarks measure against computes what it says, and their table says missed where a goal was missed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from partwise.compute.runtime import machine_info
+from references.documents_loop import MinGPT, Training, evaluated
+from references.mingpt import mingpt_logits
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_documents_model_computes_its_equation(gated: bool) -> None:
+    torch.manual_seed(0)
+    model = MinGPT(19, layers=2, width=24, heads=4, context=16, gated=gated).double()
+    tensors = {
+        "embed.weight": model.symbols.weight,
+        "positions.weight": model.places.weight,
+        "residual.norm.weight": model.ln_f.weight,
+        "residual.norm.bias": model.ln_f.bias,
+        "head.weight": model.lm_head.weight,
+        "head.bias": model.lm_head.bias,
+    }
+    for number, block in enumerate(model.blocks):
+        k, q, v = block.mha.attn.weight.split(24)
+        own = {"attention.k": k, "attention.q": q, "attention.v": v, "attention.out": block.mha.proj.weight}
+        own |= {"ffn.down": block.ffwd.w2.weight, "ffn.gate" if gated else "ffn.up": block.ffwd.w.weight}
+        own |= {"ffn.up": block.ffwd.v.weight} if gated else {}
+        own |= {"residual.norms.attention": block.ln_mha.weight, "residual.norms.ffn": block.ln_ff.weight}
+        tensors |= {f"blocks.{number}.{name}.weight": weight for name, weight in own.items()}
+        tensors[f"blocks.{number}.attention.out.bias"] = block.mha.proj.bias
+        tensors[f"blocks.{number}.residual.norms.attention.bias"] = block.ln_mha.bias
+        tensors[f"blocks.{number}.residual.norms.ffn.bias"] = block.ln_ff.bias
+    tokens = torch.randint(19, (3, 11))
+    with torch.no_grad():
+        expected = mingpt_logits(tensors, tokens, n_layers=2, n_heads=4, ffn="swiglu" if gated else "relu")
+        assert (model(tokens) - expected).abs().max() <= 1e-12 * expected.abs().max()
+
+
+def test_the_documents_loop_learns_and_evaluates_as_often_as_it_says() -> None:
+    torch.manual_seed(0)
+    symbols = torch.arange(400) % 7
+    training = Training(MinGPT(7, layers=1, width=16, heads=2, context=8), symbols, batch_size=4, context=8)
+    training.optimizer.param_groups[0]["lr"] = 1e-2
+    losses = training.run(steps=31, every=10, batches=2)
+    assert list(losses) == [0, 10, 20, 30]
+    assert losses[30]["val"] < losses[0]["val"] and losses[30]["train"] < losses[0]["train"]
+    assert len(evaluated()) == 11 and evaluated()[-1] == 4999
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    whole = {"goal": "sampling", "what": "one", "ours": 30.0, "unit": "tokens/s", "peers": {"a": 10.0, "b": None}}
+    return {**whole, "ratio": 3.0, "low": 2.5, "high": 3.5, "wanted": 2.0, **changes}
+
+
+def make_table(folder: Path, files: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    (folder / "in").mkdir()
+    for name, content in files.items():
+        (folder / "in" / f"{name}.json").write_text(content if isinstance(content, str) else json.dumps(content))
+    command = [sys.executable, str(BENCHMARKS / "table.py"), str(folder / "in"), "--out", str(folder / "out")]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_the_table_says_met_and_missed(tmp_path: Path) -> None:
+    rows = [row(), row(what="two", ratio=1.9), row(what="three", wanted=None), row(what="four", ratio=None, peers={})]
+    done = make_table(tmp_path, {"sampling": {"rows": rows, "machine": machine_info()}})
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "out" / "benchmarks.md").read_text()
+    lines = {line.split(" | ")[1]: line for line in text.splitlines() if line.startswith("| sampling | ")}
+    assert lines["one"].endswith("| met |") and lines["two"].endswith("| missed |")
+    assert "a: 10" in lines["one"] and "b: missing" in lines["one"]
+    assert lines["three"].endswith("|  |") and lines["four"].endswith("| not measured |")
+    found = json.loads((tmp_path / "out" / "benchmarks.json").read_text())
+    assert [each["verdict"] for each in found["rows"]] == ["met", "missed", "", "not measured"]
+    assert found["machine"]["cores"] == machine_info()["cores"] and "avx2" in found["machine"]["features"]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ("{", "is no JSON"),
+        ({"machine": machine_info()}, "has no rows"),
+        ({"rows": [{"goal": "sampling"}], "machine": machine_info()}, "lacks 'what'"),
+        ({"rows": [row()], "machine": {**machine_info(), "cpu": "Another"}}, "another machine"),
+    ],
+)
+def test_what_cannot_be_joined_is_named(tmp_path: Path, content: Any, complaint: str) -> None:
+    done = make_table(tmp_path, {"bad": content})
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and "bad.json" in done.stderr and complaint in done.stderr

@@ -1,0 +1,268 @@
+"""The commands as a person meets them: one clear line for bad input, status 2, nothing written."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from partwise.cli import main
+
+TINY = [
+    "d_model=16",
+    "n_layers=2",
+    "attention.n_heads=2",
+    "context_length=16",
+    "train.batch_size=4",
+    "train.steps=6",
+    "train.eval_every=3",
+    "train.threads=1",
+]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60)
+    (tmp_path / "empty.txt").write_text("")
+    (tmp_path / "short.txt").write_text("abc def " * 12)
+    (tmp_path / "binary.txt").write_bytes(b"text\x00text" * 50)
+    (tmp_path / "latin.txt").write_bytes("déjà vu ".encode("latin-1") * 50)
+    (tmp_path / "no_value.csv").write_text("seed,arm,loss\n0,a,1\n")
+    (tmp_path / "word.csv").write_text("seed,arm,value\n0,a,1\n1,a,low\n0,b,1\n1,b,2\n")
+    (tmp_path / "one.csv").write_text("seed,arm,value\n0,a,1\n0,b,2\n")
+    return tmp_path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["partwise", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["train", "mingtp"], ["mingtp", "did you mean 'mingpt'"]),
+        (["train", "mingpt", "ffn=swigloo"], ["ffn=swigloo", "did you mean 'swiglu'"]),
+        (["train", "mingpt", "ffn.expnsion=3"], ["ffn.expnsion", "did you mean 'expansion'"]),
+        (["train", "mingpt", "--ffn.expnsion=3"], ["ffn.expnsion", "did you mean 'expansion'"]),
+        (["train", "mingpt", "ffnn=relu"], ["ffnn", "did you mean 'ffn'"]),
+        (["train", "mingpt", "train.lr=fast"], ["train.lr=fast", "number"]),
+        (["train", "mingpt", "train.lr=-1"], ["train.lr=-1", "greater than 0"]),
+        (["train", "mingpt", "d_model=1.5"], ["d_model=1.5", "integer"]),
+        (["train", "mingpt", "attention.n_heads=7"], ["attention.n_heads=7", "d_model=96", "divisor"]),
+        (["train", "mingpt", "attention.n_kv_heads=3"], ["attention.n_kv_heads=3", "divisor"]),
+        (["train", "mingpt", "train.seq_len=129"], ["train.seq_len=129", "context_length=128"]),
+        (["train", "mingpt", "train.grad_accumulation=3"], ["train.grad_accumulation=3", "divisor"]),
+        (["train", "mingpt", "ffn"], ["'ffn'", "KEY=VALUE"]),
+        (["train", "mingpt", "train.device=cuda"], ["train.device=cuda", "auto"]),
+        (["train", "mingpt", "--data", "short.txt"], ["train.seq_len=128", "lower train.seq_len"]),
+        (["train", "mingpt", "--data", "empty.txt"], ["empty.txt", "empty"]),
+        (["train", "mingpt", "--data", "binary.txt"], ["binary.txt"]),
+        (["train", "mingpt", "--data", "latin.txt"], ["latin.txt", "UTF-8"]),
+        (["train", "mingpt", "--data", "missing.txt"], ["missing.txt"]),
+        (["train", "mingpt", "--data", "shakespear"], ["shakespear", "did you mean 'shakespeare'"]),
+        (["train", "mingpt", "--name", "a/b"], ["a/b", "separator"]),
+        (["train", "mingpt", "--name", "a..b"], ["a..b"]),
+        (["train", "mingpt", "--name", "../up"], ["../up"]),
+        (["train", "mingpt", "--import", "no_such_module"], ["no_such_module"]),
+        (["train", "mingpt", "--import", "no_such_file.py"], ["no_such_file.py"]),
+        (["train", "recipe.yaml"], ["recipe.yaml"]),
+        (["eval", "nothing"], ["nothing"]),
+        (["generate", "nothing"], ["nothing"]),
+        (["parts", "fnn"], ["fnn", "did you mean 'ffn'"]),
+        (["show", "mingpt", "norm=layernrom"], ["layernrom", "did you mean 'layernorm'"]),
+        (["compare", "mingpt"], ["nothing is changed"]),
+        (["compare", "mingpt", "ffn=swiglu", "--seeds", "0"], ["--seeds 0"]),
+        (["compare", "mingpt", "ffn=swiglu", "--name", "a/b"], ["a/b"]),
+        (["compare", "mingpt", "ffn=swiglu", "--seeds", "few"], ["--seeds few"]),
+        (["verdict", "missing.csv"], ["missing.csv"]),
+        (["verdict", "no_value.csv"], ["no_value.csv", "value"]),
+        (["verdict", "word.csv"], ["word.csv line 3", "low"]),
+        (["verdict", "one.csv"], ["one.csv", "one seed only"]),
+        (["study", "run", "unknown"], ["unknown"]),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else None,
+)
+def test_bad_input_gets_one_line_and_status_2(
+    words: list[str], parts: list[str], here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*words]
+    if words[0] == "train" and not any(word == "--data" for word in words):
+        words += ["--data", "text.txt"]
+    before = sorted(here.rglob("*"))
+    assert run(monkeypatch, *words) == 2
+    shown = capsys.readouterr()
+    assert shown.err.startswith("error: ")
+    assert shown.err.count("\n") == 1, shown.err
+    for part in parts:
+        assert part in shown.err
+    assert sorted(here.rglob("*")) == before, "nothing may be written"
+
+
+def test_a_first_model_is_trained_continued_scored_and_sampled(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "mingpt", "ffn=swiglu", *TINY, "--data", "text.txt", "--name", "first"]
+    assert run(monkeypatch, *words) == 0
+    shown = capsys.readouterr().out
+    assert "step 6: validation loss" in shown
+    assert "reference" in shown
+    assert "a sample" in shown
+    card = json.loads((here / "runs/first/run.json").read_text())
+    assert card["config"]["ffn"]["part"] == "swiglu"
+    assert {"device", "precision", "attention_backend", "ffn_backend", "block_backend", "threads"} == card[
+        "runtime"
+    ].keys()
+    assert {"torch", "python", "partwise"} <= card["machine"].keys()
+
+    assert run(monkeypatch, *words) == 0
+    assert "continuing after step 6" in capsys.readouterr().out
+    assert run(monkeypatch, *words, "train.lr=1e-2") == 2
+    assert "train.lr was 0.0003, now 0.01" in capsys.readouterr().err
+    assert run(monkeypatch, *words, "train.lr=1e-2", "--fresh") == 0
+    capsys.readouterr()
+
+    assert run(monkeypatch, "eval", "first", "--json", "scores.json") == 0
+    scores = json.loads((here / "scores.json").read_text())
+    lines = [json.loads(line) for line in (here / "runs/first/metrics.jsonl").read_text().splitlines()]
+    final = [line for line in lines if line["kind"] == "evaluation"][-1]
+    assert scores["validation"] == pytest.approx(final["validation"], rel=1e-6)
+    assert {"unigram", "kneser_ney"} <= scores["references"].keys()
+    capsys.readouterr()
+
+    prompts = ["--prompt", "the ", "--prompt", "fox"]
+    assert run(monkeypatch, "generate", "first", *prompts, "--length", "8", "--seed", "3") == 0
+    both = capsys.readouterr().out
+    assert run(monkeypatch, "generate", "first", *prompts, "--length", "8", "--seed", "3") == 0
+    assert capsys.readouterr().out == both
+    assert run(monkeypatch, "generate", "first", "--prompt", "the ", "--length", "8", "--seed", "3") == 0
+    alone = capsys.readouterr().out
+    assert alone.strip() in both
+    assert run(monkeypatch, "generate", "first", "--prompt", "Ω") == 2
+    error = capsys.readouterr().err
+    assert "tokenizer=bytes" in error
+    assert run(monkeypatch, "generate", "first", "--temperature", "-1") == 2
+    assert "temperature=-1" in capsys.readouterr().err
+
+
+def test_a_preset_may_be_left_out(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = [*TINY, "ngram_embeddings.table_size=50", "--data", "text.txt"]
+    assert run(monkeypatch, "train", "ffn=relu", *small, "--name", "changed") == 0
+    card = json.loads((here / "runs/changed/run.json").read_text())
+    assert (card["config"]["ffn"]["part"], card["config"]["optimizer"]["part"]) == ("relu", "muon")
+    assert card["config"]["ngram_embeddings"]["table_size"] == 50
+    assert run(monkeypatch, "generate", "changed", "--prompt", "the ", "--length", "4", "--backend", "cpp") == 2
+    assert run(monkeypatch, "train", "fasst", *small) == 2
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["train", "mingpt", *TINY, "train.save_every=3", "--data", "text.txt", "--name", "first"]
+    assert run(monkeypatch, *words) == 0
+    older, newer = sorted((here / "runs/first/checkpoints").glob("step-*"))
+    weights = newer / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    capsys.readouterr()
+    assert run(monkeypatch, "generate", "first", "--prompt", "the", "--length", "4") == 0
+    shown = capsys.readouterr()
+    assert newer.name in shown.err
+    assert older.name in shown.err
+    (older / "model.safetensors").write_bytes(b"")
+    assert run(monkeypatch, "generate", "first", "--prompt", "the", "--length", "4") == 2
+    assert "no checkpoint that can be read" in capsys.readouterr().err
+
+
+def test_arithmetic_ends_with_its_problems(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["data.train=300", "data.validation=20", "data.test=40"]
+    assert (
+        run(
+            monkeypatch, "train", "mingpt", *TINY, "context_length=40", *sizes, "--data", "arithmetic", "--name", "sums"
+        )
+        == 0
+    )
+    shown = capsys.readouterr().out
+    assert "five test problems" in shown
+    assert run(monkeypatch, "eval", "sums", "--problems", "10") == 0
+    shown = capsys.readouterr().out
+    for word in ("greedy answers to 10 problems", "sampled answers", "characters with $", "whole answers", "reference"):
+        assert word in shown
+
+
+def test_parts_and_show_name_equation_paper_and_difference(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "parts", "ffn") == 0
+    shown = capsys.readouterr().out
+    for word in ("swiglu", "arXiv:2002.05202", "expansion=2.667", "bilinear"):
+        assert word in shown
+    assert run(monkeypatch, "show", "toy", "ffn=swiglu") == 0
+    shown = capsys.readouterr().out
+    assert "ffn: gelu -> swiglu" in shown
+    assert "ffn.approximate: none, dropped with ffn=gelu" in shown
+    assert "ffn.hidden_dropout: 0.1 -> 0" in shown
+    assert run(monkeypatch, "show", "mingpt", "ffn=swiglu") == 0
+    assert "913,601 parameters with 65 symbols" in capsys.readouterr().out
+
+
+def test_parts_of_ones_own_work_everywhere(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "my_parts.py").write_text(
+        "from torch.nn import functional as F\n"
+        "from partwise.config import part\n"
+        "from partwise.parts.feed_forward.dense import Ungated\n\n"
+        "@part('mine')\n"
+        "class Mine(Ungated):\n"
+        "    '''down(max(up(x), 0)^2).'''\n"
+        "    def activation(self):\n"
+        "        return lambda u: F.relu(u).square()\n"
+    )
+    own = ["--import", "my_parts.py"]
+    common = [word for option in TINY for word in ("--common", option)]
+    words = ["compare", "mingpt", "ffn=mine", "--data", "text.txt", "--seeds", "2", "--name", "own", *common]
+    assert run(monkeypatch, *words, *own) == 0
+    assert "ffn=mine" in capsys.readouterr().out
+    folder = next((here / "runs/own/runs").glob("1-*")) / "seed-0"
+    # in a process that never saw the file, a checkpoint imports nothing by itself
+    command = [sys.executable, "-m", "partwise", "generate", str(folder), "--prompt", "the", "--length", "4"]
+    refused = subprocess.run(command, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "ffn=mine" in refused.stderr
+    assert "--import" in refused.stderr
+    assert subprocess.run([*command, *own], capture_output=True).returncode == 0
+
+
+def test_help_is_quick_and_free_of_torch() -> None:
+    code = (
+        "import sys; sys.argv = ['partwise', '--help']\n"
+        "from partwise.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "assert not {'torch', 'scipy', 'matplotlib'} & set(sys.modules), 'heavy import'\n"
+    )
+    times = []
+    for _ in range(5):
+        began = time.process_time()
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+        times.append(time.process_time() - began)
+    assert min(times) < 0.35
+
+
+def test_show_knows_the_symbols_of_made_up_problems(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["calculator"], ["mingpt", "data=arithmetic"]):
+        assert run(monkeypatch, "show", *words) == 0
+        assert "parameters with 19 symbols" in capsys.readouterr().out
+    assert run(monkeypatch, "show", "calculator", "vocab_size=30") == 0
+    assert "parameters with 30 symbols" in capsys.readouterr().out

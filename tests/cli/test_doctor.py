@@ -1,0 +1,116 @@
+"""`doctor`: what it says of a machine is what happens there."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import partwise
+from partwise.compute.backends import same_block_backends, count_layer_backends
+from partwise.compute.runtime import Runtime
+from partwise.kernels.library import kernels_available
+from partwise.model import compiled_block as fused
+from partwise.parts.attention import core as scores
+from partwise.parts.feed_forward import mlp
+
+
+def doctor(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "partwise", "doctor", *words]
+    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=120)
+
+
+CASES = {
+    "plain": ["n_layers=3"],
+    "windows": ["attention={cycle: [{part: multihead, window: 4}, multihead]}", "attention.n_heads=4", "n_layers=4"],
+    "capped": ["attention.softcap=30"],
+    "biased": ["positions=alibi"],
+    "odd": ["ffn.hidden=33"],
+    "dropped": ["ffn.hidden_dropout=0.1"],
+    "elu": ["ffn=elu"],
+    "pairs": ["encoder_layers=2", "padding_idx=0"],
+}
+
+
+@pytest.mark.parametrize("words", CASES.values(), ids=CASES)
+def test_it_tells_the_paths_that_training_takes(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    if not kernels_available():
+        pytest.skip("no C++ compiler here")
+    config = partwise.preset("mingpt", "d_model=32", "context_length=80", *words)
+    blocks, attention, ffn = count_layer_backends(config, Runtime("cpu", "float32", "cpp", 1, "cpp"))
+    assert blocks == {"eager": config.n_layers + config.encoder_layers}
+    calls: list[str] = []
+
+    def counting(name: str, real: Any) -> Any:
+        return lambda *x, **options: (calls.append(name), real(*x, **options))[1]
+
+    monkeypatch.setattr(scores, "attention", counting("attention", scores.attention))
+    monkeypatch.setattr(mlp, "mlp", counting("mlp", mlp.mlp))
+    model = partwise.Transformer(config).train()
+    model.use_backend("cpp", "cpp")
+    tokens = torch.ones(1, 80, dtype=torch.long)
+    model(tokens, source=tokens if config.encoder_layers else None)
+    assert calls.count("attention") == attention["cpp"]
+    assert calls.count("mlp") == ffn["cpp"]
+    assert sum(ffn.values()) == config.n_layers + config.encoder_layers
+    cross = config.n_layers if config.encoder_layers else 0
+    assert sum(attention.values()) == config.n_layers + config.encoder_layers + cross
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("words", CASES.values(), ids=CASES)
+def test_it_tells_the_blocks_that_are_one_pass(
+    words: list[str], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernels_available():
+        pytest.skip("no C++ compiler here")
+    config = partwise.preset("mingpt", "d_model=32", "context_length=80", *words)
+    blocks, attention, ffn = count_layer_backends(config, Runtime("cpu", precision, "eager", 1, "eager", "cpp"))
+    calls: list[Any] = []
+    real = fused.kernel.blocks
+    monkeypatch.setattr("partwise.model.compiled_block.kernel.blocks", lambda *x: (calls.extend(x[1]), real(*x))[1])
+    model = partwise.Transformer(config).train()
+    model.use_backend("eager", "eager", "cpp")
+    tokens = torch.ones(2, 80, dtype=torch.long)
+    model(tokens, source=tokens if config.encoder_layers else None)
+    assert len(calls) == blocks["cpp"]
+    rest = blocks["eager"]
+    assert sum(blocks.values()) == config.n_layers + config.encoder_layers and sum(ffn.values()) == rest
+    assert sum(attention.values()) == rest + (config.n_layers if config.encoder_layers else 0)
+
+
+def test_arms_are_told_apart_by_what_their_blocks_take() -> None:
+    if not kernels_available():
+        pytest.skip("no C++ compiler here")
+
+    def arms(*changes: str) -> bool:
+        shape = ("d_model=32", "n_layers=2", "ffn.hidden=64")
+        return same_block_backends(partwise.preset("mingpt", *shape, *words.split()) for words in ("", *changes))
+
+    assert arms() and arms("ffn=swiglu ffn.hidden=64", "norm=rmsnorm") and arms("n_layers=3")
+    assert not arms("attention.qk_norm=head") and not arms("", "attention.window=8")
+    assert arms("residual.dropout=0.1", "ffn.hidden_dropout=0.1") is False  # they train by layers, and it does not
+    dropping = [["residual.dropout=0.1"], ["residual.dropout=0.1", "attention.qk_norm=head"]]  # scored otherwise
+    assert not same_block_backends(partwise.preset("mingpt", "d_model=32", "ffn.hidden=64", *words) for words in dropping)
+    assert same_block_backends(
+        [partwise.preset("mingpt", "d_model=32", "residual=post", words) for words in ("n_layers=2", "ffn=elu")]
+    )
+
+
+def test_the_command(shared_cache: Path) -> None:
+    done = doctor("mingpt", "gemma2", PARTWISE_CACHE=str(shared_cache), PARTWISE_MIRROR="/no such folder")
+    assert done.returncode == 0, done.stderr
+    assert torch.__version__ in done.stdout and "gemma2" in done.stdout
+    assert "PARTWISE_MIRROR=/no such folder is no folder" in done.stdout
+    unknown = doctor("mingtp", PARTWISE_CACHE=str(shared_cache))
+    assert unknown.returncode == 2 and "did you mean 'mingpt'?" in unknown.stderr and unknown.stderr.count("\n") == 1
+
+
+def test_without_a_compiler(tmp_path: Path) -> None:
+    done = doctor("mingpt", CXX="no-such-compiler", PARTWISE_CACHE=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "missing: no C++ compiler: CXX=no-such-compiler not found: install one" in done.stdout
+    assert "kernel 8" not in done.stdout and "torch 8" in done.stdout

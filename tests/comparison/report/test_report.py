@@ -1,0 +1,474 @@
+"""The report of a comparison: complete, correct, safe for any names, and fast to import."""
+
+import copy
+import io
+import math
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from partwise.comparison.report import page as report
+from partwise.comparison.report.cells import proportion_interval, with_relative_change
+from partwise.comparison.report.explanations import write_p
+from partwise.comparison.report.figures import draw_differences, draw_losses, thin
+from partwise.comparison.report.page import printable, summary, write_report
+from partwise.comparison.report.sections import Paragraph, pairing, reference_sentence
+from partwise.comparison.stats.intervals import holm, judge
+
+HOSTILE = "<script>alert('x')</script>|`$\\frac$`\n[bold]**b**\x1b[31m\u202e&amp;\""
+STEPS = list(range(0, 5001, 250))
+
+
+def share_of(correct: int, total: int) -> dict[str, Any]:
+    p, z = correct / total, 1.96
+    half = z * math.sqrt(p * (1 - p) / total)
+    return {"proportion": p, "low": max(0.0, p - half), "high": min(1.0, p + half), "correct": correct, "total": total}
+
+
+def curve(seed: int, final: float, steps: list[int]) -> list[list[float]]:
+    """A smooth decay from 4.2 to `final` with a wiggle that depends on the seed but not on the arm."""
+    wiggle = [0.01 * math.sin(step / 90 + seed) for step in steps]
+    decay = [final + (4.2 - final) * math.exp(-step / 600) for step in steps]
+    return [[step, value + noise] for step, value, noise in zip(steps, decay, wiggle, strict=True)]
+
+
+def arm(name: str, finals: list[float | None], **more: Any) -> dict[str, Any]:
+    evaluations = [
+        [[s, v, v - 0.1] for s, v in curve(seed, final or 3.9, STEPS if final else STEPS[:5])]
+        for seed, final in enumerate(finals)
+    ]
+    training = [
+        curve(seed, (final or 3.9) - 0.1, list(range(1, 5001 if final else 1001, 4)))
+        for seed, final in enumerate(finals)
+    ]
+    plain: dict[str, Any] = {
+        "name": name,
+        "overrides": name.split() if "=" in name else [],
+        "parameters": 888_512,
+        "flops_per_token": 5_898_240,
+        "tokens_per_second": 36_120.4,
+        "peak_memory": 536_870_912,
+        "config_changes": [],
+        "values": finals,
+        "training_loss": [None if final is None else final - 0.1 for final in finals],
+        "diverged": [seed for seed, final in enumerate(finals) if final is None],
+        "accuracy": None,
+        "unpaired_tensors": [],
+        "n_paired_tensors": 100,
+        "n_tensors": 100,
+        "curves": {"training": training, "evaluations": evaluations},
+    }
+    return plain | more
+
+
+def comparison(side: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    values = [{s: math.nan if v is None else v for s, v in enumerate(a["values"])} for a in (side, base)]
+    effect = judge(side["name"], base["name"], *values).to_dict()
+    pairs = zip(side["curves"]["evaluations"], base["curves"]["evaluations"], strict=True)
+    differences = [[[a[0], a[1] - b[1]] for a, b in zip(curve, other, strict=False)] for curve, other in pairs]
+    effects = []
+    for index, step in enumerate(STEPS):
+        if all(len(line) > index for line in differences):
+            at_step = {seed: line[index][1] for seed, line in enumerate(differences)}
+            row = judge("a", "b", at_step, dict.fromkeys(at_step, 0.0))
+            effects.append({"step": step, "mean": row.mean, "low": row.low, "high": row.high})
+    return effect | {"effect_over_training": effects, "differences_over_training": differences}
+
+
+@pytest.fixture(scope="module")
+def full() -> dict[str, Any]:
+    """Three arms over five seeds: one better and scored on arithmetic, one with a run that diverged."""
+    accuracy = {
+        kind: {
+            "char_accuracy_closed": share_of(5928, 10_000),
+            "char_accuracy": share_of(5500, 9000),
+            "exact_match": share_of(7, 1000),
+        }
+        for kind in ("all", "+")
+    }
+    base = arm("mingpt", [1.7148, 1.7103, 1.7181, 1.7095, 1.7120], accuracy=accuracy)
+    better = arm(
+        "ffn=swiglu ffn.expansion=2.667",
+        [1.6631, 1.6598, 1.6690, 1.6570, 1.6612],
+        parameters=890_112,
+        config_changes=[["ffn", "relu", "swiglu"], ["ffn.expansion", 4.0, 2.667], ["ffn.hidden_dropout", 0.0, None]],
+        unpaired_tensors=[f"blocks.{i}.ffn.{name}.weight" for i in range(8) for name in ("gate", "up", "down")],
+        n_paired_tensors=84,
+        n_tensors=108,
+        accuracy=accuracy,
+    )
+    diverged = arm(
+        "norm=none", [1.71, None, 1.72, 1.73, 1.74], config_changes=[["norm", "layernorm", "none"]], peak_memory=None
+    )
+    return {
+        "format": 1,
+        "name": "mingpt-swiglu",
+        "question": "Does any of ffn=swiglu ffn.expansion=2.667, norm=none change the validation loss of mingpt?",
+        "metric": "validation loss",
+        "unit": "nats per character",
+        "lower_is_better": True,
+        "margin": 0.005,
+        "alpha": 0.05,
+        "look": 1,
+        "alpha_spent": 0.05,
+        "seeds": [0, 1, 2, 3, 4],
+        "scope": "This holds for 888,512 parameters trained for 5,000 steps of 16 x 128 characters on shakespeare; "
+        "another size, horizon or data set may answer differently.",
+        "tuning_note": "one learning rate (0.0003), untuned",
+        "task": {"data": "shakespeare", "tokenizer": "characters", "steps": 5000, "batch_size": 16, "seq_len": 128}
+        | {"tokens": 10_240_000, "epochs": 10.2},
+        "runtime": {"device": "cpu", "precision": "bfloat16", "threads": 1}
+        | {"attention_backend": "eager", "ffn_backend": "eager", "block_backend": "eager"},
+        "machine": {"partwise": "0.1.0", "torch": "2.13.0", "cpu": "A processor", "cores": "2"},
+        "command": "partwise compare mingpt 'ffn=swiglu ffn.expansion=2.667' --arm norm=none --seeds 5",
+        "created": "2026-11-21T09:00:00Z",
+        "arms": [base, better, diverged],
+        "comparisons": [comparison(better, base), comparison(diverged, base)],
+        "minimum_detectable_effect": 0.0031,
+        "references": {"unigram": 3.3201, "kneser_ney": 1.5165, "context": 6, "fitted_tokens": 1_003_854}
+        | {"constant_char_accuracy_closed": 0.594, "constant_char_accuracy": 0.553, "constant_exact_match": 0.0016},
+    }
+
+
+@pytest.fixture
+def minimal() -> dict[str, Any]:
+    """One seed, with every optional number unknown."""
+    numbers = ("parameters", "flops_per_token", "tokens_per_second", "peak_memory", "accuracy")
+    numbers += ("n_paired_tensors", "n_tensors")
+    sides = [arm("mingpt", [1.7]), arm("ffn=geglu", [1.69])]
+    for side in sides:
+        side |= dict.fromkeys(numbers) | {"training_loss": [None], "curves": {"training": [[]], "evaluations": [[]]}}
+    nulls = dict.fromkeys(("margin", "look", "alpha_spent", "scope", "task", "runtime", "machine", "command"))
+    nulls["tuning_note"] = None
+    effect = judge("ffn=geglu", "mingpt", {0: 1.69}, {0: 1.7}).to_dict()
+    effect |= {"effect_over_training": [], "differences_over_training": [[]]}
+    plain = {"format": 1, "name": "one", "question": "Does ffn=geglu change it?", "metric": None, "unit": None}
+    return plain | nulls | {"seeds": [0], "arms": sides, "comparisons": [effect], "references": {}, "alpha": None}
+
+
+class Page(HTMLParser):
+    """The elements, attributes and visible text of an HTML page; asserts that tags are balanced."""
+
+    VOID = ("meta", "link", "br")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.text += data
+
+    def values(self, name: str) -> list[str]:
+        return [value for _, attributes in self.tags if (value := attributes.get(name)) is not None]
+
+
+def written(results: dict[str, Any], folder: Path) -> tuple[str, str]:
+    write_report(results, folder)
+    return (folder / "report.html").read_text("utf-8"), (folder / "report.md").read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def reports(full: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    return written(full, tmp_path_factory.mktemp("report"))
+
+
+def terminal(results: dict[str, Any], width: int = 80, **settings: Any) -> str:
+    console = Console(file=io.StringIO(), width=width, soft_wrap=True, highlight=False, **settings)
+    console.print(summary(results, Path("runs/mingpt-swiglu")))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def everywhere(value: Any, text: str) -> Any:
+    """`value` with `text` in place of every string except verdicts, and as an extra key of the free-form dictionaries."""
+    if isinstance(value, str):
+        return value if value in report.MARKS else text
+    if isinstance(value, list):
+        return [everywhere(item, text) for item in value]
+    if isinstance(value, dict):
+        replaced = {key: everywhere(item, text) for key, item in value.items()}
+        for name in ("machine", "runtime", "task"):
+            if isinstance(replaced.get(name), dict):
+                replaced[name][text] = text
+        return replaced
+    return value
+
+
+def test_the_verdict_comes_first_and_sections_follow_in_order(full: dict[str, Any], reports: tuple[str, str]) -> None:
+    html, markdown = reports
+    page = Page(html)
+    sentences = [row["sentence"] for row in full["comparisons"]]
+    body = page.text[page.text.index(full["question"], 120) :]
+    offsets = [body.index(text) for text in (*sentences, full["scope"], "Every seed", "Over training", "The arms")]
+    titles = ("Configuration changes", "Shared initialization", "The statistics", "Arithmetic accuracy")
+    offsets += [body.index(text) for text in titles]
+    offsets += [body.rindex("References"), body.index("How it was run"), body.index(full["command"])]
+    assert offsets == sorted(offsets)
+    assert [a["class"] for _, a in page.tags if (a.get("class") or "").startswith("verdict ")] == [
+        "verdict better",
+        "verdict none",
+    ]
+    assert full["command"] in markdown and full["scope"] in markdown
+    assert markdown.index("is better than mingpt") < markdown.index("Every seed")
+
+
+def test_every_number_is_in_both_reports(full: dict[str, Any], reports: tuple[str, str]) -> None:
+    better = full["comparisons"][0]
+    shown = [f"{value:.4f}" for value in (better["mean"], better["low"], better["high"], *better["differences"])]
+    shown += [f"{value:.4f}" for side in full["arms"] for value in side["values"] if value is not None]
+    shown += [f"{better[key]:.4f}" for key in ("sd_arm", "sd_against", "sd_difference")]
+    shown += [
+        f"{better['correlation']:.2f}",
+        "888,512",
+        "890,112 (+0.2 %)",
+        "5,898,240",
+        "36,120",
+        "512 MiB",
+        "diverged",
+    ]
+    shown += ["84 of 108 tensors", "100 of 100 tensors", "3.3201", "1.5165", "59.28 %", "59.40 %", "0.16 %", "0.0031"]
+    shown += ["one learning rate (0.0003), untuned", "10,240,000", "2026-11-21", "bfloat16", "up to 10 %", "5 pairs"]
+    html, markdown = reports
+    for text in (Page(html).text, markdown):
+        assert [number for number in shown if number not in text] == []
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in markdown.splitlines() if line[:1] == "|"]
+    assert ["1", "1.7103", "1.6598", "diverged", f"{better['differences'][1]:.4f}", "–"] in cells
+    assert ["mean", f"{sum(full['arms'][0]['values']) / 5:.4f}"] == next(row for row in cells if row[0] == "mean")[:2]
+    assert ["ffn.hidden_dropout", "0.0", "–"] in cells
+    gap = next(row for row in cells if row[0].startswith("7-gram"))
+    assert gap[2] == f"{sum(full['arms'][0]['values']) / 5 - 1.5165:+.4f}" and gap[4] == "–"
+
+
+def test_a_mean_never_omits_diverged_runs(full: dict[str, Any], reports: tuple[str, str]) -> None:
+    _, markdown = reports
+    row = next(line for line in markdown.splitlines() if line.startswith("| norm=none |"))
+    assert [cell.strip() for cell in row.split("|")[5:-1]] == ["–", "–", "–", "–", "–", "1"]
+    assert "1.7250" not in markdown and "1.7250" not in terminal(full)
+
+
+def test_equal_batches_are_claimed_only_if_they_are_equal(full: dict[str, Any], reports: tuple[str, str]) -> None:
+    sentence = "all arms also see the same batches"
+    other = arm("train.batch_size=8", [1.7], config_changes=[["train.batch_size", 16, 8]])
+    page = [block.text for block in pairing(full | {"arms": [full["arms"][0], other]}) if isinstance(block, Paragraph)]
+    assert sentence in reports[1] and not any(sentence in text for text in page)
+    assert page[-1].startswith("The arms differ in the shape of their batches")
+
+
+def test_html_opens_offline(reports: tuple[str, str]) -> None:
+    html, _ = reports
+    page = Page(html)
+    assert {tag for tag, _ in page.tags} & {
+        "script",
+        "iframe",
+        "object",
+        "embed",
+        "img",
+        "base",
+        "form",
+        "image",
+    } == set()
+    targets = [*page.values("src"), *page.values("href"), *page.values("xlink:href")]
+    assert [target for target in targets if not target.startswith(("#", "data:,"))] == []
+    assert re.findall(r"https?:|@import|url\((?!#)", html) == []
+    assert html.count("<style>") == 1
+    assert len(html.encode()) < 1_000_000
+
+
+def test_ids_of_inline_figures_never_clash(reports: tuple[str, str]) -> None:
+    html, _ = reports
+    page = Page(html)
+    ids = page.values("id")
+    assert len(ids) > 100 and len(set(ids)) == len(ids)
+    used = {value[1:] for value in page.values("xlink:href")} | set(re.findall(r"url\(#([^)]*)\)", html))
+    assert used <= set(ids)
+    figures = re.findall(r'<div class="plot".*?(<svg.*?</svg>)', html, re.DOTALL)
+    assert len(figures) == 7
+    for svg in figures:
+        ElementTree.fromstring(svg.replace("<svg ", '<svg xmlns:xlink="http://www.w3.org/1999/xlink" ', 1))
+        assert "<text" in svg and "<metadata" not in svg and "<style" not in svg
+
+
+def test_the_same_results_give_the_same_bytes(full: dict[str, Any], tmp_path: Path, reports: tuple[str, str]) -> None:
+    assert reports == written(copy.deepcopy(full), tmp_path)
+
+
+@pytest.mark.filterwarnings("error")
+def test_hostile_text_stays_text(full: dict[str, Any], tmp_path: Path, reports: tuple[str, str]) -> None:
+    tags = {tag for tag, _ in Page(reports[0]).tags}
+    hostile = everywhere(full, HOSTILE)
+    for side in hostile["arms"]:
+        if side["accuracy"]:
+            side["accuracy"][HOSTILE] = side["accuracy"]["all"]
+    html, markdown = written(hostile, tmp_path)
+    page = Page(html)
+    assert {tag for tag, _ in page.tags} <= tags
+    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+    assert "<script>alert('x')</script>|`$\\frac$`" in page.text
+    assert not any(mark in html + markdown for mark in ("\x1b", "\u202e"))
+    body = markdown.replace(markdown.split("```")[1], "")
+    assert "<script" not in body and "[bold]" not in body
+    assert re.search(r"(?<!\\)`(?!`|report\.html`)[^`]*(?<!\\)\$", body) is None
+    widths: list[int] = []
+    for line in markdown.splitlines():
+        if line.startswith("|"):
+            widths.append(len(re.findall(r"(?<!\\)\|", line)))
+        else:
+            assert len(set(widths)) <= 1, line
+            widths = []
+    shown = terminal(hostile, force_terminal=True, color_system=None)
+    assert "\x1b" not in shown and "[bold]**b**" in " ".join(shown.split())
+
+
+def test_a_command_with_backticks_stays_in_its_block(full: dict[str, Any], tmp_path: Path) -> None:
+    _, markdown = written(full | {"command": "echo '```\n# not a heading\n````'"}, tmp_path)
+    assert "`````\necho '```\n# not a heading\n````'\n`````\n" in markdown
+
+
+def test_missing_values_are_omitted(minimal: dict[str, Any], tmp_path: Path) -> None:
+    html, markdown = written(minimal, tmp_path)
+    text = Page(html).text
+    for title in ("Over training", "Configuration", "Shared init", "Arithmetic", "References", "How it was run"):
+        assert title not in text and title not in markdown
+    assert "undecided: one pair of runs has no interval" in text
+    for output in (text, markdown, terminal(minimal)):
+        assert re.search(r"\b(None|nan|null|Undefined)\b", output) is None
+    bare = {key: minimal[key] for key in ("arms", "comparisons")}
+    assert "undecided" in written(bare, tmp_path)[1] and "undecided" in terminal(bare)
+    assert "Comparison" in written({"arms": [], "comparisons": []}, tmp_path)[0]
+
+
+def test_files_are_replaced_atomically(full: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = full | {"arms": full["arms"][:2], "comparisons": []}
+    before = written(full, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.md"]
+    replaced = []
+    monkeypatch.setattr(report.os, "replace", lambda old, new: replaced.append((old, new)))
+    write_report(full | {"question": "another"}, tmp_path)
+    assert [(old.parent, new.name) for old, new in replaced] == [(tmp_path, "report.html"), (tmp_path, "report.md")]
+    assert ((tmp_path / "report.html").read_text("utf-8"), (tmp_path / "report.md").read_text("utf-8")) == before
+    assert "another" in replaced[0][0].read_text("utf-8")
+
+
+def test_many_arms_and_seeds_stay_small(full: dict[str, Any], tmp_path: Path) -> None:
+    base, better = full["arms"][:2]
+    sides = [copy.deepcopy(better) | {"name": f"arm {index}"} for index in range(8)]
+    for side in [base, *sides]:
+        side["curves"] = {key: lines * 2 for key, lines in side["curves"].items()}
+    many = full | {"arms": [base, *sides], "comparisons": [full["comparisons"][0] | {"arm": s["name"]} for s in sides]}
+    written(many, tmp_path)
+    assert (tmp_path / "report.html").stat().st_size < 1_000_000
+
+
+def test_dots_are_at_their_differences(full: dict[str, Any]) -> None:
+    row = full["comparisons"][0]
+    svg = draw_differences(row, "#123456", 0.005, True, "k")
+    tick = r'<use xlink:href="#k-m\w+" x="([\d.]+)" y="[\d.]+" style="fill: #3c4043.*?>(-?\d+\.\d+)</text>'
+    ticks = [(float(x), float(value)) for x, value in re.findall(tick, svg, re.DOTALL)]
+    assert len(ticks) >= 2
+    (x0, v0), (x1, v1) = ticks[0], ticks[-1]
+    dots = re.findall(r'<use xlink:href="#k-m\w+" x="([\d.]+)" y="([\d.]+)" style="fill: #123456; fill-opacity', svg)
+    found = [v0 + (float(x) - x0) * (v1 - v0) / (x1 - x0) for x, _ in dots]
+    assert found == pytest.approx(row["differences"], abs=1e-6)
+    heights = [float(y) for _, y in dots]
+    assert heights == sorted(heights) and "seed 4" in svg and "better · difference · worse" in svg
+    assert "worse · difference · better" in draw_differences(row, "#123456", 0.005, False, "k")
+
+
+def test_figures_handle_missing_values() -> None:
+    assert draw_differences({"seeds": [0], "differences": [None], "mean": None}, "#000", 0.0, True, "k") == ""
+    assert draw_losses([("#000", []), ("#000", [[1, None], [2, math.nan]])], [], True, "k") == ""
+    assert "<svg" in draw_losses([("#000", [[1, 2.0]])], [("unigram", 3.3)], True, "k")
+
+
+def test_a_reference_is_drawn_if_it_is_near() -> None:
+    line = [[step, 2.0 - step / 1000] for step in range(0, 1001, 10)]
+    svg = draw_losses([("#000", line)], [("near", 0.9), ("far", -9.0), ("over", 3.3)], False, "k")
+    assert "near</text>" in svg and "far" not in svg and "over" not in svg
+
+
+@pytest.mark.parametrize("length", [1, 199, 200, 201, 1250])
+def test_thinned_curves_keep_their_mean_and_their_end(length: int) -> None:
+    points = [(float(step), math.sin(step)) for step in range(length)]
+    thinned = thin(points)
+    assert len(thinned) <= 200 and thinned[-1][0] == length - 1
+    size = math.ceil(length / 200)
+    weights = [min(size, length - size * index) for index in range(len(thinned))]
+    total = sum(weight * value for weight, (_, value) in zip(weights, thinned, strict=True))
+    assert total == pytest.approx(sum(value for _, value in points), abs=1e-9)
+
+
+def test_terminal_fits_80_columns(full: dict[str, Any], minimal: dict[str, Any]) -> None:
+    for results in (full, minimal, everywhere(full, "ffn=a-name-without-any-space-in-it-that-is-long,option=1 " * 3)):
+        assert max(map(len, terminal(results).splitlines())) <= 80
+    shown = " ".join(terminal(full).split())
+    for text in (
+        *(row["sentence"] for row in full["comparisons"]),
+        full["question"],
+        full["scope"],
+        "1.5165",
+        "59.28 %",
+    ):
+        assert text in shown
+    assert shown.endswith("report: runs/mingpt-swiglu/report.html")
+
+
+def test_the_reference_sentence_counts_the_arms_above(full: dict[str, Any]) -> None:
+    def sentence(*means: float) -> str:
+        return reference_sentence(full | {"arms": [{"values": [value]} for value in means]})
+
+    assert sentence(1.6, 1.7).endswith("Every arm is above it and has not beaten n-gram counting.")
+    assert sentence(1.4, 1.5).endswith("Every arm is below it and beats n-gram counting.")
+    assert sentence(1.4, 1.7).endswith("1 of 2 arms are above it and have not beaten n-gram counting.")
+    assert reference_sentence(full | {"references": {}}) == ""
+
+
+def test_holm_is_shown_for_several_comparisons(full: dict[str, Any], tmp_path: Path) -> None:
+    rows = [full["comparisons"][0] | {"p": p, "arm": f"arm {p}"} for p in (0.03, 0.02)]
+    _, markdown = written(full | {"comparisons": rows}, tmp_path)
+    line = next(line for line in markdown.splitlines() if line.startswith("| p (Holm)"))
+    assert [float(cell) for cell in line.split("|")[2:4]] == holm([0.03, 0.02]) == [0.04, 0.04]
+
+
+def test_cells() -> None:
+    assert write_p(0.04996) == "0.05" or float(write_p(0.04996)) < 0.05
+    assert write_p(1e-9) == "<0.0001" and write_p(None) == "–" and write_p(0.5) == "0.5"
+    assert (
+        with_relative_change(110, 100) == "110 (+10.0 %)"
+        and with_relative_change(None, 100) == "–"
+        and with_relative_change(5, None) == "5"
+    )
+    assert proportion_interval(share_of(0, 10)) == "0.00 % (0.00 to 0.00)" and proportion_interval(None) == "–"
+    assert printable({"a\x00": ["\x1b[31m", "b\u00a0c\n", 1.5, None]}) == {
+        "a\ufffd": ["\ufffd[31m", "b c\n", 1.5, None]
+    }
+
+
+def test_importing_the_report_loads_nothing_heavy() -> None:
+    heavy = {"torch", "matplotlib", "jinja2", "rich", "scipy"}
+    code = f"import sys, partwise.comparison.report.page; assert not {heavy} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})

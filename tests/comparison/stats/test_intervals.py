@@ -1,0 +1,482 @@
+"""Statistics against scipy, statsmodels, exact figures and simulation."""
+
+import dataclasses
+import json
+import math
+import subprocess
+import sys
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate, stats
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import TTestPower
+from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
+
+from partwise.comparison.stats.effect import MAX_SEEDS_TO_DECIDE, Effect
+from partwise.comparison.stats.intervals import (
+    alpha_spent,
+    holm,
+    judge,
+    look_alpha,
+    pooled_sd,
+    seeds_for_margin,
+    seeds_needed,
+    minimum_detectable_effect,
+)
+from partwise.comparison.stats.number_format import choose_decimals, format_percent, format_number
+from partwise.comparison.stats.power import _paired_t_power
+from partwise.config import ConfigError
+
+SWAPPED = {"better": "worse", "worse": "better", "equivalent": "equivalent", "undecided": "undecided", None: None}
+
+
+def runs(values: object) -> dict[int, float]:
+    return {seed: float(value) for seed, value in enumerate(np.asarray(values))}
+
+
+def draw(seed: int, n: int, shift: float = 0.0) -> tuple[dict[int, float], dict[int, float]]:
+    rng = np.random.default_rng(seed)
+    common = rng.normal(1.47, 0.004, n)
+    return runs(common + rng.normal(shift, 0.003, n)), runs(common + rng.normal(0, 0.003, n))
+
+
+def close(a: float | None, b: float, rel: float = 1e-10) -> bool:
+    return a is not None and math.isclose(a, b, rel_tol=rel, abs_tol=1e-14)
+
+
+def half_width(differences: np.ndarray, alpha: float = 0.05) -> np.ndarray:
+    """The t interval's half width for each row, by scipy."""
+    n = differences.shape[1]
+    return stats.t.isf(alpha / 2, n - 1) * differences.std(axis=1, ddof=1) / math.sqrt(n)
+
+
+# agreement with the libraries
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 10, 50])
+@pytest.mark.parametrize("look", [1, 2, 5])
+def test_paired_interval_and_p_are_those_of_scipy_and_statsmodels(n: int, look: int) -> None:
+    a, b = draw(n, n, 0.002)
+    effect = judge("a", "b", a, b, look=look)
+    x, y = np.array(list(a.values())), np.array(list(b.values()))
+    result = stats.ttest_rel(x, y)
+    interval = result.confidence_interval(effect.confidence)
+    assert effect.paired and effect.n == n and effect.seeds == tuple(range(n))
+    assert close(effect.mean, float((x - y).mean()))
+    assert close(effect.low, interval.low) and close(effect.high, interval.high)
+    assert close(effect.p, result.pvalue)
+    low, high = DescrStatsW(x - y).tconfint_mean(effect.alpha)
+    assert close(effect.low, low) and close(effect.high, high)
+    assert close(effect.sd_difference, (x - y).std(ddof=1))
+    assert close(effect.sd_arm, x.std(ddof=1)) and close(effect.sd_against, y.std(ddof=1))
+    if n == 2:
+        assert effect.correlation is None
+    else:
+        assert close(effect.correlation, float(np.corrcoef(x, y)[0, 1]))
+
+
+@pytest.mark.parametrize(("n_a", "n_b"), [(2, 2), (3, 7), (10, 2), (40, 30)])
+def test_unpaired_interval_is_that_of_welch(n_a: int, n_b: int) -> None:
+    rng = np.random.default_rng(n_a)
+    x, y = rng.normal(1.5, 0.01, n_a), rng.normal(1.49, 0.002, n_b)
+    effect = judge("a", "b", runs(x), {seed + 100: value for seed, value in runs(y).items()})
+    result = stats.ttest_ind(x, y, equal_var=False)
+    interval = result.confidence_interval(0.95)
+    assert not effect.paired and effect.seeds == () and effect.differences == () and effect.correlation is None
+    assert (effect.n_arm, effect.n_against, effect.left_out) == (n_a, n_b, 0)
+    assert close(effect.low, interval.low) and close(effect.high, interval.high) and close(effect.p, result.pvalue)
+    low, high = CompareMeans(DescrStatsW(x), DescrStatsW(y)).tconfint_diff(0.05, usevar="unequal")
+    assert close(effect.low, low) and close(effect.high, high)
+    pooled = math.sqrt(((n_a - 1) * x.var(ddof=1) + (n_b - 1) * y.var(ddof=1)) / (n_a + n_b - 2))
+    assert close(effect.sd_pooled, pooled) and close(pooled_sd([list(x), list(y)]), pooled)
+    assert dataclasses.replace(judge("a", "b", runs(x), runs(y), paired=False), sentence="") == dataclasses.replace(
+        effect, sentence=""
+    )
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 10, 40])
+@pytest.mark.parametrize("alpha", [0.05, 0.01, 1e-4])
+def test_power_is_the_noncentral_t_integral(n: int, alpha: float) -> None:
+    df, critical = n - 1, stats.t.isf(alpha / 2, n - 1)
+    for noncentrality in (0.5 * critical, critical, 1.5 * critical):
+
+        def both_tails(u: float, d: float = noncentrality) -> float:
+            scale = critical * math.sqrt(stats.chi2.ppf(u, df) / df)
+            return float(stats.norm.cdf(d - scale) + stats.norm.cdf(-d - scale))
+
+        exact, error = integrate.quad(both_tails, 0, 1, epsabs=1e-12, epsrel=1e-12, limit=500)
+        assert abs(_paired_t_power(noncentrality, n, alpha) - exact) < 1e-9 + error
+    # the rule integrates a kink at Z = -noncentrality for n = 2, which costs h^2 / 12
+    assert _paired_t_power(0.0, n, alpha) == pytest.approx(alpha, rel=1e-6 if n > 2 else 1e-3)
+
+
+@pytest.mark.parametrize("n", [3, 5, 10, 100])
+def test_smallest_detectable_agrees_with_statsmodels(n: int) -> None:
+    for correlation in (0.0, 0.6, -0.3):
+        effect = minimum_detectable_effect(0.005, n, correlation)
+        standardised = effect / (0.005 * math.sqrt(2 * (1 - correlation)))
+        reference = TTestPower().power(standardised, n, 0.05)
+        # scipy's nctdtr, behind statsmodels, is itself wrong by up to 3e-10
+        assert reference == pytest.approx(0.8, abs=2e-9)
+    solved = TTestPower().solve_power(nobs=n, alpha=0.05, power=0.8)  # its own solver stops at about 1e-6
+    assert minimum_detectable_effect(1.0, n) == pytest.approx(solved * math.sqrt(2), rel=1e-5)
+
+
+def test_holm_agrees_with_statsmodels() -> None:
+    p = [0.03, 0.001, 0.2, 0.02, 0.02, 0.9]
+    assert holm(p) == pytest.approx(multipletests(p, method="holm")[1], rel=1e-12)
+    assert holm([]) == []
+
+
+# exact figures
+
+
+def test_seeds_needed_inverts_smallest_detectable() -> None:
+    for effect in (0.004, 0.01, 0.02, 0.1):
+        n = seeds_needed(effect, 0.005)
+        assert minimum_detectable_effect(0.005, n) <= effect
+        assert n == 2 or minimum_detectable_effect(0.005, n - 1) > effect
+        assert seeds_needed(-effect, 0.005) == n
+    assert seeds_needed(0.001, 0.0) == 2 and minimum_detectable_effect(0.005, 5, correlation=1.0) == 0
+    assert seeds_needed(1e300, 1e-300) == 2
+    assert seeds_needed(0.0001, 0.005) == pytest.approx(2 * (1.959964 + 0.841621) ** 2 * 2500, rel=1e-3)
+
+
+def test_seeds_for_a_margin_of_one_seed_sd() -> None:
+    assert seeds_for_margin(0.005, 0.005) == 11
+    assert seeds_for_margin(0.005, 0.005, correlation=0.6) == 6
+
+
+def test_looks_spend_alpha_and_never_more_than_half_as_much_again() -> None:
+    assert [look_alpha(k) for k in (1, 2, 3, 4)] == [0.05, 0.0125, 0.00625, 0.003125]
+    assert look_alpha(2, 0.01) == 0.0025
+    for looks in (1, 2, 3, 10, 100):
+        assert alpha_spent(looks) == pytest.approx(math.fsum(look_alpha(k) for k in range(1, looks + 1)), rel=1e-14)
+        assert alpha_spent(looks) <= 1.5 * 0.05
+    a, b = draw(0, 5)
+    widths = [e.high - e.low for e in (judge("a", "b", a, b, look=k) for k in range(1, 8))]  # type: ignore[operator]
+    assert all(wide > narrow for narrow, wide in pairwise(widths))
+    effect = judge("a", "b", a, b, look=3)
+    assert (effect.alpha, effect.confidence, effect.alpha_spent) == (0.00625, 0.99375, 0.06875)
+
+
+def test_verdicts_at_the_edges() -> None:
+    # two pairs with differences mean -+ half / t have an interval that ends where we want it
+    def at(low: float, high: float, margin: float) -> Effect:
+        step = (high - low) / 2 / stats.t.isf(0.025, 1)
+        middle = (high + low) / 2
+        return judge("a", "b", {0: middle - step, 1: middle + step}, {0: 0.0, 1: 0.0}, margin=margin)
+
+    assert at(-1, 2, 1.5).verdict == "undecided"
+    assert at(-1, 2, 2.1).verdict == "equivalent"
+    assert at(1, 2, 1.5).verdict == "worse" and at(-2, -1, 1.5).verdict == "better"
+    assert at(1, 2, 2.1).verdict == "equivalent"
+    touching = at(-1, 2, 2.1)
+    assert touching.low is not None and touching.high is not None
+    assert at(-1, 2, touching.high).verdict == "equivalent", "an end at the margin is inside"
+    assert at(-1, 2, math.nextafter(touching.high, 0)).verdict == "undecided"
+    flat = judge("a", "b", {0: 0.5, 1: 0.5}, {0: 0.0, 1: 0.0}, margin=0.5)
+    assert (flat.low, flat.high, flat.verdict) == (None, None, "undecided"), "what does not vary has no interval"
+
+
+def test_an_interval_that_ends_at_zero_does_not_exclude_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partwise.comparison.stats.intervals._t_critical", lambda df, alpha: 1.0)
+    effect = judge("a", "b", {0: 0.0, 1: 2.0}, {0: 0.0, 1: 0.0}, margin=0.5)  # mean 1, standard error 1
+    assert (effect.low, effect.high, effect.verdict) == (pytest.approx(0.0, abs=0), 2.0, "undecided")
+
+
+def test_one_pair_has_no_interval() -> None:
+    effect = judge("a", "b", {3: 1.0}, {3: 1.5})
+    assert (effect.verdict, effect.mean, effect.low, effect.high, effect.p) == ("undecided", -0.5, None, None, None)
+    assert effect.sentence == (
+        "undecided: one pair of runs has no interval (a minus b is -0.5000 nats per character); "
+        "run at least 2 seeds of each arm, better 5."
+    )
+    unpaired = judge("a", "b", {3: 1.0}, {4: 1.5, 5: 1.6})
+    assert unpaired.verdict == "undecided" and unpaired.low is None and "single run" in unpaired.sentence
+
+
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("shift", [0.0, 0.5])
+def test_runs_that_do_not_vary_tell_nothing(paired: bool, shift: float) -> None:
+    """Four right answers in four say little of the fifth: no interval, and a protocol goes on."""
+    a = dict.fromkeys(range(3), 0.1)  # their sum over 3 is not 0.1
+    effect = judge("a", "b", {seed: value + shift for seed, value in a.items()}, a, paired=paired)
+    assert (effect.low, effect.high, effect.p, effect.verdict) == (None, None, None, "undecided")
+    assert effect.mean == pytest.approx(shift, abs=1e-15)
+    assert "do not vary at all" in effect.sentence
+
+
+def test_equal_results_at_unequal_seeds_are_equivalent_without_a_warning() -> None:
+    a = {0: 0.1, 1: 0.4, 2: 0.2}
+    effect = judge("a", "b", a, dict(a))
+    assert (effect.mean, effect.low, effect.high, effect.p, effect.verdict) == (0, 0, 0, 1, "equivalent")
+    assert "do not vary at all" in effect.sentence and effect.correlation == pytest.approx(1)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e200])
+def test_a_diverged_run_leaves_no_verdict(bad: float) -> None:
+    a, b = draw(1, 5)
+    effect = judge("a", "b", {**a, 2: bad, 9: bad}, b)  # seed 9 has no partner, and counts all the same
+    assert effect.verdict is None and effect.mean is None and effect.low is None and effect.p is None
+    assert (effect.diverged_arm, effect.diverged_against) == (2, 0)
+    assert effect.sentence.startswith("no verdict: 2 of 6 runs of a and 0 of 5 runs of b diverged")
+    assert judge("a", "b", a, {**b, 0: bad}).diverged_against == 1
+    json.dumps(effect.to_dict(), allow_nan=False)
+
+
+def test_only_matching_seeds_are_paired_and_the_rest_counted() -> None:
+    a, b = draw(4, 6)
+    some = judge("a", "b", {**a, 77: 9.0, 78: -9.0}, {**b, 99: 5.0})
+    assert some.left_out == 3 and "3 runs left out" in some.sentence
+    assert (some.low, some.high, some.sd_arm) == (judge("a", "b", a, b).low, judge("a", "b", a, b).high, some.sd_arm)
+    assert some.n == 6 and some.sd_arm is not None and some.sd_arm < 1
+
+
+def test_seeds_to_decide_is_the_smallest_number_that_decides() -> None:
+    effect = judge("a", "b", {0: 0.02, 1: -0.01, 2: 0.0, 3: 0.01}, dict.fromkeys(range(4), 0.0))
+    assert effect.verdict == "undecided" and effect.mean is not None and effect.sd_difference is not None
+
+    def decides(n: int) -> bool:
+        assert effect.mean is not None and effect.sd_difference is not None
+        error = effect.sd_difference / math.sqrt(n)
+        half = (stats.t.isf(look_alpha(2) / 2, n - 1) + stats.norm.ppf(0.8)) * error  # 4 times in 5
+        return bool(half < abs(effect.mean) or abs(effect.mean) + half <= effect.margin)
+
+    assert effect.seeds_to_decide == next(n for n in range(5, 1001) if decides(n))
+    assert f"about {effect.seeds_to_decide} seeds in all would likely decide" in effect.sentence
+    never = judge("a", "b", {0: -1.0, 1: 1.0}, {0: 0.0, 1: 0.0}, margin=0)
+    assert never.seeds_to_decide == MAX_SEEDS_TO_DECIDE + 1 and "more than 1000 seeds" in never.sentence
+    many = judge("a", "b", {s: (-1.0) ** s for s in range(2000)}, dict.fromkeys(range(2000), 0.0), margin=0)
+    assert "more than 2000 seeds" in many.sentence
+
+
+# words
+
+
+def test_sentences() -> None:
+    b = {0: 1.50, 1: 1.51, 2: 1.49, 3: 1.52, 4: 1.48}
+    a = {s: v - 0.051 + d for (s, v), d in zip(b.items(), (0.008, -0.008, 0.008, -0.008, 0.0), strict=True)}
+    assert judge("swiglu", "baseline", a, b).sentence == (
+        "swiglu is better than baseline: its validation loss is lower by 0.0510 nats per character "
+        "(95 % interval 0.0411 to 0.0609, 5 paired seeds)."
+    )
+    assert judge("baseline", "swiglu", b, a, look=2).sentence == (
+        "baseline is worse than swiglu: its validation loss is higher by 0.0510 nats per character "
+        "(98.75 % interval 0.0356 to 0.0664, 5 paired seeds, look 2)."
+    )
+    assert judge("swiglu", "baseline", a, b, lower_is_better=False, unit="", metric="accuracy").sentence == (
+        "swiglu is worse than baseline: its accuracy is lower by 0.0510 (95 % interval 0.0411 to 0.0609, "
+        "5 paired seeds)."
+    )
+    assert judge("swiglu", "baseline", a, b, margin=0.1).sentence == (
+        "equivalent: the validation loss of swiglu and baseline differs by no more than the margin of 0.1 nats per "
+        "character (swiglu minus baseline: -0.0510, 95 % interval -0.0609 to -0.0411, 5 paired seeds), although the "
+        "interval excludes 0."
+    )
+    assert judge("swiglu", "baseline", a, b, paired=False, margin=0.02).sentence.endswith("5 and 5 unpaired runs).")
+
+
+def test_shown_numbers_never_contradict_the_verdict() -> None:
+    assert choose_decimals(0.0123, (0.1,)) == 4 and choose_decimals(1.2e-5, (0.1,)) == 6
+    assert choose_decimals(0.01, (0.0050000001,), 0.005) == 10, "a bound beyond the margin is not shown as the margin"
+    assert choose_decimals(0.01, (0.005,), 0.005) == 4 and choose_decimals(0.01, (0.0,), 0.005) == 4
+    assert choose_decimals(0.01, (1e-7,), 0.005) == 7
+    assert format_number(-0.0, 4) == "0.0000" and format_number(-0.00004, 4) == "-4e-05" and format_number(1.23456, 4) == "1.2346"
+    assert [format_percent(p, complement=True) for p in (0.05, 0.0125, 0.003125)] == ["95 %", "98.75 %", "99.688 %"]
+    assert format_percent(0.05) == "5 %" and format_percent(0.1) == "10 %" and format_percent(1.0) == "100 %"
+    assert not format_percent(look_alpha(40), complement=True).startswith("100")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: judge("a", "b", {}, {0: 1.0}), "arm 'a' has no runs"),
+        (lambda: judge("a", "b", {0: 1.0}, {}), "arm 'b' has no runs"),
+        (lambda: judge("a", "b", {0: 1.0}, {0: 1.0}, margin=-0.1), "margin=-0.1"),
+        (lambda: judge("a", "b", {0: 1.0}, {0: 1.0}, margin=math.nan), "margin=nan"),
+        (lambda: judge("a", "b", {0: 1.0}, {0: 1.0}, alpha=1.0), "alpha=1"),
+        (lambda: judge("a", "b", {0: 1.0}, {0: 1.0}, look=0), "look=0"),
+        (lambda: minimum_detectable_effect(-1.0, 5), "sd=-1"),
+        (lambda: minimum_detectable_effect(1.0, 1), "n=1"),
+        (lambda: minimum_detectable_effect(1.0, 5, correlation=1.5), "correlation=1.5"),
+        (lambda: minimum_detectable_effect(1.0, 5, power=0.01), "power=0.01"),
+        (lambda: seeds_needed(0.0, 1.0), "effect=0"),
+        (lambda: seeds_needed(1e-9, 1.0), "more than 1000000 seeds"),
+        (lambda: seeds_for_margin(-0.1, 1.0), "margin=-0.1"),
+    ],
+)
+def test_bad_input_is_one_line(call: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        call()  # type: ignore[operator]
+    assert "\n" not in str(caught.value)
+
+
+def test_statistics_import_neither_torch_nor_scipy_stats() -> None:
+    code = "import sys, partwise.comparison.stats.csv_verdicts; assert not {'torch', 'scipy.stats', 'matplotlib'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# simulation: what is promised happens as often as promised (5 standard errors of the simulation)
+
+DRAWS = 4000
+
+
+@pytest.mark.parametrize("n", [3, 5, 10])
+def test_equal_arms_are_told_apart_in_five_percent_of_cases(n: int) -> None:
+    rng = np.random.default_rng(n)
+    a, b = rng.normal(1.47, 0.005, (2, DRAWS, n))
+    effects = [judge("a", "b", runs(x), runs(y), margin=0) for x, y in zip(a, b, strict=True)]
+    false = sum(effect.verdict in ("better", "worse") for effect in effects) / DRAWS
+    assert abs(false - 0.05) < 5 * math.sqrt(0.05 * 0.95 / DRAWS)
+    assert false == np.mean(np.abs((a - b).mean(axis=1)) > half_width(a - b)), "scipy finds the same ones"
+
+
+def test_intervals_cover_the_truth() -> None:
+    rng = np.random.default_rng(7)
+    for n, options in ((3, {}), (6, {"look": 2}), (4, {"paired": False})):
+        a, b = rng.normal(0.01, 0.005, (DRAWS, n)), rng.normal(0, 0.002, (DRAWS, n))
+        effects = [judge("a", "b", runs(x), runs(y), **options) for x, y in zip(a, b, strict=True)]
+        missed = np.mean([not e.low <= 0.01 <= e.high for e in effects])  # type: ignore[operator]
+        alpha = effects[0].alpha
+        if options.get("paired", True):
+            assert abs(missed - alpha) < 5 * math.sqrt(alpha / DRAWS)
+        else:
+            assert 0.04 < missed < 0.065, "Welch is approximate"
+
+
+def test_every_look_together_errs_less_than_it_spends() -> None:
+    """A look after each new seed from 3 to 10: an unpaid t test would err in about 17 % of cases."""
+    rng = np.random.default_rng(8)
+    differences = rng.normal(0, 1, (20 * DRAWS, 10))
+    wrong = unpaid = np.zeros(len(differences), bool)
+    for look, n in enumerate(range(3, 11), start=1):
+        part = differences[:, :n]
+        wrong = wrong | (np.abs(part.mean(axis=1)) > half_width(part, look_alpha(look)))
+        unpaid = unpaid | (np.abs(part.mean(axis=1)) > half_width(part))
+    assert 0.05 < wrong.mean() < alpha_spent(8) < 0.075
+    assert unpaid.mean() > 0.13
+
+
+@pytest.mark.parametrize("truth", [0.005, -0.005])
+def test_arms_at_the_margin_are_rarely_called_equivalent(truth: float) -> None:
+    """An interval of 95 % inside the margin is two one-sided tests at 2.5 % each (Schuirmann 1987)."""
+    rng = np.random.default_rng(9)
+    differences = rng.normal(truth, 0.003, (DRAWS, 10))
+    zero = dict.fromkeys(range(10), 0.0)
+    declared = np.mean([judge("a", "b", runs(x), zero).verdict == "equivalent" for x in differences])
+    assert declared < 0.025 + 5 * math.sqrt(0.025 * 0.975 / DRAWS)
+    assert declared > 0.015, "with a margin this wide the bound is nearly reached"
+
+
+@pytest.mark.parametrize(("n", "correlation"), [(3, 0.0), (5, 0.6), (10, 0.0)])
+def test_the_smallest_detectable_difference_is_shown_four_times_in_five(n: int, correlation: float) -> None:
+    effect = minimum_detectable_effect(0.005, n, correlation)
+    cov = 0.005**2 * np.array([[1, correlation], [correlation, 1]])
+    pairs = np.random.default_rng(n).multivariate_normal([1.5 + effect, 1.5], cov, (DRAWS, n))
+    shown = [judge("a", "b", runs(x[:, 0]), runs(x[:, 1]), margin=0).verdict == "worse" for x in pairs]
+    assert abs(np.mean(shown) - 0.8) < 0.03
+
+
+# properties
+
+numbers = st.floats(allow_nan=True, allow_infinity=True)
+usual = st.integers(-(10**6), 10**6).map(lambda k: k / 2**16)
+seeds = st.integers(0, 12)
+
+
+def arms(values: st.SearchStrategy[float]) -> st.SearchStrategy[dict[int, float]]:
+    return st.dictionaries(seeds, values, min_size=1, max_size=8)
+
+
+looks = st.integers(1, 100)
+
+
+@given(arms(numbers), arms(numbers), st.floats(0, 1e300), looks, st.booleans(), st.booleans())
+def test_judge_is_total(
+    a: dict[int, float], b: dict[int, float], margin: float, look: int, paired: bool, lower: bool
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        effect = judge("a", "b", a, b, margin=margin, look=look, paired=paired, lower_is_better=lower)
+    plain = json.loads(json.dumps(effect.to_dict(), allow_nan=False))
+    assert plain["sentence"].endswith(".") and "nan" not in plain["sentence"] and "None" not in plain["sentence"]
+    assert (effect.verdict is None) == bool(effect.diverged_arm or effect.diverged_against)
+    if effect.low is not None and effect.high is not None and effect.mean is not None:
+        assert effect.low <= effect.mean <= effect.high and effect.p is not None and 0 <= effect.p <= 1
+    assert (effect.seeds_to_decide is not None) == (effect.verdict == "undecided" and effect.low is not None)
+
+
+@given(arms(st.floats(-1e9, 1e9)), arms(st.floats(-1e9, 1e9)), looks, st.booleans())
+def test_swapping_the_arms_negates(a: dict[int, float], b: dict[int, float], look: int, paired: bool) -> None:
+    one, two = judge("a", "b", a, b, look=look, paired=paired), judge("b", "a", b, a, look=look, paired=paired)
+    assert two.verdict == SWAPPED[one.verdict]
+    assert two.p == one.p and two.correlation == one.correlation and two.seeds_to_decide == one.seeds_to_decide
+    assert one.mean is not None and two.mean == -one.mean
+    if one.low is not None and one.high is not None:
+        assert (two.low, two.high) == (-one.high, -one.low)
+
+
+@given(arms(st.floats(-1e9, 1e9)), arms(st.floats(-1e9, 1e9)), st.booleans(), st.randoms())
+def test_the_order_of_seeds_changes_nothing(
+    a: dict[int, float], b: dict[int, float], paired: bool, random: object
+) -> None:
+    items = list(a.items())
+    random.shuffle(items)  # type: ignore[attr-defined]
+    assert judge("a", "b", dict(items), b, paired=paired) == judge("a", "b", a, b, paired=paired)
+
+
+@given(arms(usual), arms(usual), st.integers(-20, 20), st.booleans())
+def test_a_change_of_unit_changes_no_verdict(
+    a: dict[int, float], b: dict[int, float], power: int, paired: bool
+) -> None:
+    scale = 2.0**power
+    one = judge("a", "b", a, b, margin=0.25, paired=paired)
+    scaled = ({seed: value * scale for seed, value in arm.items()} for arm in (a, b))
+    two = judge("a", "b", *scaled, margin=0.25 * scale, paired=paired)
+    assert (two.verdict, two.p, two.correlation, two.seeds_to_decide) == (
+        *(one.verdict, one.p, one.correlation, one.seeds_to_decide),
+    )
+    assert one.mean is not None and two.mean == one.mean * scale
+    if one.low is not None and two.low is not None:
+        assert two.low == one.low * scale
+
+
+@given(arms(usual), arms(usual))
+def test_higher_is_better_flips_better_and_worse_only(a: dict[int, float], b: dict[int, float]) -> None:
+    one, two = judge("a", "b", a, b), judge("a", "b", a, b, lower_is_better=False)
+    assert two.verdict == SWAPPED[one.verdict]
+    assert (one.low, one.high, one.p, one.mean) == (two.low, two.high, two.p, two.mean)
+
+
+@given(arms(usual), arms(usual), st.floats(0, 20), looks)
+def test_the_verdict_follows_from_the_interval(
+    a: dict[int, float], b: dict[int, float], margin: float, look: int
+) -> None:
+    effect = judge("a", "b", a, b, margin=margin, look=look)
+    if effect.low is None or effect.high is None:
+        assert effect.verdict == "undecided"
+    elif max(abs(effect.low), abs(effect.high)) <= margin:
+        assert effect.verdict == "equivalent"
+    elif effect.low > 0:
+        assert effect.verdict == "worse"
+    elif effect.high < 0:
+        assert effect.verdict == "better"
+    else:
+        assert effect.verdict == "undecided"
+        assert effect.seeds_to_decide is not None and effect.seeds_to_decide > effect.n
+
+
+@settings(max_examples=25)
+@given(st.integers(2, 200), st.floats(-0.9, 0.99), st.floats(1e-6, 0.2), st.floats(0.3, 0.99))
+def test_more_seeds_detect_smaller_differences(n: int, correlation: float, alpha: float, power: float) -> None:
+    one = minimum_detectable_effect(1.0, n, correlation, alpha, power)
+    assert 0 < minimum_detectable_effect(1.0, n + 1, correlation, alpha, power) < one
+    assert minimum_detectable_effect(3.0, n, correlation, alpha, power) == pytest.approx(3 * one, rel=1e-12)
+    standardised = one * math.sqrt(n / (2 * (1 - correlation)))
+    assert _paired_t_power(standardised, n, alpha) == pytest.approx(power, abs=1e-10)

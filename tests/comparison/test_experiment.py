@@ -1,0 +1,205 @@
+"""Comparisons end to end: fixed plans, pairing, resuming, and errors."""
+
+import json
+import math
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import partwise
+from comparisons import ARITHMETIC, TINY
+from partwise.comparison.design.plan import Plan, make_plan
+from partwise.comparison.design.request import Request
+from partwise.comparison.experiment import plan_comparison
+from partwise.comparison.noise_store import expected_noise
+from partwise.comparison.results import earlier_sd, thin, unpaired_tensors
+from partwise.config import ConfigError
+from partwise.studies.study import find_study
+from partwise.train.loop import Run
+from recipes import split_loss
+
+
+def plan_of(changes: list[list[str]], **settings: Any) -> Plan:
+    arms = [shlex.join(change) for change in changes]
+    given = {"preset": "mingpt", "arms": arms, "data": "arithmetic", "common": ARITHMETIC, **settings}
+    return make_plan(Request.from_dict(given))
+
+
+def test_shared_settings_apply_to_every_arm() -> None:
+    plan = plan_of([["ffn=swiglu", "train.steps=7", "data.train=400"]])
+    assert [arm.name for arm in plan.arms] == ["mingpt", "ffn=swiglu"]
+    assert {arm.config.train.steps for arm in plan.arms} == {7}
+    assert {arm.config.data.train for arm in plan.arms} == {400}
+    assert plan.arms[0].config.model.ffn.name == "relu"
+    assert plan.arms[1].config.model.ffn.name == "swiglu"
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "message"),
+    [
+        ([], {}, "nothing is changed"),
+        ([["train.steps=5"]], {}, "nothing is changed"),
+        ([["ffn=relu"]], {}, "same configuration as 'mingpt'"),
+        ([["ffn=swiglu"], ["ffn=swiglu"]], {}, "same configuration as 'ffn=swiglu'"),
+        ([["ffn=swigl"]], {}, "did you mean 'swiglu'"),
+        ([["ffn=swiglu"]], {"seeds": 0}, "seeds=0"),
+        ([["ffn=swiglu"]], {"margin": -1.0}, "margin=-1"),
+    ],
+)
+def test_plans_without_a_change_are_refused(changes: list, settings: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        plan_of(changes, **settings)
+    assert "\n" not in str(caught.value)
+
+
+def test_paired_tensors_are_listed() -> None:
+    plan = plan_of([["ffn=swiglu"], ["attention.fused_qkv=false"]])
+    unpaired, tensors = unpaired_tensors(plan.arms[0], plan.arms[1])
+    assert unpaired == [f"blocks.{i}.ffn.{name}.weight" for i in range(2) for name in ("gate", "up", "down")]
+    assert tensors == len(partwise.Transformer(plan.arms[1].config.model).state_dict())
+    assert unpaired_tensors(plan.arms[0], plan.arms[2])[0] == []
+
+
+def test_values_equal_single_runs_and_a_further_look_spends_alpha(here: Path) -> None:
+    arguments = {"data": "arithmetic", "common": ARITHMETIC, "name": "c", "margin": 0.01}
+    comparison = partwise.compare("mingpt", "ffn=swiglu", seeds=2, **arguments)
+    results = json.loads((here / "runs/c/results.json").read_text())
+    assert results["question"] == comparison.plan.question
+    first = results["comparisons"][0]
+    for number, arm in enumerate(comparison.plan.arms):
+        for seed in range(2):
+            run = Run(arm.with_seed(seed))
+            for _ in run.steps():
+                pass
+            expected = split_loss(run.model, run.dataset.split("val"), 16)
+            assert results["arms"][number]["values"][seed] == expected
+    assert first["differences"] == [
+        b - a for a, b in zip(results["arms"][0]["values"], results["arms"][1]["values"], strict=True)
+    ]
+    assert first["mean"] == pytest.approx(sum(first["differences"]) / 2)
+    assert first["verdict"] == comparison.verdicts["ffn=swiglu"] in ("better", "worse", "equivalent", "undecided")
+    assert results["look"] == 1
+    assert first["alpha"] == 0.05
+    assert results["arms"][0]["accuracy"]["all"]["exact_match"]["total"] == 2 * 20
+    assert {"unigram", "kneser_ney", "constant_char_accuracy_closed"} <= results["references"].keys()
+    assert [row["step"] for row in first["effect_over_training"]] == [4, 8, 12]
+    assert first["effect_over_training"][-1]["mean"] == pytest.approx(first["mean"])
+    assert (here / "runs/c/report.html").exists()
+    assert (here / "runs/c/report.md").exists()
+
+    finished = {path: path.stat().st_mtime_ns for path in here.glob("runs/c/runs/*/*/result.json")}
+    again = partwise.compare("mingpt", "ffn=swiglu", seeds=2, **arguments)
+    assert again.results["look"] == 1  # the same seeds are not another look
+    more = partwise.compare("mingpt", "ffn=swiglu", seeds=3, **arguments)
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished
+    assert more.results["look"] == 2
+    assert more.results["comparisons"][0]["alpha"] == 0.05 / 4
+    assert more.results["alpha_spent"] == pytest.approx(0.05 + 0.05 / 4)
+    assert more.results["arms"][0]["values"][:2] == results["arms"][0]["values"]
+
+    with pytest.raises(ConfigError, match="a look cannot be undone"):
+        partwise.compare("mingpt", "ffn=swiglu", seeds=2, **arguments)
+    with pytest.raises(ConfigError, match="holds another comparison"):
+        partwise.compare("mingpt", "ffn=geglu", seeds=3, **arguments)
+    with pytest.raises(ConfigError, match=r"margin was 0\.01, now 0\.02"):
+        partwise.compare("mingpt", "ffn=swiglu", seeds=3, **{**arguments, "margin": 0.02})
+
+    later = plan_comparison("mingpt", "ffn=geglu", seeds=4, **{**arguments, "name": "d"})
+    spread = earlier_sd(Path("runs"), later.plan)
+    assert spread is not None
+    assert spread[0] == pytest.approx(more.results["comparisons"][0]["sd_pooled"])
+    noise = expected_noise(later.plan, later.prepare())
+    assert noise.sd == spread[0] and "of c" in noise.source
+    assert expected_noise(later.plan, later.prepare(), 0.005).source == "a seed SD of 0.005 and no correlation"
+
+
+def test_a_change_without_effect_is_equivalent(here: Path) -> None:
+    comparison = partwise.compare(
+        "mingpt", "attention.fused_qkv=false", data="text.txt", common=TINY, seeds=2, name="same"
+    )
+    assert comparison.verdicts == {"attention.fused_qkv=false": "equivalent"}
+    assert comparison.results["arms"][1]["unpaired_tensors"] == []
+
+
+def test_a_diverged_run_gives_counts_instead_of_a_verdict(here: Path) -> None:
+    comparison = partwise.compare("mingpt", "train.lr=1e30", data="text.txt", common=TINY, seeds=2, name="wild")
+    row = comparison.results["comparisons"][0]
+    assert row["verdict"] is None
+    assert (row["diverged_arm"], row["diverged_against"]) == (2, 0)
+    assert comparison.results["arms"][1]["values"] == [None, None]
+    assert comparison.results["arms"][1]["diverged"] == [0, 1]
+    assert "diverged" in row["sentence"]
+    assert "untuned" in comparison.results["tuning_note"]
+    assert all(math.isfinite(value) for value in comparison.results["arms"][0]["values"])
+
+
+@pytest.mark.slow
+def test_an_interrupted_comparison_resumes_with_equal_results(here: Path) -> None:
+    words = [word for option in [*TINY, "train.steps=400", "train.save_every=1000"] for word in ("--common", option)]
+    command = [
+        sys.executable,
+        "-m",
+        "partwise",
+        "compare",
+        "mingpt",
+        "ffn=swiglu",
+        "--data",
+        "text.txt",
+        "--seeds",
+        "2",
+    ]
+    subprocess.run([*command, *words, "--name", "whole"], check=True, capture_output=True)
+
+    process = subprocess.Popen([*command, *words, "--name", "cut"], stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(here.glob("runs/cut/runs/*/*/metrics.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, out
+    assert "To continue:" in out
+    assert list(here.glob("runs/cut/runs/*/*/checkpoints/step-*"))  # stopped in the middle, and saved
+    assert not (here / "runs/cut/results.json").exists()
+    time.sleep(0.2)
+    for card in here.glob("runs/cut/runs/*/*/.lock"):
+        pid = int(card.read_text())
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+    subprocess.run([*command, *words, "--name", "cut"], check=True, capture_output=True)
+    whole, cut = (json.loads((here / "runs" / name / "results.json").read_text()) for name in ("whole", "cut"))
+    assert [arm["values"] for arm in whole["arms"]] == [arm["values"] for arm in cut["arms"]]
+    key = "differences_over_training"
+    assert whole["comparisons"][0][key] == cut["comparisons"][0][key]
+
+
+def test_a_study_gathers_its_comparisons(here: Path) -> None:
+    (here / "studies").mkdir()
+    (here / "studies/small.yaml").write_text(
+        "claim: it helps\nsource: nowhere\ncomparisons:\n"
+        f"  first: {{preset: mingpt, change: [ffn=swiglu], data: text.txt, seeds: 2, common: [{', '.join(TINY)}]}}\n"
+    )
+    path = find_study("small").run(lambda comparison: nullcontext(lambda running: None))
+    results = json.loads(path.read_text())
+    assert results["claim"] == "it helps"
+    assert results["comparisons"]["first"]["comparisons"][0]["n"] == 2
+    assert [path.name for path in (here / "studies/small").iterdir()] == ["results.json"]
+    assert (here / "runs/study-small-first/report.md").exists()
+    with pytest.raises(ConfigError, match="did you mean 'small'"):
+        find_study("smal")
+
+
+def test_curves_are_thinned_to_means() -> None:
+    points = [(step, float(step)) for step in range(1, 1001)]
+    curve = thin(points)
+    assert len(curve) == 200
+    assert curve[0] == [5, 3.0]
+    assert curve[-1] == [1000, 998.0]

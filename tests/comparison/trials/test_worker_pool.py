@@ -1,0 +1,133 @@
+"""The worker processes of a comparison: forks of one server, and what happens if a process is killed."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from partwise.comparison.trials import forkserver
+from partwise.comparison.trials.worker_pool import Job, WorkerPool, prepare_job
+from partwise.compute.runtime import choose_runtime
+from partwise.config import ConfigError
+from partwise.train.config import run_config
+
+LONG = 100_000
+TINY = ["d_model=16", "n_layers=1", "attention.n_heads=2", "context_length=16", "train.batch_size=4", "train.threads=1"]
+
+
+@pytest.fixture
+def new_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Job]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60)
+
+    def new(seed: int, steps: int, part: str = "relu", imports: tuple[str, ...] = ()) -> Job:
+        words = [*TINY, f"train.steps={steps}", f"train.eval_every={steps}", f"train.seed={seed}", f"ffn={part}"]
+        config = run_config("mingpt", *words, data="text.txt")
+        return prepare_job(
+            Path("runs") / part / str(seed), part, seed, config, choose_runtime(config.train), imports, "train"
+        )
+
+    return new
+
+
+@pytest.fixture(autouse=True)
+def no_prestarted_server() -> Iterator[None]:
+    yield
+    while forkserver._prestarted:
+        forkserver._prestarted.pop().end()
+
+
+def pids(jobs: list[Job]) -> list[int]:
+    return [int(lock.read_text()) for job in jobs if (lock := job.folder / ".lock").exists()]
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends within some seconds; a zombie that its new parent has not reaped yet counts as ended."""
+    for _ in range(200):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+            os.kill(pid, 0)
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_runs_are_forks_of_one_process(new_job: Callable[..., Job]) -> None:
+    jobs = [new_job(seed, 4, part) for seed in range(2) for part in ("relu", "swiglu")]
+    with WorkerPool(2) as pool:
+        pool.run(jobs[:2], lambda: None)
+        server = pool._server
+        pool.run(jobs, lambda: None)
+        assert pool._server is server
+    assert [job.status for job in jobs] == ["done"] * 4
+    assert server is not None and server.process.poll() is not None
+
+
+def test_output_of_a_part_is_not_a_reply(tmp_path: Path, new_job: Callable[..., Job]) -> None:
+    source = tmp_path / "talking.py"
+    source.write_text(
+        "import os, time\nprint('hello', flush=True)\nos.write(1, b'[0, 1]\\n')\n"
+        "assert not os.read(0, 1)\n"  # nor does it read the server's requests
+        "if not os.fork():\n    time.sleep(60)\n    os._exit(0)\n"  # a grandchild that nobody waits for
+    )
+    began = time.monotonic()
+    jobs = [new_job(0, 2, imports=(str(source),))]
+    with WorkerPool(1) as pool:
+        pool.run(jobs, lambda: None)
+    assert jobs[0].status == "done" and time.monotonic() - began < 50
+
+
+def test_a_killed_run_is_reported_and_the_others_are_saved(new_job: Callable[..., Job]) -> None:
+    jobs = [new_job(seed, LONG) for seed in range(2)]
+
+    def kill() -> None:
+        if len(pids(jobs)) == 2 and jobs[1].progress() >= 3:
+            os.kill(int((jobs[0].folder / ".lock").read_text()), signal.SIGKILL)
+
+    with (
+        pytest.raises(ConfigError, match=r"relu, seed 0: killed \(9\); run the same command again"),
+        WorkerPool(2) as pool,
+    ):
+        pool.run(jobs, kill)
+    assert list((jobs[1].folder / "checkpoints").glob("step-*"))
+    assert all(map(gone, pids(jobs[1:])))
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc")
+def test_runs_end_if_their_server_is_killed(new_job: Callable[..., Job]) -> None:
+    jobs = [new_job(seed, LONG) for seed in range(2)]
+    seen: set[int] = set()
+
+    with pytest.raises(ConfigError, match="its process ended"), WorkerPool(2) as pool:
+
+        def kill() -> None:
+            assert pool._server is not None
+            if len(pids(jobs)) == 2 and all(job.progress() >= 3 for job in jobs):
+                seen.update(pids(jobs))
+                pool._server.process.kill()
+
+        pool.run(jobs, kill)
+    assert len(seen) == 2 and all(map(gone, seen))
+    assert all(list((job.folder / "checkpoints").glob("step-*")) for job in jobs)  # saved as on a stop request
+
+
+def test_a_prestarted_server_is_used_in_its_own_environment_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_job: Callable[..., Job]
+) -> None:
+    forkserver.prestart()
+    (server,) = forkserver._prestarted
+    assert forkserver.take_server() is server
+    server.end()
+    forkserver.prestart()
+    (server,) = forkserver._prestarted
+    monkeypatch.setenv("PARTWISE_CACHE", str(tmp_path / "another"))
+    jobs = [new_job(0, 2)]
+    with WorkerPool(1) as pool:
+        pool.run(jobs, lambda: None)
+    assert server.process.poll() is not None  # it would have used the old cache folder
+    assert (tmp_path / "another").exists()

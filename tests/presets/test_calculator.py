@@ -1,0 +1,315 @@
+"""A calculator: which characters training learns from, and what the model's owner types and reads."""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partwise.baselines.references import unigram_loss
+from partwise.cli import main
+from partwise.cli.commands import calculate as calculating
+from partwise.cli.commands.calculate import parse_answer, format_problem
+from partwise.config import ConfigError
+from partwise.data import IGNORE_INDEX, Arithmetic, Dataset, Examples, ProblemSpec, build_examples, generate_problems, prepare, solve
+from partwise.data.batches import random_indices
+from partwise.data.problems import split_problems
+from partwise.evaluate.references import dataset_references, target_ids
+from partwise.tokenizers import BPE, Characters
+from partwise.train.config import RunConfig
+from partwise.train.loop import Run
+
+Tiny = Callable[..., RunConfig]
+FORMATS = st.fixed_dictionaries(
+    {
+        "padding": st.sampled_from([0, 10, 12]),
+        "operations": st.sampled_from(["+-", "+-*/", "/"]),
+        "reverse": st.booleans(),
+        "limit": st.sampled_from([9, 1000]),
+    }
+)
+
+
+def prepared(**options: Any) -> Dataset:
+    return prepare(Arithmetic(**{"train": 200, "validation": 30, "test": 10} | options), Characters())
+
+
+def answers(text: str) -> np.ndarray:
+    """Which characters stand behind `=` up to the closing `$`, from the text alone."""
+    flags = np.zeros(len(text), dtype=bool)
+    for match in re.finditer(r"=([^$]*\$)", text):
+        flags[match.start(1) : match.end(1)] = True
+    return flags
+
+
+def training(dataset: Dataset, context: int) -> Examples:
+    return build_examples(dataset, "train", context, context)
+
+
+@given(FORMATS, st.integers(0, 60), st.integers(0, 9), st.booleans())
+def test_an_aligned_row_is_whole_problems(options: dict[str, Any], more: int, step: int, answer: bool) -> None:
+    dataset = prepared(**options, aligned=True, answer_only_loss=answer)
+    context = dataset.corpus.max_line_length() - 1 + more
+    text = dataset.tokenizer.decode(dataset.split("train"))
+    batch = training(dataset, context).batch("key", 3, step, 8)
+    for inputs, targets in zip(batch.inputs, batch.targets, strict=True):
+        # the ids that fill a row up are no targets, and the last target of a row is the `$` that closes it
+        length = int(np.flatnonzero(targets != IGNORE_INDEX)[-1]) + 1
+        row = dataset.tokenizer.decode(inputs[:length]) + dataset.tokenizer.decode(targets[length - 1 : length])
+        lines = split_problems(row)
+        assert row in text and set(lines) <= set(split_problems(text)) and len(row) <= context + 1
+        follows = text[text.index(row) + len(row) :]
+        assert not follows or len(row) + follows[1:].index("$") + 2 > context + 1, "another problem would have fitted"
+        expected = answers(row)[1:] if answer else np.ones(length, dtype=bool)
+        assert np.array_equal(targets[:length] != IGNORE_INDEX, expected)
+        assert np.array_equal(targets[:length][expected], dataset.tokenizer.encode(row)[1:][expected])
+        assert (targets[length:] == IGNORE_INDEX).all()
+
+
+@given(FORMATS, st.integers(1, 90), st.integers(0, 9))
+def test_answers_are_found_in_windows_that_begin_anywhere(options: dict[str, Any], context: int, step: int) -> None:
+    dataset = prepared(**options, answer_only_loss=True)
+    ids = dataset.split("train")
+    flags = answers(dataset.tokenizer.decode(ids))
+    batch = training(dataset, context).batch("key", 3, step, 8)
+    plain = build_examples(prepared(**options), "train", context, context).batch("key", 3, step, 8)
+    assert np.array_equal(batch.inputs, plain.inputs), "both arms of a comparison read the same windows"
+    starts = random_indices(len(ids) - context, "key", 3, step, 8)
+    expected = np.stack([flags[start + 1 : start + context + 1] for start in starts])
+    assert np.array_equal(batch.targets, np.where(expected, plain.targets, IGNORE_INDEX))
+
+
+def test_the_first_window_and_the_last_problem() -> None:
+    dataset = prepared(train=3, aligned=True, answer_only_loss=True)
+    seen = {dataset.tokenizer.decode(row[:35]) + "$" for row in training(dataset, 35).batch("key", 0, 0, 64).inputs}
+    assert seen == set(split_problems(dataset.tokenizer.decode(dataset.split("train"))))
+    windows = training(prepared(train=3, answer_only_loss=True), 107)  # a single window fits: the whole text
+    assert windows.batch("key", 0, 0, 2).n_targets == 2 * 33
+
+
+def test_what_is_learnt_from_changes_no_data_and_where_it_is_read_from_nothing_that_is_scored() -> None:
+    plain, aligned, learnt = prepared(), prepared(aligned=True), prepared(aligned=True, answer_only_loss=True)
+    assert (plain.folder, plain.hash) == (aligned.folder, aligned.hash) == (learnt.folder, learnt.hash)
+    for split in ("train", "val"):
+        sides = [list(build_examples(dataset, split, 40, 40).eval_batches()) for dataset in (plain, aligned)]
+        for one, other in zip(*sides, strict=True):
+            assert np.array_equal(one.inputs, other.inputs) and np.array_equal(one.targets, other.targets)
+    validation = build_examples(learnt, "val", 40, 40)
+    assert training(learnt, 40).truncate_like(validation).ids.tolist() == learnt.split("train")[: 30 * 36].tolist()  # type: ignore[attr-defined]
+
+
+@given(FORMATS, st.integers(-30, 90), st.booleans())
+def test_every_answer_is_scored_once_behind_its_own_question(options: dict[str, Any], more: int, aligned: bool) -> None:
+    dataset = prepared(**options, aligned=aligned, answer_only_loss=True)
+    context = max(1, dataset.corpus.max_line_length() - 1 + (max(0, more) if aligned else more))
+    text = dataset.tokenizer.decode(dataset.split("val"))
+    found = []
+    for batch in build_examples(dataset, "val", context, context).eval_batches():
+        assert batch.inputs.shape[1] <= context
+        for inputs, targets in zip(batch.inputs, batch.targets, strict=True):
+            places = np.flatnonzero(targets != IGNORE_INDEX)
+            row = dataset.tokenizer.decode(inputs[: places[-1] + 1]) + "$"
+            assert row in text
+            written = "".join(np.array([*row[1:]])[places])
+            if row.startswith("$"):
+                lines = split_problems(row)
+                assert written == "".join(line[line.index("=") + 1 :] for line in lines)
+                follows = text[text.index(row) + len(row) :]
+                assert not follows or len(row) + follows[1:].index("$") + 2 > context + 1, "another would have fitted"
+            else:  # the end of a problem that is longer than the context
+                assert len(row) == context + 1 and "$" not in row[:-1] and len(split_problems("$" + row)) == 1
+            found.append(written)
+    if more >= 0:
+        assert "".join(found) == "".join(np.array([*text])[answers(text)])
+
+
+def test_an_answer_longer_than_the_context_is_scored_at_its_end() -> None:
+    dataset = prepared(answer_only_loss=True)
+    (batch,) = build_examples(dataset, "val", 4, 4).eval_batches()
+    assert (batch.targets != IGNORE_INDEX).all() and batch.n_targets == 30 * 4
+    lines = split_problems(dataset.tokenizer.decode(dataset.split("val")))
+    assert [dataset.tokenizer.decode(row) for row in batch.targets] == [line[-4:] for line in lines]
+
+
+def test_the_floors_of_answers_are_of_answers() -> None:
+    plain, learnt = prepared(), prepared(answer_only_loss=True)
+    text = learnt.tokenizer.decode(learnt.split("val"))
+    assert learnt.tokenizer.decode(target_ids(learnt, "val")) == "".join(np.array([*text])[answers(text)])
+    assert target_ids(plain, "val").tolist() == plain.split("val").tolist()
+    found = [dataset_references(dataset) for dataset in (plain, learnt, plain)]
+    assert found[0] == found[2] != found[1]
+    assert found[1]["unigram"] == unigram_loss(
+        *(target_ids(learnt, split) for split in ("train", "val")), learnt.vocab_size
+    )
+
+
+def test_how_much_a_batch_holds() -> None:
+    aligned, all_of_it = prepared(aligned=True, answer_only_loss=True), prepared(aligned=True)
+    assert training(aligned, 35).targets_per_batch(4) == 44 and training(all_of_it, 35).targets_per_batch(4) == 140
+    assert training(aligned, 35).epochs(200 * 11) == pytest.approx(1) == training(all_of_it, 35).epochs(200 * 35)
+    windows = training(prepared(answer_only_loss=True), 72)
+    assert windows.targets_per_batch(100) == pytest.approx(2200, rel=0.02)
+    assert windows.epochs(200 * 11) == pytest.approx(1, rel=0.03)
+
+
+def test_problems_that_cannot_be_told_or_do_not_fit_are_refused(tiny: Tiny) -> None:
+    with pytest.raises(ConfigError, match=r"train\.seq_len=34 .* at least 35"):
+        training(prepared(aligned=True), 34)
+    dataset = prepare(Arithmetic(train=50, validation=5, test=5, answer_only_loss=True), BPE(vocab_size=300))
+    with pytest.raises(ConfigError, match="tokenizer=characters"):
+        training(dataset, 40)
+    with pytest.raises(ConfigError, match="loss_on"):
+        tiny("data.loss_on=question")
+    with pytest.raises(ConfigError, match="aligned"):
+        tiny("data=arithmetic_pairs", "data.aligned=true", "encoder_layers=1")
+
+
+@pytest.mark.parametrize("context", [3, 40])
+def test_training_on_answers(tiny: Tiny, context: int) -> None:
+    """A batch of one short window has often no target at all, which must move nothing and end nothing."""
+    words = [
+        "data.answer_only_loss=true",
+        "train.batch_size=1",
+        "context_length=40",
+        f"train.seq_len={context}",
+        "train.steps=12",
+    ]
+    steps = list(Run(tiny(*words)).steps())
+    assert len(steps) == 12 and all(np.isfinite(step.loss) for step in steps)
+    assert any(step.tokens == 0 for step in steps) == (context == 3)
+
+
+def test_the_loss_is_that_of_the_answers(tiny: Tiny) -> None:
+    run = Run(tiny("data.answer_only_loss=true", "data.aligned=true", "context_length=36"))
+    batch = run.batch()
+    assert batch.inputs.shape == (4, 35) and batch.n_targets == 44
+    kept = run.model.eval()(torch.from_numpy(batch.inputs)).log_softmax(-1).detach().numpy()[:, 24:]
+    rows, places = np.indices((4, 11))
+    expected = -kept[rows, places, batch.targets[:, 24:]].mean()
+    assert run.loss(batch).item() == pytest.approx(expected, rel=1e-6)
+
+
+# calculate
+
+
+@given(FORMATS, st.integers(0, 99))
+def test_expressions_are_written_as_the_data_write_them(options: dict[str, Any], seed: int) -> None:
+    problems = ProblemSpec(**options)
+    text = generate_problems(problems, train=5, validation=1, test=1, seed=seed)["train"].tobytes().decode("ascii")
+    for line in split_problems(text):
+        question, _, answer = line.partition("=")
+        first, operation, second = re.split(r"([-+*/])", question[2:-1])
+        shortest = f"  {first.lstrip('0')}{operation} {second.lstrip('0')} "
+        for expression in (f"{first}{operation}{second}", shortest):
+            assert format_problem(problems, expression) == f"{question}="
+        assert parse_answer(problems, answer[:-1]) == solve(f"{question}=", problems.decimals)
+
+
+@pytest.mark.parametrize(
+    ("written", "number"),
+    [
+        ("87.3661000", "1663.78"),
+        ("41.431-000", "-134.14"),
+        ("0000000000", "0"),
+        ("5.00000000", "0.5"),
+        ("0010000000", "100"),
+        ("05.1000000", "1.50"),  # not how the data write 1.5
+        ("4-1.430000", "000034.1-4"),  # no number
+        ("(5", "5("),
+        ("", ""),
+    ],
+)
+def test_answers_are_read_as_numbers(written: str, number: str) -> None:
+    assert parse_answer(ProblemSpec(), written) == number
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["partwise", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+TINY = "d_model=8 n_layers=1 attention.n_heads=2 train.batch_size=2 train.steps=1 train.threads=1 data.validation=5"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("calculator")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60)
+        few = [*TINY.split(), "data.train=50", "data.test=5"]
+        sums = [*few, "data.operations=+-", "data.answer_only_loss=true"]
+        assert run(patch, "train", "calculator", *sums, "--name", "sums") == 0
+        pairs = [*few, "encoder_layers=1", "--data", "arithmetic_pairs"]
+        assert run(patch, "train", "mingpt", *pairs, "--name", "pairs") == 0
+        text = [*TINY.split()[:-1], "--data", "text.txt"]
+        assert run(patch, "train", "mingpt", *text, "--name", "prose") == 0
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "expression", "parts"),
+    [
+        ("sums", "12..5", ["12..5", "12.5 * 3"]),
+        ("sums", "", ["is no expression"]),
+        ("sums", "1 2 + 3", ["1 2 + 3"]),
+        ("sums", "1 + 2 + 3", ["1 + 2 + 3"]),
+        ("sums", "-1 + 2", ["'-1"]),
+        ("sums", "٣ + 1", ["is no expression"]),
+        ("sums", "2 * 3", ["+ - alone", "*"]),
+        ("sums", "0 + 3", ["above 0", "1000"]),
+        ("sums", "1000.01 + 3", ["1000.01"]),
+        ("sums", f"{'9' * 5000} + 3", ["up to 1000"]),
+        ("sums", "1.005 + 3", ["2 decimals", "1.005"]),
+        ("pairs", "1/0", ["above 0", "not 0"]),
+        ("prose", "1 + 1", ["prose", "data=text", "arithmetic"]),
+        ("nothing", "1 + 1", ["nothing"]),
+    ],
+)
+def test_bad_expressions_are_one_line(
+    runs: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    expression: str,
+    parts: list[str],
+) -> None:
+    monkeypatch.chdir(runs)
+    assert run(monkeypatch, "calculate", name, "1 + 1", expression) == 2
+    out, err = capsys.readouterr()
+    assert err.count("\n") == 1 and not out and all(part in err for part in parts), err
+
+
+@pytest.mark.parametrize("name", ["sums", "pairs"])
+def test_calculate(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    monkeypatch.chdir(runs)
+    assert run(monkeypatch, "calculate", name, "12.50 +3", " 2 - 136.22") == 0
+    out = capsys.readouterr().out
+    assert re.search(r"12\.50 \+3 .* 15\.5 +wrong", out) and re.search(r"2 - 136\.22 .* -134\.22 +wrong", out)
+    asked: list[str] = []
+
+    def oracle(model: Any, tokenizer: Any, prompts: list[str], **settings: Any) -> list[str]:
+        asked.extend(prompts)
+        assert settings["temperature"] == 0 and settings["length"] == 11
+        return ["5.51000000" + (settings["stop"] or ""), "42.431-000"]
+
+    monkeypatch.setattr(calculating, "generate", oracle)
+    assert run(monkeypatch, "calculate", name, "12.50 +3", " 2 - 136.24") == 0
+    out = capsys.readouterr().out
+    assert out.count("right") == 2 and out.count("-134.24") == 2 and "wrong" not in out
+    plain = ["00000012.5+0000000003", "0000000002-0000136.24"]
+    assert asked == (plain if name == "pairs" else [f"$({question})=" for question in plain])
+
+
+def test_a_run_remembers_what_it_learnt_from(runs: Path) -> None:
+    card = json.loads((runs / "runs" / "sums" / "run.json").read_text())
+    assert (card["config"]["data"]["aligned"], card["config"]["data"]["loss_on"]) == (True, "answer")

@@ -1,0 +1,43 @@
+"""README's tree is complete: it lists every source file, in its folder, and no other."""
+
+import re
+from pathlib import Path
+
+import partwise
+
+SOURCE = Path(partwise.__file__).parent
+README = Path(__file__).parents[1] / "README.md"
+ENDS = (".py", ".cpp", ".h", ".jinja")
+
+
+def listed() -> set[str]:
+    """The files of the tree under src/partwise, by their paths; a folder is a line that begins with `name/`."""
+    tree = README.read_text(encoding="utf-8").split("src/partwise/\n")[1].split("```")[0]
+    found: set[str] = set()
+    folders: list[tuple[int, str]] = []
+    for line in tree.splitlines():
+        indent = len(line) - len(line.lstrip())
+        if indent == 0:
+            break  # tests/, benchmarks/, ...
+        folders = [(depth, name) for depth, name in folders if depth < indent]
+        if folder := re.match(r"([\w]+)/", line.strip()):
+            folders.append((indent, folder[1]))
+        prefix = "/".join(name for _, name in folders)
+        found |= {f"{prefix}/{name}".lstrip("/") for name in re.findall(r"[\w.]+", line) if name.endswith(ENDS)}
+    return found
+
+
+def test_the_tree_lists_every_file_and_no_other() -> None:
+    files = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*") if path.suffix in ENDS}
+    files -= {name for name in files if name.endswith("/__init__.py")}
+    assert listed() == files, sorted(listed() ^ files)
+
+
+def test_every_folder_stands_in_the_order_of_imports() -> None:
+    """Folders of the tree, top to bottom, are those of the order that the imports are checked against."""
+    from test_structure import LAYERS
+
+    tree = README.read_text(encoding="utf-8").split("src/partwise/\n")[1].split("```")[0]
+    top = re.findall(r"^  (\w+)(?:/|\.py )", tree, re.MULTILINE)
+    order = list(dict.fromkeys(name.split(".")[0] for name in LAYERS))
+    assert [name for name in top if name != "__init__"] == [name for name in order if name != "__main__"]
