@@ -66,7 +66,7 @@ bench: bench-peers
 	$(foreach shape,$(SHAPES),$(call measure_as,training_step,training_step-$(shape),--shape $(shape) $(WITH_PEERS))$(NEWLINE))
 	$(call measure_as,training_step,training_step-variants,--variants)
 	$(call measure,comparison)
-	$(call measure,ensemble)
+	$(call measure,multi_seed)
 	$(call measure,overhead)
 	$(BIN)/python benchmarks/table.py $(BENCH)
 

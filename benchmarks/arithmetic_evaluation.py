@@ -1,10 +1,10 @@
-"""How fast 10,000 arithmetic problems are answered, against the post's loop: one problem at a time, uncached, sampled.
+"""Answering 10,000 arithmetic problems, against the tutorial's loop: one problem at a time, uncached, sampled.
 
     python benchmarks/arithmetic_evaluation.py [--problems 10000] [--rounds 3] [--threads 2] [--json FILE]
 
-The loop is timed on 40 problems in each round, in turn with ours on all of them, in one process; medians of the rounds.
-Ours is `mingpt`, the loop's the post's own model, both at their initial values, so the loop is held to 11 new characters,
-what a trained one writes. It records gradients, as the post's does.
+In each round the loop is timed on 40 problems and ours on all of them, in one process; medians over the rounds. Ours is
+`mingpt`, the loop uses the tutorial's own model, both untrained; so the loop is limited to 11 new characters, the length
+of a trained model's answers. It records gradients, as in the tutorial.
 """
 
 import argparse
@@ -24,11 +24,11 @@ from partwise.tokenizers import Characters
 from partwise.train.config import TrainConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from references.documents_loop import MinGPT, score_arithmetic
+from references.tutorial_loop import MinGPT, score_arithmetic
 
-LOOPED = 40
+LOOP_PROBLEMS = 40
 WANTED = 200.0
-LOOP = "the post's loop"
+LOOP = "the tutorial's loop"
 
 
 def main() -> None:
@@ -45,7 +45,7 @@ def main() -> None:
     text = generate_problems(corpus.problem_spec(), train=corpus.train, validation=1, test=options.problems)["test"]
     problems = split_problems(text.tobytes().decode())
     model = partwise.Transformer(partwise.preset("mingpt", vocab_size=tokenizer.vocab_size)).eval()
-    document = MinGPT(tokenizer.vocab_size)
+    tutorial_model = MinGPT(tokenizer.vocab_size)
     runtime = choose_runtime(TrainConfig(device="cpu"))
     model.use_backend(runtime.attention_backend, runtime.ffn_backend, runtime.block_backend)
 
@@ -55,8 +55,8 @@ def main() -> None:
         answer_problems(model, tokenizer, problems, temperature=1.0, precision=runtime.precision)
         ours.append((time.perf_counter() - began) / len(problems))
         began = time.perf_counter()
-        score_arithmetic(document, problems[:LOOPED], limit=11)
-        loop.append((time.perf_counter() - began) / LOOPED)
+        score_arithmetic(tutorial_model, problems[:LOOP_PROBLEMS], limit=11)
+        loop.append((time.perf_counter() - began) / LOOP_PROBLEMS)
     row: Row = {
         "goal": "arithmetic evaluation",
         "what": f"{len(problems):,} problems",
@@ -66,9 +66,9 @@ def main() -> None:
         "wanted": WANTED,
         **ratios(loop, ours),
     }
-    pace = f"{row['ours']:,.0f} a second, the post's loop {row['peers'][LOOP]:.1f}"
-    times = f"{row['ratio']:.1f} times as fast ({row['low']:.1f} to {row['high']:.1f}), wanted {WANTED:g}"
-    print(f"{row['what']}: {pace}: {times}")
+    rates = f"{row['ours']:,.0f} per second, {LOOP} {row['peers'][LOOP]:.1f}"
+    speedup = f"{row['ratio']:.1f} times as fast ({row['low']:.1f} to {row['high']:.1f}), wanted {WANTED:g}"
+    print(f"{row['what']}: {rates}: {speedup}")
     write_rows(options.json, [row], rounds=options.rounds, threads=options.threads)
 
 

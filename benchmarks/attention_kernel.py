@@ -1,10 +1,10 @@
-"""Causal attention, forward and backward, in float32 on the CPU: the compiled kernel against torch's own ways.
+"""Causal attention, forward and backward, in float32 on the CPU: the C++ kernel against torch.
 
     python benchmarks/attention_kernel.py [--rounds 21] [--threads 1 2] [--json FILE]
 
-Each takes a packed projection (B, T, 3 H E) and gives (B, T, H E) and the projection's gradient, as a layer needs them.
-All take turns in one process; a ratio is taken within a round, and its median over the rounds is printed. `processor`
-compares the time that all threads were at work, which other work on the machine disturbs less than the clock.
+Each takes a fused QKV projection (B, T, 3 H E) and returns (B, T, H E) and the projection's gradient, as in a layer. All
+alternate in one process; ratios are taken within a round, and their median is printed. `CPU time` compares the CPU time
+of all threads, which other load on the machine affects less than wall time.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def main() -> None:
     if options.rounds < 1:
         parser.error(f"--rounds {options.rounds}: give at least 1")
     if not kernels_available():
-        parser.error("there is no compiled kernel to measure")
+        parser.error("the C++ kernels are not available: install a C++ compiler")
     rows = []
     for threads in options.threads:
         torch.set_num_threads(threads)
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def measure(shape: tuple[int, int, int, int], threads: int, rounds: int) -> list[dict[str, Any]]:
-    """One row per way. Raises RuntimeError where one of them does not compute the same."""
+    """One row per backend. Raises RuntimeError if their results differ."""
     B, H, T, E = shape
     qkv, grad = torch.randn(B, T, 3 * H * E).requires_grad_(), torch.randn(B, T, H * E)
     mask = torch.full((T, T), -math.inf).triu(1)
@@ -57,38 +57,38 @@ def measure(shape: tuple[int, int, int, int], threads: int, rounds: int) -> list
     def heads() -> tuple[Tensor, ...]:
         return tuple(x.unflatten(2, (H, E)).transpose(1, 2) for x in qkv.split(H * E, dim=2))
 
-    def fused() -> Tensor:
+    def sdpa() -> Tensor:
         return F.scaled_dot_product_attention(*heads(), is_causal=True).transpose(1, 2).flatten(2)
 
-    def products() -> Tensor:
+    def eager() -> Tensor:
         q, k, v = (x.reshape(B * H, T, E) for x in heads())
         weights = torch.baddbmm(mask, q, k.transpose(1, 2), alpha=E**-0.5).softmax(-1)
         return torch.bmm(weights, v).view(B, H, T, E).transpose(1, 2).flatten(2)
 
-    ways = {"cpp": lambda: packed_attention(qkv, H, H, E**-0.5), "sdpa": fused, "eager": products}
-    results = {name: (out := way(), *torch.autograd.grad(out, qkv, grad)) for name, way in ways.items()}
+    backends = {"cpp": lambda: packed_attention(qkv, H, H, E**-0.5), "sdpa": sdpa, "eager": eager}
+    results = {name: (out := run(), *torch.autograd.grad(out, qkv, grad)) for name, run in backends.items()}
     for name, result in results.items():
         if not all(torch.allclose(x, y, rtol=1e-4, atol=1e-4) for x, y in zip(result, results["cpp"], strict=True)):
-            raise RuntimeError(f"{name} does not compute what the kernel does at {shape}")
-    times = time_in_turn(ways, qkv, grad, rounds)
+            raise RuntimeError(f"{name} differs from the C++ kernel at {shape}")
+    times = time_in_turn(backends, qkv, grad, rounds)
     return [
         {"threads": threads, "shape": shape, "name": name, "milliseconds": 1000 * statistics.median(clock)}
-        | {"ratio": ratio(clock, times["cpp"][0]), "processor_ratio": ratio(processor, times["kernel"][1])}
+        | {"ratio": ratio(clock, times["cpp"][0]), "processor_ratio": ratio(processor, times["cpp"][1])}
         for name, (clock, processor) in times.items()
     ]
 
 
 def time_in_turn(
-    ways: dict[str, Callable[[], Tensor]], qkv: Tensor, grad: Tensor, rounds: int
+    backends: dict[str, Callable[[], Tensor]], qkv: Tensor, grad: Tensor, rounds: int
 ) -> dict[str, tuple[list[float], list[float]]]:
-    """Seconds of every round, by the clock and of all processors together."""
-    times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in ways}
-    names = list(ways)
+    """Wall seconds and CPU seconds of each round."""
+    times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in backends}
+    names = list(backends)
     for turn in range(WARM_UP + rounds):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
             began = time.perf_counter(), time.process_time()
-            torch.autograd.grad(ways[name](), qkv, grad)
+            torch.autograd.grad(backends[name](), qkv, grad)
             if turn >= WARM_UP:
                 times[name][0].append(time.perf_counter() - began[0])
                 times[name][1].append(time.process_time() - began[1])
@@ -100,8 +100,8 @@ def ratio(theirs: list[float], ours: list[float]) -> float:
 
 
 def show(rows: list[dict[str, Any]]) -> None:
-    table = Table(title="Attention, forward and backward: how many times the kernel's time")
-    for column in ("threads", "B H T E", "", "median ms", "clock", "processor"):
+    table = Table(title="Attention, forward and backward: time relative to the C++ kernel")
+    for column in ("threads", "B H T E", "", "median ms", "wall time", "CPU time"):
         table.add_column(column, justify="left" if not column else "right")
     for row in rows:
         figures = f"{row['milliseconds']:.2f}", f"{row['ratio']:.2f} x", f"{row['processor_ratio']:.2f} x"

@@ -1,13 +1,13 @@
-"""A whole comparison, 2 arms x 5 seeds of the SwiGLU post's experiment, against the post's own code run ten times.
+"""A comparison of 2 arms x 5 seeds of the SwiGLU post's experiment, against the post's own code run ten times.
 
     python benchmarks/comparison.py [--data shakespeare|arithmetic] [--steps 200] [--seeds 5] [--json FILE]
 
-Ours is `partwise compare` as a command, from an empty cache: imports, preparing, compiling, training, evaluating, the
-report. With fewer than all 5,000 steps its time is extrapolated: the steps and the evaluations that are left out are
-added at the pace that the runs wrote down, divided among the workers; the rest is as measured. The post's time is
-extrapolated from 200 steps of each arm and one of its eleven evaluations; reading and encoding its text is measured on
-the text, or a part of it, and for arithmetic 40 of its 10,000 test problems are answered by its loop. Stopped and given
-again, the comparison continues where it was, and the time of all sessions counts.
+Ours is the `partwise compare` command from an empty cache: imports, data preparation, kernel compilation, training,
+evaluation, report. With fewer than 5,000 steps its time is extrapolated: the missing steps and evaluations are added at
+the pace recorded by the runs, divided by the number of workers. The post's time is extrapolated from 200 steps of each
+arm and one of its eleven evaluations; reading and encoding are measured on its text or part of it, and for arithmetic
+its loop answers 40 of the 10,000 test problems. If interrupted, the same command resumes, and the time of all sessions
+counts.
 """
 
 import argparse
@@ -32,14 +32,14 @@ from partwise.data import Arithmetic, generate_problems, prepare, split_problems
 from partwise.studies.study import find_study
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from references.documents_loop import MinGPT, Training, evaluated, score_arithmetic
+from references.tutorial_loop import MinGPT, Training, evaluated_steps, score_arithmetic
 
 ROOT = Path(__file__).parent.parent
 STEPS = 5000
 THEIR_STEPS = 200
-BLOCKS = 4  # of their steps: the range of the ratio comes from the fastest and the slowest
-ENCODED = 10_000_000  # characters of their text at most that are encoded to see how long it takes
-ANSWERED = 40  # of their test problems
+BLOCKS = 4  # of their steps: the fastest and the slowest give the range of the ratio
+ENCODED = 10_000_000  # maximum characters of their text that are encoded to time it
+ANSWERED = 40  # of the test problems, by their loop
 WANTED = 8.0
 
 
@@ -47,9 +47,9 @@ def main() -> None:
     options = parse_options()
     study = find_study(str(ROOT / "studies" / "swiglu.yaml")).comparisons[options.data]
     torch.manual_seed(0)
-    theirs = [measure_document(options.data, gated=False)]
+    theirs = [measure_tutorial(options.data, gated=False)]
     ours = measure_command(study, options)
-    theirs.append(measure_document(options.data, gated=True))
+    theirs.append(measure_tutorial(options.data, gated=True))
     seconds = {key: options.seeds * sum(arm[key] for arm in theirs) for key in ("seconds", "low", "high")}
     steps = f"{STEPS:,} steps" if options.steps == STEPS else f"{STEPS:,} steps, extrapolated from {options.steps}"
     row: Row = {
@@ -71,10 +71,10 @@ def main() -> None:
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", choices=["shakespeare", "arithmetic"], default="shakespeare")
-    parser.add_argument("--steps", type=int, default=200, help=f"of ours; {STEPS} runs it whole")
+    parser.add_argument("--steps", type=int, default=200, help=f"steps of our runs; {STEPS} measures all")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument(
-        "--folder", type=Path, default=ROOT / "build" / "comparison", help="where an unfinished one waits"
+        "--folder", type=Path, default=ROOT / "build" / "comparison", help="folder of an unfinished comparison"
     )
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -85,9 +85,9 @@ def parse_options() -> argparse.Namespace:
     return options
 
 
-def measure_document(data: str, gated: bool) -> dict[str, float]:
-    """Seconds of one run of the post's code, whole, and by its fastest and slowest steps; its loss after 200 steps."""
-    text, length = document_text(data)
+def measure_tutorial(data: str, gated: bool) -> dict[str, float]:
+    """Seconds of one run of the post's code, also by its fastest and slowest steps; its loss after 200 steps."""
+    text, length = tutorial_text(data)
     began = time.perf_counter()
     index = {character: number for number, character in enumerate(sorted(set(text)))}
     symbols = torch.tensor([index[character] for character in text])
@@ -103,7 +103,7 @@ def measure_document(data: str, gated: bool) -> dict[str, float]:
     began = time.perf_counter()
     loss = training.evaluate()["val"]
     evaluation = time.perf_counter() - began
-    once = reading + len(evaluated(STEPS)) * evaluation
+    once = reading + len(evaluated_steps(STEPS)) * evaluation
     if data == "arithmetic":
         corpus = partwise.run_config("mingpt", data=data).data
         assert isinstance(corpus, Arithmetic)
@@ -115,21 +115,21 @@ def measure_document(data: str, gated: bool) -> dict[str, float]:
     return {key: once + STEPS * step for key, step in pace.items()} | {"loss": loss, "evaluation": evaluation}
 
 
-def document_text(data: str) -> tuple[str, int]:
-    """The text that the post reads, or its beginning; and how many characters the whole has."""
+def tutorial_text(data: str) -> tuple[str, int]:
+    """The post's text, or the beginning of it, and the number of characters of the whole text."""
     config = partwise.run_config("mingpt", data=data)
     corpus = config.data
     if isinstance(corpus, Arithmetic):
         problems = ENCODED // corpus.max_line_length()
-        made = generate_problems(corpus.problem_spec(), train=problems, validation=1, test=1)["train"]
-        return made.tobytes().decode(), len(made) * corpus.train // problems
+        encoded = generate_problems(corpus.problem_spec(), train=problems, validation=1, test=1)["train"]
+        return encoded.tobytes().decode(), len(encoded) * corpus.train // problems
     dataset = prepare(corpus, config.tokenizer)
     text = "".join(dataset.tokenizer.decode(dataset.split(name).tolist()) for name in ("train", "val"))
     return text, len(text)
 
 
 def measure_command(study: Request, options: argparse.Namespace) -> dict[str, Any]:
-    """Seconds of the whole command, extrapolated to all steps; mean and deviation of the losses of each arm."""
+    """Seconds of the command, extrapolated to all steps; mean and SD of each arm's losses."""
     common = {key: value for key, _, value in (words.partition("=") for words in study.common)}
     assert int(common["train.steps"]) == STEPS
     common["train.steps"] = str(options.steps)
@@ -153,13 +153,13 @@ def measure_command(study: Request, options: argparse.Namespace) -> dict[str, An
 
 
 def run_to_the_end(command: list[str], folder: Path) -> float:
-    """Seconds of the command over all sessions. A session that is stopped is counted too, to within a second."""
+    """Seconds of the command over all sessions, including interrupted ones to within a second."""
     folder.mkdir(parents=True, exist_ok=True)
     clock = folder / "seconds"
     before = float(clock.read_text()) if clock.exists() else 0.0
     began = time.monotonic()
     environment = {**os.environ, "PARTWISE_CACHE": str(folder / "cache")}
-    # in a session of its own: Ctrl-C reaches us alone, and is passed on once
+    # in its own session: Ctrl-C reaches only this process, which forwards it once
     process = subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True)
     try:
         while process.poll() is None:
@@ -169,21 +169,21 @@ def run_to_the_end(command: list[str], folder: Path) -> float:
         process.send_signal(signal.SIGINT)
         process.wait()
         clock.write_text(str(before + time.monotonic() - began))
-        sys.exit("stopped; the same command continues")
+        sys.exit("stopped: run the same command again to resume")
     if process.returncode:
-        sys.exit(f"partwise compare ended with status {process.returncode}; the same command continues")
+        sys.exit(f"partwise compare exited with status {process.returncode}: run the same command again to resume")
     return before + time.monotonic() - began
 
 
 def time_left(run: Path, steps: int, every: int) -> float:
-    """Seconds that a run would have gone on for: steps, and evaluations with their checkpoints, at its own pace."""
+    """Seconds of the steps, evaluations and checkpoints that a run left out, at its own pace."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     updates = [line["seconds"] for line in lines if line["kind"] == "step"]
     done = max(1, len([line for line in lines if line["kind"] == "evaluation"]))
     if steps == STEPS:
         return 0.0
-    whole = json.loads((run / "result.json").read_text(encoding="utf-8"))["seconds"]
-    evaluation = max(0.0, whole - sum(updates)) / done
+    total = json.loads((run / "result.json").read_text(encoding="utf-8"))["seconds"]
+    evaluation = max(0.0, total - sum(updates)) / done
     return (STEPS - steps) * statistics.mean(updates) + (STEPS // every - done) * evaluation
 
 
@@ -193,8 +193,8 @@ def show(row: Row, losses: dict[str, Any]) -> None:
     console.print(f"{row['what']}: ours {row['ours']:.1f} min; {name} {theirs:.1f} min", markup=False)
     console.print(f"{row['ratio']:.2f} times as fast ({row['low']:.2f} to {row['high']:.2f}), wanted {row['wanted']:g}")
     before, after = losses["steps"]
-    console.print(f"validation losses of the post's code after {before} steps, one seed an arm: {losses['theirs']}")
-    console.print(f"ours after {after}, mean and deviation over the seeds: {losses['ours']}", markup=False)
+    console.print(f"validation losses of the post's code after {before} steps, one seed per arm: {losses['theirs']}")
+    console.print(f"ours after {after}, mean and SD over seeds: {losses['ours']}", markup=False)
 
 
 if __name__ == "__main__":

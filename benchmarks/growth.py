@@ -1,11 +1,11 @@
-"""How time and memory of a training step grow with width, depth, batch and context: partwise, nanoGPT, transformers.
+"""Growth of a training step's time and memory with width, depth, batch and context: partwise, nanoGPT, transformers.
 
     python benchmarks/growth.py [--nanogpt FOLDER] [--threads 2] [--json FILE] [--figure growth.svg]
 
-One of the four is changed at a time, around 4 layers, width 128, 4 heads and a batch of 12 x 64; context again at batch
-1, to 8192. Each steps in a process of its own, for the time in turn, several steps a turn; for the peak of memory alone.
-That is what a process takes beyond a tiny model: weights, optimizer, gradients and activations. Each steps by its own
-defaults, partwise by the choices that it makes for the machine. Needs Linux, where a process can be asked for its peak.
+One size is varied at a time, around 4 layers, width 128, 4 heads and a batch of 12 x 64; context again at batch 1, up to
+8192. Each system runs in its own process: alternating turns of several steps for the time, separately for the peak
+memory, which is that beyond a tiny model (weights, optimizer, gradients and activations). Each uses its own defaults,
+partwise the runtime settings that it chooses for the machine. Requires Linux, for the peak memory of a process.
 """
 
 import argparse
@@ -37,11 +37,11 @@ SWEEPS: dict[str, tuple[str, tuple[int, ...], dict[str, int]]] = {
     "context": ("context", (32, 64, 128, 256, 512), {}),
     "context at batch 1": ("context", (512, 1024, 2048, 4096, 8192), {"batch": 1}),
 }
-WORDS = ["attention.out_bias=false", "ffn=gelu", "tie_embeddings=true", "head_bias=false", "init=gpt2"]  # as nanoGPT is
+WORDS = ["attention.out_bias=false", "ffn=gelu", "tie_embeddings=true", "head_bias=false", "init=gpt2"]  # as in nanoGPT
 LINEAR = 0.9
-"""What twice the memory of half the longest context must be, at least, of that of the longest."""
+"""The minimum ratio of twice the memory at half the longest context to that at the longest."""
 
-SECONDS = 3.0  # of steps per point, more or less
+SECONDS = 3.0  # approximate seconds of steps per point
 ROUNDS = (2, 20)
 OURS = "partwise"
 
@@ -50,7 +50,7 @@ Builder = Callable[[argparse.Namespace, Tensor, Tensor], Step]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--nanogpt", type=Path, help="a checkout's folder, which holds model.py")
+    parser.add_argument("--nanogpt", type=Path, help="folder of a nanoGPT checkout, with model.py")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--json", type=Path)
     parser.add_argument("--figure", type=Path)
@@ -65,34 +65,38 @@ def main() -> None:
 
 
 def builders(with_nanogpt: bool) -> dict[str, Builder]:
-    runtime = choose_runtime(TrainConfig(device="cpu"))  # here, so that nothing is compiled while a point is measured
-    made: dict[str, Builder] = {OURS: lambda options, inputs, targets: partwise_step(options, runtime, inputs, targets)}
+    runtime = choose_runtime(TrainConfig(device="cpu"))  # compiles the kernels before the first measurement
+    result: dict[str, Builder] = {
+        OURS: lambda options, inputs, targets: partwise_step(options, runtime, inputs, targets)
+    }
     if with_nanogpt:
-        made["nanoGPT"] = nanogpt_step
+        result["nanoGPT"] = nanogpt_step
     if importlib.util.find_spec("transformers"):
-        import transformers  # noqa: F401 - before the processes part, so that its import counts for none
+        import transformers  # noqa: F401 - before forking, so that its import is not measured
 
-        made["transformers"] = transformers_step
-    return made
+        result["transformers"] = transformers_step
+    return result
 
 
-def measure(made: dict[str, Builder], options: argparse.Namespace) -> list[dict[str, Any]]:
-    """One point per size of each sweep: milliseconds of a step, and MiB, by name."""
+def measure(builders: dict[str, Builder], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """One point per size of each sweep: milliseconds of a step, and peak MiB, by system."""
     points = []
     for sweep, (size, values, others) in SWEEPS.items():
         for value in values:
             shape = {**BASE, **others, size: value}
-            given = argparse.Namespace(**shape, overrides=WORDS, tie_embeddings=True, nanogpt=options.nanogpt)
-            milliseconds = apart(timed, made, given, options.threads)
-            peaks = {name: apart(peak, build, given, options.threads) for name, build in made.items()}
+            point_options = argparse.Namespace(**shape, overrides=WORDS, tie_embeddings=True, nanogpt=options.nanogpt)
+            milliseconds = in_process(step_times, builders, point_options, options.threads)
+            peaks = {
+                name: in_process(peak_memory, build, point_options, options.threads) for name, build in builders.items()
+            }
             points.append({"sweep": sweep, "value": value, "ms": milliseconds, "MiB": peaks})
-            shown = ", ".join(f"{name} {milliseconds[name]:.1f} ms {peaks[name]:.1f} MiB" for name in made)
-            print(f"{sweep} {value}: {shown}", flush=True)
+            figures = ", ".join(f"{name} {milliseconds[name]:.1f} ms {peaks[name]:.1f} MiB" for name in builders)
+            print(f"{sweep} {value}: {figures}", flush=True)
     return points
 
 
-def apart(work: Callable[..., Any], *arguments: Any) -> Any:
-    """What `work` gives in a process of its own, which begins as a copy of this one. Raises RuntimeError if it fails."""
+def in_process(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of `work` in a forked process. Raises RuntimeError if it fails."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=lambda: sender.send(work(*arguments)))
@@ -106,12 +110,12 @@ def apart(work: Callable[..., Any], *arguments: Any) -> Any:
         process.join()
 
 
-def timed(made: dict[str, Builder], options: argparse.Namespace, threads: int) -> dict[str, float]:
-    """Median milliseconds of a step of each, in turn."""
+def step_times(builders: dict[str, Builder], options: argparse.Namespace, threads: int) -> dict[str, float]:
+    """Median milliseconds of a step of each system, alternating."""
     tokens = batch(options, threads)
     with contextlib.ExitStack() as stack:
-        steps: dict[str, Step] = {OURS: made[OURS](options, *tokens)}
-        for name in made:
+        steps: dict[str, Step] = {OURS: builders[OURS](options, *tokens)}
+        for name in builders:
             if name != OURS:
                 steps[name] = stack.enter_context(PeerProcess(name, options, *tokens, Setting()))
         fewest, most = ROUNDS
@@ -119,15 +123,15 @@ def timed(made: dict[str, Builder], options: argparse.Namespace, threads: int) -
     return {name: 1000 * statistics.median(times) for name, times in seconds.items()}
 
 
-def peak(build: Builder, options: argparse.Namespace, threads: int) -> float:
-    """MiB that two steps of one model take at most, beyond a tiny model, which brings torch's code into memory."""
+def peak_memory(build: Builder, options: argparse.Namespace, threads: int) -> float:
+    """Peak MiB of two steps beyond those of a tiny model, which loads torch's code into memory."""
     tiny = argparse.Namespace(**{**vars(options), **TINY})
     build(tiny, *batch(tiny, threads))()
-    before = high_water()
+    before = max_resident()
     step = build(options, *batch(options, threads))
     step()
     step()
-    return high_water() - before
+    return max_resident() - before
 
 
 def batch(options: argparse.Namespace, threads: int) -> tuple[Tensor, Tensor]:
@@ -137,14 +141,14 @@ def batch(options: argparse.Namespace, threads: int) -> tuple[Tensor, Tensor]:
     return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
-def high_water() -> float:
-    """The most memory that this process has held at once, in MiB."""
+def max_resident() -> float:
+    """The peak resident memory of this process, in MiB."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
 def as_rows(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per point and unit; `ratio` is how many times the best peer's figure ours goes into."""
+    """One row per point and unit; `ratio` is the best peer's figure over ours."""
     rows = []
     for unit, what in (("ms", "time"), ("MiB", "memory")):
         for point in points:
@@ -157,16 +161,16 @@ def as_rows(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def draw(points: list[dict[str, Any]], path: Path) -> None:
-    """Time above, memory below, one column per sweep, both axes logarithmic."""
+    """Plot time above and memory below, one column per sweep, both axes logarithmic."""
     import matplotlib
 
     figure, grid = new_subplots(4.6, "growth", rows=2, columns=len(SWEEPS), width=12.5)
-    for row, (unit, label) in enumerate((("ms", "ms a step"), ("MiB", "peak MiB"))):
+    for row, (unit, label) in enumerate((("ms", "ms per step"), ("MiB", "peak MiB"))):
         for axes, sweep in zip(grid[row], SWEEPS, strict=True):
             chosen = [point for point in points if point["sweep"] == sweep]
             values = [point["value"] for point in chosen]
-            for colour, name in zip(COLORS, chosen[0][unit], strict=False):
-                axes.plot(values, [point[unit][name] for point in chosen], "o-", color=colour, ms=3, lw=1.4, label=name)
+            for color, name in zip(COLORS, chosen[0][unit], strict=False):
+                axes.plot(values, [point[unit][name] for point in chosen], "o-", color=color, ms=3, lw=1.4, label=name)
             axes.set_xscale("log", base=2)
             axes.set_xticks(values, [f"{value:,}" for value in values], minor=False)
             axes.minorticks_off()

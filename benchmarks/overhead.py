@@ -1,9 +1,9 @@
-"""What `partwise compare` adds to training: the demo's whole command against the time in which its runs train.
+"""The overhead of `partwise compare`: the time of the demo's command against the time in which its runs train.
 
     python benchmarks/overhead.py [--steps 201] [--rounds 1] [--json FILE]
 
-From the command's start to its end, and from the first run's card to the last run's end; what lies between these is the
-importing, the planning, the timing of each arm, gathering, judging and the report.
+The command is timed from start to end, its runs from the first run.json to the last status.json; the difference is
+imports, planning, timing of each arm, collecting results, verdicts and the report.
 """
 
 import argparse
@@ -28,16 +28,18 @@ def main() -> None:
     options = parser.parse_args()
     rows: list[Row] = []
     for _ in range(options.rounds):
-        whole, training = measure(options.steps)
-        share = 1 - training / whole
-        print(f"{whole:.1f} s, of which its runs took {training:.1f}: {share:.1%} added, wanted {WANTED:.0%} at most")
-        rows.append({"seconds": whole, "training": training, "share": share})
+        total, training = measure(options.steps)
+        share = 1 - training / total
+        print(
+            f"{total:.1f} s, of which the runs took {training:.1f}: {share:.1%} overhead, wanted at most {WANTED:.0%}"
+        )
+        rows.append({"seconds": total, "training": training, "share": share})
     share = sorted(row["share"] for row in rows)[len(rows) // 2]
     row: Row = {
         "goal": "comparison",
-        "what": f"2 arms x 3 seeds x {options.steps} steps, whole command against its runs",
+        "what": f"2 arms x 3 seeds x {options.steps} steps: overhead of the command over its runs",
         "ours": 100 * share,
-        "unit": "% added",
+        "unit": "% overhead",
         "peers": {"wanted at most": 100 * WANTED},
         "wanted": 1.0,
         "ratio": WANTED / share,
@@ -48,7 +50,7 @@ def main() -> None:
 
 
 def measure(steps: int) -> tuple[float, float]:
-    """Seconds of the whole command, and of the runs in it."""
+    """Seconds of the command, and of its runs."""
     common = [
         f"train.steps={steps}",
         f"train.eval_every={max(1, steps // 3)}",
@@ -60,13 +62,13 @@ def measure(steps: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         subprocess.run([*command, "--seeds", "3", "--name", NAME, *words], cwd=folder, check=True, capture_output=True)
-        whole = time.perf_counter() - began
+        total = time.perf_counter() - began
         runs = Path(folder) / "runs" / NAME / "runs"
         starts = [path.stat().st_mtime for path in runs.rglob("run.json")]
         ends = [path.stat().st_mtime for path in runs.rglob("status.json")]
         assert len(starts) == len(ends) == 6
         shutil.rmtree(runs)
-    return whole, max(ends) - min(starts)
+    return total, max(ends) - min(starts)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A peer in a process of its own, under the C library's own memory settings, as its users run it.
+"""A peer in its own process, with the C library's default memory settings, as its users run it.
 
-Ours are for a whole process (`keep_freed_memory`), and must neither serve nor disturb a peer. `peers.py` is what runs there.
+Our memory settings apply to a whole process (`keep_freed_memory`) and must not affect a peer. The process runs `peers.py`.
 """
 
 import argparse
@@ -22,22 +22,22 @@ from torch import Tensor
 
 from partwise.compute.runtime import has_fast_bfloat16
 
-COMPILE_SECONDS = 240  # longer than this, and a peer counts as not compiled
-SHAPE = ("layers", "width", "heads", "context", "vocab", "tied")
+COMPILE_SECONDS = 240  # the limit of compilation
+SHAPE = ("layers", "width", "heads", "context", "vocab", "tie_embeddings")
 
 
 def settings(tunable: bool) -> list[Setting]:
-    """What is tried for a peer, its default first; bfloat16 only where the processor has products of its own for it."""
-    tried = [Setting()]
+    """The settings to try for a peer, its default first; bfloat16 only if the processor has native support."""
+    result = [Setting()]
     for bfloat16 in (False, True) if has_fast_bfloat16("cpu") else (False,):
-        tried += [Setting(tunable, compiled, bfloat16) for compiled in (False, True)]
-    return list(dict.fromkeys(tried))
+        result += [Setting(tunable, compiled, bfloat16) for compiled in (False, True)]
+    return list(dict.fromkeys(result))
 
 
 class PeerProcess:
-    """A peer's training step, taken elsewhere. Raises ImportError where the peer is missing, or cannot be built.
+    """A peer's training step, run in its own process. Raises ImportError if the peer is missing or cannot be built.
 
-    Called, it raises TimeoutError if compiling takes longer than COMPILE_SECONDS, RuntimeError if a step fails.
+    Calls raise TimeoutError if compilation takes longer than COMPILE_SECONDS, and RuntimeError if a step fails.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class PeerProcess:
     ) -> None:
         python = options.litgpt if peer == "litgpt" else Path(sys.executable)
         if not python or not python.exists():
-            raise ImportError(f"no Python with {peer} was named (--{peer} FILE)")
+            raise ImportError(f"no Python executable with {peer} given (--{peer} FILE)")
         task = {
             "peer": peer,
             "options": {name: getattr(options, name) for name in SHAPE} | {"nanogpt": str(options.nanogpt or "")},
@@ -61,14 +61,14 @@ class PeerProcess:
             "parts": parts,
             "threads": torch.get_num_threads(),
         }
-        self.said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed with the process
+        self.stderr = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed with the process
         self.process = subprocess.Popen(
             [python, str(Path(__file__).with_name("peers.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self.said,
+            stderr=self.stderr,
             text=True,
-            start_new_session=True,  # it ends with all that it has started, such as compilers
+            start_new_session=True,  # so that its children, such as compilers, are killed with it
         )
         try:
             self.ask(json.dumps(task))
@@ -81,7 +81,7 @@ class PeerProcess:
 
     def ask(self, line: str) -> dict[str, Any]:
         assert self.process.stdin is not None and self.process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended, and may have said why
+        with contextlib.suppress(BrokenPipeError):  # it has exited; stderr may say why
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
         if not select.select([self.process.stdout], [], [], COMPILE_SECONDS)[0]:
@@ -89,19 +89,19 @@ class PeerProcess:
         answer = self.process.stdout.readline()
         if not answer:
             status = self.process.wait()
-            self.said.seek(0)
-            last = self.said.read().splitlines()[-1:]
-            raise RuntimeError(": ".join([f"its process ended with status {status}", *last]))
-        found: dict[str, Any] = json.loads(answer)
-        if "error" in found:
-            raise RuntimeError(found["error"])
-        return found
+            self.stderr.seek(0)
+            last = self.stderr.read().splitlines()[-1:]
+            raise RuntimeError(": ".join([f"its process exited with status {status}", *last]))
+        result: dict[str, Any] = json.loads(answer)
+        if "error" in result:
+            raise RuntimeError(result["error"])
+        return result
 
     def close(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.communicate()
-        self.said.close()
+        self.stderr.close()
 
     def __enter__(self) -> "PeerProcess":
         return self

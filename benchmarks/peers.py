@@ -1,11 +1,11 @@
-"""The training steps of other projects, each built as its own users would build it, at one shape.
+"""Training steps of other projects, each built as its users would build it, at a given shape.
 
-Every builder takes (options, inputs, targets, setting), `options` with layers, width, heads, context, vocab and whether
-the head is tied, and gives a step. Raises ImportError where the peer is not installed.
+Every builder takes (options, inputs, targets, setting) and returns a step; `options` has layers, width, heads, context,
+vocab and tie_embeddings. Raises ImportError if the peer is not installed.
 
-Run as a script it is one peer, for `peer_process.py`: the first line on standard input is the task as JSON, every further
-one a number of steps to take. It answers each with a line of JSON, which has the last step's loss, or what went wrong.
-Nothing here imports partwise, which need not be installed where a peer is.
+As a script it runs one peer for `peer_process.py`: the first line of standard input is the task as JSON, each further
+line a number of steps to take. It answers each line with JSON: the last step's loss, or an error. This file does not
+import partwise, which may not be installed in a peer's environment.
 """
 
 import argparse
@@ -26,31 +26,31 @@ from torch.nn import functional as F
 
 LEARNING_RATE = 3e-4
 Step = Callable[..., Tensor]
-"""Takes so many training steps, one unless told, and gives the last one's loss."""
+"""`step(count=1)` takes `count` training steps and returns the loss of the last."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How a peer is run: as it comes, or with what its users can switch on without touching its code."""
+    """How a peer is run: by default, or with options that its users can enable without changing its code."""
 
-    tuned: bool = False  # torch's fused attention and fused AdamW, where the peer leaves the choice
+    tuned: bool = False  # torch's fused attention and fused AdamW, if the peer offers the choice
     compiled: bool = False
     bfloat16: bool = False
 
     def __str__(self) -> str:
-        switched = [name for name, on in asdict(self).items() if on]
-        return ", ".join(switched) or "default"
+        enabled = [name for name, value in asdict(self).items() if value]
+        return ", ".join(enabled) or "default"
 
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a peer prints must not pass for an answer
+    os.dup2(2, 1)  # a peer's own output must not be taken for an answer
     try:
         step = build(**json.loads(sys.stdin.readline()))
         print(json.dumps({"ready": True}), file=answers, flush=True)
         for line in sys.stdin:
             print(json.dumps({"loss": float(step(int(line)))}), file=answers, flush=True)
-    except Exception as error:  # whoever asked says why, and goes on without this one
+    except Exception as error:  # the caller reports it and continues without this peer
         print(json.dumps({"error": str(error) or type(error).__name__}), file=answers, flush=True)
 
 
@@ -82,8 +82,8 @@ def updating(forward: Callable[[], Tensor], optimizer: torch.optim.Optimizer) ->
     return step
 
 
-def trained(model: nn.Module, loss: Callable[[Any], Tensor], setting: Setting) -> Step:
-    """A step of a model whose project leaves the loop to its user: torch's AdamW, fused where tuned."""
+def adamw_step(model: nn.Module, loss: Callable[[Any], Tensor], setting: Setting) -> Step:
+    """A step of a model without a training loop of its own: torch's AdamW, fused if tuned."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=setting.tuned or None)
     return updating(run_as(model, loss, setting), optimizer)
 
@@ -99,13 +99,13 @@ def run_as(model: nn.Module, loss: Callable[[Any], Tensor], setting: Setting) ->
 
 
 def nanogpt_step(options: argparse.Namespace, inputs: Tensor, targets: Tensor, setting: Setting = Setting()) -> Step:
-    """nanoGPT's own model, loss and optimizer, imported from its checkout, without biases as its train.py has it."""
+    """nanoGPT's model, loss and optimizer, imported from its checkout, without biases as in its train.py."""
     if not options.nanogpt:
-        raise ImportError("no checkout of nanoGPT was named (--nanogpt FOLDER)")
+        raise ImportError("no nanoGPT checkout given (--nanogpt FOLDER)")
     spec = importlib.util.spec_from_file_location("nanogpt_model", Path(options.nanogpt) / "model.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclass looks itself up there
+    sys.modules[spec.name] = module  # its dataclass needs it there
     spec.loader.exec_module(module)
     config = module.GPTConfig(
         n_layer=options.layers,
@@ -116,7 +116,7 @@ def nanogpt_step(options: argparse.Namespace, inputs: Tensor, targets: Tensor, s
         dropout=0.0,
         bias=False,
     )
-    with contextlib.redirect_stdout(io.StringIO()):  # it reports its parameter counts
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints its parameter counts
         model = module.GPT(config)
         optimizer = model.configure_optimizers(0.1, LEARNING_RATE, (0.9, 0.95), "cpu")
     return updating(run_as(model, lambda called: called(inputs, targets)[1], setting), optimizer)
@@ -125,7 +125,7 @@ def nanogpt_step(options: argparse.Namespace, inputs: Tensor, targets: Tensor, s
 def transformers_step(
     options: argparse.Namespace, inputs: Tensor, targets: Tensor, setting: Setting = Setting()
 ) -> Step:
-    """GPT-2 as Hugging Face builds it; its attention is torch's fused one by default."""
+    """Hugging Face's GPT-2, whose default attention is torch's SDPA."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -142,32 +142,32 @@ def transformers_step(
         use_cache=False,
     )
     model: Any = GPT2LMHeadModel(config)
-    return trained(model, lambda called: cross_entropy(called(input_ids=inputs).logits, targets), setting)
+    return adamw_step(model, lambda called: cross_entropy(called(input_ids=inputs).logits, targets), setting)
 
 
 def x_transformers_step(
     options: argparse.Namespace, inputs: Tensor, targets: Tensor, setting: Setting, **parts: Any
 ) -> Step:
-    """Its decoder with learned positions, or with `parts` as its own keywords name them, an activation by torch's name."""
+    """x-transformers' decoder with learned positions, or with `parts`, its own keywords (activations by torch's names)."""
     from x_transformers import Decoder, TransformerWrapper
 
     layers = {"attn_dim_head": options.width // options.heads, "attn_flash": setting.tuned, **parts}
     if parts.get("rotary_pos_emb"):
-        layers["rotary_emb_dim"] = layers["attn_dim_head"]  # all of a head turns, as ours does
+        layers["rotary_emb_dim"] = layers["attn_dim_head"]  # rotate whole heads, like ours
     if activation := parts.get("ff_custom_activation"):
         layers["ff_custom_activation"] = getattr(nn, activation)()
     model = TransformerWrapper(
         num_tokens=options.vocab,
         max_seq_len=options.context,
-        tie_embedding=options.tied,
+        tie_embedding=options.tie_embeddings,
         use_abs_pos_emb=not parts.get("rotary_pos_emb", False),
         attn_layers=Decoder(dim=options.width, depth=options.layers, heads=options.heads, **layers),
     )
-    return trained(model, lambda called: cross_entropy(called(inputs), targets), setting)
+    return adamw_step(model, lambda called: cross_entropy(called(inputs), targets), setting)
 
 
 def litgpt_step(options: argparse.Namespace, inputs: Tensor, targets: Tensor, setting: Setting) -> Step:
-    """Its default architecture, GPT-NeoX's."""
+    """litgpt's default architecture, GPT-NeoX."""
     from litgpt import GPT, Config
 
     config = Config(
@@ -178,7 +178,7 @@ def litgpt_step(options: argparse.Namespace, inputs: Tensor, targets: Tensor, se
         vocab_size=options.vocab,
         padded_vocab_size=options.vocab,
     )
-    return trained(GPT(config), lambda called: cross_entropy(called(inputs), targets), setting)
+    return adamw_step(GPT(config), lambda called: cross_entropy(called(inputs), targets), setting)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ PEERS: dict[str, tuple[Callable[..., Step], bool]] = {
     "x-transformers": (x_transformers_step, True),
     "litgpt": (litgpt_step, True),
 }
-"""Each peer's builder, and whether it leaves the optimizer to its user."""
+"""Each peer's builder, and whether `tuned` applies to it."""
 
 if __name__ == "__main__":
     main()

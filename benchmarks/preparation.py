@@ -1,12 +1,12 @@
-"""Preparing a text, from file to ids on disk: partwise against the plain way, and the memory that a long text takes.
+"""Preparing a text, from file to ids on disk: partwise against a plain script, and the memory for a long text.
 
     python benchmarks/preparation.py [--rounds 20] [--size 1000] [--json FILE]
 
-The text is TinyShakespeare. The plain way for characters is a script of a few lines that reads the file, looks every
-character up in a dictionary and writes the ids; for byte pairs it gives the `tokenizers` library one line at a time,
-with the tokenizer that partwise is given too. Whole job against whole job, in turn: ours also checks the text, takes
-SHA-256 of what it reads and writes, and flushes all to the disk. Then a text of `--size` megabytes (0: none) and one of a
-tenth of it are prepared, each in a process of its own; the larger one should take no more memory.
+The text is TinyShakespeare. For characters, the plain script reads the file, looks up every character in a dictionary
+and writes the ids; for BPE it passes single lines to the `tokenizers` library, with the same tokenizer as partwise. Whole
+jobs alternate; ours also checks the text, computes SHA-256 of what it reads and writes, and syncs to disk. Then a text of
+`--size` megabytes (0: none) and one of a tenth of it are prepared, each in its own process; the larger one should not
+take more memory.
 """
 
 import argparse
@@ -27,10 +27,10 @@ from partwise.data import Shakespeare, TextFile, prepare
 from partwise.tokenizers import BPE, Characters, TokenizerRecipe, train_bpe
 
 Job = Callable[[], object]
-PLAIN = "plain way"
+PLAIN = "plain script"
 WANTED = 2.0
 FLAT = 0.9
-"""What the memory of the small text must be of that of the large one."""
+"""The wanted ratio of the small text's memory to the large text's."""
 
 MEASURE = """
 import sys
@@ -47,30 +47,30 @@ before = peak()
 prepare(TextFile(path=sys.argv[1]), TokenizerRecipe.resolve(sys.argv[2]), cache=Path(sys.argv[3]))
 print(peak() - before)
 """
-"""MiB that preparing takes beyond what the imports took; getrusage would count a parent's memory too."""
+"""Peak MiB of preparation beyond the imports; getrusage would include the parent's memory."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--size", type=int, default=1000, help="megabytes of the long text; 0 leaves it out")
+    parser.add_argument("--size", type=int, default=1000, help="megabytes of the long text; 0 skips it")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.rounds < 1 or options.size < 0:
-        parser.error("give at least 1 round, and a size of 0 or more")
+        parser.error(f"--rounds {options.rounds} --size {options.size}: give at least 1 round and a size of 0 or more")
     with tempfile.TemporaryDirectory() as folder:
         rows = speeds(Path(folder), options.rounds)
         if options.size:
             rows += memory(Path(folder), options.size)
     show(rows, options.rounds)
     if options.json:
-        from measuring import write_rows  # imports torch, which the rest does without
+        from measuring import write_rows  # imports torch, which is not needed otherwise
 
         write_rows(options.json, rows)
 
 
 def speeds(folder: Path, rounds: int) -> list[dict[str, Any]]:
-    """One row for characters, one for byte pairs: megabytes of text a second."""
+    """One row for characters and one for BPE: megabytes of text per second."""
     text = "".join(split[:] for split in Shakespeare().splits().values())
     source, tokenizer = folder / "text.txt", folder / "tokenizer.json"
     source.write_bytes(text.encode())
@@ -78,9 +78,9 @@ def speeds(folder: Path, rounds: int) -> list[dict[str, Any]]:
     rows = []
     for what, recipe, plain in (
         ("characters", Characters(), lambda: plain_characters(source, folder)),
-        ("byte pairs", BPE(path=str(tokenizer)), lambda: plain_byte_pairs(source, tokenizer, folder)),
+        ("BPE", BPE(path=str(tokenizer)), lambda: plain_bpe(source, tokenizer, folder)),
     ):
-        seconds = time_in_turn({"partwise": preparing(source, recipe), PLAIN: plain}, rounds)
+        seconds = time_in_turn({"partwise": preparation_job(source, recipe), PLAIN: plain}, rounds)
         ratios = [theirs / ours for theirs, ours in zip(seconds[PLAIN], seconds["partwise"], strict=True)]
         rate = {name: len(text.encode()) / 1e6 / statistics.median(times) for name, times in seconds.items()}
         row = {"goal": "preparation", "what": what, "ours": rate["partwise"], "unit": "MB/s"}
@@ -89,7 +89,7 @@ def speeds(folder: Path, rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def preparing(source: Path, recipe: TokenizerRecipe) -> Job:
+def preparation_job(source: Path, recipe: TokenizerRecipe) -> Job:
     def job() -> None:
         with tempfile.TemporaryDirectory(dir=source.parent) as cache:
             prepare(TextFile(path=str(source)), recipe, cache=Path(cache))
@@ -100,18 +100,18 @@ def preparing(source: Path, recipe: TokenizerRecipe) -> Job:
 def plain_characters(source: Path, folder: Path) -> None:
     data = source.read_text(encoding="utf-8")
     ids = {character: rank for rank, character in enumerate(sorted(set(data)))}
-    border = int(0.9 * len(data))
-    for name, split in (("train", data[:border]), ("val", data[border:])):
+    split_point = int(0.9 * len(data))
+    for name, split in (("train", data[:split_point]), ("val", data[split_point:])):
         np.array([ids[character] for character in split], dtype=np.uint16).tofile(folder / f"{name}.bin")
 
 
-def plain_byte_pairs(source: Path, tokenizer: Path, folder: Path) -> None:
+def plain_bpe(source: Path, tokenizer: Path, folder: Path) -> None:
     from tokenizers import Tokenizer
 
     library = Tokenizer.from_file(str(tokenizer))
     data = source.read_text(encoding="utf-8")
-    border = int(0.9 * len(data))
-    for name, split in (("train", data[:border]), ("val", data[border:])):
+    split_point = int(0.9 * len(data))
+    for name, split in (("train", data[:split_point]), ("val", data[split_point:])):
         ids: list[int] = []
         for line in split.splitlines(keepends=True):
             ids.extend(library.encode(line).ids)
@@ -119,7 +119,7 @@ def plain_byte_pairs(source: Path, tokenizer: Path, folder: Path) -> None:
 
 
 def time_in_turn(jobs: dict[str, Job], rounds: int) -> dict[str, list[float]]:
-    """Seconds of every job in every round; each goes first in every other round."""
+    """Seconds of each job in each round; the order alternates."""
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     for job in jobs.values():
         job()
@@ -132,17 +132,17 @@ def time_in_turn(jobs: dict[str, Job], rounds: int) -> dict[str, list[float]]:
 
 
 def memory(folder: Path, size: int) -> list[dict[str, Any]]:
-    """One row per tokenizer: how far a text of `size` megabytes raises the peak of memory, beside one of a tenth."""
+    """One row per tokenizer: the peak memory for a text of `size` megabytes, against one of a tenth of it."""
     peaks: dict[str, list[float]] = {"characters": [], "bpe": []}
     for megabytes in (max(1, size // 10), size):
         source = folder / "long.txt"
         with source.open("wb") as file:
             for chunk in long_text(megabytes):
                 file.write(chunk)
-        for tokenizer, found in peaks.items():
+        for tokenizer, values in peaks.items():
             with tempfile.TemporaryDirectory(dir=folder) as cache:
                 words = [sys.executable, "-c", MEASURE, str(source), tokenizer, cache]
-                found.append(float(subprocess.run(words, check=True, capture_output=True, text=True).stdout))
+                values.append(float(subprocess.run(words, check=True, capture_output=True, text=True).stdout))
         source.unlink()
     rows = []
     for tokenizer, (small, large) in peaks.items():
@@ -153,14 +153,14 @@ def memory(folder: Path, size: int) -> list[dict[str, Any]]:
 
 
 def long_text(megabytes: int) -> Iterator[bytes]:
-    """Text of about so many megabytes: lines of made-up words, some of them far more frequent than others."""
-    draw = np.random.default_rng(0)
+    """About this many megabytes of text: lines of random words with a Zipf distribution."""
+    rng = np.random.default_rng(0)
     letters = np.array(list("eeeettaaooiinnsshhrrdlucmfwypvbgkqjxzé"))
-    words = np.array(["".join(draw.choice(letters, length)) for length in draw.integers(2, 11, 100_000)])
+    words = np.array(["".join(rng.choice(letters, length)) for length in rng.integers(2, 11, 100_000)])
     left = megabytes * 1_000_000
     while left > 0:
-        places = np.minimum(draw.zipf(1.2, 200_000) - 1, len(words) - 1)
-        lines = [" ".join(line) for line in words[places].reshape(-1, 10).tolist()]
+        indices = np.minimum(rng.zipf(1.2, 200_000) - 1, len(words) - 1)
+        lines = [" ".join(line) for line in words[indices].reshape(-1, 10).tolist()]
         chunk = (".\n".join(lines) + ".\n").encode()
         left -= len(chunk)
         yield chunk
@@ -177,7 +177,7 @@ def show(rows: list[dict[str, Any]], rounds: int) -> None:
         table.add_row(row["what"], *values, span, f"{row['wanted']:g}")
     console = Console()
     console.print(table)
-    console.print(f"{rounds} rounds in turn; memory is counted beyond that of the imports")
+    console.print(f"{rounds} alternating rounds; memory does not include the imports")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Tokens a second in generation: partwise against llama.cpp and Hugging Face's Llama, on one model of 135M parameters.
+"""Generation throughput in tokens/s: partwise against llama.cpp and Hugging Face's Llama, on a model of 135M parameters.
 
     python benchmarks/sampling.py [--rounds 20] [--threads 2] [--tokens 32] [--compile] [--json FILE]
 
-The shape is SmolLM-135M's with random weights; llama.cpp (the packages xllamacpp and gguf) reads them from a file written
-here. All stand in one process and take turns: in every round each continues prompts of 64 tokens, greedily, and is timed
-from its first new token to its last. Ratios are taken within a round. A peer that is not installed is said as missing.
-Beside that: our own paths against each other, a narrow model, and the rate against the length of the text.
+The shape is that of SmolLM-135M, with random weights; llama.cpp (packages xllamacpp and gguf) reads them from a file
+written here. All run in one process and alternate: in each round each continues prompts of 64 tokens greedily and is
+timed from its first to its last new token. Ratios are taken within a round. Peers that are not installed are reported as
+missing. Also measured: our backends against each other, a narrow model, and the rate by length of the text.
 """
 
 import argparse
@@ -40,7 +40,7 @@ WANTED = {1: 1.3, 16: 3.0}
 LENGTHS, STEPS = (64, 128, 256, 512, 1024, 2048), 8
 WINDOW = 64
 Rate = Callable[[], float]
-"""Continues the prompts by some tokens; gives new tokens a second."""
+"""Continues the prompts by some tokens; returns new tokens per second."""
 
 
 def main() -> None:
@@ -59,11 +59,11 @@ def main() -> None:
         peers = [name for name in measured if not name.startswith("partwise")]
         main_peer = [name for name in peers if name.startswith("llama.cpp" if batch == 1 else "transformers")]
         what = f"135M Llama, bfloat16, batch {batch}, after {PROMPT} tokens"
-        rows.append(row(what, measured, "partwise kernel bfloat16", main_peer or peers, wanted))
+        rows.append(row(what, measured, "partwise cpp bfloat16", main_peer or peers, wanted))
         rows[-1]["peers"] |= {name: statistics.median(measured[name]) for name in peers} | dict.fromkeys(missing)
-        for ours in ("partwise kernel bfloat16", "partwise kernel float32"):
-            what = f"135M Llama, batch {batch}: {ours.removeprefix('partwise ')} against the torch path"
-            rows.append(row(what, measured, ours, ["partwise torch float32"], None))
+        for ours in ("partwise cpp bfloat16", "partwise cpp float32"):
+            what = f"135M Llama, batch {batch}: {ours.removeprefix('partwise ')} against eager"
+            rows.append(row(what, measured, ours, ["partwise eager float32"], None))
     rows.append(narrow(options))
     lengths = by_length(options)
     show(console, rows, lengths)
@@ -74,9 +74,11 @@ def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--tokens", type=int, default=32, help="new ones in a round at batch 1, a quarter at batch 16")
-    parser.add_argument("--batch", type=int, nargs="+", runtime=list(WANTED), default=list(WANTED))
-    parser.add_argument("--compile", action="store_true", help="transformers through torch.compile, too: minutes")
+    parser.add_argument("--tokens", type=int, default=32, help="new tokens per round at batch 1; a quarter at batch 16")
+    parser.add_argument("--batch", type=int, nargs="+", choices=list(WANTED), default=list(WANTED))
+    parser.add_argument(
+        "--compile", action="store_true", help="also measure transformers with torch.compile: takes minutes"
+    )
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.rounds < 1 or options.tokens < 2:
@@ -98,13 +100,13 @@ def smol(**attention: Any) -> partwise.Transformer:
 def systems(
     model: partwise.Transformer, prompts: Tensor, tokens: int, options: argparse.Namespace, folder: Path
 ) -> tuple[dict[str, Rate], list[str]]:
-    """Whoever can be measured here, and the names of who is not installed."""
+    """The systems that can be measured here, and the names of missing packages."""
     rates: dict[str, Rate] = {}
-    for precision, path in (("bfloat16", "cpp"), ("float32", "cpp"), ("float32", "eager")):
-        rates[f"partwise {path} {precision}"] = ours(decoding_model(model, precision, path), prompts, tokens)
-    peers: list[Callable[[], dict[str, Rate]]] = [lambda: of_transformers(prompts, tokens, options.compile)]
+    for precision, backend in (("bfloat16", "cpp"), ("float32", "cpp"), ("float32", "eager")):
+        rates[f"partwise {backend} {precision}"] = ours(decoding_model(model, precision, backend), prompts, tokens)
+    peers: list[Callable[[], dict[str, Rate]]] = [lambda: transformers_rates(prompts, tokens, options.compile)]
     if len(prompts) == 1:
-        peers.insert(0, lambda: of_llama_cpp(model, prompts, tokens, options.threads, folder))
+        peers.insert(0, lambda: llama_cpp_rates(model, prompts, tokens, options.threads, folder))
     missing = []
     for peer in peers:
         try:
@@ -117,18 +119,18 @@ def systems(
 def ours(model: Any, prompts: Tensor, tokens: int) -> Rate:
     def rate() -> float:
         times = [time.perf_counter() for _ in decode(model, prompts, torch.zeros(len(prompts), tokens), Sampling(0.0))]
-        return between(times, len(prompts))
+        return tokens_per_second(times, len(prompts))
 
     return rate
 
 
-def between(times: list[float], batch: int) -> float:
-    """Tokens a second from the first of these moments to the last."""
+def tokens_per_second(times: list[float], batch: int) -> float:
+    """Tokens per second from the first of these times to the last."""
     return batch * (len(times) - 1) / (times[-1] - times[0])
 
 
-def of_transformers(prompts: Tensor, tokens: int, compiled: bool) -> dict[str, Rate]:
-    """As it comes, with a static cache, and where asked for with that compiled. Raises ImportError."""
+def transformers_rates(prompts: Tensor, tokens: int, compiled: bool) -> dict[str, Rate]:
+    """By default, with a static cache, and optionally with a compiled static cache. Raises ImportError."""
     from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteria
     from transformers.utils import logging
 
@@ -158,7 +160,7 @@ def of_transformers(prompts: Tensor, tokens: int, compiled: bool) -> dict[str, R
             mask = torch.ones_like(prompts)
             lengths = {"min_new_tokens": tokens, "max_new_tokens": tokens, "do_sample": False}
             model.generate(prompts, attention_mask=mask, stopping_criteria=[Clock()], **lengths, **settings)
-            return between(times, len(prompts))
+            return tokens_per_second(times, len(prompts))
 
         return rate
 
@@ -166,7 +168,7 @@ def of_transformers(prompts: Tensor, tokens: int, compiled: bool) -> dict[str, R
     rates = {
         "transformers bfloat16": rate_of(model),
         "transformers bfloat16, static cache": rate_of(model, cache_implementation="static"),
-        # where the processor has no products of its own for bfloat16, this is the faster one
+        # the faster one on processors without native bfloat16 products
         "transformers float32": rate_of(LlamaForCausalLM(config).eval()),
     }
     if compiled:
@@ -176,10 +178,10 @@ def of_transformers(prompts: Tensor, tokens: int, compiled: bool) -> dict[str, R
     return rates
 
 
-def of_llama_cpp(
+def llama_cpp_rates(
     model: partwise.Transformer, prompts: Tensor, tokens: int, threads: int, folder: Path
 ) -> dict[str, Rate]:
-    """By its own clock, which leaves out the prompt. Raises ImportError."""
+    """By llama.cpp's own timing, which excludes the prompt. Raises ImportError."""
     import xllamacpp
 
     file = folder / "model.gguf"
@@ -189,10 +191,10 @@ def of_llama_cpp(
     settings.n_ctx, settings.n_parallel, settings.verbosity = 512, 1, 0
     settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
     server = xllamacpp.Server(settings)
-    question = {"prompt": prompts[0].tolist(), "n_predict": tokens, "ignore_eos": True, "temperature": 0.0}
+    request = {"prompt": prompts[0].tolist(), "n_predict": tokens, "ignore_eos": True, "temperature": 0.0}
 
     def rate() -> float:
-        timings = server.handle_completions({**question, "cache_prompt": False})["timings"]
+        timings = server.handle_completions({**request, "cache_prompt": False})["timings"]
         assert timings["predicted_n"] == tokens, timings
         return float(timings["predicted_per_second"])
 
@@ -200,7 +202,7 @@ def of_llama_cpp(
 
 
 def write_gguf(model: partwise.Transformer, file: Path) -> None:
-    """The model as llama.cpp reads it, with a vocabulary of meaningless words. Raises ImportError."""
+    """Write the model in GGUF, with a vocabulary of meaningless words. Raises ImportError."""
     import gguf
 
     writer = gguf.GGUFWriter(str(file), "llama")
@@ -244,70 +246,71 @@ def gguf_tensors(model: partwise.Transformer) -> Iterator[tuple[str, Tensor]]:
         **{f"ffn.{key}": f"ffn_{key}" for key in ("gate", "up", "down")},
     }
     for layer in range(SHAPE["n_layers"]):
-        for ours_is, theirs_is in names.items():
-            yield f"blk.{layer}.{theirs_is}.weight", tensors[f"blocks.{layer}.{ours_is}.weight"]
+        for our_name, gguf_name in names.items():
+            yield f"blk.{layer}.{gguf_name}.weight", tensors[f"blocks.{layer}.{our_name}.weight"]
 
 
 def narrow(options: argparse.Namespace) -> Row:
-    """mingpt at its own shape, 8 layers of width 96, where what counts is the cost of a call."""
+    """`mingpt`, 8 layers of width 96, where call overhead dominates."""
     config = partwise.preset(
         "mingpt", "n_layers=8", "d_model=96", "context_length=128", "attention.n_heads=8", vocab_size=65
     )
     model, prompts = partwise.Transformer(config).eval(), torch.zeros(1, 16, dtype=torch.long)
     rates = {
-        f"partwise {path} float32": ours(decoding_model(model, backend=path), prompts, 100) for path in ("cpp", "eager")
+        f"partwise {backend} float32": ours(decoding_model(model, backend=backend), prompts, 100)
+        for backend in ("cpp", "eager")
     }
     measured = in_turn(rates, options.rounds)
-    what = "8 layers of width 96, batch 1: kernel against the torch path"
-    return row(what, measured, "partwise kernel float32", ["partwise torch float32"], None)
+    what = "8 layers of width 96, batch 1: cpp against eager"
+    return row(what, measured, "partwise cpp float32", ["partwise eager float32"], None)
 
 
 def by_length(options: argparse.Namespace) -> list[dict[str, float]]:
-    """Tokens a second of the next few tokens after so many, with full attention and with a window, in turn."""
+    """Tokens per second after texts of each length, with full attention and with a sliding window, alternating."""
     models: dict[str, Any] = {
         name: decoding_model(smol(**attention), "bfloat16", "cpp")
         for name, attention in (("full", {}), (f"window {WINDOW}", {"window": WINDOW}))
     }
-    found = []
+    result = []
     for length in LENGTHS:
         rates = {name: at_length(model, length) for name, model in models.items()}
         medians = {name: statistics.median(each) for name, each in in_turn(rates, max(3, options.rounds // 4)).items()}
-        found.append({"length": length, **medians})
-    return found
+        result.append({"length": length, **medians})
+    return result
 
 
 def at_length(model: Any, length: int) -> Rate:
-    states = model.new_cache(1, length + STEPS)
-    model(torch.zeros(1, length, dtype=torch.long), states)
+    cache = model.new_cache(1, length + STEPS)
+    model(torch.zeros(1, length, dtype=torch.long), cache)
     token = torch.zeros(1, 1, dtype=torch.long)
 
     def rate() -> float:
-        states.truncate(length)
+        cache.truncate(length)
         began = time.perf_counter()
         for _ in range(STEPS):
-            model(token, states).argmax(-1)
+            model(token, cache).argmax(-1)
         return STEPS / (time.perf_counter() - began)
 
     return rate
 
 
 def in_turn(rates: dict[str, Rate], rounds: int) -> dict[str, list[float]]:
-    """The rates of everyone in every round, after one that does not count."""
+    """The rates of all systems in each round, after a warm-up round."""
     measured: dict[str, list[float]] = {name: [] for name in rates}
     names = list(rates)
     print(f"{rounds} rounds of {', '.join(names)}", file=sys.stderr)
     for turn in range(-1, rounds):
-        shift = turn % len(names)  # nobody always runs in the cache that the same neighbour left behind
+        shift = turn % len(names)  # vary which of the others runs before each one
         for name in names[shift:] + names[:shift]:
             time.sleep(PAUSE)
-            found = rates[name]()
+            rate = rates[name]()
             if turn >= 0:
-                measured[name].append(found)
+                measured[name].append(rate)
     return measured
 
 
 def row(what: str, measured: dict[str, list[float]], ours: str, peers: list[str], wanted: float | None) -> Row:
-    """Ours against the best of these peers, the one with the highest median."""
+    """A row of ours against the peer with the highest median."""
     medians = {name: statistics.median(measured[name]) for name in [ours, *peers]}
     best = max(peers, key=lambda name: medians[name])
     return {
@@ -322,7 +325,7 @@ def row(what: str, measured: dict[str, list[float]], ours: str, peers: list[str]
 
 
 def show(console: Console, rows: list[Row], lengths: list[dict[str, float]]) -> None:
-    table = Table(title="Generation, tokens a second")
+    table = Table(title="Generation, tokens/s")
     for column in ("", "ours", "peers", "ratio", "min to max", "wanted"):
         table.add_column(column)
     for each in rows:

@@ -1,9 +1,9 @@
-"""One table of all goals from what the benchmarks wrote: printed, and in docs/ as Markdown and JSON.
+"""Collect the results of all benchmarks in one table: printed, and written to docs/ as Markdown and JSON.
 
     python benchmarks/table.py [FOLDER] [--out docs]
 
-FOLDER (build/bench) holds one JSON file per command, each with "rows" as `measuring.py` describes them, "machine" and,
-where it is not `python benchmarks/NAME.py`, "command". Why a goal was missed stands in `misses.md`, written by hand.
+FOLDER (build/bench) holds one JSON file per command, with "rows" (see `measuring.py`), "machine" and "command" (default:
+`python benchmarks/NAME.py`). The reasons for missed goals are in `misses.md`, which is written by hand.
 """
 
 import argparse
@@ -20,19 +20,19 @@ from partwise.compute.runtime import machine_info
 from partwise.config import ConfigError
 
 HERE = Path(__file__).parent
-SAME = ("cpu", "cores", "torch")  # what files must share to stand in one table
-NEEDED = ("goal", "what", "ours", "unit", "peers", "ratio")
+SAME_KEYS = ("cpu", "cores", "torch")  # must be equal in all files of a table
+ROW_KEYS = ("goal", "what", "ours", "unit", "peers", "ratio")
 GOALS = (
     "training step",
     "time to a loss",
     "comparison",
-    "seeds as one program",
+    "multi-seed training",
     "arithmetic evaluation",
     "sampling",
     "preparation",
     "growth",
 )
-"""The order of the table; what it does not name comes last."""
+"""The order of the table; other goals come last."""
 
 
 def main() -> int:
@@ -46,21 +46,21 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     here = {**machine_info(), "features": features()}
-    Console().print(drawn(rows))
+    Console().print(console_table(rows))
     options.out.mkdir(parents=True, exist_ok=True)
     result = {"machine": here, "rows": rows}
     (options.out / "benchmarks.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    (options.out / "benchmarks.md").write_text(in_markdown(rows, here), encoding="utf-8")
+    (options.out / "benchmarks.md").write_text(markdown(rows, here), encoding="utf-8")
     return 0
 
 
 def gather(folder: Path) -> list[dict[str, Any]]:
-    """Every row of the folder's files, with its command and verdict. Raises ConfigError."""
+    """All rows of the folder's files, with their commands and verdicts. Raises ConfigError."""
     files = sorted(folder.glob("*.json"))
     if not files:
-        raise ConfigError(f"{folder} holds no measurements: run make bench first")
+        raise ConfigError(f"{folder} contains no measurements: run make bench first")
     rows = [row for file in files for row in read(file)]
-    order = {goal: place for place, goal in enumerate(GOALS)}
+    order = {goal: index for index, goal in enumerate(GOALS)}
     return sorted(rows, key=lambda row: order.get(row["goal"], len(GOALS)))
 
 
@@ -68,19 +68,19 @@ def read(file: Path) -> list[dict[str, Any]]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
-        raise ConfigError(f"{file} is no JSON: delete it, and measure it again") from None
+        raise ConfigError(f"{file} is not JSON: delete it and measure again") from None
     if not isinstance(content, dict) or not isinstance(content.get("rows"), list):
-        raise ConfigError(f"{file} has no rows: delete it, and measure it again")
+        raise ConfigError(f"{file} has no rows: delete it and measure again")
     here = machine_info()
-    for key in SAME:
-        found = content.get("machine", {}).get(key)
-        if found != here[key]:
-            raise ConfigError(f"{file} is of another machine ({key} {found}, here {here[key]}): measure it again here")
+    for key in SAME_KEYS:
+        value = content.get("machine", {}).get(key)
+        if value != here[key]:
+            raise ConfigError(f"{file} is from another machine ({key} {value}, here {here[key]}): measure again here")
     command = content.get("command", f"python benchmarks/{file.stem}.py")
     for row in content["rows"]:
-        for key in NEEDED:
+        for key in ROW_KEYS:
             if key not in row:
-                raise ConfigError(f"{file}: a row lacks {key!r}: measure it again")
+                raise ConfigError(f"{file}: a row lacks {key!r}: measure again")
     return [{**row, "command": command, "verdict": verdict(row)} for row in content["rows"]]
 
 
@@ -92,7 +92,7 @@ def verdict(row: dict[str, Any]) -> str:
 
 
 def features() -> dict[str, bool]:
-    """What matters for speed on a CPU, and whether torch finds it here."""
+    """CPU features that matter for speed, and whether torch detects them."""
     return {
         "avx2": torch.cpu._is_avx2_supported(),
         "avx512f": torch.cpu._is_avx512_supported(),
@@ -102,7 +102,7 @@ def features() -> dict[str, bool]:
 
 
 def cells(row: dict[str, Any]) -> tuple[str, str, str, str, str, str]:
-    """What a row says: what, ours, its peers, the ratio with its range, what was wanted, the verdict."""
+    """The cells of a row: what, ours, peers, the ratio with its range, the ratio wanted, the verdict."""
     peers = ", ".join(f"{name}: {'missing' if x is None else figure(x)}" for name, x in row["peers"].items())
     ratio = "" if row["ratio"] is None else figure(row["ratio"])
     if ratio and row.get("low") is not None and row.get("high") is not None:
@@ -112,48 +112,48 @@ def cells(row: dict[str, Any]) -> tuple[str, str, str, str, str, str]:
 
 
 def figure(x: float) -> str:
-    """Three digits, or all before the point."""
+    """Format with three significant digits, or as an integer if larger."""
     return f"{x:,.0f}" if abs(x) >= 100 else f"{x:.3g}"
 
 
-def best(row: dict[str, Any]) -> str:
-    """The peer whose figure the ratio is taken against, as far as the figures tell."""
-    known = {name: x for name, x in row["peers"].items() if x is not None}
-    if not known:
+def best_peer(row: dict[str, Any]) -> str:
+    """The peer with the best figure."""
+    figures = {name: x for name, x in row["peers"].items() if x is not None}
+    if not figures:
         return "missing" if row["peers"] else ""
-    name = (max if row["unit"].endswith("/s") else min)(known, key=lambda name: known[name])
-    return f"{name}: {figure(known[name])}"
+    name = (max if row["unit"].endswith("/s") else min)(figures, key=lambda name: figures[name])
+    return f"{name}: {figure(figures[name])}"
 
 
-def drawn(rows: list[dict[str, Any]]) -> Table:
-    table = Table(title="Every goal")
+def console_table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(title="All goals")
     for column in ("goal", "what", "ours", "best peer", "ratio", "wanted", ""):
         table.add_column(column, justify="right" if column in ("ours", "ratio", "wanted") else "left")
     for row in rows:
         what, ours, _, ratio, wanted, verdict = cells(row)
         style = {"met": "green", "missed": "red"}.get(verdict)
-        table.add_row(row["goal"], what, ours, best(row), ratio, wanted, verdict, style=style)
+        table.add_row(row["goal"], what, ours, best_peer(row), ratio, wanted, verdict, style=style)
     return table
 
 
-def in_markdown(rows: list[dict[str, Any]], here: dict[str, Any]) -> str:
-    present = ", ".join(name for name, found in here["features"].items() if found) or "none of them"
-    absent = ", ".join(name for name, found in here["features"].items() if not found)
+def markdown(rows: list[dict[str, Any]], here: dict[str, Any]) -> str:
+    present = ", ".join(name for name, detected in here["features"].items() if detected) or "none of them"
+    absent = ", ".join(name for name, detected in here["features"].items() if not detected)
     lines = [
         "# Benchmarks",
         "",
-        "Made by the commands below, which `make bench` and `make bench-long` run one after another; what has no row has "
-        f"not been measured. On {here['cpu']}, {here['cores']} cores; CPU features: {present}"
-        + (f"; not there: {absent}" if absent else "")
+        "Generated by the commands below, which `make bench` and `make bench-long` run; goals without a row were not "
+        f"measured. On {here['cpu']}, {here['cores']} cores; CPU features: {present}"
+        + (f"; missing: {absent}" if absent else "")
         + f". {here['system']}, Python {here['python']}, torch {here['torch']}, partwise {here['partwise']}.",
         "",
-        "A ratio says how many times as good ours is as the best peer: the median over rounds in turn, with the range.",
+        "A ratio above 1 means better than the best peer; it is the median over alternating rounds, with the range.",
         "",
         "| goal | what | ours | peers | ratio | wanted | |",
         "|---|---|---:|---|---:|---:|---|",
         *(f"| {row['goal']} | {' | '.join(cells(row))} |" for row in rows),
         "",
-        "## The commands",
+        "## Commands",
         "",
     ]
     commands = dict.fromkeys((row["goal"], row["command"]) for row in rows)

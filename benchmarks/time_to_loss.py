@@ -1,12 +1,12 @@
-"""Time to a validation loss on TinyShakespeare: `partwise train` as a whole command, imports and evaluation included.
+"""Time to a validation loss on TinyShakespeare: the whole `partwise train` command, including imports and evaluation.
 
     python benchmarks/time_to_loss.py [--nanogpt FOLDER] [--seeds 5] [--only sprint|long] [--json FILE]
 
-`sprint`: nanoGPT's CPU recipe (config/train_shakespeare_char.py with the options of its README) against the preset
-`fast`, shortened, in turn. `long`: the loss that nanoGPT publishes for a GPU, 1.4697, by `partwise train fast` as it is.
-Steps and sizes were settled beforehand on a slice of the training text; each of our commands has a fresh seed and is run
-once. Our loss is over the whole validation split, theirs as their own script estimates it, on random batches; their data
-are prepared beforehand, ours within the first command. Stopped and given again, it continues with the next command.
+`sprint`: nanoGPT's CPU recipe (config/train_shakespeare_char.py with the options of its README) against a shortened
+preset `fast`, alternating. `long`: the loss that nanoGPT publishes for a GPU, 1.4697, by `partwise train fast`. Steps and
+sizes were tuned on a part of the training text; each of our commands has a new seed and runs once. Our loss is over the
+whole validation split, theirs is their script's estimate on random batches; their data are prepared beforehand, ours
+within the first command. If interrupted, the same command resumes with the next run.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from rich.console import Console
 
 ROOT = Path(__file__).parent.parent
 FIRST_SEED = 1001
-# a table of counts is below that loss without any training: here the transformer is timed alone
+# an n-gram LM is below this loss without any training, so the transformer is timed alone
 SPRINT_WORDS = (
     "ngram_lm=none n_layers=1 ngram_embeddings.table_size=4096 train.seq_len=64 train.batch_size=12 train.steps=100 "
 )
@@ -41,23 +41,25 @@ CPU_RECIPE = (
 
 def main() -> None:
     options = parse_options()
-    done = Finished(options.folder)
+    finished = FinishedRuns(options.folder)
     rows = []
     if options.only in (None, "sprint"):
-        rows.append(sprint(options, done))
+        rows.append(sprint(options, finished))
     if options.only in (None, "long"):
-        rows.append(long(options, done))
+        rows.append(long(options, finished))
     for row in rows:
         Console().print(f"{row['what']}: {row['ours']:.1f} {row['unit']}; ratio {row['ratio']}", markup=False)
-    write_rows(options.json, rows, commands=done.results)
+    write_rows(options.json, rows, commands=finished.results)
 
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--nanogpt", type=Path, help="a checkout's folder, its data/shakespeare_char prepared")
+    parser.add_argument(
+        "--nanogpt", type=Path, help="folder of a nanoGPT checkout, with data/shakespeare_char prepared"
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", choices=["sprint", "long"])
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "time_to_loss", help="where it keeps its runs")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "time_to_loss", help="folder of the runs")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.nanogpt and not (options.nanogpt / "data" / "shakespeare_char" / "val.bin").is_file():
@@ -65,8 +67,8 @@ def parse_options() -> argparse.Namespace:
     return options
 
 
-class Finished:
-    """The commands that have ended: seconds and loss of each, kept in the folder."""
+class FinishedRuns:
+    """Seconds and loss of each finished command, stored in the folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()
@@ -80,7 +82,7 @@ class Finished:
         print(f"{name}: {loss:.4f} after {seconds:.1f} s", flush=True)
 
     def ours(self, name: str, words: list[str]) -> dict[str, float]:
-        """`partwise train fast` with these words, once."""
+        """Run `partwise train fast` with these overrides, once."""
         if name not in self.results:
             shutil.rmtree(self.folder / "runs" / name, ignore_errors=True)
             command = [sys.executable, "-m", "partwise", "train", "fast", *words, "--data", "shakespeare"]
@@ -95,7 +97,7 @@ class Finished:
         return self.results[name]
 
     def theirs(self, name: str, checkout: Path) -> dict[str, float]:
-        """nanoGPT's own script, once."""
+        """Run nanoGPT's own script, once."""
         if name not in self.results:
             command = [sys.executable, "train.py", "config/train_shakespeare_char.py", *CPU_RECIPE.split()]
             command.append(f"--out_dir={self.folder / 'nanogpt'}")
@@ -111,12 +113,12 @@ def seeds(options: argparse.Namespace) -> range:
     return range(FIRST_SEED, FIRST_SEED + options.seeds)
 
 
-def sprint(options: argparse.Namespace, done: Finished) -> Row:
+def sprint(options: argparse.Namespace, finished: FinishedRuns) -> Row:
     ours, theirs = [], []
     for seed in seeds(options):
         if options.nanogpt:
-            theirs.append(done.theirs(f"nanogpt-{seed}", options.nanogpt))
-        ours.append(done.ours(f"sprint-{seed}", [*SPRINT["words"], f"train.seed={seed}"]))
+            theirs.append(finished.theirs(f"nanogpt-{seed}", options.nanogpt))
+        ours.append(finished.ours(f"sprint-{seed}", [*SPRINT["words"], f"train.seed={seed}"]))
     loss = statistics.mean(run["loss"] for run in ours)
     each = [a["seconds"] / b["seconds"] for a, b in zip(theirs, ours, strict=False)]
     reached = loss <= SPRINT["loss"] and bool(each)
@@ -134,9 +136,9 @@ def sprint(options: argparse.Namespace, done: Finished) -> Row:
     }
 
 
-def long(options: argparse.Namespace, done: Finished) -> Row:
-    """The ratio says how many times the wanted ten minutes hold ours, once the loss is reached."""
-    ours = [done.ours(f"long-{seed}", [*LONG["words"], f"train.seed={seed}"]) for seed in seeds(options)]
+def long(options: argparse.Namespace, finished: FinishedRuns) -> Row:
+    """The ratio is the wanted ten minutes over our time, if the loss is reached."""
+    ours = [finished.ours(f"long-{seed}", [*LONG["words"], f"train.seed={seed}"]) for seed in seeds(options)]
     loss = statistics.mean(run["loss"] for run in ours)
     minutes = [run["seconds"] / 60 for run in ours]
     reached: dict[str, Any] = {"ratio": None, "low": None, "high": None}
@@ -145,7 +147,7 @@ def long(options: argparse.Namespace, done: Finished) -> Row:
         reached = {"ratio": statistics.median(each), "low": min(each), "high": max(each)}
     return {
         "goal": "time to a loss",
-        "what": f"whole command to {LONG['loss']}, counts of n-grams mixed in, mean of {len(ours)} seeds {loss:.4f}",
+        "what": f"whole command to {LONG['loss']}, interpolated with an n-gram LM, mean of {len(ours)} seeds {loss:.4f}",
         "ours": statistics.mean(minutes),
         "unit": "min",
         "peers": {"wanted at most": LONG["minutes"]},

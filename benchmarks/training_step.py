@@ -3,15 +3,15 @@
     python benchmarks/training_step.py [--shape seed|cpu-recipe|width-384|gpt2-124m] [ffn=swiglu ...]
                                        [--nanogpt FOLDER] [--litgpt PYTHON] [--rounds 21] [--threads 2] [--json FILE]
                                        [--peers-in-bfloat16]
-    python benchmarks/training_step.py --variants      one part after another at the seed's shape
+    python benchmarks/training_step.py --variants      one part at a time at the seed shape
 
-Each peer runs in a process of its own with the C library's own memory settings, as its users run it; ours here, with
-those that training gives a process. They take turns of several steps in a row, a quarter of a second or so after a step
-that does not count, since whoever begins finds the caches as the other left them, which is not what training is like.
+Each peer runs in its own process with the C library's default memory settings, as for its users; ours runs here, with
+the memory settings of training. They alternate in turns of several steps, about a quarter of a second, after an untimed
+step, because the first step of a turn finds the CPU caches filled by the other, unlike in training.
 
-A peer is first tried in each of its settings, a few turns with ours; then the fastest of all takes turns with ours for
-`--rounds` rounds. A ratio is that of a round's mean steps, so that whatever else the machine does falls on both alike;
-its median and range are printed. partwise steps by the choices that it makes for the machine.
+Each setting of a peer is first tried for a few turns; then the fastest of all alternates with ours for `--rounds`
+rounds. A ratio compares the mean steps of a round, so that other load on the machine affects both; its median and range
+are printed. partwise uses the runtime settings that it chooses for the machine.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from measuring import Row, Step, in_a_row, ratios, take_turns, time_in_turn, write_rows
+from measuring import Row, Step, ratios, steps_per_turn, take_turns, time_in_turn, write_rows
 from peer_process import PeerProcess, settings
 from peers import LEARNING_RATE, PEERS, Setting, updating
 from rich.console import Console
@@ -42,15 +42,15 @@ from partwise.train.cross_entropy import summed_cross_entropy
 from partwise.train.optimizers import AdamW
 
 SIZES = ("layers", "width", "heads", "batch", "context", "vocab")
-TRIAL_ROUNDS = (2, 5)  # of a setting: as many as TRIAL_SECONDS allow, within these
+TRIAL_ROUNDS = (2, 5)  # minimum and maximum rounds per setting; TRIAL_SECONDS decides in between
 TRIAL_SECONDS = 15.0
 GOAL = "training step"
-SIDE = 2048  # of the matrices whose product tells what the machine can do
+SIDE = 2048  # of the square matrices whose product measures the machine's peak rate
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes in the order of SIZES, how many times the best peer's rate is wanted, and what the model is made of."""
+    """Sizes in the order of SIZES, the wanted ratio to the best peer, and overrides of the model."""
 
     sizes: tuple[int, int, int, int, int, int]
     wanted: float
@@ -61,12 +61,12 @@ class Shape:
         "head_bias=false",
         "init=gpt2",
     )
-    share: float | None = None  # wanted of the machine's rate of matrix products
+    share: float | None = None  # the wanted fraction of the machine's peak rate
 
 
 SHAPES = {
-    "seed": Shape((8, 96, 8, 16, 128, 65), 5.0, ()),  # as `mingpt` is: ReLU, an own head
-    "cpu-recipe": Shape((4, 128, 4, 12, 64, 65), 4.0),  # the others as nanoGPT trains them
+    "seed": Shape((8, 96, 8, 16, 128, 65), 5.0, ()),  # `mingpt`: ReLU, untied head
+    "cpu-recipe": Shape((4, 128, 4, 12, 64, 65), 4.0),  # the others as in nanoGPT
     "width-384": Shape((6, 384, 6, 16, 256, 65), 2.0, share=0.5),
     "gpt2-124m": Shape((12, 768, 12, 2, 512, 50257), 1.5, share=0.5),
 }
@@ -91,7 +91,7 @@ def main() -> None:
         rows = measure_variants(options, runtime, inputs, targets, partwise_step)
         tried: dict[str, object] = {}
     else:
-        with compiled_anew():
+        with temporary_compile_cache():
             rows, tried = measure_shape(options, runtime, inputs, targets)
     show(rows, options, runtime)
     write_rows(options.json, rows, rounds=options.rounds, runtime=runtime.to_dict(), **tried)
@@ -99,13 +99,13 @@ def main() -> None:
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("overrides", nargs="*", help="changes of partwise's model, such as ffn=swiglu")
-    parser.add_argument("--shape", runtime=SHAPES, default="seed")
-    parser.add_argument("--variants", action="store_true", help="one part after another at the seed's shape")
-    parser.add_argument("--nanogpt", type=Path, help="a checkout's folder, which holds model.py")
-    parser.add_argument("--litgpt", type=Path, help="the Python of an environment with litgpt")
+    parser.add_argument("overrides", nargs="*", help="overrides of partwise's model, such as ffn=swiglu")
+    parser.add_argument("--shape", choices=SHAPES, default="seed")
+    parser.add_argument("--variants", action="store_true", help="one part at a time at the seed shape")
+    parser.add_argument("--nanogpt", type=Path, help="folder of a nanoGPT checkout, with model.py")
+    parser.add_argument("--litgpt", type=Path, help="Python executable of an environment with litgpt")
     parser.add_argument(
-        "--peers-in-bfloat16", action="store_true", help="try no other settings of peers: half the time"
+        "--peers-in-bfloat16", action="store_true", help="try only bfloat16 settings of peers: half the time"
     )
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -129,7 +129,7 @@ def parse_options() -> argparse.Namespace:
         else:
             changed.append(f"{name} {getattr(options, name)}")
     options.overrides = [*shape.words, *options.overrides]
-    options.tied = bool(shape.words)
+    options.tie_embeddings = bool(shape.words)
     options.what = ", ".join([options.shape, *changed])
     options.wanted = None if changed else shape.wanted
     return options
@@ -144,13 +144,13 @@ def partwise_config(options: argparse.Namespace) -> partwise.ModelConfig:
 def partwise_step(options: argparse.Namespace, runtime: Runtime, inputs: Tensor, targets: Tensor) -> Step:
     model = partwise.Transformer(partwise_config(options))
     model.use_backend(runtime.attention_backend, runtime.ffn_backend, runtime.block_backend)
-    keep_freed_memory()  # as training does
+    keep_freed_memory()  # as in training
     optimizer = AdamW().build(model, LEARNING_RATE)
 
     def forward() -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=runtime.precision == "bfloat16"):
             logits = model(inputs)
-        if logits.dtype == torch.bfloat16:  # as training does
+        if logits.dtype == torch.bfloat16:  # as in training
             total = summed_cross_entropy(logits.flatten(0, 1), targets.flatten(), cpp=runtime.compiled)
             return total / targets.numel()
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -161,7 +161,7 @@ def partwise_step(options: argparse.Namespace, runtime: Runtime, inputs: Tensor,
 def measure_shape(
     options: argparse.Namespace, runtime: Runtime, inputs: Tensor, targets: Tensor
 ) -> tuple[list[Row], dict[str, object]]:
-    """The row of a shape, and of the share of the machine's rate; and how long each peer took in each setting."""
+    """The rows of a shape and of the share of the peak rate, and the time of each peer in each setting."""
     trials: dict[str, dict[Setting, float]] = {}
     missing = {}
     for peer in PEERS:
@@ -196,8 +196,8 @@ def measure_shape(
 
 
 @contextlib.contextmanager
-def compiled_anew() -> Iterator[None]:
-    """What torch.compile leaves goes when we go: a file that a stopped run left half written would fail every later one."""
+def temporary_compile_cache() -> Iterator[None]:
+    """Use a temporary torch.compile cache: a file left half-written by a killed run would fail every later run."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
         yield
@@ -206,30 +206,30 @@ def compiled_anew() -> Iterator[None]:
 def try_settings(
     peer: str, options: argparse.Namespace, runtime: Runtime, inputs: Tensor, targets: Tensor
 ) -> dict[Setting, float]:
-    """How many times ours each setting's step takes, over a few rounds. Raises ImportError where the peer is missing."""
+    """Each setting's time relative to ours, over a few rounds. Raises ImportError if the peer is missing."""
     fewest, most = TRIAL_ROUNDS
-    found = {}
+    times = {}
     for setting in settings(PEERS[peer][1]):
         if options.peers_in_bfloat16 and not setting.bfloat16:
             continue
-        # anew, since one that knows its batch by heart learns no more
+        # a new model, since the loss of one that has memorized the batch no longer decreases
         ours = partwise_step(options, runtime, inputs, targets)
         try:
             with PeerProcess(peer, options, inputs, targets, setting) as theirs:
                 steps: dict[str, Step] = {"ours": ours, "theirs": theirs}
                 seconds = time_in_turn(steps, most, warm_up=2, fewest=fewest, within=TRIAL_SECONDS)
-            found[setting] = ratios(seconds["theirs"], seconds["ours"])["ratio"]
-            print(f"{peer} ({setting}): {found[setting]:.2f} times our time", flush=True)
-        except Exception as error:  # a setting that cannot be built, compiled, or in time, leaves the others
+            times[setting] = ratios(seconds["theirs"], seconds["ours"])["ratio"]
+            print(f"{peer} ({setting}): {times[setting]:.2f} times our time", flush=True)
+        except Exception as error:  # skip a setting that does not build or compile, or takes too long
             reason = " ".join(str(error).split())[:150] or type(error).__name__
-            print(f"{peer} ({setting}): left out: {reason}", flush=True)
-    if not found:
-        raise ImportError(f"none of its settings worked; the last: {reason}")
-    return found
+            print(f"{peer} ({setting}): skipped: {reason}", flush=True)
+    if not times:
+        raise ImportError(f"all of its settings failed; the last: {reason}")
+    return times
 
 
 def measure_share(ours: Step, options: argparse.Namespace, runtime: Runtime) -> Row:
-    """Which share of the rate of a large matrix product our steps reach, in turn with it; causal work counted only."""
+    """The share of a large matrix product's rate that our steps reach, alternating with it; counts only causal work."""
     dtype = torch.bfloat16 if runtime.precision == "bfloat16" else torch.float32
     a, b = torch.randn(SIDE, SIDE, dtype=dtype), torch.randn(SIDE, SIDE, dtype=dtype)
 
@@ -238,10 +238,10 @@ def measure_share(ours: Step, options: argparse.Namespace, runtime: Runtime) -> 
             torch.mm(a, b)
 
     steps: dict[str, Callable[..., object]] = {"ours": ours, "product": product}
-    seconds = take_turns(steps, options.rounds, in_a_row(take_turns(steps, 2)))
-    square = 4 * options.context * options.width * options.layers  # of the scores, of which half is masked
-    forward = compute_costs(partwise_config(options))[-1].flops - square / 2
-    work = 3 * forward * options.batch * options.context / (2 * SIDE**3)  # in products
+    seconds = take_turns(steps, options.rounds, steps_per_turn(take_turns(steps, 2)))
+    full_scores = 4 * options.context * options.width * options.layers  # FLOPs of attention scores; half is masked
+    forward = compute_costs(partwise_config(options))[-1].flops - full_scores / 2
+    work = 3 * forward * options.batch * options.context / (2 * SIDE**3)  # in units of the product
     within = ratios([work * time for time in seconds["product"]], seconds["ours"])
     rate = 2 * SIDE**3 / statistics.median(seconds["product"])
     return {
@@ -271,8 +271,8 @@ def show(rows: list[Row], options: argparse.Namespace, runtime: Runtime) -> None
     console = Console()
     console.print(table)
     console.print(
-        f"{options.rounds} rounds in turn, {options.threads} threads, {runtime.precision}, attention by "
-        f"{runtime.attention_backend}, perceptrons by {runtime.ffn_backend}, blocks by {runtime.block_backend}, torch "
+        f"{options.rounds} alternating rounds, {options.threads} threads, {runtime.precision}, attention_backend="
+        f"{runtime.attention_backend}, ffn_backend={runtime.ffn_backend}, block_backend={runtime.block_backend}, torch "
         f"{torch.__version__}"
     )
 

@@ -1,4 +1,4 @@
-"""Whether the fast paths carry over from one part to the next: `training_step.py --variants`."""
+"""Speed with other parts than the default ones: `training_step.py --variants`."""
 
 import argparse
 import contextlib
@@ -23,29 +23,29 @@ VARIANTS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "swiglu": (["ffn=swiglu"], SWIGLU),
     "RMSNorm": (["norm=rmsnorm"], {**RELU, "use_rmsnorm": True}),
     "rope": (["positions=rope"], {**RELU, "rotary_pos_emb": True}),
-    "2 of 8 heads for keys and values": (["attention.n_kv_heads=2"], {**RELU, "attn_kv_heads": 2}),
-    "swiglu, RMSNorm, rope and 2 of 8 heads": (
+    "2 KV heads of 8": (["attention.n_kv_heads=2"], {**RELU, "attn_kv_heads": 2}),
+    "swiglu, RMSNorm, rope, 2 KV heads of 8": (
         ["ffn=swiglu", "norm=rmsnorm", "positions=rope", "attention.n_kv_heads=2"],
         {**SWIGLU, "use_rmsnorm": True, "rotary_pos_emb": True, "attn_kv_heads": 2},
     ),
 }
-"""What differs from `mingpt`, which has ReLU, LayerNorm and learned positions; and x-transformers' words for the same."""
+"""Overrides of `mingpt`, which has ReLU, LayerNorm and learned positions, and x-transformers' keywords for the same."""
 Builder = Callable[[argparse.Namespace, Runtime, Tensor, Tensor], Step]
 
 
 def measure_variants(
     options: argparse.Namespace, runtime: Runtime, inputs: Tensor, targets: Tensor, partwise_step: Builder
 ) -> list[Row]:
-    """Two rows per variant: ours against x-transformers with the same part, and against ours on torch's operations."""
+    """Two rows per variant: ours against x-transformers with the same part, and against our eager backends."""
     rows = []
-    plain = replace(runtime, attention_backend="sdpa", ffn_backend="eager", block_backend="eager")
+    eager = replace(runtime, attention_backend="sdpa", ffn_backend="eager", block_backend="eager")
     tokens = options.batch * options.context
     for name, (words, parts) in VARIANTS.items():
         varied = copy.copy(options)
         varied.overrides = [*options.overrides, *words]
         steps = {
             "ours": partwise_step(varied, runtime, inputs, targets),
-            "eager": partwise_step(varied, plain, inputs, targets),
+            "eager": partwise_step(varied, eager, inputs, targets),
         }
         with contextlib.ExitStack() as stack:
             try:
@@ -65,7 +65,7 @@ def measure_variants(
         rows.append(
             {
                 **row,
-                "what": f"{options.what}, {name}: our kernels against torch",
+                "what": f"{options.what}, {name}: C++ kernels against eager",
                 "peers": peers,
                 "wanted": None,
                 **within,

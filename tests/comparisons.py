@@ -1,8 +1,4 @@
-"""Helpers for comparison tests: tiny runs and a temporary working folder."""
-
-from pathlib import Path
-
-import pytest
+"""Overrides for tiny runs, shared by the comparison tests."""
 
 TINY = [
     "d_model=16",
@@ -16,12 +12,4 @@ TINY = [
     "train.precision=float32",
 ]
 
-
 ARITHMETIC = [*TINY, "data.train=300", "data.validation=20", "data.test=20"]
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60)
-    return tmp_path

@@ -1,9 +1,9 @@
-"""How often the instrument errs: whole comparisons simulated, judged by the very rules that judge real ones.
+"""Error rates, coverage and power of the decision rules, by simulating whole comparisons.
 
     python tests/simulations.py [DRAWS] [--out docs/statistics.md]
 
-`make test` simulates a few hundred of each (tests/test_protocol.py); this, as `make test-statistics`, as many as given,
-and writes the table of the documentation. Every figure is seeded.
+`make test` simulates a few hundred comparisons of each kind (tests/comparison/stats/test_protocol.py). This script, also
+`make test-statistics`, simulates DRAWS of each and writes the tables of the documentation. All results are seeded.
 """
 
 import argparse
@@ -16,11 +16,15 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from partwise.comparison.stats.power import equivalence_power_over_looks, power_over_looks, minimum_detectable_effect_over_looks
+from partwise.comparison.stats.power import (
+    equivalence_power_over_looks,
+    minimum_detectable_effect_over_looks,
+    power_over_looks,
+)
 from partwise.comparison.stats.protocol import Claim, Rules
 
 SD, SHARED = 0.005, 0.004
-"""Of the seeds: what each arm has of its own, and what the arms of a seed have in common."""
+"""The SD of an arm's own noise, and the SD of the seed effect that all arms share."""
 
 Noise = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
@@ -46,8 +50,8 @@ NOISES: dict[str, Noise] = {"normal": normal, "heavy-tailed": heavy, "skewed": s
 
 @dataclass
 class Rates:
-    """Of the simulated comparisons: the share with a false claim, and of the claims the shares that were covered by their
-    interval, shown to differ, and called equivalent; and how many pairs of runs a claim took."""
+    """The fraction of simulated comparisons with a false claim; the fractions of claims that were covered by their interval,
+    detected, and called equivalent; and the mean number of pairs per claim."""
 
     draws: int
     false: float
@@ -60,7 +64,7 @@ class Rates:
 def simulate(
     rules: Rules, arms: int = 1, truth: float = 0.0, noise: str = "normal", draws: int = 400, seed: int = 0
 ) -> Rates:
-    """Comparisons of so many changed arms, each `truth` above the baseline."""
+    """Simulate comparisons of `arms` arms, each with a true difference of `truth` from the baseline."""
     rng = np.random.default_rng([seed, arms, draws, *rules.looks])
     claims = [Claim(f"arm {number}", "baseline") for number in range(1, arms + 1)]
     most = rules.looks[-1]
@@ -76,12 +80,12 @@ def simulate(
         equivalent += sum(effect.verdict == "equivalent" for effect in effects)
         covered += sum(effect.low <= truth <= effect.high for effect in effects)  # type: ignore[operator]
         pairs += sum(effect.n for effect in effects)
-    every = draws * arms
-    return Rates(draws, any_false / draws, covered / every, shown / every, equivalent / every, pairs / every)
+    total = draws * arms
+    return Rates(draws, any_false / draws, covered / total, shown / total, equivalent / total, pairs / total)
 
 
 def at_most(rate: float, draws: int, chance: float = 1e-5) -> float:
-    """The share that so many draws exceed with that chance, if `rate` is true."""
+    """The fraction that `draws` simulations exceed with probability `chance` if the true rate is `rate`."""
     return float(stats.binom.isf(chance, draws, rate)) / draws
 
 
@@ -90,86 +94,86 @@ def at_least(rate: float, draws: int, chance: float = 1e-5) -> float:
 
 
 def table(draws: int) -> Iterator[str]:
-    """The lines of the documentation's table."""
+    """The lines of the documentation's table of error rates."""
     yield "| looks (seeds) | arms | variance | noise | false claims | interval covers | equivalent | pairs used |"
     yield "|---|---:|---|---|---:|---:|---:|---:|"
     designs = [((4, 8, 16), arms, variance) for arms in (1, 2, 5, 10) for variance in ("pair", "residual")]
     designs += [((4,), 1, "pair"), ((8,), 1, "pair"), ((16,), 1, "pair"), ((4, 6, 8, 10, 12, 14, 16), 1, "pair")]
     for looks, arms, variance in designs:
         if arms == 1 and variance == "residual":
-            continue  # the same thing
+            continue  # identical
         for noise in NOISES if variance == "pair" else ("normal",):
             rules = Rules(margin=SD, looks=looks, variance=variance)  # type: ignore[arg-type]
-            found = simulate(rules, arms, noise=noise, draws=max(200, draws // arms))
-            error = 196 * math.sqrt(0.05 * 0.95 / found.draws)
+            rates = simulate(rules, arms, noise=noise, draws=max(200, draws // arms))
+            error = 196 * math.sqrt(0.05 * 0.95 / rates.draws)
             yield (
-                f"| {', '.join(map(str, looks))} | {arms} | {variance} | {noise} | {100 * found.false:.2f} ± {error:.1f} % | "
-                f"{100 * found.covered:.2f} % | {100 * found.equivalent:.1f} % | {found.pairs:.1f} |"
+                f"| {', '.join(map(str, looks))} | {arms} | {variance} | {noise} | {100 * rates.false:.2f} ± {error:.1f} % | "
+                f"{100 * rates.covered:.2f} % | {100 * rates.equivalent:.1f} % | {rates.pairs:.1f} |"
             )
 
 
 def power_table(draws: int) -> Iterator[str]:
-    yield "| looks (seeds) | true difference, in SDs of one run | said by `plan` | simulated |"
+    yield "| looks (seeds) | true difference, in SDs of one run | power by `plan` | simulated |"
     yield "|---|---:|---:|---:|"
     for looks in ((4, 8, 16), (5,), (16,)):
-        for wanted in (0.5, 0.8, 0.95):
-            effect = minimum_detectable_effect_over_looks(SD, looks, power=wanted)
+        for power in (0.5, 0.8, 0.95):
+            effect = minimum_detectable_effect_over_looks(SD, looks, power=power)
             rules = Rules(margin=1e-9, looks=looks)
-            found = simulate(rules, truth=effect, draws=draws)
-            said = power_over_looks(effect, SD, looks)
+            rates = simulate(rules, truth=effect, draws=draws)
+            expected = power_over_looks(effect, SD, looks)
             name = ", ".join(map(str, looks))
-            yield f"| {name} | {effect / SD:.2f} | {100 * said:.1f} % | {100 * found.shown:.1f} % |"
+            yield f"| {name} | {effect / SD:.2f} | {100 * expected:.1f} % | {100 * rates.shown:.1f} % |"
 
 
 def margin_table(draws: int) -> Iterator[str]:
-    yield "| looks (seeds) | margin, in SDs | called equivalent at the margin | of equal arms, by `plan` | simulated |"
+    yield "| looks (seeds) | margin, in SDs | equivalent at the margin | equal arms, by `plan` | equal arms, simulated |"
     yield "|---|---:|---:|---:|---:|"
     for looks in ((4, 8, 16), (16,)):
         for times in (1.0, 1.5):
             rules = Rules(margin=times * SD, looks=looks)
             edge, equal = (simulate(rules, truth=truth, draws=draws) for truth in (times * SD, 0.0))
-            said = equivalence_power_over_looks(times * SD, SD, looks)
+            expected = equivalence_power_over_looks(times * SD, SD, looks)
             yield (
-                f"| {', '.join(map(str, looks))} | {times:g} | {100 * edge.equivalent:.2f} % | {100 * said:.1f} % | "
+                f"| {', '.join(map(str, looks))} | {times:g} | {100 * edge.equivalent:.2f} % | {100 * expected:.1f} % | "
                 f"{100 * equal.equivalent:.1f} % |"
             )
 
 
-TEXT = """# How often the instrument errs
+TEXT = """# Error rates of the decision rules
 
-Whole comparisons were simulated, {draws:,} of each kind (with several arms, as many fewer), and judged by the code that
-judges real ones: `{command}`. A run's result is the seed's share, which all arms have in common (SD 0.8), plus
-the arm's own (SD 1); the margin is 1. Behind ± stands how well so many draws know a rate of 5 % (95 %).
+We simulate whole comparisons, {draws:,} of each kind (divided by the number of arms), and judge them with the code that
+judges real ones: `{command}`. A run's result is a seed effect that all arms share (SD 0.8) plus the arm's own
+noise (SD 1); the margin is 1. The value after ± is the 95 % half-width of a rate of 5 % at this number of simulations.
 
-**False claims** are comparisons of equal arms in which any arm is called better or worse; at most 5 % are allowed,
-however many arms there are (Holm) and looks (alpha spending). **Interval covers** is the share of reported intervals,
-each at the look that ended its claim, that hold the true difference. *Heavy-tailed* noise is Student's t with 3 degrees
-of freedom; *skewed* noise is exponential in every arm but the baseline (in all arms alike, its skew would cancel in the
-differences).
+**False claims** is the fraction of comparisons of equal arms in which any arm is called better or worse; at most 5 % are
+allowed for any number of arms (Holm) and looks (alpha spending). **Interval covers** is the fraction of reported
+intervals, each at the look that closed its claim, that contain the true difference. *Heavy-tailed* noise is Student's t
+with 3 degrees of freedom; *skewed* noise is exponential in every arm but the baseline (if all arms had it, its skew would
+cancel in the differences).
 
 {table}
 
 ## Power
 
-Where the true SD is known, `partwise plan` says how often a difference is shown; equal arms and a margin too small to
-matter.
+The probability that a true difference is detected: computed by `partwise plan` from the true SD, and simulated with a
+negligible margin.
 
 {power}
 
 ## Equivalence
 
-Arms whose true difference is the margin itself may be called equivalent in at most 5 % of comparisons.
+Arms whose true difference equals the margin may be called equivalent in at most 5 % of comparisons.
 
 {margin}
 
-## What follows
+## Conclusions
 
-{follows}
+{conclusions}
 """
 
-FOLLOWS = """Under normal noise every rate keeps its promise, as far as so many draws can tell. Heavy tails make the
-intervals too wide rather than too narrow. Noise that is skewed in one arm alone costs little: no interval here covers
-less than 94 %. A single pair far from all others is another matter, and a report warns of one (Grubbs's test at 1 %)."""
+CONCLUSIONS = """Under normal noise every rate is as stated, within the simulation's error. Heavy tails make the intervals too
+wide rather than too narrow. Noise that is skewed in a single arm costs little: no interval here covers less than 94 %. A
+single outlying pair is another matter, and reports warn about one (Grubbs' test at 1 %)."""
 
 
 def main() -> None:
@@ -177,14 +181,14 @@ def main() -> None:
     parser.add_argument("draws", type=int, nargs="?", default=10_000)
     parser.add_argument("--out", type=Path, default=Path("docs/statistics.md"))
     options = parser.parse_args()
-    began = time.monotonic()
+    started = time.monotonic()
     parts = {}
     for name, make in (("table", table), ("power", power_table), ("margin", margin_table)):
         parts[name] = "\n".join(make(options.draws))
         print(parts[name], flush=True)
     command = f"python tests/simulations.py {options.draws}"
-    options.out.write_text(TEXT.format(draws=options.draws, command=command, follows=FOLLOWS, **parts))
-    print(f"{options.out}, after {time.monotonic() - began:.0f} s")
+    options.out.write_text(TEXT.format(draws=options.draws, command=command, conclusions=CONCLUSIONS, **parts))
+    print(f"{options.out}, after {time.monotonic() - started:.0f} s")
 
 
 if __name__ == "__main__":

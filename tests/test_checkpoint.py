@@ -34,7 +34,7 @@ from partwise.checkpoint import (
     write_json,
 )
 from partwise.config import ConfigError
-from partwise.model import Transformer
+from partwise.model import transformer
 from partwise.train import run_folder as run_folder
 from partwise.train.config import RunConfig
 from partwise.train.metrics import read_metrics
@@ -381,10 +381,10 @@ def test_a_configuration_with_wrong_sizes_allocates_nothing(
     values = json.loads(path.read_text())
     path.write_text(json.dumps({**values, "model": {**values["model"], **change}}))
 
-    def refuse(model: Transformer, seed: int) -> None:
+    def refuse(*args: Any) -> None:
         raise AssertionError("a model was allocated")
 
-    monkeypatch.setattr(Transformer, "draw", refuse)
+    monkeypatch.setattr(transformer, "initialize", refuse)
     with pytest.raises(DamagedFileError, match="do not match the configuration"):
         load_model(last(run))
 

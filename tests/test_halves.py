@@ -262,13 +262,13 @@ def test_what_perceptrons_it_does_not_serve() -> None:
 
 
 def test_the_layer_takes_it_under_autocast_and_with_dropout_does_not() -> None:
-    layer = GatedMLP(32, 64, F.silu, kernel="silu", hidden_dropout=0.5)
+    layer = GatedMLP(32, 64, F.silu, kernel_activation="silu", hidden_dropout=0.5)
     for parameter in layer.parameters():
         nn.init.normal_(parameter, std=0.2)
-    layer.path, x = "cpp", torch.randn(3, 8, 32)
+    layer.backend, x = "cpp", torch.randn(3, 8, 32)
     with torch.autocast("cpu", torch.bfloat16):
         assert layer.select_kernel(x) is None
         assert layer.eval().select_kernel(x) is bf16_mlp
         ours = layer(x).detach()
-        layer.path = "eager"
+        layer.backend = "eager"
         assert error(ours, layer(x).detach().double()) <= 2 * HALF

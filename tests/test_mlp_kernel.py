@@ -164,11 +164,11 @@ def test_every_part_takes_the_path_that_its_activation_has(name: str) -> None:
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     x = torch.randn(3, 8, 32)
-    layer.path = "cpp"
+    layer.backend = "cpp"
     assert layer.train().select_kernel(x) is None
     assert layer.eval().select_kernel(x) is (mlp if name != "elu" else None)
     ours = layer(x)
-    layer.path = "eager"
+    layer.backend = "eager"
     assert (layer(x) - ours).detach().abs().max() <= FLOAT_UNITS * max(1.0, float(ours.detach().abs().max()))
 
 

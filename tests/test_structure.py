@@ -1,4 +1,4 @@
-"""The tree cannot lie: imports follow the order of the files, commands start light, and nothing reads pickles."""
+"""Architecture: imports follow the order of LAYERS, startup imports no heavy package, and nothing reads pickles."""
 
 import ast
 import subprocess
@@ -46,7 +46,7 @@ LAYERS = [
     "cli",
     "__main__",
 ]
-"""A file imports only from what stands above it, or beside it in its own folder, there without circles."""
+"""A module imports only from entries above its own, or from its own entry without cycles."""
 
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
@@ -57,10 +57,10 @@ each_file = pytest.mark.parametrize("name", FILES)
 
 
 def layer(name: str) -> int:
-    """The place in the list of the longest entry that holds the module."""
-    found = [place for place, entry in enumerate(LAYERS) if f"{name}.".startswith(f"{entry}.")]
-    assert found, f"say in the list where {name} stands"
-    return max(found, key=lambda place: len(LAYERS[place]))
+    """The index of the longest entry of LAYERS that contains the module."""
+    matches = [index for index, entry in enumerate(LAYERS) if f"{name}.".startswith(f"{entry}.")]
+    assert matches, f"add {name} to LAYERS"
+    return max(matches, key=lambda index: len(LAYERS[index]))
 
 
 def parse(path: Path) -> ast.Module:
@@ -68,19 +68,19 @@ def parse(path: Path) -> ast.Module:
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """The full name of every module that is imported anywhere in a file, functions and type checking included."""
+    """The full name of every module imported anywhere in a file, including in functions and for type checking."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "write imports in full"
+            assert node.level == 0, "use absolute imports"
             assert node.module is not None
             yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def own(tree: ast.AST) -> set[str]:
-    """Names within partwise: `partwise.model` as `model`; imported classes and functions are left out."""
+def partwise_imports(tree: ast.AST) -> set[str]:
+    """The imported modules of partwise, `partwise.model` as `model`, without imported classes and functions."""
     names = {name.removeprefix("partwise.") for name in imported(tree) if name.startswith("partwise.")}
     return {name for name in names if name in FILES}
 
@@ -88,25 +88,25 @@ def own(tree: ast.AST) -> set[str]:
 @each_file
 def test_imports_point_upward(name: str) -> None:
     package = FILES[name].name == "__init__.py"
-    for other in own(parse(FILES[name])):
+    for other in partwise_imports(parse(FILES[name])):
         if package and other.startswith(f"{name}."):
             continue  # re-exports
         assert layer(other) <= layer(name), f"{name} imports {other}"
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith("parts.")])
-def test_a_family_knows_no_sibling(name: str) -> None:
-    shared = [name for name in LAYERS if name.startswith("parts.")]  # what families may build on
-    others = {other for other in own(parse(FILES[name])) if other.startswith("parts.")}
+def test_families_do_not_import_each_other(name: str) -> None:
+    shared = [name for name in LAYERS if name.startswith("parts.")]  # what families may import
+    others = {other for other in partwise_imports(parse(FILES[name])) if other.startswith("parts.")}
     assert others <= set(shared[: shared.index(name)] if name in shared else shared)
 
 
 def test_no_cycles() -> None:
-    """Within a folder, too, files stand in an order; imports inside functions count."""
-    edges = {name: own(parse(path)) - {name} for name, path in FILES.items() if path.name != "__init__.py"}
+    """Imports have no cycles, also within a folder and including imports in functions."""
+    edges = {name: partwise_imports(parse(path)) - {name} for name, path in FILES.items() if path.name != "__init__.py"}
     while edges:
         free = {name for name, others in edges.items() if not others & edges.keys()}
-        assert free, f"these import each other in a circle: {sorted(edges)}"
+        assert free, f"these modules import each other in a cycle: {sorted(edges)}"
         edges = {name: others for name, others in edges.items() if name not in free}
 
 
@@ -116,7 +116,7 @@ def test_files_are_short(name: str) -> None:
 
 
 @each_file
-def test_nothing_reads_pickles_or_runs_text(name: str) -> None:
+def test_nothing_reads_pickles_or_evaluates_strings(name: str) -> None:
     tree = parse(FILES[name])
     modules = {module.split(".")[0] for module in imported(tree)}
     assert not modules & {"pickle", "dill", "joblib", "shelve", "marshal", "cloudpickle"}
@@ -125,12 +125,12 @@ def test_nothing_reads_pickles_or_runs_text(name: str) -> None:
             called = ast.unparse(node.func)
             assert called not in ("eval", "exec", "compile", "__import__"), called
             assert called not in ("torch.load", "torch.save", "numpy.load", "np.load", "yaml.unsafe_load"), called
-            if called == "yaml.load":  # only through a loader of ours
+            if called == "yaml.load":  # only with our safe loader
                 loaders = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "Loader"]
                 assert loaders == ["_Yaml"]
 
 
-def test_the_yaml_loader_is_the_safe_one() -> None:
+def test_the_yaml_loader_is_safe() -> None:
     import yaml
 
     from partwise.config.yaml import _Yaml, parse_value
@@ -142,6 +142,19 @@ def test_the_yaml_loader_is_the_safe_one() -> None:
 @pytest.mark.parametrize("name", ["config", "config.parts", "config.yaml", "config.overrides"])
 def test_config_imports_no_torch(name: str) -> None:
     assert not {name.split(".")[0] for name in imported(parse(FILES[name]))} & {"torch", "numpy"}
+
+
+STATS = sorted(name for name in FILES if name.startswith("comparison.stats."))
+
+
+@pytest.mark.parametrize("name", STATS)
+def test_stats_imports_only_config_and_itself(name: str) -> None:
+    assert partwise_imports(parse(FILES[name])) <= {*STATS, "config", "comparison.stats"}
+
+
+def test_stats_imports_no_torch() -> None:
+    imports = "; ".join(f"import partwise.{name}" for name in STATS)
+    subprocess.run([sys.executable, "-c", f"{imports}; import sys; assert 'torch' not in sys.modules"], check=True)
 
 
 HEAVY = "{'torch', 'scipy', 'matplotlib', 'statsmodels', 'numpy'}"
@@ -157,7 +170,7 @@ START = f"import sys, atexit; atexit.register(lambda: print('heavy:', sorted({HE
         "import runpy; sys.argv = ['partwise', 'train', '--help']; runpy.run_module('partwise', run_name='__main__')",
     ],
 )
-def test_a_start_is_light(code: str) -> None:
+def test_startup_imports_no_heavy_package(code: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", f"{START}\n{code}"],
         capture_output=True,
@@ -173,7 +186,7 @@ def test_public_names_resolve() -> None:
     assert len(set(partwise.__all__)) == len(partwise.__all__)
     for name in partwise.__all__:
         value = getattr(partwise, name)
-        # importing a folder of the same name would put the module in the place of the function
+        # importing a subpackage of the same name would replace the function by the module
         assert not isinstance(value, ModuleType) and getattr(partwise, name) is value, name
         assert not name.startswith("_")
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):

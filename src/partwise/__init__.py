@@ -1,4 +1,4 @@
-"""partwise: change one part of a transformer; know what it bought."""
+"""partwise: swap one part of a transformer and measure the effect."""
 
 import importlib
 from typing import Any
@@ -23,7 +23,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    # names are imported when first used, so that `import partwise` and `partwise --help` stay free of torch
+    # names are imported on first use, so that `import partwise` and `partwise --help` do not import torch
     if name not in _MODULES:
         raise AttributeError(f"module 'partwise' has no attribute {name!r}")
     return getattr(importlib.import_module(f"partwise.{_MODULES[name]}"), name)

@@ -1,4 +1,4 @@
-"""What the benchmarks measure against computes what it says, and their table says missed where a goal was missed."""
+"""The tutorial code that benchmarks compare against is correct, and their table reports missed goals."""
 
 import json
 import subprocess
@@ -10,19 +10,19 @@ import pytest
 import torch
 
 from partwise.compute.runtime import machine_info
-from references.documents_loop import MinGPT, Training, evaluated
 from references.mingpt import mingpt_logits
+from references.tutorial_loop import MinGPT, Training, evaluated_steps
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.mark.parametrize("gated", [False, True])
-def test_the_documents_model_computes_its_equation(gated: bool) -> None:
+def test_the_tutorial_model_equals_its_equation(gated: bool) -> None:
     torch.manual_seed(0)
     model = MinGPT(19, layers=2, width=24, heads=4, context=16, gated=gated).double()
     tensors = {
         "embed.weight": model.symbols.weight,
-        "positions.weight": model.places.weight,
+        "positions.weight": model.positions.weight,
         "residual.norm.weight": model.ln_f.weight,
         "residual.norm.bias": model.ln_f.bias,
         "head.weight": model.lm_head.weight,
@@ -44,7 +44,7 @@ def test_the_documents_model_computes_its_equation(gated: bool) -> None:
         assert (model(tokens) - expected).abs().max() <= 1e-12 * expected.abs().max()
 
 
-def test_the_documents_loop_learns_and_evaluates_as_often_as_it_says() -> None:
+def test_the_tutorial_loop_trains_and_evaluates_at_its_steps() -> None:
     torch.manual_seed(0)
     symbols = torch.arange(400) % 7
     training = Training(MinGPT(7, layers=1, width=16, heads=2, context=8), symbols, batch_size=4, context=8)
@@ -52,12 +52,12 @@ def test_the_documents_loop_learns_and_evaluates_as_often_as_it_says() -> None:
     losses = training.run(steps=31, every=10, batches=2)
     assert list(losses) == [0, 10, 20, 30]
     assert losses[30]["val"] < losses[0]["val"] and losses[30]["train"] < losses[0]["train"]
-    assert len(evaluated()) == 11 and evaluated()[-1] == 4999
+    assert len(evaluated_steps()) == 11 and evaluated_steps()[-1] == 4999
 
 
 def row(**changes: Any) -> dict[str, Any]:
-    whole = {"goal": "sampling", "what": "one", "ours": 30.0, "unit": "tokens/s", "peers": {"a": 10.0, "b": None}}
-    return {**whole, "ratio": 3.0, "low": 2.5, "high": 3.5, "wanted": 2.0, **changes}
+    values = {"goal": "sampling", "what": "one", "ours": 30.0, "unit": "tokens/s", "peers": {"a": 10.0, "b": None}}
+    return {**values, "ratio": 3.0, "low": 2.5, "high": 3.5, "wanted": 2.0, **changes}
 
 
 def make_table(folder: Path, files: dict[str, Any]) -> subprocess.CompletedProcess[str]:
@@ -68,7 +68,7 @@ def make_table(folder: Path, files: dict[str, Any]) -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
-def test_the_table_says_met_and_missed(tmp_path: Path) -> None:
+def test_the_table_reports_met_and_missed_goals(tmp_path: Path) -> None:
     rows = [row(), row(what="two", ratio=1.9), row(what="three", wanted=None), row(what="four", ratio=None, peers={})]
     done = make_table(tmp_path, {"sampling": {"rows": rows, "machine": machine_info()}})
     assert done.returncode == 0, done.stderr
@@ -77,21 +77,21 @@ def test_the_table_says_met_and_missed(tmp_path: Path) -> None:
     assert lines["one"].endswith("| met |") and lines["two"].endswith("| missed |")
     assert "a: 10" in lines["one"] and "b: missing" in lines["one"]
     assert lines["three"].endswith("|  |") and lines["four"].endswith("| not measured |")
-    found = json.loads((tmp_path / "out" / "benchmarks.json").read_text())
-    assert [each["verdict"] for each in found["rows"]] == ["met", "missed", "", "not measured"]
-    assert found["machine"]["cores"] == machine_info()["cores"] and "avx2" in found["machine"]["features"]
+    result = json.loads((tmp_path / "out" / "benchmarks.json").read_text())
+    assert [each["verdict"] for each in result["rows"]] == ["met", "missed", "", "not measured"]
+    assert result["machine"]["cores"] == machine_info()["cores"] and "avx2" in result["machine"]["features"]
 
 
 @pytest.mark.parametrize(
-    ("content", "complaint"),
+    ("content", "message"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         ({"machine": machine_info()}, "has no rows"),
         ({"rows": [{"goal": "sampling"}], "machine": machine_info()}, "lacks 'what'"),
         ({"rows": [row()], "machine": {**machine_info(), "cpu": "Another"}}, "another machine"),
     ],
 )
-def test_what_cannot_be_joined_is_named(tmp_path: Path, content: Any, complaint: str) -> None:
+def test_an_invalid_file_is_named(tmp_path: Path, content: Any, message: str) -> None:
     done = make_table(tmp_path, {"bad": content})
     assert done.returncode == 2
-    assert done.stderr.count("\n") == 1 and "bad.json" in done.stderr and complaint in done.stderr
+    assert done.stderr.count("\n") == 1 and "bad.json" in done.stderr and message in done.stderr

@@ -1,4 +1,4 @@
-"""The commands as a person meets them: one clear line for bad input, status 2, nothing written."""
+"""The commands end to end: invalid input prints one line, exits with status 2 and writes nothing."""
 
 import json
 import subprocess
@@ -76,19 +76,19 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
         (["generate", "nothing"], ["nothing"]),
         (["parts", "fnn"], ["fnn", "did you mean 'ffn'"]),
         (["show", "mingpt", "norm=layernrom"], ["layernrom", "did you mean 'layernorm'"]),
-        (["compare", "mingpt"], ["nothing is changed"]),
+        (["compare", "mingpt"], ["nothing to compare"]),
         (["compare", "mingpt", "ffn=swiglu", "--seeds", "0"], ["--seeds 0"]),
         (["compare", "mingpt", "ffn=swiglu", "--name", "a/b"], ["a/b"]),
         (["compare", "mingpt", "ffn=swiglu", "--seeds", "few"], ["--seeds few"]),
         (["verdict", "missing.csv"], ["missing.csv"]),
         (["verdict", "no_value.csv"], ["no_value.csv", "value"]),
         (["verdict", "word.csv"], ["word.csv line 3", "low"]),
-        (["verdict", "one.csv"], ["one.csv", "one seed only"]),
+        (["verdict", "one.csv"], ["one.csv", "only one seed"]),
         (["study", "run", "unknown"], ["unknown"]),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else None,
 )
-def test_bad_input_gets_one_line_and_status_2(
+def test_invalid_input_prints_one_line_and_exits_with_status_2(
     words: list[str], parts: list[str], here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [*words]
@@ -104,7 +104,7 @@ def test_bad_input_gets_one_line_and_status_2(
     assert sorted(here.rglob("*")) == before, "nothing may be written"
 
 
-def test_a_first_model_is_trained_continued_scored_and_sampled(
+def test_train_resume_eval_and_generate(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["train", "mingpt", "ffn=swiglu", *TINY, "--data", "text.txt", "--name", "first"]
@@ -112,7 +112,7 @@ def test_a_first_model_is_trained_continued_scored_and_sampled(
     shown = capsys.readouterr().out
     assert "step 6: validation loss" in shown
     assert "reference" in shown
-    assert "a sample" in shown
+    assert "sample" in shown
     card = json.loads((here / "runs/first/run.json").read_text())
     assert card["config"]["ffn"]["part"] == "swiglu"
     assert {"device", "precision", "attention_backend", "ffn_backend", "block_backend", "threads"} == card[
@@ -121,7 +121,7 @@ def test_a_first_model_is_trained_continued_scored_and_sampled(
     assert {"torch", "python", "partwise"} <= card["machine"].keys()
 
     assert run(monkeypatch, *words) == 0
-    assert "continuing after step 6" in capsys.readouterr().out
+    assert "resuming after step 6" in capsys.readouterr().out
     assert run(monkeypatch, *words, "train.lr=1e-2") == 2
     assert "train.lr was 0.0003, now 0.01" in capsys.readouterr().err
     assert run(monkeypatch, *words, "train.lr=1e-2", "--fresh") == 0
@@ -136,11 +136,11 @@ def test_a_first_model_is_trained_continued_scored_and_sampled(
     capsys.readouterr()
 
     prompts = ["--prompt", "the ", "--prompt", "fox"]
-    assert run(monkeypatch, "generate", "first", *prompts, "--length", "8", "--seed", "3") == 0
+    assert run(monkeypatch, "generate", "first", *prompts, "--max-new-tokens", "8", "--seed", "3") == 0
     both = capsys.readouterr().out
-    assert run(monkeypatch, "generate", "first", *prompts, "--length", "8", "--seed", "3") == 0
+    assert run(monkeypatch, "generate", "first", *prompts, "--max-new-tokens", "8", "--seed", "3") == 0
     assert capsys.readouterr().out == both
-    assert run(monkeypatch, "generate", "first", "--prompt", "the ", "--length", "8", "--seed", "3") == 0
+    assert run(monkeypatch, "generate", "first", "--prompt", "the ", "--max-new-tokens", "8", "--seed", "3") == 0
     alone = capsys.readouterr().out
     assert alone.strip() in both
     assert run(monkeypatch, "generate", "first", "--prompt", "Ω") == 2
@@ -150,17 +150,17 @@ def test_a_first_model_is_trained_continued_scored_and_sampled(
     assert "temperature=-1" in capsys.readouterr().err
 
 
-def test_a_preset_may_be_left_out(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_preset_is_optional(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = [*TINY, "ngram_embeddings.table_size=50", "--data", "text.txt"]
     assert run(monkeypatch, "train", "ffn=relu", *small, "--name", "changed") == 0
     card = json.loads((here / "runs/changed/run.json").read_text())
     assert (card["config"]["ffn"]["part"], card["config"]["optimizer"]["part"]) == ("relu", "muon")
     assert card["config"]["ngram_embeddings"]["table_size"] == 50
-    assert run(monkeypatch, "generate", "changed", "--prompt", "the ", "--length", "4", "--backend", "cpp") == 2
+    assert run(monkeypatch, "generate", "changed", "--prompt", "the ", "--max-new-tokens", "4", "--backend", "cpp") == 2
     assert run(monkeypatch, "train", "fasst", *small) == 2
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+def test_a_damaged_checkpoint_falls_back_to_the_previous_one(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["train", "mingpt", *TINY, "train.save_every=3", "--data", "text.txt", "--name", "first"]
@@ -171,16 +171,16 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     content[-1] ^= 1
     weights.write_bytes(content)
     capsys.readouterr()
-    assert run(monkeypatch, "generate", "first", "--prompt", "the", "--length", "4") == 0
+    assert run(monkeypatch, "generate", "first", "--prompt", "the", "--max-new-tokens", "4") == 0
     shown = capsys.readouterr()
     assert newer.name in shown.err
     assert older.name in shown.err
     (older / "model.safetensors").write_bytes(b"")
-    assert run(monkeypatch, "generate", "first", "--prompt", "the", "--length", "4") == 2
-    assert "no checkpoint that can be read" in capsys.readouterr().err
+    assert run(monkeypatch, "generate", "first", "--prompt", "the", "--max-new-tokens", "4") == 2
+    assert "no readable checkpoint" in capsys.readouterr().err
 
 
-def test_arithmetic_ends_with_its_problems(
+def test_arithmetic_training_and_evaluation(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sizes = ["data.train=300", "data.validation=20", "data.test=40"]
@@ -192,15 +192,19 @@ def test_arithmetic_ends_with_its_problems(
     )
     shown = capsys.readouterr().out
     assert "five test problems" in shown
-    assert run(monkeypatch, "eval", "sums", "--problems", "10") == 0
+    assert run(monkeypatch, "eval", "sums", "--max-problems", "10") == 0
     shown = capsys.readouterr().out
-    for word in ("greedy answers to 10 problems", "sampled answers", "characters with $", "whole answers", "reference"):
+    for word in (
+        "greedy answers to 10 problems",
+        "sampled answers",
+        "character accuracy with $",
+        "exact match",
+        "reference",
+    ):
         assert word in shown
 
 
-def test_parts_and_show_name_equation_paper_and_difference(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_parts_and_show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "parts", "ffn") == 0
     shown = capsys.readouterr().out
     for word in ("swiglu", "arXiv:2002.05202", "expansion=2.667", "bilinear"):
@@ -211,12 +215,10 @@ def test_parts_and_show_name_equation_paper_and_difference(
     assert "ffn.approximate: none, dropped with ffn=gelu" in shown
     assert "ffn.hidden_dropout: 0.1 -> 0" in shown
     assert run(monkeypatch, "show", "mingpt", "ffn=swiglu") == 0
-    assert "913,601 parameters with 65 symbols" in capsys.readouterr().out
+    assert "913,601 parameters at vocab_size=65" in capsys.readouterr().out
 
 
-def test_parts_of_ones_own_work_everywhere(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_custom_parts(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "my_parts.py").write_text(
         "from torch.nn import functional as F\n"
         "from partwise.config import part\n"
@@ -233,8 +235,8 @@ def test_parts_of_ones_own_work_everywhere(
     assert run(monkeypatch, *words, *own) == 0
     assert "ffn=mine" in capsys.readouterr().out
     folder = next((here / "runs/own/runs").glob("1-*")) / "seed-0"
-    # in a process that never saw the file, a checkpoint imports nothing by itself
-    command = [sys.executable, "-m", "partwise", "generate", str(folder), "--prompt", "the", "--length", "4"]
+    # a checkpoint imports no code by itself
+    command = [sys.executable, "-m", "partwise", "generate", str(folder), "--prompt", "the", "--max-new-tokens", "4"]
     refused = subprocess.run(command, capture_output=True, text=True)
     assert refused.returncode == 2
     assert "ffn=mine" in refused.stderr
@@ -242,7 +244,7 @@ def test_parts_of_ones_own_work_everywhere(
     assert subprocess.run([*command, *own], capture_output=True).returncode == 0
 
 
-def test_help_is_quick_and_free_of_torch() -> None:
+def test_help_is_fast_and_imports_no_torch() -> None:
     code = (
         "import sys; sys.argv = ['partwise', '--help']\n"
         "from partwise.cli import main\n"
@@ -258,11 +260,11 @@ def test_help_is_quick_and_free_of_torch() -> None:
     assert min(times) < 0.35
 
 
-def test_show_knows_the_symbols_of_made_up_problems(
+def test_show_knows_the_vocabulary_of_synthetic_problems(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for words in (["calculator"], ["mingpt", "data=arithmetic"]):
         assert run(monkeypatch, "show", *words) == 0
-        assert "parameters with 19 symbols" in capsys.readouterr().out
+        assert "parameters at vocab_size=19" in capsys.readouterr().out
     assert run(monkeypatch, "show", "calculator", "vocab_size=30") == 0
-    assert "parameters with 30 symbols" in capsys.readouterr().out
+    assert "parameters at vocab_size=30" in capsys.readouterr().out

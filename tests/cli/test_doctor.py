@@ -1,4 +1,4 @@
-"""`doctor`: what it says of a machine is what happens there."""
+"""`doctor` reports the backends that training actually uses."""
 
 import os
 import subprocess
@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import partwise
-from partwise.compute.backends import same_block_backends, count_layer_backends
+from partwise.compute.backends import count_layer_backends, same_block_backends
 from partwise.compute.runtime import Runtime
 from partwise.kernels.library import kernels_available
-from partwise.model import compiled_block as fused
-from partwise.parts.attention import core as scores
+from partwise.model import compiled_block
+from partwise.parts.attention import core
 from partwise.parts.feed_forward import mlp
 
 
@@ -36,7 +36,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("words", CASES.values(), ids=CASES)
-def test_it_tells_the_paths_that_training_takes(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reported_layer_backends_are_used(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernels_available():
         pytest.skip("no C++ compiler here")
     config = partwise.preset("mingpt", "d_model=32", "context_length=80", *words)
@@ -47,7 +47,7 @@ def test_it_tells_the_paths_that_training_takes(words: list[str], monkeypatch: p
     def counting(name: str, real: Any) -> Any:
         return lambda *x, **options: (calls.append(name), real(*x, **options))[1]
 
-    monkeypatch.setattr(scores, "attention", counting("attention", scores.attention))
+    monkeypatch.setattr(core, "attention", counting("attention", core.attention))
     monkeypatch.setattr(mlp, "mlp", counting("mlp", mlp.mlp))
     model = partwise.Transformer(config).train()
     model.use_backend("cpp", "cpp")
@@ -62,16 +62,16 @@ def test_it_tells_the_paths_that_training_takes(words: list[str], monkeypatch: p
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("words", CASES.values(), ids=CASES)
-def test_it_tells_the_blocks_that_are_one_pass(
-    words: list[str], precision: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reported_compiled_blocks_are_used(words: list[str], precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernels_available():
         pytest.skip("no C++ compiler here")
     config = partwise.preset("mingpt", "d_model=32", "context_length=80", *words)
     blocks, attention, ffn = count_layer_backends(config, Runtime("cpu", precision, "eager", 1, "eager", "cpp"))
     calls: list[Any] = []
-    real = fused.kernel.blocks
-    monkeypatch.setattr("partwise.model.compiled_block.kernel.blocks", lambda *x: (calls.extend(x[1]), real(*x))[1])
+    real = compiled_block.kernel.forward_blocks
+    monkeypatch.setattr(
+        "partwise.model.compiled_block.kernel.forward_blocks", lambda *x: (calls.extend(x[1]), real(*x))[1]
+    )
     model = partwise.Transformer(config).train()
     model.use_backend("eager", "eager", "cpp")
     tokens = torch.ones(2, 80, dtype=torch.long)
@@ -82,7 +82,7 @@ def test_it_tells_the_blocks_that_are_one_pass(
     assert sum(attention.values()) == rest + (config.n_layers if config.encoder_layers else 0)
 
 
-def test_arms_are_told_apart_by_what_their_blocks_take() -> None:
+def test_same_block_backends_compares_compiled_blocks() -> None:
     if not kernels_available():
         pytest.skip("no C++ compiler here")
 
@@ -92,9 +92,16 @@ def test_arms_are_told_apart_by_what_their_blocks_take() -> None:
 
     assert arms() and arms("ffn=swiglu ffn.hidden=64", "norm=rmsnorm") and arms("n_layers=3")
     assert not arms("attention.qk_norm=head") and not arms("", "attention.window=8")
-    assert arms("residual.dropout=0.1", "ffn.hidden_dropout=0.1") is False  # they train by layers, and it does not
-    dropping = [["residual.dropout=0.1"], ["residual.dropout=0.1", "attention.qk_norm=head"]]  # scored otherwise
-    assert not same_block_backends(partwise.preset("mingpt", "d_model=32", "ffn.hidden=64", *words) for words in dropping)
+    assert (
+        arms("residual.dropout=0.1", "ffn.hidden_dropout=0.1") is False
+    )  # with dropout, training runs the layers; without, whole blocks
+    dropping = [
+        ["residual.dropout=0.1"],
+        ["residual.dropout=0.1", "attention.qk_norm=head"],
+    ]  # they differ in evaluation
+    assert not same_block_backends(
+        partwise.preset("mingpt", "d_model=32", "ffn.hidden=64", *words) for words in dropping
+    )
     assert same_block_backends(
         [partwise.preset("mingpt", "d_model=32", "residual=post", words) for words in ("n_layers=2", "ffn=elu")]
     )
@@ -104,7 +111,7 @@ def test_the_command(shared_cache: Path) -> None:
     done = doctor("mingpt", "gemma2", PARTWISE_CACHE=str(shared_cache), PARTWISE_MIRROR="/no such folder")
     assert done.returncode == 0, done.stderr
     assert torch.__version__ in done.stdout and "gemma2" in done.stdout
-    assert "PARTWISE_MIRROR=/no such folder is no folder" in done.stdout
+    assert "PARTWISE_MIRROR=/no such folder is not a folder" in done.stdout
     unknown = doctor("mingtp", PARTWISE_CACHE=str(shared_cache))
     assert unknown.returncode == 2 and "did you mean 'mingpt'?" in unknown.stderr and unknown.stderr.count("\n") == 1
 
@@ -113,4 +120,4 @@ def test_without_a_compiler(tmp_path: Path) -> None:
     done = doctor("mingpt", CXX="no-such-compiler", PARTWISE_CACHE=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "missing: no C++ compiler: CXX=no-such-compiler not found: install one" in done.stdout
-    assert "kernel 8" not in done.stdout and "torch 8" in done.stdout
+    assert "cpp 8" not in done.stdout and "eager 8" in done.stdout

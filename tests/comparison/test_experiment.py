@@ -45,8 +45,8 @@ def test_shared_settings_apply_to_every_arm() -> None:
 @pytest.mark.parametrize(
     ("changes", "settings", "message"),
     [
-        ([], {}, "nothing is changed"),
-        ([["train.steps=5"]], {}, "nothing is changed"),
+        ([], {}, "nothing to compare"),
+        ([["train.steps=5"]], {}, "nothing to compare"),
         ([["ffn=relu"]], {}, "same configuration as 'mingpt'"),
         ([["ffn=swiglu"], ["ffn=swiglu"]], {}, "same configuration as 'ffn=swiglu'"),
         ([["ffn=swigl"]], {}, "did you mean 'swiglu'"),
@@ -165,7 +165,7 @@ def test_an_interrupted_comparison_resumes_with_equal_results(here: Path) -> Non
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130, out
-    assert "To continue:" in out
+    assert "To resume:" in out
     assert list(here.glob("runs/cut/runs/*/*/checkpoints/step-*"))  # stopped in the middle, and saved
     assert not (here / "runs/cut/results.json").exists()
     time.sleep(0.2)

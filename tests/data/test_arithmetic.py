@@ -246,7 +246,7 @@ def test_more_than_can_be_held_out_is_refused(counts: dict[str, int]) -> None:
 def test_validation_tail_is_the_end_of_the_training_text(train: int) -> None:
     splits = small(train=train, validation_tail=0.1)
     n_train = int(0.9 * train)
-    assert (len(splits["train"]), len(splits["val"]), len(splits["test"])) == (n_train, train - kept, 30)
+    assert (len(splits["train"]), len(splits["val"]), len(splits["test"])) == (n_train, train - n_train, 30)
     held_out = {identity(line) for line in splits["test"]}
     assert not held_out & {identity(line) for line in splits["train"] + splits["val"]}
     assert not set(splits["train"][:500]) & set(splits["val"][:500])

@@ -17,7 +17,7 @@ from partwise.evaluate.loss import SplitLoss, evaluation_mode, random_batches_lo
 from partwise.evaluate.references import dataset_references
 from partwise.tokenizers import Characters, TokenizerRecipe
 from recipes import split_loss
-from references.documents_loop import score_arithmetic
+from references.tutorial_loop import score_arithmetic
 
 TINY = ["d_model=16", "n_layers=2", "attention.n_heads=2", "context_length=48"]
 CORPUS = Arithmetic(train=400, validation=20, test=60)

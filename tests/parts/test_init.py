@@ -76,7 +76,7 @@ def test_mup_rejects_tied_embeddings_and_muon() -> None:
         partwise.ConfigError, match="init=mup scales embeddings and head differently: set tie_embeddings=false"
     ):
         partwise.preset("llama3", "init=mup")
-    with pytest.raises(partwise.ConfigError, match="not for optimizer=muon"):
+    with pytest.raises(partwise.ConfigError, match="not optimizer=muon"):
         run_config("mingpt", "init=mup", "optimizer=muon", data="arithmetic")
 
 

@@ -1,4 +1,4 @@
-"""A calculator: which characters training learns from, and what the model's owner types and reads."""
+"""Training on arithmetic answers, and the `calculate` command."""
 
 import json
 import re
@@ -16,9 +16,19 @@ from hypothesis import strategies as st
 from partwise.baselines.references import unigram_loss
 from partwise.cli import main
 from partwise.cli.commands import calculate as calculating
-from partwise.cli.commands.calculate import parse_answer, format_problem
+from partwise.cli.commands.calculate import format_problem, parse_answer
 from partwise.config import ConfigError
-from partwise.data import IGNORE_INDEX, Arithmetic, Dataset, Examples, ProblemSpec, build_examples, generate_problems, prepare, solve
+from partwise.data import (
+    IGNORE_INDEX,
+    Arithmetic,
+    Dataset,
+    Examples,
+    ProblemSpec,
+    build_examples,
+    generate_problems,
+    prepare,
+    solve,
+)
 from partwise.data.batches import random_indices
 from partwise.data.problems import split_problems
 from partwise.evaluate.references import dataset_references, target_ids
@@ -42,7 +52,7 @@ def prepared(**options: Any) -> Dataset:
 
 
 def answers(text: str) -> np.ndarray:
-    """Which characters stand behind `=` up to the closing `$`, from the text alone."""
+    """Mask of the characters after `=` up to and including the closing `$`, found in the text."""
     flags = np.zeros(len(text), dtype=bool)
     for match in re.finditer(r"=([^$]*\$)", text):
         flags[match.start(1) : match.end(1)] = True
@@ -86,7 +96,7 @@ def test_answers_are_found_in_windows_that_begin_anywhere(options: dict[str, Any
     assert np.array_equal(batch.targets, np.where(expected, plain.targets, IGNORE_INDEX))
 
 
-def test_the_first_window_and_the_last_problem() -> None:
+def test_every_problem_and_the_only_window_can_be_sampled() -> None:
     dataset = prepared(train=3, aligned=True, answer_only_loss=True)
     seen = {dataset.tokenizer.decode(row[:35]) + "$" for row in training(dataset, 35).batch("key", 0, 0, 64).inputs}
     assert seen == set(split_problems(dataset.tokenizer.decode(dataset.split("train"))))
@@ -94,7 +104,7 @@ def test_the_first_window_and_the_last_problem() -> None:
     assert windows.batch("key", 0, 0, 2).n_targets == 2 * 33
 
 
-def test_what_is_learnt_from_changes_no_data_and_where_it_is_read_from_nothing_that_is_scored() -> None:
+def test_alignment_and_answer_only_loss_change_no_shards_and_alignment_no_evaluation() -> None:
     plain, aligned, learnt = prepared(), prepared(aligned=True), prepared(aligned=True, answer_only_loss=True)
     assert (plain.folder, plain.hash) == (aligned.folder, aligned.hash) == (learnt.folder, learnt.hash)
     for split in ("train", "val"):
@@ -106,7 +116,7 @@ def test_what_is_learnt_from_changes_no_data_and_where_it_is_read_from_nothing_t
 
 
 @given(FORMATS, st.integers(-30, 90), st.booleans())
-def test_every_answer_is_scored_once_behind_its_own_question(options: dict[str, Any], more: int, aligned: bool) -> None:
+def test_every_answer_is_scored_once_after_its_own_problem(options: dict[str, Any], more: int, aligned: bool) -> None:
     dataset = prepared(**options, aligned=aligned, answer_only_loss=True)
     context = max(1, dataset.corpus.max_line_length() - 1 + (max(0, more) if aligned else more))
     text = dataset.tokenizer.decode(dataset.split("val"))
@@ -130,7 +140,7 @@ def test_every_answer_is_scored_once_behind_its_own_question(options: dict[str, 
         assert "".join(found) == "".join(np.array([*text])[answers(text)])
 
 
-def test_an_answer_longer_than_the_context_is_scored_at_its_end() -> None:
+def test_only_the_end_of_an_answer_longer_than_the_context_is_scored() -> None:
     dataset = prepared(answer_only_loss=True)
     (batch,) = build_examples(dataset, "val", 4, 4).eval_batches()
     assert (batch.targets != IGNORE_INDEX).all() and batch.n_targets == 30 * 4
@@ -138,19 +148,19 @@ def test_an_answer_longer_than_the_context_is_scored_at_its_end() -> None:
     assert [dataset.tokenizer.decode(row) for row in batch.targets] == [line[-4:] for line in lines]
 
 
-def test_the_floors_of_answers_are_of_answers() -> None:
+def test_references_for_answer_only_loss_are_computed_on_answers() -> None:
     plain, learnt = prepared(), prepared(answer_only_loss=True)
     text = learnt.tokenizer.decode(learnt.split("val"))
     assert learnt.tokenizer.decode(target_ids(learnt, "val")) == "".join(np.array([*text])[answers(text)])
     assert target_ids(plain, "val").tolist() == plain.split("val").tolist()
-    found = [dataset_references(dataset) for dataset in (plain, learnt, plain)]
-    assert found[0] == found[2] != found[1]
-    assert found[1]["unigram"] == unigram_loss(
+    references = [dataset_references(dataset) for dataset in (plain, learnt, plain)]
+    assert references[0] == references[2] != references[1]
+    assert references[1]["unigram"] == unigram_loss(
         *(target_ids(learnt, split) for split in ("train", "val")), learnt.vocab_size
     )
 
 
-def test_how_much_a_batch_holds() -> None:
+def test_targets_per_batch_and_epochs() -> None:
     aligned, all_of_it = prepared(aligned=True, answer_only_loss=True), prepared(aligned=True)
     assert training(aligned, 35).targets_per_batch(4) == 44 and training(all_of_it, 35).targets_per_batch(4) == 140
     assert training(aligned, 35).epochs(200 * 11) == pytest.approx(1) == training(all_of_it, 35).epochs(200 * 35)
@@ -159,21 +169,21 @@ def test_how_much_a_batch_holds() -> None:
     assert windows.epochs(200 * 11) == pytest.approx(1, rel=0.03)
 
 
-def test_problems_that_cannot_be_told_or_do_not_fit_are_refused(tiny: Tiny) -> None:
+def test_invalid_answer_only_or_aligned_data_are_refused(tiny: Tiny) -> None:
     with pytest.raises(ConfigError, match=r"train\.seq_len=34 .* at least 35"):
         training(prepared(aligned=True), 34)
     dataset = prepare(Arithmetic(train=50, validation=5, test=5, answer_only_loss=True), BPE(vocab_size=300))
     with pytest.raises(ConfigError, match="tokenizer=characters"):
         training(dataset, 40)
-    with pytest.raises(ConfigError, match="loss_on"):
-        tiny("data.loss_on=question")
+    with pytest.raises(ConfigError, match="answer_only_loss"):
+        tiny("data.answer_only_loss=question")
     with pytest.raises(ConfigError, match="aligned"):
         tiny("data=arithmetic_pairs", "data.aligned=true", "encoder_layers=1")
 
 
 @pytest.mark.parametrize("context", [3, 40])
 def test_training_on_answers(tiny: Tiny, context: int) -> None:
-    """A batch of one short window has often no target at all, which must move nothing and end nothing."""
+    """A batch of one short window often has no target; such a step must neither fail nor change anything."""
     words = [
         "data.answer_only_loss=true",
         "train.batch_size=1",
@@ -186,13 +196,13 @@ def test_training_on_answers(tiny: Tiny, context: int) -> None:
     assert any(step.tokens == 0 for step in steps) == (context == 3)
 
 
-def test_the_loss_is_that_of_the_answers(tiny: Tiny) -> None:
+def test_the_loss_is_the_mean_over_answers(tiny: Tiny) -> None:
     run = Run(tiny("data.answer_only_loss=true", "data.aligned=true", "context_length=36"))
     batch = run.batch()
     assert batch.inputs.shape == (4, 35) and batch.n_targets == 44
-    kept = run.model.eval()(torch.from_numpy(batch.inputs)).log_softmax(-1).detach().numpy()[:, 24:]
-    rows, places = np.indices((4, 11))
-    expected = -kept[rows, places, batch.targets[:, 24:]].mean()
+    log_probs = run.model.eval()(torch.from_numpy(batch.inputs)).log_softmax(-1).detach().numpy()[:, 24:]
+    rows, positions = np.indices((4, 11))
+    expected = -log_probs[rows, positions, batch.targets[:, 24:]].mean()
     assert run.loss(batch).item() == pytest.approx(expected, rel=1e-6)
 
 
@@ -200,7 +210,7 @@ def test_the_loss_is_that_of_the_answers(tiny: Tiny) -> None:
 
 
 @given(FORMATS, st.integers(0, 99))
-def test_expressions_are_written_as_the_data_write_them(options: dict[str, Any], seed: int) -> None:
+def test_expressions_are_formatted_as_in_the_data(options: dict[str, Any], seed: int) -> None:
     problems = ProblemSpec(**options)
     text = generate_problems(problems, train=5, validation=1, test=1, seed=seed)["train"].tobytes().decode("ascii")
     for line in split_problems(text):
@@ -220,13 +230,13 @@ def test_expressions_are_written_as_the_data_write_them(options: dict[str, Any],
         ("0000000000", "0"),
         ("5.00000000", "0.5"),
         ("0010000000", "100"),
-        ("05.1000000", "1.50"),  # not how the data write 1.5
-        ("4-1.430000", "000034.1-4"),  # no number
+        ("05.1000000", "1.50"),  # not the format of 1.5 in the data
+        ("4-1.430000", "000034.1-4"),  # not a number
         ("(5", "5("),
         ("", ""),
     ],
 )
-def test_answers_are_read_as_numbers(written: str, number: str) -> None:
+def test_answers_are_parsed_as_numbers(written: str, number: str) -> None:
     assert parse_answer(ProblemSpec(), written) == number
 
 
@@ -260,12 +270,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("name", "expression", "parts"),
     [
         ("sums", "12..5", ["12..5", "12.5 * 3"]),
-        ("sums", "", ["is no expression"]),
+        ("sums", "", ["is not an expression"]),
         ("sums", "1 2 + 3", ["1 2 + 3"]),
         ("sums", "1 + 2 + 3", ["1 + 2 + 3"]),
         ("sums", "-1 + 2", ["'-1"]),
-        ("sums", "٣ + 1", ["is no expression"]),
-        ("sums", "2 * 3", ["+ - alone", "*"]),
+        ("sums", "٣ + 1", ["is not an expression"]),
+        ("sums", "2 * 3", ["+ - only", "*"]),
         ("sums", "0 + 3", ["above 0", "1000"]),
         ("sums", "1000.01 + 3", ["1000.01"]),
         ("sums", f"{'9' * 5000} + 3", ["up to 1000"]),
@@ -299,17 +309,17 @@ def test_calculate(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
     def oracle(model: Any, tokenizer: Any, prompts: list[str], **settings: Any) -> list[str]:
         asked.extend(prompts)
-        assert settings["temperature"] == 0 and settings["length"] == 11
+        assert settings["temperature"] == 0 and settings["max_new_tokens"] == 11
         return ["5.51000000" + (settings["stop"] or ""), "42.431-000"]
 
     monkeypatch.setattr(calculating, "generate", oracle)
     assert run(monkeypatch, "calculate", name, "12.50 +3", " 2 - 136.24") == 0
     out = capsys.readouterr().out
-    assert out.count("right") == 2 and out.count("-134.24") == 2 and "wrong" not in out
+    assert out.count("correct") == 2 and out.count("-134.24") == 2 and "wrong" not in out
     plain = ["00000012.5+0000000003", "0000000002-0000136.24"]
     assert asked == (plain if name == "pairs" else [f"$({question})=" for question in plain])
 
 
 def test_a_run_remembers_what_it_learnt_from(runs: Path) -> None:
     card = json.loads((runs / "runs" / "sums" / "run.json").read_text())
-    assert (card["config"]["data"]["aligned"], card["config"]["data"]["loss_on"]) == (True, "answer")
+    assert (card["config"]["data"]["aligned"], card["config"]["data"]["answer_only_loss"]) == (True, True)

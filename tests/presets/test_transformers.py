@@ -1,6 +1,6 @@
-"""Presets of published families equal the `transformers` model of their family, with random weights.
+"""Presets of published families equal their `transformers` models, with random weights.
 
-Once with the reference's casts to float32 replaced (1e-10 in float64), and once as it comes (float32's tolerance).
+Compared with the casts to float32 in `transformers` replaced (1e-10 in float64), and unmodified (float32 tolerance).
 """
 
 import re
@@ -18,13 +18,13 @@ from recipes import error, perturbed
 
 transformers = pytest.importorskip("transformers", reason="transformers is a development dependency")
 
-VOCAB, LENGTH = 31, 70  # 64 tokens or more: a mistaken rotary layout can hide in fewer
+VOCAB, LENGTH = 31, 70  # at least 64 tokens: fewer may not reveal a wrong rotary layout
 Tensors = dict[str, Tensor]
 
 
 @contextmanager
 def in_float64() -> Iterator[None]:
-    """What the reference casts to float32, it casts to float64: norms, rotary tables, softmax and router."""
+    """Replace the casts to float32 in `transformers` by casts to float64: norms, rotary tables, softmax and router."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "float32", torch.float64)
         patch.setattr(torch, "float", torch.float64)
@@ -38,12 +38,12 @@ def in_float64() -> Iterator[None]:
 
 
 def renamed(tensors: Tensors, *rules: tuple[str, str]) -> Tensors:
-    found = {}
+    result = {}
     for name, tensor in tensors.items():
         for ours, theirs in rules:
             name = re.sub(ours, theirs, name)
-        found[name] = tensor
-    return found
+        result[name] = tensor
+    return result
 
 
 ENDS = ((r"^embed\.", "model.embed_tokens."), (r"^residual\.norm\.", "model.norm."), (r"^head\.", "lm_head."))
@@ -71,25 +71,25 @@ AFTER = (
 
 
 def to_nanochat(tensors: Tensors) -> Tensors:
-    """It turns heads the other way round, which is our way with the halves of each head exchanged."""
-    turned = {
+    """nanochat rotates in the opposite direction, which equals ours with the two halves of each head swapped."""
+    swapped = {
         name: tensor.unflatten(0, (-1, 2, WIDTH // HEADS // 2)).flip(1).flatten(0, 2)
         if re.search(r"\.attention\.[qk]\.", name)
         else tensor
         for name, tensor in tensors.items()
     }
-    return renamed(turned, *ENDS, *LAYERS, (r"\.mlp\.up_proj\.", ".mlp.fc1."), (r"\.mlp\.down_proj\.", ".mlp.fc2."))
+    return renamed(swapped, *ENDS, *LAYERS, (r"\.mlp\.up_proj\.", ".mlp.fc1."), (r"\.mlp\.down_proj\.", ".mlp.fc2."))
 
 
 def to_neox(tensors: Tensors) -> Tensors:
-    """Its queries, keys and values stand head by head in one matrix."""
+    """GPT-NeoX has one QKV matrix, ordered by head."""
     fused = {}
     for name in [name for name in tensors if ".attention.q." in name]:
         pieces = [tensors[name.replace(".q.", f".{role}.")].unflatten(0, (HEADS, 1, -1)) for role in "qkv"]
         fused[name.replace(".q.", ".query_key_value.")] = torch.cat(pieces, dim=1).flatten(0, 2)
-    kept = {name: tensor for name, tensor in tensors.items() if not re.search(r"\.attention\.[qkv]\.", name)}
+    others = {name: tensor for name, tensor in tensors.items() if not re.search(r"\.attention\.[qkv]\.", name)}
     return renamed(
-        kept | fused,
+        others | fused,
         (r"^embed\.", "gpt_neox.embed_in."),
         (r"^residual\.norm\.", "gpt_neox.final_layer_norm."),
         (r"^head\.", "lm_head."),
@@ -102,15 +102,15 @@ def to_neox(tensors: Tensors) -> Tensors:
 
 
 def to_gpt2(tensors: Tensors) -> Tensors:
-    """Its matrices are transposed, and queries, keys and values stand side by side."""
+    """GPT-2 has transposed matrices and one QKV matrix, ordered q, k, v."""
     fused = {}
     for name in [name for name in tensors if ".attention.q." in name]:
         fused[name.replace(".q.", ".c_attn.")] = torch.cat(
             [tensors[name.replace(".q.", f".{role}.")] for role in "qkv"]
         )
-    kept = {name: tensor for name, tensor in tensors.items() if not re.search(r"\.attention\.[qkv]\.", name)}
+    others = {name: tensor for name, tensor in tensors.items() if not re.search(r"\.attention\.[qkv]\.", name)}
     found = renamed(
-        kept | fused,
+        others | fused,
         (r"^embed\.", "transformer.wte."),
         (r"^positions\.", "transformer.wpe."),
         (r"^residual\.norm\.", "transformer.ln_f."),
@@ -126,26 +126,26 @@ def to_gpt2(tensors: Tensors) -> Tensors:
 
 
 def to_deepseek(tensors: Tensors) -> Tensors:
-    """Its latent and rotary keys are one projection, keys and values another, gate and up a third."""
-    found: Tensors = {}
+    """DeepSeek fuses the latent and rotary key projections, keys and values, and gate and up."""
+    fused: Tensors = {}
     for name, tensor in tensors.items():
-        place = name.rpartition(".attention.")[0]
+        prefix = name.rpartition(".attention.")[0]
         if name.endswith("attention.kv_down.weight"):
-            name = f"{place}.self_attn.kv_a_proj_with_mqa.weight"
-            tensor = torch.cat([tensor, tensors[f"{place}.attention.k_rope.weight"]])
+            name = f"{prefix}.self_attn.kv_a_proj_with_mqa.weight"
+            tensor = torch.cat([tensor, tensors[f"{prefix}.attention.k_rope.weight"]])
         elif name.endswith("attention.k.weight"):
-            name = f"{place}.self_attn.kv_b_proj.weight"
-            sides = [tensors[f"{place}.attention.{role}.weight"].unflatten(0, (HEADS, -1)) for role in "kv"]
+            name = f"{prefix}.self_attn.kv_b_proj.weight"
+            sides = [tensors[f"{prefix}.attention.{role}.weight"].unflatten(0, (HEADS, -1)) for role in "kv"]
             tensor = torch.cat(sides, dim=1).flatten(0, 1)
         elif name.endswith("ffn.experts.gate.weight"):
-            place = name.removesuffix(".gate.weight")
-            name = f"{place}.gate_up_proj"
-            tensor = torch.cat([tensor, tensors[f"{place}.up.weight"]], dim=1)
+            prefix = name.removesuffix(".gate.weight")
+            name = f"{prefix}.gate_up_proj"
+            tensor = torch.cat([tensor, tensors[f"{prefix}.up.weight"]], dim=1)
         elif re.search(r"attention\.(k_rope|v)\.weight$|experts\.up\.weight$", name):
             continue
-        found[name] = tensor
+        fused[name] = tensor
     return renamed(
-        found,
+        fused,
         *ENDS,
         (r"^blocks\.", "model.layers."),
         *PRE,
@@ -227,8 +227,9 @@ def cases() -> Iterator[Any]:
         deep |= {"qk_nope_head_dim": 10, "first_k_dense_replace": 1, "n_routed_experts": 6, "num_experts_per_tok": 2}
         deep |= {"n_group": 3, "topk_group": 2, "n_shared_experts": 1, "moe_intermediate_size": 14}
         deep |= {"routed_scaling_factor": 2.5, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}
-        layers = f"ffn=[{{part: swiglu, hidden: {HIDDEN}}}, {{part: moe, n_experts: 6, k: 2, hidden: 14, n_shared: 1, "
-        layers += "score: sigmoid, balance: bias, routed_scale: 2.5, n_groups: 3, k_groups: 2}]"
+        layers = f"ffn=[{{part: swiglu, hidden: {HIDDEN}}}, {{part: moe, n_experts: 6, top_k: 2, hidden: 14, "
+        layers += "n_shared_experts: 1, scoring_func: sigmoid, load_balancing: bias, routed_scaling_factor: 2.5, "
+        layers += "n_groups: 3, top_k_groups: 2}]"
         sizes = "attention.n_heads=4 attention.kv_lora_rank=16 attention.rope_head_dim=8 attention.v_head_dim=12 "
         sizes += f"attention.head_dim=10 attention.q_lora_rank={'null' if rank is None else rank}"
         yield f"deepseek-{rank}", (f"deepseek {sizes}", layers), deep, to_deepseek
@@ -238,10 +239,10 @@ CASES = {name: case for name, *case in cases()}
 
 
 def ours(words: Any, dtype: torch.dtype) -> partwise.Transformer:
-    line, *whole = (words,) if isinstance(words, str) else words
+    line, *overrides_with_spaces = (words,) if isinstance(words, str) else words
     name, *overrides = [*line.split(), *SIZES.split()]
     no_dropout = ["attention.dropout=0", "residual.dropout=0", "embed_dropout=0"] if name == "gpt2" else []
-    config = partwise.preset(name, *overrides, *(word.strip() for word in whole), *no_dropout, vocab_size=VOCAB)
+    config = partwise.preset(name, *overrides, *map(str.strip, overrides_with_spaces), *no_dropout, vocab_size=VOCAB)
     model = perturbed(config)
     for module in model.modules():
         if (
@@ -249,12 +250,12 @@ def ours(words: Any, dtype: torch.dtype) -> partwise.Transformer:
             and isinstance(module.bias, Tensor)
             and not isinstance(module.bias, torch.nn.Parameter)
         ):
-            module.bias.copy_(torch.linspace(-0.1, 0.1, len(module.bias)))  # a balance that training would have set
+            module.bias.copy_(torch.linspace(-0.1, 0.1, len(module.bias)))  # a load-balancing bias as if after training
     return model.to(dtype)
 
 
-def theirs(given: dict[str, Any], rename: Callable[[Tensors], Tensors], tensors: Tensors, dtype: torch.dtype) -> Any:
-    options = dict(given)
+def theirs(case: dict[str, Any], rename: Callable[[Tensors], Tensors], tensors: Tensors, dtype: torch.dtype) -> Any:
+    options = dict(case)
     kind = options.pop("kind")
     config = getattr(transformers, f"{kind}Config")(
         **options, attn_implementation="eager", experts_implementation="eager"
@@ -278,14 +279,14 @@ def test_equals_transformers(name: str) -> None:
     with in_float64():
         expected = theirs(options, rename, model.state_dict(), torch.float64)(tokens()).logits
     assert error(model(tokens()), expected) <= 1e-10
-    states = model.new_cache(2, LENGTH)  # and by cached decoding, a prompt and then token by token
-    cached = [model(tokens()[:, :60], states), *(model(tokens()[:, t : t + 1], states) for t in range(60, LENGTH))]
+    cache = model.new_cache(2, LENGTH)  # cached decoding: a prefill of 60 tokens, then token by token
+    cached = [model(tokens()[:, :60], cache), *(model(tokens()[:, t : t + 1], cache) for t in range(60, LENGTH))]
     assert error(torch.cat(cached, dim=1), expected) <= 1e-10
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", CASES)
-def test_equals_transformers_as_it_comes(name: str) -> None:
+def test_equals_unmodified_transformers(name: str) -> None:
     words, options, rename = CASES[name]
     model = ours(words, torch.float32)
     expected = theirs(options, rename, model.state_dict(), torch.float32)(tokens()).logits
@@ -293,7 +294,7 @@ def test_equals_transformers_as_it_comes(name: str) -> None:
 
 
 @torch.no_grad()
-def test_gpt2_decodes_as_transformers_with_its_cache() -> None:
+def test_gpt2_decodes_like_transformers_with_its_cache() -> None:
     words, options, rename = CASES["gpt2"]
     model = ours(words, torch.float64)
     with in_float64():
@@ -301,10 +302,9 @@ def test_gpt2_decodes_as_transformers_with_its_cache() -> None:
         first = other(tokens()[:, :50], use_cache=True)
         second = other(tokens()[:, 50:], past_key_values=first.past_key_values, use_cache=True)
     expected = torch.cat([first.logits, second.logits], dim=1)
-    states = model.new_cache(2, LENGTH)
-    assert (
-        error(torch.cat([model(tokens()[:, :50], states), model(tokens()[:, 50:], states)], dim=1), expected) <= 1e-10
-    )
+    cache = model.new_cache(2, LENGTH)
+    cached = [model(tokens()[:, :50], cache), model(tokens()[:, 50:], cache)]
+    assert error(torch.cat(cached, dim=1), expected) <= 1e-10
 
 
 PUBLISHED = {
@@ -321,7 +321,7 @@ PUBLISHED = {
     "deepseek-v3": 671_026_404_352,
     "nanochat-d20": 560_988_160,
 }
-"""Parameters of the released checkpoints, the input table of tied ones counted once."""
+"""Parameters of the released checkpoints; tied embeddings are counted once."""
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -329,7 +329,7 @@ def test_published_sizes(name: str) -> None:
     assert partwise.preset(name).parameters() == PUBLISHED[name]
 
 
-def test_every_size_has_its_count_here() -> None:
+def test_every_published_size_is_tested() -> None:
     sized = {name for name, preset in PRESETS.items() if "vocab_size" in preset.settings}
     assert sized == set(PUBLISHED)
 

@@ -1,4 +1,4 @@
-"""The presets equal plain references written from the tutorials, in logits and in every gradient, in float64."""
+"""Tutorial presets equal plain reference implementations, in logits and all gradients, in float64."""
 
 import math
 from collections.abc import Callable
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 import partwise
 from references import Shapes, Tensors
-from references.documents_loop import SYMBOLS, encode, estimate_loss, score_arithmetic
 from references.llama import llama_logits, llama_parameters, llama_shapes
 from references.mingpt import mingpt_logits, mingpt_parameters, mingpt_shapes
 from references.toy import sinusoid, toy_logits, toy_parameters, toy_shapes
+from references.tutorial_loop import SYMBOLS, encode, estimate_loss, score_arithmetic
 
 EXACT = 1e-12
 
@@ -54,11 +54,11 @@ CASES = [
     small_toy("attention.fused_qkv=true"),
 ]
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.words)
-each_path = pytest.mark.parametrize("path", ["eager", "sdpa"])
+each_backend = pytest.mark.parametrize("backend", ["eager", "sdpa"])
 
 
 def build(words: str, vocab: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> partwise.Transformer:
-    """A model in evaluation whose every parameter is random: norms' scales and all biases matter."""
+    """A model in eval mode with random parameters, including norm scales and all biases."""
     name, *overrides = words.split()
     model = partwise.Transformer(partwise.preset(name, *overrides, vocab_size=vocab)).to(dtype).eval()
     generator = torch.Generator().manual_seed(seed)
@@ -81,7 +81,7 @@ def leaves(model: nn.Module) -> dict[str, Tensor]:
 
 
 def logical_gradients(model: nn.Module) -> dict[str, Tensor]:
-    """Gradients under the canonical names: in the parameters' place, they are split on save as those are."""
+    """Gradients by the names in the state dict, obtained by replacing each parameter with its gradient."""
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, f"{name} got no gradient"
         parameter.data = parameter.grad
@@ -96,27 +96,27 @@ def assert_close(actual: Tensor, expected: Tensor, relative: float, scale: float
 
 
 @each_case
-def test_tensors_have_the_documents_names_and_shapes(case: Case) -> None:
-    found = {name: tuple(tensor.shape) for name, tensor in build(case.words, case.vocab).state_dict().items()}
-    assert found == case.shapes
+def test_tensors_have_the_names_and_shapes_of_the_reference(case: Case) -> None:
+    shapes = {name: tuple(tensor.shape) for name, tensor in build(case.words, case.vocab).state_dict().items()}
+    assert shapes == case.shapes
 
 
-@each_path
+@each_backend
 @each_case
-def test_logits_equal_the_reference(case: Case, path: str) -> None:
+def test_logits_equal_the_reference(case: Case, backend: str) -> None:
     model, tokens = build(case.words, case.vocab), draw_tokens(case.vocab, case.length)
-    model.use_backend(path)
+    model.use_backend(backend)
     with torch.no_grad():
         for length in (1, 2, case.length):
             expected = case.logits(leaves(model), tokens[:, :length])
             assert_close(model(tokens[:, :length]), expected, EXACT)
 
 
-@each_path
+@each_backend
 @each_case
-def test_every_gradient_equals_the_reference(case: Case, path: str) -> None:
+def test_every_gradient_equals_the_reference(case: Case, backend: str) -> None:
     model, tokens = build(case.words, case.vocab), draw_tokens(case.vocab, case.length)
-    model.use_backend(path)
+    model.use_backend(backend)
     tensors = leaves(model)
     expected = case.logits(tensors, tokens)
     weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -165,18 +165,18 @@ def count(words: str, vocab: int) -> int:
 
 
 @pytest.mark.parametrize(("vocab", "expected"), [(65, 913_601), (19, 904_723)])
-def test_mingpt_has_as_many_parameters_as_the_document(vocab: int, expected: int) -> None:
+def test_mingpt_has_the_parameter_count_of_the_tutorial(vocab: int, expected: int) -> None:
     assert mingpt_parameters(vocab) == mingpt_parameters(vocab, gated=True) == expected
     assert count("mingpt", vocab) == count("mingpt ffn=swiglu", vocab) == expected
 
 
-def test_llama_has_as_many_parameters_as_the_document() -> None:
+def test_llama_has_the_parameter_count_of_the_tutorial() -> None:
     assert count("llama", 32000) == llama_parameters() == 35_363_328
     assert count("llama attention.n_kv_heads=2", 32000) == llama_parameters(n_kv_heads=2)
 
 
 @pytest.mark.parametrize("gated", [False, True])
-def test_toy_has_as_many_parameters_as_its_formula(gated: bool) -> None:
+def test_toy_has_the_parameter_count_of_its_formula(gated: bool) -> None:
     words = "toy d_model=48 n_layers=3 attention.n_heads=6 " + ("ffn=swiglu " if gated else "") + "ffn.hidden=100"
     assert count(words, 65) == toy_parameters(65, n_layers=3, width=48, hidden=100, gated=gated)
 
@@ -191,23 +191,23 @@ def test_toy_has_as_many_parameters_as_its_formula(gated: bool) -> None:
         (toy_shapes(65, n_layers=3, width=48, hidden=100, gated=True), toy_parameters(65, 3, 48, 100, gated=True)),
     ],
 )
-def test_references_count_what_they_name(shapes: Shapes, parameters: int) -> None:
+def test_the_shapes_of_references_match_their_parameter_counts(shapes: Shapes, parameters: int) -> None:
     assert sum(math.prod(shape) for shape in shapes.values()) == parameters
 
 
-def test_swiglu_is_the_documents_code_not_its_formula() -> None:
-    """The post prints (SwiGLU(xW) * xV) W2 although its SwiGLU already holds the product; its code gates once."""
+def test_swiglu_is_that_of_the_tutorials_code_not_of_its_formula() -> None:
+    """The post prints (SwiGLU(xW) * xV) W2 although its SwiGLU already includes the product; its code gates once."""
     words = "mingpt ffn=swiglu d_model=24 n_layers=2 attention.n_heads=4"
     model, tokens = build(words, 19), draw_tokens(19, 32)
     with torch.no_grad():
-        found, tensors = model(tokens), leaves(model)
-        assert_close(found, mingpt_logits(tensors, tokens, ffn="swiglu", **SIZES), EXACT)
+        logits, tensors = model(tokens), leaves(model)
+        assert_close(logits, mingpt_logits(tensors, tokens, ffn="swiglu", **SIZES), EXACT)
         printed = mingpt_logits(tensors, tokens, ffn="swiglu_as_printed", **SIZES)
-    assert (found - printed).abs().max() > 0.1 * found.abs().max()
+    assert (logits - printed).abs().max() > 0.1 * logits.abs().max()
 
 
 def test_the_arithmetic_format_has_19_symbols_not_21() -> None:
-    """Ten digits, four operators, the point, two brackets, '=' and '$'; the document states 21."""
+    """Ten digits, four operators, the point, two parentheses, '=' and '$'; the tutorial states 21."""
     lines = "$(0000753.78+0000000910)=87.3661000$ $(0000002.08-0000136.22)=41.431-000$ $(0000313.46*0000000217)="
     lines += " $(0000000400/0000000344)=61.1000000$ $(0000000589/0000000001)=0985000000$"
     assert "".join(sorted(set(lines) - {" "})) == SYMBOLS
@@ -216,7 +216,7 @@ def test_the_arithmetic_format_has_19_symbols_not_21() -> None:
 
 @pytest.mark.parametrize("words", [f"mingpt {SMALL}", f"toy {SMALL}"])
 def test_blocks_equal_torchs_encoder_layer(words: str) -> None:
-    """Pre-norm blocks under a causal mask against torch.nn.TransformerEncoderLayer, where absent biases are zero."""
+    """Pre-norm blocks with a causal mask against torch.nn.TransformerEncoderLayer, with absent biases as zeros."""
     model, tokens, toy = build(words, 65), draw_tokens(65, 80), words.startswith("toy")
     tensors = model.state_dict()
     x = tensors["embed.weight"][tokens] + (sinusoid(80, 64) if toy else tensors["positions.weight"])
@@ -245,7 +245,7 @@ def test_blocks_equal_torchs_encoder_layer(words: str) -> None:
 
 
 class ExactRotary(nn.Module):
-    """The tables that transformers makes in float32, in float64, for heads of width 16."""
+    """The float64 version of transformers' float32 rotary tables, for head_dim 16."""
 
     def forward(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
         angles = position_ids[..., None].double() * 10000.0 ** -(torch.arange(0, 16, 2, dtype=torch.float64) / 16)
@@ -255,7 +255,7 @@ class ExactRotary(nn.Module):
 @pytest.mark.parametrize("n_kv_heads", [4, 2, 1])
 @pytest.mark.parametrize(("exact", "relative"), [(True, EXACT), (False, 1e-5)])
 def test_llama_equals_transformers(n_kv_heads: int, exact: bool, relative: float) -> None:
-    """As it comes, transformers computes norms and rotary tables in float32; `exact` puts torch's own norm in place."""
+    """transformers computes norms and rotary tables in float32; `exact` replaces them with float64 ones."""
     transformers = pytest.importorskip("transformers", reason="transformers is a development dependency")
     words = f"llama {SMALL} attention.n_kv_heads={n_kv_heads}"
     model, tokens = build(words, 97), draw_tokens(97, 80)
@@ -305,40 +305,40 @@ def rename_for_transformers(tensors: Tensors) -> dict[str, Tensor]:
 PROBLEMS = ["$(0000000400/0000000344)=61.1000000$", "$(0000000782+0000000021)=3080000000$"]
 
 
-def speaker(answers: dict[str, str]) -> Callable[[Tensor], Tensor]:
-    """Logits that continue a known prompt by its answer, symbol by symbol."""
+def fixed_answers(answers: dict[str, str]) -> Callable[[Tensor], Tensor]:
+    """Logits that continue each known prompt with its given answer."""
 
     def logits(tokens: Tensor) -> Tensor:
         text = "".join(SYMBOLS[i] for i in tokens[0])
-        prompt, said = text[: text.index("=") + 1], text[text.index("=") + 1 :]
+        prompt, generated = text[: text.index("=") + 1], text[text.index("=") + 1 :]
         scores = torch.full((*tokens.shape, len(SYMBOLS)), -1e9)
-        scores[0, -1, SYMBOLS.index(answers[prompt][len(said)])] = 0.0
+        scores[0, -1, SYMBOLS.index(answers[prompt][len(generated)])] = 0.0
         return scores
 
     return logits
 
 
-def test_the_documents_scores_follow_their_definition() -> None:
+def test_the_tutorials_scores_follow_their_definition() -> None:
     prompts = [problem[: problem.index("=") + 1] for problem in PROBLEMS]
-    right = dict(zip(prompts, ["61.1000000$", "3080000000$"], strict=True))
-    scores = score_arithmetic(speaker(right), PROBLEMS)
+    correct = dict(zip(prompts, ["61.1000000$", "3080000000$"], strict=True))
+    scores = score_arithmetic(fixed_answers(correct), PROBLEMS)
     assert (scores.character_accuracy, scores.exact_match) == (1.0, 1.0)
     assert torch.equal(scores.predictions, torch.stack([encode(problem) for problem in PROBLEMS]))
-    # stopping early: '6' and '1', and the last character of eleven, because the filling is '$' itself
-    early = score_arithmetic(speaker(right | {prompts[0]: "61$"}), PROBLEMS)
+    # stopping early: '6' and '1' are correct, and the last of eleven characters, because the padding is '$' as well
+    early = score_arithmetic(fixed_answers(correct | {prompts[0]: "61$"}), PROBLEMS)
     assert (early.character_accuracy, early.exact_match) == ((11 + 3) / 22, 0.5)
-    # running on: cut at eleven characters, of which only '$' is missing
-    late = score_arithmetic(speaker(right | {prompts[0]: "61.10000000$"}), PROBLEMS)
+    # too long: truncated to eleven characters, of which only the '$' is wrong
+    late = score_arithmetic(fixed_answers(correct | {prompts[0]: "61.10000000$"}), PROBLEMS)
     assert (late.character_accuracy, late.exact_match) == ((11 + 10) / 22, 0.5)
 
 
-def test_the_documents_loss_is_the_mean_cross_entropy() -> None:
+def test_the_tutorials_loss_is_the_mean_cross_entropy() -> None:
     symbols = draw_tokens(19, 500)[0]
     generator = torch.Generator().manual_seed(0)
     model = build("mingpt d_model=24 n_layers=1 attention.n_heads=4 context_length=16", 19, torch.float32)
     uniform = estimate_loss(lambda x: torch.zeros(*x.shape, 19), symbols, batches=3, context=16, generator=generator)
     assert uniform == pytest.approx(math.log(19), rel=1e-6)
-    # one possible window: the estimate is that window's loss, whatever is drawn
+    # with a single possible window the estimate is that window's loss
     window = symbols[:17]
     estimate = estimate_loss(model, window, batches=2, context=16, generator=generator)
     expected = nn.functional.cross_entropy(model(window[None, :-1])[0], window[1:]).item()

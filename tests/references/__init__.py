@@ -1,7 +1,7 @@
-"""Plain references, written from the equations in the tutorials; they share no code with the product.
+"""Plain reference implementations of the tutorials' equations, which share no code with partwise.
 
-A model is a flat mapping from names to tensors and a few sizes. Everything is computed in the type of the tensors (the
-tests use float64) by elementary operations, so autograd gives reference gradients too. Shapes: B batch, T positions,
+A model is a flat mapping from names to tensors, and a few sizes. Everything is computed in the dtype of the tensors (the
+tests use float64) with elementary operations, so that autograd gives reference gradients. Shapes: B batch, T positions,
 D model width, H heads, K key/value heads, E head width, F feed-forward width, V vocabulary.
 """
 
@@ -16,17 +16,17 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def affine(tensors: Tensors, name: str, x: Tensor) -> Tensor:
-    """x W^T, plus b where the mapping has one."""
+    """x W^T, plus b if the mapping has one."""
     y = x @ tensors[f"{name}.weight"].T
     bias = tensors.get(f"{name}.bias")
     return y if bias is None else y + bias
 
 
 def layer_norm(tensors: Tensors, name: str, x: Tensor, eps: float = 1e-5) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) * weight + bias, with the variance that divides by D."""
-    centred = x - x.mean(-1, keepdim=True)
-    variance = (centred * centred).mean(-1, keepdim=True)
-    return centred / (variance + eps).sqrt() * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
+    """(x - mean) / sqrt(variance + eps) * weight + bias, with the biased variance (divided by D)."""
+    centered = x - x.mean(-1, keepdim=True)
+    variance = (centered * centered).mean(-1, keepdim=True)
+    return centered / (variance + eps).sqrt() * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
 
 
 def rms_norm(tensors: Tensors, name: str, x: Tensor, eps: float = 1e-6) -> Tensor:
@@ -40,7 +40,7 @@ def silu(x: Tensor) -> Tensor:
 
 
 def gelu(x: Tensor) -> Tensor:
-    """x Phi(x) with the normal distribution's own Phi, not the tanh approximation."""
+    """x Phi(x) with the exact normal CDF, not the tanh approximation."""
     return x * (1 + torch.erf(x / math.sqrt(2))) / 2
 
 
@@ -50,16 +50,16 @@ def swiglu(tensors: Tensors, name: str, x: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, theta: float = 10000.0) -> Tensor:
-    """(B, T, H, E): at position t the complex number x_i + j x_{i + E/2} is turned by the angle t theta^(-2i/E)."""
+    """(B, T, H, E): at position t the complex number x_i + j x_{i + E/2} is rotated by the angle t theta^(-2i/E)."""
     half = x.shape[-1] // 2
     frequencies = torch.tensor([theta ** (-i / half) for i in range(half)], dtype=x.dtype)
     angles = torch.arange(x.shape[1], dtype=x.dtype)[:, None] * frequencies  # (T, E/2)
-    turned = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angles), angles)[:, None, :]
-    return torch.cat([turned.real, turned.imag], dim=-1)
+    rotated = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angles), angles)[:, None, :]
+    return torch.cat([rotated.real, rotated.imag], dim=-1)
 
 
 def causal_attention(tensors: Tensors, name: str, x: Tensor, n_heads: int, n_kv_heads: int, rope: bool) -> Tensor:
-    """out(concat_h softmax(q_h k_g^T / sqrt(E)) v_g) over the past and the present, g = h K // H, head by head."""
+    """out(concat_h softmax(q_h k_g^T / sqrt(E)) v_g) with a causal mask, g = h K // H, head by head."""
     batch, length, _ = x.shape
     q = affine(tensors, f"{name}.q", x).reshape(batch, length, n_heads, -1)
     k = affine(tensors, f"{name}.k", x).reshape(batch, length, n_kv_heads, -1)
@@ -78,7 +78,7 @@ def causal_attention(tensors: Tensors, name: str, x: Tensor, n_heads: int, n_kv_
 
 
 def with_biases(weights: dict[str, tuple[int, int]], biased: bool) -> Shapes:
-    """The shapes of linear maps (out, in), each with its bias where they have one."""
+    """The shapes of linear layers (out, in), each with its bias if they have one."""
     shapes: Shapes = {}
     for name, shape in weights.items():
         shapes[f"{name}.weight"] = shape

@@ -6,12 +6,12 @@ x'  = h + dropout(down(silu(gate(h')) * up(h')))  with h' = RMSNorm(h)
 logits = RMSNorm(x_L) embed^T                      tied, without bias
 
 6 layers, width 512, 8 heads, hidden width 1376, 32000 symbols, 2048 positions, rope theta 10000, RMSNorm eps 1e-6,
-dropout 0.1 on each branch and nowhere else. The document's w1 is our gate, its w3 our up, its w2 our down.
+dropout 0.1 on each branch only. The lesson's w1 is our gate, its w3 our up, its w2 our down.
 
-It uses an attention layer that it does not show, and names rope's theta without a rotation. Chosen here, as Llama does:
-separate q, k, v and out without bias, scale 1/sqrt(E), as many key/value heads as heads unless told otherwise, and the
-rotation on whole heads in the half-split layout, which pairs i with i + E/2. The reference has no dropout: it is the
-model in evaluation.
+It uses an attention layer that it does not show, and names RoPE's theta but no rotation. Chosen here, as in Llama:
+separate q, k, v and out without bias, scale 1/sqrt(E), by default as many key/value heads as heads, and rotation of
+whole heads in the half-split layout, which pairs i with i + E/2. The reference has no dropout: it is the model in eval
+mode.
 """
 
 from torch import Tensor
@@ -54,7 +54,7 @@ def llama_shapes(
     n_kv_heads: int | None = None,
     hidden: int = HIDDEN,
 ) -> Shapes:
-    """Every tensor of the model by its name; the tied head has none of its own."""
+    """The shapes of all tensors of the model, by name; the tied head has none."""
     shared = width // n_heads * (n_kv_heads or n_heads)
     shapes: Shapes = {"embed.weight": (vocab, width), "residual.norm.weight": (width,)}
     for i in range(n_layers):
@@ -67,6 +67,6 @@ def llama_shapes(
 
 
 def llama_parameters(vocab: int = VOCABULARY, n_kv_heads: int = N_HEADS) -> int:
-    """V D + L (2 D + 2 D^2 + 2 D E K + 3 D F) + D, the tied head counted once."""
+    """V D + L (2 D + 2 D^2 + 2 D E K + 3 D F) + D; the tied head is counted once."""
     d, e = WIDTH, WIDTH // N_HEADS
     return vocab * d + N_LAYERS * (2 * d + 2 * d * d + 2 * d * e * n_kv_heads + 3 * d * HIDDEN) + d

@@ -1,16 +1,16 @@
-"""The post on SwiGLU: a minimal GPT, with its ReLU feed-forward or its SwiGLU.
+"""The post on SwiGLU: a minimal GPT with a ReLU or SwiGLU feed-forward layer.
 
 x_0 = embed[tokens] + positions[0..T-1]
 h   = x + out(attention(LayerNorm(x)))      q, k and v without bias, out with bias, scale 1/sqrt(E)
 x'  = h + ffn(LayerNorm(h))                 no biases: down(relu(up(h))), or down(silu(gate(h)) * up(h))
-logits = head(LayerNorm(x_L))               head with bias, a table of its own
+logits = head(LayerNorm(x_L))               head with bias, untied
 
 8 layers, width 96, 8 heads, context 128, hidden width 4 * 96, LayerNorm eps 1e-5 (torch's default), no dropout. The
-document splits its fused projection in the order k, q, v; here each has a name, so the order means nothing. Its w is
+post splits its fused projection in the order k, q, v; here they are separate, so the order does not matter. Its w is
 our gate, its v our up, its w2 our down.
 
-Two slips of the document, both tested: its formula for the SwiGLU layer, (SwiGLU(xW) * xV) W2, gates twice, because its
-SwiGLU already is the gated product, while its code gates once; and it states 21 symbols where its format has 19.
+Two errors of the post, both tested: its formula of the SwiGLU layer, (SwiGLU(xW) * xV) W2, gates twice, because its
+SwiGLU already is the gated product, while its code gates once; and it states 21 symbols, but its format has 19.
 """
 
 from torch import Tensor
@@ -31,7 +31,7 @@ def relu_layer(tensors: Tensors, name: str, x: Tensor) -> Tensor:
 
 
 def swiglu_as_printed(tensors: Tensors, name: str, x: Tensor) -> Tensor:
-    """The printed formula as literally as its shapes allow: ((silu(gate(x)) * up(x)) * up(x)) through down."""
+    """The printed formula, as literally as its shapes allow: down((silu(gate(x)) * up(x)) * up(x))."""
     up = affine(tensors, f"{name}.up", x)
     return affine(tensors, f"{name}.down", silu(affine(tensors, f"{name}.gate", x)) * up * up)
 
@@ -62,7 +62,7 @@ def mingpt_shapes(
     hidden: int | None = None,
     gated: bool = False,
 ) -> Shapes:
-    """Every tensor of the model by its name."""
+    """The shapes of all tensors of the model, by name."""
     hidden = hidden or (SWIGLU_HIDDEN if gated else HIDDEN)
     shapes: Shapes = {"embed.weight": (vocab, width), "positions.weight": (context, width)}
     for i in range(n_layers):

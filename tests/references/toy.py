@@ -1,14 +1,14 @@
-"""The tutorial "Build a Toy Transformer from Scratch in PyTorch": its decoder, with the swaps it suggests: RoPE, SwiGLU.
+"""The tutorial "Build a Toy Transformer from Scratch in PyTorch": its decoder, and its suggested swaps, RoPE and SwiGLU.
 
 x_0 = embed[tokens] + sinusoid[0..T-1]      sin(t 10000^(-2i/D)) in column 2i, its cos in column 2i + 1
 h   = x + out(attention(LayerNorm(x)))      q, k, v and out with bias, dropout on the weights, scale 1/sqrt(E)
-x'  = h + dropout(down(dropout(gelu(up(LayerNorm(h))))))           both with bias, gelu exact
+x'  = h + dropout(down(dropout(gelu(up(LayerNorm(h))))))           both with bias, exact GELU
 logits = head(LayerNorm(x_L))
 
-With SwiGLU: down(silu(gate(x)) * up(x)); the document writes silu(W1 x) * W2 x -> proj. With RoPE: no sinusoid, and q
-and k are turned, theta 10000, half-split. The document gives neither sizes nor the frame around its blocks. Chosen
-here: the embeddings are not scaled, the last block is followed by a LayerNorm, the head has a table of its own and a
-bias, and a SwiGLU layer has no biases. The reference has no dropout: it is the model in evaluation.
+With SwiGLU: down(silu(gate(x)) * up(x)); the tutorial writes silu(W1 x) * W2 x -> proj. With RoPE: no sinusoid, and q
+and k are rotated, theta 10000, half-split. The tutorial specifies neither sizes nor what surrounds its blocks. Chosen
+here: the embeddings are not scaled, the last block is followed by a LayerNorm, the head is untied and has a bias, and a
+SwiGLU layer has no biases. The reference has no dropout: it is the model in eval mode.
 """
 
 import math
@@ -20,7 +20,7 @@ from . import Shapes, Tensors, affine, causal_attention, gelu, layer_norm, swigl
 
 
 def sinusoid(length: int, width: int) -> Tensor:
-    """(T, D) in float64, number by number."""
+    """(T, D) in float64, element by element."""
     table = torch.empty(length, width, dtype=torch.float64)
     for t in range(length):
         for column in range(width):
@@ -51,7 +51,7 @@ def toy_logits(
 
 
 def toy_shapes(vocab: int, *, n_layers: int, width: int, hidden: int, gated: bool = False) -> Shapes:
-    """Every tensor of the model by its name; neither the sinusoid nor rope has any."""
+    """The shapes of all tensors of the model, by name; neither sinusoidal positions nor RoPE have any."""
     shapes: Shapes = {"embed.weight": (vocab, width)}
     for i in range(n_layers):
         for norm in ("attention", "ffn"):

@@ -323,14 +323,14 @@ def test_ctrl_c_and_sigterm_save_and_print_the_command_to_resume(tmp_path: Path)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
         assert process.returncode == 130 and not warnings_in(err), (process.returncode, out, err)
-        stopped = re.search(r"stopped after step (\d+) of 500; everything is saved. To continue:\n  (.*)\n", out)
+        stopped = re.search(r"stopped after step (\d+) of 500; everything is saved. To resume:\n  (.*)\n", out)
         assert stopped and latest_checkpoint(metrics.parent / "checkpoints")[0].name == f"step-{int(stopped[1]):08d}"  # type: ignore[union-attr]
         program, *command = shlex.split(stopped[2])
         assert program == "partwise" and command == shlex.split(words.removesuffix(" --fresh"))
         target = int(stopped[1]) + 20
     process = launch(tmp_path, *command)
     out, err = process.communicate(timeout=100)
-    assert (process.returncode, warnings_in(err)) == (0, []) and f"continuing after step {stopped[1]}" in out
+    assert (process.returncode, warnings_in(err)) == (0, []) and f"resuming after step {stopped[1]}" in out
     config = RunConfig.from_dict(json.loads((metrics.parent / "run.json").read_text())["config"])
     text = {"data": {"part": "text", "path": str(tmp_path / "a text.txt")}}
     config = RunConfig.from_dict({**config.to_dict(), **text})

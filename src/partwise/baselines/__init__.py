@@ -1,0 +1,1 @@
+"""Reference models without gradients: n-gram language models and constant answers."""

@@ -32,20 +32,20 @@ def kneser_ney_loss(train_ids: np.ndarray, ids: np.ndarray, vocab_size: int, con
 
 
 def text_references(
-    train_ids: np.ndarray, ids: np.ndarray, vocab_size: int, limit: int = 2_000_000
+    train_ids: np.ndarray, ids: np.ndarray, vocab_size: int, max_tokens: int = 2_000_000
 ) -> dict[str, float | int]:
-    """`unigram_loss` and `kneser_ney_loss` in nats per token over ids[1:], the latter's `context`, and `fitted_tokens`.
+    """The losses `unigram` and `kneser_ney` over ids[1:] in nats per token, the latter's `context`, and `fitted_tokens`.
 
-    Both are fitted on the first `limit` training tokens, so that a large corpus costs seconds. Raises ConfigError.
+    Both are fitted on the first `max_tokens` training tokens, so that a large corpus takes seconds. Raises ConfigError.
     """
-    if limit < 1:
-        raise ConfigError(f"limit={limit}: fit on at least 1 token")
-    fitted = train_ids[:limit]
+    if max_tokens < 1:
+        raise ConfigError(f"max_tokens={max_tokens}: fit on at least 1 token")
+    fitted_ids = train_ids[:max_tokens]
     return {
-        "unigram": unigram_loss(fitted, ids, vocab_size),
-        "kneser_ney": kneser_ney_loss(fitted, ids, vocab_size),
+        "unigram": unigram_loss(fitted_ids, ids, vocab_size),
+        "kneser_ney": kneser_ney_loss(fitted_ids, ids, vocab_size),
         "context": CONTEXT_TOKENS,
-        "fitted_tokens": len(fitted),
+        "fitted_tokens": len(fitted_ids),
     }
 
 

@@ -52,7 +52,8 @@ def compare(
         str | None, typer.Option(help="Plan interim looks at these numbers of seeds, such as 4,8,16; stop early.")
     ] = None,
     variance: Annotated[
-        str, typer.Option(help="Variance of the intervals: pair (each pair of arms) or residual (pooled over all arms).")
+        str,
+        typer.Option(help="Variance of the intervals: pair (each pair of arms) or residual (pooled over all arms)."),
     ] = "pair",
     metric: Annotated[str, typer.Option(help="loss; on arithmetic also exact_match or char_accuracy.")] = "loss",
     margin: Margin = 0.005,
@@ -67,9 +68,7 @@ def compare(
         str | None, typer.Option(help="Tune a setting per arm over these values: train.lr=1e-4,3e-4,1e-3.")
     ] = None,
     tune_seeds: Annotated[int, typer.Option(help="Tuning seeds per value, disjoint from the test seeds.", min=1)] = 2,
-    match: Annotated[
-        str | None, typer.Option(help="Match the arms in tokens, parameters, flops or seconds.")
-    ] = None,
+    match: Annotated[str | None, typer.Option(help="Match the arms in tokens, parameters, flops or seconds.")] = None,
     grid: Annotated[
         list[str] | None,
         typer.Option(help="Run one comparison per value of a setting, such as n_layers=2,4. Repeatable."),

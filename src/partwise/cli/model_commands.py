@@ -51,7 +51,7 @@ def evaluate(
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the scores to this JSON file.")] = None,
     imports: Import = None,
 ) -> None:
-    """Score a run on its whole validation split, beside its references."""
+    """Evaluate a run on its full validation split, next to n-gram and constant references."""
     load_imports(imports)
     from partwise.cli.commands.evaluate import evaluate_run
 

@@ -7,7 +7,7 @@ import typer
 
 app = typer.Typer(
     name="partwise",
-    help="Change one part of a transformer and measure what it buys.",
+    help="Change one part of a transformer; know what it bought.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

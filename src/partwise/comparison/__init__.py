@@ -1,0 +1,1 @@
+"""Comparisons of models over paired seeds."""

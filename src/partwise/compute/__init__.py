@@ -1,0 +1,1 @@
+"""Runtime settings, backends of layers, and decoding with the C++ kernel."""

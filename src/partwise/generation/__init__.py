@@ -1,0 +1,1 @@
+"""Text generation: sampling and beam search."""

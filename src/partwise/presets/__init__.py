@@ -1,4 +1,4 @@
-"""Named models: each a set of plain overrides over the defaults, training settings included."""
+"""Named models: each a set of overrides of the defaults, including training settings."""
 
 from partwise.config import ConfigError, did_you_mean
 from partwise.config.overrides import apply_overrides, flatten, parse_overrides
@@ -23,12 +23,12 @@ def find_preset(name: str) -> Preset:
 
 
 def preset(name: str, *overrides: str, vocab_size: int | None = None) -> ModelConfig:
-    """The model of a preset, changed by overrides such as `"ffn=swiglu"`; the preset's vocabulary, where none is given.
+    """The model of a preset with overrides such as `"ffn=swiglu"` (vocab_size: the preset's by default).
 
     Raises ConfigError.
     """
     base = ModelConfig().to_dict()
     settings = {key: value for key, value in find_preset(name).settings.items() if key in base}
     values = apply_overrides(base, flatten(settings))
-    given = [] if vocab_size is None else [f"vocab_size={vocab_size}"]
-    return ModelConfig.from_dict(apply_overrides(values, parse_overrides([*given, *overrides])))
+    vocabulary = [] if vocab_size is None else [f"vocab_size={vocab_size}"]
+    return ModelConfig.from_dict(apply_overrides(values, parse_overrides([*vocabulary, *overrides])))

@@ -4,9 +4,9 @@ from partwise.presets.preset import Preset
 
 
 def gpt2(size: str, d_model: int, n_layers: int, n_heads: int) -> Preset:
-    """Radford et al. 2019: the sizes as they were released."""
+    """Radford et al. 2019, in the released sizes."""
     return Preset(
-        f"GPT-2 {size}: {n_layers} layers of width {d_model}, learned positions, GELU by tanh, tied embeddings",
+        f"GPT-2 {size}: {n_layers} layers of width {d_model}, learned positions, tanh GELU, tied embeddings",
         {
             "vocab_size": 50257,
             "d_model": d_model,
@@ -29,7 +29,7 @@ def gpt2(size: str, d_model: int, n_layers: int, n_heads: int) -> Preset:
 
 CLASSIC: dict[str, Preset] = {
     "original": Preset(
-        "the original Transformer, base size: encoder and decoder of 6 layers, width 512, one matrix tied in three places",
+        "the original Transformer, base: 6 encoder and 6 decoder layers of width 512, embeddings shared and tied to the head",
         {
             "d_model": 512,
             "n_layers": 6,

@@ -1,6 +1,6 @@
-"""Today's decoders, each as published and at a size that trains on a laptop.
+"""Current decoder families, each in published sizes and in one that trains on a laptop.
 
-A family is one function of its sizes, so that the small model and the published one cannot drift apart.
+A family is one function of its sizes, so that its small and published models cannot diverge.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ def llama3(**sizes: Any) -> dict[str, Any]:
 
 
 def qwen3(**sizes: Any) -> dict[str, Any]:
-    """Yang et al. 2025, arXiv:2505.09388: queries and keys are normalised per head."""
+    """Yang et al. 2025, arXiv:2505.09388: queries and keys are normalized per head."""
     return {
         "positions": {"part": "rope", "theta": 1000000.0},
         "norm": {"part": "rmsnorm", "eps": 1e-6},
@@ -42,7 +42,7 @@ def qwen3(**sizes: Any) -> dict[str, Any]:
 
 
 def gemma2(n_heads: int, n_kv_heads: int, head_dim: int, window: int, **sizes: Any) -> dict[str, Any]:
-    """Gemma Team 2024, arXiv:2408.00118: windows in every second layer, soft-caps, norms before and after branches."""
+    """Gemma Team 2024, arXiv:2408.00118: sliding windows in every other layer, soft-caps, norms before and after branches."""
     attention = {
         "part": "multihead",
         "n_heads": n_heads,
@@ -63,7 +63,7 @@ def gemma2(n_heads: int, n_kv_heads: int, head_dim: int, window: int, **sizes: A
 
 
 def olmo2(**sizes: Any) -> dict[str, Any]:
-    """OLMo Team 2024, arXiv:2501.00656: norms on what the branches give, and on all queries and all keys at once."""
+    """OLMo Team 2024, arXiv:2501.00656: norms on branch outputs, and on queries and keys over all heads."""
     return {
         "positions": {"part": "rope", "theta": 500000.0},
         "norm": {"part": "rmsnorm", "eps": 1e-6},
@@ -73,7 +73,7 @@ def olmo2(**sizes: Any) -> dict[str, Any]:
 
 
 def gptneox(n_heads: int, **sizes: Any) -> dict[str, Any]:
-    """Black et al. 2022, arXiv:2204.06745; Pythia, arXiv:2304.01373: parallel branches, a quarter of each head turned."""
+    """Black et al. 2022, arXiv:2204.06745; Pythia, arXiv:2304.01373: parallel branches, RoPE on a quarter of each head."""
     return {
         "positions": {"part": "rope", "theta": 10000.0, "partial_rotary_factor": 0.25},
         "attention": {"part": "multihead", "n_heads": n_heads, "bias": True, "out_bias": True},
@@ -87,13 +87,13 @@ def gptneox(n_heads: int, **sizes: Any) -> dict[str, Any]:
 def deepseek(
     n_layers: int, dense: int, hidden: int, attention: dict[str, Any], experts: dict[str, Any], **sizes: Any
 ) -> dict[str, Any]:
-    """DeepSeek-AI 2024, arXiv:2412.19437 (V3): latent attention, and experts balanced by a bias, after dense layers."""
-    mixture = {"part": "moe", "scoring_func": "sigmoid", "load_balancing": "bias", "n_shared_experts": 1} | experts
+    """DeepSeek-AI 2024, arXiv:2412.19437 (V3): MLA, and MoE with bias load balancing after dense layers."""
+    moe = {"part": "moe", "scoring_func": "sigmoid", "load_balancing": "bias", "n_shared_experts": 1} | experts
     return {
         "n_layers": n_layers,
         "positions": {"part": "rope", "theta": 10000.0, "layout": "interleaved"},
         "attention": {"part": "mla"} | attention,
-        "ffn": [{"part": "swiglu", "hidden": hidden}] * dense + [mixture] * (n_layers - dense),
+        "ffn": [{"part": "swiglu", "hidden": hidden}] * dense + [moe] * (n_layers - dense),
         "norm": {"part": "rmsnorm", "eps": 1e-6},
         "residual": "pre",
         "init": "normal",
@@ -115,19 +115,19 @@ def nanochat(n_heads: int, **sizes: Any) -> dict[str, Any]:
     } | sizes
 
 
-def heads(n_heads: int, n_kv_heads: int, head_dim: int | None = None, **more: Any) -> dict[str, Any]:
-    return {"part": "multihead", "n_heads": n_heads, "n_kv_heads": n_kv_heads, "head_dim": head_dim} | more
+def grouped_query(n_heads: int, n_kv_heads: int, head_dim: int | None = None, **options: Any) -> dict[str, Any]:
+    return {"part": "multihead", "n_heads": n_heads, "n_kv_heads": n_kv_heads, "head_dim": head_dim} | options
 
 
 SMALL: dict[str, Any] = {"d_model": 128, "n_layers": 4, "context_length": 256} | LAPTOP
 
 DECODERS: dict[str, Preset] = {
     "llama3": Preset(
-        "Llama 3 for a laptop: RMSNorm, SwiGLU, rotary positions, grouped heads",
-        llama3(**SMALL | {"attention": heads(4, 2), "ffn": {"part": "swiglu", "hidden": 344}}),
+        "Llama 3, laptop size: RMSNorm, SwiGLU, RoPE, grouped-query attention",
+        llama3(**SMALL | {"attention": grouped_query(4, 2), "ffn": {"part": "swiglu", "hidden": 344}}),
     ),
     "llama3-1b": Preset(
-        "Llama 3.2 1B as published",
+        "Llama 3.2 1B, as published",
         llama3(
             **PUBLISHED,
             vocab_size=128256,
@@ -135,45 +135,47 @@ DECODERS: dict[str, Preset] = {
             n_layers=16,
             context_length=131072,
             positions={"part": "rope_llama3", "theta": 500000.0, "factor": 32.0, "original_context_length": 8192},
-            attention=heads(32, 8),
+            attention=grouped_query(32, 8),
             ffn={"part": "swiglu", "hidden": 8192},
         ),
     ),
     "llama3-8b": Preset(
-        "Llama 3 8B as published",
+        "Llama 3 8B, as published",
         llama3(
             **PUBLISHED,
             vocab_size=128256,
             d_model=4096,
             n_layers=32,
             context_length=8192,
-            attention=heads(32, 8),
+            attention=grouped_query(32, 8),
             ffn={"part": "swiglu", "hidden": 14336},
             tie_embeddings=False,
         ),
     ),
     "qwen3": Preset(
-        "Qwen 3 for a laptop: Llama-style, queries and keys normalised per head",
-        qwen3(**SMALL | {"attention": heads(4, 2, 32, qk_norm="head"), "ffn": {"part": "swiglu", "hidden": 384}}),
+        "Qwen 3, laptop size: Llama-style with QK-norm per head",
+        qwen3(
+            **SMALL | {"attention": grouped_query(4, 2, 32, qk_norm="head"), "ffn": {"part": "swiglu", "hidden": 384}}
+        ),
     ),
     "qwen3-0.6b": Preset(
-        "Qwen 3 0.6B as published",
+        "Qwen 3 0.6B, as published",
         qwen3(
             **PUBLISHED,
             vocab_size=151936,
             d_model=1024,
             n_layers=28,
             context_length=40960,
-            attention=heads(16, 8, 128, qk_norm="head"),
+            attention=grouped_query(16, 8, 128, qk_norm="head"),
             ffn={"part": "swiglu", "hidden": 3072},
         ),
     ),
     "gemma2": Preset(
-        "Gemma 2 for a laptop: windows in every second layer, soft-caps, GEGLU, norms on both sides of a branch",
+        "Gemma 2, laptop size: sliding windows in every other layer, soft-caps, GEGLU, norms before and after branches",
         gemma2(4, 2, 32, 64, **SMALL | {"ffn": {"part": "geglu", "hidden": 512, "approximate": "tanh"}}),
     ),
     "gemma2-2b": Preset(
-        "Gemma 2 2B as published",
+        "Gemma 2 2B, as published",
         gemma2(
             8,
             4,
@@ -188,31 +190,31 @@ DECODERS: dict[str, Preset] = {
         ),
     ),
     "olmo2": Preset(
-        "OLMo 2 for a laptop: norms on what branches give, and on queries and keys over all heads",
-        olmo2(**SMALL | {"attention": heads(4, 4, qk_norm="full"), "ffn": {"part": "swiglu", "hidden": 512}}),
+        "OLMo 2, laptop size: norms on branch outputs, and on queries and keys over all heads",
+        olmo2(**SMALL | {"attention": grouped_query(4, 4, qk_norm="full"), "ffn": {"part": "swiglu", "hidden": 512}}),
     ),
     "olmo2-1b": Preset(
-        "OLMo 2 1B as published",
+        "OLMo 2 1B, as published",
         olmo2(
             **PUBLISHED,
             vocab_size=100352,
             d_model=2048,
             n_layers=16,
             context_length=4096,
-            attention=heads(16, 16, qk_norm="full"),
+            attention=grouped_query(16, 16, qk_norm="full"),
             ffn={"part": "swiglu", "hidden": 8192},
         ),
     ),
     "gptneox": Preset(
-        "GPT-NeoX for a laptop: attention and feed-forward in parallel, a quarter of each head turned",
+        "GPT-NeoX, laptop size: attention and feed-forward in parallel, RoPE on a quarter of each head",
         gptneox(4, **SMALL),
     ),
     "pythia-70m": Preset(
-        "Pythia 70M as published, a GPT-NeoX",
+        "Pythia 70M (GPT-NeoX), as published",
         gptneox(8, **PUBLISHED, vocab_size=50304, d_model=512, n_layers=6, context_length=2048),
     ),
     "deepseek": Preset(
-        "DeepSeek V3 for a laptop: latent attention, and after a dense layer 8 experts, 2 of them and a shared one per token",
+        "DeepSeek V3, laptop size: MLA; one dense layer, then MoE with 8 experts (top 2) and a shared expert",
         deepseek(
             dense=1,
             hidden=384,
@@ -257,11 +259,11 @@ DECODERS: dict[str, Preset] = {
         ),
     ),
     "nanochat": Preset(
-        "nanochat for a laptop: squared ReLU, norms without weights, soft-capped logits, Muon",
+        "nanochat, laptop size: squared ReLU, norms without weights, soft-capped logits, Muon",
         nanochat(4, **SMALL),
     ),
     "nanochat-d20": Preset(
-        "nanochat of depth 20, 561M, as published",
+        "nanochat d20 (561M), as published",
         nanochat(10, **PUBLISHED, vocab_size=65536, d_model=1280, n_layers=20, context_length=2048),
     ),
 }

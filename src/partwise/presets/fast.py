@@ -1,11 +1,11 @@
-"""Models that learn fast: what `partwise train` trains where it is told nothing else."""
+"""Models that learn fast; the default of `partwise train`."""
 
 from partwise.presets.preset import Preset
 
-# settled on the last tenth of TinyShakespeare's training text; its validation split was not looked at
+# tuned on the last tenth of TinyShakespeare's training text; its validation split was not used
 FAST: dict[str, Preset] = {
     "fast": Preset(
-        "a good small model soon: n-gram tables, token shift, rotary positions, QK-norm, SwiGLU, Muon; n-gram counts",
+        "a small model that trains fast: hashed n-gram embeddings, token shift, RoPE, QK-norm, SwiGLU, Muon, an n-gram LM",
         {
             "d_model": 128,
             "n_layers": 2,

@@ -1,4 +1,4 @@
-"""What a preset is."""
+"""The Preset class."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Preset:
-    """A one-line description and the overrides, nested as they would stand in a YAML file."""
+    """A one-line description, and overrides nested as in a YAML file."""
 
-    about: str
+    description: str
     settings: dict[str, Any]

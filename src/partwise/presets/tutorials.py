@@ -1,4 +1,4 @@
-"""Models that tutorials build."""
+"""Models built in tutorials."""
 
 from partwise.presets.preset import Preset
 
@@ -56,8 +56,8 @@ TUTORIALS: dict[str, Preset] = {
             "ffn": {"part": "swiglu", "hidden": 1376},
             "norm": {"part": "rmsnorm", "eps": 1e-6},
             "residual": {"part": "pre", "dropout": 0.1},
-            # the lesson only says that residual projections are divided by sqrt(2 n_layers); with PyTorch's unit
-            # normal table, tied to the head, training would start at a loss in the hundreds: the rest is GPT-2's
+            # the tutorial only says that residual projections are divided by sqrt(2 n_layers); with PyTorch's unit
+            # normal embeddings, tied to the head, the initial loss would be in the hundreds: the rest is GPT-2's
             "init": "gpt2",
             "tie_embeddings": True,
             "train": {"lr": 3e-4, "batch_size": 16, "seq_len": 256, "steps": 2000, "grad_clip": 1.0},

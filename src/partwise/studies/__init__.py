@@ -1,0 +1,1 @@
+"""Published claims and the comparisons that check them."""

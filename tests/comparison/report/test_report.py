@@ -354,7 +354,7 @@ def test_missing_values_are_omitted(minimal: dict[str, Any], tmp_path: Path) -> 
     text = Page(html).text
     for title in ("Over training", "Configuration", "Shared init", "Arithmetic", "References", "How it was run"):
         assert title not in text and title not in markdown
-    assert "undecided: one pair of runs has no interval" in text
+    assert "undecided: a single pair of runs gives no interval" in text
     for output in (text, markdown, terminal(minimal)):
         assert re.search(r"\b(None|nan|null|Undefined)\b", output) is None
     bare = {key: minimal[key] for key in ("arms", "comparisons")}

@@ -1,4 +1,4 @@
-"""Statistics against scipy, statsmodels, exact figures and simulation."""
+"""Intervals, power and verdicts against scipy, statsmodels, exact values and simulation."""
 
 import dataclasses
 import json
@@ -23,12 +23,12 @@ from partwise.comparison.stats.intervals import (
     holm,
     judge,
     look_alpha,
+    minimum_detectable_effect,
     pooled_sd,
     seeds_for_margin,
     seeds_needed,
-    minimum_detectable_effect,
 )
-from partwise.comparison.stats.number_format import choose_decimals, format_percent, format_number
+from partwise.comparison.stats.number_format import choose_decimals, format_number, format_percent
 from partwise.comparison.stats.power import _paired_t_power
 from partwise.config import ConfigError
 
@@ -55,12 +55,12 @@ def half_width(differences: np.ndarray, alpha: float = 0.05) -> np.ndarray:
     return stats.t.isf(alpha / 2, n - 1) * differences.std(axis=1, ddof=1) / math.sqrt(n)
 
 
-# agreement with the libraries
+# agreement with libraries
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 10, 50])
 @pytest.mark.parametrize("look", [1, 2, 5])
-def test_paired_interval_and_p_are_those_of_scipy_and_statsmodels(n: int, look: int) -> None:
+def test_paired_interval_and_p_agree_with_scipy_and_statsmodels(n: int, look: int) -> None:
     a, b = draw(n, n, 0.002)
     effect = judge("a", "b", a, b, look=look)
     x, y = np.array(list(a.values())), np.array(list(b.values()))
@@ -81,7 +81,7 @@ def test_paired_interval_and_p_are_those_of_scipy_and_statsmodels(n: int, look: 
 
 
 @pytest.mark.parametrize(("n_a", "n_b"), [(2, 2), (3, 7), (10, 2), (40, 30)])
-def test_unpaired_interval_is_that_of_welch(n_a: int, n_b: int) -> None:
+def test_unpaired_interval_agrees_with_welch(n_a: int, n_b: int) -> None:
     rng = np.random.default_rng(n_a)
     x, y = rng.normal(1.5, 0.01, n_a), rng.normal(1.49, 0.002, n_b)
     effect = judge("a", "b", runs(x), {seed + 100: value for seed, value in runs(y).items()})
@@ -101,7 +101,7 @@ def test_unpaired_interval_is_that_of_welch(n_a: int, n_b: int) -> None:
 
 @pytest.mark.parametrize("n", [2, 3, 5, 10, 40])
 @pytest.mark.parametrize("alpha", [0.05, 0.01, 1e-4])
-def test_power_is_the_noncentral_t_integral(n: int, alpha: float) -> None:
+def test_power_agrees_with_the_noncentral_t_integral(n: int, alpha: float) -> None:
     df, critical = n - 1, stats.t.isf(alpha / 2, n - 1)
     for noncentrality in (0.5 * critical, critical, 1.5 * critical):
 
@@ -116,11 +116,11 @@ def test_power_is_the_noncentral_t_integral(n: int, alpha: float) -> None:
 
 
 @pytest.mark.parametrize("n", [3, 5, 10, 100])
-def test_smallest_detectable_agrees_with_statsmodels(n: int) -> None:
+def test_minimum_detectable_effect_agrees_with_statsmodels(n: int) -> None:
     for correlation in (0.0, 0.6, -0.3):
         effect = minimum_detectable_effect(0.005, n, correlation)
-        standardised = effect / (0.005 * math.sqrt(2 * (1 - correlation)))
-        reference = TTestPower().power(standardised, n, 0.05)
+        standardized = effect / (0.005 * math.sqrt(2 * (1 - correlation)))
+        reference = TTestPower().power(standardized, n, 0.05)
         # scipy's nctdtr, behind statsmodels, is itself wrong by up to 3e-10
         assert reference == pytest.approx(0.8, abs=2e-9)
     solved = TTestPower().solve_power(nobs=n, alpha=0.05, power=0.8)  # its own solver stops at about 1e-6
@@ -133,10 +133,10 @@ def test_holm_agrees_with_statsmodels() -> None:
     assert holm([]) == []
 
 
-# exact figures
+# exact values
 
 
-def test_seeds_needed_inverts_smallest_detectable() -> None:
+def test_seeds_needed_inverts_the_minimum_detectable_effect() -> None:
     for effect in (0.004, 0.01, 0.02, 0.1):
         n = seeds_needed(effect, 0.005)
         assert minimum_detectable_effect(0.005, n) <= effect
@@ -152,7 +152,7 @@ def test_seeds_for_a_margin_of_one_seed_sd() -> None:
     assert seeds_for_margin(0.005, 0.005, correlation=0.6) == 6
 
 
-def test_looks_spend_alpha_and_never_more_than_half_as_much_again() -> None:
+def test_unplanned_looks_spend_at_most_three_halves_alpha() -> None:
     assert [look_alpha(k) for k in (1, 2, 3, 4)] == [0.05, 0.0125, 0.00625, 0.003125]
     assert look_alpha(2, 0.01) == 0.0025
     for looks in (1, 2, 3, 10, 100):
@@ -165,8 +165,8 @@ def test_looks_spend_alpha_and_never_more_than_half_as_much_again() -> None:
     assert (effect.alpha, effect.confidence, effect.alpha_spent) == (0.00625, 0.99375, 0.06875)
 
 
-def test_verdicts_at_the_edges() -> None:
-    # two pairs with differences mean -+ half / t have an interval that ends where we want it
+def test_verdicts_at_the_bounds() -> None:
+    # two pairs with differences mean ∓ half / t have an interval with the wanted bounds
     def at(low: float, high: float, margin: float) -> Effect:
         step = (high - low) / 2 / stats.t.isf(0.025, 1)
         middle = (high + low) / 2
@@ -178,13 +178,13 @@ def test_verdicts_at_the_edges() -> None:
     assert at(1, 2, 2.1).verdict == "equivalent"
     touching = at(-1, 2, 2.1)
     assert touching.low is not None and touching.high is not None
-    assert at(-1, 2, touching.high).verdict == "equivalent", "an end at the margin is inside"
+    assert at(-1, 2, touching.high).verdict == "equivalent", "a bound at the margin is inside"
     assert at(-1, 2, math.nextafter(touching.high, 0)).verdict == "undecided"
     flat = judge("a", "b", {0: 0.5, 1: 0.5}, {0: 0.0, 1: 0.0}, margin=0.5)
-    assert (flat.low, flat.high, flat.verdict) == (None, None, "undecided"), "what does not vary has no interval"
+    assert (flat.low, flat.high, flat.verdict) == (None, None, "undecided"), "constant results have no interval"
 
 
-def test_an_interval_that_ends_at_zero_does_not_exclude_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interval_with_a_bound_at_zero_includes_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("partwise.comparison.stats.intervals._t_critical", lambda df, alpha: 1.0)
     effect = judge("a", "b", {0: 0.0, 1: 2.0}, {0: 0.0, 1: 0.0}, margin=0.5)  # mean 1, standard error 1
     assert (effect.low, effect.high, effect.verdict) == (pytest.approx(0.0, abs=0), 2.0, "undecided")
@@ -194,8 +194,8 @@ def test_one_pair_has_no_interval() -> None:
     effect = judge("a", "b", {3: 1.0}, {3: 1.5})
     assert (effect.verdict, effect.mean, effect.low, effect.high, effect.p) == ("undecided", -0.5, None, None, None)
     assert effect.sentence == (
-        "undecided: one pair of runs has no interval (a minus b is -0.5000 nats per character); "
-        "run at least 2 seeds of each arm, better 5."
+        "undecided: a single pair of runs gives no interval (a minus b is -0.5000 nats per character); "
+        "run at least 2 seeds per arm, preferably 5."
     )
     unpaired = judge("a", "b", {3: 1.0}, {4: 1.5, 5: 1.6})
     assert unpaired.verdict == "undecided" and unpaired.low is None and "single run" in unpaired.sentence
@@ -203,8 +203,8 @@ def test_one_pair_has_no_interval() -> None:
 
 @pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize("shift", [0.0, 0.5])
-def test_runs_that_do_not_vary_tell_nothing(paired: bool, shift: float) -> None:
-    """Four right answers in four say little of the fifth: no interval, and a protocol goes on."""
+def test_constant_results_are_undecided(paired: bool, shift: float) -> None:
+    """Four correct answers of four say little about a fifth: no interval, and a protocol continues."""
     a = dict.fromkeys(range(3), 0.1)  # their sum over 3 is not 0.1
     effect = judge("a", "b", {seed: value + shift for seed, value in a.items()}, a, paired=paired)
     assert (effect.low, effect.high, effect.p, effect.verdict) == (None, None, None, "undecided")
@@ -212,7 +212,7 @@ def test_runs_that_do_not_vary_tell_nothing(paired: bool, shift: float) -> None:
     assert "do not vary at all" in effect.sentence
 
 
-def test_equal_results_at_unequal_seeds_are_equivalent_without_a_warning() -> None:
+def test_pairs_that_agree_while_seeds_vary_are_equivalent() -> None:
     a = {0: 0.1, 1: 0.4, 2: 0.2}
     effect = judge("a", "b", a, dict(a))
     assert (effect.mean, effect.low, effect.high, effect.p, effect.verdict) == (0, 0, 0, 1, "equivalent")
@@ -220,9 +220,9 @@ def test_equal_results_at_unequal_seeds_are_equivalent_without_a_warning() -> No
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e200])
-def test_a_diverged_run_leaves_no_verdict(bad: float) -> None:
+def test_a_diverged_run_gives_no_verdict(bad: float) -> None:
     a, b = draw(1, 5)
-    effect = judge("a", "b", {**a, 2: bad, 9: bad}, b)  # seed 9 has no partner, and counts all the same
+    effect = judge("a", "b", {**a, 2: bad, 9: bad}, b)  # seed 9 is unpaired but counts as diverged
     assert effect.verdict is None and effect.mean is None and effect.low is None and effect.p is None
     assert (effect.diverged_arm, effect.diverged_against) == (2, 0)
     assert effect.sentence.startswith("no verdict: 2 of 6 runs of a and 0 of 5 runs of b diverged")
@@ -230,7 +230,7 @@ def test_a_diverged_run_leaves_no_verdict(bad: float) -> None:
     json.dumps(effect.to_dict(), allow_nan=False)
 
 
-def test_only_matching_seeds_are_paired_and_the_rest_counted() -> None:
+def test_only_shared_seeds_are_paired_and_the_rest_counted() -> None:
     a, b = draw(4, 6)
     some = judge("a", "b", {**a, 77: 9.0, 78: -9.0}, {**b, 99: 5.0})
     assert some.left_out == 3 and "3 runs left out" in some.sentence
@@ -238,7 +238,7 @@ def test_only_matching_seeds_are_paired_and_the_rest_counted() -> None:
     assert some.n == 6 and some.sd_arm is not None and some.sd_arm < 1
 
 
-def test_seeds_to_decide_is_the_smallest_number_that_decides() -> None:
+def test_seeds_to_decide_is_the_smallest_sufficient_number() -> None:
     effect = judge("a", "b", {0: 0.02, 1: -0.01, 2: 0.0, 3: 0.01}, dict.fromkeys(range(4), 0.0))
     assert effect.verdict == "undecided" and effect.mean is not None and effect.sd_difference is not None
 
@@ -249,14 +249,14 @@ def test_seeds_to_decide_is_the_smallest_number_that_decides() -> None:
         return bool(half < abs(effect.mean) or abs(effect.mean) + half <= effect.margin)
 
     assert effect.seeds_to_decide == next(n for n in range(5, 1001) if decides(n))
-    assert f"about {effect.seeds_to_decide} seeds in all would likely decide" in effect.sentence
+    assert f"about {effect.seeds_to_decide} seeds in total would likely decide" in effect.sentence
     never = judge("a", "b", {0: -1.0, 1: 1.0}, {0: 0.0, 1: 0.0}, margin=0)
     assert never.seeds_to_decide == MAX_SEEDS_TO_DECIDE + 1 and "more than 1000 seeds" in never.sentence
     many = judge("a", "b", {s: (-1.0) ** s for s in range(2000)}, dict.fromkeys(range(2000), 0.0), margin=0)
     assert "more than 2000 seeds" in many.sentence
 
 
-# words
+# sentences and numbers
 
 
 def test_sentences() -> None:
@@ -277,17 +277,21 @@ def test_sentences() -> None:
     assert judge("swiglu", "baseline", a, b, margin=0.1).sentence == (
         "equivalent: the validation loss of swiglu and baseline differs by no more than the margin of 0.1 nats per "
         "character (swiglu minus baseline: -0.0510, 95 % interval -0.0609 to -0.0411, 5 paired seeds), although the "
-        "interval excludes 0."
+        "interval excludes zero."
     )
     assert judge("swiglu", "baseline", a, b, paired=False, margin=0.02).sentence.endswith("5 and 5 unpaired runs).")
 
 
-def test_shown_numbers_never_contradict_the_verdict() -> None:
+def test_rounded_numbers_never_contradict_the_verdict() -> None:
     assert choose_decimals(0.0123, (0.1,)) == 4 and choose_decimals(1.2e-5, (0.1,)) == 6
-    assert choose_decimals(0.01, (0.0050000001,), 0.005) == 10, "a bound beyond the margin is not shown as the margin"
+    assert choose_decimals(0.01, (0.0050000001,), 0.005) == 10, "a bound beyond the margin is not rounded to the margin"
     assert choose_decimals(0.01, (0.005,), 0.005) == 4 and choose_decimals(0.01, (0.0,), 0.005) == 4
     assert choose_decimals(0.01, (1e-7,), 0.005) == 7
-    assert format_number(-0.0, 4) == "0.0000" and format_number(-0.00004, 4) == "-4e-05" and format_number(1.23456, 4) == "1.2346"
+    assert (
+        format_number(-0.0, 4) == "0.0000"
+        and format_number(-0.00004, 4) == "-4e-05"
+        and format_number(1.23456, 4) == "1.2346"
+    )
     assert [format_percent(p, complement=True) for p in (0.05, 0.0125, 0.003125)] == ["95 %", "98.75 %", "99.688 %"]
     assert format_percent(0.05) == "5 %" and format_percent(0.1) == "10 %" and format_percent(1.0) == "100 %"
     assert not format_percent(look_alpha(40), complement=True).startswith("100")
@@ -311,33 +315,34 @@ def test_shown_numbers_never_contradict_the_verdict() -> None:
         (lambda: seeds_for_margin(-0.1, 1.0), "margin=-0.1"),
     ],
 )
-def test_bad_input_is_one_line(call: object, message: str) -> None:
+def test_invalid_input_raises_a_one_line_error(call: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         call()  # type: ignore[operator]
     assert "\n" not in str(caught.value)
 
 
 def test_statistics_import_neither_torch_nor_scipy_stats() -> None:
-    code = "import sys, partwise.comparison.stats.csv_verdicts; assert not {'torch', 'scipy.stats', 'matplotlib'} & set(sys.modules)"
+    heavy = "{'torch', 'scipy.stats', 'matplotlib'}"
+    code = f"import sys, partwise.comparison.stats.csv_verdicts; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# simulation: what is promised happens as often as promised (5 standard errors of the simulation)
+# simulation: error rates and coverage as stated, within 5 standard errors of the simulation
 
 DRAWS = 4000
 
 
 @pytest.mark.parametrize("n", [3, 5, 10])
-def test_equal_arms_are_told_apart_in_five_percent_of_cases(n: int) -> None:
+def test_equal_arms_differ_in_five_percent_of_comparisons(n: int) -> None:
     rng = np.random.default_rng(n)
     a, b = rng.normal(1.47, 0.005, (2, DRAWS, n))
     effects = [judge("a", "b", runs(x), runs(y), margin=0) for x, y in zip(a, b, strict=True)]
     false = sum(effect.verdict in ("better", "worse") for effect in effects) / DRAWS
     assert abs(false - 0.05) < 5 * math.sqrt(0.05 * 0.95 / DRAWS)
-    assert false == np.mean(np.abs((a - b).mean(axis=1)) > half_width(a - b)), "scipy finds the same ones"
+    assert false == np.mean(np.abs((a - b).mean(axis=1)) > half_width(a - b)), "scipy rejects the same ones"
 
 
-def test_intervals_cover_the_truth() -> None:
+def test_intervals_cover_the_true_difference() -> None:
     rng = np.random.default_rng(7)
     for n, options in ((3, {}), (6, {"look": 2}), (4, {"paired": False})):
         a, b = rng.normal(0.01, 0.005, (DRAWS, n)), rng.normal(0, 0.002, (DRAWS, n))
@@ -350,32 +355,32 @@ def test_intervals_cover_the_truth() -> None:
             assert 0.04 < missed < 0.065, "Welch is approximate"
 
 
-def test_every_look_together_errs_less_than_it_spends() -> None:
-    """A look after each new seed from 3 to 10: an unpaid t test would err in about 17 % of cases."""
+def test_all_unplanned_looks_together_err_less_than_they_spend() -> None:
+    """A look after each new seed from 3 to 10: an uncorrected t test would err in about 17 % of cases."""
     rng = np.random.default_rng(8)
     differences = rng.normal(0, 1, (20 * DRAWS, 10))
-    wrong = unpaid = np.zeros(len(differences), bool)
+    wrong = uncorrected = np.zeros(len(differences), bool)
     for look, n in enumerate(range(3, 11), start=1):
         part = differences[:, :n]
         wrong = wrong | (np.abs(part.mean(axis=1)) > half_width(part, look_alpha(look)))
-        unpaid = unpaid | (np.abs(part.mean(axis=1)) > half_width(part))
+        uncorrected = uncorrected | (np.abs(part.mean(axis=1)) > half_width(part))
     assert 0.05 < wrong.mean() < alpha_spent(8) < 0.075
-    assert unpaid.mean() > 0.13
+    assert uncorrected.mean() > 0.13
 
 
 @pytest.mark.parametrize("truth", [0.005, -0.005])
-def test_arms_at_the_margin_are_rarely_called_equivalent(truth: float) -> None:
-    """An interval of 95 % inside the margin is two one-sided tests at 2.5 % each (Schuirmann 1987)."""
+def test_arms_at_the_margin_are_rarely_equivalent(truth: float) -> None:
+    """A 95 % interval inside the margin is two one-sided tests (TOST) at 2.5 % each (Schuirmann 1987)."""
     rng = np.random.default_rng(9)
     differences = rng.normal(truth, 0.003, (DRAWS, 10))
     zero = dict.fromkeys(range(10), 0.0)
     declared = np.mean([judge("a", "b", runs(x), zero).verdict == "equivalent" for x in differences])
     assert declared < 0.025 + 5 * math.sqrt(0.025 * 0.975 / DRAWS)
-    assert declared > 0.015, "with a margin this wide the bound is nearly reached"
+    assert declared > 0.015, "the bound is nearly attained with a margin this wide"
 
 
 @pytest.mark.parametrize(("n", "correlation"), [(3, 0.0), (5, 0.6), (10, 0.0)])
-def test_the_smallest_detectable_difference_is_shown_four_times_in_five(n: int, correlation: float) -> None:
+def test_the_minimum_detectable_effect_is_detected_with_80_percent_power(n: int, correlation: float) -> None:
     effect = minimum_detectable_effect(0.005, n, correlation)
     cov = 0.005**2 * np.array([[1, correlation], [correlation, 1]])
     pairs = np.random.default_rng(n).multivariate_normal([1.5 + effect, 1.5], cov, (DRAWS, n))
@@ -398,7 +403,7 @@ looks = st.integers(1, 100)
 
 
 @given(arms(numbers), arms(numbers), st.floats(0, 1e300), looks, st.booleans(), st.booleans())
-def test_judge_is_total(
+def test_judge_handles_any_input(
     a: dict[int, float], b: dict[int, float], margin: float, look: int, paired: bool, lower: bool
 ) -> None:
     with warnings.catch_warnings():
@@ -423,18 +428,14 @@ def test_swapping_the_arms_negates(a: dict[int, float], b: dict[int, float], loo
 
 
 @given(arms(st.floats(-1e9, 1e9)), arms(st.floats(-1e9, 1e9)), st.booleans(), st.randoms())
-def test_the_order_of_seeds_changes_nothing(
-    a: dict[int, float], b: dict[int, float], paired: bool, random: object
-) -> None:
+def test_seed_order_does_not_matter(a: dict[int, float], b: dict[int, float], paired: bool, random: object) -> None:
     items = list(a.items())
     random.shuffle(items)  # type: ignore[attr-defined]
     assert judge("a", "b", dict(items), b, paired=paired) == judge("a", "b", a, b, paired=paired)
 
 
 @given(arms(usual), arms(usual), st.integers(-20, 20), st.booleans())
-def test_a_change_of_unit_changes_no_verdict(
-    a: dict[int, float], b: dict[int, float], power: int, paired: bool
-) -> None:
+def test_verdicts_are_invariant_to_the_unit(a: dict[int, float], b: dict[int, float], power: int, paired: bool) -> None:
     scale = 2.0**power
     one = judge("a", "b", a, b, margin=0.25, paired=paired)
     scaled = ({seed: value * scale for seed, value in arm.items()} for arm in (a, b))
@@ -478,5 +479,5 @@ def test_more_seeds_detect_smaller_differences(n: int, correlation: float, alpha
     one = minimum_detectable_effect(1.0, n, correlation, alpha, power)
     assert 0 < minimum_detectable_effect(1.0, n + 1, correlation, alpha, power) < one
     assert minimum_detectable_effect(3.0, n, correlation, alpha, power) == pytest.approx(3 * one, rel=1e-12)
-    standardised = one * math.sqrt(n / (2 * (1 - correlation)))
-    assert _paired_t_power(standardised, n, alpha) == pytest.approx(power, abs=1e-10)
+    standardized = one * math.sqrt(n / (2 * (1 - correlation)))
+    assert _paired_t_power(standardized, n, alpha) == pytest.approx(power, abs=1e-10)

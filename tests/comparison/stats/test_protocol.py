@@ -1,4 +1,4 @@
-"""The rules of a comparison: looks, several arms, stopping; what they promise, by simulation and against libraries."""
+"""Decision rules: looks, several arms, stopping, and their error rates, against libraries and by simulation."""
 
 import math
 from itertools import pairwise
@@ -11,14 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from partwise.comparison.stats.group_sequential import nominal_levels, sequential_p, spending_function, transition_matrix
+from partwise.comparison.stats.group_sequential import (
+    nominal_levels,
+    sequential_p,
+    spending_function,
+    transition_matrix,
+)
 from partwise.comparison.stats.intervals import holm, judge
 from partwise.comparison.stats.power import (
-    equivalence_power_over_looks,
     default_looks,
-    power_over_looks,
+    equivalence_power_over_looks,
     minimum_detectable_effect,
     minimum_detectable_effect_over_looks,
+    power_over_looks,
 )
 from partwise.comparison.stats.protocol import Claim, Rules, is_open, residual_sd
 from partwise.config import ConfigError
@@ -36,8 +41,8 @@ def t_tests(x: np.ndarray, n: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("looks", [(4, 8, 16), (2, 3, 4), (5, 6, 20), (4, 16), (4, 6, 8, 10, 12, 14, 16)])
-def test_looks_spend_what_they_may(looks: tuple[int, ...]) -> None:
-    """Straight from normal values, by scipy's t test: rejected by each look, to 5 standard errors."""
+def test_looks_spend_the_planned_alpha(looks: tuple[int, ...]) -> None:
+    """Cumulative rejections of scipy's t test on normal values, to 5 standard errors."""
     draws = 100_000
     x = np.random.default_rng(looks).standard_normal((draws, looks[-1]))
     rejected = np.zeros(draws, bool)
@@ -46,8 +51,8 @@ def test_looks_spend_what_they_may(looks: tuple[int, ...]) -> None:
         assert abs(rejected.mean() - budget) < 5 * math.sqrt(budget / draws)
 
 
-def test_levels_tend_to_those_of_a_normal_process() -> None:
-    """Among hundreds of pairs t is normal; the normal levels by integrating the two correlated scores."""
+def test_levels_approach_those_of_a_normal_process() -> None:
+    """With hundreds of pairs t is nearly normal; the normal levels follow from the bivariate normal distribution."""
     looks, (first, second) = (500, 1000), nominal_levels((500, 1000))
     assert math.isclose(first, 0.025, rel_tol=1e-9)
     both = stats.multivariate_normal(cov=[[1, math.sqrt(0.5)], [math.sqrt(0.5), 1]])
@@ -59,8 +64,8 @@ def test_levels_tend_to_those_of_a_normal_process() -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(2, 12), st.integers(1, 20))
-def test_a_further_look_has_a_uniform_p_value(n: int, more: int) -> None:
-    """Over all that the first look may say, the p-value of the next is uniform again, as it must be."""
+def test_the_p_value_of_a_further_look_is_uniform(n: int, more: int) -> None:
+    """Averaged over the first look's p-value, the next look's p-value is uniform."""
     from partwise.comparison.stats.group_sequential import BIN_EDGES
 
     chain = transition_matrix(n, n + more)
@@ -97,12 +102,12 @@ def test_sequential_p_is_a_p_value() -> None:
 @pytest.mark.parametrize(
     ("looks", "message"), [((), "looks="), ((1, 4), "looks=1,4"), ((4, 4), "looks=4,4"), ((8, 4), "looks=8,4")]
 )
-def test_impossible_looks_are_refused(looks: tuple[int, ...], message: str) -> None:
+def test_invalid_looks_raise(looks: tuple[int, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         nominal_levels(looks)
 
 
-def test_looks_for_a_number_of_seeds() -> None:
+def test_default_looks() -> None:
     assert (
         default_looks(16) == (4, 8, 16)
         and default_looks(5) == (5,)
@@ -114,7 +119,7 @@ def test_looks_for_a_number_of_seeds() -> None:
 # several arms
 
 
-def test_residual_variance_is_that_of_a_linear_model() -> None:
+def test_residual_variance_agrees_with_a_linear_model() -> None:
     rng = np.random.default_rng(5)
     x = rng.normal(size=(4, 6)) + rng.normal(size=6)
     values = {f"arm{i}": dict(enumerate(row.tolist())) for i, row in enumerate(x)}
@@ -131,19 +136,19 @@ def test_residual_variance_is_that_of_a_linear_model() -> None:
         assert effect.df == 3 * 5
 
 
-def test_with_two_arms_both_variances_are_one() -> None:
+def test_both_variances_agree_for_two_arms() -> None:
     rng = np.random.default_rng(6)
     values = {name: dict(enumerate(rng.normal(size=8).tolist())) for name in "ab"}
-    spread = residual_sd(values)
-    assert spread is not None
+    residual = residual_sd(values)
+    assert residual is not None
     effect = judge("b", "a", values["b"], values["a"])
-    assert math.isclose(spread.sd, effect.sd_difference or 0.0, rel_tol=1e-12) and spread.df == 7
+    assert math.isclose(residual.sd, effect.sd_difference or 0.0, rel_tol=1e-12) and residual.df == 7
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.sampled_from(["pair", "residual"]))
 def test_verdicts_follow_from_p_over_looks_and_arms(seed: int, arms: int, variance: str) -> None:
-    """Recomputed from the values alone: single tests by scipy, p over looks, Holm, and the verdict of each."""
+    """Recompute p over looks, Holm's adjustment and each verdict."""
     rng = np.random.default_rng(seed)
     x = rng.normal(0, 0.005, (arms + 1, 16)) + rng.normal(0, 0.01, (arms + 1, 1)) * (rng.random() < 0.5)
     values = {f"a{i}": dict(enumerate(row.tolist())) for i, row in enumerate(x)}
@@ -168,8 +173,8 @@ def test_verdicts_follow_from_p_over_looks_and_arms(seed: int, arms: int, varian
             assert effect.look == 3 and not inside and (not excludes or p > 0.05)
 
 
-def test_one_of_many_that_differs_by_chance_is_not_claimed() -> None:
-    """Of ten arms, one whose own interval excludes 0 at p = 0.02: not enough for ten, enough alone."""
+def test_one_of_many_arms_that_differs_by_chance_is_undecided() -> None:
+    """One of ten arms has an interval that excludes 0, at p = 0.02: enough alone, but not among ten."""
     rng = np.random.default_rng(0)
     noise = rng.normal(0, 0.005, 8)
     noise = (noise - noise.mean()) / noise.std(ddof=1)
@@ -182,13 +187,15 @@ def test_one_of_many_that_differs_by_chance_is_not_claimed() -> None:
     effect = rules.judge(values, claims)[3]
     assert effect.low is not None and effect.low > 0 and math.isclose(effect.p or 0.0, 0.02, rel_tol=1e-6)
     assert effect.verdict == "undecided" and math.isclose(effect.p_adjusted or 0.0, 0.2, rel_tol=1e-6)
-    assert "excludes 0, but one of 10 comparisons does so by chance too easily: p is 0.2 adjusted" in effect.sentence
+    assert (
+        "excludes zero, but with 10 comparisons that is too likely by chance: the adjusted p is 0.2." in effect.sentence
+    )
     assert rules.judge(values, claims[3:4])[0].verdict == "worse"
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6))
-def test_what_comes_after_the_end_is_not_read(seed: int) -> None:
+def test_values_after_a_claim_closed_are_not_read(seed: int) -> None:
     rng = np.random.default_rng(seed)
     x = rng.normal(0, 0.005, (2, 16))
     x[1] += rng.choice([0.0, 0.01])
@@ -204,25 +211,25 @@ def test_what_comes_after_the_end_is_not_read(seed: int) -> None:
     assert rules.judge({arm: dict(list(runs.items())[:3]) for arm, runs in values.items()}, claims) == []
 
 
-def test_a_diverged_run_ends_its_claim_and_no_other() -> None:
+def test_a_diverged_run_closes_only_its_own_claim() -> None:
     rng = np.random.default_rng(1)
     values = {name: dict(enumerate(rng.normal(0, 0.005, 16).tolist())) for name in "abc"}
     values["b"][2] = math.inf
-    broken, sound = Rules().judge(values, [Claim("b", "a"), Claim("c", "a")])
-    assert broken.verdict is None and broken.n == 4 and "diverged" in broken.sentence
-    assert sound.verdict is not None and sound.n_comparisons == 2
+    diverged, other = Rules().judge(values, [Claim("b", "a"), Claim("c", "a")])
+    assert diverged.verdict is None and diverged.n == 4 and "diverged" in diverged.sentence
+    assert other.verdict is not None and other.n_comparisons == 2
 
 
-def test_controls_do_not_count_among_the_claims() -> None:
+def test_controls_are_not_counted_as_comparisons() -> None:
     rng = np.random.default_rng(2)
     values = {name: dict(enumerate(rng.normal(0, 0.005, 16).tolist())) for name in "abcd"}
     claims = [Claim("b", "a"), Claim("c", "a", "negative"), Claim("d", "a", "positive")]
-    claim, null, planted = Rules().judge(values, claims)
-    assert {effect.n_comparisons for effect in (claim, null, planted)} == {1}
+    claim, negative, positive = Rules().judge(values, claims)
+    assert {effect.n_comparisons for effect in (claim, negative, positive)} == {1}
     assert claim == Rules().judge(values, claims[:1])[0]
 
 
-# simulation: promises are kept to within the simulation's error (exceeded by chance once in 100,000)
+# simulation: error rates as stated, within the simulation's error (exceeded by chance once in 100,000)
 
 
 @pytest.mark.parametrize(
@@ -236,44 +243,44 @@ def test_controls_do_not_count_among_the_claims() -> None:
         ((16,), 2, "pair", 500),
     ],
 )
-def test_equal_arms_are_rarely_told_apart(looks: tuple[int, ...], arms: int, variance: str, draws: int) -> None:
+def test_equal_arms_rarely_differ(looks: tuple[int, ...], arms: int, variance: str, draws: int) -> None:
     rules = Rules(margin=SD, looks=looks, variance=variance)  # type: ignore[arg-type]
     found = simulate(rules, arms, draws=draws)
     assert found.false <= at_most(0.05, draws)
     assert found.covered >= at_least(0.95, draws)
 
 
-def test_five_percent_are_spent_and_not_much_less() -> None:
-    """An instrument that never claims anything would pass all else."""
+def test_the_false_claim_rate_is_close_to_five_percent() -> None:
+    """Rules that never claim a difference would pass the other tests."""
     found = simulate(Rules(margin=1e-9), draws=1500)
     assert at_least(0.05, 1500) <= found.false <= at_most(0.05, 1500)
 
 
 @pytest.mark.parametrize("looks", [(4, 8, 16), (5,)])
-def test_power_is_what_plan_says(looks: tuple[int, ...]) -> None:
+def test_simulated_power_agrees_with_power_over_looks(looks: tuple[int, ...]) -> None:
     effect = minimum_detectable_effect_over_looks(SD, looks)
-    said = power_over_looks(effect, SD, looks)
-    assert abs(said - 0.8) < 0.003
+    expected = power_over_looks(effect, SD, looks)
+    assert abs(expected - 0.8) < 0.003
     found = simulate(Rules(margin=1e-9, looks=looks), truth=effect, draws=1500)
-    assert at_least(said - 0.005, 1500) <= found.shown <= at_most(said + 0.005, 1500)
+    assert at_least(expected - 0.005, 1500) <= found.shown <= at_most(expected + 0.005, 1500)
 
 
-def test_power_of_a_single_look_is_that_of_the_noncentral_t() -> None:
+def test_power_of_a_single_look_agrees_with_the_noncentral_t() -> None:
     effect = minimum_detectable_effect(SD, 16)
     assert minimum_detectable_effect_over_looks(SD, (16,)) == effect
     assert abs(power_over_looks(effect, SD, (16,)) - 0.8) < 0.005
 
 
-def test_arms_at_the_margin_are_rarely_called_equivalent() -> None:
+def test_arms_at_the_margin_are_rarely_equivalent() -> None:
     rules = Rules(margin=1.5 * SD)
     edge, equal = (simulate(rules, truth=truth, draws=1000) for truth in (1.5 * SD, 0.0))
     assert edge.equivalent <= at_most(0.025, 1000)
-    said = equivalence_power_over_looks(1.5 * SD, SD, rules.looks)
-    assert at_least(said - 0.005, 1000) <= equal.equivalent <= at_most(said + 0.005, 1000)
+    expected = equivalence_power_over_looks(1.5 * SD, SD, rules.looks)
+    assert at_least(expected - 0.005, 1000) <= equal.equivalent <= at_most(expected + 0.005, 1000)
 
 
-def test_an_arm_that_sometimes_fails_is_rarely_called_equivalent() -> None:
-    """Exact match: the baseline always calculates, the arm in four of five seeds; a true difference of 0.18."""
+def test_an_arm_that_sometimes_fails_is_rarely_equivalent() -> None:
+    """Exact match: the baseline always succeeds, the arm in four of five seeds; a true difference of 0.18."""
     rng, calls = np.random.default_rng(11), 0
     for _ in range(400):
         arm = np.where(rng.random(16) < 0.2, 0.1, 1.0)
@@ -283,8 +290,8 @@ def test_an_arm_that_sometimes_fails_is_rarely_called_equivalent() -> None:
     assert calls == 0
 
 
-def test_a_control_does_not_lend_its_likeness_to_the_claims() -> None:
-    """A null arm shares most of the baseline's noise: were it in the residual, it would make every interval too narrow."""
+def test_a_negative_control_does_not_narrow_the_intervals_of_claims() -> None:
+    """An A/A arm shares most of the baseline's noise: including it in the residual would narrow every interval."""
     rng, false = np.random.default_rng(12), 0
     claims = [Claim("arm", "base"), Claim("null", "base", "negative")]
     rules = Rules(looks=(16,), variance="residual", margin=1e-9)
@@ -297,7 +304,7 @@ def test_a_control_does_not_lend_its_likeness_to_the_claims() -> None:
 
 
 @pytest.mark.parametrize("noise", ["heavy-tailed", "skewed"])
-def test_odd_noise_costs_little(noise: str) -> None:
-    """What is measured at length in docs/statistics.md; here, that it stays so."""
+def test_coverage_is_robust_to_non_normal_noise(noise: str) -> None:
+    """docs/statistics.md has the full simulation."""
     found = simulate(Rules(margin=SD), noise=noise, draws=800)
     assert found.covered >= at_least(0.92, 800)

@@ -53,7 +53,7 @@ def show_configuration(preset: str, overrides: list[str], data: str | None, voca
         config = resolve_settings(values) if known else RunConfig.from_dict(values)
     base = RunConfig.from_dict({**preset_settings(preset), "vocab_size": config.model.vocab_size})
     if preset in PRESETS:
-        console.print(f"[bold]{preset}[/]: {find_preset(preset).about}")
+        console.print(f"[bold]{preset}[/]: {find_preset(preset).description}")
     for key, value in config.to_dict().items():
         if isinstance(value, dict):
             name = value.get("part", "")

@@ -52,7 +52,11 @@ def calibrate_preset(
 
 def show_calibration(calibration: Calibration) -> None:
     rows = [
-        ("seed SD", f"{calibration.sd:.4f}", f"{calibration.sd_low:.4f} to {calibration.sd_high:.4f}, {calibration.df:.1f} degrees of freedom"),
+        (
+            "seed SD",
+            f"{calibration.sd:.4f}",
+            f"{calibration.sd_low:.4f} to {calibration.sd_high:.4f}, {calibration.df:.1f} degrees of freedom",
+        ),
         (
             "paired correlation",
             f"{calibration.correlation:.2f}",
@@ -68,7 +72,13 @@ def show_calibration(calibration: Calibration) -> None:
         ),
     ]
     if calibration.control_effect is not None:
-        rows.append((f"positive control: {calibration.positive_control}", f"{calibration.control_effect:+.4f}", "mean difference"))
+        rows.append(
+            (
+                f"positive control: {calibration.positive_control}",
+                f"{calibration.control_effect:+.4f}",
+                "mean difference",
+            )
+        )
     console.print(table("calibration, nats", ["", "value", ""], rows))
     console.print(
         "saved to runs/calibrations.json; `plan` and comparisons with this task, model size and number of steps use it"

@@ -1,4 +1,4 @@
-"""`tokenizer`: a vocabulary learned from text, and what it makes of it."""
+"""`tokenizer train`: train a byte-level BPE tokenizer and show how it segments text."""
 
 import time
 from contextlib import nullcontext
@@ -12,66 +12,68 @@ from partwise.tokenizers import Text, Tokenizer, train_bpe
 from partwise.tokenizers.split_points import as_string
 
 SAMPLE = 20_000
-"""Characters of a split by which bytes per token are measured, where the split has as many."""
+"""Maximum number of characters of a split used to measure bytes per token."""
 
 
-def train_tokenizer(data: str, words: list[str], vocab_size: int, out: Path) -> None:
-    """Learn byte-level BPE from the training text of a corpus and write it as a `tokenizer.json`."""
-    corpus = _corpus(data, words)
+def train_tokenizer(data: str, overrides: list[str], vocab_size: int, out: Path) -> None:
+    """Train byte-level BPE on the training text of a corpus and write it as a `tokenizer.json`."""
+    corpus = _corpus(data, overrides)
     if vocab_size < 256:
-        raise ConfigError(f"--vocab-size {vocab_size}: give 256, an id for every byte, or more")
+        raise ConfigError(f"--vocab-size {vocab_size}: use at least 256, one id per byte")
     if out.is_dir() or not out.absolute().parent.is_dir():
-        raise ConfigError(f"--out {out}: give the name of a file in a folder that exists, as in tokenizer.json")
+        raise ConfigError(f"--out {out}: give a file name in an existing folder, such as tokenizer.json")
     with console.status("reading the text") if console.is_terminal else nullcontext():
         splits = corpus.splits()
     text = splits["train"]
-    console.print(f"learning {vocab_size:,} ids from {len(text):,} characters of {corpus.name}", markup=False)
-    began = time.monotonic()
-    tokenizer = train_bpe(text, vocab_size, progress=_Watch())
+    console.print(f"training {vocab_size:,} ids on {len(text):,} characters of {corpus.name}", markup=False)
+    started = time.monotonic()
+    tokenizer = train_bpe(text, vocab_size, progress=_Progress())
     try:
         tokenizer.save(out)
     except OSError as error:
-        raise ConfigError(f"cannot write {out}: {error.strerror}; give another file by --out") from None
-    console.print(f"{out}: {tokenizer.vocab_size:,} ids in {format_duration(time.monotonic() - began)}", markup=False)
-    for name, about in (("train", "training"), ("val", "validation")):
-        console.print(f"bytes per token of {about} text: {bytes_per_token(tokenizer, splits[name]):.3f}")
-    console.print("a sample, one token between two bars:")
-    console.print(segmented(tokenizer, splits["val"]), markup=False)
+        raise ConfigError(f"cannot write {out}: {error.strerror}; choose another file with --out") from None
+    console.print(f"{out}: {tokenizer.vocab_size:,} ids in {format_duration(time.monotonic() - started)}", markup=False)
+    for name, split in (("train", "training"), ("val", "validation")):
+        console.print(f"bytes per token of {split} text: {bytes_per_token(tokenizer, splits[name]):.3f}")
+    console.print("sample, with tokens separated by bars:")
+    console.print(show_tokens(tokenizer, splits["val"]), markup=False)
     console.print(
         f"to train with it: partwise train PRESET --data {data} tokenizer=bpe tokenizer.path={out}", markup=False
     )
 
 
 def bytes_per_token(tokenizer: Tokenizer, text: Text) -> float:
-    """How many bytes of UTF-8 one token stands for, on average over the beginning of a text."""
+    """UTF-8 bytes per token, averaged over the first `SAMPLE` characters."""
     sample = as_string(text[:SAMPLE])
     return len(sample.encode()) / len(tokenizer.encode(sample))
 
 
-def segmented(tokenizer: Tokenizer, text: Text) -> str:
-    """The beginning of a text as `|First| Citizen|:|`; control characters and cut characters are escaped."""
+def show_tokens(tokenizer: Tokenizer, text: Text) -> str:
+    """The first tokens of a text as `|First| Citizen|:|`; control characters and incomplete characters are escaped."""
     ids = tokenizer.encode(as_string(text[:300]))[:60].tolist()
     pieces = (tokenizer.token_bytes(index).decode(errors="backslashreplace") for index in ids)
-    shown = ("".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in piece) for piece in pieces)
-    return f"|{'|'.join(shown)}|"
+    escaped = (
+        "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in piece) for piece in pieces
+    )
+    return f"|{'|'.join(escaped)}|"
 
 
-def _corpus(data: str, words: list[str]) -> Corpus:
-    overrides = [*flatten({"data": parse_data_option(data)}), *parse_overrides(words)]
-    corpus = Corpus.resolve(apply_overrides({"data": ""}, overrides)["data"])
+def _corpus(data: str, overrides: list[str]) -> Corpus:
+    changes = [*flatten({"data": parse_data_option(data)}), *parse_overrides(overrides)]
+    corpus = Corpus.resolve(apply_overrides({"data": ""}, changes)["data"])
     assert isinstance(corpus, Corpus)
     return corpus
 
 
-class _Watch:
-    """Says how far the text was read, every two seconds at most."""
+class _Progress:
+    """Prints how much of the text has been read, at most every two seconds."""
 
     def __init__(self) -> None:
-        self.last = time.monotonic()
+        self.last_print = time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
         if done == total:
             console.print(f"read {total:,} characters; merging")
-        elif time.monotonic() > self.last + 2:
-            self.last = time.monotonic()
+        elif time.monotonic() > self.last_print + 2:
+            self.last_print = time.monotonic()
             console.print(f"read {done:,} of {total:,} characters", end="\r" if console.is_terminal else "\n")

@@ -1,4 +1,4 @@
-"""`train` and `generate`."""
+"""`train` and `generate`: train a run, generate text with it."""
 
 import signal
 from contextlib import nullcontext
@@ -21,10 +21,11 @@ from partwise.train.run_folder import Interrupted, RunFolder
 from partwise.train.run_names import check_run_name, default_run_name
 
 
-def train_run(preset: str, words: list[str], data: str | None, name: str | None, fresh: bool, command: str) -> int:
-    """Train or continue one run; returns the exit status."""
-    config = run_config(preset, *words, data=data)
-    folder = check_run_name(name) if name else default_run_name([Path(preset).stem, *words, *([data] if data else [])])
+def train_run(preset: str, overrides: list[str], data: str | None, name: str | None, fresh: bool, command: str) -> int:
+    """Train or resume one run; returns the exit status."""
+    config = run_config(preset, *overrides, data=data)
+    parts = [Path(preset).stem, *overrides, *([data] if data else [])]
+    folder = check_run_name(name) if name else default_run_name(parts)
     path = Path("runs") / folder
     with console.status("preparing the data") if console.is_terminal else nullcontext():
         dataset = config.prepare()
@@ -35,7 +36,7 @@ def train_run(preset: str, words: list[str], data: str | None, name: str | None,
         f"{runtime.threads} threads, {len(run.run.ids):,} training tokens"
     )
     if run.run.step:
-        console.print(f"continuing after step {run.run.step}")
+        console.print(f"resuming after step {run.run.step}")
 
     def stop(signum: int, frame: FrameType | None) -> None:
         run.stop_requested = True
@@ -44,24 +45,24 @@ def train_run(preset: str, words: list[str], data: str | None, name: str | None,
     try:
         follow_run(run)
     except Interrupted as reason:
-        console.print(f"{reason}. To continue:\n  {command.replace(' --fresh', '')}", markup=False)
+        console.print(f"{reason}. To resume:\n  {command.replace(' --fresh', '')}", markup=False)
         return 130
     except Diverged as error:
-        print_error(f"training diverged at {error}. The last good checkpoint is kept in {path / 'checkpoints'}")
+        print_error(f"training diverged at {error}. The last good checkpoint is in {path / 'checkpoints'}")
         return 1
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
     known = run.latest_evaluation if config.train.validation_estimator == "full" else None
-    show_scores(run.run.model, dataset, config.seq_len, runtime, problems=200, known=known)
+    show_scores(run.run.model, dataset, config.seq_len, runtime, max_problems=200, known=known)
     console.print()
     show_sample(run, dataset)
-    console.print(f"\nThe run is in {path}; more text: partwise generate {folder} --prompt ...")
+    console.print(f"\nsaved to {path}; to generate more: partwise generate {folder} --prompt ...")
     return 0
 
 
 def show_sample(run: RunFolder, dataset: Dataset) -> None:
-    """A text by the model, or for arithmetic a few problems with its answers."""
+    """Print generated text, or the model's answers to a few problems or sources."""
     model, tokenizer = run.run.model, dataset.tokenizer
     if dataset.corpus.task == "arithmetic":
         problems = problem_lines(dataset, "test", 5)
@@ -87,12 +88,12 @@ def show_sample(run: RunFolder, dataset: Dataset) -> None:
         return
     prompt = tokenizer.decode(dataset.split("val")[:32])
     text = generate(model, tokenizer, [prompt], max_new_tokens=300, temperature=0.8)[0]
-    console.print("[bold]a sample[/]")
+    console.print("[bold]sample[/]")
     console.print(prompt + text, markup=False)
 
 
 def first_prompt(tokenizer: Tokenizer) -> str:
-    """A line's beginning where the tokenizer knows lines; else its first symbol, the `$` that begins a problem."""
+    """A newline if the tokenizer has one, else its first token, the `$` that starts a problem."""
     try:
         tokenizer.encode("\n")
     except ConfigError:
@@ -115,11 +116,11 @@ def generate_text(
 ) -> None:
     """Print the continuation of each prompt, or the target of each source; a single one is streamed."""
     model, tokenizer = load(name)
-    here = choose_runtime(TrainConfig(device="cpu"))
-    model.use_backend(here.attention_backend, here.ffn_backend, here.block_backend)
-    pairs = isinstance(tokenizer, WithSpecialTokens)
-    if pairs and not prompts:
-        raise ConfigError(f"{name} was trained on pairs: give a source to answer, as in --prompt TEXT")
+    runtime = choose_runtime(TrainConfig(device="cpu"))
+    model.use_backend(runtime.attention_backend, runtime.ffn_backend, runtime.block_backend)
+    paired = isinstance(tokenizer, WithSpecialTokens)
+    if paired and not prompts:
+        raise ConfigError(f"{name} was trained on pairs: give a source with --prompt TEXT")
     prompts = prompts or [first_prompt(tokenizer)]
     settings: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
@@ -133,10 +134,10 @@ def generate_text(
         "backend": backend,
     }
     if len(prompts) == 1:
-        tokenizer.encode(prompts[0])  # before anything is printed: it may refuse the prompt
-        flush_text(f"{prompts[0]} -> " if pairs else prompts[0])
+        tokenizer.encode(prompts[0])  # raises for an invalid prompt before anything is printed
+        flush_text(f"{prompts[0]} -> " if paired else prompts[0])
         generate(model, tokenizer, prompts, **settings, on_text=lambda row, piece: flush_text(piece))
         flush_text("\n")
         return
     for prompt, text in zip(prompts, generate(model, tokenizer, prompts, **settings), strict=True):
-        console.print(f"{prompt} -> {text}" if pairs else f"{prompt}{text}\n", markup=False)
+        console.print(f"{prompt} -> {text}" if paired else f"{prompt}{text}\n", markup=False)

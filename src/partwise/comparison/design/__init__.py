@@ -1,0 +1,1 @@
+"""The design of a comparison: arms, seeds, plan and matched sizes."""

@@ -65,7 +65,7 @@ def draw_differences(comparison: dict[str, Any], color: str, margin: float, lowe
 
 
 def draw_forest(rows: Sequence[dict[str, Any]], margin: float, lower_is_better: bool, key: str) -> str:
-    """A forest plot: mean and interval of every comparison in its verdict's colour, numbered from the top; '' for none."""
+    """A forest plot: mean and interval of every comparison in its verdict's color, numbered from the top; '' for none."""
     known = [(number, row) for number, row in enumerate(rows, start=1) if row.get("mean") is not None]
     if not known:
         return ""

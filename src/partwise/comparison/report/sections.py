@@ -161,11 +161,11 @@ def arm_table(results: dict[str, Any]) -> Iterator[Table]:
     head += ["seed SD", "training loss", "gap", "diverged"]
     if not any(arm.get("diverged") for arm in arms):
         head, rows = head[:-1], [row[:-1] for row in rows]
-    note = "Percentages are relative to the first arm. Tokens per second are medians over steps. Losses are means over seeds, "
+    note = "Percentages are relative to the first arm. Tokens per second are medians over steps. Losses are means over "
     note += (
-        "omitted if a run diverged; an arm whose claims closed early has fewer seeds, so differences of these means "
+        "seeds, omitted if a run diverged; arms whose claims closed early have fewer seeds, so differences of these "
     )
-    note += "may deviate from the paired differences. The gap is validation minus training loss"
+    note += "means may deviate from the paired differences. The gap is validation minus training loss"
     epochs = (results.get("task") or {}).get("epochs")
     note += f", after {epochs:.3g} epochs." if epochs else "."
     if rows:

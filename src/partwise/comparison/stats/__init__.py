@@ -1,0 +1,1 @@
+"""Statistics of paired seeds: intervals, sequential tests, power and verdicts."""

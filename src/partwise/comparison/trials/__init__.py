@@ -1,0 +1,1 @@
+"""The runs of a comparison and the worker processes that execute them."""

@@ -1,0 +1,1 @@
+"""Attention layers: multi-head, multi-head latent (MLA) and differential."""

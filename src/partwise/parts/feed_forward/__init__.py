@@ -1,0 +1,1 @@
+"""Feed-forward layers: MLPs, gated MLPs and mixture of experts."""

@@ -1,0 +1,1 @@
+"""Positions: learned, sinusoidal, rotary, and attention biases."""

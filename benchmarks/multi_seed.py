@@ -1,10 +1,10 @@
-"""Seeds of one configuration as one program, against the same seeds one after the other.
+"""Multi-seed training of one configuration, against the same seeds one after another.
 
-    python benchmarks/ensemble.py [--seeds 8] [--rounds 20] [--threads 1] [--json FILE]
+    python benchmarks/multi_seed.py [--seeds 8] [--rounds 20] [--threads 1] [--json FILE]
 
-Updates in turn in one process. Two shapes: one so small that starting its operations is all that takes time, as with small
-runs on an accelerator, and the seed documents'. What is wanted is wanted of an accelerator alone: eight seeds in twice
-the time of one. Alone, a run takes the paths that this machine chooses for it; together, torch's operations.
+Updates alternate in one process. Two shapes: one so small that only launch overhead counts, as for small runs on an
+accelerator, and that of the tutorials. The goal applies to accelerators only: eight seeds in twice the time of one.
+Separate runs use the backends chosen for this machine; multi-seed training uses torch's operations.
 """
 
 import argparse
@@ -23,7 +23,7 @@ SHAPES = {
     "4 layers, width 32, batch 1 x 8": ["d_model=32", "n_layers=4", "train.batch_size=1", "context_length=8"],
     "seed shape": [],
 }
-ALONE = "one after the other"
+SEPARATE = "one after another"
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
     rows = [measure(name, words, options, accelerated) for name, words in SHAPES.items()]
     for row in rows:
         print(
-            f"{row['what']}: {row['ours']:,.0f} updates a second, {ALONE} {row['peers'][ALONE]:,.0f}: "
+            f"{row['what']}: {row['ours']:,.0f} updates/s, {SEPARATE} {row['peers'][SEPARATE]:,.0f}: "
             f"{row['ratio']:.2f} times as many ({row['low']:.2f} to {row['high']:.2f}); {options.seeds} seeds in "
             f"{options.seeds / row['ratio']:.2f} times the time of one"
         )
@@ -47,38 +47,38 @@ def main() -> None:
 def measure(name: str, words: list[str], options: argparse.Namespace, accelerated: bool) -> Row:
     corpus = Arithmetic(train=50_000, validation=500, test=10)
     data = [f"data.{key}={value}" for key, value in (("train", corpus.train), ("validation", 500), ("test", 10))]
-    joint = [
+    eager = [
         "train.ffn_backend=eager",
         "train.block_backend=eager",
         *([] if accelerated else ["train.attention_backend=eager"]),
     ]
 
-    def runs(*more: str) -> list[Run]:
-        settings = [*data, *words, *more, f"train.threads={options.threads}", "train.steps=100000"]
+    def runs(*overrides: str) -> list[Run]:
+        settings = [*data, *words, *overrides, f"train.threads={options.threads}", "train.steps=100000"]
         return [
             Run(run_config("mingpt", "data=arithmetic", *settings, f"train.seed={seed}"))
             for seed in range(options.seeds)
         ]
 
-    alone, together = runs(), runs(*joint)
-    MultiSeedTrainer(together)
+    separate, multi_seed = runs(), runs(*eager)
+    MultiSeedTrainer(multi_seed)
 
-    def update(some: list[Run]) -> None:
-        for run in some:
-            run.update()  # reads its loss back, and so waits for the device
+    def update(runs: list[Run]) -> None:
+        for run in runs:
+            run.update()  # reads the loss, which synchronizes the device
 
-    steps = {ALONE: lambda: update(alone), "seeds_per_process": lambda: update(together)}
+    steps = {SEPARATE: lambda: update(separate), "multi-seed": lambda: update(multi_seed)}
     take_turns(steps, 3)
     seconds = take_turns(steps, options.rounds)
     device = torch.cuda.get_device_name() if accelerated else f"CPU, {options.threads} threads"
     return {
-        "goal": "seeds as one program",
+        "goal": "multi-seed training",
         "what": f"{options.seeds} seeds, {name}, {device}",
-        "ours": options.seeds / statistics.median(seconds["seeds_per_process"]),
+        "ours": options.seeds / statistics.median(seconds["multi-seed"]),
         "unit": "updates/s",
-        "peers": {ALONE: options.seeds / statistics.median(seconds[ALONE])},
+        "peers": {SEPARATE: options.seeds / statistics.median(seconds[SEPARATE])},
         "wanted": options.seeds / 2 if accelerated else None,
-        **ratios(seconds[ALONE], seconds["seeds_per_process"]),
+        **ratios(seconds[SEPARATE], seconds["multi-seed"]),
     }
 
 

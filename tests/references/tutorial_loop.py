@@ -1,12 +1,12 @@
-"""The SwiGLU post's model, training and two measurements, as it makes them: for comparison in result and in time.
+"""The SwiGLU post's model, training loop and two evaluations, to compare results and speed.
 
-It trains as its series does: batches of windows drawn with replacement, AdamW at a constant rate, and at every 500th step
-and after the last one the mean loss over 200 random batches of each split.
+It trains like its series: batches of windows sampled with replacement, AdamW at a constant learning rate, and at every
+500th step and the last the mean loss over 200 random batches of each split.
 
-Its calculator answers one problem at a time. The prompt is everything up to and including '='; every further symbol is
-drawn from the full softmax of a complete, uncached forward pass over the last `context` symbols, until '$' is drawn.
-The answer is cut at the truth's length, or filled up with symbol 0, which is '$' itself: an answer that stops early
-gets the last character right. The scores count every character after '=', the closing '$' included.
+Its calculator answers one problem at a time. The prompt is everything up to and including '='; each further symbol is
+sampled from the full softmax of an uncached forward pass over the last `context` symbols, until '$'. The answer is
+truncated to the length of the truth or padded with symbol 0, which is '$' as well: an answer that stops early gets the
+last character right. The scores count every character after '=', including the closing '$'.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ Logits = Callable[[Tensor], Tensor]
 """(B, T) symbols -> (B, T, V)."""
 
 SYMBOLS = "$()*+-./0123456789="
-"""All 19 that its format can hold, in the order of their codes; it says 21."""
+"""All 19 symbols of its format, in the order of their codes; the post states 21."""
 
 
 def encode(text: str) -> Tensor:
@@ -29,8 +29,8 @@ def encode(text: str) -> Tensor:
 
 
 @dataclass(frozen=True)
-class AttentionCore:
-    """Shares of right characters and of wholly right answers, and the completed problems (N, T)."""
+class ArithmeticScores:
+    """Character accuracy, exact match, and the completed problems (N, T)."""
 
     character_accuracy: float
     exact_match: float
@@ -40,17 +40,17 @@ class AttentionCore:
 def complete(
     logits: Logits, prompt: Tensor, context: int, generator: torch.Generator | None, limit: int | None
 ) -> Tensor:
-    """The prompt (T,) and what is drawn after it, up to the first '$'; the document has no `limit` on new symbols.
+    """The prompt (T,) and its sampled continuation up to the first '$'; the post has no `limit` on new symbols.
 
-    It does not switch gradients off, so they are recorded.
+    Like the post, it does not disable gradients.
     """
     sequence = prompt[None]
-    drawn = 0
-    while limit is None or drawn < limit:
+    n_new = 0
+    while limit is None or n_new < limit:
         last = logits(sequence[:, -context:])[:, -1]
         symbol = torch.multinomial(torch.softmax(last, dim=-1), 1, generator=generator)
         sequence = torch.cat([sequence, symbol], dim=1)
-        drawn += 1
+        n_new += 1
         if symbol.item() == 0:
             break
     return sequence[0]
@@ -63,7 +63,7 @@ def score_arithmetic(
     context: int = 128,
     generator: torch.Generator | None = None,
     limit: int | None = None,
-) -> AttentionCore:
+) -> ArithmeticScores:
     """Score the calculator on whole problems such as '$(0000000400/0000000344)=61.1000000$', all of one length."""
     truths, predictions = [], []
     for problem in problems:
@@ -74,14 +74,14 @@ def score_arithmetic(
         predictions.append(torch.cat([answer, torch.zeros(len(truth) - len(answer), dtype=answer.dtype)]))
     start = problems[0].index("=") + 1
     predicted = torch.stack(predictions)
-    right = predicted[:, start:] == torch.stack(truths)[:, start:]
-    return AttentionCore(right.double().mean().item(), right.all(dim=1).double().mean().item(), predicted)
+    correct = predicted[:, start:] == torch.stack(truths)[:, start:]
+    return ArithmeticScores(correct.double().mean().item(), correct.all(dim=1).double().mean().item(), predicted)
 
 
-def draw_batch(
+def sample_batch(
     symbols: Tensor, batch_size: int, context: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    """Random windows of `symbols` (N,), and the same one symbol later: (B, T) each."""
+    """Random windows of `symbols` (N,) and their targets, shifted by one: (B, T) each."""
     starts = torch.randint(len(symbols) - context, (batch_size,), generator=generator)
     inputs = torch.stack([symbols[start : start + context] for start in starts])
     return inputs, torch.stack([symbols[start + 1 : start + context + 1] for start in starts])
@@ -97,16 +97,16 @@ def estimate_loss(
     context: int = 128,
     generator: torch.Generator | None = None,
 ) -> float:
-    """Mean next-symbol cross-entropy in nats over random windows of `symbols` (N,), drawn with replacement."""
+    """Mean next-symbol cross-entropy in nats over random windows of `symbols` (N,), sampled with replacement."""
     total = 0.0
     for _ in range(batches):
-        inputs, targets = draw_batch(symbols, batch_size, context, generator)
+        inputs, targets = sample_batch(symbols, batch_size, context, generator)
         total += F.cross_entropy(logits(inputs).flatten(0, 1), targets.flatten()).item()
     return total / batches
 
 
 class Attention(nn.Module):
-    """One projection, cut in the order k, q, v; all scores at once, filled up with -inf where they look ahead."""
+    """One projection, split in the order k, q, v; future scores are masked with -inf."""
 
     ahead: Tensor
 
@@ -126,7 +126,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """w2(relu(w(x))), or w2(silu(w(x)) * v(x)) at two thirds of the hidden width."""
+    """w2(relu(w(x))), or w2(silu(w(x)) * v(x)) with two thirds of the hidden width."""
 
     def __init__(self, width: int, gated: bool) -> None:
         super().__init__()
@@ -157,35 +157,35 @@ class MinGPT(nn.Module):
         self, vocab: int, *, layers: int = 8, width: int = 96, heads: int = 8, context: int = 128, gated: bool = False
     ) -> None:
         super().__init__()
-        self.symbols, self.places = nn.Embedding(vocab, width), nn.Embedding(context, width)
+        self.symbols, self.positions = nn.Embedding(vocab, width), nn.Embedding(context, width)
         self.blocks = nn.Sequential(*[Block(width, heads, context, gated) for _ in range(layers)])
         self.ln_f, self.lm_head = nn.LayerNorm(width), nn.Linear(width, vocab)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.symbols(tokens) + self.places(torch.arange(tokens.shape[1]))
+        x = self.symbols(tokens) + self.positions(torch.arange(tokens.shape[1]))
         return self.lm_head(self.ln_f(self.blocks(x)))
 
 
 class Training:
-    """The document's training of a model on the first 90 % of `symbols` (N,)."""
+    """The post's training loop, on the first 90 % of `symbols` (N,)."""
 
     def __init__(self, model: MinGPT, symbols: Tensor, *, batch_size: int = 16, context: int = 128) -> None:
         self.model, self.batch_size, self.context = model, batch_size, context
-        cut = int(0.9 * len(symbols))
-        self.splits = {"train": symbols[:cut], "val": symbols[cut:]}
+        split_point = int(0.9 * len(symbols))
+        self.splits = {"train": symbols[:split_point], "val": symbols[split_point:]}
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
 
     def run(self, steps: int = 5000, every: int = 500, batches: int = 200) -> dict[int, dict[str, float]]:
-        """The losses before the updates of these numbers, counted from 0."""
+        """Train, and return the losses before the evaluated steps, counted from 0."""
         losses = {}
         for step in range(steps):
-            if step in evaluated(steps, every):
+            if step in evaluated_steps(steps, every):
                 losses[step] = self.evaluate(batches)
             self.update()
         return losses
 
     def update(self) -> None:
-        inputs, targets = draw_batch(self.splits["train"], self.batch_size, self.context, None)
+        inputs, targets = sample_batch(self.splits["train"], self.batch_size, self.context, None)
         loss = F.cross_entropy(self.model(inputs).flatten(0, 1), targets.flatten())
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -201,6 +201,6 @@ class Training:
         return losses
 
 
-def evaluated(steps: int = 5000, every: int = 500) -> list[int]:
-    """The updates before which the document evaluates, counted from 0: every 500th and the last."""
+def evaluated_steps(steps: int = 5000, every: int = 500) -> list[int]:
+    """The steps before which the post evaluates, counted from 0: every 500th and the last."""
     return sorted({*range(0, steps, every), steps - 1})
