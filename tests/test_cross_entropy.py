@@ -69,7 +69,7 @@ def test_no_copy_of_the_logits_is_made() -> None:
 
 
 @pytest.fixture
-def kernel(shared_cache: Path) -> None:
+def cpp(shared_cache: Path) -> None:
     if not kernels_available():
         pytest.skip("no C++ compiler here")
 

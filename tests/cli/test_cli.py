@@ -197,7 +197,7 @@ def test_arithmetic_training_and_evaluation(
     for word in (
         "greedy answers to 10 problems",
         "sampled answers",
-        "character accuracy with $",
+        "char accuracy with $",
         "exact match",
         "reference",
     ):

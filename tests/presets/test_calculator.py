@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from partwise.baselines.references import unigram_loss
 from partwise.cli import main
-from partwise.cli.commands import calculate as calculating
+from partwise.cli.commands import calculate
 from partwise.cli.commands.calculate import format_problem, parse_answer
 from partwise.config import ConfigError
 from partwise.data import (
@@ -105,14 +105,17 @@ def test_every_problem_and_the_only_window_can_be_sampled() -> None:
 
 
 def test_alignment_and_answer_only_loss_change_no_shards_and_alignment_no_evaluation() -> None:
-    plain, aligned, learnt = prepared(), prepared(aligned=True), prepared(aligned=True, answer_only_loss=True)
-    assert (plain.folder, plain.hash) == (aligned.folder, aligned.hash) == (learnt.folder, learnt.hash)
+    plain, aligned, answers_only = prepared(), prepared(aligned=True), prepared(aligned=True, answer_only_loss=True)
+    assert (plain.folder, plain.hash) == (aligned.folder, aligned.hash) == (answers_only.folder, answers_only.hash)
     for split in ("train", "val"):
         sides = [list(build_examples(dataset, split, 40, 40).eval_batches()) for dataset in (plain, aligned)]
         for one, other in zip(*sides, strict=True):
             assert np.array_equal(one.inputs, other.inputs) and np.array_equal(one.targets, other.targets)
-    validation = build_examples(learnt, "val", 40, 40)
-    assert training(learnt, 40).truncate_like(validation).ids.tolist() == learnt.split("train")[: 30 * 36].tolist()  # type: ignore[attr-defined]
+    validation = build_examples(answers_only, "val", 40, 40)
+    assert (
+        training(answers_only, 40).truncate_like(validation).ids.tolist()
+        == answers_only.split("train")[: 30 * 36].tolist()
+    )  # type: ignore[attr-defined]
 
 
 @given(FORMATS, st.integers(-30, 90), st.booleans())
@@ -149,14 +152,14 @@ def test_only_the_end_of_an_answer_longer_than_the_context_is_scored() -> None:
 
 
 def test_references_for_answer_only_loss_are_computed_on_answers() -> None:
-    plain, learnt = prepared(), prepared(answer_only_loss=True)
-    text = learnt.tokenizer.decode(learnt.split("val"))
-    assert learnt.tokenizer.decode(target_ids(learnt, "val")) == "".join(np.array([*text])[answers(text)])
+    plain, answers_only = prepared(), prepared(answer_only_loss=True)
+    text = answers_only.tokenizer.decode(answers_only.split("val"))
+    assert answers_only.tokenizer.decode(target_ids(answers_only, "val")) == "".join(np.array([*text])[answers(text)])
     assert target_ids(plain, "val").tolist() == plain.split("val").tolist()
-    references = [dataset_references(dataset) for dataset in (plain, learnt, plain)]
+    references = [dataset_references(dataset) for dataset in (plain, answers_only, plain)]
     assert references[0] == references[2] != references[1]
     assert references[1]["unigram"] == unigram_loss(
-        *(target_ids(learnt, split) for split in ("train", "val")), learnt.vocab_size
+        *(target_ids(answers_only, split) for split in ("train", "val")), answers_only.vocab_size
     )
 
 
@@ -312,7 +315,7 @@ def test_calculate(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         assert settings["temperature"] == 0 and settings["max_new_tokens"] == 11
         return ["5.51000000" + (settings["stop"] or ""), "42.431-000"]
 
-    monkeypatch.setattr(calculating, "generate", oracle)
+    monkeypatch.setattr(calculate, "generate", oracle)
     assert run(monkeypatch, "calculate", name, "12.50 +3", " 2 - 136.24") == 0
     out = capsys.readouterr().out
     assert out.count("correct") == 2 and out.count("-134.24") == 2 and "wrong" not in out
@@ -320,6 +323,6 @@ def test_calculate(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert asked == (plain if name == "pairs" else [f"$({question})=" for question in plain])
 
 
-def test_a_run_remembers_what_it_learnt_from(runs: Path) -> None:
+def test_a_run_stores_its_loss_options(runs: Path) -> None:
     card = json.loads((runs / "runs" / "sums" / "run.json").read_text())
     assert (card["config"]["data"]["aligned"], card["config"]["data"]["answer_only_loss"]) == (True, True)
