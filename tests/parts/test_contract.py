@@ -21,11 +21,13 @@ import partwise
 from partwise.compute.bf16_emulation import emulate_bf16
 from partwise.config import REGISTRY, recipes_by_layer
 from partwise.config.overrides import apply_overrides
+from partwise.parts import MODEL_FAMILIES
 from partwise.parts.feed_forward.moe import ExpertLinear
 from partwise.train.config import TrainConfig
 from recipes import (
     LENGTH,
     MODEL_PARTS,
+    SMALL,
     VOCAB,
     configs,
     error,
@@ -369,6 +371,12 @@ relaxed: dict[str, Any] = {
     "phases": [Phase.explicit, Phase.generate],  # failing models are small already, and shrinking takes minutes
     "suppress_health_check": [HealthCheck.filter_too_much, HealthCheck.too_slow],
 }
+
+
+def test_every_option_that_tests_restrict_exists() -> None:
+    """A renamed option would otherwise be sampled without limits, and most random models would be rejected unseen."""
+    options = {key for family in MODEL_FAMILIES for recipe in REGISTRY[family].values() for key in recipe.model_fields}
+    assert SMALL.keys() <= options, SMALL.keys() - options
 
 
 @each_part

@@ -1,1 +1,1 @@
-"""C++ kernels for the operations where they beat torch on a CPU, and their Python bindings; torch computes the same elsewhere."""
+"""C++ kernels for operations where they beat torch on a CPU, and their Python bindings; elsewhere torch computes the same."""

@@ -5,8 +5,8 @@
 // aligned to the lower right: query i attends to keys 0 ... S - T + i. Queries, keys, values and their gradients may have any
 // strides, as long as each head is contiguous.
 //
-// The lanes of a vector are W consecutive queries (forward) or keys (backward), so that any width fills the vectors and no maximum
-// or sum runs across lanes. Everything is made of three products of small tiles:
+// The lanes of a vector are W consecutive queries (forward) or keys (backward), so that any width fills the vectors and no
+// maximum or sum runs across lanes. Everything is made of three products of small tiles:
 //     score_product   out[r][c]  = sum_e a[r][e] b[e][c]     a broadcast, b transposed beforehand
 //     add_at_x        out[e][c] += sum_r a[r][e] x[r][c]     a broadcast, out transposed
 //     add_x_b         out[r][e] += sum_c x[r][c] b[c][e]     x broadcast

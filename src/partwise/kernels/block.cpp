@@ -208,8 +208,8 @@ struct Block {
                     if (head % (s.H / s.K) == 0)  // prefetch two key heads ahead: too short for the hardware prefetcher
                         for (int64_t i = group + 2 * group_size, end = i + (position + 1) * s.E; i < end; i += 16)
                             __builtin_prefetch(key + i), __builtin_prefetch(value + i);
-                    decode_attention(row + head * s.E, key + group, s.E, value + group, s.E, int(position) + 1, int(s.E), int(s.E),
-                                     flash.scale_log2, p, row + head * s.E);
+                    decode_attention(row + head * s.E, key + group, s.E, value + group, s.E, int(position) + 1, int(s.E),
+                                     int(s.E), flash.scale_log2, p, row + head * s.E);
                 }
                 narrow_rows<Dtype>(row, 1, A, attended + int64_t(r) * A);
             }
@@ -341,7 +341,8 @@ struct Block {
             int64_t at = int64_t(r) * D;
             const float* statistics = saved.statistics + 4 * (m + r) + 2 * which;
             if (r + PER_WORD <= count) {
-                norm.template backward<PER_WORD>(x + at, statistics, 4, grad + at, residual + at, dx + at, dweight, dbias, output);
+                norm.template backward<PER_WORD>(x + at, statistics, 4, grad + at, residual + at, dx + at, dweight, dbias,
+                                                 output);
             } else {
                 norm.template backward<1>(x + at, statistics, 4, grad + at, residual + at, dx + at, dweight, dbias, output);
                 std::fill(normed[1], normed[1] + D, 0.0f);
@@ -359,8 +360,8 @@ struct Block {
 
 // All blocks with packed weights, W^T for forward, W for backward.
 template <class Dtype>
-std::vector<Block<Dtype>> pack_blocks(const Sizes& s, const Weights* w, int64_t L, bool forward, char* saved, int64_t saved_stride,
-                                      void* packed, int threads, Parallel parallel) {
+std::vector<Block<Dtype>> pack_blocks(const Sizes& s, const Weights* w, int64_t L, bool forward, char* saved,
+                                      int64_t saved_stride, void* packed, int threads, Parallel parallel) {
     std::vector<Block<Dtype>> blocks;
     blocks.reserve(L);
     WeightPacking<Dtype> packing{forward};

@@ -47,7 +47,9 @@ struct BFloat16 {
         return x != x ? 0x7fc0 : Element((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
     }
     static ALWAYS_INLINE Word pack(Element even, Element odd) { return even | uint32_t(odd) << 16; }
-    static ALWAYS_INLINE vec pack(const Element* even, const Element* odd) { return (vec)(load_bits(even) | load_bits(odd) << 16); }
+    static ALWAYS_INLINE vec pack(const Element* even, const Element* odd) {
+        return (vec)(load_bits(even) | load_bits(odd) << 16);
+    }
 
 #if defined(__AVX512BF16__) && defined(__AVX512BW__)
     static ALWAYS_INLINE void narrow(Element* p, vec x) {
@@ -56,7 +58,9 @@ struct BFloat16 {
     static ALWAYS_INLINE vec multiply_add(vec sum, Word a, vec b) {
         return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(int(a)), (__m512bh)b);
     }
-    static ALWAYS_INLINE vec multiply_add(vec sum, vec a, vec b) { return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b); }
+    static ALWAYS_INLINE vec multiply_add(vec sum, vec a, vec b) {
+        return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b);
+    }
     static ALWAYS_INLINE vec pack(vec even, vec odd) {
         const __m512i order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
                                                21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
@@ -72,7 +76,9 @@ struct BFloat16 {
     static ALWAYS_INLINE vec multiply_add(vec sum, vec a, vec b) {
         return sum + (vec)((uvec)a << 16) * (vec)((uvec)b << 16) + (vec)((uvec)a & 0xffff0000u) * (vec)((uvec)b & 0xffff0000u);
     }
-    static ALWAYS_INLINE vec pack(vec even, vec odd) { return (vec)(rounded_bits(even) >> 16 | (rounded_bits(odd) & 0xffff0000u)); }
+    static ALWAYS_INLINE vec pack(vec even, vec odd) {
+        return (vec)(rounded_bits(even) >> 16 | (rounded_bits(odd) & 0xffff0000u));
+    }
 #endif
 
     // 2^x for softmax weights, which are rounded to 8 bits: relative error below 8e-5; 0 below 2^-127, NaN for NaN.

@@ -1,5 +1,5 @@
-// Causal softmax attention of one key head, forward and backward, over float32 or bfloat16 elements: scores are computed tile by
-// tile with an online softmax and never stored; Dao et al. 2022.
+// Causal softmax attention of one key head, forward and backward, over float32 or bfloat16 elements: scores are computed tile
+// by tile with an online softmax and never stored; Dao et al. 2022.
 //
 // Shapes: T queries and T keys of head_dim E; query i attends to keys 0 ... i. The lanes of a vector are W consecutive queries
 // (forward) or keys (backward), so that any E fills the vectors and no maximum or sum runs across lanes. Do not compile with
@@ -78,7 +78,8 @@ struct FlashAttention {
                     store(column + e / PER_WORD * TILE, Dtype::pack(even, odd));
                 }
             }
-            transpose_from_tile(out_t, queries, E / PER_WORD, reinterpret_cast<Word*>(out + i0 * out_stride), out_stride / PER_WORD);
+            transpose_from_tile(out_t, queries, E / PER_WORD, reinterpret_cast<Word*>(out + i0 * out_stride),
+                                out_stride / PER_WORD);
             float tile_lse[TILE];
             for (int n = 0; n < 2; n++) store(tile_lse + n * W, max[n] * scale_log2 + log2(total[n]));
             std::copy(tile_lse, tile_lse + queries, lse + i0);
@@ -124,8 +125,8 @@ struct FlashAttention {
         }
     }
 
-    // Scores -> unnormalized softmax weights relative to the new maximum, as words of adjacent keys. Rescales `total` and, if not
-    // null, the outputs `out_t` summed so far.
+    // Scores -> unnormalized softmax weights relative to the new maximum, as words of adjacent keys. Rescales `total` and, if
+    // not null, the outputs `out_t` summed so far.
     void online_softmax(const float* scores, Word* weights, int keys, const vec (&new_max)[2], vec (&max)[2], vec (&total)[2],
                         float* out_t) const {
         for (int n = 0; n < 2; n++) {
@@ -152,8 +153,8 @@ struct FlashAttention {
         return 4 * E * TILE + 3 * QUERIES * TILE + group * (int64_t(T) * padded_width() + round_up(T, TILE));
     }
 
-    // The query heads of a group: queries, `head_stride` from head to head; their outputs and output gradients, heads contiguous;
-    // queries and gradients as words of adjacent rows; lse, T numbers per head.
+    // The query heads of a group: queries, `head_stride` from head to head; their outputs and output gradients, heads
+    // contiguous; queries and gradients as words of adjacent rows; lse, T numbers per head.
     struct QueryGroup {
         const Element* q;
         int64_t head_stride;
@@ -163,16 +164,16 @@ struct FlashAttention {
         const float* lse;
     };
 
-    // The gradients of a group's queries in dq, heads contiguous, and of its key head: float32, rows `to_stride` apart. `k_words`
-    // are the keys as words of adjacent rows, with the row stride of the queries; reads up to W - 1 words beyond a row.
+    // The gradients of a group's queries in dq, heads contiguous, and of its key head: float32, rows `to_stride` apart.
+    // `k_words` are the keys as words of adjacent rows, with the row stride of the queries; reads up to W - 1 words beyond a row.
     void backward(const QueryGroup& h, const Element* k, const Element* v, const Word* k_words, int64_t words_stride, int group,
                   float* dq, float* dk, float* dv, int64_t to_stride, float* workspace) const {
         Word *k_t = reinterpret_cast<Word*>(workspace), *v_t = k_t + E * TILE;
         float *dk_t = workspace + 2 * E * TILE, *dv_t = dk_t + E * TILE;
         Word *weights = reinterpret_cast<Word*>(dv_t + E * TILE), *dscores = weights + QUERIES * TILE;
         Element* dscores_rows = reinterpret_cast<Element*>(dscores + QUERIES * TILE);
-        float *dq_sums = reinterpret_cast<float*>(weights) + 3 * QUERIES * TILE, *deltas = dq_sums + group * int64_t(T) * padded_width();
         int64_t head_size = int64_t(T) * padded_width(), padded_T = round_up(T, TILE);
+        float *dq_sums = reinterpret_cast<float*>(weights) + 3 * QUERIES * TILE, *deltas = dq_sums + group * head_size;
         for (int g = 0; g < group; g++)
             compute_deltas(h.out + g * E, h.grad + g * E, h.out_stride, k_t, v_t, deltas + g * padded_T);
         for (int k0 = 0; k0 < T; k0 += TILE) {
@@ -182,13 +183,14 @@ struct FlashAttention {
             for (int g = 0; g < group; g++)
                 for (int i0 = k0; i0 < T; i0 += QUERIES) {
                     int rows = std::min(QUERIES, T - i0), row_words = int(word_rows(rows));
-                    const Word *q = words(h.q + i0 * q_stride + g * h.head_stride), *grad = words(h.grad + i0 * h.out_stride + g * E);
+                    const Word* q = words(h.q + i0 * q_stride + g * h.head_stride);
+                    const Word* grad = words(h.grad + i0 * h.out_stride + g * E);
                     ScoreTile tile{q, grad, h.out_stride / PER_WORD, k_t, v_t, h.lse + g * T + i0, deltas + g * padded_T + i0,
                                    i0 - k0, weights, dscores, dscores_rows};
                     i0 - k0 < TILE - 1 ? softmax_backward<true>(tile, rows) : softmax_backward<false>(tile, rows);
                     bool add = g || i0 > k0;
-                    gemm_tile(h.grad_words + word_rows(i0) * h.grad_words_stride + g * E, h.grad_words_stride, weights, row_words, dv_t,
-                              add);
+                    gemm_tile(h.grad_words + word_rows(i0) * h.grad_words_stride + g * E, h.grad_words_stride, weights, row_words,
+                              dv_t, add);
                     gemm_tile(h.q_words + word_rows(i0) * words_stride + g * E, words_stride, dscores, row_words, dk_t, add);
                     add_to_dq(dscores_rows, rows, k_words + word_rows(k0) * words_stride, words_stride, keys,
                               dq_sums + g * head_size + int64_t(i0) * padded_width(), k0 > 0);
@@ -208,7 +210,8 @@ struct FlashAttention {
     }
 
     // delta[t] = sum_e out[t][e] grad[t][e]; two transposed tiles are workspace.
-    void compute_deltas(const Element* out, const Element* grad, int64_t out_stride, Word* out_t, Word* grad_t, float* delta) const {
+    void compute_deltas(const Element* out, const Element* grad, int64_t out_stride, Word* out_t, Word* grad_t,
+                        float* delta) const {
         for (int t = 0; t < T; t += TILE) {
             int rows = std::min(TILE, T - t);
             transpose_to_tile(words(out + t * out_stride), out_stride / PER_WORD, rows, E / PER_WORD, out_t);
@@ -224,12 +227,12 @@ struct FlashAttention {
     }
 
     // dq[r][e] (+)= sum_c dscores[r][c] k[c][e]. Everything is inlined, so that the loops over the few keys are unrolled.
-    __attribute__((flatten)) void add_to_dq(const Element* dscores_rows, int rows, const Word* k_words, int64_t words_stride, int keys,
-                                            float* dq, bool add) const {
+    __attribute__((flatten)) void add_to_dq(const Element* dscores_rows, int rows, const Word* k_words, int64_t words_stride,
+                                            int keys, float* dq, bool add) const {
         Epilogue<Dtype> to{dq, padded_width()};
         if (add) to.residual = dq, to.residual_stride = padded_width();
-        gemm<Dtype>(words(dscores_rows), TILE / PER_WORD, 1, rows, k_words, int(word_rows(std::min(TILE, keys))), padded_width(), to,
-                    words_stride);
+        gemm<Dtype>(words(dscores_rows), TILE / PER_WORD, 1, rows, k_words, int(word_rows(std::min(TILE, keys))), padded_width(),
+                    to, words_stride);
     }
 
     // out[e][c] (+)= sum_r rows[r][e] x[r][c] over word rows.

@@ -31,8 +31,8 @@ struct HiddenUnits {
         });
     }
 
-    // Of `rows` rows of a chunk of `chunk_words` word rows, starting at row `first`: from dh, h again and the gradient of pre, both
-    // as packed words of adjacent rows, the latter also as rows `dpre` and summed into `dbias`.
+    // Of `rows` rows of a chunk of `chunk_words` word rows, starting at row `first`: from dh, h again and the gradient of pre,
+    // both as packed words of adjacent rows, the latter also as rows `dpre` and summed into `dbias`.
     void backward(const float* dh, const Element* pre, int first, int rows, int chunk_words, Word* h_packed, Word* dpre_packed,
                   Element* dpre, float* dbias) const {
         Backward b{dh, pre, chunk_words, h_packed, dpre_packed, dpre, dbias};

@@ -92,7 +92,7 @@ void gemm_panel(const typename Dtype::Word* a, int64_t a_row, int64_t a_k, int r
     for (; r < rows; r++) micro_kernel<Dtype, 1, N>(a + r * a_row, a_row, a_k, b, b_row, K, to.at(r, 0));
 }
 
-// sum_k a[r a_row + k a_k] b[k][c] over K words; `columns` is a multiple of W. b is packed, or row-major with b_row words per row.
+// sum_k a[r a_row + k a_k] b[k][c] over K words; `columns` is a multiple of W. b is packed, or row-major, b_row words apart.
 template <class Dtype>
 void gemm(const typename Dtype::Word* a, int64_t a_row, int64_t a_k, int rows, const typename Dtype::Word* b, int K, int columns,
           const Epilogue<Dtype>& to, int64_t b_row = 0) {

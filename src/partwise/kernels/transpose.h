@@ -30,7 +30,8 @@ struct Scale {
 
 // out[c][r] = element(x[r][c]); `x_stride` and `out_stride` elements lie between rows.
 template <class Element>
-void transpose(const float* x, int64_t x_stride, int rows, int columns, float* out, int64_t out_stride, const Element& element) {
+void transpose(const float* x, int64_t x_stride, int rows, int columns, float* out, int64_t out_stride,
+               const Element& element) {
     int r = 0;
     for (; r + 4 <= rows; r += 4) {
         int c = 0;
@@ -56,10 +57,10 @@ constexpr int VECTOR_ROWS = W;  // rows stored as whole vectors: a vector load o
 
 // Four vectors -> in each quarter, four rows of that quarter's columns.
 ALWAYS_INLINE void transpose_quarters(vec a, vec b, vec c, vec d, __m512d (&out)[4]) {
-    __m512d low_ab = (__m512d)_mm512_unpacklo_ps((__m512)a, (__m512)b), high_ab = (__m512d)_mm512_unpackhi_ps((__m512)a, (__m512)b);
-    __m512d low_cd = (__m512d)_mm512_unpacklo_ps((__m512)c, (__m512)d), high_cd = (__m512d)_mm512_unpackhi_ps((__m512)c, (__m512)d);
-    out[0] = _mm512_unpacklo_pd(low_ab, low_cd), out[1] = _mm512_unpackhi_pd(low_ab, low_cd);
-    out[2] = _mm512_unpacklo_pd(high_ab, high_cd), out[3] = _mm512_unpackhi_pd(high_ab, high_cd);
+    auto low = [](vec x, vec y) { return (__m512d)_mm512_unpacklo_ps((__m512)x, (__m512)y); };
+    auto high = [](vec x, vec y) { return (__m512d)_mm512_unpackhi_ps((__m512)x, (__m512)y); };
+    out[0] = _mm512_unpacklo_pd(low(a, b), low(c, d)), out[1] = _mm512_unpackhi_pd(low(a, b), low(c, d));
+    out[2] = _mm512_unpacklo_pd(high(a, b), high(c, d)), out[3] = _mm512_unpackhi_pd(high(a, b), high(c, d));
 }
 
 // tile[c][r] = x[r][c] of W rows, eight columns at a time.
