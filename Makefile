@@ -23,7 +23,7 @@ DEMO_STEPS := 201
 DEMO_EVERY := 67
 
 test: setup
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 # round trips of a million random strings through every byte-pair tokenizer
 test-tokenizers: setup
@@ -48,7 +48,7 @@ check: setup
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n auto -m "not slow and not long"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not long"
 
 format: setup
 	$(BIN)/ruff format src tests benchmarks

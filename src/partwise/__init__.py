@@ -1,4 +1,4 @@
-"""partwise: swap one part of a transformer and measure the effect."""
+"""partwise: change one part of a transformer; know what it bought."""
 
 import importlib
 from typing import Any

@@ -89,7 +89,7 @@ struct Model {
 
 struct Step {
     const Model& model;
-    int64_t B, T, past, want_logits;  // want_logits: of the last token of every row
+    int64_t B, T, past, needs_logits;  // needs_logits: of the last token of every row
     const float* input;
     float *const *keys, *const *values;  // of every layer
     int64_t blocks;                      // capacity of keys and values, in blocks of W positions
@@ -538,7 +538,7 @@ void run_step(const Thread& thread, const Step& step, const Buffers& buffers, fl
                                    rows(hidden, buffers.hidden));
         gemm<Operands>(thread, layer.down, tiles, in, Epilogue{ADD, x, buffers.stream, 0, 0});
     }
-    if (!step.want_logits) return;
+    if (!step.needs_logits) return;
     RowTiles last(step.B);
     const auto* in = pack_inputs<Operands>(last, D, model.head.inputs, model.final_norm, thread.workspace, [&](int64_t b) {
         return x + (b * step.T + step.T - 1) * buffers.stream;
@@ -569,7 +569,7 @@ void decoding_advise_huge_pages(void* memory, int64_t size) {
 
 // input (B, T, D) -> logits (B, outputs in whole groups), and keys and values at positions past ... past + T - 1. `thread_number`
 // and `thread_count` are OpenMP's omp_get_thread_num and omp_get_num_threads: it may run fewer threads than requested.
-void decoding_step(const Model* model, int64_t B, int64_t T, int64_t past, int64_t want_logits, const float* input,
+void decoding_step(const Model* model, int64_t B, int64_t T, int64_t past, int64_t needs_logits, const float* input,
                    float* const* keys, float* const* values, int64_t blocks, float* workspace, float* logits, int threads,
                    Parallel parallel, int (*thread_number)(), int (*thread_count)()) {
     struct Work {
@@ -583,7 +583,7 @@ void decoding_step(const Model* model, int64_t B, int64_t T, int64_t past, int64
     uintptr_t address = reinterpret_cast<uintptr_t>(workspace);
     workspace += (64 - address % 64) % 64 / sizeof(float);
     if (!parallel || !thread_number || !thread_count) threads = 1;
-    Work work{{*model, B, T, past, want_logits, input, keys, values, blocks, logits, threads},
+    Work work{{*model, B, T, past, needs_logits, input, keys, values, blocks, logits, threads},
               Buffers(*model, B * T, blocks),
               workspace,
               thread_number,

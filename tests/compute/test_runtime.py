@@ -1,0 +1,65 @@
+"""Backends and precision follow the settings and the machine, and a run never changes them."""
+
+from pathlib import Path
+
+import pytest
+
+import partwise
+from kernel_inputs import require_kernels
+from partwise.compute.runtime import choose_runtime, has_fast_bfloat16
+from partwise.train.config import TrainConfig, run_config
+from partwise.train.loop import Run
+
+
+@pytest.fixture(autouse=True)
+def kernels(shared_cache: Path) -> None:
+    require_kernels()
+
+
+def test_the_settings_choose_the_backends() -> None:
+    runtime = choose_runtime(TrainConfig(device="cpu", precision="float32"))
+    assert (runtime.ffn_backend, runtime.block_backend) == ("cpp", "cpp")
+    runtime = choose_runtime(TrainConfig(device="cpu", precision="float32", ffn_backend="eager", block_backend="eager"))
+    assert (runtime.ffn_backend, runtime.block_backend) == ("eager", "eager")
+    runtime = choose_runtime(TrainConfig(device="cpu", precision="bfloat16", ffn_backend="cpp", block_backend="cpp"))
+    assert (runtime.ffn_backend, runtime.block_backend, runtime.precision) == ("cpp", "cpp", "bfloat16")
+
+
+def test_without_a_compiler_cpp_is_refused_and_auto_is_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partwise.compute.runtime.kernels_available", lambda: False)
+    with pytest.raises(partwise.ConfigError, match=r"train.block_backend=cpp requires a CPU and a C\+\+ compiler"):
+        choose_runtime(TrainConfig(device="cpu", block_backend="cpp"))
+    assert choose_runtime(TrainConfig(device="cpu")).block_backend == "eager"
+
+
+def test_a_run_started_with_kernels_does_not_resume_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = choose_runtime(TrainConfig(precision="float32", device="cpu", attention_backend="sdpa"))
+    runtime.check()
+    monkeypatch.setattr("partwise.compute.runtime.kernels_available", lambda: False)
+    with pytest.raises(partwise.ConfigError, match=r"started with the C\+\+ kernels"):
+        runtime.check()
+    choose_runtime(TrainConfig(precision="float32", device="cpu")).check()
+
+
+@pytest.mark.parametrize(
+    ("backend", "word"),
+    [
+        ("block_backend", "residual.dropout=0.1"),
+        ("block_backend", "attention.fused_qkv=false"),
+        ("ffn_backend", "ffn=elu"),
+        ("ffn_backend", "ffn.hidden_dropout=0.1"),
+        ("attention_backend", "attention.softcap=20"),
+    ],
+)
+def test_a_forced_backend_that_no_layer_supports_is_refused(backend: str, word: str) -> None:
+    """But not if one of two layers supports it."""
+    words = ["d_model=32", "n_layers=2", "attention.n_heads=2", "train.device=cpu", f"train.{backend}=cpp"]
+    data = ["data=arithmetic", "data.validation=10", "data.test=10"]
+    with pytest.raises(partwise.ConfigError, match=rf"train.{backend}=cpp supports no layer of this model.*auto"):
+        Run(run_config("mingpt", *words, *data, word))
+    Run(run_config("mingpt", *words, *data, "ffn=[relu,elu]"))
+
+
+def test_precision_is_bfloat16_on_hardware_that_supports_it() -> None:
+    expected = "bfloat16" if has_fast_bfloat16("cpu") else "float32"
+    assert choose_runtime(TrainConfig(device="cpu")).precision == expected

@@ -1,0 +1,390 @@
+"""The block kernel equals the equation of pre-norm blocks in float64."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from kernel_inputs import all_equal, threads
+from partwise.kernels import block as kernels
+from partwise.kernels.block import BlockSpec, BlockWeights, forward_blocks, supports_batch_size, supports_block
+from partwise.kernels.mlp import ACTIVATIONS
+from references import activations as reference
+
+pytestmark = pytest.mark.usefixtures("kernels")
+
+FLOAT_ERROR = 4e-6  # relative to a tensor's norm: some thousand float32 roundings
+
+
+@dataclass
+class Case:
+    B: int = 2
+    T: int = 33
+    D: int = 32
+    n_heads: int = 4
+    n_kv_heads: int = 4
+    head_dim: int = 8
+    hidden: int = 64
+    gated: bool = False
+    activation: str = "gelu"
+    centered: bool = True
+    affine: bool = True
+    bias: bool = False
+    rotary_pairs: int = 0
+    interleaved: bool = False
+
+    def spec(self) -> BlockSpec:
+        return BlockSpec(
+            self.n_heads, self.n_kv_heads, self.head_dim, self.hidden, self.gated, self.activation, self.centered,
+            self.interleaved, (1e-5, 1e-3), self.head_dim**-0.5,
+        )  # fmt: skip
+
+    def inputs(self) -> tuple[Tensor, BlockWeights, Tensor]:
+        """x, the weights and the gradient of the output."""
+        generator = torch.Generator().manual_seed(
+            self.B + 3 * self.T + 5 * self.D + 7 * self.head_dim + 11 * self.hidden
+        )
+
+        def matrix(rows: int, columns: int) -> Tensor:
+            return torch.randn(rows, columns, generator=generator) / columns**0.5
+
+        def vector(size: int, present: bool, mean: float = 0.0) -> Tensor | None:
+            return mean + 0.3 * torch.randn(size, generator=generator) if present else None
+
+        A, Q = self.n_heads * self.head_dim, (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
+        U = (1 + self.gated) * self.hidden
+        frequencies = torch.logspace(0, -1, self.rotary_pairs)
+        angles = torch.outer(torch.arange(self.T), frequencies) if self.rotary_pairs else None
+        norms = [(vector(self.D, self.affine, 1.0), vector(self.D, self.bias and self.affine)) for _ in range(2)]
+        weights = BlockWeights(
+            *norms[0], matrix(Q, self.D), vector(Q, self.bias), matrix(self.D, A), vector(self.D, self.bias),
+            *norms[1], matrix(U, self.D), vector(U, self.bias), matrix(self.D, self.hidden), vector(self.D, self.bias),
+            None if angles is None else angles.cos(), None if angles is None else angles.sin(),
+        )  # fmt: skip
+        x, grad = (torch.randn(self.B, self.T, self.D, generator=generator) for _ in range(2))
+        return x, weights, grad
+
+
+BlockFunction = Callable[[Tensor, BlockWeights, BlockSpec], Tensor]
+
+
+def forward_block(x: Tensor, weights: BlockWeights, spec: BlockSpec) -> Tensor:
+    return forward_blocks(x, [weights], spec)
+
+
+def equation(x: Tensor, w: BlockWeights, spec: BlockSpec) -> Tensor:
+    """The equation of the block, by torch's operations."""
+
+    def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        if spec.centered:
+            return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+        y = F.rms_norm(x, x.shape[-1:], weight, eps)
+        return y if bias is None else y + bias
+
+    def rotate(heads: Tensor) -> Tensor:
+        if w.cosines is None or w.sines is None:
+            return heads
+        n, cos, sin = w.cosines.shape[1], w.cosines.to(heads.dtype), w.sines.to(heads.dtype)
+        if spec.interleaved:
+            a, b = heads[..., 0 : 2 * n : 2], heads[..., 1 : 2 * n : 2]
+            rotated = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
+        else:
+            a, b = heads[..., :n], heads[..., n : 2 * n]
+            rotated = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+        return torch.cat((rotated, heads[..., 2 * n :]), -1)
+
+    def split_heads(x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, spec.head_dim)).transpose(1, 2)
+
+    sizes = [spec.n_heads * spec.head_dim] + [spec.n_kv_heads * spec.head_dim] * 2
+    qkv = F.linear(norm(x, w.norm_1, w.norm_1_bias, spec.eps[0]), w.qkv, w.qkv_bias).split(sizes, -1)
+    q, k, v = (split_heads(each) for each in qkv)
+    k, v = (each.repeat_interleave(spec.n_heads // spec.n_kv_heads, 1) for each in (rotate(k), v))
+    scores = rotate(q) @ k.transpose(-1, -2) * spec.scale
+    masked = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+    y = scores.masked_fill(masked, -torch.inf).softmax(-1).to(v.dtype) @ v
+    mid = x + F.linear(y.transpose(1, 2).flatten(2), w.out, w.out_bias)
+    normed = norm(mid, w.norm_2, w.norm_2_bias, spec.eps[1])
+    return mid + reference.mlp(normed, w.up, w.up_bias, w.down, w.down_bias, spec.activation)
+
+
+def output_and_gradients(
+    function: BlockFunction, case: Case, double: bool = False, autocast: bool = False
+) -> list[Tensor]:
+    x, weights, grad = case.inputs()
+    leaves = [
+        None if each is None else (each.double() if double else each).requires_grad_() for each in (x, *weights[:12])
+    ]
+    tables = [None if each is None else each.to(leaves[0].dtype) for each in weights[12:]]  # type: ignore[union-attr]
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        y = function(leaves[0], BlockWeights(*leaves[1:], *tables), case.spec())  # type: ignore[arg-type]
+    return [
+        y.detach(),
+        *torch.autograd.grad(y, [each for each in leaves if each is not None], grad.to(y.dtype)),
+    ]
+
+
+def errors(ours: list[Tensor], expected: list[Tensor]) -> list[float]:
+    assert [x.shape for x in ours] == [y.shape for y in expected]
+    size = max(float(y.norm() / y.numel() ** 0.5) for y in expected[1:])
+    return [
+        # relative to the size of the other gradients for one that is zero by the equation
+        float((x - y).norm() / max(float(y.norm()), 1e-2 * size * y.numel() ** 0.5))
+        for x, y in zip(ours, expected, strict=True)
+    ]
+
+
+def check(case: Case) -> None:
+    exact = output_and_gradients(equation, case, double=True)
+    worst = max(errors(output_and_gradients(forward_block, case), exact))
+    assert worst <= FLOAT_ERROR, f"{case}: {worst:.1e}"
+
+
+def check_bf16(case: Case) -> None:
+    """As accurate as torch's autocast, which rounds more often."""
+    exact = output_and_gradients(equation, case, double=True)
+    ours = errors(output_and_gradients(forward_block, case, autocast=True), exact)
+    autocast = errors(output_and_gradients(equation, case, autocast=True), exact)
+    slack = 2e-2 if case.activation == "relu" else 2e-3  # its derivative jumps where rounding changes a sign
+    for number, (own, other) in enumerate(zip(ours, autocast, strict=True)):
+        assert own <= 1.25 * other + slack, f"{case}: {number}: {own:.1e}, autocast {other:.1e}"
+
+
+each_precision = pytest.mark.parametrize("check_case", [check, check_bf16], ids=["float32", "bfloat16"])
+each_autocast = pytest.mark.parametrize("autocast", [False, True])
+
+
+@each_precision
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_equals_the_equation_for_every_activation(
+    activation: str, gated: bool, bias: bool, check_case: Callable[[Case], None]
+) -> None:
+    check_case(Case(activation=activation, gated=gated, bias=bias))
+
+
+@each_precision
+@pytest.mark.parametrize("T", [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 300])
+def test_equals_the_equation_for_every_length(T: int, check_case: Callable[[Case], None]) -> None:
+    check_case(Case(T=T, n_heads=2, n_kv_heads=1, head_dim=16))
+
+
+@each_precision
+@pytest.mark.parametrize("head_dim", [2, 4, 6, 8, 12, 16, 18, 20, 32, 34, 48, 64, 128])
+def test_equals_the_equation_for_every_head_dim(head_dim: int, check_case: Callable[[Case], None]) -> None:
+    check_case(Case(n_heads=8, n_kv_heads=8, head_dim=head_dim, T=40))
+
+
+@each_precision
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("pairs", [1, 3, 4])
+def test_equals_the_equation_with_rotary_positions(
+    pairs: int, interleaved: bool, check_case: Callable[[Case], None]
+) -> None:
+    check_case(Case(rotary_pairs=pairs, interleaved=interleaved, n_kv_heads=2, n_heads=6, head_dim=16, centered=False))
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_equals_the_equation_for_any_block(data: st.DataObject) -> None:
+    """For all combinations of options, and panels of every width."""
+    n_kv_heads, group = data.draw(st.sampled_from([1, 2, 3])), data.draw(st.sampled_from([1, 2, 4]))
+    head_dim = 16 * data.draw(st.integers(1, 2)) if n_kv_heads * group % 8 else 2 * data.draw(st.integers(1, 9))
+    case = Case(
+        B=data.draw(st.integers(1, 7)),
+        T=data.draw(st.integers(1, 70)),
+        D=16 * data.draw(st.integers(1, 12)),
+        n_heads=n_kv_heads * group,
+        n_kv_heads=n_kv_heads,
+        head_dim=head_dim,
+        hidden=16 * data.draw(st.integers(1, 23)),
+        gated=data.draw(st.booleans()),
+        activation=data.draw(st.sampled_from(ACTIVATIONS)),
+        centered=data.draw(st.booleans()),
+        affine=data.draw(st.booleans()),
+        bias=data.draw(st.booleans()),
+        rotary_pairs=data.draw(st.integers(0, head_dim // 2)),
+        interleaved=data.draw(st.booleans()),
+    )
+    if not supports_block(case.D, case.spec()):
+        return
+    with threads(data.draw(st.integers(1, 3))):
+        check(case)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+@each_autocast
+def test_results_are_reproducible(n_threads: int, autocast: bool) -> None:
+    case = Case(B=7, T=50, rotary_pairs=2)
+    with threads(n_threads):
+        first = output_and_gradients(forward_block, case, autocast=autocast)
+        for _ in range(5):
+            assert all_equal(output_and_gradients(forward_block, case, autocast=autocast), first)
+
+
+def test_the_number_of_threads_changes_only_the_order_of_weight_gradient_sums() -> None:
+    results = []
+    for number in (1, 2, 3, 8):
+        with threads(number):
+            results.append(output_and_gradients(forward_block, Case(B=5, T=40), autocast=True))
+    for other in results[1:]:
+        assert torch.equal(other[0], results[0][0]) and torch.equal(other[1], results[0][1])
+        assert max(errors(other, results[0])) <= FLOAT_ERROR
+
+
+@each_autocast
+def test_later_tokens_have_no_influence(autocast: bool) -> None:
+    case = Case(T=80)
+    x, weights, _ = case.inputs()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        before = forward_block(x, weights, case.spec())
+        x[:, 45:] = 1e4
+        after = forward_block(x, weights, case.spec())
+    assert torch.equal(after[:, :45], before[:, :45]) and not torch.equal(after[:, 45:], before[:, 45:])
+
+
+@each_autocast
+def test_nan_and_infinity_propagate(autocast: bool) -> None:
+    case = Case(T=80)
+    x, weights, _ = case.inputs()
+    x[0, 70, 3], x[1, 79, 0] = torch.nan, torch.inf
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        finite = forward_block(x, weights, case.spec()).isfinite().all(-1)
+    assert not finite[0, 70:].any() and not finite[1, 79] and finite[:, :64].all()
+
+
+@each_autocast
+def test_huge_scores_stay_finite(autocast: bool) -> None:
+    """Scores of thousands, of which the softmax selects one."""
+    case = Case(activation="silu")
+    x, weights, grad = case.inputs()
+    weights = weights._replace(qkv=300 * weights.qkv)
+    x.requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        y = forward_block(x, weights, case.spec())
+    y.backward(grad)
+    assert y.isfinite().all() and x.grad is not None and x.grad.isfinite().all()
+
+
+def test_any_memory_layout_is_supported() -> None:
+    """Rows of a larger tensor, transposed weights, an expanded output gradient."""
+    case = Case(bias=True)
+    x, weights, _ = case.inputs()
+    expected = forward_block(x, weights, case.spec())
+    larger = torch.randn(2, 33, 50)
+    larger[..., 5:37] = x
+    transposed = weights._replace(qkv=weights.qkv.t().contiguous().t(), down=weights.down.t().contiguous().t())
+    assert torch.equal(forward_block(larger[..., 5:37], transposed, case.spec()), expected)
+    x.requires_grad_()
+    forward_block(x, transposed, case.spec()).sum().backward()
+    ours, x.grad = x.grad, None
+    equation(x, weights, case.spec()).sum().backward()
+    assert ours is not None and torch.allclose(ours, x.grad, atol=1e-4)  # type: ignore[arg-type]
+
+
+def stack(case: Case, number: int) -> tuple[list[BlockWeights], list[Tensor]]:
+    """The weights of several blocks, which lack different norm weights and biases; and all their tensors as leaves."""
+    cases = [replace(case, affine=(case.affine + n) % 2 == 0, bias=(case.bias + n) % 3 != 1) for n in range(number)]
+    weights = [each.inputs()[1] for each in cases]
+    for n, each in enumerate(weights):
+        weights[n] = BlockWeights(*[None if w is None else (1 + 0.1 * n) * w for w in each[:12]], *each[12:])
+    return weights, [w.requires_grad_() for each in weights for w in each[:12] if w is not None]
+
+
+@each_autocast
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+@pytest.mark.parametrize("number", [2, 5])
+def test_one_call_equals_one_call_per_block(number: int, n_threads: int, autocast: bool) -> None:
+    """To the last bit: outputs, gradients, and outputs without gradients."""
+    case = Case(B=5, T=40, rotary_pairs=2, gated=True, activation="silu")
+    weights, leaves = stack(case, number)
+    x, _, grad = case.inputs()
+    x.requires_grad_()
+    with threads(n_threads):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            separate = x
+            for each in weights:
+                separate = forward_block(separate, each, case.spec())
+            together = forward_blocks(x, weights, case.spec())
+            with torch.no_grad():
+                without_gradients = forward_blocks(x, weights, case.spec())
+        ours, expected = (torch.autograd.grad(y, [x, *leaves], grad) for y in (together, separate))
+    assert torch.equal(together, separate) and torch.equal(without_gradients, separate)
+    assert all_equal(ours, expected)
+
+
+def test_large_gradients_split_the_blocks_over_several_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    case, calls = Case(), list[int]()
+    weights, leaves = stack(case, 5)
+    x, _, grad = case.inputs()
+    real = kernels.run_forward
+    monkeypatch.setattr(kernels, "run_forward", lambda *args, **options: (calls.append(1), real(*args, **options))[1])
+    results, n_calls = [], []
+    with threads(2):
+        for limit in (2**26, 40_000, 1):
+            monkeypatch.setattr(kernels, "MAX_GRADIENT_ELEMENTS", limit)
+            calls.clear()
+            y = forward_blocks(x, weights, case.spec())
+            results.append([y, *torch.autograd.grad(y, leaves, grad)])
+            n_calls.append(len(calls))
+    assert n_calls == [1, 3, 5]
+    assert all(all_equal(other, results[0]) for other in results[1:])
+
+
+def test_frozen_weights_change_no_other_gradient() -> None:
+    case = Case()
+    weights, leaves = stack(case, 3)
+    x, _, grad = case.inputs()
+    expected = torch.autograd.grad(forward_blocks(x, weights, case.spec()), leaves, grad)
+    for each in leaves[:5]:
+        each.requires_grad_(False)
+    gradients = torch.autograd.grad(forward_blocks(x, weights, case.spec()), leaves[5:], grad)
+    assert all_equal(gradients, expected[5:])
+
+
+def test_batch_sizes_that_would_leave_threads_idle_are_not_supported() -> None:
+    with threads(4):
+        assert [rows for rows in range(13) if supports_batch_size(rows)] == [3, 4, 6, 7, 8, 9, 10, 11, 12]
+
+
+SMALLER_CPUS = {"without bfloat16": "-mno-avx512bf16", "eight lanes": "-mno-avx512f", "four lanes": "-mno-avx"}
+"""Compiler flags that disable instructions which smaller CPUs lack."""
+
+
+@pytest.mark.parametrize("flag", SMALLER_CPUS.values(), ids=SMALLER_CPUS)
+def test_smaller_cpus_compute_the_same(flag: str, tmp_path: Path) -> None:
+    if "avx512f" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this CPU is a smaller one itself")
+    tests = Path(__file__).parents[1]
+    folders = [str(tests / name) for name in ("", "kernels", "model", "compute")]
+    program = (
+        f"import sys; sys.path[:0] = {folders!r}\n"
+        "import pytest, test_bf16, test_block, test_compiled_block, test_cross_entropy, test_decoding\n"
+        "from kernel_inputs import logits_and_targets, mlp_inputs\n"
+        "Case = test_block.Case\n"
+        "gated = Case(gated=True, bias=True, activation='silu', head_dim=12, T=70)\n"
+        "for case in (Case(rotary_pairs=2, n_kv_heads=2), gated):\n"
+        "    test_block.check(case); test_block.check_bf16(case)\n"
+        "test_block.test_one_call_equals_one_call_per_block(3, 2, True)\n"
+        "test_bf16.check_attention(*test_bf16.attention_inputs(2, 40, 4, 2, 12))\n"
+        "test_bf16.check_mlp('silu', mlp_inputs((61, 32), 96, True, True))\n"
+        "test_cross_entropy.check(*logits_and_targets(37, 65), 0.1)\n"
+        "with pytest.MonkeyPatch.context() as patch:\n"
+        "    test_compiled_block.test_decoding_equals_one_pass('llama', True, patch)\n"
+        "for shape in ((61, 33, 'relu', 7, 3), (20, 7, 'reglu', 29, 1)):\n"
+        "    test_decoding.check_exact_products(*shape)\n"
+    )
+    environment = {**os.environ, "CXX": f"g++ {flag}", "PARTWISE_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "compiling block for this machine" in done.stderr

@@ -1,0 +1,117 @@
+"""Kernels are compiled once per machine and cached; without a compiler torch computes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from partwise.kernels import build
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_kernel_is_compiled_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    build.load("attention", tmp_path / "a")
+    assert capfd.readouterr().err == "compiling attention for this machine, once (a few seconds)\n"
+    (compiled,) = (tmp_path / "a").iterdir()
+    build.load.cache_clear()
+    build.load("attention", tmp_path / "a")
+    assert capfd.readouterr().err == ""
+    assert [compiled] == list((tmp_path / "a").iterdir())
+
+
+@pytest.mark.usefixtures("kernels")
+def test_another_cpu_or_other_flags_compile_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build.load("attention", tmp_path)
+    monkeypatch.setattr(build, "cpu_features", lambda: ["another CPU"])
+    build.load.cache_clear()
+    build.load("attention", tmp_path)
+    monkeypatch.setattr(build, "FLAGS", [*build.FLAGS, "-g0"])
+    build.load.cache_clear()
+    build.load("attention", tmp_path)
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.usefixtures("kernels")
+def test_two_processes_may_compile_at_the_same_time(tmp_path: Path) -> None:
+    code = f"from pathlib import Path; from partwise.kernels import build; build.load('attention', Path({str(tmp_path)!r}))"
+    processes = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    assert [path.suffix for path in tmp_path.iterdir()] == [".so"]
+
+
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize(
+    ("compiler", "reason"),
+    [
+        ("/bin/false", "/bin/false failed with exit status 1: no reason given"),
+        ("no-such-compiler -O2", "no C++ compiler: CXX=no-such-compiler not found"),
+        ("c++ -DTILE=%", "error"),
+    ],
+)
+def test_a_failing_compiler_gives_its_reason_in_one_line(
+    compiler: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", compiler)
+    with pytest.raises(build.BuildError) as caught:
+        build.load("attention", tmp_path)
+    assert reason in str(caught.value) and "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_damaged_library_or_folder_is_named(tmp_path: Path) -> None:
+    build.load("attention", tmp_path / "a")
+    (compiled,) = (tmp_path / "a").iterdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / compiled.name).write_bytes(b"not a library")
+    (tmp_path / "c").write_text("a file instead of a folder")
+    for folder in ("b", "c"):
+        with pytest.raises(build.BuildError, match=f"{tmp_path / folder}"):
+            build.load("attention", tmp_path / folder)
+
+
+def test_a_slow_compiler_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("CXX", str(slow))
+    monkeypatch.setattr(build, "TIMEOUT", 0.2)
+    with pytest.raises(build.BuildError, match="took more than"):
+        build.load("attention", tmp_path / "cache")
+
+
+def test_the_compiler_runs_in_its_own_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise Ctrl-C in the first seconds would look like a failing compiler, and the run would use another backend."""
+    fake = tmp_path / "fake"
+    code = "import os, sys; sys.exit('own session' if os.getsid(0) == os.getpid() else 'shared session')"
+    fake.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{code}"\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("CXX", str(fake))
+    with pytest.raises(build.BuildError, match="own session"):
+        build.load("attention", tmp_path / "cache")
+
+
+def test_without_a_compiler_torch_computes_the_same(tmp_path: Path) -> None:
+    """With one line on stderr, and the same results up to rounding."""
+    code = """
+import torch
+from partwise.kernels.attention import attention, packed_attention
+from partwise.kernels.library import kernels_available
+torch.manual_seed(0)
+qkv = torch.randn(2, 9, 24, requires_grad=True)
+out = packed_attention(qkv, 2, 2, 0.5)
+q, k, v = (x.unflatten(2, (2, 4)).transpose(1, 2) for x in qkv.split(8, dim=2))
+expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.5).transpose(1, 2).flatten(2)
+grad = torch.randn(2, 9, 16)[..., 8:].repeat(1, 1, 1)
+torch.testing.assert_close(out, expected)
+for x, y in zip(torch.autograd.grad(out, qkv, grad), torch.autograd.grad(expected, qkv, grad)):
+    torch.testing.assert_close(x, y)
+assert not kernels_available() and not kernels_available()
+"""
+    environment = {**os.environ, "CXX": "/bin/false", "PARTWISE_CACHE": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    unavailable = "C++ kernel attention is unavailable, torch computes instead"
+    assert done.stderr == f"{unavailable}: /bin/false failed with exit status 1: no reason given\n"

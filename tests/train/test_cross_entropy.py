@@ -1,0 +1,78 @@
+"""Cross-entropy in chunks equals torch's, in value and gradient, and makes no float32 copy of all logits."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from kernel_inputs import logits_and_targets, require_kernels
+from partwise.data import IGNORE_INDEX
+from partwise.kernels.cross_entropy import bf16_cross_entropy
+from partwise.train import cross_entropy
+from partwise.train.cross_entropy import summed_cross_entropy
+
+
+@given(
+    st.integers(1, 40),
+    st.integers(2, 30),
+    st.sampled_from([0.0, 0.1, 0.9]),
+    st.sampled_from([1, 7, 64, 10**6]),
+    st.integers(0, 10**6),
+)
+def test_it_equals_torchs(rows: int, vocab_size: int, smoothing: float, chunk: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(rows, vocab_size, generator=generator, dtype=torch.float64).mul(3).requires_grad_()
+    targets = torch.randint(vocab_size, (rows,), generator=generator)
+    targets[torch.rand(rows, generator=generator) < 0.3] = IGNORE_INDEX
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cross_entropy, "CHUNK_LOGITS", chunk)
+        ours = summed_cross_entropy(logits, targets, smoothing)
+        (gradient,) = torch.autograd.grad(3 * ours, logits)
+    reference = F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=smoothing)
+    (expected,) = torch.autograd.grad(3 * reference, logits)
+    assert abs(ours - reference) <= 1e-12 * max(1.0, abs(reference.item()))
+    assert (gradient - expected).abs().max() <= 1e-12 * max(1.0, expected.abs().max().item())
+
+
+def test_bf16_logits_are_computed_in_float32() -> None:
+    logits = torch.randn(50, 200, generator=torch.Generator().manual_seed(0)).bfloat16().requires_grad_()
+    targets = torch.arange(50)
+    ours, reference = summed_cross_entropy(logits, targets), F.cross_entropy(logits.float(), targets, reduction="sum")
+    assert ours.dtype == torch.float32 and torch.isclose(ours, reference, rtol=1e-6)
+    (gradient,), (expected,) = (torch.autograd.grad(loss, logits) for loss in (ours, reference))
+    assert gradient.dtype == torch.bfloat16 and torch.allclose(gradient.float(), expected.float(), atol=2**-9)
+
+
+def test_the_largest_float32_tensor_is_a_chunk() -> None:
+    """In the forward and the backward pass."""
+    rows, vocab_size = 4096, 8192
+    logits = torch.zeros(rows, vocab_size, dtype=torch.bfloat16, requires_grad=True)
+    sizes: list[int] = []
+
+    class RecordSizes(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            out = func(*args, **(kwargs or {}))
+            for tensor in out if isinstance(out, tuple | list) else [out]:
+                if isinstance(tensor, torch.Tensor) and tensor.dtype == torch.float32:
+                    sizes.append(tensor.numel())
+            return out
+
+    with RecordSizes():
+        summed_cross_entropy(logits, torch.zeros(rows, dtype=torch.long)).backward()
+    assert logits.grad is not None and max(sizes) <= cross_entropy.CHUNK_LOGITS < logits.numel()
+
+
+def test_the_kernel_is_used_for_contiguous_bf16_rows(shared_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_kernels()
+    logits, targets = logits_and_targets(5, 65)
+    calls: list[int] = []
+    monkeypatch.setattr(cross_entropy, "bf16_cross_entropy", lambda *x: (calls.append(1), bf16_cross_entropy(*x))[1])
+    summed_cross_entropy(logits, targets)
+    for other in (logits.half(), logits.float(), logits.t().contiguous().t()):
+        summed_cross_entropy(other, targets, cpp=True)
+    assert not calls
+    summed_cross_entropy(logits, targets, cpp=True)
+    assert calls == [1]
