@@ -99,7 +99,7 @@ def calibrate(comparison: Comparison, dataset: Dataset) -> Calibration:
 def false_positive_rate(differences: np.ndarray, alpha: float = 0.05) -> tuple[float, int]:
     """The fraction of relabelings that a t test at alpha rejects, where a relabeling swaps the arms of some pairs.
 
-    All 2^(n-1) where these are few, else RELABELLINGS drawn with a fixed seed.
+    All 2^(n-1) where these are few, else MAX_RELABELINGS drawn with a fixed seed.
     """
     n = len(differences)
     if 2 ** (n - 1) <= MAX_RELABELINGS:
