@@ -111,8 +111,12 @@ def test_equals_the_equation_for_any_shape_and_layout(
 def test_decoding_equals_the_equation(
     kernel: ctypes.CDLL, T: int, more: int, K: int, group: int, E: int, V: int, causal: bool, threads: int
 ) -> None:
-    """As in generation: a few queries over the filled part of a larger cache, whose heads come before its positions."""
     torch.set_num_threads(threads)
+    check_decoding(T, more, K, group, E, V, causal)
+
+
+def check_decoding(T: int, more: int, K: int, group: int, E: int, V: int, causal: bool) -> None:
+    """As in generation: a few queries over the filled part of a larger cache, whose heads come before its positions."""
     q, k, v, _ = inputs(2, T, T + more, K * group, K, E, V)
     cache = torch.full((2, K, T + more + 5, E), math.nan)
     cache[:, :, : T + more] = k.transpose(1, 2)

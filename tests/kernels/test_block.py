@@ -369,12 +369,14 @@ def test_smaller_cpus_compute_the_same(flag: str, tmp_path: Path) -> None:
     folders = [str(tests / name) for name in ("", "kernels", "model", "compute")]
     program = (
         f"import sys; sys.path[:0] = {folders!r}\n"
-        "import pytest, test_bf16, test_block, test_compiled_block, test_cross_entropy, test_decoding\n"
+        "import pytest, test_attention, test_bf16, test_block, test_compiled_block, test_cross_entropy, test_decoding\n"
         "from kernel_inputs import logits_and_targets, mlp_inputs\n"
         "Case = test_block.Case\n"
         "gated = Case(gated=True, bias=True, activation='silu', head_dim=12, T=70)\n"
         "for case in (Case(rotary_pairs=2, n_kv_heads=2), gated):\n"
         "    test_block.check(case); test_block.check_bf16(case)\n"
+        "test_attention.check(*test_attention.inputs(1, 33, 40, 2, 1, 12, 7))\n"
+        "test_attention.check_decoding(3, 20, 2, 2, 7, 7, True)  # rows that are not aligned\n"
         "test_block.test_one_call_equals_one_call_per_block(3, 2, True)\n"
         "test_bf16.check_attention(*test_bf16.attention_inputs(2, 40, 4, 2, 12))\n"
         "test_bf16.check_mlp('silu', mlp_inputs((61, 32), 96, True, True))\n"

@@ -18,7 +18,7 @@ ALWAYS_INLINE void transpose_4x4(vec4 (&x)[4]) {
 }
 
 // What happens to each element on its way.
-struct Copy {  // bit for bit, also where a pair of bfloat16 numbers is no valid float
+struct Copy {  // bit for bit: a pair of bfloat16 numbers may be any float, even a signaling NaN
     vec4 operator()(vec4 x) const { return x; }
     void operator()(const float* from, float* to) const { std::memcpy(to, from, sizeof *to); }
 };
