@@ -17,6 +17,7 @@ import torch
 from measuring import Row, ratios, write_rows
 
 import partwise
+from partwise.compute.plan import apply_backends
 from partwise.compute.runtime import choose_runtime
 from partwise.data import Arithmetic, generate_problems, split_problems
 from partwise.evaluate.arithmetic import answer_problems
@@ -47,7 +48,7 @@ def main() -> None:
     model = partwise.Transformer(partwise.preset("mingpt", vocab_size=tokenizer.vocab_size)).eval()
     tutorial_model = MinGPT(tokenizer.vocab_size)
     runtime = choose_runtime(TrainConfig(device="cpu"))
-    model.use_backend(runtime.attention_backend, runtime.ffn_backend, runtime.block_backend)
+    apply_backends(model, runtime)
 
     ours, loop = [], []
     for _ in range(options.rounds):

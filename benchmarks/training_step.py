@@ -34,6 +34,7 @@ from torch.nn import functional as F
 from training_variants import measure_variants
 
 import partwise
+from partwise.compute.plan import apply_backends
 from partwise.compute.runtime import Runtime, choose_runtime
 from partwise.inspection.cost import compute_costs
 from partwise.kernels.malloc import keep_freed_memory
@@ -143,7 +144,7 @@ def partwise_config(options: argparse.Namespace) -> partwise.ModelConfig:
 
 def partwise_step(options: argparse.Namespace, runtime: Runtime, inputs: Tensor, targets: Tensor) -> Step:
     model = partwise.Transformer(partwise_config(options))
-    model.use_backend(runtime.attention_backend, runtime.ffn_backend, runtime.block_backend)
+    apply_backends(model, runtime, n_tokens=inputs.shape[1])
     keep_freed_memory()  # as in training
     optimizer = AdamW().build(model, LEARNING_RATE)
 
@@ -151,7 +152,7 @@ def partwise_step(options: argparse.Namespace, runtime: Runtime, inputs: Tensor,
         with torch.autocast("cpu", torch.bfloat16, enabled=runtime.precision == "bfloat16"):
             logits = model(inputs)
         if logits.dtype == torch.bfloat16:  # as in training
-            total = summed_cross_entropy(logits.flatten(0, 1), targets.flatten(), cpp=runtime.compiled)
+            total = summed_cross_entropy(logits.flatten(0, 1), targets.flatten(), cpp=runtime.kernels)
             return total / targets.numel()
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
@@ -271,9 +272,8 @@ def show(rows: list[Row], options: argparse.Namespace, runtime: Runtime) -> None
     console = Console()
     console.print(table)
     console.print(
-        f"{options.rounds} alternating rounds, {options.threads} threads, {runtime.precision}, attention_backend="
-        f"{runtime.attention_backend}, ffn_backend={runtime.ffn_backend}, block_backend={runtime.block_backend}, torch "
-        f"{torch.__version__}"
+        f"{options.rounds} alternating rounds, {options.threads} threads, {runtime.precision}, "
+        f"{'C++ kernels' if runtime.kernels else 'no C++ kernels'}, torch {torch.__version__}"
     )
 
 

@@ -19,6 +19,7 @@ LAYERS = [
     "baselines",
     "parts.roles",
     "parts.attention.mask",
+    "parts.operations",
     "parts.contracts",
     "parts.layers",
     "parts.caches",

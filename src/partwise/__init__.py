@@ -15,6 +15,7 @@ _MODULES = {
     "Step": "train.loop",
     "load": "checkpoint",
     "generate": "generation.generate",
+    "select_backends": "compute.plan",
     "Comparison": "comparison.experiment",
     "compare": "comparison.experiment",
 }

@@ -10,12 +10,9 @@ import pytest
 import torch
 
 import partwise
-from partwise.compute.backends import count_layer_backends, same_block_backends
-from partwise.compute.runtime import Runtime
+from backends import counts, use_backends
+from partwise.compute.backends import attention, block, mlp
 from partwise.kernels.library import kernels_available
-from partwise.model import compiled_block
-from partwise.parts.attention import core
-from partwise.parts.feed_forward import mlp
 
 
 def doctor(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -40,24 +37,24 @@ def test_reported_layer_backends_are_used(words: list[str], monkeypatch: pytest.
     if not kernels_available():
         pytest.skip("no C++ compiler here")
     config = partwise.preset("mingpt", "d_model=32", "context_length=80", *words)
-    blocks, attention, ffn = count_layer_backends(config, Runtime("cpu", "float32", "cpp", 1, "cpp"))
-    assert blocks == {"eager": config.n_layers + config.encoder_layers}
+    planned = counts(config, block="eager")
+    assert planned["block"] == {"eager": config.n_layers + config.encoder_layers}
     calls: list[str] = []
 
     def counting(name: str, real: Any) -> Any:
         return lambda *x, **options: (calls.append(name), real(*x, **options))[1]
 
-    monkeypatch.setattr(core, "attention", counting("attention", core.attention))
+    monkeypatch.setattr(attention, "attention", counting("attention", attention.attention))
     monkeypatch.setattr(mlp, "mlp", counting("mlp", mlp.mlp))
     model = partwise.Transformer(config).train()
-    model.use_backend("cpp", "cpp")
+    use_backends(model, "cpp", "cpp")
     tokens = torch.ones(1, 80, dtype=torch.long)
     model(tokens, source=tokens if config.encoder_layers else None)
-    assert calls.count("attention") == attention["cpp"]
-    assert calls.count("mlp") == ffn["cpp"]
-    assert sum(ffn.values()) == config.n_layers + config.encoder_layers
+    assert calls.count("attention") == planned["attention"]["cpp"]
+    assert calls.count("mlp") == planned["ffn"]["cpp"]
+    assert sum(planned["ffn"].values()) == config.n_layers + config.encoder_layers
     cross = config.n_layers if config.encoder_layers else 0
-    assert sum(attention.values()) == config.n_layers + config.encoder_layers + cross
+    assert sum(planned["attention"].values()) == config.n_layers + config.encoder_layers + cross
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -66,45 +63,20 @@ def test_reported_compiled_blocks_are_used(words: list[str], precision: str, mon
     if not kernels_available():
         pytest.skip("no C++ compiler here")
     config = partwise.preset("mingpt", "d_model=32", "context_length=80", *words)
-    blocks, attention, ffn = count_layer_backends(config, Runtime("cpu", precision, "eager", 1, "eager", "cpp"))
+    blocks, cores, ffn = counts(config, precision, attention="eager", ffn="eager").values()
     calls: list[Any] = []
-    real = compiled_block.kernel.forward_blocks
+    real = block.kernel.forward_blocks
     monkeypatch.setattr(
-        "partwise.model.compiled_block.kernel.forward_blocks", lambda *x: (calls.extend(x[1]), real(*x))[1]
+        "partwise.compute.backends.block.kernel.forward_blocks", lambda *x: (calls.extend(x[1]), real(*x))[1]
     )
     model = partwise.Transformer(config).train()
-    model.use_backend("eager", "eager", "cpp")
+    use_backends(model, "eager", "eager", "cpp")
     tokens = torch.ones(2, 80, dtype=torch.long)
     model(tokens, source=tokens if config.encoder_layers else None)
     assert len(calls) == blocks["cpp"]
     rest = blocks["eager"]
     assert sum(blocks.values()) == config.n_layers + config.encoder_layers and sum(ffn.values()) == rest
-    assert sum(attention.values()) == rest + (config.n_layers if config.encoder_layers else 0)
-
-
-def test_same_block_backends_compares_compiled_blocks() -> None:
-    if not kernels_available():
-        pytest.skip("no C++ compiler here")
-
-    def arms(*changes: str) -> bool:
-        shape = ("d_model=32", "n_layers=2", "ffn.hidden=64")
-        return same_block_backends(partwise.preset("mingpt", *shape, *words.split()) for words in ("", *changes))
-
-    assert arms() and arms("ffn=swiglu ffn.hidden=64", "norm=rmsnorm") and arms("n_layers=3")
-    assert not arms("attention.qk_norm=head") and not arms("", "attention.window=8")
-    assert (
-        arms("residual.dropout=0.1", "ffn.hidden_dropout=0.1") is False
-    )  # with dropout, training runs the layers; without, whole blocks
-    dropping = [
-        ["residual.dropout=0.1"],
-        ["residual.dropout=0.1", "attention.qk_norm=head"],
-    ]  # they differ in evaluation
-    assert not same_block_backends(
-        partwise.preset("mingpt", "d_model=32", "ffn.hidden=64", *words) for words in dropping
-    )
-    assert same_block_backends(
-        [partwise.preset("mingpt", "d_model=32", "residual=post", words) for words in ("n_layers=2", "ffn=elu")]
-    )
+    assert sum(cores.values()) == rest + (config.n_layers if config.encoder_layers else 0)
 
 
 def test_the_command(shared_cache: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 import partwise
 from kernel_inputs import require_kernels
+from partwise.compute.plan import plan_config, requested
 from partwise.compute.runtime import choose_runtime, has_fast_bfloat16
 from partwise.train.config import TrainConfig, run_config
 from partwise.train.loop import Run
@@ -17,19 +18,26 @@ def kernels(shared_cache: Path) -> None:
 
 
 def test_the_settings_choose_the_backends() -> None:
-    runtime = choose_runtime(TrainConfig(device="cpu", precision="float32"))
-    assert (runtime.ffn_backend, runtime.block_backend) == ("cpp", "cpp")
-    runtime = choose_runtime(TrainConfig(device="cpu", precision="float32", ffn_backend="eager", block_backend="eager"))
-    assert (runtime.ffn_backend, runtime.block_backend) == ("eager", "eager")
-    runtime = choose_runtime(TrainConfig(device="cpu", precision="bfloat16", ffn_backend="cpp", block_backend="cpp"))
-    assert (runtime.ffn_backend, runtime.block_backend, runtime.precision) == ("cpp", "cpp", "bfloat16")
+    config = partwise.preset("mingpt", "d_model=32", "n_layers=2", "ffn.hidden=64")
+
+    def backends(precision: str, **names: str) -> dict[str, dict[str, int]]:
+        train = TrainConfig(device="cpu", precision=precision, **names)
+        plan = plan_config(config, choose_runtime(train), requested(train))
+        return {kind: dict(each) for kind, each in plan.counts().items()}
+
+    for precision in ("float32", "bfloat16"):
+        assert backends(precision) == {"block": {"cpp": 2}, "attention": {}, "ffn": {}}
+        layers = {"block": {"eager": 2}, "attention": {"cpp": 2}, "ffn": {"cpp": 2}}
+        assert backends(precision, block_backend="eager") == layers
+    names = {"block_backend": "eager", "ffn_backend": "eager", "attention_backend": "sdpa"}
+    assert backends("float32", **names) == {"block": {"eager": 2}, "attention": {"sdpa": 2}, "ffn": {"eager": 2}}
 
 
 def test_without_a_compiler_cpp_is_refused_and_auto_is_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("partwise.compute.runtime.kernels_available", lambda: False)
     with pytest.raises(partwise.ConfigError, match=r"train.block_backend=cpp requires a CPU and a C\+\+ compiler"):
         choose_runtime(TrainConfig(device="cpu", block_backend="cpp"))
-    assert choose_runtime(TrainConfig(device="cpu")).block_backend == "eager"
+    assert not choose_runtime(TrainConfig(device="cpu")).kernels
 
 
 def test_a_run_started_with_kernels_does_not_resume_without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +63,7 @@ def test_a_forced_backend_that_no_layer_supports_is_refused(backend: str, word: 
     """But not if one of two layers supports it."""
     words = ["d_model=32", "n_layers=2", "attention.n_heads=2", "train.device=cpu", f"train.{backend}=cpp"]
     data = ["data=arithmetic", "data.validation=10", "data.test=10"]
-    with pytest.raises(partwise.ConfigError, match=rf"train.{backend}=cpp supports no layer of this model.*auto"):
+    with pytest.raises(partwise.ConfigError, match=rf"train.{backend}=cpp computes no layer of this model.*auto"):
         Run(run_config("mingpt", *words, *data, word))
     Run(run_config("mingpt", *words, *data, "ffn=[relu,elu]"))
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import partwise
+from backends import use_backends
 from partwise import ConfigError
 from partwise.generation import sampling
 from partwise.generation.generate import decode, generate
@@ -232,7 +233,7 @@ POSITIONS = ["rope", "learned", "sinusoidal", "none"]
 def test_cached_texts_equal_uncached_ones_beyond_the_window(positions: str, temperature: float, backend: str) -> None:
     parts = {"positions": positions, "attention": {"part": "multihead", "n_heads": 4, "n_kv_heads": 2}}
     model = model_of(len(ALPHABET), **parts)
-    model.use_backend(backend)
+    use_backends(model, backend)
     prompts = ["a", "abc", "hgf", "abcdefgh\nabc", "abcdefgh\nabcdefgh"]  # below, at and above context_length=12
     texts = [
         generate(model, CHARACTERS, prompts, max_new_tokens=30, temperature=temperature, seed=5, cached=cached)

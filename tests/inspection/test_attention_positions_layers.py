@@ -59,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny: Callable[..., RunConf
 def eager_weights(model: partwise.Transformer) -> dict[str, list[Tensor]]:
     """The attention weights of the model's own forward pass with the eager backend."""
     recorded: dict[str, list[Tensor]] = {}
-    model.use_backend("eager")
+    model.reset_backends()
 
     def record(name: str, inputs: object, weights: Tensor) -> None:
         recorded.setdefault(name, []).append(weights)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from kernel_inputs import all_equal, threads
 from partwise.kernels import block as kernels
-from partwise.kernels.block import BlockSpec, BlockWeights, forward_blocks, supports_batch_size, supports_block
+from partwise.kernels.block import BlockOptions, BlockWeights, forward_blocks, supports_batch_size, supports_block
 from partwise.kernels.mlp import ACTIVATIONS
 from references import activations as reference
 
@@ -42,8 +42,8 @@ class Case:
     rotary_pairs: int = 0
     interleaved: bool = False
 
-    def spec(self) -> BlockSpec:
-        return BlockSpec(
+    def spec(self) -> BlockOptions:
+        return BlockOptions(
             self.n_heads, self.n_kv_heads, self.head_dim, self.hidden, self.gated, self.activation, self.centered,
             self.interleaved, (1e-5, 1e-3), self.head_dim**-0.5,
         )  # fmt: skip
@@ -74,14 +74,14 @@ class Case:
         return x, weights, grad
 
 
-BlockFunction = Callable[[Tensor, BlockWeights, BlockSpec], Tensor]
+BlockFunction = Callable[[Tensor, BlockWeights, BlockOptions], Tensor]
 
 
-def forward_block(x: Tensor, weights: BlockWeights, spec: BlockSpec) -> Tensor:
+def forward_block(x: Tensor, weights: BlockWeights, spec: BlockOptions) -> Tensor:
     return forward_blocks(x, [weights], spec)
 
 
-def equation(x: Tensor, w: BlockWeights, spec: BlockSpec) -> Tensor:
+def equation(x: Tensor, w: BlockWeights, spec: BlockOptions) -> Tensor:
     """The equation of the block, by torch's operations."""
 
     def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -366,7 +366,7 @@ def test_smaller_cpus_compute_the_same(flag: str, tmp_path: Path) -> None:
     if "avx512f" not in Path("/proc/cpuinfo").read_text():
         pytest.skip("this CPU is a smaller one itself")
     tests = Path(__file__).parents[1]
-    folders = [str(tests / name) for name in ("", "kernels", "model", "compute")]
+    folders = [str(tests / name) for name in ("", "kernels", "compute/backends")]
     program = (
         f"import sys; sys.path[:0] = {folders!r}\n"
         "import pytest, test_attention, test_bf16, test_block, test_compiled_block, test_cross_entropy, test_decoding\n"

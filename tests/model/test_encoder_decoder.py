@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import partwise
+from backends import use_backends
 from recipes import error, perturbed
 
 EXACT = 1e-12
@@ -92,7 +93,7 @@ TARGET = torch.tensor([[1, 4, 2, 8], [9, 3, 5, 7], [2, 2, 6, 1]])
 @pytest.mark.parametrize("backend", ["eager", "sdpa"])
 def test_equals_torch_transformer(residual: str, activation: str, final_norm: bool, backend: str) -> None:
     model, other = ours(residual, activation, final_norm), theirs(residual, activation, final_norm)
-    model.use_backend(backend)
+    use_backends(model, backend)
     missing = other.load_state_dict(named(model), strict=True)
     assert not missing.missing_keys
     padding = SOURCE == PAD

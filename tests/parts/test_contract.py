@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 import partwise
+from backends import use_backends
 from partwise.compute.bf16_emulation import emulate_bf16
 from partwise.config import REGISTRY, recipes_by_layer
 from partwise.config.overrides import apply_overrides
@@ -104,7 +105,7 @@ def json_round_trip(config: partwise.ModelConfig) -> None:
 def flops_equal_torchs_count(config: partwise.ModelConfig) -> None:
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         model = partwise.Transformer(config)
-        model.use_backend("eager")
+        model.reset_backends()
         inputs = torch.zeros(1, LENGTH, dtype=torch.long)
         model(inputs, source=inputs if config.encoder_layers else None, mtp_logits=[])
     assert config.flops_per_token(LENGTH) == round(3 * counter.get_total_flops() / LENGTH)
@@ -178,7 +179,7 @@ def causal(config: partwise.ModelConfig) -> None:
     grouped = any(isinstance(module, ExpertLinear) for module in model.modules())
     with torch.no_grad():
         for backend in BACKENDS:
-            model.use_backend(backend)
+            use_backends(model, backend)
             before = logits_of(model, inputs)
             for position in range(LENGTH):
                 changed = inputs.clone()
@@ -215,7 +216,7 @@ def cached_equals_uncached(config: partwise.ModelConfig) -> None:
     model, inputs = perturbed(config), tokens(3)
     with torch.no_grad():
         for backend in BACKENDS:
-            model.use_backend(backend)
+            use_backends(model, backend)
             full = logits_of(model, inputs)
             assert same(chunked(model, inputs, 2 ** (LENGTH - 1) - 1), full, model)
             assert same(chunked(model, inputs, 0b00101), full, model)
@@ -246,7 +247,7 @@ def backends_agree(config: partwise.ModelConfig) -> None:
     model = perturbed(without_dropout(config))
     found = []
     for backend in BACKENDS:
-        model.use_backend(backend)
+        use_backends(model, backend)
         found.append((logits_of(model, tokens()).detach(), gradients(model, tokens())))
     for logits, grads in found[1:]:
         assert error(logits, found[0][0]) <= EXACT
@@ -261,7 +262,7 @@ def cpp_kernels_agree(config: partwise.ModelConfig) -> None:
     model, inputs = perturbed(without_dropout(config), dtype=torch.float32), tokens(length=LENGTH)
     found = []
     for backends in (("eager", "eager"), ("cpp", "cpp")):
-        model.use_backend(*backends)
+        use_backends(model, *backends)
         found.append((logits_of(model, inputs).detach(), gradients(model, inputs)))
     allowed = 1e-5 + 8 * rounding_effect(model, 2**-24)
     with torch.no_grad():
@@ -330,7 +331,7 @@ def bfloat16_is_close(config: partwise.ModelConfig) -> None:
         exact = logits_of(model, tokens())
         allowed = 0.02 + 4 * rounding_effect(model, 2**-8)  # bfloat16 epsilon
         for backend in BACKENDS:
-            model.use_backend(backend)
+            use_backends(model, backend)
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 approximate = logits_of(model, tokens())
                 cache = new_cache(model, tokens())
@@ -416,7 +417,7 @@ SIZES = {"vocab_size": VOCAB, "context_length": LENGTH, "d_model": 8, "n_layers"
 def test_every_chunking_of_a_prompt_gives_its_logits(positions: str, n_kv_heads: int, backend: str) -> None:
     attention = {"part": "multihead", "n_heads": 4, "n_kv_heads": n_kv_heads, "head_dim": 4}
     model = perturbed(partwise.ModelConfig.from_dict({**SIZES, "positions": named(positions), "attention": attention}))
-    model.use_backend(backend)
+    use_backends(model, backend)
     with torch.no_grad():
         for length in (1, 2, LENGTH):
             inputs = tokens(length=length)

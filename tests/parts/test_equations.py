@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import partwise
+from backends import use_backends, use_layer_backend
 from partwise.config import REGISTRY
 from partwise.parts.contracts import ForwardContext, HeadLayout, LayerContext, PositionLayer
 from partwise.parts.layers import Dropout, FusedLinear, stream_seed
@@ -256,7 +257,7 @@ def test_model_precisions(positions: str) -> None:
     for dtype, near in ((torch.float32, 1e-5), (torch.bfloat16, 0.02 + 4 * rounding_effect(model, 2**-8))):
         for backend in ("eager", "sdpa"):
             other = perturbed(config).to(dtype)
-            other.use_backend(backend)
+            use_backends(other, backend)
             found = other(inputs)
             assert error(found.double(), exact) < near
             assert next(other.parameters()).dtype == dtype
@@ -296,7 +297,7 @@ ATTENTIONS: list[dict[str, Any]] = [
 def test_multihead_attention(options: dict[str, Any], backend: str) -> None:
     """The equation, one head and one query at a time."""
     layer = randomized(recipe("attention", "multihead", **options).build(LayerContext(WIDTH, 1, 6)))
-    layer.use_backend(backend)
+    use_layer_backend(layer, backend)
     n_heads = options["n_heads"]
     groups = n_heads // options.get("n_kv_heads", n_heads)
     width = options.get("head_dim", WIDTH // n_heads)
@@ -325,7 +326,7 @@ def test_fewer_queries_than_keys_align_to_the_last_keys(n_kv_heads: int, backend
     layer = randomized(
         recipe("attention", "multihead", n_heads=4, n_kv_heads=n_kv_heads).build(LayerContext(WIDTH, 1, 6))
     )
-    layer.use_backend(backend)
+    use_layer_backend(layer, backend)
     x = normal(2, 6, WIDTH)
     full = layer(x, ForwardContext(PositionLayer(), torch.arange(6)))
     for past in range(1, 6):

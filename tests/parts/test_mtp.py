@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import partwise
-from partwise.compute.decoding import Decoder, unsupported_reason
+from partwise.compute.backends.decoding import Decoder, unsupported_reason
 from partwise.data import IGNORE_INDEX, Batch
 from partwise.evaluate.loss import mean_loss
 from partwise.inspection.cost import compute_costs

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import partwise
 from partwise.baselines.kneser_ney import KneserNey
 from partwise.checkpoint import DamagedFileError, load, load_model, load_tensors, tensor_writer
-from partwise.compute.decoding import unsupported_layer
+from partwise.compute.backends.decoding import unsupported_layer
 from partwise.config import ConfigError
 from partwise.data import build_examples
 from partwise.evaluate.loss import mean_loss
@@ -145,7 +145,7 @@ def test_run_fits_its_training_text_and_checkpoints_it(run: RunFolder) -> None:
     ids = run.run.dataset.split("train")
     assert torch.equal(run.run.model.counts.text, torch.from_numpy(ids.astype(np.int64)).to(torch.uint8))
     model, _ = load(run.path)
-    model.use_backend(run.run.runtime.attention_backend, run.run.runtime.ffn_backend, run.run.runtime.block_backend)
+    run.run.plan.apply(model)
     tokens = torch.from_numpy(ids[None, 3:19].astype(np.int64))
     assert torch.equal(model(tokens), run.run.model.eval()(tokens))
     held_out = run_config("mingpt", *SHORT, "train.tuning_split=true", data="text.txt")
@@ -173,7 +173,7 @@ def test_training_text_is_scored_without_the_ngram_lm(run: RunFolder) -> None:
     model = run.run.model
     without = Transformer(run.config.model)
     without.load_state_dict({**model.state_dict(), "counts.text": torch.zeros(0, dtype=torch.uint8)})
-    without.use_backend(run.runtime.attention_backend, run.runtime.ffn_backend, run.runtime.block_backend)
+    run.run.plan.apply(without)
     assert mean_loss(model, batches, training_text=True) == mean_loss(without, batches) > mean_loss(model, batches)
     validation = build_examples(run.run.dataset, "val", run.config.seq_len, run.config.model.context_length)
     evaluation = run.evaluate()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import partwise
+from backends import use_layer_backend
 from partwise.config import REGISTRY, ConfigError
 from partwise.parts.contracts import ForwardContext, HeadLayout, LayerContext, PositionLayer
 from recipes import error, named, perturbed, tokens
@@ -341,7 +342,7 @@ def test_scores_get_the_bias(name: str, causal: bool, n_kv_heads: int, backend: 
     layer: Any = recipe.build(layer_ctx).double()
     for number, parameter in enumerate(layer.parameters()):
         parameter.data = normal(*parameter.shape, seed=number) / 4
-    layer.use_backend(backend)
+    use_layer_backend(layer, backend)
     x, w, position_ids = normal(2, 70, 16), layer.state_dict(), torch.arange(70)
     found = layer(x, ForwardContext(positions, position_ids, causal=causal))
     bias = positions.on_scores(position_ids, position_ids, x)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import partwise
+from backends import use_backends
 from partwise.config import REGISTRY, ConfigError
 from partwise.parts.contracts import ForwardContext, LayerContext, PositionLayer
 from recipes import error, perturbed, tokens
@@ -141,7 +142,7 @@ def test_convolution_is_initially_the_identity(part: dict[str, Any]) -> None:
 def test_packed_documents_and_padding_do_not_leak(part: dict[str, Any], backend: str) -> None:
     """Changing document A does not change B bitwise, cached or not; and B equals a separate row."""
     model = perturbed(partwise.ModelConfig.from_dict({**SIZES, "short_conv": part}))
-    model.use_backend(backend)
+    use_backends(model, backend)
     inputs = tokens(length=10)
     for first in (-1, 0):  # padding before a prompt, or a document
         segments = torch.tensor([[first] * 3 + [1] * 7, [first] * 5 + [1] * 5])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import partwise
+from backends import use_backends
 from references import Shapes, Tensors
 from references.llama import llama_logits, llama_parameters, llama_shapes
 from references.mingpt import mingpt_logits, mingpt_parameters, mingpt_shapes
@@ -105,7 +106,7 @@ def test_tensors_have_the_names_and_shapes_of_the_reference(case: Case) -> None:
 @each_case
 def test_logits_equal_the_reference(case: Case, backend: str) -> None:
     model, tokens = build(case.words, case.vocab), draw_tokens(case.vocab, case.length)
-    model.use_backend(backend)
+    use_backends(model, backend)
     with torch.no_grad():
         for length in (1, 2, case.length):
             expected = case.logits(leaves(model), tokens[:, :length])
@@ -116,7 +117,7 @@ def test_logits_equal_the_reference(case: Case, backend: str) -> None:
 @each_case
 def test_every_gradient_equals_the_reference(case: Case, backend: str) -> None:
     model, tokens = build(case.words, case.vocab), draw_tokens(case.vocab, case.length)
-    model.use_backend(backend)
+    use_backends(model, backend)
     tensors = leaves(model)
     expected = case.logits(tensors, tokens)
     weights = torch.randn(expected.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)

@@ -4,11 +4,13 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from partwise.checkpoint import write_json
 from partwise.comparison.design.matching import match_arms
@@ -21,12 +23,14 @@ from partwise.comparison.stats.protocol import is_open
 from partwise.comparison.trials.throughput import measure_throughput, throughput_of_runs, tokens_per_step
 from partwise.comparison.trials.worker_pool import Job, WorkerPool, prepare_job
 from partwise.comparison.tuning import Tune, check_seeds, parse_tune, run_tuning
-from partwise.compute.backends import same_block_backends
+from partwise.compute.plan import Plan as ComputePlan
+from partwise.compute.plan import check_requested, multi_seed_backends, requested, shared_plans
 from partwise.compute.runtime import Runtime, choose_runtime, machine_info
 from partwise.config import ConfigError, digest
 from partwise.config.overrides import difference
 from partwise.data import Dataset
 from partwise.evaluate.references import dataset_references
+from partwise.model import Transformer
 from partwise.train.config import RunConfig
 from partwise.train.run_folder import check_split_lengths
 from partwise.train.run_names import FolderLock, check_run_name, default_run_name
@@ -83,7 +87,7 @@ class Comparison:
             power = positive_control_power(self.plan, dataset)
             with WorkerPool(metadata["workers"], metadata["seeds_per_process"]) as pool:
                 preparation = self._match_and_tune(metadata, pool, on_progress)
-                self._train(Runtime(**metadata["runtime"]), pool, on_progress)
+                self._train(metadata, pool, on_progress)
             throughput = metadata["throughput"] or throughput_of_runs(self.jobs)
             references = dataset_references(dataset)
             self.results = gather(
@@ -119,7 +123,8 @@ class Comparison:
             runtime = Runtime(**metadata["runtime"])
 
             def new_job(folder: Path, arm: str, seed: int, config: RunConfig) -> Job:
-                return prepare_job(folder, arm, seed, config, runtime, self.imports, self.command)
+                plan = metadata["computation"][origin_of(arm, metadata["computation"])]
+                return prepare_job(folder, arm, seed, config, runtime, plan, self.imports, self.command)
 
             def train(jobs: list[Job]) -> None:
                 self.jobs, self.started = jobs, time.monotonic()
@@ -136,11 +141,10 @@ class Comparison:
             throughput = metadata["throughput"]
             if throughput:
                 for arm in self.plan.arms:  # a tuned arm is as fast as the arm it was derived from
-                    origin = max((name for name in throughput if arm.name.startswith(name)), key=len)
-                    throughput.setdefault(arm.name, throughput[origin])
+                    throughput.setdefault(arm.name, throughput[origin_of(arm.name, throughput)])
         return results
 
-    def _train(self, runtime: Runtime, pool: WorkerPool, on_progress: Callable[["Comparison"], None]) -> None:
+    def _train(self, metadata: dict[str, Any], pool: WorkerPool, on_progress: Callable[["Comparison"], None]) -> None:
         """Train up to each look in turn, continuing only the arms that still have an open claim."""
         plan = self.plan
         runs = {arm.name: 0 for arm in plan.arms}
@@ -153,7 +157,7 @@ class Comparison:
                 for name in plan.additive_predictions.get(end, (end,))
             }
             runs |= dict.fromkeys((*names, plan.arms[0].name), seeds)
-            self.jobs = self._jobs(runtime, runs)
+            self.jobs = self._jobs(metadata, runs)
             self.started = time.monotonic()
             pool.run(self.jobs, lambda: on_progress(self))
             on_progress(self)
@@ -186,8 +190,8 @@ class Comparison:
     def estimate(self) -> dict[str, Any]:
         """Minutes on this machine, number of runs and throughput, measured over a few training steps."""
         dataset = self.prepare()
-        runtime, workers, seeds_per_process = self._runtime()
-        throughput, scoring = measure_throughput(self.plan, dataset, runtime)
+        runtime, plans, workers, seeds_per_process = self._runtime()
+        throughput, scoring = measure_throughput(self.plan, dataset, runtime, plans)
         seconds, runs = 0.0, 0
         claimed = {end for claim in self.plan.claims if claim.role == "claim" for end in claim[:2]}
         for arm in self.plan.arms:
@@ -208,25 +212,23 @@ class Comparison:
             "throughput": throughput,
         }
 
-    def _runtime(self) -> tuple[Runtime, int, int]:
-        """Device and backends, the number of concurrent processes, and the seeds per process."""
-        runtime = choose_runtime(self.plan.arms[0].config.train)
-        if any(getattr(arm.config.model.attention, "dropout", 0.0) for arm in self.plan.arms):
-            # only eager attention supports dropout on the attention weights, and all arms share one backend
-            runtime = replace(runtime, attention_backend="eager")
-        compiled = runtime.precision == "bfloat16" and runtime.block_backend == "cpp"
-        if compiled and not same_block_backends(arm.config.model for arm in self.plan.arms):
-            # likewise: separate layers round to bf16 more often than compiled blocks
-            runtime = replace(runtime, block_backend="eager")
+    def _runtime(self) -> tuple[Runtime, dict[str, ComputePlan], int, int]:
+        """The machine's runtime, each arm's plan of computation, the number of processes, and the seeds per process."""
+        train = self.plan.arms[0].config.train
+        runtime, backends = choose_runtime(train), requested(train)
         small = all(arm.config.model.parameters() <= MAX_MULTI_SEED_PARAMETERS for arm in self.plan.arms)
         seeds_per_process = self.seeds_per_process or (SEEDS_PER_PROCESS if runtime.device == "cuda" and small else 1)
         if seeds_per_process > 1:
-            runtime = runtime.for_multi_seed(self.plan.arms[0].config.train)
+            backends = multi_seed_backends(backends)
+        with torch.device("meta"):
+            models = {arm.name: Transformer(arm.config.model) for arm in self.plan.arms}
+        plans = shared_plans(models, runtime, backends, {arm.name: arm.config.seq_len for arm in self.plan.arms})
+        check_requested(plans.values(), backends)
         if runtime.device != "cpu":
-            return runtime, 1, seeds_per_process
+            return runtime, plans, 1, seeds_per_process
         workers = self.workers or max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
         threads = self.plan.arms[0].config.train.threads or 1
-        return runtime.with_threads(threads), workers, seeds_per_process
+        return runtime.with_threads(threads), plans, workers, seeds_per_process
 
     def _metadata(self, dataset: Dataset) -> dict[str, Any]:
         """`compare.json`: everything fixed before the first run. Raises ConfigError if the plan has changed."""
@@ -255,15 +257,16 @@ class Comparison:
                 **metadata,
                 "seeds_per_process": self.seeds_per_process or metadata.get("seeds_per_process", 1),
             }
-        runtime, workers, seeds_per_process = self._runtime()
+        runtime, plans, workers, seeds_per_process = self._runtime()
         # matching by seconds needs throughput before the first run; otherwise the runs themselves provide it
-        throughput = measure_throughput(self.plan, dataset, runtime)[0] if self.match == "seconds" else {}
+        throughput = measure_throughput(self.plan, dataset, runtime, plans)[0] if self.match == "seconds" else {}
         metadata = {
             "format": 1,
             "plan": self.identity(),
             "hash": self.hash,
             "looks": [],
             "runtime": runtime.to_dict(),
+            "computation": {arm: plan.to_dict() for arm, plan in plans.items()},
             "workers": workers,
             "seeds_per_process": seeds_per_process,
             "throughput": throughput,
@@ -273,16 +276,17 @@ class Comparison:
         write_json(path, metadata)
         return metadata
 
-    def _jobs(self, runtime: Runtime, runs: dict[str, int]) -> list[Job]:
+    def _jobs(self, metadata: dict[str, Any], runs: dict[str, int]) -> list[Job]:
         """The first `runs[arm]` runs of each arm."""
-        jobs = []
+        jobs, runtime = [], Runtime(**metadata["runtime"])
         for index in range(max(runs.values())):
             seed = self.plan.first_seed + index
             for number, arm in enumerate(self.plan.arms):
                 if index < runs[arm.name]:
                     folder = self.path / "runs" / f"{number}-{default_run_name([arm.name])}" / f"seed-{seed}"
                     config = arm.with_seed(seed)
-                    jobs.append(prepare_job(folder, arm.name, seed, config, runtime, self.imports, self.command))
+                    plan = metadata["computation"][origin_of(arm.name, metadata["computation"])]
+                    jobs.append(prepare_job(folder, arm.name, seed, config, runtime, plan, self.imports, self.command))
         return jobs
 
 
@@ -343,6 +347,11 @@ def make_comparison(
             tune.apply(plan.arms[0], value)  # raises for an invalid value before anything runs
     command = request.command(name, imports)
     return Comparison(path, plan, command, imports, workers, seeds_per_process, request.match, tune, request.tune_seeds)
+
+
+def origin_of(arm: str, names: Iterable[str]) -> str:
+    """The arm that a tuned arm was derived from, or the arm itself."""
+    return max((name for name in names if arm.startswith(name)), key=len)
 
 
 def _arms_by_name(identity: dict[str, Any]) -> dict[str, Any]:

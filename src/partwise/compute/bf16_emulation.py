@@ -31,7 +31,7 @@ def emulate_bf16(model: Transformer) -> Transformer:
         ):  # decoding multiplies by a layer's weights without calling it
             module.kv_norm.register_forward_hook(round_output)
         elif isinstance(module, MLPBase):
-            module.backend = "eager"  # other backends would read the weights without calling the layers
+            module.backends = ()  # other backends would read the weights without calling the layers
     return model
 
 

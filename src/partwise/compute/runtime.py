@@ -32,48 +32,43 @@ class RuntimeSettings(Protocol):
 
 
 @dataclass(frozen=True)
-class Runtime:
-    """Device, precision, backends and CPU threads of a run; never differs between two arms."""
+class DefaultSettings:
+    """The default of every setting."""
 
-    device: str
-    precision: str
-    attention_backend: str
-    threads: int
-    ffn_backend: str = "eager"  # the defaults of runs stored without these settings
-    block_backend: str = "eager"
+    device: str = "auto"
+    precision: str = "auto"
+    attention_backend: str = "auto"
+    ffn_backend: str = "auto"
+    block_backend: str = "auto"
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Device, precision and CPU threads of a run, and whether it may use the C++ kernels; the same for all arms."""
+
+    device: str = "cpu"
+    precision: str = "float32"
+    threads: int = 1
+    kernels: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
-    @property
-    def compiled(self) -> bool:
-        """Whether any backend is `cpp`; operations without a setting of their own then use the C++ kernels as well."""
-        return "cpp" in (self.attention_backend, self.ffn_backend, self.block_backend)
-
     def check(self) -> None:
-        """Raise ConfigError if this machine lacks the C++ kernels: another backend would silently change the numbers."""
-        if self.compiled and not kernels_available():
+        """Raise ConfigError if this machine lacks the C++ kernels: other backends would silently change the numbers."""
+        if self.kernels and not kernels_available():
             raise ConfigError(
                 "this run was started with the C++ kernels, which do not compile here (see above): install a C++ "
                 "compiler, resume on the original machine, or start over with --fresh"
             )
-
-    def for_multi_seed(self, train: RuntimeSettings) -> "Runtime":
-        """The runtime of multi-seed training, which only the attention kernel supports. Raises ConfigError."""
-        for key, backend in (("ffn_backend", train.ffn_backend), ("block_backend", train.block_backend)):
-            if backend == "cpp":
-                raise ConfigError(
-                    f"train.{key}=cpp does not support multi-seed training: use train.{key}=auto or "
-                    "--seeds-per-process 1"
-                )
-        return replace(self, ffn_backend="eager", block_backend="eager")
 
     def with_threads(self, threads: int) -> "Runtime":
         return replace(self, threads=threads)
 
 
 def choose_runtime(train: RuntimeSettings) -> Runtime:
-    """Resolve every `auto`. Raises ConfigError for a device or backend that is not available."""
+    """Resolve every `auto`. Raises ConfigError for a device or kernels that are not available."""
     device = train.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
@@ -84,28 +79,20 @@ def choose_runtime(train: RuntimeSettings) -> Runtime:
     precision = train.precision
     if precision == "auto":
         precision = "bfloat16" if has_fast_bfloat16(device) else "float32"
-    use_kernels = device == "cpu" and "cpp" in requested_backends(train) and kernels_available()
-    backends: dict[str, str] = {
-        "attention_backend": train.attention_backend,
-        "ffn_backend": train.ffn_backend,
-        "block_backend": train.block_backend,
-    }
-    for key, backend in backends.items():
-        if backend == "cpp" and not use_kernels:
-            raise ConfigError(f"train.{key}=cpp requires a CPU and a C++ compiler: use train.{key}=auto")
-    fallbacks = {"attention_backend": "sdpa", "ffn_backend": "eager", "block_backend": "eager"}
-    if device == "cpu" and precision == "bfloat16":
-        fallbacks["attention_backend"] = "eager"  # much faster than torch's kernel on narrow heads
-    for key, backend in backends.items():
-        if backend == "auto":
-            backends[key] = "cpp" if use_kernels else fallbacks[key]
-    return Runtime(device, precision, threads=train.threads or torch.get_num_threads(), **backends)
+    names = requested_backends(train)
+    # the kernels are compiled only if a setting names or allows them
+    kernels = device == "cpu" and bool({"auto", "cpp"} & set(names.values())) and kernels_available()
+    for kind, name in names.items():
+        if name == "cpp" and not kernels:
+            raise ConfigError(
+                f"train.{kind}_backend=cpp requires a CPU and a C++ compiler: use train.{kind}_backend=auto"
+            )
+    return Runtime(device, precision, train.threads or torch.get_num_threads(), kernels)
 
 
-def requested_backends(train: RuntimeSettings) -> set[str]:
-    """The backends that the settings name or allow; the kernels are compiled only if `cpp` is among them."""
-    backends: set[str] = {train.attention_backend, train.ffn_backend, train.block_backend}
-    return backends | {"cpp"} if "auto" in backends else backends
+def requested_backends(train: RuntimeSettings) -> dict[str, str]:
+    """Kind of operation -> the backend that the settings name, or "auto"."""
+    return {"block": train.block_backend, "attention": train.attention_backend, "ffn": train.ffn_backend}
 
 
 def has_fast_bfloat16(device: str) -> bool:

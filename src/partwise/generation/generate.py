@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from partwise.compute.backends.decoding import Decoder, DecodingCache, unsupported_reason
 from partwise.compute.bf16_emulation import emulate_bf16
-from partwise.compute.decoding import Decoder, DecodingCache, unsupported_reason
 from partwise.config import ConfigError
 from partwise.generation.beam_search import beam_search
 from partwise.generation.sampling import Sampling, uniform_numbers

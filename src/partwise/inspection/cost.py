@@ -44,7 +44,7 @@ def compute_costs(config: ModelConfig, seq_len: int | None = None) -> list[Cost]
     seq_len = seq_len or config.context_length
     with torch.device("meta"), torch.no_grad():
         model = Transformer(config)
-        model.use_backend("eager")
+        model.reset_backends()
         tokens = torch.zeros(1, seq_len, dtype=torch.long)
         source = tokens if model.encoder is not None else None
         with FlopCounterMode(display=False) as counter:

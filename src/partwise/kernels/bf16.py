@@ -50,10 +50,12 @@ def bf16_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
 
 
 def supports_bf16_attention(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether the kernel is available and supports these tensors; head_dim is even, because elements are read in pairs."""
-    bf16 = q.is_cpu and q.dtype == k.dtype == v.dtype == torch.bfloat16
+    """Whether the kernel is available and supports these tensors, in any dtype until they are rounded to bfloat16.
+
+    head_dim is even, because elements are read in pairs.
+    """
     square = q.shape[1] == k.shape[1] and q.shape[3] == k.shape[3] == v.shape[3]
-    return bf16 and square and q.shape[3] % 2 == 0 and not torch.compiler.is_compiling() and library() is not None
+    return q.is_cpu and square and q.shape[3] % 2 == 0 and not torch.compiler.is_compiling() and library() is not None
 
 
 def aligned_pairs(x: Tensor) -> Tensor:
@@ -108,13 +110,15 @@ def supports_bf16_mlp(x: Tensor, up: Tensor, down: Tensor) -> bool:
     """Whether the kernel is available, supports these tensors under autocast and beats torch."""
     if not (x.is_cpu and x.dtype == up.dtype == torch.float32) or torch.compiler.is_compiling():
         return False
-    return torch.is_autocast_enabled("cpu") and supports_bf16_mlp_shapes(up, down)
+    return torch.is_autocast_enabled("cpu") and supports_bf16_mlp_widths(
+        down.shape[0], down.shape[1], up.shape[0] != down.shape[1]
+    )
 
 
-def supports_bf16_mlp_shapes(up: Tensor, down: Tensor) -> bool:
-    """Whether the kernel is available and supports weights of these shapes."""
-    divisible = not (down.shape[0] % WIDTH_MULTIPLE or down.shape[1] % WIDTH_MULTIPLE)
-    return divisible and up.numel() + down.numel() <= MAX_WEIGHTS and library() is not None
+def supports_bf16_mlp_widths(d_model: int, hidden: int, gated: bool) -> bool:
+    """Whether the kernel is available and supports layers of these widths."""
+    divisible = not (d_model % WIDTH_MULTIPLE or hidden % WIDTH_MULTIPLE)
+    return divisible and (3 if gated else 2) * d_model * hidden <= MAX_WEIGHTS and library() is not None
 
 
 class BF16MLP(torch.autograd.Function):

@@ -40,7 +40,7 @@ class Sizes(ctypes.Structure):
         return max(self.D, (self.H + 2 * self.K) * self.E, (1 + self.gated) * self.F)
 
 
-class BlockSpec(NamedTuple):
+class BlockOptions(NamedTuple):
     """What a block computes, apart from its weights."""
 
     n_heads: int
@@ -83,7 +83,7 @@ KVCaches = Sequence[Sequence[Tensor]]
 """Keys and values of each block, contiguous (B, K, limit, E) float32."""
 
 
-def forward_blocks(x: Tensor, weights: Sequence[BlockWeights], spec: BlockSpec) -> Tensor:
+def forward_blocks(x: Tensor, weights: Sequence[BlockWeights], spec: BlockOptions) -> Tensor:
     """mid = x + out attention(norm(x)); y = mid + down act(up norm(mid)), block after block: (B, T, D) float32 -> the same.
 
     Requires `supports_block` and one spec for all blocks. Bitwise reproducible; the number of threads changes only the order
@@ -101,7 +101,7 @@ def forward_blocks(x: Tensor, weights: Sequence[BlockWeights], spec: BlockSpec) 
     return x
 
 
-def prefill(x: Tensor, weights: Sequence[BlockWeights], spec: BlockSpec, caches: KVCaches) -> Tensor:
+def prefill(x: Tensor, weights: Sequence[BlockWeights], spec: BlockOptions, caches: KVCaches) -> Tensor:
     """`forward_blocks` without gradients, which writes keys and values to the caches from position 0 on."""
     flat, bf16, outputs = flatten(weights), torch.is_autocast_enabled("cpu"), []
     rows_per_call = max(1, PREFILL_TOKENS // x.shape[1])
@@ -113,7 +113,7 @@ def prefill(x: Tensor, weights: Sequence[BlockWeights], spec: BlockSpec, caches:
     return torch.cat(outputs)
 
 
-def decode(x: Tensor, weights: Sequence[BlockWeights], spec: BlockSpec, caches: KVCaches, past: int) -> Tensor:
+def decode(x: Tensor, weights: Sequence[BlockWeights], spec: BlockOptions, caches: KVCaches, past: int) -> Tensor:
     """`forward_blocks` of a few tokens after `past` cached ones, without gradients; appends their keys and values.
 
     (B, T, D) float32 -> the same. Bitwise reproducible for any number of threads.
@@ -135,7 +135,7 @@ def cache_pointers(caches: KVCaches | None) -> tuple[Any, Any, int]:
     return keys, values, caches[0][0].shape[2]
 
 
-def supports_block(d_model: int, spec: BlockSpec) -> bool:
+def supports_block(d_model: int, spec: BlockOptions) -> bool:
     """Whether the kernel is available, supports blocks of these widths and beats torch."""
     loaded = library()
     A, Q = spec.n_heads * spec.head_dim, (spec.n_heads + 2 * spec.n_kv_heads) * spec.head_dim
@@ -175,7 +175,7 @@ def flatten(weights: Sequence[BlockWeights]) -> list[Tensor | None]:
     return [None if each is None else each.contiguous() for block in weights for each in block]
 
 
-def describe(x: Tensor, bf16: bool, spec: BlockSpec, weights: FlatWeights) -> tuple[Sizes, list[int]]:
+def describe(x: Tensor, bf16: bool, spec: BlockOptions, weights: FlatWeights) -> tuple[Sizes, list[int]]:
     """The kernel's sizes; and per block the bytes saved for backward, the elements of all gradients, the packed bytes."""
     rotary_pairs = 0 if weights[-1] is None else weights[-1].shape[1]
     options = (spec.gated, ACTIVATIONS.index(spec.activation), spec.centered, rotary_pairs, spec.interleaved)
@@ -190,7 +190,7 @@ def pointer_array(tensors: FlatWeights) -> Any:
 
 
 def run_forward(
-    x: Tensor, bf16: bool, spec: BlockSpec, weights: FlatWeights, save: bool, caches: KVCaches | None = None
+    x: Tensor, bf16: bool, spec: BlockOptions, weights: FlatWeights, save: bool, caches: KVCaches | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output; and if `save`, what backward needs: every block's saved tensors and the activations between blocks."""
     sizes, (saved_bytes, _, packed_bytes) = describe(x, bf16, spec, weights)
@@ -208,7 +208,7 @@ class Blocks(torch.autograd.Function):
     """Not an op of torch's registry, whose autograd wrapper takes ten times as long as this one."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bf16: bool, spec: BlockSpec, *weights: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, bf16: bool, spec: BlockOptions, *weights: Tensor | None) -> Tensor:
         x = x.contiguous()
         y, saved, between = run_forward(x, bf16, spec, weights, save=True)
         ctx.save_for_backward(saved, between, x, *weights)

@@ -36,14 +36,14 @@ def supports_mlp(x: Tensor, up: Tensor, down: Tensor) -> bool:
     """Whether the kernel is available, supports these tensors and beats torch."""
     if not (x.is_cpu and x.dtype == up.dtype == torch.float32) or torch.is_autocast_enabled("cpu"):
         return False
-    return supports_mlp_shapes(up, down)
+    return supports_mlp_widths(down.shape[0], down.shape[1], up.shape[0] != down.shape[1])
 
 
-def supports_mlp_shapes(up: Tensor, down: Tensor) -> bool:
-    """Whether the kernel is available and supports weights of these shapes."""
+def supports_mlp_widths(d_model: int, hidden: int, gated: bool) -> bool:
+    """Whether the kernel is available and supports layers of these widths."""
     loaded = library()
-    small = up.numel() + down.numel() <= MAX_WEIGHTS
-    return loaded is not None and small and not (down.shape[0] % loaded.W or down.shape[1] % loaded.W)
+    small = (3 if gated else 2) * d_model * hidden <= MAX_WEIGHTS
+    return loaded is not None and small and not (d_model % loaded.W or hidden % loaded.W)
 
 
 @lru_cache

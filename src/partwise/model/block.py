@@ -5,27 +5,27 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from partwise.model.compiled_block import CompiledBlock, compile_block, hooks_of, run_compiled_blocks
 from partwise.parts.contracts import ForwardContext
+from partwise.parts.operations import Operation
 
 
-class Block(nn.Module):
-    """(B, T, D) -> (B, T, D): short convolution and attention, optional cross-attention, and feed-forward layer."""
+class Block(Operation):
+    """(B, T, D) -> (B, T, D): short convolution and attention, optional cross-attention, and feed-forward layer.
+
+    A backend of blocks also has a `group`, and a function `run` of consecutive backends of equal groups.
+    """
 
     def __init__(self, layers: dict[str, nn.Module], residual: nn.Module) -> None:
         super().__init__()
         self.mixing, self.attention, self.ffn = layers["mixing"], layers["attention"], layers["ffn"]
         self.cross = layers.get("cross")
         self.residual = residual
-        self.compiled: CompiledBlock | None = None
-
-    def use_backend(self, backend: str) -> None:
-        """'eager', layer by layer, or 'cpp', the whole block in one C++ call if supported."""
-        self.compiled = compile_block(self) if backend == "cpp" else None
 
     def forward(self, x: Tensor, ctx: ForwardContext) -> Tensor:  # (B, T, D) -> (B, T, D)
-        if self.compiled is not None and self.compiled.supports(x, ctx):
-            return run_compiled_blocks([self.compiled], x, ctx)
+        return (self.backend_for(x, ctx) or self.eager)(x, ctx)
+
+    def eager(self, x: Tensor, ctx: ForwardContext) -> Tensor:
+        """Layer by layer, each by its own backend."""
         branches = (
             [self.mix_and_attend, self.ffn] if self.cross is None else [self.mix_and_attend, self.cross, self.ffn]
         )
@@ -36,20 +36,25 @@ class Block(nn.Module):
 
 
 def run_blocks(blocks: Iterable[Any], x: Tensor, ctx: ForwardContext) -> Tensor:
-    """(B, T, D) -> (B, T, D) through all blocks; consecutive compiled blocks with equal specs run in one call."""
-    pending: list[CompiledBlock] = []
+    """(B, T, D) -> (B, T, D) through all blocks; consecutive ones whose backends have equal groups run in one call."""
+    pending: list[Any] = []
     for block in blocks:
-        compiled = compiled_block_of(block, x, ctx)
-        if pending and (compiled is None or compiled.spec != pending[0].spec):
-            x, pending = run_compiled_blocks(pending, x, ctx), []
-        if compiled is None:
+        backend = block_backend(block, x, ctx)
+        if pending and (backend is None or backend.group != pending[0].group):
+            x, pending = pending[0].run(pending, x, ctx), []
+        if backend is None:
             x = block(x, ctx)
         else:
-            pending.append(compiled)
-    return run_compiled_blocks(pending, x, ctx) if pending else x
+            pending.append(backend)
+    return pending[0].run(pending, x, ctx) if pending else x
 
 
-def compiled_block_of(block: Any, x: Tensor, ctx: ForwardContext) -> CompiledBlock | None:
-    """The compiled block, or None if it is unsupported, or if hooks or a patched forward require calling the module."""
+def block_backend(block: Any, x: Tensor, ctx: ForwardContext) -> Any:
+    """The backend that takes this call, or None; a hook or a patched forward requires calling the block."""
     unmodified = type(block) is Block and "forward" not in vars(block) and not any(hooks_of(block))
-    return block.compiled if unmodified and block.compiled is not None and block.compiled.supports(x, ctx) else None
+    return block.backend_for(x, ctx) if unmodified else None
+
+
+def hooks_of(module: nn.Module) -> tuple[dict[int, Any], ...]:
+    """The dictionaries of the module's hooks, which also show hooks registered later; a hook requires calling the module."""
+    return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks

@@ -15,7 +15,7 @@ from partwise.model.cache import Cache, position_ids_from_segments
 from partwise.model.flops import count_model_flops
 from partwise.model.initialization import initialize
 from partwise.model.parameters import LogicalTensor, TiedModule, logical_tensors
-from partwise.parts.attention.multihead import MultiHead, ValueResidual
+from partwise.parts.attention.multihead import MultiHead
 from partwise.parts.contracts import (
     AfterStepHook,
     Attention,
@@ -35,13 +35,13 @@ from partwise.parts.contracts import (
     ShortConv,
 )
 from partwise.parts.feed_forward.dense import SwiGLU
-from partwise.parts.feed_forward.mlp import MLPBase
 from partwise.parts.init import GPT2
 from partwise.parts.layers import Dropout, embedding_table, linear
 from partwise.parts.mtp import NoMTP
 from partwise.parts.ngram_embeddings import NoNGramEmbeddings
 from partwise.parts.ngram_lm import NoNGramLM
 from partwise.parts.norms import RMSNorm
+from partwise.parts.operations import Operation
 from partwise.parts.positions.rotary import Rope
 from partwise.parts.residual import PreNorm
 from partwise.parts.roles import TensorSpec
@@ -100,7 +100,7 @@ class ModelConfig(Config):
         seq_len = seq_len or self.context_length
         with torch.device("meta"):
             model = Transformer(self)
-        model.use_backend("eager")
+        model.reset_backends()
         activation_numel = seq_len * max(16 * seq_len, self.vocab_size)
         total = count_model_flops(model, seq_len, activation_numel, source=self.encoder_layers > 0, mtp_logits=[])
         return round(3 * total / seq_len)
@@ -302,19 +302,11 @@ class Transformer(Stack, TiedModule):
             if dropout.p > 0:
                 dropout.seed(self.embed.weight.device, *key)
 
-    def use_backend(self, attention: str, ffn: str = "eager", block: str = "eager") -> None:
-        """Set the backends of attention layers ('eager', 'sdpa' or 'cpp'), MLPs and whole blocks ('eager' or 'cpp').
-
-        Results are equal up to rounding.
-        """
-        value_residual = any(isinstance(module, ValueResidual) for module in self.modules())  # needs the first values
+    def reset_backends(self) -> None:
+        """Let every layer compute its own equation; `partwise.select_backends` chooses faster backends."""
         for module in self.modules():
-            if isinstance(module, AttentionLayer):
-                module.use_backend(attention)
-            elif isinstance(module, MLPBase):
-                module.backend = ffn
-            elif isinstance(module, Block):
-                module.use_backend("eager" if value_residual else block)
+            if isinstance(module, Operation):
+                module.backends = ()
 
     def after_step(self) -> None:
         """Let layers update state other than parameters; called after each optimizer step."""

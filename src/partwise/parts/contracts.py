@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
-import torch
 from torch import Generator, Tensor, nn
 
 from partwise.config import ConfigError, Part
-from partwise.parts.attention.mask import AttentionMask
+from partwise.parts.attention.mask import AttentionMask, padding_mask, self_attention_mask
+from partwise.parts.operations import MaskKind
 from partwise.parts.roles import TensorSpec
 
 
@@ -86,7 +86,7 @@ class AfterStepHook(nn.Module):
 
 
 class PositionLayer(nn.Module):
-    """Three hooks through which position information enters a stack; by default, they have no effect."""
+    """Three methods through which position information enters a stack; by default, they have no effect."""
 
     rotates_heads: ClassVar[bool] = False  # whether `on_heads` depends on the position
 
@@ -128,42 +128,20 @@ class ForwardContext:
 
     def mask(self, x: Tensor, n_keys: int, window: int | None = None) -> AttentionMask:
         """The mask of the tokens x (B, T, D) over the last `n_keys` positions, shared by all layers."""
-        if (n_keys, window) not in self.masks:
-            T, has_bias = x.shape[1], type(self.positions).on_scores is not PositionLayer.on_scores
-            plain = self.segments is None and not has_bias and (window is None or window >= n_keys)
-            self.masks[n_keys, window] = AttentionMask(
-                lambda: self.attention_bias(x, n_keys, window),
-                full=plain and (T == 1 or not self.causal),
-                causal=plain and self.causal and n_keys == T,
-                causal_lower_right=plain and self.causal,
+        key = n_keys, window
+        if key not in self.masks:
+            has_bias = type(self.positions).on_scores is not PositionLayer.on_scores
+            on_scores = self.positions.on_scores if has_bias else None
+            self.masks[key] = self_attention_mask(
+                x, n_keys, window, self.past_length, self.causal, self.segments, on_scores
             )
-        return self.masks[n_keys, window]
-
-    def attention_bias(self, x: Tensor, n_keys: int, window: int | None) -> Tensor:
-        positions = torch.arange(self.past_length + x.shape[1], device=x.device)
-        queries, keys = positions[self.past_length :], positions[len(positions) - n_keys :]
-        distance = queries[:, None] - keys  # (T, S)
-        hidden = distance < 0 if self.causal else torch.zeros_like(distance, dtype=torch.bool)
-        if window is not None:
-            hidden = hidden | (distance.abs() >= window)
-        bias = self.positions.on_scores(queries, keys, x)  # (H, T, S)
-        if self.segments is not None:
-            q_segments, k_segments = self.segments[:, self.past_length :], self.segments[:, len(positions) - n_keys :]
-            hidden = (hidden | (q_segments[:, :, None] != k_segments[:, None, :])).unsqueeze(1)  # (B, 1, T, S)
-        if bias is None:
-            bias = torch.zeros(hidden.shape, device=x.device)
-        return bias.to(x.dtype).masked_fill(hidden, float("-inf"))
+        return self.masks[key]
 
     def cross_attention_mask(self, x: Tensor) -> AttentionMask:
         """The mask over the encoder's output: all of it but padding."""
         if "memory" not in self.masks:
-            self.masks["memory"] = AttentionMask(lambda: self.cross_attention_bias(x), full=self.memory_padding is None)
+            self.masks["memory"] = padding_mask(x, self.memory_padding)
         return self.masks["memory"]
-
-    def cross_attention_bias(self, x: Tensor) -> Tensor:
-        assert self.memory_padding is not None
-        zeros = x.new_zeros(self.memory_padding.shape)
-        return zeros.masked_fill(self.memory_padding, float("-inf"))[:, None, None, :]  # (B, 1, 1, M)
 
 
 class Positions(Part):
@@ -209,8 +187,9 @@ class NGramLM(Part):
 class AttentionLayer(CachedLayer):
     """`forward(x, ctx)`: (B, T, D) -> (B, T, D), mixing positions."""
 
-    def use_backend(self, backend: str) -> None:
-        """Compute attention by 'eager', 'sdpa' or 'cpp', if the layer supports the choice."""
+    def mask_kind(self, plain: MaskKind, n_tokens: int) -> MaskKind:
+        """The mask of whole rows of `n_tokens`, in training; `plain` is the mask without this layer's options."""
+        return plain
 
     def parameters_without_gradient(self, positions: PositionLayer) -> set[str]:
         """The names, in the state dict, of parameters that no output depends on."""

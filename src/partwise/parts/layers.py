@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from partwise.parts.operations import NormSpec
 from partwise.parts.roles import Role
 
 
@@ -88,6 +89,9 @@ class GroupRMSNorm(nn.Module):
         upcast = x if self.weight is None else x.to(self.weight.dtype)  # under autocast, x has a lower precision
         heads = upcast.unflatten(-1, (-1, self.width))
         return rms_norm(heads, self.weight, self.eps).flatten(-2).to(x.dtype)
+
+    def spec(self) -> NormSpec:
+        return NormSpec(kind="rmsnorm", width=self.width, eps=self.eps, weight=self.weight is not None)
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from partwise.config import ConfigError, part
 from partwise.parts.contracts import Norm
 from partwise.parts.layers import rms_norm
+from partwise.parts.operations import NormSpec
 
 
 @part("layernorm")
@@ -91,13 +92,17 @@ class NoNorm(Norm):
 class RMSNormLayer(nn.Module):
     def __init__(self, width: int, eps: float, affine: bool, bias: bool) -> None:
         super().__init__()
-        self.eps = eps
+        self.width, self.eps = width, eps
         self.weight = nn.Parameter(torch.ones(width)) if affine else None
         self.bias = nn.Parameter(torch.zeros(width)) if affine and bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         x = rms_norm(x, self.weight, self.eps)
         return x if self.bias is None else x + self.bias
+
+    def spec(self) -> NormSpec:
+        has_weight, has_bias = self.weight is not None, self.bias is not None
+        return NormSpec(kind="rmsnorm", width=self.width, eps=self.eps, weight=has_weight, bias=has_bias)
 
 
 class UnitOffsetRMSNormLayer(nn.Module):
@@ -112,6 +117,16 @@ class UnitOffsetRMSNormLayer(nn.Module):
         dtype = torch.promote_types(x.dtype, torch.float32)
         y = rms_norm(x.to(dtype), 1 + self.weight.to(dtype), self.eps).to(x.dtype)
         return y if self.bias is None else y + self.bias
+
+    def spec(self) -> NormSpec:
+        return NormSpec(
+            kind="rmsnorm",
+            width=len(self.weight),
+            eps=self.eps,
+            weight=True,
+            bias=self.bias is not None,
+            unit_offset=True,
+        )
 
 
 class L2NormLayer(nn.Module):

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from partwise.config import ConfigError, part
 from partwise.parts.contracts import Branch, ForwardContext, LayerContext, NewNorm, Residual, StackEnds
 from partwise.parts.layers import Dropout
+from partwise.parts.operations import ResidualSpec, norm_specs
 from partwise.parts.roles import TensorSpec
 
 
@@ -109,9 +110,8 @@ class LayerScale(ResidualOptions):
     init_value: float | None = Field(None, ge=0, le=1)
 
     def build(self, layer_ctx: LayerContext, branches: list[str], new_norm: NewNorm) -> nn.Module:
-        init_value = self.init_value
-        if init_value is None:
-            init_value = 0.1 if layer_ctx.n_layers <= 18 else 1e-5 if layer_ctx.n_layers <= 24 else 1e-6
+        default = 0.1 if layer_ctx.n_layers <= 18 else 1e-5 if layer_ctx.n_layers <= 24 else 1e-6
+        init_value = default if self.init_value is None else self.init_value
         return LayerScaleWiring(branches, new_norm, self.dropout, layer_ctx.d_model, init_value)
 
 
@@ -179,7 +179,7 @@ class Wiring(nn.Module):
 
     def __init__(self, branches: list[str], new_norm: NewNorm, dropout: float) -> None:
         super().__init__()
-        self.norms = nn.ModuleDict({name: new_norm() for name in branches})
+        self.norms, self.dropout = nn.ModuleDict({name: new_norm() for name in branches}), dropout
         self.dropouts = nn.ModuleDict({name: Dropout(dropout) for name in branches})
 
 
@@ -188,6 +188,9 @@ class PreNormWiring(Wiring):
         for branch, norm, dropout in zip(branches, self.norms.values(), self.dropouts.values(), strict=True):
             x = x + dropout(branch(norm(x), ctx))
         return x
+
+    def spec(self, norm_option: str) -> ResidualSpec:
+        return ResidualSpec(kind="pre", norms=norm_specs(self.norms.values(), norm_option), dropout=self.dropout)
 
 
 class PostNormWiring(Wiring):

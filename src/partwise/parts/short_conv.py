@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from partwise.config import part
 from partwise.parts.caches import LookbackLayer
 from partwise.parts.contracts import ForwardContext, LayerContext, ShortConv
+from partwise.parts.operations import ShortConvSpec
 
 
 @part("none")
@@ -64,6 +65,9 @@ class TokenShiftLayer(LookbackLayer):
     def forward(self, x: Tensor, ctx: ForwardContext) -> Tensor:
         (previous,) = self.previous_inputs(x, ctx)
         return x * self.mu + previous * (1 - self.mu)
+
+    def spec(self) -> ShortConvSpec:
+        return ShortConvSpec(kind="token_shift")
 
 
 class CausalConvLayer(LookbackLayer):

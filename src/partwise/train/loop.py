@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from partwise.compute.backend_check import check_forced_backends
+from partwise.compute.plan import Plan, check_requested, make_plan, requested
 from partwise.compute.runtime import Runtime, choose_runtime
 from partwise.data import IGNORE_INDEX, Batch, Dataset, build_examples
 from partwise.kernels.malloc import keep_freed_memory
@@ -70,7 +70,13 @@ class Run:
     Raises ConfigError if this machine does not support the runtime settings.
     """
 
-    def __init__(self, config: RunConfig, dataset: Dataset | None = None, runtime: Runtime | None = None) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        dataset: Dataset | None = None,
+        runtime: Runtime | None = None,
+        plan: Plan | None = None,
+    ) -> None:
         self.config = config
         self.runtime = runtime or choose_runtime(config.train)
         self.runtime.check()
@@ -83,8 +89,8 @@ class Run:
             keep_freed_memory()
         self.model = Transformer(config.model, config.train.seed, config.train.reinitialize).to(self.device)
         self.model.counts.fit(self.ids)
-        self.model.use_backend(self.runtime.attention_backend, self.runtime.ffn_backend, self.runtime.block_backend)
-        check_forced_backends(config.train, self.model, self.runtime.precision)
+        self.plan = plan or plan_run(config, self.model, self.runtime)
+        self.plan.apply(self.model)
         self.parameters = list(self.model.parameters())
         self.optimizer = config.optimizer.build(self.model, config.train.lr)
         self.step = 0
@@ -166,7 +172,7 @@ class Run:
         """(B, T, V), (B, T) -> the loss summed over the targets."""
         logits, targets, smoothing = logits.flatten(0, 1), targets.flatten(), self.config.train.label_smoothing
         if logits.dtype in (torch.bfloat16, torch.float16):
-            return summed_cross_entropy(logits, targets, smoothing, self.runtime.compiled)
+            return summed_cross_entropy(logits, targets, smoothing, self.runtime.kernels)
         return F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=smoothing)
 
     def autocast(self) -> torch.autocast:
@@ -204,3 +210,11 @@ class Run:
         # load_state_dict knows on which device fused and other optimizers keep the step counter
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         self.step = step
+
+
+def plan_run(config: RunConfig, model: Transformer, runtime: Runtime) -> Plan:
+    """The plan of a run on its own. Raises ConfigError if a backend that the settings name computes no layer."""
+    backends = requested(config.train)
+    plan = make_plan(model, runtime, backends, config.seq_len)
+    check_requested([plan], backends)
+    return plan

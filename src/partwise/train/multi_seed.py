@@ -80,8 +80,8 @@ class MultiSeedTrainer:
         if {run.step for run in runs} != {first.step}:
             raise CannotVectorize("the runs are at different steps")
         modules = list(first.model.modules())
-        if "cpp" in (first.runtime.ffn_backend, first.runtime.block_backend):
-            raise CannotVectorize("the C++ kernels of MLPs and blocks support one seed")
+        if first.plan.uses_kernels("block", "ffn"):
+            raise CannotVectorize("the kernels of MLPs and blocks support one seed")
         if any(isinstance(module, Router) for module in modules):
             raise CannotVectorize("mixtures of experts support one seed")
         # training neither reads nor writes counts.text

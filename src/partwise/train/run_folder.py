@@ -31,6 +31,7 @@ from partwise.checkpoint import (
     write_folder,
     write_json,
 )
+from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime, choose_runtime, machine_info
 from partwise.config import ConfigError
 from partwise.config.overrides import difference
@@ -39,7 +40,7 @@ from partwise.evaluate.loss import mean_loss, random_batches_loss
 from partwise.train.config import RunConfig
 from partwise.train.loop import Diverged, Run, Step
 from partwise.train.metrics import MetricsFile, read_metrics
-from partwise.train.run_metadata import read_metadata, stored_runtime
+from partwise.train.run_metadata import check_stored_plan, read_metadata, stored_runtime
 from partwise.train.run_names import FolderLock, explain_write_errors
 
 MAX_CHECKPOINTS = 2
@@ -76,6 +77,7 @@ class RunFolder:
         *,
         fresh: bool = False,
         runtime: Runtime | None = None,
+        plan: Plan | None = None,
         command: list[str] | None = None,
         dataset: Dataset | None = None,
         log: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
@@ -93,11 +95,15 @@ class RunFolder:
                 self.runtime = new_runtime
                 with explain_write_errors(path):
                     self._clear()
-                    write_json(path / "run.json", self._metadata(command, dataset))
             else:
                 self.runtime = stored_runtime(path, stored)
             self.latest_evaluation: Evaluation | None = None
-            self.run = Run(config, dataset, self.runtime)
+            self.run = Run(config, dataset, self.runtime, plan)
+            if stored is None:
+                with explain_write_errors(path):
+                    write_json(path / "run.json", self._metadata(command, dataset))
+            else:
+                check_stored_plan(path, stored, self.run.plan)
             state = self._restore()
             for earlier in (stored, state):
                 if earlier:
@@ -233,6 +239,7 @@ class RunFolder:
             "format": FORMAT,
             "config": self.config.to_dict(),
             "runtime": self.runtime.to_dict(),
+            "plan": self.run.plan.to_dict(),
             "machine": machine_info(),
             "data": {"hash": dataset.hash, "splits": {name: len(dataset.split(name)) for name in dataset.split_names}},
             "parameters": self.config.model.parameters(),

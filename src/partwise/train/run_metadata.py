@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from partwise.checkpoint import FORMAT, DamagedFileError, find_run, read_json
+from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime, choose_runtime
 from partwise.config import ConfigError
 from partwise.train.config import RunConfig, TrainConfig
@@ -42,6 +43,21 @@ def stored_runtime(folder: Path, metadata: dict[str, Any]) -> Runtime:
             "was started, or start over with --fresh"
         ) from None
     return runtime
+
+
+def check_stored_plan(folder: Path, metadata: dict[str, Any], plan: Plan) -> None:
+    """Raise ConfigError if the run was started with another plan: other backends would silently change the numbers."""
+    try:
+        stored = Plan.from_dict(metadata["plan"])
+    except (KeyError, TypeError):
+        raise ConfigError(f"{folder / 'run.json'} has no plan of computation: start over with --fresh") from None
+    different = stored.difference(plan)
+    if different:
+        name, old, new = different
+        raise ConfigError(
+            f"{folder} was started with another plan of computation ({name} was computed by {old}, here by {new}): resume it "
+            "with the version and on the machine where it was started, or start over with --fresh"
+        )
 
 
 def open_run(name: str | Path) -> tuple[Path, RunConfig, dict[str, Any]]:

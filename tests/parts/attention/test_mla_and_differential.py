@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import partwise
 from attention_layers import EXACT, WIDTH, build, chunkings, each_backend, forward_context, normal, rms_normalized
+from backends import use_layer_backend
 from partwise.config import REGISTRY
 from partwise.parts.contracts import ForwardContext, PositionLayer
 from recipes import error
@@ -59,7 +60,7 @@ def mla_reference(
 def test_mla_equals_its_equation(positions: str, q_lora_rank: int | None, backend: str) -> None:
     sizes = {"head_dim": 3, "rope_head_dim": 4, "v_head_dim": 5, "kv_lora_rank": 6, "q_lora_rank": q_lora_rank}
     layer, position_layer = build("mla", positions=positions, n_heads=2, **sizes)
-    layer.use_backend(backend)
+    use_layer_backend(layer, backend)
     x = normal(2, 5, WIDTH)
     assert (
         error(
@@ -88,7 +89,7 @@ def options_of(layout: Any) -> dict[str, Any]:
 @each_layout
 def test_every_chunking_equals_uncached(layout: Any, backend: str) -> None:
     layer, positions = build("mla", positions="rope", **options_of(layout))
-    layer.use_backend(backend)
+    use_layer_backend(layer, backend)
     x = normal(2, 6, WIDTH)
     with torch.no_grad():
         full = layer(x, forward_context(6, positions))
@@ -123,7 +124,7 @@ def test_cache_size_of_the_paper() -> None:
 @each_layout
 def test_absorbed_and_expanded_agree_in_values_and_gradients(layout: Any, backend: str) -> None:
     layer, positions = build("mla", positions="rope", **options_of(layout))
-    layer.use_backend(backend)
+    use_layer_backend(layer, backend)
     n_heads, (nope, rope, _), rank, _ = layout
     latents, leaves = normal(2, 1, 6, rank + rope).requires_grad_(), [layer.up.weight]
     for queries in (1, 3, 6):
@@ -141,7 +142,7 @@ def test_absorbed_and_expanded_agree_in_values_and_gradients(layout: Any, backen
 @each_layout
 def test_the_form_with_fewer_flops_is_used(layout: Any) -> None:
     layer, positions = build("mla", **options_of(layout))
-    layer.use_backend("eager")
+    use_layer_backend(layer, "eager")
     n_heads, (nope, rope, value), rank, _ = layout
     outcomes = set()
     for queries, keys in ((1, 1), (1, 2), (1, 9), (2, 9), (4, 9), (6, 9), (9, 9)):
@@ -291,7 +292,7 @@ def test_differential_attention_equals_its_equation(
 ) -> None:
     options = {"n_heads": 4, "n_kv_heads": n_kv_heads, "head_dim": 2, "norm_affine": affine}
     attention_layer, position_layer = build("differential", layer, positions=positions, **options)
-    attention_layer.use_backend(backend)
+    use_layer_backend(attention_layer, backend)
     x = normal(2, 5, WIDTH)
     expected = differential_reference(attention_layer.state_dict(), x, position_layer, 4, n_kv_heads, layer)
     assert error(attention_layer(x, forward_context(5, position_layer)), expected) <= EXACT

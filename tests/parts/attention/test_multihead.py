@@ -20,6 +20,7 @@ from attention_layers import (
     normal,
     rms_normalized,
 )
+from backends import use_backends, use_layer_backend
 from partwise.config import REGISTRY
 from partwise.parts.attention.core import EAGER_MAX_QUERIES, AttentionCore
 from partwise.parts.caches import SlidingWindowCache
@@ -105,7 +106,7 @@ def test_each_option_equals_its_equation(options: dict[str, Any], n_kv_heads: in
         options = {**options, "head_dim": 3}
     options = {"n_heads": 4, "n_kv_heads": n_kv_heads, **options}
     layer, _ = build("multihead", **options)
-    layer.use_backend(backend)
+    use_layer_backend(layer, backend)
     x = normal(2, 5, WIDTH)
     assert error(layer(x, forward_context(5)), reference(layer.state_dict(), x, **options)) <= EXACT
 
@@ -120,7 +121,7 @@ def test_value_residual_mixes_the_first_layers_values(more: dict[str, Any], n_kv
     first = x @ layers[0].state_dict()["v.weight"].T  # not the second layer's mixed values
     expected = x
     for number, layer in enumerate(layers):
-        layer.use_backend(backend)
+        use_layer_backend(layer, backend)
         expected = reference(layer.state_dict(), expected, first=first if number else None, **options)
         x = layer(x, ctx)
     assert error(x, expected) <= EXACT
@@ -143,7 +144,7 @@ def test_value_residual_requires_values_of_equal_shape(first: Any) -> None:
 
 
 def test_sinks_are_an_additional_softmax_column() -> None:
-    layer = AttentionCore(0.5, None, 2, 0.0).double()
+    layer = AttentionCore(6, 0.5, sinks=2).double()
     assert not layer.sinks.any()
     layer.sinks.data = torch.tensor([0.3, -1.0], dtype=torch.float64)
     q, k = normal(3, 2, 4, 6), normal(3, 2, 5, 6, seed=2)
@@ -159,7 +160,7 @@ def test_sinks_are_an_additional_softmax_column() -> None:
 def test_every_chunking_with_every_window_equals_uncached(window: int, backend: str) -> None:
     options = {"n_heads": 4, "n_kv_heads": 2, "head_dim": 4, "window": window}
     layer, positions = build("multihead", positions="rope", **options)
-    layer.use_backend(backend)
+    use_layer_backend(layer, backend)
     x = normal(2, 7, WIDTH)
     with torch.no_grad():
         full = layer(x, forward_context(7, positions))
@@ -235,7 +236,7 @@ def test_sdpa_and_eager_agree_in_values_and_gradients(
     documents = (torch.arange(length) // 30).expand(2, -1) if segments else None
     found = []
     for backend in BACKENDS:
-        layer.use_backend(backend)
+        use_layer_backend(layer, backend)
         y = layer(x, forward_context(length, position_layer, segments=documents))
         leaves = [x, *(parameter for module in (layer, position_layer) for parameter in module.parameters())]
         found.append([y, *torch.autograd.grad((y * normal(*y.shape, seed=3)).sum(), leaves)])
@@ -274,7 +275,7 @@ def test_every_attention_is_tested() -> None:
 @each_attention
 def test_packed_documents_do_not_leak(attention: dict[str, Any], backend: str) -> None:
     model = model_of(attention)
-    model.use_backend(backend)
+    use_backends(model, backend)
     inputs, segments = tokens(2, 8), torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1], [4, 4, 4, 4, 4, 7, 7, 7]])
     with torch.no_grad():
         before = model(inputs, segments=segments)
@@ -292,7 +293,7 @@ def test_packed_documents_do_not_leak(attention: dict[str, Any], backend: str) -
 @each_position
 def test_left_padding_has_no_effect(positions: str, attention: dict[str, Any], backend: str) -> None:
     model = model_of(attention, positions)
-    model.use_backend(backend)
+    use_backends(model, backend)
     pads, inputs = [0, 1, 4], tokens(3, 8)
     segments = -(torch.arange(8) < torch.tensor(pads)[:, None]).long()
     with torch.no_grad():
@@ -312,7 +313,7 @@ def test_left_padding_has_no_effect(positions: str, attention: dict[str, Any], b
 def test_windows_are_bidirectional_in_encoders(window: int, backend: str) -> None:
     attention = {"part": "multihead", "n_heads": 2, "window": window}
     layer, _ = build("multihead", n_heads=2, window=window)
-    layer.use_backend(backend)
+    use_layer_backend(layer, backend)
     x = normal(2, 6, WIDTH)
     expected = reference(layer.state_dict(), x, causal=False, n_heads=2, window=window)
     assert error(layer(x, forward_context(6, causal=False)), expected) <= EXACT
@@ -337,7 +338,7 @@ def test_cross_attention_equals_its_equation(options: dict[str, Any], backend: s
     layer = recipe.build_cross(LayerContext(WIDTH, 1, 8, HeadLayout(4, 2, 3))).double().eval()
     for number, parameter in enumerate(layer.parameters()):
         parameter.data = 0.4 * normal(*parameter.shape, seed=number)
-    layer.use_backend(backend)
+    use_layer_backend(layer, backend)
     x, memory = normal(2, 4, WIDTH), normal(2, 5, WIDTH, seed=2)
     padding = torch.tensor([[False] * 5, [False, True, False, True, True]])
     found = layer(x, forward_context(4, memory=memory, memory_padding=padding))
@@ -351,7 +352,7 @@ def test_cross_attention_equals_its_equation(options: dict[str, Any], backend: s
 def test_source_is_encoded_once_and_its_padding_has_no_effect(backend: str) -> None:
     attention = {"part": "multihead", "n_heads": 2, "sinks": True}
     model = model_of(attention, "learned", encoder_layers=1, padding_idx=0)
-    model.use_backend(backend)
+    use_backends(model, backend)
     source, target = torch.tensor([[3, 5, 7, 0], [4, 1, 0, 0]]), tokens(2, 6)
     calls = []
     for block in model.blocks:

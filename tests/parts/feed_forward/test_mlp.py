@@ -8,12 +8,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import partwise
+from backends import use_layer_backend
 from kernel_inputs import BF16_ERROR, relative_error, require_kernels
 from partwise.config import REGISTRY
-from partwise.kernels.bf16 import bf16_mlp
-from partwise.kernels.mlp import mlp
 from partwise.parts.contracts import FeedForward, LayerContext
-from partwise.parts.feed_forward.mlp import GatedMLP, MLPBase
+from partwise.parts.feed_forward.mlp import OTHER, GatedMLP, MLPBase
 
 FLOAT_ERROR = 2e-6  # relative to a tensor's largest element: a few hundred float32 roundings
 
@@ -24,7 +23,7 @@ def kernels(shared_cache: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, kind in REGISTRY["ffn"].items() if hasattr(kind, "activation")])
-def test_every_part_with_a_kernel_activation_uses_the_kernel(name: str) -> None:
+def test_every_part_with_a_named_activation_uses_the_kernel(name: str) -> None:
     """Both backends agree; with dropout of the hidden units training is eager."""
     recipe = REGISTRY["ffn"][name](hidden=64, bias=True, hidden_dropout=0.5)
     assert isinstance(recipe, FeedForward)
@@ -33,32 +32,33 @@ def test_every_part_with_a_kernel_activation_uses_the_kernel(name: str) -> None:
     for parameter in layer.parameters():
         nn.init.normal_(parameter, std=0.2)
     x = torch.randn(3, 8, 32)
-    layer.backend = "cpp"
-    assert layer.train().select_kernel(x) is None
-    assert layer.eval().select_kernel(x) is (mlp if name != "elu" else None)
+    use_layer_backend(layer, "cpp")
+    assert layer.train().backend_for(x) is None
+    assert (layer.eval().backend_for(x) is None) == (name == "elu")
     ours = layer(x)
-    layer.backend = "eager"
+    use_layer_backend(layer, "eager")
     assert (layer(x) - ours).detach().abs().max() <= FLOAT_ERROR * max(1.0, float(ours.detach().abs().max()))
 
 
-def test_kernel_activations_depend_on_the_options() -> None:
-    kernel_activations = [
-        partwise.preset("mingpt", *words.split()).ffn.kernel_activation()  # type: ignore[union-attr]
+def test_activation_names_depend_on_the_options() -> None:
+    names = [
+        partwise.preset("mingpt", *words.split()).ffn.activation_name()  # type: ignore[union-attr]
         for words in ("ffn=swish", "ffn=swish ffn.beta=2", "ffn=swiglu ffn.trainable_beta=true", "ffn=elu")
     ]
-    assert kernel_activations == ["silu", None, None, None]
+    assert names == ["silu", OTHER, OTHER, OTHER]
     tanh = partwise.preset("mingpt", "ffn=geglu", "ffn.approximate=tanh").ffn
-    assert tanh.kernel_activation() == "gelu_tanh"  # type: ignore[union-attr]
+    assert tanh.activation_name() == "gelu_tanh"  # type: ignore[union-attr]
 
 
 def test_under_autocast_the_bf16_kernel_is_used_unless_hidden_units_are_dropped() -> None:
-    layer = GatedMLP(32, 64, F.silu, kernel_activation="silu", hidden_dropout=0.5)
+    layer = GatedMLP(32, 64, F.silu, activation_name="silu", hidden_dropout=0.5)
     for parameter in layer.parameters():
         nn.init.normal_(parameter, std=0.2)
-    layer.backend, x = "cpp", torch.randn(3, 8, 32)
+    use_layer_backend(layer, "cpp")
+    x = torch.randn(3, 8, 32)
     with torch.autocast("cpu", torch.bfloat16):
-        assert layer.select_kernel(x) is None
-        assert layer.eval().select_kernel(x) is bf16_mlp
+        assert layer.backend_for(x) is None
+        assert layer.eval().backend_for(x) is not None
         ours = layer(x).detach()
-        layer.backend = "eager"
+        use_layer_backend(layer, "eager")
         assert relative_error(ours, layer(x).detach().double()) <= 2 * BF16_ERROR

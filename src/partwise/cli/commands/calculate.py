@@ -7,6 +7,7 @@ import numpy as np
 
 from partwise.checkpoint import load
 from partwise.cli.terminal import console, table
+from partwise.compute.plan import apply_backends
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
 from partwise.data import ProblemSpec, solve
@@ -33,8 +34,7 @@ def calculate_all(name: str, expressions: list[str]) -> None:
     spec = corpus.problem_spec()
     problems = [format_problem(spec, expression) for expression in expressions]
     model, tokenizer = load(folder)
-    runtime = choose_runtime(TrainConfig(device="cpu"))
-    model.use_backend(runtime.attention_backend, runtime.ffn_backend, runtime.block_backend)
+    apply_backends(model, choose_runtime(TrainConfig(device="cpu", precision="float32")))
     stop = None if isinstance(tokenizer, WithSpecialTokens) else "$"
     max_new_tokens = (spec.padding or spec.max_width) + 1
     prompts = [prompt_text(tokenizer, problem) for problem in problems]

@@ -8,11 +8,13 @@ from pathlib import Path
 import torch
 
 from partwise.cli.terminal import console, table
-from partwise.compute.backends import count_layer_backends, decoding_backend
+from partwise.compute.backends.decoding import unsupported_layer
+from partwise.compute.plan import plan_config, requested
 from partwise.compute.runtime import choose_runtime, has_fast_bfloat16, machine_info
 from partwise.data.corpora import cache_root
 from partwise.kernels import build
 from partwise.kernels.library import cache_folder, kernels_available
+from partwise.model import ModelConfig, Transformer
 from partwise.presets import PRESETS, preset
 from partwise.train.config import TrainConfig, preset_settings
 
@@ -25,16 +27,16 @@ def show_machine(names: list[str]) -> None:
     console.print(table("this machine", ["", "found"], capabilities(runtime.threads)))
     console.print(
         f"training defaults: train.device={runtime.device} train.precision={runtime.precision} "
-        f"train.block_backend={runtime.block_backend} train.attention_backend={runtime.attention_backend} "
-        f"train.ffn_backend={runtime.ffn_backend} train.threads={runtime.threads}",
+        f"train.threads={runtime.threads}",
         markup=False,
     )
     for line in missing():
         console.print(f"missing: {line}", markup=False)
     rows = []
     for name, config in configs.items():
-        counts = count_layer_backends(config, choose_runtime(TrainConfig.from_dict(preset_settings(name)["train"])))
-        rows.append((name, *map(format_counts, counts), decoding_backend(config)))
+        train = TrainConfig.from_dict(preset_settings(name)["train"])
+        plan = plan_config(config, choose_runtime(train), requested(train))
+        rows.append((name, *map(format_counts, plan.counts().values()), generation_backend(config)))
     headings = ["preset", "blocks", "attention", "ffn", "generation"]
     console.print(table("backends per preset, with the number of layers", headings, rows))
     console.print(
@@ -79,3 +81,12 @@ def missing() -> Iterator[str]:
 
 def format_counts(counts: Counter[str]) -> str:
     return ", ".join(f"{backend} {number}" for backend, number in counts.most_common()) or "none"
+
+
+def generation_backend(config: ModelConfig) -> str:
+    """The backend of generation on this CPU: "cpp", or "eager" followed by the reason."""
+    with torch.device("meta"):
+        reason = unsupported_layer(Transformer(config))
+    if reason is None and kernels_available():
+        return "cpp"
+    return "eager" if reason is None else f"eager: {reason}"

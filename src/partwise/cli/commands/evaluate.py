@@ -3,6 +3,7 @@
 import json
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import torch
 
 from partwise.checkpoint import load
 from partwise.cli.terminal import console, table
+from partwise.compute.plan import apply_backends, requested
 from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError
 from partwise.data import Dataset, build_examples, problem_lines
 from partwise.evaluate.arithmetic import Proportion, accuracy_by_operation, answer_problems
 from partwise.evaluate.loss import SplitLoss, mean_loss
 from partwise.evaluate.references import dataset_references
+from partwise.kernels.library import kernels_available
 from partwise.model import Transformer
 from partwise.train.run_folder import Evaluation
 from partwise.train.run_metadata import open_run
@@ -28,7 +31,8 @@ def evaluate_run(name: str, max_problems: int | None, json_file: Path | None) ->
     runtime = Runtime(**metadata["runtime"])
     if runtime.device != "cpu" and getattr(torch, runtime.device).is_available():
         model.to(runtime.device)
-    model.use_backend(runtime.attention_backend, runtime.ffn_backend, runtime.block_backend)
+    runtime = replace(runtime, kernels=runtime.kernels and kernels_available())
+    apply_backends(model, runtime, requested(config.train), config.seq_len)
     dataset = config.prepare()
     if dataset.hash != metadata["data"]["hash"]:
         raise ConfigError(f"the data of {name} has changed since training: train it again with --fresh")

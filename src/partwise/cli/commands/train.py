@@ -9,6 +9,7 @@ from typing import Any
 from partwise.checkpoint import load
 from partwise.cli.commands.evaluate import show_scores
 from partwise.cli.terminal import console, flush_text, follow_run, print_error, table
+from partwise.compute.plan import apply_backends
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
 from partwise.data import Dataset, SequencePairs, build_examples, problem_lines
@@ -116,8 +117,7 @@ def generate_text(
 ) -> None:
     """Print the continuation of each prompt, or the target of each source; a single one is streamed."""
     model, tokenizer = load(name)
-    runtime = choose_runtime(TrainConfig(device="cpu"))
-    model.use_backend(runtime.attention_backend, runtime.ffn_backend, runtime.block_backend)
+    apply_backends(model, choose_runtime(TrainConfig(device="cpu", precision="float32")))
     paired = isinstance(tokenizer, WithSpecialTokens)
     if paired and not prompts:
         raise ConfigError(f"{name} was trained on pairs: give a source with --prompt TEXT")

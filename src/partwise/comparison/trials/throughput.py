@@ -9,6 +9,7 @@ import torch
 
 from partwise.comparison.design.plan import Arm, Plan, dataset_of
 from partwise.comparison.trials.worker_pool import Job
+from partwise.compute.plan import Plan as ComputePlan
 from partwise.compute.runtime import Runtime
 from partwise.data import Dataset, build_examples
 from partwise.evaluate.loss import mean_loss
@@ -34,14 +35,14 @@ def tokens_per_step(arm: Arm, dataset: Dataset) -> int:
 
 
 def measure_throughput(
-    plan: Plan, dataset: Dataset, runtime: Runtime
+    plan: Plan, dataset: Dataset, runtime: Runtime, plans: dict[str, ComputePlan]
 ) -> tuple[dict[str, float | None], dict[str, float]]:
     """Training tokens per second and seconds to evaluate a run, by arm: medians, one arm at a time, interleaved.
 
     The throughput of an arm that diverges within the first steps is None.
     """
     threads = torch.get_num_threads()
-    runs = {arm.name: Run(arm.config, dataset_of(plan, arm, dataset), runtime) for arm in plan.arms}
+    runs = {arm.name: Run(arm.config, dataset_of(plan, arm, dataset), runtime, plans[arm.name]) for arm in plan.arms}
     times: dict[str, list[float]] = {name: [] for name in runs}
     for round_ in range(TIMED_STEPS + 2):
         for name, run in runs.items():

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import TextIO
 
 from partwise.checkpoint import write_json
+from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError, import_parts
 from partwise.evaluate.arithmetic import accuracy_by_operation, answer_problems
@@ -40,7 +41,13 @@ def train_jobs(folders: list[Path], server: int) -> list[str]:
     for source in jobs[0]["imports"]:
         import_parts(source)
     runs = [
-        RunFolder(folder, RunConfig.from_dict(job["config"]), runtime=Runtime(**job["runtime"]), command=job["command"])
+        RunFolder(
+            folder,
+            RunConfig.from_dict(job["config"]),
+            runtime=Runtime(**job["runtime"]),
+            plan=Plan.from_dict(job["plan"]),
+            command=job["command"],
+        )
         for folder, job in zip(folders, jobs, strict=True)
     ]
     statuses = train_seeds(runs, lambda: stopping or os.getppid() != server or orphaned(jobs[0]["parent"]))

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from partwise.checkpoint import write_json
 from partwise.comparison.trials.forkserver import ForkServer, take_server
@@ -49,13 +49,21 @@ class Job:
 
 
 def prepare_job(
-    folder: Path, arm: str, seed: int, config: RunConfig, runtime: Runtime, imports: Sequence[str], command: str
+    folder: Path,
+    arm: str,
+    seed: int,
+    config: RunConfig,
+    runtime: Runtime,
+    plan: list[dict[str, Any]],
+    imports: Sequence[str],
+    command: str,
 ) -> Job:
     """Write `job.json` and return the job, waiting or already finished."""
     folder.mkdir(parents=True, exist_ok=True)
     job = {
         "config": config.to_dict(),
         "runtime": runtime.to_dict(),
+        "plan": plan,
         "imports": list(imports),
         "command": shlex.split(command),
         "parent": os.getpid(),

@@ -1,4 +1,4 @@
-"""The core of attention, from scores to weighted values, by one of several equivalent backends."""
+"""The core of attention, from scores to weighted values: the equation, and torch's fused operator for it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,45 +7,52 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partwise.kernels.attention import attention, decode_attention
-from partwise.kernels.bf16 import bf16_attention, supports_bf16_attention
-from partwise.kernels.library import kernels_available
 from partwise.parts.attention.mask import AttentionMask
 from partwise.parts.layers import Dropout
+from partwise.parts.operations import AttentionSpec, MaskKind, Operation, OperationSpec, unsupported_option
 
 
-class AttentionCore(nn.Module):
-    """softmax(cap(q k^T scale) + bias) v, by one of several equivalent backends."""
+class AttentionCore(Operation):
+    """softmax(cap(q k^T scale) + bias) v. Without a plan, torch's SDPA computes it if it supports the options."""
 
-    def __init__(self, scale: float, softcap: float | None, sinks: int, dropout: float) -> None:
+    def __init__(
+        self,
+        head_dim: int,
+        scale: float,
+        softcap: float | None = None,
+        sinks: int = 0,
+        dropout: float = 0.0,
+        v_head_dim: int | None = None,
+    ) -> None:
         super().__init__()
+        self.head_dim, self.v_head_dim = head_dim, v_head_dim or head_dim
         self.scale, self.softcap = scale, softcap
         self.sinks = nn.Parameter(torch.zeros(sinks)) if sinks else None
         self.dropout = Dropout(dropout)
-        self.eager_only = dropout > 0 or softcap is not None or sinks > 0  # unsupported by the other backends
-        self.backend: Backend = self.eager
         self.multi_seed = False  # True under torch.func.vmap, in multi-seed training
-        self.use_backend("sdpa")
+        if SDPA.unsupported(self.spec("causal")) is None:
+            self.backends = (SDPA(scale),)
 
-    def use_backend(self, backend: str) -> None:
-        """'eager', 'sdpa' or 'cpp'; the layer's options may require 'eager'."""
-        backends: dict[str, Backend] = {"eager": self.eager, "sdpa": self.sdpa, "cpp": self.cpp}
-        self.backend = self.eager if self.eager_only else backends[backend]
-
-    def backend_name(self, mask: AttentionMask, fallback: str = "sdpa") -> str:
-        """The backend that computes a long sequence; `fallback` is that of masks which 'cpp' does not support."""
-        if self.backend == self.eager:
-            return "eager"
-        if self.backend != self.cpp:
-            return "sdpa"
-        return "cpp" if mask.causal else fallback
+    def spec(self, mask: MaskKind) -> AttentionSpec:
+        return AttentionSpec(
+            head_dim=self.head_dim,
+            v_head_dim=self.v_head_dim,
+            scale=self.scale,
+            mask=mask,
+            softcap=self.softcap,
+            sinks=self.sinks is not None,
+            dropout=self.dropout.p,
+        )
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:
         """(B, H, T, E) queries, (B, K, S, E) keys, (B, K, S, W) values -> (B, H, T, W)."""
-        return self.fold_seeds(q, k, v, mask) if self.multi_seed else self.backend(q, k, v, mask)
+        return self.fold_seeds(q, k, v, mask) if self.multi_seed else self.attend(q, k, v, mask)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:
+        return (self.backend_for(q, k, v, mask) or self.eager)(q, k, v, mask)
 
     def eager(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:
-        """The equation, as two batched matrix products; on a CPU the fastest for small heads in bfloat16."""
+        """The equation, as two batched matmuls. On a CPU, faster than SDPA for small heads in bfloat16."""
         B, H, T, _ = q.shape
         K, S = k.shape[1], k.shape[2]
         bias = mask.bias()
@@ -68,50 +75,34 @@ class AttentionCore(nn.Module):
         sinks = self.sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:-1], 1)
         return torch.cat((scores, sinks), dim=-1).softmax(dim=-1)[..., :-1]
 
-    def sdpa(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:
-        """torch's scaled_dot_product_attention; the fastest in float32 and on an accelerator."""
-        # is_causal aligns the triangle to the upper left, so it only applies with as many queries as keys
-        if q.is_cpu and not mask.causal and q.shape[2] <= EAGER_MAX_QUERIES:
+    def fold_seeds(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:
+        """Fold seeds into the batch: torch's and our kernels do not support torch.func.vmap."""
+        if not self.backends or not mask.causal:
             return self.eager(q, k, v, mask)
+        return FoldSeeds.apply(q, k, v, lambda q, k, v: self.attend(q, k, v, mask))
+
+
+class SDPA:
+    """torch's scaled_dot_product_attention: faster than the equation in float32 and on accelerators."""
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+    @staticmethod
+    def unsupported(spec: OperationSpec) -> str | None:
+        return unsupported_option(spec, dict.fromkeys(("head_dim", "v_head_dim", "scale", "mask"), True))
+
+    def takes(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> bool:
+        return not q.is_cpu or mask.causal or q.shape[2] > EAGER_MAX_QUERIES
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:
+        # is_causal aligns the triangle to the upper left, so it only applies with as many queries as keys
         bias = None if mask.causal else mask.bias()
         bias = None if bias is None else bias.to(q.dtype)
         grouped = q.shape[1] != k.shape[1]
         return F.scaled_dot_product_attention(
             q, k, v, bias, is_causal=mask.causal, scale=self.scale, enable_gqa=grouped
         )
-
-    def fold_seeds(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:
-        """Fold seeds into the batch: torch's and our kernels do not support torch.func.vmap."""
-        if self.backend == self.eager or not mask.causal:
-            return self.eager(q, k, v, mask)
-        return FoldSeeds.apply(q, k, v, lambda q, k, v: self.backend(q, k, v, mask))
-
-    def cpp(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:
-        """The C++ kernels for a CPU; the fastest for causal masks."""
-        autocast = torch.is_autocast_enabled("cpu") and q.is_cpu
-        if autocast and mask.causal:
-            queries, keys, values = (tensor.transpose(1, 2).bfloat16() for tensor in (q, k, v))
-            if supports_bf16_attention(queries, keys, values):
-                return bf16_attention(queries, keys, values, self.scale).transpose(1, 2)
-        decoding = q.shape[2] < FLASH_MIN_QUERIES and not torch.is_grad_enabled()
-        if decoding and autocast and k.dtype == v.dtype == torch.float32:
-            q = q.float()  # the precision of the cache
-        elif autocast:
-            return self.eager(q, k, v, mask)
-        elif not q.is_cpu or q.dtype != torch.float32:
-            return self.sdpa(q, k, v, mask)
-        if decoding and kernels_available() and (mask.causal_lower_right or mask.full):
-            y = decode_attention(
-                q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), self.scale, mask.causal_lower_right
-            )
-        elif mask.causal_lower_right:
-            y = attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), self.scale)
-        else:
-            return self.sdpa(q, k, v, mask)
-        return y.transpose(1, 2)
-
-
-Backend = Callable[[Tensor, Tensor, Tensor, AttentionMask], Tensor]
 
 
 class FoldSeeds(torch.autograd.Function):
@@ -138,6 +129,3 @@ class FoldSeeds(torch.autograd.Function):
 
 EAGER_MAX_QUERIES = 64
 """Up to this many queries over a cache, eager is faster than torch's kernel on a CPU (measured with 1 and 19)."""
-
-FLASH_MIN_QUERIES = 8
-"""With fewer queries, decode_attention is faster: flash attention's SIMD vectors hold 8 to 32 queries."""

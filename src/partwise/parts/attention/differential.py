@@ -49,7 +49,7 @@ class Differential(Attention):
             heads,
             DifferentialLambda(heads.head_dim, layer_ctx.layer_index),
             norm,
-            AttentionCore(scale, None, 0, self.dropout),
+            AttentionCore(heads.head_dim, scale, dropout=self.dropout, v_head_dim=2 * heads.head_dim),
         )
 
 
@@ -101,6 +101,3 @@ class DifferentialAttention(AttentionLayer):
     def new_cache(self, batch: int, max_length: int, like: Tensor) -> KVCache:
         n_kv_heads, head_dim = self.heads.n_kv_heads, self.heads.head_dim
         return KVCache(batch, max_length, [(2 * n_kv_heads, head_dim), (n_kv_heads, 2 * head_dim)], like)
-
-    def use_backend(self, backend: str) -> None:
-        self.scores.use_backend(backend)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 
@@ -33,3 +34,52 @@ class AttentionMask:
         if self.cached_bias is None:
             self.cached_bias = self.make_bias()
         return self.cached_bias
+
+
+def self_attention_mask(
+    x: Tensor,
+    n_keys: int,
+    window: int | None,
+    past_length: int,
+    causal: bool,
+    segments: Tensor | None,
+    on_scores: Callable[[Tensor, Tensor, Tensor], Tensor | None] | None,
+) -> AttentionMask:
+    """The mask of the tokens x (B, T, D) after `past_length` others, over the last `n_keys` positions.
+
+    A query attends to keys of its own segment (B, S) at a distance below `window`; `on_scores` is that of a `PositionLayer`.
+    """
+    T = x.shape[1]
+
+    def bias() -> Tensor:
+        positions = torch.arange(past_length + T, device=x.device)
+        queries, keys = positions[past_length:], positions[len(positions) - n_keys :]
+        distance = queries[:, None] - keys  # (T, S)
+        hidden = distance < 0 if causal else torch.zeros_like(distance, dtype=torch.bool)
+        if window is not None:
+            hidden = hidden | (distance.abs() >= window)
+        bias = None if on_scores is None else on_scores(queries, keys, x)  # (H, T, S)
+        if segments is not None:
+            q_segments, k_segments = segments[:, past_length:], segments[:, len(positions) - n_keys :]
+            hidden = (hidden | (q_segments[:, :, None] != k_segments[:, None, :])).unsqueeze(1)  # (B, 1, T, S)
+        if bias is None:
+            bias = torch.zeros(hidden.shape, device=x.device)
+        return bias.to(x.dtype).masked_fill(hidden, float("-inf"))
+
+    plain = segments is None and on_scores is None and (window is None or window >= n_keys)
+    return AttentionMask(
+        bias,
+        full=plain and (T == 1 or not causal),
+        causal=plain and causal and n_keys == T,
+        causal_lower_right=plain and causal,
+    )
+
+
+def padding_mask(x: Tensor, padding: Tensor | None) -> AttentionMask:
+    """The mask over a source with padding (B, M): all of it, if None."""
+
+    def bias() -> Tensor:
+        assert padding is not None
+        return x.new_zeros(padding.shape).masked_fill(padding, float("-inf"))[:, None, None, :]  # (B, 1, 1, M)
+
+    return AttentionMask(bias, full=padding is None)

@@ -66,7 +66,12 @@ class MLA(Attention):
             self.kv_lora_rank or 4 * nope_head_dim,
             self.q_lora_rank,
             self.eps,
-            AttentionCore(scale, None, 0, self.dropout),
+            AttentionCore(
+                nope_head_dim + rope_head_dim,
+                scale,
+                dropout=self.dropout,
+                v_head_dim=self.v_head_dim or nope_head_dim,
+            ),
         )
 
 
@@ -144,6 +149,3 @@ class MultiHeadLatentAttention(AttentionLayer):
 
     def new_cache(self, batch: int, max_length: int, like: Tensor) -> KVCache:
         return KVCache(batch, max_length, [(1, self.kv_lora_rank + self.head_dims[1])], like)
-
-    def use_backend(self, backend: str) -> None:
-        self.scores.use_backend(backend)

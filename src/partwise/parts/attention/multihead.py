@@ -12,6 +12,7 @@ from partwise.parts.attention.core import AttentionCore
 from partwise.parts.caches import CrossAttentionCache, KVCache, SlidingWindowCache
 from partwise.parts.contracts import Attention, AttentionLayer, ForwardContext, HeadLayout, LayerContext, PositionLayer
 from partwise.parts.layers import FusedLinear, GroupRMSNorm, linear
+from partwise.parts.operations import AttentionSpec, MaskKind, MultiHeadSpec, spec_of
 
 
 class HeadOptions(Attention):
@@ -99,6 +100,7 @@ class MultiHead(HeadOptions):
         return {
             "norms": [GroupRMSNorm(w, self.qk_norm_eps, self.qk_norm_affine) for w in widths] if widths else [],
             "scores": AttentionCore(
+                heads.head_dim,
                 self.scale or layer_ctx.score_scale or 1 / math.sqrt(heads.head_dim),
                 self.softcap,
                 heads.n_heads if self.sinks else 0,
@@ -142,9 +144,6 @@ class AttentionBase(AttentionLayer):
             y = y * gates
         return self.out(y.flatten(2))  # (B, T, H * E) -> (B, T, D)
 
-    def use_backend(self, backend: str) -> None:
-        self.scores.use_backend(backend)
-
 
 class MultiHeadAttention(AttentionBase):
     def __init__(
@@ -182,6 +181,26 @@ class MultiHeadAttention(AttentionBase):
             k, v = cache.append(k, v)  # (B, K, S, E)
         y = self.scores(q, k, v, ctx.mask(x, k.shape[2], self.window))
         return self.project_output(x, y)
+
+    def mask_kind(self, plain: MaskKind, n_tokens: int) -> MaskKind:
+        return "bias" if self.window is not None and self.window < n_tokens else plain
+
+    def spec(self, core: AttentionSpec) -> MultiHeadSpec:
+        out: Any = self.out
+        return MultiHeadSpec(
+            d_model=out.out_features,
+            n_heads=out.in_features // self.head_dim,
+            n_kv_heads=self.n_kv_heads,
+            core=core,
+            fused_qkv=self.fused_qkv,
+            bias=(self.qkv if self.fused_qkv else self.q).bias is not None,
+            out_bias=out.bias is not None,
+            window=self.window,
+            q_norm=None if isinstance(self.q_norm, nn.Identity) else spec_of(self.q_norm, "attention.qk_norm"),
+            k_norm=None if isinstance(self.k_norm, nn.Identity) else spec_of(self.k_norm, "attention.qk_norm"),
+            gate=self.gate is not None,
+            value_residual=self.value_residual is not None,
+        )
 
     def new_cache(self, batch: int, max_length: int, like: Tensor) -> KVCache | SlidingWindowCache:
         if self.window is not None and self.window <= max_length:

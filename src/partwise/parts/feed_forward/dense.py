@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from partwise.config import ConfigError, part
 from partwise.parts.contracts import FeedForward, LayerContext
-from partwise.parts.feed_forward.mlp import MLP, Activation, GatedMLP, relu2, swish
+from partwise.parts.feed_forward.mlp import MLP, OTHER, Activation, GatedMLP, relu2, swish
 
 
 class FeedForwardOptions(FeedForward):
@@ -25,13 +25,13 @@ class FeedForwardOptions(FeedForward):
     def activation(self) -> Activation:
         raise NotImplementedError
 
-    def kernel_activation(self) -> str | None:
-        """The activation's name in the C++ kernels, or None if they do not support it."""
-        return None
+    def activation_name(self) -> str:
+        """The activation's name in the kernels, if they compute it."""
+        return OTHER
 
     def layer_options(self) -> dict[str, Any]:
         dropout = {"hidden_dropout": self.hidden_dropout, "output_dropout": self.output_dropout}
-        return {"kernel_activation": self.kernel_activation(), "bias": self.bias, **dropout}
+        return {"activation_name": self.activation_name(), "bias": self.bias, **dropout}
 
     def width(self, layer_ctx: LayerContext) -> int:
         width = self.hidden or round(self.expansion * layer_ctx.d_model)
@@ -63,7 +63,7 @@ class ReLU(Ungated):
     def activation(self) -> Activation:
         return partial(F.relu, inplace=True)  # nothing else needs its input; steps are 4 % faster
 
-    def kernel_activation(self) -> str:
+    def activation_name(self) -> str:
         return "relu"
 
 
@@ -74,7 +74,7 @@ class SquaredReLU(Ungated):
     def activation(self) -> Activation:
         return relu2
 
-    def kernel_activation(self) -> str:
+    def activation_name(self) -> str:
         return "relu2"
 
 
@@ -87,7 +87,7 @@ class GELU(Ungated):
     def activation(self) -> Activation:
         return partial(F.gelu, approximate=self.approximate)
 
-    def kernel_activation(self) -> str:
+    def activation_name(self) -> str:
         return "gelu" if self.approximate == "none" else "gelu_tanh"
 
 
@@ -111,8 +111,8 @@ class Swish(Ungated):
     def activation(self) -> Activation:
         return swish(self.beta, self.trainable_beta)
 
-    def kernel_activation(self) -> str | None:
-        return "silu" if self.beta == 1.0 and not self.trainable_beta else None
+    def activation_name(self) -> str:
+        return "silu" if self.beta == 1.0 and not self.trainable_beta else OTHER
 
 
 @part("glu")
@@ -122,7 +122,7 @@ class GLU(Gated):
     def activation(self) -> Activation:
         return torch.sigmoid
 
-    def kernel_activation(self) -> str:
+    def activation_name(self) -> str:
         return "sigmoid"
 
 
@@ -133,7 +133,7 @@ class Bilinear(Gated):
     def activation(self) -> Activation:
         return nn.Identity()
 
-    def kernel_activation(self) -> str:
+    def activation_name(self) -> str:
         return "identity"
 
 
@@ -144,7 +144,7 @@ class ReGLU(Gated):
     def activation(self) -> Activation:
         return F.relu
 
-    def kernel_activation(self) -> str:
+    def activation_name(self) -> str:
         return "relu"
 
 
@@ -157,7 +157,7 @@ class GEGLU(Gated):
     def activation(self) -> Activation:
         return partial(F.gelu, approximate=self.approximate)
 
-    def kernel_activation(self) -> str:
+    def activation_name(self) -> str:
         return "gelu" if self.approximate == "none" else "gelu_tanh"
 
 
@@ -171,5 +171,5 @@ class SwiGLU(Gated):
     def activation(self) -> Activation:
         return swish(self.beta, self.trainable_beta)
 
-    def kernel_activation(self) -> str | None:
-        return "silu" if self.beta == 1.0 and not self.trainable_beta else None
+    def activation_name(self) -> str:
+        return "silu" if self.beta == 1.0 and not self.trainable_beta else OTHER

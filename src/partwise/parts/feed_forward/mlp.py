@@ -6,13 +6,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from partwise.kernels.bf16 import bf16_mlp, supports_bf16_mlp
-from partwise.kernels.mlp import mlp, supports_mlp
 from partwise.parts.contracts import ForwardContext
 from partwise.parts.layers import Dropout, FusedLinear, linear
+from partwise.parts.operations import MLPSpec, Operation
 
 Activation = Callable[[Tensor], Tensor]
-Kernel = Callable[..., Tensor]
+
+OTHER = "other"
+"""The name of an activation that no kernel computes."""
 
 
 def relu2(x: Tensor) -> Tensor:
@@ -44,26 +45,25 @@ GATED: Mapping[str, Activation] = {
 """The activations of the feed-forward layers of these names, with default options."""
 
 
-class MLPBase(nn.Module):
-    """down(dropout(hidden units)), by torch or, if supported, by one C++ kernel."""
+class MLPBase(Operation):
+    """output_dropout(down(hidden_dropout(hidden units)))."""
 
     def __init__(
         self,
         d_model: int,
         hidden: int,
         activation: Activation,
-        kernel_activation: str | None = None,  # the activation's name in the C++ kernels
+        activation_name: str = OTHER,  # in the kernels, if they compute it
         bias: bool = False,
         hidden_dropout: float = 0.0,
         output_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.build_input_projection(d_model, hidden, bias)
-        self.activation, self.kernel_activation = activation, kernel_activation
+        self.activation, self.activation_name = activation, activation_name
         self.hidden_dropout = Dropout(hidden_dropout)
         self.down = linear(hidden, d_model, bias, "output")
         self.output_dropout = Dropout(output_dropout)
-        self.backend = "eager"
 
     def build_input_projection(self, d_model: int, hidden: int, bias: bool) -> None:
         raise NotImplementedError
@@ -77,24 +77,21 @@ class MLPBase(nn.Module):
         raise NotImplementedError
 
     def forward(self, x: Tensor, ctx: ForwardContext | None = None) -> Tensor:
-        kernel = self.select_kernel(x)
-        y = self.run_kernel(x, kernel) if kernel else self.down(self.hidden_dropout(self.hidden(x)))
-        return self.output_dropout(y)
+        return self.output_dropout((self.backend_for(x) or self.eager)(x))
 
-    def select_kernel(self, x: Tensor) -> Kernel | None:
-        if not self.can_use_kernel():
-            return None
-        weights = self.input_projection().weight, self.down.weight
-        return mlp if supports_mlp(x, *weights) else bf16_mlp if supports_bf16_mlp(x, *weights) else None
+    def eager(self, x: Tensor) -> Tensor:
+        return self.down(self.hidden_dropout(self.hidden(x)))
 
-    def can_use_kernel(self) -> bool:
-        """Whether backend, activation and dropout allow the C++ kernel; shapes are checked separately."""
-        has_dropout = self.training and self.hidden_dropout.p > 0
-        return self.backend == "cpp" and self.kernel_activation is not None and not has_dropout
-
-    def run_kernel(self, x: Tensor, kernel: Kernel) -> Tensor:
-        up = self.input_projection()
-        return kernel(x, up.weight, up.bias, self.down.weight, self.down.bias, self.kernel_activation)
+    def mlp_spec(self, gated: bool) -> MLPSpec:
+        return MLPSpec(
+            d_model=self.down.out_features,
+            hidden=self.down.in_features,
+            gated=gated,
+            activation=self.activation_name,
+            bias=self.down.bias is not None,
+            hidden_dropout=self.hidden_dropout.p,
+            output_dropout=self.output_dropout.p,
+        )
 
 
 class MLP(MLPBase):
@@ -106,6 +103,9 @@ class MLP(MLPBase):
 
     def hidden(self, x: Tensor) -> Tensor:
         return self.activation(self.up(x))
+
+    def spec(self) -> MLPSpec:
+        return self.mlp_spec(gated=False)
 
 
 class GatedMLP(MLPBase):
@@ -119,3 +119,6 @@ class GatedMLP(MLPBase):
     def hidden(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x)  # (B, T, F) each
         return self.activation(gate) * up
+
+    def spec(self) -> MLPSpec:
+        return self.mlp_spec(gated=True)

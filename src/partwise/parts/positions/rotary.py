@@ -9,6 +9,7 @@ from torch import Tensor
 
 from partwise.config import ConfigError, part
 from partwise.parts.contracts import LayerContext, PositionLayer, Positions
+from partwise.parts.operations import PositionsSpec
 from partwise.parts.positions.angles import AngleTable, inverse_frequencies
 
 
@@ -166,6 +167,9 @@ class Rotary(AngleTable):
         rotated = self.join_pairs(first * cos - second * sin, second * cos + first * sin).to(heads.dtype)
         return rotated if width == heads.shape[-1] else torch.cat((rotated, heads[..., width:]), dim=-1)
 
+    def spec(self) -> PositionsSpec:
+        return PositionsSpec(rotation="half")
+
     def split_pairs(self, heads: Tensor) -> tuple[Tensor, Tensor]:
         first, second = heads.chunk(2, dim=-1)
         return first, second
@@ -176,6 +180,9 @@ class Rotary(AngleTable):
 
 class InterleavedRotary(Rotary):
     """Rotates pairs (2i, 2i + 1)."""
+
+    def spec(self) -> PositionsSpec:
+        return PositionsSpec(rotation="interleaved")
 
     def split_pairs(self, heads: Tensor) -> tuple[Tensor, Tensor]:
         return heads[..., 0::2], heads[..., 1::2]

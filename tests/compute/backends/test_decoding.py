@@ -15,10 +15,9 @@ from torch import Tensor
 from kernel_inputs import threads
 from partwise import ConfigError
 from partwise.cli import main
-from partwise.compute import decoding
-from partwise.compute.backends import decoding_backend
+from partwise.compute.backends import decoding, decoding_backend
+from partwise.compute.backends.decoding import Decoder, unsupported_layer, unsupported_reason
 from partwise.compute.bf16_emulation import emulate_bf16
-from partwise.compute.decoding import Decoder, unsupported_layer, unsupported_reason
 from partwise.config import REGISTRY
 from partwise.generation.beam_search import beam_search
 from partwise.generation.generate import decode, decoding_model, generate

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 import partwise
+from backends import use_backends
 from kernel_inputs import relative_error, require_kernels, threads
-from partwise.kernels.block import BlockSpec, decode, forward_blocks, prefill
+from partwise.kernels.block import BlockOptions, decode, forward_blocks, prefill
 from partwise.train.config import run_config
 from partwise.train.loop import Run
 
-KERNEL = "partwise.model.compiled_block.kernel"
+KERNEL = "partwise.compute.backends.block.kernel"
 each_autocast = pytest.mark.parametrize("autocast", [False, True])
 
 
@@ -63,7 +64,7 @@ def build(words: list[str], block_backend: str) -> partwise.Transformer:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
-    model.use_backend("eager", "eager", block_backend)
+    use_backends(model, "eager", "eager", block_backend)
     return model.train()
 
 
@@ -164,7 +165,7 @@ def test_decoding_equals_one_pass(name: str, autocast: bool, monkeypatch: pytest
     """For single tokens and three at a time, bitwise equal for any number of threads."""
     calls: list[tuple[int, int]] = []
 
-    def recorded(x: Tensor, weights: Any, spec: BlockSpec, caches: Any, past: int) -> Tensor:
+    def recorded(x: Tensor, weights: Any, spec: BlockOptions, caches: Any, past: int) -> Tensor:
         calls.append((len(weights), past))
         return decode(x, weights, spec, caches, past)
 
@@ -285,7 +286,7 @@ def test_rotary_tables_of_inference_mode_may_be_used_in_training(calls: list[int
 
 def test_empty_batches_and_sequences(calls: list[int]) -> None:
     model = build([], "cpp")
-    model.use_backend("sdpa", "eager", "cpp")
+    use_backends(model, "sdpa", "eager", "cpp")
     assert model(torch.zeros(4, 0, dtype=torch.long)).shape == (4, 0, 30)
     assert model(torch.zeros(0, 4, dtype=torch.long)).shape == (0, 4, 30)
     assert calls == []

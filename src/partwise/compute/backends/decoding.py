@@ -5,12 +5,14 @@ are float32. `unsupported_reason` names what the kernel does not support.
 """
 
 import ctypes
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from partwise.compute.backends import known_activation
 from partwise.config import ConfigError
 from partwise.kernels.decoding_weights import (
     LAYER_NORM,
@@ -28,21 +30,28 @@ from partwise.kernels.decoding_weights import (
 from partwise.kernels.library import openmp_parallel
 from partwise.kernels.mlp import ACTIVATIONS
 from partwise.model import Transformer
-from partwise.model.block import Block
+from partwise.model.operations import model_spec
 from partwise.parts.attention.multihead import MultiHeadAttention
-from partwise.parts.contracts import PositionLayer, StackEnds
-from partwise.parts.feed_forward.mlp import MLP, GatedMLP
+from partwise.parts.feed_forward.mlp import GatedMLP
 from partwise.parts.layers import GroupRMSNorm
-from partwise.parts.ngram_embeddings import IdentityNGramEmbeddings
-from partwise.parts.ngram_lm import IdentityNGramLM
-from partwise.parts.norms import RMSNormLayer, UnitOffsetRMSNormLayer
-from partwise.parts.positions.absolute import LearnedTable, SinusoidalTable
+from partwise.parts.norms import UnitOffsetRMSNormLayer
+from partwise.parts.operations import (
+    AttentionSpec,
+    BlockSpec,
+    EndsSpec,
+    MLPSpec,
+    MultiHeadSpec,
+    NormSpec,
+    OperationSpec,
+    PositionsSpec,
+    ResidualSpec,
+    Rule,
+    nested,
+    unsupported_option,
+)
 from partwise.parts.positions.rotary import InterleavedRotary, Rotary
-from partwise.parts.residual import FinalNorm, PreNormWiring
-from partwise.parts.short_conv import IdentityShortConv
+from partwise.parts.residual import FinalNorm
 
-NORMS = (nn.LayerNorm, RMSNormLayer, UnitOffsetRMSNormLayer, nn.Identity)
-POSITIONS = (PositionLayer, LearnedTable, SinusoidalTable, Rotary, InterleavedRotary)
 PREFILL_CHUNK = 48
 """Tokens of a prefill that a layer processes together: enough to amortize reading its weights."""
 
@@ -61,41 +70,48 @@ def unsupported_reason(model: Transformer) -> str | None:
 
 def unsupported_layer(model: Transformer) -> str | None:
     """The first layer that the kernel does not support, as a clause, or None."""
-    if model.encoder is not None:
-        return "encoder-decoder models are not supported"
-    if type(model.lookup) is not IdentityNGramEmbeddings:
-        return f"ngram_embeddings={model.config.ngram_embeddings.name} is not supported"
-    if type(model.counts) is not IdentityNGramLM:
-        return f"ngram_lm={model.config.ngram_lm.name} is not supported"
-    if type(model.positions) not in POSITIONS:
-        return f"positions={model.config.positions.name} is not supported"
-    if type(model.residual) not in (StackEnds, FinalNorm):
-        return f"residual={model.config.residual.name} is not supported"
-    norms = [model.residual.norm] if isinstance(model.residual, FinalNorm) else []
-    for block in model.blocks:
-        assert isinstance(block, Block)
-        reason = unsupported_block_layer(block)
-        if reason is not None:
-            return reason
-        norms += block.residual.norms.values()  # type: ignore[operator]
-    if any(type(norm) not in NORMS for norm in norms):
-        return f"norm={model.config.norm.name} is not supported"
-    return None
+    return unsupported_option(model_spec(model), MODEL)
 
 
-def unsupported_block_layer(block: Block) -> str | None:
-    attention, ffn = block.attention, block.ffn
-    if type(block.residual) is not PreNormWiring:
-        return "only residual=pre is supported"
-    if type(block.mixing) is not IdentityShortConv:
-        return "only short_conv=none is supported"
-    if type(attention) is not MultiHeadAttention:
-        return "only attention=multihead is supported"
-    if attention.gate is not None or attention.value_residual is not None:
-        return "attention.gate and attention.value_residual are not supported"
-    if not isinstance(ffn, MLP | GatedMLP) or ffn.kernel_activation is None:
-        return f"only MLPs with the activations {', '.join(ACTIVATIONS)} are supported"
-    return None
+def supported_norm(norm: OperationSpec | None) -> str | None:
+    if norm is None:
+        return None
+    return nested(NormSpec, **dict.fromkeys(("kind", "width", "eps", "weight", "bias", "unit_offset"), True))(norm)
+
+
+def each_of(rule: Callable[[Any], str | None]) -> Callable[[Iterable[Any]], str | None]:
+    """The first reason of a sequence of options."""
+    return lambda values: next((reason for value in values if (reason := rule(value)) is not None), None)
+
+
+BLOCK = nested(
+    BlockSpec,
+    attention=nested(
+        MultiHeadSpec,
+        **dict.fromkeys(("d_model", "n_heads", "n_kv_heads", "fused_qkv", "bias", "out_bias", "window"), True),
+        **dict.fromkeys(("q_norm", "k_norm"), supported_norm),
+        core=nested(
+            AttentionSpec,
+            **dict.fromkeys(("head_dim", "v_head_dim", "scale", "mask", "softcap", "sinks", "dropout"), True),
+        ),
+    ),
+    ffn=nested(
+        MLPSpec,
+        **dict.fromkeys(("d_model", "hidden", "gated", "bias", "hidden_dropout", "output_dropout"), True),
+        activation=known_activation,
+    ),
+    residual=nested(ResidualSpec, kind=True, norms=each_of(supported_norm), dropout=True),
+    positions=nested(PositionsSpec, rotation=True),
+    causal=(True,),
+    shares_values=True,  # refused where a layer reads them
+)
+MODEL: dict[str, Rule] = {
+    "blocks": each_of(BLOCK),
+    "ends": nested(EndsSpec, final_norm=supported_norm),
+    **dict.fromkeys(("scale_embeddings", "embed_norm", "head_bias", "logit_softcap"), True),
+    "encoder_layers": lambda layers: "encoder-decoder models are not supported" if layers else None,
+}
+"""What the kernel supports in generation, where there is no dropout; options that are not listed must be neutral."""
 
 
 class DecodingCache:
@@ -255,7 +271,7 @@ def layer_descriptor(weights: PackedWeights, block: Any, matrices: list[Any]) ->
         head_dim,
         *qk_norm_widths,
         attention.window or 2**62,
-        ACTIVATIONS.index(ffn.kernel_activation),
+        ACTIVATIONS.index(ffn.activation_name),
         isinstance(ffn, GatedMLP),
         attention.scores.scale,
         attention.scores.softcap or 0.0,

@@ -1,0 +1,168 @@
+"""The backend of whole blocks: `train.block_backend`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from partwise.compute.backends import NO_KERNELS, Backend, backend, known_activation
+from partwise.compute.runtime import Runtime
+from partwise.kernels import block as kernel
+from partwise.kernels.block import BlockOptions, BlockWeights
+from partwise.model.block import Block, hooks_of
+from partwise.parts.caches import KVCache
+from partwise.parts.contracts import ForwardContext
+from partwise.parts.layers import Dropout
+from partwise.parts.operations import (
+    AttentionSpec,
+    BlockSpec,
+    MLPSpec,
+    MultiHeadSpec,
+    NormSpec,
+    OperationSpec,
+    PositionsSpec,
+    ResidualSpec,
+    Rule,
+    nested,
+    unsupported_option,
+)
+from partwise.parts.positions.rotary import Rotary
+
+
+@backend
+class CppBackend(Backend):
+    """Consecutive blocks in one C++ call, from the weights of their layers, which are not called."""
+
+    kind, name = "block", "cpp"
+
+    def unsupported(self, spec: OperationSpec, runtime: Runtime) -> str | None:
+        if not runtime.kernels:
+            return NO_KERNELS
+        reason = unsupported_option(spec, BLOCK)
+        if reason is not None:
+            return reason
+        assert isinstance(spec, BlockSpec) and isinstance(spec.attention, MultiHeadSpec)
+        if not kernel.supports_block(spec.attention.d_model, block_options(spec)):
+            return f"its widths (d_model={spec.attention.d_model}) are too large or not multiples of {kernel.WIDTH_MULTIPLE}"
+        return None
+
+    def bind(self, module: Block, spec: BlockSpec) -> "CppBlock":  # type: ignore[override]
+        return CppBlock(module, block_options(spec))
+
+
+def equal_norms(norms: tuple[OperationSpec, ...]) -> str | None:
+    for norm in norms:
+        reason = unsupported_option(
+            norm, {"kind": ("layernorm", "rmsnorm"), "width": True, "eps": True, "weight": True, "bias": True}
+        )
+        if reason is not None:
+            return reason
+    return None if len({norm.kind for norm in norms}) == 1 else "a block with different norms is not supported"  # type: ignore[attr-defined]
+
+
+BLOCK: dict[str, Rule] = {
+    "shares_values": lambda shares: "attention.value_residual is not supported" if shares else None,
+    "attention": nested(
+        MultiHeadSpec,
+        **dict.fromkeys(("d_model", "n_heads", "n_kv_heads", "bias", "out_bias"), True),
+        fused_qkv=(True,),
+        core=nested(AttentionSpec, head_dim=True, v_head_dim=True, scale=True, mask=("causal",)),
+    ),
+    "ffn": nested(MLPSpec, **dict.fromkeys(("d_model", "hidden", "gated", "bias"), True), activation=known_activation),
+    "residual": nested(ResidualSpec, kind=True, norms=equal_norms),
+    "positions": nested(PositionsSpec, rotation=True),
+    "causal": lambda causal: None if causal else "only causal blocks are supported",
+}
+"""What the kernel supports of a block; options that are not listed must be neutral."""
+
+
+def block_options(spec: BlockSpec) -> BlockOptions:
+    """The kernel's options of a supported block."""
+    attention, ffn, residual = spec.attention, spec.ffn, spec.residual
+    assert isinstance(attention, MultiHeadSpec) and isinstance(ffn, MLPSpec) and isinstance(residual, ResidualSpec)
+    norms = [norm for norm in residual.norms if isinstance(norm, NormSpec)]
+    return BlockOptions(
+        n_heads=attention.n_heads,
+        n_kv_heads=attention.n_kv_heads,
+        head_dim=attention.core.head_dim,
+        hidden=ffn.hidden,
+        gated=ffn.gated,
+        activation=ffn.activation,
+        centered=norms[0].kind == "layernorm",
+        interleaved=spec.positions == PositionsSpec(rotation="interleaved"),
+        eps=(norms[0].eps, norms[1].eps),
+        scale=attention.core.scale,
+    )
+
+
+class CppBlock:
+    """A block that the kernel computes from the weights of its layers."""
+
+    def __init__(self, block: Any, options: BlockOptions) -> None:
+        self.block, self.attention, self.ffn = block, block.attention, block.ffn
+        self.matrices = (block.attention.qkv, block.attention.out, block.ffn.input_projection(), block.ffn.down)
+        self.norms = list(block.residual.norms.values())
+        self.group = options
+        """Consecutive blocks of equal options are computed in one call."""
+        submodules: list[nn.Module] = [module for module in block.modules() if module is not block]
+        self.has_dropout = any(isinstance(module, Dropout) and module.p > 0 for module in submodules)
+        self.hooks = [hooks for module in submodules for hooks in hooks_of(module)]
+
+    def takes(self, x: Tensor, ctx: ForwardContext) -> bool:
+        """Whether the kernel supports this forward pass, and no hook requires calling the layers."""
+        if not supports_forward_pass(x, ctx) or (self.has_dropout and self.attention.training) or any(self.hooks):
+            return False
+        unmodified = self.block.attention is self.attention and self.block.ffn is self.ffn
+        float32 = all(layer.weight.dtype == torch.float32 for layer in self.matrices)
+        return unmodified and float32 and (ctx.caches is None or self.supports_cache(x, ctx))
+
+    def __call__(self, x: Tensor, ctx: ForwardContext) -> Tensor:
+        return self.run([self], x, ctx)
+
+    def supports_cache(self, x: Tensor, ctx: ForwardContext) -> bool:
+        """Whether the cache is a KVCache with the layout that the kernel writes."""
+        cache, (B, T, _) = ctx.cache(self.attention), x.shape
+        if torch.is_grad_enabled() or not isinstance(cache, KVCache):
+            return False
+        return cache.length == ctx.past_length and all(
+            buffer.dtype == torch.float32
+            and buffer.is_contiguous()
+            and buffer.shape[0] == B
+            and ctx.past_length + T <= buffer.shape[2]
+            for buffer in cache.buffers
+        )
+
+    @staticmethod
+    def run(blocks: Sequence["CppBlock"], x: Tensor, ctx: ForwardContext) -> Tensor:
+        """(B, T, D) -> (B, T, D), through blocks of one group that take this call."""
+        cos_sin = ctx.positions.cos_sin(x) if isinstance(ctx.positions, Rotary) else (None, None)
+        options, weights = blocks[0].group, [block.weights(cos_sin) for block in blocks]
+        if ctx.caches is None:
+            return kernel.forward_blocks(x, weights, options)
+        caches = [ctx.cache(block.attention).reserve(x.shape[1]) for block in blocks]
+        if ctx.past_length:
+            return kernel.decode(x, weights, options, caches, ctx.past_length)
+        return kernel.prefill(x, weights, options, caches)
+
+    def weights(self, cos_sin: tuple[Tensor | None, Tensor | None]) -> BlockWeights:
+        attention_norm, ffn_norm = self.norms
+        qkv, out, up, down = self.matrices
+        return BlockWeights(
+            *(attention_norm.weight, attention_norm.bias, qkv.weight, qkv.bias, out.weight, out.bias),
+            *(ffn_norm.weight, ffn_norm.bias, up.weight, up.bias, down.weight, down.bias),
+            *cos_sin,
+        )
+
+
+def supports_forward_pass(x: Tensor, ctx: ForwardContext) -> bool:
+    """Whether the kernel supports such a pass: over rows from their start, or over a few tokens after cached ones."""
+    if torch.compiler.is_compiling():
+        return False
+    decoding = x.shape[1] <= kernel.MAX_DECODE_LENGTH and x.shape[0] * x.shape[1] >= kernel.MIN_DECODE_TOKENS
+    causal = ctx.segments is None and ctx.causal and (ctx.past_length == 0 or decoding)
+    if not (causal and x.is_cpu and x.dtype == torch.float32 and x.numel()):
+        return False
+    if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") != torch.bfloat16:
+        return False
+    return kernel.supports_batch_size(x.shape[0])

@@ -1,0 +1,50 @@
+"""Backends of MLPs: `train.ffn_backend`."""
+
+import torch
+from torch import Tensor
+
+from partwise.compute.backends import NO_KERNELS, Backend, backend, known_activation
+from partwise.compute.runtime import Runtime
+from partwise.kernels.bf16 import bf16_mlp, supports_bf16_mlp, supports_bf16_mlp_widths
+from partwise.kernels.mlp import mlp, supports_mlp, supports_mlp_widths
+from partwise.parts.feed_forward.mlp import MLPBase
+from partwise.parts.operations import MLPSpec, OperationSpec, unsupported_option
+
+
+@backend
+class CppBackend(Backend):
+    """A narrow MLP in one pass over its rows, in C++."""
+
+    kind, name = "ffn", "cpp"
+
+    def unsupported(self, spec: OperationSpec, runtime: Runtime) -> str | None:
+        if not runtime.kernels:
+            return NO_KERNELS
+        known = ("d_model", "hidden", "gated", "bias", "output_dropout")  # the layer itself applies output_dropout
+        reason = unsupported_option(spec, {**dict.fromkeys(known, True), "activation": known_activation})
+        if reason is not None:
+            return reason
+        assert isinstance(spec, MLPSpec)
+        supports_widths = supports_mlp_widths if runtime.precision == "float32" else supports_bf16_mlp_widths
+        if not supports_widths(spec.d_model, spec.hidden, spec.gated):
+            return f"ffn.hidden={spec.hidden} at d_model={spec.d_model} is too large or not a multiple of a SIMD vector"
+        return None
+
+    def bind(self, module: MLPBase, spec: OperationSpec) -> "CppMLP":  # type: ignore[override]
+        return CppMLP(module)
+
+
+class CppMLP:
+    def __init__(self, layer: MLPBase) -> None:
+        self.layer = layer
+
+    def takes(self, x: Tensor) -> bool:
+        if self.layer.training and self.layer.hidden_dropout.p > 0:
+            return False
+        weights = self.layer.input_projection().weight, self.layer.down.weight
+        return supports_mlp(x, *weights) or supports_bf16_mlp(x, *weights)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        up, down = self.layer.input_projection(), self.layer.down
+        kernel = bf16_mlp if torch.is_autocast_enabled("cpu") else mlp
+        return kernel(x, up.weight, up.bias, down.weight, down.bias, self.layer.activation_name)

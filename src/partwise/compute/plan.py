@@ -1,0 +1,275 @@
+"""The plan of computation: the backend of every operation of a model, chosen once for a model and a machine.
+
+`make_plan` is for one model; `shared_plans` is for the arms of a comparison, which use the same backends for the layers that
+they share, so that they differ in their mathematics alone. A plan is stored with the run and applied to its model.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+
+from partwise.compute.backends import BACKENDS, KINDS, Backend, check_backend_name
+from partwise.compute.runtime import DefaultSettings, Runtime, RuntimeSettings, choose_runtime, requested_backends
+from partwise.config import ConfigError
+from partwise.kernels.malloc import keep_freed_memory
+from partwise.model import ModelConfig, Transformer
+from partwise.model.operations import ModelOperation, operations
+from partwise.parts.operations import OpaqueSpec, Operation, OperationSpec
+
+EAGER = "eager"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The backend that computes an operation in training, and why a faster one does not."""
+
+    kind: str
+    backend: str
+    chain: tuple[str, ...] = ()
+    """The backends to ask for each call, in order: a call may have inputs that the first does not take."""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The choice for every operation, by the name of its module."""
+
+    choices: dict[str, Choice]
+
+    def apply(self, model: Transformer) -> None:
+        """Let the backends of this plan compute the model. Raises ConfigError if it is the plan of another model."""
+        found = {each.name: each for each in operations(model)}
+        if found.keys() != self.choices.keys():
+            names = sorted(found.keys() ^ self.choices.keys())
+            raise ConfigError(f"the plan of computation is for another model: it differs in {names[0]}; make it anew")
+        for name, operation in found.items():
+            if isinstance(operation.module, Operation):
+                chosen = (BACKENDS[operation.kind][each] for each in self.choices[name].chain)
+                operation.module.backends = tuple(each.bind(operation.module, operation.spec) for each in chosen)
+
+    def counts(self) -> dict[str, Counter[str]]:
+        """Kind -> backend -> number of operations, without the layers of blocks that a backend computes as a whole."""
+        totals: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
+        for _, choice in self.visible():
+            totals[choice.kind][choice.backend] += 1
+        return totals
+
+    def visible(self) -> Iterator[tuple[str, Choice]]:
+        """The choices that training uses: all but those within a block that a backend computes as a whole."""
+        whole = [f"{name}." for name, each in self.choices.items() if each.kind == "block" and each.backend != EAGER]
+        for name, choice in self.choices.items():
+            if not name.startswith(tuple(whole)):
+                yield name, choice
+
+    def uses_kernels(self, *kinds: str) -> bool:
+        """Whether another backend than the layers' own equations may compute operations of these kinds."""
+        return any(choice.chain for choice in self.choices.values() if choice.kind in kinds)
+
+    def reasons(self) -> dict[str, list[str]]:
+        """Kind -> the different reasons why faster backends are not used."""
+        found: dict[str, list[str]] = {}
+        for _, choice in self.visible():
+            if choice.reason and choice.reason not in found.setdefault(choice.kind, []):
+                found[choice.kind].append(choice.reason)
+        return found
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """One entry per distinct choice, with the names of its modules."""
+        grouped: dict[Choice, list[str]] = {}
+        for name, choice in self.choices.items():
+            grouped.setdefault(choice, []).append(name)
+        return [
+            {
+                "kind": choice.kind,
+                "backend": choice.backend,
+                "chain": list(choice.chain),
+                "reason": choice.reason,
+                "modules": names,
+            }
+            for choice, names in grouped.items()
+        ]
+
+    @classmethod
+    def from_dict(cls, entries: list[dict[str, Any]]) -> Self:
+        choices: dict[str, Choice] = {}
+        for entry in entries:
+            choice = Choice(entry["kind"], entry["backend"], tuple(entry["chain"]), entry["reason"])
+            choices |= dict.fromkeys(entry["modules"], choice)
+        return cls(choices)
+
+    def difference(self, other: "Plan") -> tuple[str, str, str] | None:
+        """The first module that the plans compute differently: its name and both backends, or None."""
+        for name in sorted(self.choices.keys() | other.choices.keys()):
+            mine, others = self.choices.get(name), other.choices.get(name)
+            if mine is None or others is None or (mine.backend, mine.chain) != (others.backend, others.chain):
+                texts = ["nothing" if each is None else " then ".join(each.chain) or EAGER for each in (mine, others)]
+                return name, texts[0], texts[1]
+        return None
+
+
+def requested(train: RuntimeSettings) -> dict[str, str]:
+    """Kind -> the backend that the settings name, or "auto". Raises ConfigError for an unknown name."""
+    names = requested_backends(train)
+    for kind, name in names.items():
+        check_backend_name(kind, name)
+    return names
+
+
+def multi_seed_backends(backends: Mapping[str, str]) -> dict[str, str]:
+    """The backends of multi-seed training: MLPs and blocks have no kernel for several seeds. Raises ConfigError."""
+    for kind in ("ffn", "block"):
+        if backends[kind] not in ("auto", EAGER):
+            raise ConfigError(
+                f"train.{kind}_backend={backends[kind]} does not support multi-seed training: use "
+                f"train.{kind}_backend=auto or --seeds-per-process 1"
+            )
+    return {**backends, "ffn": EAGER, "block": EAGER}
+
+
+def make_plan(
+    model: Transformer, runtime: Runtime, backends: Mapping[str, str] | None = None, n_tokens: int | None = None
+) -> Plan:
+    """The plan of one model for rows of `n_tokens` (default: context_length).
+
+    `backends` names a backend per kind of operation (default: "auto", the fastest).
+    """
+    return shared_plans({"": model}, runtime, backends, n_tokens)[""]
+
+
+def plan_config(
+    config: ModelConfig, runtime: Runtime, backends: Mapping[str, str] | None = None, n_tokens: int | None = None
+) -> Plan:
+    """`make_plan` without allocating the model."""
+    with torch.device("meta"):
+        return make_plan(Transformer(config), runtime, backends, n_tokens)
+
+
+def shared_plans(
+    models: Mapping[str, Transformer],
+    runtime: Runtime,
+    backends: Mapping[str, str] | None = None,
+    n_tokens: int | Mapping[str, int] | None = None,
+) -> dict[str, Plan]:
+    """The plan of each arm: a layer that several arms have uses a backend that supports it in all of them.
+
+    An arm's additional layers use a backend that supports such a layer in every layer of all arms.
+    """
+    wanted = {kind: (backends or {}).get(kind, "auto") for kind in KINDS}
+    found = {
+        arm: {
+            each.name: each
+            for each in operations(model, n_tokens.get(arm) if isinstance(n_tokens, Mapping) else n_tokens)
+        }
+        for arm, model in models.items()
+    }
+    plans: dict[str, Plan] = {}
+    for arm, own in found.items():
+        choices = {}
+        for name, operation in own.items():
+            everywhere = all(name in each for each in found.values())
+            peers = [
+                (other, each)
+                for other, theirs in found.items()
+                for each in ([theirs[name]] if everywhere else (x for x in theirs.values() if same_place(x, operation)))
+            ]
+            choices[name] = choose(arm, operation, peers, runtime, wanted[operation.kind])
+        plans[arm] = Plan(choices)
+    return plans
+
+
+def check_requested(plans: Iterable[Plan], backends: Mapping[str, str]) -> None:
+    """Raise ConfigError if a backend named in `backends` computes no operation: the setting would have no effect."""
+    plans = list(plans)
+    for kind, name in backends.items():
+        used = {choice.backend for plan in plans for choice in plan.choices.values() if choice.kind == kind}
+        if name not in ("auto", EAGER) and name not in used:
+            reasons = [text for plan in plans for text in plan.reasons().get(kind, [])]
+            raise ConfigError(
+                f"train.{kind}_backend={name} computes no layer of this model{f' ({reasons[0]})' if reasons else ''}: "
+                f"use train.{kind}_backend=auto (partwise doctor shows the backends of each preset)"
+            )
+
+
+def apply_backends(
+    model: Transformer, runtime: Runtime, backends: Mapping[str, str] | None = None, n_tokens: int | None = None
+) -> Plan:
+    """Make the plan of a model and apply it."""
+    plan = make_plan(model, runtime, backends, n_tokens)
+    plan.apply(model)
+    return plan
+
+
+def same_place(one: ModelOperation, other: ModelOperation) -> bool:
+    """Whether two operations are at the same place of different layers, such as `blocks.2.ffn` and `blocks.5.ffn`."""
+    return one.kind == other.kind and without_index(one.name) == without_index(other.name)
+
+
+def without_index(name: str) -> str:
+    """`blocks.2.attention.scores` -> `blocks.attention.scores`."""
+    return ".".join(word for word in name.split(".") if not word.isdigit())
+
+
+def choose(
+    arm: str, operation: ModelOperation, peers: list[tuple[str, ModelOperation]], runtime: Runtime, wanted: str
+) -> Choice:
+    """The fastest backend that trains an operation and all its peers, and the chain of those that may take other calls."""
+    chosen, chain, reasons = EAGER, list[str](), list[str]()
+    for candidate in candidates(operation.kind, runtime, wanted):
+        refusals = [(other, unsupported(candidate, peer.spec, runtime)) for other, peer in peers]
+        refused = [(other, reason) for other, reason in refusals if reason is not None]
+        takes_calls = all(
+            any(unsupported(candidate, variant, runtime) is None for variant in peer.spec.variants())
+            for _, peer in peers
+        )
+        # a backend that trains some peers and not others would make them differ
+        if takes_calls and len(refused) in (0, len(peers)):
+            chain.append(candidate.name)
+        if chosen == EAGER and refused:
+            other, reason = min(refused, key=lambda each: each[0] == arm)
+            reasons.append(f"{candidate.name}: {reason}" + (f" (arm {other})" if other != arm else ""))
+        elif chosen == EAGER:
+            chosen = candidate.name
+    return Choice(operation.kind, chosen, tuple(chain), "; ".join(reasons))
+
+
+def candidates(kind: str, runtime: Runtime, wanted: str) -> list[Backend]:
+    """The backends to consider, the fastest first: one that is named, and those slower than it."""
+    ranks = {each.name: each.rank(runtime) for each in BACKENDS[kind].values()}
+    limit = 0 if wanted == EAGER else ranks.get(wanted, max(ranks.values(), default=0) + 1)
+    names = [name for name, rank in ranks.items() if name == wanted or 0 < rank < limit]
+    return [BACKENDS[kind][name] for name in sorted(names, key=lambda name: -ranks[name])]
+
+
+def unsupported(candidate: Backend, spec: OperationSpec, runtime: Runtime) -> str | None:
+    if isinstance(spec, OpaqueSpec):
+        return f"{spec.option} has no kernel"
+    return candidate.unsupported(spec, runtime)
+
+
+def select_backends(
+    model: Transformer,
+    precision: str = "float32",
+    backends: Mapping[str, str] | None = None,
+    n_tokens: int | None = None,
+) -> Plan:
+    """Let the fastest backends of this machine compute a model, and return their plan: for a training loop of your own.
+
+    `precision` is "bfloat16" if you call the model under autocast, with weights in float32. `backends` names a backend per kind
+    of operation ("block", "attention", "ffn"); `n_tokens` is the length of the rows (default: context_length). On a CPU, the
+    process keeps freed memory from now on, which saves the system calls of every step. Call it again after changing modules.
+
+        >>> model = partwise.Transformer(partwise.preset("mingpt"))
+        >>> partwise.select_backends(model)
+    """
+    device = model.embed.weight.device.type
+    names = {kind: (backends or {}).get(kind, "auto") for kind in KINDS}
+    settings = DefaultSettings(device, precision, names["attention"], names["ffn"], names["block"])
+    runtime = choose_runtime(settings)
+    plan = apply_backends(model, runtime, requested(settings), n_tokens)
+    check_requested([plan], requested(settings))
+    if device == "cpu":
+        keep_freed_memory()
+    return plan
