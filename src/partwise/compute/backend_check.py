@@ -1,4 +1,7 @@
-"""Checks that a C++ backend forced by the settings is used by at least one layer of the model."""
+"""Checks that a C++ backend forced by the settings is used by at least one layer of the model.
+
+A forced setting must not silently have no effect.
+"""
 
 from torch import nn
 
@@ -22,8 +25,8 @@ def check_forced_backends(train: RuntimeSettings, model: Transformer, precision:
     for key, is_used in used.items():
         if getattr(train, key) == "cpp" and not is_used:
             raise ConfigError(
-                f"train.{key}=cpp supports no layer of this model with its parts, widths and dropout: use "
-                f"train.{key}=auto (partwise doctor shows the backends of each preset)"
+                f"no layer of this model supports train.{key}=cpp (parts, widths or dropout): use train.{key}=auto "
+                "(partwise doctor shows the backends of each preset)"
             )
 
 

@@ -95,7 +95,7 @@ def choose_runtime(train: RuntimeSettings) -> Runtime:
             raise ConfigError(f"train.{key}=cpp requires a CPU and a C++ compiler: use train.{key}=auto")
     fallbacks = {"attention_backend": "sdpa", "ffn_backend": "eager", "block_backend": "eager"}
     if device == "cpu" and precision == "bfloat16":
-        fallbacks["attention_backend"] = "eager"  # much faster than torch's kernel on narrow heads
+        fallbacks["attention_backend"] = "eager"  # much faster than torch's kernel for small heads
     for key, backend in backends.items():
         if backend == "auto":
             backends[key] = "cpp" if use_kernels else fallbacks[key]
@@ -109,7 +109,7 @@ def requested_backends(train: RuntimeSettings) -> set[str]:
 
 
 def has_fast_bfloat16(device: str) -> bool:
-    """Whether this hardware has native bfloat16 matrix products."""
+    """Whether this hardware has native bfloat16 matmuls."""
     if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device == "cpu" and torch.cpu._is_avx512_bf16_supported()

@@ -84,7 +84,7 @@ def supports_forward_pass(x: Tensor, ctx: ForwardContext) -> bool:
     if torch.compiler.is_compiling():
         return False
     decoding = x.shape[1] <= kernel.MAX_DECODE_LENGTH and x.shape[0] * x.shape[1] >= kernel.MIN_DECODE_TOKENS
-    causal = ctx.segments is None and ctx.causal and (ctx.past_length == 0 or decoding)
+    causal = ctx.document_ids is None and ctx.causal and (ctx.past_length == 0 or decoding)
     if not (causal and x.is_cpu and x.dtype == torch.float32 and x.numel() and supports_positions(ctx.positions)):
         return False
     if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") != torch.bfloat16:
@@ -93,12 +93,15 @@ def supports_forward_pass(x: Tensor, ctx: ForwardContext) -> bool:
 
 
 def hooks_of(module: nn.Module) -> tuple[dict[int, Any], ...]:
-    """The dictionaries of the module's hooks, which also show hooks registered later; a hook requires calling the module."""
+    """The module's hook dictionaries, by reference, so that hooks registered later are seen too.
+
+    With any hook, the module must be called.
+    """
     return module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
 
 
 def supports_positions(positions: PositionLayer) -> bool:
-    """Whether the kernel supports what these positions do within a block."""
+    """Whether the kernel supports these positions: rotary ones, or those without effect within a block."""
     kind = type(positions)
     rotary = kind in (Rotary, InterleavedRotary)
     return kind.on_scores is PositionLayer.on_scores and (rotary or kind.on_heads is PositionLayer.on_heads)

@@ -1,4 +1,4 @@
-"""The contracts of a model's parts: the context of a layer, the context of a forward pass, and what each family builds.
+"""The contracts of a model's parts: the contexts of a layer and a forward pass, and the base classes of layers and recipes.
 
 Shapes, everywhere in the project:
 
@@ -44,7 +44,7 @@ class LayerContext:
     """The position of a layer in the model, an argument of `build`."""
 
     d_model: int
-    n_layers: int  # of this stack
+    n_layers: int  # number of layers in this stack
     context_length: int
     heads: HeadLayout = NO_HEAD_LAYOUT
     layer_index: int = 0
@@ -86,7 +86,7 @@ class AfterStepHook(nn.Module):
 
 
 class PositionLayer(nn.Module):
-    """Three hooks through which position information enters a stack; by default, they have no effect."""
+    """Three methods through which position information enters a stack; by default, they have no effect."""
 
     rotates_heads: ClassVar[bool] = False  # whether `on_heads` depends on the position
 
@@ -114,7 +114,7 @@ class ForwardContext:
     position_ids: Tensor  # (T,) or (B, T), counted from the start of each token's document
     past_length: int = 0  # number of cached positions before x
     causal: bool = True
-    segments: Tensor | None = None  # (B, S) document number of every position; attention stays within a document
+    document_ids: Tensor | None = None  # (B, S) document of every position; attention stays within a document
     memory: Tensor | None = None  # (B, M, D) the encoder's output
     memory_padding: Tensor | None = None  # (B, M) true where the source is padding
     caches: list[Any] | None = None  # one per CachedLayer, in generation
@@ -130,7 +130,7 @@ class ForwardContext:
         """The mask of the tokens x (B, T, D) over the last `n_keys` positions, shared by all layers."""
         if (n_keys, window) not in self.masks:
             T, has_bias = x.shape[1], type(self.positions).on_scores is not PositionLayer.on_scores
-            plain = self.segments is None and not has_bias and (window is None or window >= n_keys)
+            plain = self.document_ids is None and not has_bias and (window is None or window >= n_keys)
             self.masks[n_keys, window] = AttentionMask(
                 lambda: self.attention_bias(x, n_keys, window),
                 full=plain and (T == 1 or not self.causal),
@@ -147,9 +147,10 @@ class ForwardContext:
         if window is not None:
             hidden = hidden | (distance.abs() >= window)
         bias = self.positions.on_scores(queries, keys, x)  # (H, T, S)
-        if self.segments is not None:
-            q_segments, k_segments = self.segments[:, self.past_length :], self.segments[:, len(positions) - n_keys :]
-            hidden = (hidden | (q_segments[:, :, None] != k_segments[:, None, :])).unsqueeze(1)  # (B, 1, T, S)
+        if self.document_ids is not None:
+            q_documents = self.document_ids[:, self.past_length :]
+            k_documents = self.document_ids[:, len(positions) - n_keys :]
+            hidden = (hidden | (q_documents[:, :, None] != k_documents[:, None, :])).unsqueeze(1)  # (B, 1, T, S)
         if bias is None:
             bias = torch.zeros(hidden.shape, device=x.device)
         return bias.to(x.dtype).masked_fill(hidden, float("-inf"))

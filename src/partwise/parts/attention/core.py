@@ -45,7 +45,7 @@ class AttentionCore(nn.Module):
         return self.fold_seeds(q, k, v, mask) if self.multi_seed else self.backend(q, k, v, mask)
 
     def eager(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:
-        """The equation, as two batched matrix products; on a CPU the fastest for small heads in bfloat16."""
+        """The equation, as two batched matmuls; faster than sdpa for small heads in bfloat16 on a CPU."""
         B, H, T, _ = q.shape
         K, S = k.shape[1], k.shape[2]
         bias = mask.bias()
@@ -69,7 +69,7 @@ class AttentionCore(nn.Module):
         return torch.cat((scores, sinks), dim=-1).softmax(dim=-1)[..., :-1]
 
     def sdpa(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:
-        """torch's scaled_dot_product_attention; the fastest in float32 and on an accelerator."""
+        """torch's scaled_dot_product_attention; faster than eager in float32 and on accelerators."""
         # is_causal aligns the triangle to the upper left, so it only applies with as many queries as keys
         if q.is_cpu and not mask.causal and q.shape[2] <= EAGER_MAX_QUERIES:
             return self.eager(q, k, v, mask)
@@ -87,7 +87,7 @@ class AttentionCore(nn.Module):
         return FoldSeeds.apply(q, k, v, lambda q, k, v: self.backend(q, k, v, mask))
 
     def cpp(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:
-        """The C++ kernels for a CPU; the fastest for causal masks."""
+        """The C++ kernels; on a CPU the fastest backend for causal masks."""
         autocast = torch.is_autocast_enabled("cpu") and q.is_cpu
         if autocast and mask.causal:
             queries, keys, values = (tensor.transpose(1, 2).bfloat16() for tensor in (q, k, v))
@@ -95,7 +95,7 @@ class AttentionCore(nn.Module):
                 return bf16_attention(queries, keys, values, self.scale).transpose(1, 2)
         decoding = q.shape[2] < FLASH_MIN_QUERIES and not torch.is_grad_enabled()
         if decoding and autocast and k.dtype == v.dtype == torch.float32:
-            q = q.float()  # the precision of the cache
+            q = q.float()  # keys and values are cached in float32
         elif autocast:
             return self.eager(q, k, v, mask)
         elif not q.is_cpu or q.dtype != torch.float32:
@@ -140,4 +140,4 @@ EAGER_MAX_QUERIES = 64
 """Up to this many queries over a cache, eager is faster than torch's kernel on a CPU (measured with 1 and 19)."""
 
 FLASH_MIN_QUERIES = 8
-"""With fewer queries, decode_attention is faster: flash attention's SIMD vectors hold 8 to 32 queries."""
+"""With fewer queries, decode_attention is faster: flash attention's vectors hold 8 to 32 queries, mostly empty then."""

@@ -10,7 +10,8 @@ class AttentionMask:
 
     `full`: every query attends to every key, without a bias. `causal`: the lower triangle of a square, torch's
     `is_causal=True` (upper-left alignment). `causal_lower_right`: as `torch.nn.attention.bias.causal_lower_right`, the
-    last query attends to all keys, each query before it to one key less.
+    last query attends to all keys, each query before it to one key less. `causal` implies `causal_lower_right`, with as
+    many keys as queries.
     """
 
     def __init__(
