@@ -403,7 +403,7 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-ONE_LINE = r"\Acannot write [^\n]+: check disk space and permissions, then run the command again[^\n]*\Z"
+ONE_LINE = r"\Acannot write [^\n]+: check disk space and permissions, then run the same command again to resume[^\n]*\Z"
 
 
 @pytest.mark.parametrize("size", [4_000, 30_000, 50_000])

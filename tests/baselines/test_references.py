@@ -208,7 +208,7 @@ def test_text_references_are_fitted_on_at_most_max_tokens() -> None:
     ("train", "ids", "context", "message"),
     [
         ([], [0, 1], 2, "train_ids is empty"),
-        ([0, 1], [0], 2, "ids holds 1 tokens"),
+        ([0, 1], [0], 2, "1 tokens in ids: must be at least 2"),
         ([0, 1], [0, 3], 2, "the id 3: vocab_size=3 allows 0 to 2"),
         ([0, -1], [0, 1], 2, "the id -1"),
         ([0, 1], [0.0, 1.0], 2, "float64"),

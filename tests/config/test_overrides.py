@@ -175,7 +175,7 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
 
 
 def nest(flat: dict[str, Any]) -> dict[str, Any]:
-    """As written in a file: the options of a part or group nested below its name."""
+    """The options of a part or group nested below its name, as written in a file."""
     nested: dict[str, Any] = {}
     for key in sorted(flat, reverse=True):
         head, _, option = key.partition(".")

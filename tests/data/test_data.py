@@ -313,7 +313,7 @@ def test_no_document_is_in_both_splits(tmp_path_factory: pytest.TempPathFactory,
     assert train == nonempty[: len(train)]
     assert validation == [text for text in nonempty[len(train) :] if text not in train]
     assert not {*train} & {*validation}
-    # as many documents as fit into 90 % of the characters, at least one
+    # as many documents as fit into 90% of the characters, at least one
     ends = np.cumsum([len(text) + 1 for text in nonempty])
     assert len(train) == max(1, int((ends < int(0.9 * ends[-1])).sum()))
     assert corpus.alphabet() == "".join(sorted({*SEPARATOR * (len(nonempty) > 1), *"".join(nonempty)}))
@@ -388,9 +388,9 @@ def test_a_folder_is_read_in_path_order(tmp_path: Path) -> None:
     ("files", "options", "message"),
     [
         (None, {}, "is not a folder"),
-        ({"a.txt": "one"}, {}, "has 1 texts that are not empty"),
+        ({"a.txt": "one"}, {}, "has 1 non-empty texts"),
         ({"a.txt": "one", "b.txt": "one"}, {}, "none is left for validation"),
-        ({"a.txt": "one", "b.txt": "two"}, {"files": "*.md"}, "has 0 texts"),
+        ({"a.txt": "one", "b.txt": "two"}, {"files": "*.md"}, "has 0 non-empty texts"),
         ({"a.txt": "one", "b.bin": "two\0", "c.txt": "six"}, {}, r"b\.bin is binary .* as in data\.files=\*\.txt"),
     ],
 )
@@ -427,7 +427,7 @@ HASHES = {
         "a2bf5e9810e854c5b5127958f691ba4775b0b7ea2fa89d2654ab087cb5cd4216",
     ),
 }
-"""Of the ids as characters and as a BPE of 280 ids; recorded when texts were still read into memory."""
+"""Hashes of the ids as characters and as a BPE of 280 ids, recorded when texts were still read into memory."""
 
 
 @pytest.mark.parametrize("kind", [*list(HASHES)[:-1], pytest.param("shakespeare", marks=needs_shakespeare)])
@@ -716,7 +716,10 @@ def test_sampling_from_a_mapped_file_does_not_change_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seq_len": 1000}, "train.seq_len=1000 is longer than the data, 1000 tokens: lower train.seq_len to 999"),
+        (
+            {"seq_len": 1000},
+            "train.seq_len=1000 is longer than the data, 1000 tokens: lower train.seq_len to at most 999",
+        ),
         ({"batch_size": 6, "world_size": 4}, "batch of 6 cannot be divided among 4 ranks"),
         ({"batch_size": 0}, "batch of 0 cannot be divided"),
         ({"world_size": 2, "rank": 2}, "rank 2 is outside a world of size 2"),

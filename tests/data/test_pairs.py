@@ -83,7 +83,7 @@ def test_data_accepts_a_pair_file_and_sets_the_vocabulary(tmp_path: Path) -> Non
         ("a.tsv", "one\ttwo\nthree\n", "line 2: 'three' is not a pair: write SOURCE<tab>TARGET"),
         ("a.tsv", "one\ttwo\tthree\nx\ty\n", "line 1: 'one\\ttwo\\tthree' is not a pair"),
         ("a.tsv", "one\t\nx\ty\n", "neither of them empty"),
-        ("a.tsv", "one\ttwo\n", "has 1 pairs, too few to split"),
+        ("a.tsv", "one\ttwo\n", "has 1 pairs: must have at least 2"),
         ("a.jsonl", '{"source": "a"}\n{"source": "a", "target": "b"}\n', 'write {"source": "...", "target": "..."}'),
         ("a.jsonl", '{"source": 3, "target": "b"}\n', "line 1"),
         ("a.jsonl", "[" * 5000, "line 1"),
@@ -273,7 +273,7 @@ def test_a_wide_beam_finds_the_best_of_all_continuations(encoder_layers: int, pe
 
 def test_beam_search_refuses_invalid_arguments() -> None:
     model = tiny_model(0)
-    with pytest.raises(partwise.ConfigError, match="beams=0: give 1"):
+    with pytest.raises(partwise.ConfigError, match="beams=0: must be at least 1"):
         beam_search(model, torch.tensor([[0]]), num_beams=0, max_new_tokens=2, eos_id=None)
     with pytest.raises(partwise.ConfigError, match="do not fit context_length=8"):
         beam_search(model, torch.tensor([[0]]), num_beams=2, max_new_tokens=9, eos_id=None)

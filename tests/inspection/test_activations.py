@@ -18,13 +18,13 @@ from partwise.config import REGISTRY, ConfigError
 from partwise.inspection import activation_functions
 from partwise.inspection.activations import (
     ActivationRecorder,
+    ActivationSite,
     ActivationStatistics,
-    Location,
     inspect,
     percentage,
     record_activations,
 )
-from partwise.inspection.hooks import find_sites, watch_sites
+from partwise.inspection.hooks import find_modules, watch_modules
 from partwise.inspection.subject import Subject
 from partwise.parts.contracts import LayerContext
 from partwise.parts.feed_forward.dense import FeedForwardOptions, Gated
@@ -43,27 +43,27 @@ def rows(batch: int = 5) -> Tensor:
     return (torch.arange(LENGTH) * 3 + torch.arange(batch)[:, None] * 5) % VOCAB
 
 
-def expected_values(model: partwise.Transformer, tokens: Tensor) -> dict[Location, Tensor]:
-    """The activations at every location without padding: (N, U), nan for the units of experts not selected."""
+def expected_values(model: partwise.Transformer, tokens: Tensor) -> dict[ActivationSite, Tensor]:
+    """The activations at every site without padding: (N, U), nan for the units of experts not selected."""
     outputs: dict[str, Tensor] = {}
     inputs: dict[str, Tensor] = {}
     pattern = r"(encoder\.)?blocks\.\d+(\.(mixing|attention|cross|ffn))?"
-    layers = find_sites(model, r"(encoder\.)?blocks\.\d+\.ffn").items()
+    layers = find_modules(model, r"(encoder\.)?blocks\.\d+\.ffn").items()
 
     def take(name: str, args: tuple[Tensor, ...], output: Tensor) -> None:
         outputs[name], inputs[name] = output.clone(), args[0].flatten(0, 1).clone()
 
-    with torch.no_grad(), watch_sites(model, pattern, take):
+    with torch.no_grad(), watch_modules(model, pattern, take):
         logits_of(model, tokens)
     inputs_of = {"decoder": tokens, "encoder": source_of(model, tokens)}
     padding = -1 if model.config.padding_idx is None else model.config.padding_idx
     real = {stack: ids.flatten() != padding for stack, ids in inputs_of.items() if ids is not None}
-    result: dict[Location, Tensor] = {}
+    result: dict[ActivationSite, Tensor] = {}
 
     def store(name: str, values: Tensor) -> None:
         words = name.removeprefix("encoder.").split(".", 2)
         stack = "encoder" if name.startswith("encoder.") else "decoder"
-        result[Location(stack, int(words[1]), words[2] if len(words) > 2 else "stream")] = values[real[stack]]
+        result[ActivationSite(stack, int(words[1]), words[2] if len(words) > 2 else "stream")] = values[real[stack]]
 
     for name, output in outputs.items():
         store(name, output.flatten(0, 1).flatten(1))
@@ -75,7 +75,7 @@ def expected_values(model: partwise.Transformer, tokens: Tensor) -> dict[Locatio
 
 @torch.no_grad()
 def expected_feed_forward(name: str, module: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """Before and after the activation, computed from the saved weights and the input (N, D)."""
+    """Values before and after the activation, computed from the saved weights and the input (N, D)."""
     if isinstance(module, MLP | GatedMLP):
         state, weights = module.state_dict(), ("gate", "up") if isinstance(module, GatedMLP) else ("up",)
         maps = [x @ state[f"{key}.weight"].T + state.get(f"{key}.bias", torch.zeros(())) for key in weights]
@@ -98,7 +98,7 @@ def times(activated: Tensor, maps: list[Tensor]) -> Tensor:
     return activated if len(maps) == 1 else activated * maps[1]
 
 
-def assert_equal(recorder: ActivationRecorder, expected: dict[Location, Tensor]) -> None:
+def assert_equal(recorder: ActivationRecorder, expected: dict[ActivationSite, Tensor]) -> None:
     for location, statistics in recorder.statistics.items():
         values = expected[location]
         known = ~values.isnan()
@@ -118,7 +118,7 @@ def assert_equal(recorder: ActivationRecorder, expected: dict[Location, Tensor])
     tokens_per_pass=st.sampled_from([1, 14, 1000]),
 )
 def test_statistics_equal_those_of_the_activations(config: partwise.ModelConfig, tokens_per_pass: int) -> None:
-    """For any combination of parts and any batch size, without padding, with experts computed token by token."""
+    """They are equal for any parts and batch size, without padding, with experts computed token by token."""
     model, tokens = perturbed(config), rows()
     expected = expected_values(model, tokens)
     recorder = record_activations(model, tokens, source_of(model, tokens), tokens_per_pass=tokens_per_pass)
@@ -199,12 +199,12 @@ def test_dead_units_never_fire(kind: str) -> None:
     model.load_state_dict(state)
     tokens = torch.randint(0, 65, (8, 64), generator=torch.Generator().manual_seed(0))
     recorder = record_activations(model, tokens, pattern_tokens=4)
-    pre, hidden = (recorder.statistics[Location("decoder", 0, f"ffn: {site}")] for site in ("pre", "hidden"))
+    pre, hidden = (recorder.statistics[ActivationSite("decoder", 0, f"ffn: {site}")] for site in ("pre", "hidden"))
     assert hidden.n_dead == 3 and not hidden.nonzero[0, :3].any() and hidden.nonzero[0, 3] == 512
     assert torch.equal(pre.positive, hidden.nonzero)
     assert pre.n_dead == 0 and pre.n_zeros == 0  # recorded before relu works in place
     assert not pre.pattern[:, 0, :3].any() and pre.pattern[:, 0, 3].all()
-    assert recorder.statistics[Location("decoder", 1, "ffn: hidden")].n_dead == 0
+    assert recorder.statistics[ActivationSite("decoder", 1, "ffn: hidden")].n_dead == 0
 
 
 def test_units_of_an_unused_expert_are_dead() -> None:
@@ -216,7 +216,7 @@ def test_units_of_an_unused_expert_are_dead() -> None:
         ffn.router.weight[2:] = 0
         ffn.router.weight[0], ffn.router.weight[1] = 1, -1  # one of the two scores is positive for every token
     recorder = record_activations(model, torch.arange(64)[None])
-    hidden = recorder.statistics[Location("decoder", 0, "ffn.experts: hidden")]
+    hidden = recorder.statistics[ActivationSite("decoder", 0, "ffn.experts: hidden")]
     assert hidden.nonzero.shape == (4, 6) and hidden.n_dead == 12 and not hidden.nonzero[2:].any()
     assert hidden.expert_tokens.flatten().tolist()[2:] == [0, 0] and hidden.expert_tokens.sum() == 64
 

@@ -17,7 +17,7 @@ import partwise
 from partwise.config import ConfigError
 from partwise.data import IGNORE_INDEX, prepare
 from partwise.inspection import attention, gradients, logit_lens, positions
-from partwise.inspection.hooks import watch_sites
+from partwise.inspection.hooks import watch_modules
 from partwise.inspection.subject import find_subject
 from partwise.plots.page import Page, write_page
 from partwise.train.config import RunConfig
@@ -64,7 +64,7 @@ def eager_weights(model: partwise.Transformer) -> dict[str, list[Tensor]]:
     def record(name: str, inputs: object, weights: Tensor) -> None:
         recorded.setdefault(name, []).append(weights)
 
-    with watch_sites(model, rf"{attention.SITES}\.dropout", record):
+    with watch_modules(model, rf"{attention.MODULE_PATTERN}\.dropout", record):
         logits_of(model, tokens())
     return recorded
 
@@ -72,7 +72,7 @@ def eager_weights(model: partwise.Transformer) -> dict[str, list[Tensor]]:
 @settings(max_examples=15)
 @given(configs())
 def test_maps_equal_the_models_weights(config: partwise.ModelConfig) -> None:
-    """For every backend; with differential and grouped heads, sinks, windows and biases."""
+    """The models have every backend, differential and grouped heads, sinks, windows and biases."""
     model = perturbed(config)
     source = source_of(model, tokens())
     calls = attention.record_calls(model, tokens(), source)
@@ -235,7 +235,7 @@ def test_the_last_layer_gives_the_models_logits(config: partwise.ModelConfig) ->
 @settings(max_examples=10)
 @given(configs())
 def test_predictions_by_layer_equal_those_of_each_token(config: partwise.ModelConfig) -> None:
-    """Over several batches, ignoring padding; the last layer's metrics are the model's."""
+    """Metrics are means over several batches, without padding; the last layer's metrics are the model's."""
     model = perturbed(config)
     inputs, targets = tokens(4), tokens(4, shift=3).clone()
     targets[1, 2:] = IGNORE_INDEX
@@ -261,7 +261,7 @@ def test_predictions_by_layer_equal_those_of_each_token(config: partwise.ModelCo
 @settings(max_examples=8)
 @given(configs())
 def test_squares_add_up_to_the_total(config: partwise.ModelConfig) -> None:
-    """For any parts, over micro-batches; and each norm is that of torch's gradient."""
+    """The sum holds for any parts, over micro-batches, and each norm is that of torch's gradient."""
     model = partwise.Transformer(config)
     with gradients.gradient_norms(model) as norms:
         for _ in range(2):  # two micro-batches
@@ -312,7 +312,7 @@ def test_a_held_schedule_keeps_its_final_factor(name: str, steps: int, step: int
 
     inner = Schedule.resolve({"part": name})
     assert isinstance(inner, Schedule)
-    held = gradients.HeldSchedule(inner=inner)
+    held = gradients.HoldFinal(inner=inner)
     assert held.factor(step, steps) == inner.factor(min(step, steps - 1), steps) >= 0
 
 

@@ -49,7 +49,7 @@ def test_costs_sum_to_what_torch_counts(name: str) -> None:
     assert "other" not in {part.part for part in parts}
 
 
-PRODUCTS: list[Callable[[Tensor, Tensor], Any]] = [
+MATMULS: list[Callable[[Tensor, Tensor], Any]] = [
     lambda x, y: x @ y.transpose(1, 2),
     lambda x, y: torch.matmul(x, y[0].T) + F.linear(x, y[1]),
     lambda x, y: torch.bmm(x, y.transpose(1, 2)),
@@ -62,14 +62,14 @@ PRODUCTS: list[Callable[[Tensor, Tensor], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("products", PRODUCTS)
-def test_operations_are_those_that_torch_counts(products: Callable[[Tensor, Tensor], Any]) -> None:
-    """What a part of one's own may call, and what no part here does."""
+@pytest.mark.parametrize("matmul", MATMULS)
+def test_flops_equal_torchs_counter(matmul: Callable[[Tensor, Tensor], Any]) -> None:
+    """Matmul functions that custom parts may call, including some that no built-in part does."""
     with torch.device("meta"):
         x, y = torch.empty(4, 5, 6), torch.empty(4, 7, 6)
         with FlopCounterMode(display=False) as counter:
-            products(x, y)
-        assert count_flops(lambda: products(x, y)) == counter.get_total_flops() > 0
+            matmul(x, y)
+        assert count_flops(lambda: matmul(x, y)) == counter.get_total_flops() > 0
 
 
 def attention_cache(name: str, seq_len: int, *words: str) -> int:
@@ -88,7 +88,7 @@ def test_cache_sizes_match_the_papers() -> None:
     assert attention_cache("mingpt", 100, *latent) == layers * (16 + 4) * 100
 
 
-def test_operations_by_hand() -> None:
+def test_flops_by_hand() -> None:
     by_part = {part.part: part for part in compute_costs(partwise.preset("mingpt"), 128)}
     assert by_part["attention"].flops == 8 * (2 * 4 * 96 * 96 + 2 * 2 * 96 * 128)
     assert by_part["ffn"].flops == 8 * 2 * 2 * 96 * 384
@@ -176,7 +176,7 @@ def test_the_command_prints_a_table_and_writes_a_page(
     [
         (["gema2", "cost"], "is no preset; did you mean 'gemma2'?"),
         (["gemma2", "costs"], "unknown inspection 'costs'; did you mean 'cost'?"),
-        (["gemma2", "cost", "--seq-len", "0"], "--seq-len 0: choose 1 to 256, the model's context_length"),
+        (["gemma2", "cost", "--seq-len", "0"], "--seq-len 0: must be from 1 to 256, the model's context_length"),
     ],
 )
 def test_bad_requests_are_refused_in_one_line(
@@ -192,8 +192,8 @@ def test_bad_requests_are_refused_in_one_line(
     assert not list(tmp_path.iterdir())
 
 
-def test_counting_the_operations_of_small_models_imports_no_compiler() -> None:
-    """Which takes seconds: more than a short comparison's training may."""
+def test_counting_the_flops_of_small_models_imports_no_compiler() -> None:
+    """Importing torch's compiler takes seconds, which may be more than a short comparison's training."""
     code = (
         "import sys, partwise\n"
         "assert [partwise.preset(name).flops_per_token(64) for name in ('fast', 'mingpt', 'toy', 'llama')]\n"

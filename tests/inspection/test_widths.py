@@ -69,7 +69,7 @@ def test_trends() -> None:
 
 
 def last_slopes(*words: str) -> dict[str, float]:
-    """By site, the slope of the change by four updates from width 64 to 256."""
+    """The slope of the change over four steps, from width 64 to 256, by site."""
     subject = find_subject("mingpt", [*SMALL, *words])
     config, _ = small_config(subject, steps=4, precision="float32")
     result = measure(config, subject.dataset, (64, 128, 256), 1)
@@ -162,7 +162,7 @@ def test_page_of_an_encoder_decoder(tiny: "Callable[..., RunConfig]", config: pa
     run_config = trainable(config, tiny)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(coordinate_check, "WIDTHS", (config.d_model, 2 * config.d_model))
-        patch.setattr(coordinate_check, "UPDATES", 2)
+        patch.setattr(coordinate_check, "STEPS", 2)
         patch.setattr(coordinate_check, "SEEDS", 1)
         patch.setattr(widths, "original_config", lambda subject: run_config)
         page = coordinate_check.inspect(Subject("random", run_config, Path()))

@@ -116,7 +116,7 @@ def test_decoding_equals_the_equation(
 
 
 def check_decoding(T: int, more: int, K: int, group: int, E: int, V: int, causal: bool) -> None:
-    """As in generation: a few queries over the filled part of a larger cache, whose heads come before its positions."""
+    """A few queries over the filled part of a larger cache, whose heads come before its positions, as in generation."""
     q, k, v, _ = inputs(2, T, T + more, K * group, K, E, V)
     cache = torch.full((2, K, T + more + 5, E), math.nan)
     cache[:, :, : T + more] = k.transpose(1, 2)
@@ -197,7 +197,7 @@ def test_later_keys_have_no_influence(kernel: ctypes.CDLL) -> None:
 
 
 def test_exp2_is_accurate(kernel: ctypes.CDLL) -> None:
-    """To one unit in the last place; exactly 1 at 0; 0 for results below float32's normal range; NaN for NaN."""
+    """2^x is exact to one unit in the last place, 1 at 0, 0 for results below float32's normal range, and NaN for NaN."""
     x = np.concatenate(
         [np.linspace(-126, 1, 400_001), -np.geomspace(1e-9, 126, 10_001), [0, -126.01, -1e30, -np.inf, np.nan]]
     )

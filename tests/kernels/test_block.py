@@ -150,7 +150,7 @@ def check(case: Case) -> None:
 
 
 def check_bf16(case: Case) -> None:
-    """As accurate as torch's autocast, which rounds more often."""
+    """The kernel is as accurate as torch's autocast, which rounds more often."""
     exact = output_and_gradients(equation, case, double=True)
     ours = errors(output_and_gradients(forward_block, case, autocast=True), exact)
     autocast = errors(output_and_gradients(equation, case, autocast=True), exact)
@@ -197,7 +197,7 @@ def test_equals_the_equation_with_rotary_positions(
 @settings(max_examples=60)
 @given(data=st.data())
 def test_equals_the_equation_for_any_block(data: st.DataObject) -> None:
-    """For all combinations of options, and panels of every width."""
+    """The block has any combination of options, and panels of every width."""
     n_kv_heads, group = data.draw(st.sampled_from([1, 2, 3])), data.draw(st.sampled_from([1, 2, 4]))
     head_dim = 16 * data.draw(st.integers(1, 2)) if n_kv_heads * group % 8 else 2 * data.draw(st.integers(1, 9))
     case = Case(
@@ -305,7 +305,7 @@ def stack(case: Case, number: int) -> tuple[list[BlockWeights], list[Tensor]]:
 @pytest.mark.parametrize("n_threads", [1, 2, 3])
 @pytest.mark.parametrize("number", [2, 5])
 def test_one_call_equals_one_call_per_block(number: int, n_threads: int, autocast: bool) -> None:
-    """To the last bit: outputs, gradients, and outputs without gradients."""
+    """Outputs, gradients, and outputs without gradients are bitwise equal."""
     case = Case(B=5, T=40, rotary_pairs=2, gated=True, activation="silu")
     weights, leaves = stack(case, number)
     x, _, grad = case.inputs()
@@ -384,7 +384,7 @@ def test_smaller_cpus_compute_the_same(flag: str, tmp_path: Path) -> None:
         "with pytest.MonkeyPatch.context() as patch:\n"
         "    test_compiled_block.test_decoding_equals_one_pass('llama', True, patch)\n"
         "for shape in ((61, 33, 'relu', 7, 3), (20, 7, 'reglu', 29, 1)):\n"
-        "    test_decoding.check_exact_products(*shape)\n"
+        "    test_decoding.check_exact_matmuls(*shape)\n"
     )
     environment = {**os.environ, "CXX": f"g++ {flag}", "PARTWISE_CACHE": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)

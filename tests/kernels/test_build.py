@@ -94,7 +94,7 @@ def test_the_compiler_runs_in_its_own_session(tmp_path: Path, monkeypatch: pytes
 
 
 def test_without_a_compiler_torch_computes_the_same(tmp_path: Path) -> None:
-    """With one line on stderr, and the same results up to rounding."""
+    """The results are equal up to rounding, and stderr has one line."""
     code = """
 import torch
 from partwise.kernels.attention import attention, packed_attention

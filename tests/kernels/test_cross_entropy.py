@@ -78,7 +78,7 @@ def test_targets_may_be_int32_and_are_one_per_row() -> None:
 
 @pytest.mark.parametrize("vocab_size", [16, 65])
 def test_padding_of_a_row_has_no_influence(vocab_size: int) -> None:
-    """Not even if all logits of the row are the smallest finite number, or minus infinity."""
+    """The loss is unchanged even if all logits of the row are the smallest finite number, or minus infinity."""
     logits, targets = logits_and_targets(4, vocab_size)
     targets[:] = 1
     logits[0] = torch.finfo(torch.bfloat16).min

@@ -175,7 +175,7 @@ def receptive_field(config: partwise.ModelConfig) -> int:
 @check
 def causal(config: partwise.ModelConfig) -> None:
     model, inputs = perturbed(config), tokens()
-    # an expert processes all its tokens in one matrix product; rounding depends on their number, including later ones
+    # an expert processes all its tokens in one matmul; rounding depends on their number, including later ones
     grouped = any(isinstance(module, ExpertLinear) for module in model.modules())
     with torch.no_grad():
         for backend in BACKENDS:
@@ -206,7 +206,7 @@ def mtp_logits_are_causal_and_do_not_change_logits(config: partwise.ModelConfig)
 
 
 def same(actual: Tensor, expected: Tensor, model: partwise.Transformer) -> bool:
-    """Equal to 1e-12, or up to the effect of rounding if the model amplifies it, since nothing normalizes the stream."""
+    """Results agree to 1e-12, or up to the effect of rounding if the model amplifies it (nothing normalizes the stream)."""
     found = error(actual, expected)
     return found <= EXACT or found <= 8 * rounding_effect(model, 2**-53)
 
@@ -236,7 +236,7 @@ def cached_equals_uncached(config: partwise.ModelConfig) -> None:
 
 @check
 def cached_equals_uncached_in_bf16_emulation(config: partwise.ModelConfig) -> None:
-    """Also if a cached step uses another algorithm, such as absorbed MLA: equal sums round to equal bf16 values."""
+    """A cached step may use another algorithm, such as absorbed MLA: equal sums round to equal bf16 values."""
     model, inputs = emulate_bf16(perturbed(config)), tokens(3)
     with torch.no_grad():
         assert same(chunked(model, inputs, 2 ** (LENGTH - 1) - 1), logits_of(model, inputs), model)
@@ -356,11 +356,13 @@ def packed_documents_are_independent(config: partwise.ModelConfig) -> None:
     """Documents packed in a row, or padded on the left, give the logits of separate rows, cached or not."""
     model, inputs = perturbed(config), tokens(3)
     source = source_of(model, inputs)
-    segments = torch.tensor([[0, 0, 1, 1, 1, 1], [-1, -1, -1, 0, 0, 0], [-1, 0, 0, 0, 0, 3]])
+    document_ids = torch.tensor([[0, 0, 1, 1, 1, 1], [-1, -1, -1, 0, 0, 0], [-1, 0, 0, 0, 0, 3]])
     with torch.no_grad():
         cache = model.new_cache(3, None, source)
-        pieces = [model(inputs[:, a:b], cache, segments=segments[:, a:b]) for a, b in ((0, 2), (2, 3), (3, LENGTH))]
-        for full in (model(inputs, segments=segments, source=source), torch.cat(pieces, dim=1)):
+        pieces = [
+            model(inputs[:, a:b], cache, document_ids=document_ids[:, a:b]) for a, b in ((0, 2), (2, 3), (3, LENGTH))
+        ]
+        for full in (model(inputs, document_ids=document_ids, source=source), torch.cat(pieces, dim=1)):
             for row, first, end in ((0, 0, 2), (0, 2, 6), (1, 3, 6), (2, 1, 5), (2, 5, 6)):
                 one = slice(row, row + 1)
                 alone = model(inputs[one, first:end], source=None if source is None else source[one])
@@ -383,7 +385,7 @@ def test_every_option_that_tests_restrict_exists() -> None:
 @each_part
 @settings(max_examples=2, **relaxed)
 @given(data=st.data())
-def test_every_part_keeps_the_contract(family: str, name: str, data: st.DataObject) -> None:
+def test_every_part_satisfies_the_contract(family: str, name: str, data: st.DataObject) -> None:
     config = data.draw(configs(family, name))
     for one in CHECKS:
         one(config)

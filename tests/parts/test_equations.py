@@ -388,7 +388,7 @@ def test_init_distributions(name: str, options: dict[str, Any], expected: dict[s
         assert not values.any()
         return
     std = float(wanted) if isinstance(wanted, str) else wanted / math.sqrt(3)
-    # 20,000 samples: the sample std is within 2 %, the mean within 4 standard errors
+    # 20,000 samples: the sample std is within 2%, the mean within 4 standard errors
     assert values.std().item() == pytest.approx(std, rel=0.02)
     assert abs(values.mean().item()) < 4 * std / math.sqrt(20_000)
     largest = values.abs().max().item()

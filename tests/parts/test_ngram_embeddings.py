@@ -25,8 +25,8 @@ def layer(max_n: int, table_size: int, width: int = 3) -> NGramTables:
     return tables.double()
 
 
-def ctx(segments: torch.Tensor | None = None) -> ForwardContext:
-    return ForwardContext(PositionLayer(), torch.arange(T), segments=segments)
+def ctx(document_ids: torch.Tensor | None = None) -> ForwardContext:
+    return ForwardContext(PositionLayer(), torch.arange(T), document_ids=document_ids)
 
 
 def ngram(row: list[int], documents: list[int], position: int, length: int) -> tuple[int | None, ...]:

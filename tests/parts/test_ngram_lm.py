@@ -85,9 +85,9 @@ def test_interpolation_at_every_position(data: st.DataObject) -> None:
     torch.testing.assert_close(torch.cat(parts, 1).exp(), expected_p, rtol=1e-10, atol=1e-10)
 
     boundary = data.draw(st.integers(0, rows.shape[1]))  # two documents per row
-    segments = (torch.arange(rows.shape[1]) >= boundary).long().expand(2, -1)
-    packed = model(tokens, segments=segments).exp()
-    own = own_logits(model, tokens, segments=segments)
+    document_ids = (torch.arange(rows.shape[1]) >= boundary).long().expand(2, -1)
+    packed = model(tokens, document_ids=document_ids).exp()
+    own = own_logits(model, tokens, document_ids=document_ids)
     for index, row in enumerate(rows):
         separate = [
             expected(model, ngram_model, own[index, part], row[part], weight)

@@ -211,7 +211,7 @@ def test_rms_norm_function_equals_torch_in_values_and_gradients(shape: tuple[int
 
 
 def test_rms_norm_uses_torch_in_low_precision_and_without_gradients() -> None:
-    """In bfloat16 and under autocast, where torch sums in float32, and without gradients."""
+    """torch computes the norm in bfloat16 and under autocast, where it sums in float32, and without gradients."""
     x, weight = torch.randn(3, 8).requires_grad_(), torch.ones(8)
     with torch.autocast("cpu", torch.bfloat16):
         assert "RMSNormFunction" not in type(rms_norm(x, weight, 1e-6).grad_fn).__name__

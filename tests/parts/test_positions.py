@@ -146,7 +146,7 @@ ROPES = [("rope", {}), ("rope", {"theta": 500.0}), *SCALED]
 @pytest.mark.parametrize("fraction", [1.0, 0.5, 0.25])
 @pytest.mark.parametrize(("name", "options"), ROPES, ids=[f"{n}-{i}" for i, (n, _) in enumerate(ROPES)])
 def test_each_pair_is_rotated_by_its_angle(name: str, options: dict[str, Any], fraction: float, layout: str) -> None:
-    """As a complex number times e^(i t w); the other dimensions pass through."""
+    """A pair is a complex number, multiplied by e^(i t w); the other dimensions pass through."""
     layer = build(name, 16, context_length=300, partial_rotary_factor=fraction, layout=layout, **options)
     width = round(16 * fraction)
     heads, ids = normal(2, 3, 5, 16), torch.tensor([0, 1, 7, 256, 299])
@@ -385,9 +385,9 @@ def test_biases_are_bidirectional_in_encoders(name: str) -> None:
 def test_packed_documents_equal_separate_documents(name: str) -> None:
     model = perturbed(partwise.ModelConfig.from_dict({**SIZES, "positions": named(name)}))
     row = tokens(2, 9)
-    segments = torch.tensor([[0] * 4 + [1] * 5, [-1] * 2 + [0] * 7])
+    document_ids = torch.tensor([[0] * 4 + [1] * 5, [-1] * 2 + [0] * 7])
     with torch.no_grad():
-        packed = model(row, segments=segments)
+        packed = model(row, document_ids=document_ids)
         for number, start, end in ((0, 0, 4), (0, 4, 9), (1, 2, 9)):
             alone = model(row[number : number + 1, start:end])
             assert error(packed[number : number + 1, start:end], alone) <= EXACT
@@ -413,7 +413,11 @@ INVALID = [
         {"partial_rotary_factor": 0.1},
         "positions.partial_rotary_factor=0.1 rotates 0 of the 4 dimensions of a head",
     ),
-    ("rope_ntk", {"factor": 2.0, "partial_rotary_factor": 0.5}, "rope_ntk needs at least two pairs"),
+    (
+        "rope_ntk",
+        {"factor": 2.0, "partial_rotary_factor": 0.5},
+        "rotates 2 dimensions of a head: must be at least 4",
+    ),
     (
         "rope_yarn",
         {**YARN, "beta_fast": 1.0},
@@ -422,7 +426,7 @@ INVALID = [
     ("rope_llama3", {**LLAMA3, "low_freq_factor": 5.0}, "positions.high_freq_factor=4 does not exceed"),
     ("t5", {"buckets": 5}, "positions.buckets=5 cannot be split between two directions: choose an even number"),
     ("t5", {"buckets": 2}, "positions.buckets=2: input should be greater than or equal to 4"),
-    ("t5", {"max_distance": 16}, "positions.max_distance=16 does not exceed the 16 single distances"),
+    ("t5", {"max_distance": 16}, "positions.max_distance=16 must exceed 16, the number of one-distance buckets"),
 ]
 
 

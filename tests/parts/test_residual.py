@@ -208,7 +208,7 @@ def logits(one: partwise.Transformer) -> Tensor:
 def test_hyper_connections_initially_equal_pre_norm(
     options: dict[str, Any], final_norm: bool, encoder_layers: int
 ) -> None:
-    """In outputs and in gradients of shared parameters; a large eps makes the norm sensitive to the stream's scale."""
+    """Outputs and gradients of shared parameters are equal; a large eps makes the norm sensitive to the stream's scale."""
     shared = {"norm": {"part": "rmsnorm", "eps": 0.01}, "encoder_layers": encoder_layers}
     plain = model({"part": "pre", "final_norm": final_norm}, **shared)
     hyper = model({"part": "hyper_connections", "final_norm": final_norm, **options}, **shared)
@@ -222,7 +222,7 @@ def test_hyper_connections_initially_equal_pre_norm(
 
 
 def test_autocast_does_not_round_the_residual_streams() -> None:
-    """As in every other wiring: bfloat16 has 8 bits of precision, and the stream sums all branches."""
+    """No other wiring rounds it: bfloat16 has 8 bits of precision, and the stream sums all branches."""
     part = recipe("hyper_connections", copies=2)
     wiring = part.build(LayerContext(WIDTH, 1, 4), BRANCHES, lambda: nn.LayerNorm(WIDTH))
     x = normal(2, 3, 2, WIDTH).float()

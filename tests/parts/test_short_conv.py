@@ -52,24 +52,24 @@ def silu(u: Tensor) -> Tensor:
     return u / (1 + torch.exp(-u))
 
 
-def reference(part: dict[str, Any], layer: Any, x: Tensor, segments: Tensor | None) -> Tensor:
+def reference(part: dict[str, Any], layer: Any, x: Tensor, document_ids: Tensor | None) -> Tensor:
     """One token and one previous position at a time."""
     y = torch.zeros_like(x)
     taps = torch.stack([layer.mu, 1 - layer.mu]) if part["part"] == "token_shift" else layer.taps
     for b in range(x.shape[0]):
         for t in range(x.shape[1]):
             for k, tap in enumerate(taps):
-                if t - k >= 0 and (segments is None or segments[b, t - k] == segments[b, t]):
+                if t - k >= 0 and (document_ids is None or document_ids[b, t - k] == document_ids[b, t]):
                     y[b, t] += tap * x[b, t - k]
     y = silu(y) if part.get("activation") == "silu" else y
     return x + y if part["part"] == "conv" and part.get("residual", True) else y
 
 
-def cached(layer: Any, x: Tensor, segments: Tensor | None, cuts: list[int]) -> Tensor:
+def cached(layer: Any, x: Tensor, document_ids: Tensor | None, cuts: list[int]) -> Tensor:
     cache, found = layer.new_cache(x.shape[0], x.shape[1], x), []
     for a, b in pairwise([0, *cuts, x.shape[1]]):
-        all_segments = None if segments is None else segments[:, :b]
-        ctx = ForwardContext(PositionLayer(), torch.arange(a, b), past_length=a, segments=all_segments, caches=[cache])
+        so_far = None if document_ids is None else document_ids[:, :b]
+        ctx = ForwardContext(PositionLayer(), torch.arange(a, b), past_length=a, document_ids=so_far, caches=[cache])
         found.append(layer(x[:, a:b], ctx))
     return torch.cat(found, dim=1)
 
@@ -83,16 +83,16 @@ def cached(layer: Any, x: Tensor, segments: Tensor | None, cuts: list[int]) -> T
     cuts=st.sets(st.integers(1, LENGTH - 1)),
 )
 def test_equations(part: dict[str, Any], documents: list[list[int]] | None, padding: int, cuts: set[int]) -> None:
-    """With random documents and start padding, in one call and in random cached chunks."""
-    layer, x, segments = randomized(build(part)), normal(2, LENGTH, WIDTH), None
+    """The equations hold with random documents and start padding, in one call and in random cached chunks."""
+    layer, x, document_ids = randomized(build(part)), normal(2, LENGTH, WIDTH), None
     layer.cache_index = 0
     if documents is not None:
         rows = [[-1] * padding + [i for i, size in enumerate(row) for _ in range(size)] for row in documents]
-        segments = torch.tensor([(row + [row[-1]] * LENGTH)[:LENGTH] for row in rows])
-    expected = reference(part, layer, x, segments)
-    full = layer(x, ForwardContext(PositionLayer(), torch.arange(LENGTH), segments=segments))
+        document_ids = torch.tensor([(row + [row[-1]] * LENGTH)[:LENGTH] for row in rows])
+    expected = reference(part, layer, x, document_ids)
+    full = layer(x, ForwardContext(PositionLayer(), torch.arange(LENGTH), document_ids=document_ids))
     assert error(full, expected) <= EXACT
-    assert error(cached(layer, x, segments, sorted(cuts)), full) <= EXACT
+    assert error(cached(layer, x, document_ids, sorted(cuts)), full) <= EXACT
 
 
 def test_every_short_conv_is_tested() -> None:
@@ -145,12 +145,12 @@ def test_packed_documents_and_padding_do_not_leak(part: dict[str, Any], backend:
     use_backends(model, backend)
     inputs = tokens(length=10)
     for first in (-1, 0):  # padding before a prompt, or a document
-        segments = torch.tensor([[first] * 3 + [1] * 7, [first] * 5 + [1] * 5])
-        full = model(inputs, segments=segments)
-        changed = torch.where(segments == first, (inputs + 4) % 11, inputs)
-        again = model(changed, segments=segments)
-        assert torch.equal(again[segments == 1], full[segments == 1])
-        assert not torch.equal(again[segments == first], full[segments == first])
+        document_ids = torch.tensor([[first] * 3 + [1] * 7, [first] * 5 + [1] * 5])
+        full = model(inputs, document_ids=document_ids)
+        changed = torch.where(document_ids == first, (inputs + 4) % 11, inputs)
+        again = model(changed, document_ids=document_ids)
+        assert torch.equal(again[document_ids == 1], full[document_ids == 1])
+        assert not torch.equal(again[document_ids == first], full[document_ids == first])
         for row, start in enumerate((3, 5)):
             alone = model(inputs[row : row + 1, start:])
             assert error(full[row : row + 1, start:], alone) <= EXACT
@@ -158,10 +158,12 @@ def test_packed_documents_and_padding_do_not_leak(part: dict[str, Any], backend:
             found = []
             for text in (inputs, changed):
                 cache = model.new_cache(2)
-                calls = [model(text[:, a:b], cache, segments=segments[:, a:b]) for a, b in pairwise([0, *cuts, 10])]
+                calls = [
+                    model(text[:, a:b], cache, document_ids=document_ids[:, a:b]) for a, b in pairwise([0, *cuts, 10])
+                ]
                 found.append(torch.cat(calls, dim=1))
             assert error(found[0], full) <= EXACT
-            assert torch.equal(found[0][segments == 1], found[1][segments == 1])
+            assert torch.equal(found[0][document_ids == 1], found[1][document_ids == 1])
 
 
 @torch.no_grad()

@@ -127,10 +127,10 @@ def test_every_answer_is_scored_once_after_its_own_problem(options: dict[str, An
     for batch in build_examples(dataset, "val", context, context).eval_batches():
         assert batch.inputs.shape[1] <= context
         for inputs, targets in zip(batch.inputs, batch.targets, strict=True):
-            places = np.flatnonzero(targets != IGNORE_INDEX)
-            row = dataset.tokenizer.decode(inputs[: places[-1] + 1]) + "$"
+            positions = np.flatnonzero(targets != IGNORE_INDEX)
+            row = dataset.tokenizer.decode(inputs[: positions[-1] + 1]) + "$"
             assert row in text
-            written = "".join(np.array([*row[1:]])[places])
+            written = "".join(np.array([*row[1:]])[positions])
             if row.startswith("$"):
                 lines = split_problems(row)
                 assert written == "".join(line[line.index("=") + 1 :] for line in lines)
@@ -308,10 +308,10 @@ def test_calculate(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert run(monkeypatch, "calculate", name, "12.50 +3", " 2 - 136.22") == 0
     out = capsys.readouterr().out
     assert re.search(r"12\.50 \+3 .* 15\.5 +wrong", out) and re.search(r"2 - 136\.22 .* -134\.22 +wrong", out)
-    asked: list[str] = []
+    seen_prompts: list[str] = []
 
     def oracle(model: Any, tokenizer: Any, prompts: list[str], **settings: Any) -> list[str]:
-        asked.extend(prompts)
+        seen_prompts.extend(prompts)
         assert settings["temperature"] == 0 and settings["max_new_tokens"] == 11
         return ["5.51000000" + (settings["stop"] or ""), "42.431-000"]
 
@@ -320,7 +320,7 @@ def test_calculate(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     out = capsys.readouterr().out
     assert out.count("correct") == 2 and out.count("-134.24") == 2 and "wrong" not in out
     plain = ["00000012.5+0000000003", "0000000002-0000136.24"]
-    assert asked == (plain if name == "pairs" else [f"$({question})=" for question in plain])
+    assert seen_prompts == (plain if name == "pairs" else [f"$({prompt})=" for prompt in plain])
 
 
 def test_a_run_stores_its_loss_options(runs: Path) -> None:

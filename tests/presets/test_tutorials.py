@@ -134,8 +134,11 @@ def test_every_gradient_equals_the_reference(case: Case, backend: str) -> None:
 
 
 @pytest.mark.parametrize("case", [CASES[0], small_llama(None), small_toy("")], ids=lambda case: case.words)
-def test_dropout_stands_where_the_documents_put_it(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dropout that multiplies by 1 + p shows by its factor where it stands: before or after a map, and its bias."""
+def test_dropout_is_applied_where_the_tutorials_apply_it(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The output shows where dropout is applied: before or after a linear layer and its bias.
+
+    Dropout is replaced by a multiplication by 1 + p.
+    """
     monkeypatch.setattr("partwise.parts.layers.Dropout.forward", lambda self, x: x * (1 + self.p))
     factors = {
         "mingpt": {},

@@ -15,7 +15,7 @@ def check_ids(ids: np.ndarray, vocab_size: int, name: str) -> np.ndarray:
     """`ids` as int64. Raises ConfigError unless they are integers in [0, vocab_size)."""
     ids = np.asarray(ids)
     if ids.dtype.kind not in "iu":
-        raise ConfigError(f"{name} holds {ids.dtype} values: give integer token ids")
+        raise ConfigError(f"{name} holds {ids.dtype} values: must be integers")
     if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
         worst = int(ids.max()) if ids.max() >= vocab_size else int(ids.min())
         raise ConfigError(f"{name} holds the id {worst}: vocab_size={vocab_size} allows 0 to {vocab_size - 1}")
@@ -41,7 +41,7 @@ def estimate_discounts(counts: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class NGramOrder:
+class NGramTable:
     """All n-grams of one length. The rank -1 means "unseen", so that it indexes the last entry of each table."""
 
     keys: np.ndarray  # int64, sorted: rank of the context, times the number of symbols, plus rank of the last token
@@ -75,15 +75,15 @@ class KneserNey:
         Raises ConfigError for an empty text, a negative context, or ids outside [0, vocab_size).
         """
         if context < 0:
-            raise ConfigError(f"context={context}: give the number of context tokens, 0 or more")
+            raise ConfigError(f"context={context}: must be at least 0")
         if not len(train_ids):
             raise ConfigError("train_ids is empty: n-grams need at least one token to count")
         self.vocab_size = vocab_size
         self.context = context
         # ranks instead of ids keep every key below N squared for any vocabulary size
         self.symbols, tokens = np.unique(check_ids(train_ids, vocab_size, "train_ids"), return_inverse=True)
-        self.orders: list[NGramOrder] = []
-        ranks = np.zeros(len(tokens), dtype=np.int64)  # of the n-gram that starts at each position
+        self.orders: list[NGramTable] = []
+        ranks = np.zeros(len(tokens), dtype=np.int64)  # ranks[i]: rank of the n-gram starting at i
         keys = counts = contexts = np.zeros(0, dtype=np.int64)
         n_contexts = 1
         for shorter in range(min(context + 1, len(tokens))):
@@ -95,11 +95,11 @@ class KneserNey:
             )
             if shorter:
                 neighbors = np.bincount(ranks[first + 1], minlength=len(keys))
-                self.orders.append(NGramOrder.from_counts(keys, neighbors, contexts, n_contexts))
+                self.orders.append(NGramTable.from_counts(keys, neighbors, contexts, n_contexts))
                 n_contexts = len(keys)
             keys, counts, contexts = longer_keys, longer_counts, longer_keys // len(self.symbols)
             ranks = longer_ranks
-        self.orders.append(NGramOrder.from_counts(keys, counts, contexts, n_contexts))
+        self.orders.append(NGramTable.from_counts(keys, counts, contexts, n_contexts))
 
     def probabilities(self, ids: np.ndarray) -> np.ndarray:
         """The probability of each token given the up to `context` tokens before it: integers (..., T) -> float64 (..., T).
@@ -108,7 +108,7 @@ class KneserNey:
         """
         tokens = _find(self.symbols, check_ids(ids, self.vocab_size, "ids"))
         result = np.full(tokens.shape, 1 / self.vocab_size)
-        ranks = np.zeros(tokens.shape, dtype=np.int64)  # of the n-gram that starts at each position, -1 if unseen
+        ranks = np.zeros(tokens.shape, dtype=np.int64)  # ranks[..., i]: rank of the n-gram starting at i, -1 if unseen
         for shorter, order in enumerate(self.orders[: tokens.shape[-1]]):
             last = tokens[..., shorter:]
             contexts = ranks[..., : last.shape[-1]]
@@ -128,7 +128,7 @@ class KneserNey:
     def loss(self, ids: np.ndarray) -> float:
         """Mean nats per token over ids[1:] of one text `ids` (T,), T >= 2. Raises ConfigError."""
         if len(ids) < 2:
-            raise ConfigError(f"ids holds {len(ids)} tokens: the first is not scored, so give at least 2")
+            raise ConfigError(f"{len(ids)} tokens in ids: must be at least 2, since the first is not scored")
         total = 0.0
         for start in range(1, len(ids), CHUNK_TOKENS):
             before = min(start, self.context)

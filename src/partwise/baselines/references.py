@@ -1,4 +1,4 @@
-"""Reference scores for any comparison: n-gram models and constant answers."""
+"""Reference scores for any comparison: n-gram language models and constant answers."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from partwise.baselines.kneser_ney import KneserNey, check_ids
 from partwise.config import ConfigError
 
 CONTEXT_TOKENS = 6
-"""Context tokens: a 7-gram model is best on a megabyte of characters."""
+"""Context tokens: a 7-gram language model is best on a megabyte of characters."""
 
 
 def unigram_loss(train_ids: np.ndarray, ids: np.ndarray, vocab_size: int) -> float:
@@ -16,7 +16,7 @@ def unigram_loss(train_ids: np.ndarray, ids: np.ndarray, vocab_size: int) -> flo
     `train_ids` (N,) and `ids` (T,), T >= 2, are integers in [0, vocab_size). Raises ConfigError.
     """
     if len(ids) < 2:
-        raise ConfigError(f"ids holds {len(ids)} tokens: the first is never scored, so give at least 2")
+        raise ConfigError(f"{len(ids)} tokens in ids: must be at least 2, since the first is not scored")
     counts = np.bincount(check_ids(train_ids, vocab_size, "train_ids"), minlength=vocab_size)
     scored = np.bincount(check_ids(ids, vocab_size, "ids")[1:], minlength=vocab_size)
     return float(-(scored @ np.log((counts + 1) / (len(train_ids) + vocab_size))) / (len(ids) - 1))
@@ -39,7 +39,7 @@ def text_references(
     Both are fitted on the first `max_tokens` training tokens, so that a large corpus takes seconds. Raises ConfigError.
     """
     if max_tokens < 1:
-        raise ConfigError(f"max_tokens={max_tokens}: fit on at least 1 token")
+        raise ConfigError(f"max_tokens={max_tokens}: must be at least 1")
     fitted_ids = train_ids[:max_tokens]
     return {
         "unigram": unigram_loss(fitted_ids, ids, vocab_size),
@@ -50,7 +50,7 @@ def text_references(
 
 
 def constant_char_accuracy(train_answers: np.ndarray, answers: np.ndarray) -> float:
-    """Character accuracy of predicting each position's most frequent training character, the smallest of a tie.
+    """Character accuracy of predicting each position's most frequent training character; ties go to the smallest id.
 
     `train_answers` (M, W) and `answers` (N, W) are integers. Raises ConfigError.
     """
@@ -63,7 +63,7 @@ def constant_char_accuracy(train_answers: np.ndarray, answers: np.ndarray) -> fl
 
 
 def constant_exact_match(train_answers: np.ndarray, answers: np.ndarray) -> float:
-    """Exact match of predicting the most common training answer, the first in sorted order of a tie.
+    """Exact match of predicting the most common training answer; ties go to the first in sorted order.
 
     `train_answers` (M, W) and `answers` (N, W) are integers. Raises ConfigError.
     """
@@ -79,6 +79,6 @@ def constant_exact_match(train_answers: np.ndarray, answers: np.ndarray) -> floa
 def _check_answers(train_answers: np.ndarray, answers: np.ndarray) -> None:
     shapes = f"answers of shapes {train_answers.shape} and {answers.shape}"
     if train_answers.ndim != 2 or answers.ndim != 2 or train_answers.shape[1] != answers.shape[1]:
-        raise ConfigError(f"{shapes}: give two tables of equal width, one row per answer")
+        raise ConfigError(f"{shapes}: must be two tables of equal width, one row per answer")
     if not train_answers.size or not answers.size:
-        raise ConfigError(f"{shapes}: give at least one answer of at least one character to each")
+        raise ConfigError(f"{shapes}: must have at least one answer of at least one character each")

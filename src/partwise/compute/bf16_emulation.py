@@ -1,4 +1,4 @@
-"""Emulation of bfloat16 matrix products, which read half the memory and run at twice the rate on many processors."""
+"""Emulation of bfloat16 matmuls, which read half the memory and run at twice the rate on many CPUs."""
 
 import copy
 from typing import Any
@@ -17,8 +17,8 @@ from partwise.parts.layers import FusedLinear
 def emulate_bf16(model: Transformer) -> Transformer:
     """A copy of the model whose weights and inputs of linear layers are rounded to bfloat16 values.
 
-    All tensors keep their dtype, which is also that of sums, norms, activations and attention. The inputs of routers and
-    of the dynamic weights of hyper-connections are not rounded.
+    All tensors keep their dtype, which is also that of sums, norms, activations and attention. The inputs of routers,
+    whose selections rounding could change, and of the dynamic weights of hyper-connections are not rounded.
     """
     model = copy.deepcopy(model)
     for parameter in model.parameters():

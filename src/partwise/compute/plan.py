@@ -257,9 +257,9 @@ def select_backends(
 ) -> Plan:
     """Let the fastest backends of this machine compute a model, and return their plan: for a training loop of your own.
 
-    `precision` is "bfloat16" if you call the model under autocast, with weights in float32. `backends` names a backend per kind
-    of operation ("block", "attention", "ffn"); `n_tokens` is the length of the rows (default: context_length). On a CPU, the
-    process keeps freed memory from now on, which saves the system calls of every step. Call it again after changing modules.
+    `precision` is "bfloat16" if you call the model under autocast; weights are float32. `backends` names a backend per
+    kind of operation ("block", "attention", "ffn"); `n_tokens` is the length of the rows (default: context_length). On a
+    CPU, the process keeps freed memory from now on, which saves system calls. Call it again after changing modules.
 
         >>> model = partwise.Transformer(partwise.preset("mingpt"))
         >>> partwise.select_backends(model)

@@ -96,7 +96,7 @@ def requested_backends(train: RuntimeSettings) -> dict[str, str]:
 
 
 def has_fast_bfloat16(device: str) -> bool:
-    """Whether this hardware has native bfloat16 matrix products."""
+    """Whether this hardware has native bfloat16 matmuls."""
     if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     return device == "cpu" and torch.cpu._is_avx512_bf16_supported()

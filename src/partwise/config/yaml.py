@@ -60,7 +60,7 @@ _Yaml.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
 _UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
-"""What the loader raises for invalid YAML, for a value that does not match its tag, and for too deep nesting."""
+"""Exceptions that the loader raises for invalid YAML, a value that does not match its tag, or excessive nesting."""
 
 
 def parse_value(text: str) -> Any:

@@ -21,7 +21,7 @@ FORM_BALANCE_VERSION = 2
 """The same for the forms that `form_balance` distinguishes."""
 
 CHUNK_SIZE = 1 << 15
-"""Problems sampled and written at a time: few enough to stay in the processor's cache."""
+"""Problems sampled and written at a time: few enough to stay in the CPU cache."""
 
 POOL_FACTOR = 16
 """Problems sampled per chosen problem when forms are balanced: the most by which a form's frequency can grow."""
@@ -37,7 +37,7 @@ class ProblemSpec:
     limit: int = 1000  # operands lie in (0, limit]
     decimals: int = 2  # decimal places of operands and answers
     operations: str = "+-*/"
-    reverse: bool = True  # the answer reversed, padded on the right; else its mirror image
+    reverse: bool = True  # write answers reversed and padded on the right; if False, unreversed and padded on the left
     padding: int = 10  # characters per number; 0 writes numbers without padding
 
     def __post_init__(self) -> None:
@@ -46,18 +46,18 @@ class ProblemSpec:
             raise ConfigError(f"data.operations={self.operations!r}: name some of +-*/, each at most once")
         if self.limit < 1 or self.decimals < 0 or self.max_operand > MAX_SAFE_OPERAND:
             raise ConfigError(
-                f"data.limit={self.limit} data.decimals={self.decimals}: choose a limit of at least 1 and decimals of at "
-                f"least 0, with limit * 10**decimals at most {MAX_SAFE_OPERAND}"
+                f"data.limit={self.limit} data.decimals={self.decimals}: the limit must be at least 1, decimals at least 0, "
+                f"and limit * 10**decimals at most {MAX_SAFE_OPERAND}"
             )
         if self.padding < 0 or 0 < self.padding < self.max_width:
             raise ConfigError(
-                f"data.padding={self.padding}: the longest number has {self.max_width} characters; give at least "
-                f"data.padding={self.max_width}, or 0 for no padding"
+                f"data.padding={self.padding}: must be at least {self.max_width}, the characters of the longest number, or 0 "
+                "for no padding"
             )
 
     @property
     def scale(self) -> int:
-        """Units in one."""
+        """Units per whole number: 10 ** decimals."""
         return int(10**self.decimals)
 
     @property
@@ -149,7 +149,7 @@ class ProblemSpec:
         lines = np.empty((3 * width + 6, count), dtype=np.uint8)  # transposed, so that every write is contiguous
         answers = self.answers(problems)
         first, operator, second, equals = 2, width + 2, width + 3, 2 * width + 3
-        # an operand is the mirror image of a number written like an answer
+        # operands are written like answers, then reversed
         self._write_numbers(problems.first, lines[first:operator][::-1])
         self._write_numbers(problems.second, lines[second:equals][::-1])
         self._write_numbers(answers, lines[equals + 2 : -1][:: 1 if self.reverse else -1])
@@ -237,7 +237,7 @@ def generate_problems(
 ) -> dict[str, np.ndarray]:
     """The splits "train", "val" and "test" as ASCII, uint8, concatenated problems without newlines.
 
-    Test and validation problems are distinct, and none of them occurs in training, also not with swapped operands if the
+    Test and validation problems are distinct, and none of them occurs in training, even with its operands swapped if the
     operation commutes. With `validation_tail` above 0, the validation split is that fraction of the training problems, cut
     from their end, instead of `validation` separate problems; these may repeat training problems. With `form_balance`
     above 0, training has more of the rare forms of problems, see `sample_balanced`.
@@ -251,7 +251,7 @@ def generate_problems(
             f"data.test and data.validation to {spec.n_distinct // 2} together, or raise data.limit or data.decimals"
         )
     splits: dict[str, np.ndarray] = {}
-    excluded = np.array([-1])  # no problem has this key; it spares every search the case of an empty array
+    excluded = np.array([-1])  # matches no problem; avoids a special case for an empty array
     for name, count in held_out.items():
         problems = _sample_distinct(spec, count, f"{seed} {name}", excluded)
         excluded = np.sort(np.concatenate([excluded, spec.keys(problems)]))
@@ -259,7 +259,8 @@ def generate_problems(
     n_train = int((1 - validation_tail) * train)
     if not 0 < n_train < train + (validation_tail == 0):
         raise ConfigError(
-            f"data.validation_tail={validation_tail}: leaves training or validation none of {train} problems"
+            f"data.validation_tail={validation_tail} leaves no problems for training or for validation "
+            f"(data.train={train}): raise data.train, or change data.validation_tail"
         )
     text = [
         spec.to_ascii(problems) for problems in _sample_training(spec, train, seed, excluded, n_train, form_balance)
@@ -287,7 +288,7 @@ def _sample_distinct(spec: ProblemSpec, count: int, stream: str, excluded: np.nd
 
 
 def sample_balanced(spec: ProblemSpec, count: int, stream: str, form_balance: float) -> ProblemBatch:
-    """`count` problems in which a form with share f of its operation occurs in proportion to f ** (1 - form_balance).
+    """`count` problems: a form that is a fraction f of its operation occurs in proportion to f ** (1 - form_balance).
 
     0 samples without balancing, 1 makes all forms of an operation equally frequent. The problems are chosen from
     `POOL_FACTOR` times as many, so no form becomes more than `POOL_FACTOR` times as frequent. Like the balancing of
@@ -304,16 +305,16 @@ def sample_balanced(spec: ProblemSpec, count: int, stream: str, form_balance: fl
         total = count * int(available[own].sum()) // len(form)
         quotas[own] = allocate(total, available[own].astype(np.float64) ** (1 - form_balance), available[own])
     by_form = np.argsort(form, kind="stable")
-    rank = np.empty(len(form), dtype=np.int64)  # of each problem within its form
+    rank = np.empty(len(form), dtype=np.int64)  # rank[i]: rank of problem i within its form
     rank[by_form] = np.arange(len(form)) - np.repeat(np.cumsum(available) - available, available)
     chosen = rank < quotas[form]
-    spare = np.flatnonzero(~chosen)  # fills what rounding left open, in the order of the pool
+    spare = np.flatnonzero(~chosen)  # tops up the count after rounding, in pool order
     chosen[spare[: count - int(chosen.sum())]] = True
     return pool.take(np.flatnonzero(chosen))
 
 
 def allocate(total: int, weights: np.ndarray, available: np.ndarray) -> np.ndarray:
-    """About `total` in proportion to `weights`, each at most what is `available`, int64; others take over the rest."""
+    """About `total` in proportion to `weights`, capped at `available`, int64; the excess is redistributed."""
     allocated = np.zeros(len(available), dtype=np.int64)
     unfilled = np.ones(len(available), dtype=bool)
     while True:

@@ -1,4 +1,4 @@
-"""Which tokens a step trains on, and which an evaluation scores."""
+"""The windows of tokens of a training step and of an evaluation."""
 
 import hashlib
 from collections.abc import Iterator
@@ -27,11 +27,11 @@ def sample_windows(
     if seq_len + 1 > len(ids):
         raise ConfigError(
             f"train.seq_len={seq_len} is longer than the data, {len(ids)} tokens: "
-            f"lower train.seq_len to {len(ids) - 1} or less, or give more data"
+            f"lower train.seq_len to at most {len(ids) - 1}, or give more data"
         )
     if batch_size < 1 or batch_size % world_size:
         raise ConfigError(
-            f"a batch of {batch_size} cannot be divided among {world_size} ranks: make it a positive multiple of "
+            f"a batch of {batch_size} cannot be divided among {world_size} ranks: must be a positive multiple of "
             f"{world_size}"
         )
     if not 0 <= rank < world_size:

@@ -104,12 +104,12 @@ class SyntheticProblems(Corpus):
 class Arithmetic(SyntheticProblems):
     """$(0000753.78+0000000910)=87.3661000$: four operations on two operands in (0, limit], the answer reversed.
 
-    No test or validation problem occurs in training, also not with swapped operands. `validation_tail=0.1` cuts the
+    No test or validation problem occurs in training, even with its operands swapped. `validation_tail=0.1` cuts the
     validation split from the end of the training text instead, where problems may recur. With `aligned`, every training
     window begins at a problem's first `$` and contains as many whole problems as fit; `answer_only_loss=true` trains and
     scores only what follows `=`. With `form_balance` above 0, training has more of the rare forms, which are
-    distinguished by the decimals of operands and answer: a share f of an operation's problems becomes one proportional to
-    f ** (1 - form_balance).
+    distinguished by the decimals of operands and answer: a fraction f of an operation's problems becomes one proportional
+    to f ** (1 - form_balance).
     """
 
     aligned: bool = False
@@ -123,7 +123,7 @@ class Arithmetic(SyntheticProblems):
         return self.problem_spec().alphabet
 
     def identity(self) -> dict[str, Any]:
-        # windows and loss leave the problems unchanged: all variants share one prepared data set
+        # windows and loss leave the problems unchanged: all variants share one prepared dataset
         return {key: value for key, value in super().identity().items() if key not in ("aligned", "answer_only_loss")}
 
     def splits(self) -> dict[str, Text]:
@@ -132,7 +132,7 @@ class Arithmetic(SyntheticProblems):
 
 @part("shakespeare")
 class Shakespeare(Corpus):
-    """TinyShakespeare, 1,115,394 characters of the plays: the first 90 % for training, the rest for validation.
+    """TinyShakespeare, 1,115,394 characters of the plays: the first 90% for training, the rest for validation.
 
     Karpathy, github.com/karpathy/char-rnn. Read from the folder PARTWISE_MIRROR if set, else downloaded once.
     """
@@ -160,7 +160,7 @@ class Shakespeare(Corpus):
 
 @part("python")
 class Python(Corpus):
-    """The standard library of the running Python: every module except tests, 90 % of the characters for training.
+    """The standard library of the running Python: every module except tests, 90% of the characters for training.
 
     The split is between two files. The text depends on the version of Python.
     """
@@ -180,7 +180,7 @@ class Python(Corpus):
 
 @part("text")
 class TextFile(Corpus):
-    """A UTF-8 text file at `path`: the first 90 % of the characters for training, the rest for validation."""
+    """A UTF-8 text file at `path`: the first 90% of the characters for training, the rest for validation."""
 
     path: str
 
@@ -237,7 +237,7 @@ def _split_90_10(text: LazyText) -> dict[str, Text]:
 
 
 def count_train_documents(lengths: Sequence[int] | np.ndarray, separator: str) -> int:
-    """How many documents of these lengths fit into 90 % of all characters; each split has at least one."""
+    """The number of documents of these lengths that fit into 90% of all characters; each split has at least one."""
     ends = np.cumsum(np.array(lengths, dtype=np.int64) + len(separator))
     return max(1, min(len(ends) - 1, int(np.searchsorted(ends, int(0.9 * ends[-1]))))) if len(ends) else 0
 

@@ -20,14 +20,14 @@ from partwise.config import ConfigError, digest, part
 from partwise.data.corpora import Corpus, count_train_documents
 from partwise.tokenizers.text import BLOCK_BYTES, Alphabet, LazyText, Text, hash_file, open_text, text_changed
 
-Location = int | Path
+DocumentLocation = int | Path
 """Where a document is stored: at an offset in a file, or in its own file."""
 
 
 class Documents(Corpus):
     """Many documents joined by `separator`, split between two of them; empty ones are skipped.
 
-    The first documents, 90 % of the characters, are for training; the others are for validation, except those that also
+    The first documents, 90% of the characters, are for training; the others are for validation, except those that also
     occur in training. Documents are read one at a time, and again when needed.
     """
 
@@ -35,11 +35,11 @@ class Documents(Corpus):
     separator: str = "\n"
 
     @abstractmethod
-    def documents(self) -> Iterator[tuple[Location, str]]:
+    def documents(self) -> Iterator[tuple[DocumentLocation, str]]:
         """The documents that are not empty, in order, each with its location. Raises ConfigError."""
 
     @abstractmethod
-    def read(self, locations: list[Location]) -> Iterator[str]:
+    def read(self, locations: list[DocumentLocation]) -> Iterator[str]:
         """The documents at these locations, in that order. Raises ConfigError."""
 
     def alphabet(self) -> str:
@@ -53,8 +53,8 @@ class Documents(Corpus):
         val = val.subtext(0, max(0, len(val) - len(self.separator)))  # no separator after the last document
         if min(len(train), len(val)) < 2:
             raise ConfigError(
-                f"{self.path} has {len(index.lengths)} texts that are not empty, and none is left for validation: "
-                "give more, and different ones"
+                f"{self.path} has {len(index.lengths)} non-empty texts, all in the training split or duplicates of it, so "
+                "none is left for validation: add more distinct texts"
             )
         return {"train": train, "val": val}
 
@@ -77,7 +77,7 @@ class Documents(Corpus):
 class DocumentIndex:
     """Locations, lengths in characters (N,) and 64 bits of the digests (N,) of N documents, and their characters."""
 
-    locations: list[Location]
+    locations: list[DocumentLocation]
     lengths: np.ndarray
     digests: np.ndarray
     alphabet: str
@@ -86,7 +86,7 @@ class DocumentIndex:
 @lru_cache(maxsize=1)
 def _build_index(corpus: Documents, identity: str) -> DocumentIndex:
     """The index of a corpus, from one pass over it; cached by its identity."""
-    locations: list[Location] = []
+    locations: list[DocumentLocation] = []
     lengths, digests, alphabet = array("q"), array("Q"), Alphabet()
     for location, text in corpus.documents():
         content = text.encode()
@@ -103,12 +103,12 @@ def _build_index(corpus: Documents, identity: str) -> DocumentIndex:
 class JsonLines(Documents):
     """A JSON object per line of the file `path`, its text under the key `field`; no document is in both splits.
 
-    The texts are joined by `separator`; the first ones, 90 % of the characters, are for training.
+    The texts are joined by `separator`; the first ones, 90% of the characters, are for training.
     """
 
     field: str = "text"
 
-    def documents(self) -> Iterator[tuple[Location, str]]:
+    def documents(self) -> Iterator[tuple[DocumentLocation, str]]:
         open_text(Path(self.path))  # raises if the file is not text
         offset = 0
         with open(self.path, "rb") as file:
@@ -119,7 +119,7 @@ class JsonLines(Documents):
                     yield offset, text
                 offset += len(content)
 
-    def read(self, locations: list[Location]) -> Iterator[str]:
+    def read(self, locations: list[DocumentLocation]) -> Iterator[str]:
         with open(self.path, "rb") as file:
             for offset in locations:
                 assert isinstance(offset, int)
@@ -157,19 +157,19 @@ def _decode_line(content: bytes, offset: int) -> str:
 class Folder(Documents):
     """The text files in the folder `path` and its subfolders whose names match `files`; no document is in both splits.
 
-    Hidden files and folders are skipped; the others are sorted by path and joined by `separator`. The first ones, 90 %
+    Hidden files and folders are skipped; the others are sorted by path and joined by `separator`. The first ones, 90%
     of the characters, are for training.
     """
 
     files: str = "*"
 
-    def documents(self) -> Iterator[tuple[Location, str]]:
+    def documents(self) -> Iterator[tuple[DocumentLocation, str]]:
         paths = self._paths()
         with _suggest_file_pattern():
             for path in paths:
                 yield path, open_text(path).text[:]
 
-    def read(self, locations: list[Location]) -> Iterator[str]:
+    def read(self, locations: list[DocumentLocation]) -> Iterator[str]:
         for path in locations:
             assert isinstance(path, Path)
             try:

@@ -45,7 +45,7 @@ class Examples(Protocol):
     """A split as batches."""
 
     def batch(self, key: str, seed: int, step: int, size: int) -> Batch:
-        """The batch of one update: a pure function of `key` (the data's hash), `seed` and `step`."""
+        """The batch of one step: a pure function of `key` (the data's hash), `seed` and `step`."""
         ...
 
     def eval_batches(self) -> Iterator[Batch]:
@@ -98,8 +98,8 @@ class ProblemWindows:
     """Windows of a text of problems such as `$(1+1)=2$`, one id per character.
 
     `aligned`: each window begins at the first `$` of a random problem and contains as many whole problems as fit
-    `seq_len` + 1 ids; shorter rows are padded on the right. `answers_only`: only what follows an `=`, through the `$` that
-    ends its problem, is a target and scored. `max_length` is that of the longest problem.
+    `seq_len` + 1 ids; shorter rows are padded on the right. `answers_only`: only the ids after an `=`, through the `$` that
+    ends the problem, are targets and scored. `max_length` is that of the longest problem.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class ProblemWindows:
     def eval_spans(self) -> tuple[np.ndarray, np.ndarray]:
         """The start and length of each evaluation row: as many whole problems as fit `seq_len` + 1 ids.
 
-        Of a longer problem, its end.
+        A longer problem is truncated to its last `seq_len` + 1 ids.
         """
         begins, ends = self.problem_bounds
         firsts, lasts = [], []

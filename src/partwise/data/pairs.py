@@ -80,7 +80,7 @@ class ArithmeticPairs(SyntheticProblems):
 class PairFile(Corpus):
     """Pairs from a file at `path`: two columns separated by a tab (.tsv), or JSON lines with keys `source` and `target`.
 
-    The first 90 % of the pairs are for training, the rest for validation.
+    The first 90% of the pairs are for training, the rest for validation.
     """
 
     paired: ClassVar[bool] = True
@@ -126,7 +126,7 @@ def read_pairs(name: str, modified_ns: int) -> tuple[tuple[str, str], ...]:
             )
         pairs.append((pair[0], pair[1]))
     if len(pairs) < 2:
-        raise ConfigError(f"{path} has {len(pairs)} pairs, too few to split: give at least 2")
+        raise ConfigError(f"{path} has {len(pairs)} pairs: must have at least 2 to be split")
     return tuple(pairs)
 
 

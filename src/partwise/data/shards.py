@@ -26,10 +26,10 @@ VERSION = 1
 """The version of this layout. Increases whenever older folders must not be read."""
 
 CHUNK_CHARACTERS = 1 << 18
-"""Approximate characters encoded at a time: few enough to stay in the processor's cache."""
+"""Approximate characters encoded at a time: few enough to stay in the CPU cache."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with the name of a split, its characters done so far, and all of its characters."""
+"""Progress callback: split name, characters processed, total characters."""
 
 
 IdType = Literal["uint8", "uint16", "uint32"]
@@ -41,10 +41,10 @@ class Shard(Config):
     split: str
     dtype: IdType
     count: int = Field(ge=1)  # tokens
-    bytes: int = Field(ge=1)  # of the text in UTF-8: the denominator of bits per byte
+    bytes: int = Field(ge=1)  # bytes of the text in UTF-8: the denominator of bits per byte
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     tokenizer: dict[str, Any]
-    tokenizer_sha256: str = Field(pattern="^[0-9a-f]{64}$")  # of tokenizer.json
+    tokenizer_sha256: str = Field(pattern="^[0-9a-f]{64}$")  # SHA-256 of tokenizer.json
 
 
 class CorruptDataError(Exception):
@@ -92,7 +92,7 @@ class Dataset:
         return self._ids[name]
 
     def tuning_split(self) -> "Dataset":
-        """The training split as a data set: the first nine tenths for training, the rest for validation, no test split.
+        """The training split as a dataset: the first nine tenths for training, the rest for validation, no test split.
 
         Tuning on it never sees the validation split. Pairs are kept whole.
         """

@@ -19,7 +19,7 @@ PROBLEMS_PER_BATCH = 1024
 
 @dataclass(frozen=True)
 class Proportion:
-    """`correct` out of `total`, with the Wilson 95 % interval."""
+    """`correct` out of `total`, with the Wilson 95% interval."""
 
     correct: int
     total: int
@@ -44,7 +44,7 @@ class Proportion:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Over a set of problems: character accuracy with and without the closing `$`, and exact match."""
+    """Character accuracy with and without the closing `$`, and exact match, over a set of problems."""
 
     char_accuracy_closed: Proportion
     char_accuracy: Proportion

@@ -20,7 +20,7 @@ PROBLEM_TOKENS = 4 * FITTED_TOKENS
 def dataset_references(dataset: Dataset) -> dict[str, float | int]:
     """N-gram losses on a dataset's validation split; for arithmetic also constant accuracies on its test problems.
 
-    Cached in the dataset's folder.
+    Cached in the dataset's folder, since they depend on nothing else.
     """
     # the name has the hash because the tuning split uses the same folder
     suffix = "-answers" if dataset.corpus.answers_only else ""

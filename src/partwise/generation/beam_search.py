@@ -22,11 +22,11 @@ def beam_search(
 
     Each step keeps the `num_beams` most likely unfinished continuations. Of those that ended or reached
     `max_new_tokens`, the one with the largest log P / ((5 + n) / 6)^length_penalty over its n tokens is returned (Wu et
-    al. 2016, arXiv:1609.08144), the first found of a tie. Raises ConfigError for fewer than one beam, or if the row
+    al. 2016, arXiv:1609.08144); ties go to the first found. Raises ConfigError for fewer than one beam, or if the row
     would exceed context_length.
     """
     if num_beams < 1:
-        raise ConfigError(f"num_beams={num_beams}: give 1 (the most likely token at each step) or more")
+        raise ConfigError(f"num_beams={num_beams}: must be at least 1 (the most likely token at each step)")
     if tokens.shape[1] + max_new_tokens - 1 > model.config.context_length:
         raise ConfigError(
             f"{tokens.shape[1]} tokens and {max_new_tokens} more do not fit "

@@ -78,7 +78,7 @@ def decoding_model(model: Transformer, precision: str = "float32", backend: str 
     """
     for key, word, choices in (("precision", precision, PRECISIONS), ("backend", backend, BACKENDS)):
         if word not in choices:
-            raise ConfigError(f"{key}={word}: give {', '.join(choices[:-1])} or {choices[-1]}")
+            raise ConfigError(f"{key}={word}: must be {', '.join(choices[:-1])} or {choices[-1]}")
     model = emulate_bf16(model) if precision == "bfloat16" else model
     if backend == "eager" or (backend == "auto" and unsupported_reason(model) is not None):
         return model
@@ -118,9 +118,9 @@ def generate(
         raise ConfigError(f"stop={stop!r}: a target ends with its end token; leave stop out")
     stop_id = specials.eos_id if specials else single_token(tokenizer, stop) if stop is not None else None
     if max_new_tokens < 1:
-        raise ConfigError(f"max_new_tokens={max_new_tokens}: give 1 or more")
+        raise ConfigError(f"max_new_tokens={max_new_tokens}: must be at least 1")
     if any(len(ids) == 0 for ids in encoded):
-        raise ConfigError("the prompt is empty: give at least one character")
+        raise ConfigError("the prompt is empty: must have at least one character")
     device = model.embed.weight.device
     uniform = uniform_numbers(range(len(prompts)), max_new_tokens, seed).to(device)
     texts = [""] * len(prompts)
@@ -179,5 +179,5 @@ def generate(
 def single_token(tokenizer: Tokenizer, text: str) -> int:
     ids = tokenizer.encode(text)
     if len(ids) != 1:
-        raise ConfigError(f"stop={text!r} is {len(ids)} tokens: give a text of one token")
+        raise ConfigError(f"stop={text!r} is {len(ids)} tokens: must be one token")
     return int(ids[0])

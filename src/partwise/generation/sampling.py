@@ -25,11 +25,11 @@ class Sampling:
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < float("inf"):
-            raise ConfigError(f"temperature={self.temperature}: give 0 (the most likely token) or a positive number")
+            raise ConfigError(f"temperature={self.temperature}: must be finite and at least 0 (the most likely token)")
         if self.top_k is not None and self.top_k < 1:
-            raise ConfigError(f"top_k={self.top_k}: give 1 or more, or leave it out")
+            raise ConfigError(f"top_k={self.top_k}: must be at least 1")
         if not 0 <= self.top_p <= 1:
-            raise ConfigError(f"top_p={self.top_p}: give a number from 0 (the most likely token) to 1 (every token)")
+            raise ConfigError(f"top_p={self.top_p}: must be from 0 (the most likely token) to 1 (every token)")
 
     def sample(self, logits: Tensor, uniform: Tensor) -> Tensor:
         """(B, V) logits and (B,) uniform numbers in [0, 1) -> (B,) ids. Raises ConfigError if logits are not finite."""
@@ -37,7 +37,7 @@ class Sampling:
         if not top.isfinite().all():
             raise ConfigError("the model's logits are not finite: it diverged in training; use an earlier checkpoint")
         if self.temperature == 0:
-            return logits.argmax(dim=-1)  # the lowest id of a tie
+            return logits.argmax(dim=-1)  # ties go to the lowest id
         ids, exact = self.sample_candidates(self.top_k or N_CANDIDATES, logits, top, uniform)
         if not exact.all():
             rest = ~exact
@@ -88,7 +88,7 @@ def uniform_numbers(rows: Sequence[int], length: int, seed: int) -> Tensor:
     """(len(rows), length) numbers in [0, 1); each row depends only on the seed and its row number."""
     numbers = np.empty((len(rows), length))
     if not 0 <= seed < 2**64:
-        raise ConfigError(f"seed={seed}: give an integer from 0 to 2**64 - 1")
+        raise ConfigError(f"seed={seed}: must be an integer from 0 to 2**64 - 1")
     for index, row in enumerate(rows):
         numbers[index] = np.random.Generator(np.random.Philox(key=np.array([seed, row], dtype=np.uint64))).random(
             length

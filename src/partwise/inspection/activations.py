@@ -22,12 +22,12 @@ TOKENS_PER_PASS = 1024
 """Tokens per forward pass: the activations of a whole sample need not fit in memory."""
 
 PATTERN_TOKENS, PATTERN_UNITS = 24, 192
-"""Tokens, each labeled, and units in the firing pattern of a layer: more would be illegible."""
+"""Maximum tokens (labeled) and units in a layer's firing-pattern figure; more would be illegible."""
 
 GRAY = "#c8c8c8"
 
 
-class Location(NamedTuple):
+class ActivationSite(NamedTuple):
     stack: str  # "encoder" or "decoder"
     layer: int
     site: str
@@ -39,7 +39,7 @@ class Location(NamedTuple):
 
 
 class ActivationStatistics:
-    """One-pass mean and variance at a location in float64, and how often each unit is nonzero or positive.
+    """One-pass mean and variance at a site in float64, and how often each unit is nonzero or positive.
 
     Batches are merged as in Chan, Golub & LeVeque 1983, which never subtracts the square of a large mean. A unit is one
     of F values per token, or one of F values of one of X experts in a mixture; elsewhere X = 1.
@@ -97,23 +97,23 @@ def add_counts(counts: Tensor, mask: Tensor, expert: Tensor) -> Tensor:
 
 
 class ActivationRecorder:
-    """Activation statistics by location, in model order with the encoder first."""
+    """Activation statistics by site, in model order with the encoder first."""
 
     def __init__(self) -> None:
-        self.statistics: dict[Location, ActivationStatistics] = {}
+        self.statistics: dict[ActivationSite, ActivationStatistics] = {}
         self.n_tokens: dict[str, int] = {}  # stack -> tokens so far, without padding
         self.token_masks: dict[str, Tensor] = {}  # stack -> (B T,) true for a token, false for padding
         self.pattern_tokens: dict[str, int] = {}  # stack -> tokens of the first row in the firing pattern
 
     def start_pass(self, stack: str, ids: Tensor, padding_idx: int | None, pattern_tokens: int) -> None:
-        """Announce the ids (B, T) of a stack's next pass, and how many of its first tokens go into the firing pattern."""
+        """Start a forward pass of a stack: its ids (B, T), and how many leading tokens the firing pattern covers."""
         mask = ids != padding_idx if padding_idx is not None else torch.ones_like(ids, dtype=torch.bool)
         self.token_masks[stack] = mask.flatten()
         self.pattern_tokens[stack] = min(pattern_tokens, int(mask[0].sum()))
         self.n_tokens[stack] = self.n_tokens.get(stack, 0) + int(mask.sum())
 
     def record(
-        self, location: Location, values: Tensor, token: Tensor | None = None, expert: Tensor | None = None
+        self, location: ActivationSite, values: Tensor, token: Tensor | None = None, expert: Tensor | None = None
     ) -> None:
         """Add values (B, T, ...) of all tokens, or (P, F) of (token, expert) pairs with both indices, each (P,)."""
         mask = self.token_masks[location.stack]
@@ -137,14 +137,14 @@ def model_hooks(model: Transformer, recorder: ActivationRecorder) -> Iterator[tu
 def block_hooks(
     block: nn.Module, stack: str, layer: int, recorder: ActivationRecorder
 ) -> Iterator[tuple[nn.Module, Hook]]:
-    """The hooks of one block; adds its locations to the recorder in model order."""
+    """The hooks of one block; adds its sites to the recorder in model order."""
 
-    def add_location(site: str, n_experts: int = 1) -> Location:
-        location = Location(stack, layer, site)
+    def add_location(site: str, n_experts: int = 1) -> ActivationSite:
+        location = ActivationSite(stack, layer, site)
         recorder.statistics[location] = ActivationStatistics(n_experts)
         return location
 
-    def record_output(location: Location) -> Hook:
+    def record_output(location: ActivationSite) -> Hook:
         return lambda module, inputs, output: recorder.record(
             location, output[0] if isinstance(output, tuple) else output
         )
@@ -170,7 +170,7 @@ def block_hooks(
 
 
 def moe_hooks(
-    moe: MixtureOfExperts, pre: Location, hidden: Location, recorder: ActivationRecorder
+    moe: MixtureOfExperts, pre: ActivationSite, hidden: ActivationSite, recorder: ActivationRecorder
 ) -> Iterator[tuple[nn.Module, Hook]]:
     """The hooks of a mixture: its experts process (token, expert) pairs sorted by expert."""
     routing: dict[str, Tensor] = {}
@@ -238,7 +238,7 @@ def inspect(subject: Subject) -> Page:
     )
 
 
-def table_row(location: Location, statistics: ActivationStatistics, config: ModelConfig) -> tuple[str, ...]:
+def table_row(location: ActivationSite, statistics: ActivationStatistics, config: ModelConfig) -> tuple[str, ...]:
     units, dead = statistics.nonzero.numel(), statistics.n_dead
     zeros = percentage(statistics.n_zeros, statistics.count)
     moments = f"{statistics.mean:.3g}", f"{statistics.variance:.3g}"
@@ -246,7 +246,7 @@ def table_row(location: Location, statistics: ActivationStatistics, config: Mode
     return name, *moments, zeros, f"{units:,}", f"{dead:,}", percentage(dead, units)
 
 
-def layer_name(location: Location, config: ModelConfig) -> str:
+def layer_name(location: ActivationSite, config: ModelConfig) -> str:
     return f"{location.stack} {location.layer}" if config.encoder_layers else f"{location.layer}"
 
 
@@ -256,7 +256,7 @@ def percentage(count: int, total: int) -> str:
     return {"0.0%": "<0.1%" if count else "0%", "100.0%": ">99.9%" if count < total else "100%"}.get(text, text)
 
 
-def activation_name(location: Location, config: ModelConfig) -> str:
+def activation_name(location: ActivationSite, config: ModelConfig) -> str:
     """`3 relu`, or `3 moe experts` in a layer with several activation functions."""
     layers = config.encoder_layers if location.stack == "encoder" else config.n_layers
     kind = recipes_by_layer(config.ffn, layers)[location.layer].name
@@ -264,11 +264,11 @@ def activation_name(location: Location, config: ModelConfig) -> str:
     return f"{layer_name(location, config)} {kind}{module}"
 
 
-def firing_rate_figure(layers: dict[Location, ActivationStatistics], config: ModelConfig) -> Figure:
-    """Layers x units: the share of tokens for which each unit fires, sorted within the layer."""
+def firing_rate_figure(layers: dict[ActivationSite, ActivationStatistics], config: ModelConfig) -> Figure:
+    """Layers x units: the fraction of tokens for which each unit fires, sorted within the layer."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    # nan, of experts without tokens, sorts last
+    # nan sorts last: units of experts without tokens
     rates = [(layer.positive / layer.expert_tokens).flatten().sort().values.numpy() for layer in layers.values()]
     strips = [units[evenly_spaced(len(units), 400)] for units in rates]
     names = [activation_name(location, config) for location in layers]
@@ -286,7 +286,7 @@ def firing_rate_figure(layers: dict[Location, ActivationStatistics], config: Mod
     axes.set_xlabel("units of the layer, sorted by firing rate, %")
     axes.tick_params(axis="y", length=0)
     scale = figure.colorbar(image, ax=axes, location="top", shrink=0.6, aspect=40)
-    scale.set_ticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25", "50", "75", "100 % of tokens"])
+    scale.set_ticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25", "50", "75", "100% of tokens"])
     return Figure(
         "Firing rate of each hidden unit",
         to_svg(figure, "often"),
@@ -297,7 +297,7 @@ def firing_rate_figure(layers: dict[Location, ActivationStatistics], config: Mod
 
 
 def firing_pattern_figure(
-    layers: dict[Location, ActivationStatistics], config: ModelConfig, labels: list[str]
+    layers: dict[ActivationSite, ActivationStatistics], config: ModelConfig, labels: list[str]
 ) -> Figure:
     """Tokens x units for one row of the sample, for the layers of one stack."""
     from matplotlib.colors import ListedColormap

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from partwise.config import ConfigError
-from partwise.inspection.hooks import watch_sites
+from partwise.inspection.hooks import watch_modules
 from partwise.inspection.subject import Subject
 from partwise.model import Transformer
 from partwise.parts.attention.core import AttentionCore
@@ -17,9 +17,9 @@ from partwise.parts.attention.mask import AttentionMask
 from partwise.plots.page import Figure, Page
 from partwise.plots.plotting import COLORS, new_subplots, shorten, to_svg
 
-SITES = r"(encoder\.)?blocks\.(\d+)\.(attention|cross)\.scores"
+MODULE_PATTERN = r"(encoder\.)?blocks\.(\d+)\.(attention|cross)\.scores"
 KINDS = ("self", "cross", "encoder")
-HEAD_SUFFIXES = {1: ("",), 2: ("+", "−")}  # by maps per head: differential attention subtracts the second map
+HEAD_SUFFIXES = {1: ("",), 2: ("+", "−")}  # by number of maps per head; differential attention subtracts the second
 COLUMNS = ("layer", "entropy", "% of max", "max weight", "distance", "first key")
 TOKENS = 2048  # sample size
 SHOWN_LAYERS, SHOWN_HEADS = 4, 6  # maps per kind of attention
@@ -84,7 +84,7 @@ def record_calls(model: Transformer, inputs: Tensor, source: Tensor | None = Non
             q, k, _, mask = inputs
             calls.setdefault(name, []).append(AttentionCall(core, q, k, mask))
 
-    with watch_sites(model, SITES, record):
+    with watch_modules(model, MODULE_PATTERN, record):
         model(inputs, source=source)
     return calls
 
@@ -101,7 +101,7 @@ def attention_maps(calls: list[AttentionCall], unscaled: bool = False) -> Tensor
 
 def kind_and_layer(name: str) -> tuple[str, int]:
     """`encoder.blocks.3.attention.scores` -> ('encoder', 3)."""
-    match = re.fullmatch(SITES, name)
+    match = re.fullmatch(MODULE_PATTERN, name)
     assert match is not None
     return "encoder" if match[1] else {"attention": "self", "cross": "cross"}[match[3]], int(match[2])
 
@@ -124,10 +124,10 @@ def layer_statistics(kind: str, layer: int, calls: list[AttentionCall], mask: Te
     """Statistics of one layer's calls over the queries where `mask` (B, T) is true."""
     weights = attention_maps(calls)
     B, H, T, S = weights.shape
-    share = (mask / mask.sum()).double()[:, None, :]  # (B, 1, T)
+    weight = (mask / mask.sum()).double()[:, None, :]  # (B, 1, T)
 
     def mean(values: Tensor) -> Tensor:
-        return (values.double() * share).sum(dim=(0, 2))  # (B, H, T) -> (H,)
+        return (values.double() * weight).sum(dim=(0, 2))  # (B, H, T) -> (H,)
 
     n_visible = calls[0].n_visible() + (0 if calls[0].core.sinks is None else 1)
     entropy, max_weight, sink = entropy_max_and_sink(weights, calls[0].core)
@@ -252,9 +252,11 @@ def entropy_figure(kind: str, statistics: list[AttentionStatistics]) -> Figure |
     image = axes.imshow(100 * table.numpy(), aspect="auto", cmap="viridis", vmin=0, vmax=100)
     if heads <= 16:
         for row, head in zip(*torch.where(~table.isnan()), strict=True):
-            share = table[row, head].item()
-            color = "white" if share < 0.6 else "black"
-            axes.text(head.item(), row.item(), f"{100 * share:.0f}", ha="center", va="center", fontsize=8, color=color)
+            fraction = table[row, head].item()
+            color = "white" if fraction < 0.6 else "black"
+            axes.text(
+                head.item(), row.item(), f"{100 * fraction:.0f}", ha="center", va="center", fontsize=8, color=color
+            )
         axes.set_xticks(range(heads), max((each.heads for each in statistics), key=len))
     axes.set_yticks(range(len(statistics)), [str(each.layer) for each in statistics])
     axes.set_xlabel("head")

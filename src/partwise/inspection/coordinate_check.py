@@ -11,7 +11,7 @@ from torch import Tensor
 
 from partwise.config import ConfigError
 from partwise.data import Dataset
-from partwise.inspection.hooks import watch_sites
+from partwise.inspection.hooks import watch_modules
 from partwise.inspection.subject import Subject
 from partwise.inspection.widths import show_progress, small_config, with_width
 from partwise.model import Transformer
@@ -22,7 +22,7 @@ from partwise.train.config import RunConfig
 from partwise.train.loop import Diverged, Run
 
 WIDTHS = (64, 128, 256, 512, 1024)
-UPDATES = 8
+STEPS = 8
 SEEDS = 3
 
 FLAT = 0.25
@@ -31,9 +31,9 @@ FLAT = 0.25
 
 @dataclass(frozen=True)
 class CoordinateSizes:
-    """Mean absolute value per coordinate, by kind of site: (updates + 1, widths), starting before the first update.
+    """Mean absolute value per coordinate, by kind of site: (steps + 1, widths), starting before the first step.
 
-    `sizes` are of the activations, `changes` of their difference from those before the first update, on the same tokens.
+    `sizes` are of the activations, `changes` of their difference from those before the first step, on the same tokens.
     """
 
     widths: tuple[int, ...]
@@ -42,8 +42,8 @@ class CoordinateSizes:
 
 
 def inspect(subject: Subject) -> Page:
-    """Coordinate sizes by width, over a few updates. Yang et al. 2022, arXiv:2203.03466, appendix D.1."""
-    config, about = small_config(subject, steps=UPDATES, precision="float32")  # bf16 rounding hides small changes
+    """Coordinate sizes by width, over a few steps. Yang et al. 2022, arXiv:2203.03466, appendix D.1."""
+    config, about = small_config(subject, steps=STEPS, precision="float32")  # bf16 rounding hides small changes
     dataset = subject.dataset
     with show_progress("models", len(WIDTHS) * SEEDS) as advance:
         result = measure(config, dataset, WIDTHS, SEEDS, advance)
@@ -51,20 +51,20 @@ def inspect(subject: Subject) -> Page:
     final |= {site: size[-1] for site, size in result.sizes.items()}
     growing = [site for site, change in result.changes.items() if trend(slope(WIDTHS, change[-1])) == "grows"]
     return Page(
-        f"coordinate check, changes over {UPDATES} updates "
+        f"coordinate check, changes over {STEPS} steps "
         + (
             f"grow with width at {len(growing)} of {len(result.changes)} sites" if growing else "do not grow with width"
         ),
         f"{about}; learning rate {config.train.lr:g}, mean of {SEEDS} seeds. Mean absolute value per coordinate after "
-        f"update {UPDATES}, of the activation, or with Δ of its change from initialization on the same tokens. Slope: "
+        f"step {STEPS}, of the activation, or with Δ of its change from initialization on the same tokens. Slope: "
         f"d log(value) / d log(width), by least squares; slopes between -{FLAT} and {FLAT} count as flat. For one learning "
         "rate to transfer across widths, no change may grow. Attention scores (before softcap and mask) and logits may "
         "shrink: at initialization they are means of random terms.",
         ["site", *map(str, WIDTHS), "slope", "trend"],
         [table_row(name, values) for name, values in final.items()],
         [
-            small_multiples(result.changes, "Change from initialization, after each update", "coordinates0", 1),
-            small_multiples(result.sizes, "Size at initialization and after each update", "coordinates1", 0),
+            small_multiples(result.changes, "Change from initialization, after each step", "coordinates0", 1),
+            small_multiples(result.sizes, "Size at initialization and after each step", "coordinates1", 0),
         ],
     )
 
@@ -76,9 +76,9 @@ def measure(
     seeds: int,
     advance: Callable[[], None] = lambda: None,
 ) -> CoordinateSizes:
-    """Train a model per width and seed for `config.train.steps` updates. Raises ConfigError for an invalid width."""
+    """Train a model per width and seed for `config.train.steps` steps. Raises ConfigError for an invalid width."""
     configs = [with_width(config, width) for width in widths]  # validate all before training the first
-    sums: dict[str, np.ndarray] = {}  # (2, updates + 1, widths)
+    sums: dict[str, np.ndarray] = {}  # (2, steps + 1, widths)
     for seed in range(seeds):
         for index, wide in enumerate(configs):
             train = wide.train.model_copy(update={"seed": wide.train.seed + seed})
@@ -95,7 +95,7 @@ def measure(
 
 
 def train_and_measure(run: Run) -> dict[str, np.ndarray]:
-    """Sizes and changes by site on the first batch, before the first update and after each: (2, updates + 1)."""
+    """Sizes and changes by site on the first batch, before the first step and after each: (2, steps + 1)."""
     batch = run.batch()
     inputs = torch.from_numpy(batch.inputs).to(run.device)
     source = None if batch.source is None else torch.from_numpy(batch.source).to(run.device)
@@ -125,7 +125,7 @@ def collect_outputs(model: Transformer, inputs: Tensor, source: Tensor | None) -
     last_blocks = "|".join(rf"{prefix}blocks\.{len(blocks) - 1}" for prefix, blocks in stacks.items())
     branches = r"(encoder\.)?(embed|blocks\.\d+\.(attention|cross|ffn|(attention|cross)\.scores))"
     model.eval()
-    with watch_sites(model, rf"{branches}|{last_blocks}|head", record), torch.no_grad():
+    with watch_modules(model, rf"{branches}|{last_blocks}|head", record), torch.no_grad():
         model(inputs, source=source)
     return outputs
 
@@ -172,14 +172,14 @@ def table_row(name: str, values: np.ndarray) -> tuple[str, ...]:
 
 
 def small_multiples(values: dict[str, np.ndarray], title: str, key: str, first: int) -> Figure:
-    """A panel per site with a line per update, starting at update `first`."""
+    """A panel per site with a line per step, starting at step `first`."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     columns = 3
     rows = math.ceil(len(values) / columns)
     figure, grid = new_subplots(0.9 + 1.7 * rows, key, rows, columns, width=7.5)
     panels = [axes for row in grid for axes in row]
-    steps = range(first, UPDATES + 1)
+    steps = range(first, STEPS + 1)
     for axes, (site, numbers) in zip(panels, values.items(), strict=False):
         for step in steps:
             alpha = (step - first + 1) / len(steps)
@@ -198,7 +198,7 @@ def small_multiples(values: dict[str, np.ndarray], title: str, key: str, first: 
     figure.supxlabel("width", fontsize=10)
     figure.supylabel("mean absolute value per coordinate", fontsize=10)
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, title="updates", loc="outside upper center", ncols=len(labels), frameon=False)
+    figure.legend(handles, labels, title="steps", loc="outside upper center", ncols=len(labels), frameon=False)
     return Figure(
         title, to_svg(figure, key), "Both axes are logarithmic; the y axis of every panel spans at least a decade."
     )

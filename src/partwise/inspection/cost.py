@@ -10,7 +10,7 @@ from partwise.inspection.subject import Subject
 from partwise.model import ModelConfig, Transformer
 from partwise.plots.page import Figure, Page, bar_chart
 
-BYTES = 4  # of a float32
+FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Cost:
     @property
     def training_bytes(self) -> int:
         """Weights, gradients and AdamW's two moments, in float32."""
-        return 4 * BYTES * self.parameters
+        return 4 * FLOAT32_BYTES * self.parameters
 
     @property
     def cache_bytes(self) -> int:
-        return BYTES * self.cache
+        return FLOAT32_BYTES * self.cache
 
 
 def compute_costs(config: ModelConfig, seq_len: int | None = None) -> list[Cost]:
@@ -37,7 +37,7 @@ def compute_costs(config: ModelConfig, seq_len: int | None = None) -> list[Cost]
 
     Parts are the embedding, positions, each kind of branch over all blocks, the residual stream with its norms, and the
     heads; an encoder's parts are separate. A shared matrix counts once, where it first occurs. FLOPs are those counted by
-    torch: multiplications and additions of matrix products, including the full square of attention scores.
+    torch: multiplications and additions of matmuls, including the full square of attention scores.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -131,8 +131,8 @@ def inspect(subject: Subject) -> Page:
     ]
     return Page(
         f"cost of each part for sequences of {seq_len:,} tokens",
-        "FLOPs are those of the matrix products of a forward pass in training, including the full square of attention "
-        "scores; an update takes three times as many. Training memory is weights, gradients and AdamW's two moments in "
+        "FLOPs are those of the matmuls of a forward pass in training, including the full square of attention scores; a "
+        "training step takes three times as many. Training memory is weights, gradients and AdamW's two moments in "
         "float32, without activations. Cache is the generation cache of a full sequence in float32. Computed without "
         "allocating the model.",
         ["part", "parameters", "%", "FLOPs per token", "%", "training memory", "cache per sequence"],

@@ -29,8 +29,8 @@ Norms = dict[str, list[float]]
 """Gradient norm at each step, by the name of the saved tensor."""
 
 
-class HeldSchedule(Schedule):
-    """Another schedule that keeps its final factor after its last step."""
+class HoldFinal(Schedule):
+    """Wraps a schedule and holds its final factor after the last step."""
 
     inner: Schedule
 
@@ -63,7 +63,7 @@ def gradient_norms(model: Transformer) -> Iterator[dict[str, Tensor]]:
 
 
 def record_norms(run: Run, steps: int) -> tuple[Norms, list[float]]:
-    """Train for `steps` updates; return the gradient norms of every tensor and the total norms, before clipping.
+    """Train for `steps` steps; return the gradient norms of every tensor and the total norms, before clipping.
 
     The total is the norm that training logs; its square is the sum of the tensors' squares.
     """
@@ -83,7 +83,7 @@ def start_run(subject: Subject) -> Run:
     """A run in memory, from the preset's initial weights or the run's newest checkpoint. Raises ConfigError."""
     config = subject.config
     train = config.train.model_copy(update={"seq_len": subject.requested_seq_len or config.train.seq_len})
-    schedule = HeldSchedule(inner=config.schedule)
+    schedule = HoldFinal(inner=config.schedule)
     run = Run(config.model_copy(update={"train": train, "schedule": schedule}), subject.dataset)
     if subject.run is None:
         return run
@@ -138,8 +138,8 @@ def inspect(subject: Subject) -> Page:
     return Page(
         f"gradient norms at steps {first:,} to {steps[-1]:,}",
         "L2 norms of the gradient of the training loss, before clipping. The square of a group is the sum of its tensors' "
-        "squares; % is its share of all squares over these steps. Residual is the norms and weights around the branches of a "
-        "layer, or after the last layer. "
+        "squares; % is its fraction of all squares over these steps. Residual is the norms and weights around the branches "
+        "of a layer, or after the last layer. "
         + ("Training continues from the newest checkpoint in memory; nothing is saved. " if subject.run else "")
         + f"Batches of {config.train.batch_size} "
         + ("pairs." if config.data.paired else f"x {run.config.seq_len} tokens."),
@@ -149,8 +149,8 @@ def inspect(subject: Subject) -> Page:
     )
 
 
-def table_row(name: str, values: np.ndarray, share: float) -> list[str]:
-    return [name, *(f"{value:.3g}" for value in (values[0], np.median(values), values[-1])), f"{share:.1%}"]
+def table_row(name: str, values: np.ndarray, fraction: float) -> list[str]:
+    return [name, *(f"{value:.3g}" for value in (values[0], np.median(values), values[-1])), f"{fraction:.1%}"]
 
 
 def history_figures(log: list[dict[str, Any]]) -> list[Figure]:

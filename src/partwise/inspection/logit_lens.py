@@ -10,17 +10,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from partwise.data import IGNORE_INDEX, Batch
-from partwise.inspection.hooks import watch_sites
+from partwise.inspection.hooks import watch_modules
 from partwise.inspection.subject import Subject
 from partwise.model import Transformer
 from partwise.plots.page import Figure, Page
 from partwise.plots.plotting import COLORS, new_figure, new_subplots, shorten, to_svg
 
-SITES = r"dropout|blocks\.\d+"
+MODULE_PATTERN = r"dropout|blocks\.\d+"
 """The input of the first block and the output of each: the decoder's residual stream, layer by layer."""
 
 TOKENS = 4096  # sample size
-MAX_LOGITS = 2**25  # in memory at once
+MAX_LOGITS = 2**25  # maximum logits in memory
 MAX_POSITIONS = 32  # columns of the prediction map, for short tokens
 
 
@@ -30,10 +30,10 @@ class LayerPredictions:
 
     name: str
     loss: float  # nats per token
-    accuracy: float  # share of targets that are the top-1 token
-    agreement: float  # share of targets where the top-1 token is that of the last layer
-    probability: float  # mean, of the target
-    rank: float  # median, of the target; 1 is the most likely token
+    accuracy: float  # fraction of targets that are the top-1 token
+    agreement: float  # fraction of targets whose top-1 token equals the last layer's
+    probability: float  # mean probability of the target
+    rank: float  # median rank of the target; 1 is the most likely token
     kl: float  # mean KL(last layer || this layer), nats
 
 
@@ -47,7 +47,7 @@ def residual_streams(model: Transformer, inputs: Tensor, source: Tensor | None =
     def record(name: str, inputs: object, output: Tensor) -> None:
         streams["embeddings" if name == "dropout" else f"layer {int(name.split('.')[1])}"] = output.clone()
 
-    with watch_sites(model, SITES, record):
+    with watch_modules(model, MODULE_PATTERN, record):
         model(inputs, source=source)
     return streams | {"embeddings": model.residual.enter(streams["embeddings"])}
 
@@ -98,7 +98,7 @@ def token_metrics(log_probs: Tensor, last: Tensor, target: Tensor) -> Tensor:
 
 
 def aggregate(metrics: Tensor) -> list[float]:
-    """(6, N) -> means over tokens; of ranks, which have outliers, the median."""
+    """(6, N) -> the mean over tokens, or for ranks, which have outliers, the median."""
     return [(metric.median() if index == 4 else metric.mean()).item() for index, metric in enumerate(metrics)]
 
 
@@ -123,10 +123,10 @@ def inspect(subject: Subject) -> Page:
     return Page(
         f"logit lens over {sample.n_targets:,} tokens of the validation split",
         "The logit lens applies the final norm and head to the residual stream after each layer. Loss is cross-entropy in "
-        "nats per token; accuracy is the share of tokens whose top-1 prediction is correct, and agreement the share whose "
-        "top-1 prediction equals the last layer's. Probability (mean) and rank (median, 1 is best) are those of the correct "
-        "next token; KL is KL(last layer || this layer) in nats. The n-gram language model (ngram_lm=) is excluded. A "
-        f"uniform prediction over {vocab_size:,} tokens has a loss of {np.log(vocab_size):.4g}.",
+        "nats per token; accuracy is the fraction of tokens whose top-1 prediction is correct, and agreement the fraction "
+        "whose top-1 prediction equals the last layer's. Probability (mean) and rank (median, 1 is best) are those of the "
+        "correct next token; KL is KL(last layer || this layer) in nats. The n-gram language model (ngram_lm=) is excluded. "
+        f"A uniform prediction over {vocab_size:,} tokens has a loss of {np.log(vocab_size):.4g}.",
         ["after", "loss", "accuracy", "agreement", "probability", "rank", "KL"],
         rows,
         [layers_figure(layers), map_figure(subject)],
@@ -147,7 +147,7 @@ def layers_figure(layers: list[LayerPredictions]) -> Figure:
     """Loss, accuracy and agreement by layer."""
     from matplotlib.ticker import MaxNLocator
 
-    figure, [[losses, shares]] = new_subplots(2.6, "lens-layers", columns=2, width=8)
+    figure, [[losses, fractions]] = new_subplots(2.6, "lens-layers", columns=2, width=8)
     depths = range(len(layers))
     losses.plot(depths, [layer.loss for layer in layers], color=COLORS[0], marker="o", markersize=3)
     losses.set_ylabel("loss in nats per token")
@@ -155,11 +155,11 @@ def layers_figure(layers: list[LayerPredictions]) -> Figure:
         ("accuracy", [layer.accuracy for layer in layers], COLORS[1]),
         ("agreement", [layer.agreement for layer in layers], COLORS[2]),
     ):
-        shares.plot(depths, [100 * value for value in values], color=color, marker="o", markersize=3, label=name)
-    shares.set_ylim(-3, 103)
-    shares.set_ylabel("% of tokens")
-    shares.legend(frameon=False, fontsize=9)
-    for axes in (losses, shares):
+        fractions.plot(depths, [100 * value for value in values], color=color, marker="o", markersize=3, label=name)
+    fractions.set_ylim(-3, 103)
+    fractions.set_ylabel("% of tokens")
+    fractions.legend(frameon=False, fontsize=9)
+    for axes in (losses, fractions):
         axes.set_xlabel("number of layers")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return Figure("Predictions by layer", to_svg(figure, "lens-layers"))

@@ -72,7 +72,7 @@ def parse_loss(point: dict[str, Any]) -> float | None:
 def inspect(subject: Subject) -> Page:
     """The final training loss by learning rate and width. Yang et al. 2022, arXiv:2203.03466, figure 1.
 
-    Finished runs are saved next to the page; after an interrupt the same command resumes.
+    Finished runs are saved next to the page; after an interrupt, run the same command again to resume.
     """
     steps = subject.config.train.steps
     config, about = small_config(subject, steps=STEPS if steps == original_config(subject).train.steps else steps)
@@ -85,7 +85,7 @@ def inspect(subject: Subject) -> Page:
             points = train_runs(runs, dataset, finished, advance)
         except KeyboardInterrupt:
             if finished.losses:
-                print(f"stopped; finished runs are saved in {finished.path}; repeat the command to resume")
+                print(f"stopped; finished runs are saved in {finished.path}; run the same command again to resume")
             raise
     best = {width: best_point(points, width) for width in WIDTHS}
     return Page(

@@ -33,7 +33,7 @@ DESCRIPTIONS = {
 class InputNorms:
     """L2 norms at the input of one stack: of its embeddings, and of the position vectors added to them."""
 
-    embeddings: Tensor  # (N,) of the tokens of a sample, after scaling by the stack's embedding_scale
+    embeddings: Tensor  # (N,) norm of each token of a sample, after scaling by the stack's embedding_scale
     by_position: Tensor  # (T,) the same, averaged at each position of the sample
     positions: Tensor | None  # (n_positions,), None if positions add nothing to the inputs
 
@@ -179,7 +179,7 @@ def stack_figures(prefix: str, stack: Stack, norms: InputNorms, config: ModelCon
         figures.append(
             Figure(
                 f"Rotation of queries and keys{suffix}",
-                draw_rotation(layer, heads.head_dim, config.context_length, f"turns-{key}"),
+                draw_rotation(layer, heads.head_dim, config.context_length, f"rotation-{key}"),
                 "Left: the wavelength of each pair; the dashed line is context_length. Right: the dot product of a query and "
                 "a key, both of norm 1 with equal entries, by their distance.",
             )

@@ -120,7 +120,7 @@ def find_subject(
         subject = Subject(folder.resolve().name, changed, folder, folder, seq_len, text)
     limit = subject.config.model.context_length
     if seq_len is not None and not 0 < seq_len <= limit:
-        raise ConfigError(f"--seq-len {seq_len}: choose 1 to {limit}, the model's context_length")
+        raise ConfigError(f"--seq-len {seq_len}: must be from 1 to {limit}, the model's context_length")
     return subject
 
 

@@ -61,7 +61,7 @@ def with_layers(values: dict[str, Any], n_layers: int, encoder_layers: int) -> d
 
 
 def with_width(config: RunConfig, width: int) -> RunConfig:
-    """The configuration at another d_model, with `SCALED_OPTIONS` in proportion. Raises ConfigError."""
+    """The configuration at another d_model, with `SCALED_OPTIONS` scaled by the same factor. Raises ConfigError."""
 
     def scaled(path: str, value: Any) -> Any:
         if isinstance(value, list):

@@ -1,15 +1,15 @@
 // Causal softmax attention in float32, forward and backward: scores are computed tile by tile with an online softmax and never
 // stored; Dao et al. 2022.
 //
-// Shapes: B batch, T queries, S keys, H query heads, K key heads, E width of queries and keys, V of values. The causal mask is
-// aligned to the lower right: query i attends to keys 0 ... S - T + i. Queries, keys, values and their gradients may have any
-// strides, as long as each head is contiguous.
+// Shapes: B batch, T queries, S keys, H query heads, K key heads, E head dimension of queries and keys, V of values. The causal
+// mask is aligned to the lower right: query i attends to keys 0 ... S - T + i. Queries, keys, values and their gradients may have
+// any strides, as long as each head is contiguous.
 //
-// The lanes of a vector are W consecutive queries (forward) or keys (backward), so that any width fills the vectors and no
-// maximum or sum runs across lanes. Everything is made of three products of small tiles:
-//     score_product   out[r][c]  = sum_e a[r][e] b[e][c]     a broadcast, b transposed beforehand
-//     add_at_x        out[e][c] += sum_r a[r][e] x[r][c]     a broadcast, out transposed
-//     add_x_b         out[r][e] += sum_c x[r][c] b[c][e]     x broadcast
+// The lanes of a vector are W consecutive queries (forward) or keys (backward), so vectors are full at any head dimension, and no
+// maximum or sum runs across lanes. Everything is built from three small-tile matmuls:
+//     score_matmul   out[r][c]  = sum_e a[r][e] b[e][c]     a broadcast, b transposed beforehand
+//     add_at_x       out[e][c] += sum_r a[r][e] x[r][c]     a broadcast, out transposed
+//     add_x_b        out[r][e] += sum_c x[r][c] b[c][e]     x broadcast
 // A thread takes whole key heads (forward, also blocks of their queries), so that every sum has a fixed order: results do not
 // depend on the number of threads. Do not compile with -ffast-math: infinities and NaN must propagate.
 
@@ -19,14 +19,14 @@
 
 namespace {
 
-constexpr int ROWS = REGISTERS == 32 ? 8 : 4;     // rows of a product held in registers
-constexpr int WIDTHS = REGISTERS == 32 ? 12 : 4;  // the same, of a transposed result
+constexpr int ROWS = REGISTERS == 32 ? 8 : 4;     // rows of a matmul tile held in registers
+constexpr int WIDTHS = REGISTERS == 32 ? 12 : 4;  // rows of a transposed tile held in registers
 constexpr int KEYS = 128;                         // forward: keys per tile of scores
 constexpr int QUERIES = 32;                       // backward: queries per tile of scores
 
 // out[r][c] = sum_e a[r][e] b[e][c] of R rows and N vectors.
 template <int R, int N>
-inline void score_product(const float* a, int64_t a_stride, const float* b, int E, vec (&out)[R][N]) {
+inline void score_matmul(const float* a, int64_t a_stride, const float* b, int E, vec (&out)[R][N]) {
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
@@ -45,7 +45,7 @@ inline void score_product(const float* a, int64_t a_stride, const float* b, int 
     for (int e = 0; e < E; e++) add(e);
 }
 
-// out[e][c] = out[e][c] decay[c] + sum_r a[r][e] x[r][c] for X widths e and `rows` rows.
+// out[e][c] = out[e][c] decay[c] + sum_r a[r][e] x[r][c] for X values of e and `rows` rows.
 template <int X, int N>
 inline void add_at_x_tile(const float* a, int64_t a_stride, const float* x, int rows, const vec* decay, float* out) {
     vec sum[X][N];
@@ -81,7 +81,7 @@ void add_at_x(const float* a, int64_t a_stride, const float* x, int rows, int E,
     for (; e < E; e++) add_at_x_tile<1, N>(a + e, a_stride, x, rows, decay, out + e * TILE);
 }
 
-// out[r][e] += sum_c x[r][c] b[c][e] for R rows and N vectors of widths; rows of b and out are `padded_width` apart.
+// out[r][e] += sum_c x[r][c] b[c][e] for R rows and N vectors of e; rows of b and out are `padded_width` apart.
 template <int R, int N>
 inline void add_x_b_tile(const float* x, const float* b, int count, int padded_width, float* out) {
     vec sum[R][N];
@@ -147,7 +147,7 @@ struct Forward {
     template <int R, int N>
     void score_keys(int j, int diagonal, int column, float* scores, vec (&new_max)[N]) {
         vec s[R][N];
-        score_product<R, N>(k + j * k_stride, k_stride, q_t + column, E, s);
+        score_matmul<R, N>(k + j * k_stride, k_stride, q_t + column, E, s);
         if (j + R - 1 > diagonal) {
             for (int r = 0; r < R; r++)
                 for (int n = 0; n < N; n++)
@@ -221,7 +221,7 @@ struct Backward {
     template <int R, int N>
     void softmax_backward(const QueryHead& h, int i, int diagonal, float* weights, float* dscores) {
         vec s[R][N], d[R][N];
-        score_product<R, N>(h.q + i * h.q_stride, h.q_stride, k_t, E, s);
+        score_matmul<R, N>(h.q + i * h.q_stride, h.q_stride, k_t, E, s);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
@@ -230,7 +230,7 @@ struct Backward {
                 if (diagonal < N * W - 1) x = lane_indices() > float(diagonal + r - n * W) ? vec{} : x;
                 store(weights + r * TILE + n * W, x);
             }
-        score_product<R, N>(h.grad + i * h.grad_stride, h.grad_stride, v_t, V, d);
+        score_matmul<R, N>(h.grad + i * h.grad_stride, h.grad_stride, v_t, V, d);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++)
 #pragma GCC unroll 2

@@ -1,8 +1,8 @@
-"""Causal attention that never stores its scores: a C++ kernel on the CPU in float32, torch's matrix products elsewhere.
+"""Causal attention: a C++ flash-attention kernel for float32 on the CPU, and torch matmuls elsewhere.
 
-The ops take and return heads after positions, (B, T, H, E), as projections produce them: nothing is transposed or copied.
-With the output they return the log-sum-exp, lse (B, H, T) = log2 sum_j 2^(score_j log2 e), from which the backward pass
-recomputes the softmax.
+The kernel never stores the scores. The ops take and return heads after positions, (B, T, H, E), as projections produce
+them: nothing is transposed or copied. With the output they return the log-sum-exp, lse (B, H, T) =
+log2 sum_j 2^(score_j log2 e), from which the backward pass recomputes the softmax.
 """
 
 import ctypes
@@ -78,7 +78,7 @@ class StridedPointer(NamedTuple):
     """The data pointer of a tensor (B, T, H, E) and its strides, `Strides` of the kernel."""
 
     pointer: int
-    strides: tuple[int, ...]  # of B, T and H
+    strides: tuple[int, ...]  # elements between batch rows, positions and heads
 
 
 def strided_pointer(x: Tensor) -> StridedPointer:
@@ -189,7 +189,7 @@ def split_qkv(qkv: Tensor, n_heads: int, n_kv_heads: int) -> tuple[Tensor, ...]:
     return qkv.unflatten(2, (n_heads + 2 * n_kv_heads, -1)).split([n_heads, n_kv_heads, n_kv_heads], dim=2)
 
 
-# ------------------------------------------------------------------------------------ eager: by torch's matrix products
+# ------------------------------------------------------------------------------------------------ eager: torch matmuls
 
 
 def eager_scores(q: Tensor, k: Tensor, scale: float) -> tuple[Tensor, Tensor]:

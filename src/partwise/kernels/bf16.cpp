@@ -1,4 +1,4 @@
-// The two parts of a block that are more than a matrix product, attention and the MLP, with bfloat16 operands and float32
+// The two parts of a block that are more than a matmul, attention and the MLP, with bfloat16 operands and float32
 // accumulation: for blocks that block.cpp does not support as a whole.
 
 #include "flash_attention.h"
@@ -59,16 +59,16 @@ struct Attention {
             flash.backward(queries, k + s.k.offset(b, g), v + s.v.offset(b, g), qk_words + group * E, qk_width, int(group), dqkv,
                            dqkv + group * E, dqkv + (group + 1) * E, dqkv_stride, rest);
             for (int t = 0; t < T; t++, dqkv += dqkv_stride) {
-                narrow_row(dqkv, int(group) * E, dq + first + t * out_stride);
-                narrow_row(dqkv + group * E, E, dk + ((b * T + t) * s.K + g) * E);
-                narrow_row(dqkv + (group + 1) * E, E, dv + ((b * T + t) * s.K + g) * E);
+                round_row(dqkv, int(group) * E, dq + first + t * out_stride);
+                round_row(dqkv + group * E, E, dk + ((b * T + t) * s.K + g) * E);
+                round_row(dqkv + (group + 1) * E, E, dv + ((b * T + t) * s.K + g) * E);
             }
         });
     }
 
-    static void narrow_row(const float* x, int columns, Element* out) {
+    static void round_row(const float* x, int columns, Element* out) {
         int c = 0;
-        for (; c + W <= columns; c += W) Dtype::narrow(out + c, load(x + c));
+        for (; c + W <= columns; c += W) Dtype::store_rounded(out + c, load(x + c));
         for (; c < columns; c++) out[c] = Dtype::from_float(x[c]);
     }
 };
@@ -78,7 +78,7 @@ struct Attention {
 struct MLP {
     typedef BFloat16::Element Element;
     typedef BFloat16::Word Word;
-    static constexpr int ROWS = 48, CHUNK = 192;  // per matrix product; per update of the weight gradients
+    static constexpr int ROWS = 48, CHUNK = 192;  // rows per matmul; rows per update of the weight gradients
 
     int64_t M;
     int D, F, U;
@@ -105,9 +105,9 @@ struct MLP {
         parallel_for((M + ROWS - 1) / ROWS, int64_t(ROWS) * (D + U + F), threads, parallel, [&](int64_t i, float* wide) {
             int64_t m = i * ROWS;
             int rows = int(std::min<int64_t>(ROWS, M - m));
-            Element *x_narrow = reinterpret_cast<Element*>(wide + int64_t(ROWS) * U), *h = x_narrow + int64_t(ROWS) * D * 2;
-            narrow_rows<BFloat16>(x + m * D, rows, D, x_narrow);
-            gemm<BFloat16>(words(x_narrow), D / 2, 1, rows, up_t, D / 2, U, {wide, U, up_bias});
+            Element *x_rounded = reinterpret_cast<Element*>(wide + int64_t(ROWS) * U), *h = x_rounded + int64_t(ROWS) * D * 2;
+            round_rows<BFloat16>(x + m * D, rows, D, x_rounded);
+            gemm<BFloat16>(words(x_rounded), D / 2, 1, rows, up_t, D / 2, U, {wide, U, up_bias});
             hidden.forward(wide, rows, pre + m * U, h);
             gemm<BFloat16>(words(h), F / 2, 1, rows, down_t, F / 2, D, {y + m * D, D, down_bias});
         });
@@ -128,7 +128,7 @@ struct MLP {
             Word *x_packed = reinterpret_cast<Word*>(workspace), *grad_packed = x_packed + CHUNK * D;
             Word *h_packed = grad_packed + CHUNK * D, *dpre_packed = h_packed + CHUNK * F;
             float* dh = reinterpret_cast<float*>(dpre_packed + CHUNK * U);
-            Element* narrow = reinterpret_cast<Element*>(dh + ROWS * F);  // first the gradient of y, then of pre
+            Element* rounded = reinterpret_cast<Element*>(dh + ROWS * F);  // first the gradient of y, then of pre
             int64_t chunks = (M + CHUNK - 1) / CHUNK, end = std::min(M, chunks * (i + 1) / threads * CHUNK);
             for (int64_t from = chunks * i / threads * CHUNK; from < end; from += CHUNK) {
                 int n = int(std::min<int64_t>(CHUNK, M - from)), chunk_words = (n + 1) / 2;
@@ -137,10 +137,10 @@ struct MLP {
                 add_column_sums(grad + from * D, n, D, ddown_bias);
                 for (int m = 0; m < n; m += ROWS) {
                     int rows = std::min(ROWS, n - m);
-                    narrow_rows<BFloat16>(grad + (from + m) * D, rows, D, narrow);
-                    gemm<BFloat16>(words(narrow), D / 2, 1, rows, down_packed, D / 2, F, {dh, F});
-                    hidden.backward(dh, pre + (from + m) * U, m, rows, chunk_words, h_packed, dpre_packed, narrow, dup_bias);
-                    gemm<BFloat16>(words(narrow), U / 2, 1, rows, up_packed, U / 2, D, {dx + (from + m) * D, D});
+                    round_rows<BFloat16>(grad + (from + m) * D, rows, D, rounded);
+                    gemm<BFloat16>(words(rounded), D / 2, 1, rows, down_packed, D / 2, F, {dh, F});
+                    hidden.backward(dh, pre + (from + m) * U, m, rows, chunk_words, h_packed, dpre_packed, rounded, dup_bias);
+                    gemm<BFloat16>(words(rounded), U / 2, 1, rows, up_packed, U / 2, D, {dx + (from + m) * D, D});
                 }
                 add_gemm_transposed<BFloat16>(grad_packed, D, h_packed, F, chunk_words, ddown);
                 add_gemm_transposed<BFloat16>(dpre_packed, U, x_packed, D, chunk_words, dup);

@@ -1,4 +1,4 @@
-"""Attention and MLPs under CPU autocast: matrix products of bfloat16 values with float32 accumulation.
+"""Attention and MLPs under CPU autocast: matmuls of bfloat16 values with float32 accumulation.
 
 For blocks that the compiled block (block.py) does not support as a whole.
 """

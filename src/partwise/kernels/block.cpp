@@ -1,9 +1,9 @@
 // Consecutive pre-norm decoder blocks, forward and backward: norm, projections, rotary positions, causal attention, MLP and both
-// residual sums, for a few rows of the batch at a time, so that intermediate results stay in the cache. A thread takes its rows
-// through all blocks and never waits for another one on the way.
+// residual sums, for a few rows of the batch at a time, so that intermediate results stay in the cache. Each thread processes its
+// rows through all blocks without synchronizing with the others.
 //
-// Shapes: L blocks, B rows of T positions, D width, H query heads and K key heads of width E, Q = (H + 2 K) E, A = H E, F hidden
-// units, U = F, or 2 F if gated (gates first, then values).
+// Shapes: L blocks, B rows of T positions, D model width, H query heads, K key heads, E head dimension, Q = (H + 2 K) E, A = H E,
+// F hidden units, U = F, or 2 F if gated (gates first, then values).
 //     mid = x + out attention(rotate(qkv norm(x)))    y = mid + down act(up norm(mid))
 // D, A, F and Q are multiples of 16, E is even. The threads' weight gradients are added in order: results are bitwise equal for
 // equal numbers of threads.
@@ -27,7 +27,7 @@ struct Sizes {
     int U() const { return int(gated ? 2 * F : F); }
 };
 
-// Null for what a block lacks.
+// Tensors that a block does not have are null.
 struct Weights {
     const float *norm_1, *norm_1_bias, *qkv, *qkv_bias, *out, *out_bias, *norm_2, *norm_2_bias, *up, *up_bias, *down,
         *down_bias, *cosines, *sines;  // the last two (positions, pairs)
@@ -39,9 +39,9 @@ struct KVCaches {
     int64_t limit;
 };
 
-constexpr int CHUNK_ROWS = 96, WIDE_CHUNK_ROWS = 512;  // positions of a chunk, at least, if a thread has as many
+constexpr int CHUNK_ROWS = 96, WIDE_CHUNK_ROWS = 512;  // minimum positions of a chunk, if a thread has as many
 
-// What forward saves for backward, in one allocation.
+// The tensors that forward saves for backward, in one allocation.
 template <class Dtype>
 struct Saved {
     typedef typename Dtype::Element Element;
@@ -69,7 +69,7 @@ struct Block {
     const Sizes& s;
     const Weights& w;
     Saved<Dtype> saved;
-    int D, Q, A, F, U, rows;  // rows per matrix product
+    int D, Q, A, F, U, rows;  // rows per matmul
     Norm norms[2];
     FlashAttention<Dtype> flash;
     HiddenUnits<Dtype> hidden;
@@ -119,7 +119,7 @@ struct Block {
     void norm_rows(int which, const float* x, int count, float* statistics, int statistics_stride, Element* normed) const {
         for (int r = 0; r < count; r++)
             norms[which].forward(x + int64_t(r) * D, statistics + r * statistics_stride,
-                                 [&](int c, vec z) { Dtype::narrow(normed + r * D + c, z); });
+                                 [&](int c, vec z) { Dtype::store_rounded(normed + r * D + c, z); });
     }
 
     // ---------------------------------------------------------------------------------------------------- forward
@@ -147,7 +147,7 @@ struct Block {
             gemm<Dtype>(words(normed), D / PER_WORD, 1, count, qkv, D / PER_WORD, Q, {wide, Q, w.qkv_bias});
             for (int r = 0; r < count; r++) {
                 rotate_heads(wide + int64_t(r) * Q, (m + r) % T, 1.0f);
-                for (int c = 0; c < Q; c += W) Dtype::narrow(saved.qkv + (m + r) * Q + c, load(wide + int64_t(r) * Q + c));
+                for (int c = 0; c < Q; c += W) Dtype::store_rounded(saved.qkv + (m + r) * Q + c, load(wide + int64_t(r) * Q + c));
             }
         }
         for (int64_t m = from; keys && m < to; m++) write_cache(saved.qkv + m * Q, m / T, m % T, keys, values, limit);
@@ -211,7 +211,7 @@ struct Block {
                     decode_attention(row + head * s.E, key + group, s.E, value + group, s.E, int(position) + 1, int(s.E),
                                      int(s.E), flash.scale_log2, p, row + head * s.E);
                 }
-                narrow_rows<Dtype>(row, 1, A, attended + int64_t(r) * A);
+                round_rows<Dtype>(row, 1, A, attended + int64_t(r) * A);
             }
             gemm<Dtype>(words(attended), A / PER_WORD, 1, count, out, A / PER_WORD, D, {mid, D, w.out_bias, x + m * D, D});
             norm_rows(1, mid, count, statistics, 0, normed);
@@ -265,7 +265,7 @@ struct Block {
         Word* dpre_packed = reinterpret_cast<Word*>(take(even_n * std::max({U, Q, D})));
         Element* dattended = reinterpret_cast<Element*>(take(n * A));
         float* wide = take(int64_t(rows) * std::max({U, Q, D}));
-        Element* narrow = reinterpret_cast<Element*>(take(int64_t(rows) * std::max({U, Q, D})));
+        Element* rounded = reinterpret_cast<Element*>(take(int64_t(rows) * std::max({U, Q, D})));
         float* dnormed = take(int64_t(rows) * D);
         Word* qk_words = reinterpret_cast<Word*>(take(round_up(T, 2) * Q + W));
         Word* dattended_words = reinterpret_cast<Word*>(take(round_up(T, 2) * A));
@@ -277,11 +277,11 @@ struct Block {
         for (int64_t m = 0; m < n; m += rows) {
             int count = int(std::min<int64_t>(rows, n - m));
             const float *g = grad + (from + m) * D, *mid = saved.mid + (from + m) * D;
-            narrow_rows<Dtype>(g, count, D, narrow);
-            gemm<Dtype>(words(narrow), D / PER_WORD, 1, count, down, D / PER_WORD, F, {wide, F});
-            hidden.backward(wide, saved.pre + (from + m) * U, int(m), count, chunk_words, hidden_packed, dpre_packed, narrow,
+            round_rows<Dtype>(g, count, D, rounded);
+            gemm<Dtype>(words(rounded), D / PER_WORD, 1, count, down, D / PER_WORD, F, {wide, F});
+            hidden.backward(wide, saved.pre + (from + m) * U, int(m), count, chunk_words, hidden_packed, dpre_packed, rounded,
                             to.up_bias);
-            gemm<Dtype>(words(narrow), U / PER_WORD, 1, count, up, U / PER_WORD, D, {dnormed, D});
+            gemm<Dtype>(words(rounded), U / PER_WORD, 1, count, up, U / PER_WORD, D, {dnormed, D});
             norm_backward(1, mid, from + m, int(m), count, chunk_words, dnormed, g, dx + (from + m) * D, normed_packed, to.norm_2,
                           to.norm_2_bias);
         }
@@ -293,11 +293,11 @@ struct Block {
         add_column_sums(dx + from * D, int(n), D, to.out_bias);
         for (int64_t m = 0; m < n; m += rows) {
             int count = int(std::min<int64_t>(rows, n - m));
-            narrow_rows<Dtype>(dx + (from + m) * D, count, D, narrow);
-            gemm<Dtype>(words(narrow), D / PER_WORD, 1, count, out, D / PER_WORD, A,
+            round_rows<Dtype>(dx + (from + m) * D, count, D, rounded);
+            gemm<Dtype>(words(rounded), D / PER_WORD, 1, count, out, D / PER_WORD, A,
                         {nullptr, 0, nullptr, nullptr, 0, dattended + m * A, A});
         }
-        pack_narrow_rows<Dtype>(saved.attended + from * A, int(n), A, hidden_packed);
+        pack_rounded_rows<Dtype>(saved.attended + from * A, int(n), A, hidden_packed);
         add_gemm_transposed<Dtype>(grad_packed, D, hidden_packed, A, chunk_words, to.out);
         for (int64_t b = b0; b < b1; b++) {
             int64_t group = s.H / s.K, first_row = (b - b0) * T, qk_width = (s.H + s.K) * s.E;
@@ -323,8 +323,8 @@ struct Block {
         add_column_sums(dqkv, int(n), Q, to.qkv_bias);
         for (int64_t m = 0; m < n; m += rows) {
             int count = int(std::min<int64_t>(rows, n - m));
-            narrow_rows<Dtype>(dqkv + m * Q, count, Q, narrow);
-            gemm<Dtype>(words(narrow), Q / PER_WORD, 1, count, qkv, Q / PER_WORD, D, {dnormed, D});
+            round_rows<Dtype>(dqkv + m * Q, count, Q, rounded);
+            gemm<Dtype>(words(rounded), Q / PER_WORD, 1, count, qkv, Q / PER_WORD, D, {dnormed, D});
             norm_backward(0, x + (from + m) * D, from + m, int(m), count, chunk_words, dnormed, dx + (from + m) * D,
                           dx + (from + m) * D, normed_packed, to.norm_1, to.norm_1_bias);
         }
@@ -459,8 +459,8 @@ void block_buffer_sizes(const Sizes* s, int bf16, int64_t* sizes) {
 
 int block_max_d_model() { return Block<Float32>::MAX_D; }
 
-// x (M, D) -> y (M, D). If `save`, `between` (L - 1, M, D) and `saved` of every block hold what backward needs; if not, `saved`
-// is workspace for one block. If keys are not null, fills them and the values from position 0 on.
+// x (M, D) -> y (M, D). If `save`, `between` (L - 1, M, D) and `saved` of every block are kept for backward; if not, `saved` is
+// workspace for one block. If keys are not null, fills them and the values from position 0 on.
 void blocks_forward(const Sizes* s, const Weights* w, int64_t L, int bf16, int save, const float* x, float* y, float* between,
                     char* saved, float* const* keys, float* const* values, int64_t limit, void* packed, int threads,
                     Parallel parallel) {

@@ -1,6 +1,6 @@
 """Compiled pre-norm decoder blocks: a C++ kernel computes whole blocks for some rows of the batch at a time, on the CPU.
 
-Matrix products are float32, or under autocast bfloat16 with float32 accumulation; everything else is float32.
+Matmuls are float32, or under autocast bfloat16 with float32 accumulation; everything else is float32.
 `benchmarks/training_step.py` times them.
 """
 
@@ -16,11 +16,12 @@ from torch.autograd.function import once_differentiable
 from partwise.kernels.library import load_library, openmp_parallel
 from partwise.kernels.mlp import ACTIVATIONS, data_pointer
 
-MAX_GRADIENT_ELEMENTS = 2**26  # of all threads' weight gradients together, in one call for several blocks
+MAX_GRADIENT_ELEMENTS = 2**26  # maximum elements of weight gradients over all threads, for several blocks per call
 PREFILL_TOKENS = 2**13  # prompt tokens per call; only their keys and values are kept
-MAX_DECODE_LENGTH, MIN_DECODE_TOKENS = 7, 32  # tokens per row, and in all rows together to be worth packing the weights
+MAX_DECODE_LENGTH = 7  # maximum tokens per row
+MIN_DECODE_TOKENS = 32  # minimum tokens over all rows for which packing the weights pays off
 WIDTH_MULTIPLE = 16  # every width is a multiple of this
-MIN_THREAD_UTILIZATION = 0.75  # with whole rows of the batch assigned to threads
+MIN_THREAD_UTILIZATION = 0.75  # fraction of thread time in use if threads process whole rows of the batch
 MAX_WEIGHTS = 2**21
 """A block's matrices have at most this many elements, so that one copy of its gradients per thread stays in the cache."""
 
@@ -41,7 +42,7 @@ class Sizes(ctypes.Structure):
 
 
 class BlockOptions(NamedTuple):
-    """What a block computes, apart from its weights."""
+    """The kernel's configuration of a block: everything except its weights."""
 
     n_heads: int
     n_kv_heads: int
@@ -51,7 +52,7 @@ class BlockOptions(NamedTuple):
     activation: str
     centered: bool  # LayerNorm; if False, RMSNorm
     interleaved: bool  # layout of rotary pairs
-    eps: tuple[float, float]  # of the norms before attention and before the MLP
+    eps: tuple[float, float]  # epsilon of the norms before attention and before the MLP
     scale: float
 
 
@@ -192,7 +193,7 @@ def pointer_array(tensors: FlatWeights) -> Any:
 def run_forward(
     x: Tensor, bf16: bool, spec: BlockOptions, weights: FlatWeights, save: bool, caches: KVCaches | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The output; and if `save`, what backward needs: every block's saved tensors and the activations between blocks."""
+    """The output; and if `save`, every block's saved tensors and the activations between blocks, for backward."""
     sizes, (saved_bytes, _, packed_bytes) = describe(x, bf16, spec, weights)
     L = len(weights) // FIELDS
     y, packed = torch.empty_like(x), x.new_empty(L * packed_bytes, dtype=torch.uint8)

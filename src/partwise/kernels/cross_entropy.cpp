@@ -17,12 +17,12 @@ struct Sizes {
 template <class Task>
 inline void for_each_vector(const uint16_t* row, int64_t V, uint16_t padding, const Task& task) {
     int64_t full = V / W * W;
-    for (int64_t v = 0; v < full; v += W) task(v, BFloat16::widen(row + v));
+    for (int64_t v = 0; v < full; v += W) task(v, BFloat16::load_float(row + v));
     if (full == V) return;
     uint16_t rest[W];
     std::fill(rest, rest + W, padding);
     std::copy(row + full, row + V, rest);
-    task(full, BFloat16::widen(rest));
+    task(full, BFloat16::load_float(rest));
 }
 
 constexpr uint16_t MINUS_INFINITY = 0xff80;
@@ -79,9 +79,9 @@ void cross_entropy_backward(const Sizes* s, const uint16_t* logits, const int64_
         float max = lse[2 * n], log2_sum = lse[2 * n + 1];
         auto gradient = [&](vec x) { return exp2((x - max) * LOG2_E - log2_sum) * factor - uniform; };
         for_each_vector(row, s->V, MINUS_INFINITY, [&](int64_t v, vec x) {
-            if (v + W <= s->V) return BFloat16::narrow(out + v, gradient(x));
+            if (v + W <= s->V) return BFloat16::store_rounded(out + v, gradient(x));
             uint16_t rest[W];
-            BFloat16::narrow(rest, gradient(x));
+            BFloat16::store_rounded(rest, gradient(x));
             std::copy(rest, rest + s->V - v, out + v);
         });
         vec target = broadcast(BFloat16::to_float(row[targets[n]]));

@@ -1,14 +1,14 @@
 // A few tokens through all layers of a decoder in one call: from the input of the first block to the logits, with the keys and
 // values of earlier tokens cached. The weights are read once for all rows. They are float32 or bfloat16, and the activations they
-// multiply are rounded to the same; sums, and everything between the matrix products, are float32.
+// multiply are rounded to the same; sums, and everything between the matmuls, are float32.
 //
-// Shapes: B rows of T tokens each, M = B T, at positions past ... past + T - 1; D width, H query heads and K key heads of width E.
-// Every stage is split among the threads, which meet at a barrier after it.
+// Shapes: B rows of T tokens each, M = B T, at positions past ... past + T - 1; D model width, H query heads, K key heads, E head
+// dimension. Every stage is split among the threads and ends with a barrier.
 //
 // A matrix (outputs, inputs) is stored in groups of N W outputs: (outputs / (N W), inputs, N, W) in float32, and in bfloat16 with
 // two adjacent inputs together, (outputs / (N W), inputs / 2, N, W, 2), so that a vector holds both of them for W outputs. Keys
-// are stored in blocks of W positions, (B, K, positions / W, E, W), values position by position, (B, K, positions, E in whole
-// vectors).
+// are stored in blocks of W positions, (B, K, positions / W, E, W), values position by position, (B, K, positions, E rounded up
+// to whole vectors).
 
 #include <thread>
 
@@ -26,11 +26,11 @@ namespace {
 
 constexpr int N = 2;                               // vectors per group of outputs
 constexpr int TILE_ROWS = REGISTERS == 32 ? 12 : 4;  // rows whose sums fit the registers along with a group of weights
-constexpr int QUERIES = 4, VECTORS = 4;            // of a tile of attention: heads, and vectors of a head
+constexpr int QUERIES = 4, VECTORS = 4;            // attention tile: query heads, and vectors of a head
 
 typedef int32_t unaligned_ivec __attribute__((vector_size(4 * W), aligned(4), may_alias));
 
-// The operands of a matrix product: weights, and what a row contributes for two inputs.
+// The operands of a matmul: weights, and the activations of a row, for two inputs at a time.
 struct Float32Operands {
     typedef float Weight, Input;
     static constexpr int INPUTS_PER_PAIR = 2;
@@ -51,7 +51,7 @@ struct BFloat16Operands {
 alignas(64) const float ZEROS[N * W] = {};
 
 enum NormKind { NO_NORM, RMS_NORM, LAYER_NORM };
-enum EpilogueKind { STORE, ADD, HIDDEN_UNITS };  // store sums, add them to the output, or make hidden units of them
+enum EpilogueKind { STORE, ADD, HIDDEN_UNITS };  // store sums, accumulate into the output, or apply the activation
 
 // ------------------------------------------------------------ structures of decoding_weights.py, 8 bytes per field
 
@@ -79,7 +79,7 @@ struct Layer {
 };
 
 struct Model {
-    int64_t n_layers, d_model, bf16, max_inputs;  // max_inputs: of any matrix
+    int64_t n_layers, d_model, bf16, max_inputs;  // max_inputs: the most inputs of any matrix
     int64_t rotary_pairs, interleaved;
     const float *cosines, *sines;  // (positions, pairs)
     Norm final_norm;
@@ -89,15 +89,15 @@ struct Model {
 
 struct Step {
     const Model& model;
-    int64_t B, T, past, needs_logits;  // needs_logits: of the last token of every row
+    int64_t B, T, past, needs_logits;  // needs_logits: compute the logits of the last token of every row
     const float* input;
-    float *const *keys, *const *values;  // of every layer
+    float *const *keys, *const *values;  // one pointer per layer
     int64_t blocks;                      // capacity of keys and values, in blocks of W positions
     float* logits;
     int threads;
 };
 
-// Sizes in floats, per row of what passes between stages, and per thread.
+// Workspace sizes in floats: activations between stages (per row), and scratch (per thread).
 struct Buffers {
     int64_t stream, qkv, attended, hidden, thread;
     Buffers(const Model& model, int64_t M, int64_t blocks) {
@@ -127,7 +127,7 @@ struct Barrier {
             generation.store(now + 1, std::memory_order_release);
             return;
         }
-        // the thread waited for may have lost its core to another process: spinning on would only keep it away
+        // yield: the thread we wait for may have been preempted, and spinning would keep it off the core
         for (int spins = 0; generation.load(std::memory_order_acquire) == now; spins++)
             if (spins > 4000) std::this_thread::yield();
     }
@@ -195,14 +195,14 @@ struct RowTiles {  // M rows in equal tiles of up to TILE_ROWS
     int rows(int64_t i) const { return int(from(i + 1) - from(i)); }
 };
 
-// Rows of `inputs` floats -> operands of a product, (inputs, rows) or (inputs / 2, rows); `workspace` has as many floats.
+// Rows of `inputs` floats -> matmul operands, (inputs, rows) or (inputs / 2, rows); `workspace` has as many floats.
 template <class Operands>
 void pack_tile(float* x, int rows, int64_t inputs, float* workspace, typename Operands::Input* to) {
     if constexpr (Operands::ROUNDED && Operands::INPUTS_PER_PAIR == 2) {
-        BFloat16::Element narrow[W];
+        BFloat16::Element rounded[W];
         for (int64_t i = 0; i < rows * inputs; i += W) {
-            BFloat16::narrow(narrow, load(x + i));
-            store(x + i, BFloat16::widen(narrow));
+            BFloat16::store_rounded(rounded, load(x + i));
+            store(x + i, BFloat16::load_float(rounded));
         }
     }
     if constexpr (Operands::INPUTS_PER_PAIR == 2) {
@@ -211,7 +211,7 @@ void pack_tile(float* x, int rows, int64_t inputs, float* workspace, typename Op
         else
             transpose(x, inputs, rows, int(inputs), to, rows, Copy());
     } else if (rows == 1) {
-        for (int64_t i = 0; i < inputs; i += W) BFloat16::narrow(reinterpret_cast<BFloat16::Element*>(to) + i, load(x + i));
+        for (int64_t i = 0; i < inputs; i += W) BFloat16::store_rounded(reinterpret_cast<BFloat16::Element*>(to) + i, load(x + i));
     } else {
         static_assert(TILE_ROWS <= W || Operands::INPUTS_PER_PAIR == 2, "the next store overwrites what exceeds a line of rows");
         transpose(x, inputs, rows, int(inputs), workspace, rows, Copy());
@@ -238,7 +238,7 @@ const typename Operands::Input* pack_inputs(RowTiles tiles, int64_t count, int64
     return packed;
 }
 
-// --------------------------------------------------------------------------------------------------- matrix products
+// ----------------------------------------------------------------------------------------------------------- matmuls
 
 // sum[r][n] += x[r] weights[n]
 template <int R>
@@ -275,7 +275,7 @@ inline void add_pair(const uint16_t* w, const float* x, vec (&sum)[R][N]) {
     add<R>({(vec)high, (vec)next_high}, x + R, sum);
 }
 
-struct Epilogue {  // where sums go, and what becomes of them
+struct Epilogue {  // destination of the sums, and the operation applied to them
     EpilogueKind kind;
     float* out;
     int64_t stride;
@@ -311,7 +311,7 @@ void micro_kernel(const Matrix& matrix, int64_t group, const typename Operands::
 #pragma GCC unroll 2
         for (int n = 0; n < N; n++) sum[r][n] = load(bias + n * W);
     for (int64_t k = 0; k < matrix.inputs; k += 2, w += 2 * N * W, x += Operands::INPUTS_PER_PAIR * R) {
-        if constexpr (R >= 4) {  // so much arithmetic per weight that the hardware would prefetch the next group too late
+        if constexpr (R >= 4) {  // compute-bound, so the hardware prefetcher would fetch the next group too late
             const auto* next = w + matrix.inputs * N * W;
             for (int i = 0; i < 2 * N * W; i += 64 / int(sizeof *w)) __builtin_prefetch(next + i, 0, 2);
         }
@@ -360,7 +360,7 @@ inline vec tanh(vec x) {
 
 // scores[j][s] = sum_e q[j][e] k[s][e] of J queries and B blocks of keys.
 template <int J, int B>
-inline void score_product(const float* q, int64_t q_stride, const float* keys, int64_t E, float* scores, int64_t scores_stride) {
+inline void score_matmul(const float* q, int64_t q_stride, const float* keys, int64_t E, float* scores, int64_t scores_stride) {
     vec sum[J][B]{};
     for (int64_t e = 0; e < E; e++)
 #pragma GCC unroll 4
@@ -389,7 +389,7 @@ inline void weighted_sum(const float* weights, int64_t weights_stride, const flo
         for (int v = 0; v < V; v++) store(out + j * out_stride + v * W, sum[j][v]);
 }
 
-struct TokenAttention {  // of the queries of one token over the keys of one head
+struct TokenAttention {  // attention of one token's queries to the keys of one head
     const Step& step;
     const Layer& layer;
     const float* row;  // the token's queries, keys and values from the projection
@@ -448,9 +448,9 @@ struct TokenAttention {  // of the queries of one token over the keys of one hea
         for (int j = 0; j < J; j++) prepare(row, head + j, layer.q_norm, layer.q_norm_width, q + j * padded_E);
         int64_t b = first_block;
         for (; b + 2 <= end; b += 2)
-            score_product<J, 2>(q, padded_E, keys + b * E * W, E, scores + (b - first_block) * W, scores_stride);
+            score_matmul<J, 2>(q, padded_E, keys + b * E * W, E, scores + (b - first_block) * W, scores_stride);
         for (; b < end; b++)
-            score_product<J, 1>(q, padded_E, keys + b * E * W, E, scores + (b - first_block) * W, scores_stride);
+            score_matmul<J, 1>(q, padded_E, keys + b * E * W, E, scores + (b - first_block) * W, scores_stride);
         float sums[J];
         for (int j = 0; j < J; j++)
             sums[j] = softmax(scores + j * scores_stride, begin - first_block * W, position + 1 - first_block * W,
@@ -464,7 +464,7 @@ struct TokenAttention {  // of the queries of one token over the keys of one hea
             for (int64_t i = 0; i < E; i++) out[j * E + i] = y[j * padded_E + i] / sums[j];
     }
 
-    // Turns the scores from `begin` to `end` of `size` into unnormalized weights and returns their sum.
+    // Replaces the scores from `begin` to `end` of `size` by unnormalized softmax weights and returns their sum.
     float softmax(float* scores, int64_t begin, int64_t end, int64_t size, int64_t head) const {
         std::fill(scores, scores + begin, -INF), std::fill(scores + end, scores + size, -INF);
         float scale = float(layer.scale), cap = float(layer.softcap);
@@ -567,8 +567,9 @@ void decoding_advise_huge_pages(void* memory, int64_t size) {
 #endif
 }
 
-// input (B, T, D) -> logits (B, outputs in whole groups), and keys and values at positions past ... past + T - 1. `thread_number`
-// and `thread_count` are OpenMP's omp_get_thread_num and omp_get_num_threads: it may run fewer threads than requested.
+// input (B, T, D) -> logits (B, outputs rounded up to whole groups), and keys and values at positions past ... past + T - 1.
+// `thread_number` and `thread_count` are OpenMP's omp_get_thread_num and omp_get_num_threads: it may run fewer threads than
+// requested.
 void decoding_step(const Model* model, int64_t B, int64_t T, int64_t past, int64_t needs_logits, const float* input,
                    float* const* keys, float* const* values, int64_t blocks, float* workspace, float* logits, int threads,
                    Parallel parallel, int (*thread_number)(), int (*thread_count)()) {

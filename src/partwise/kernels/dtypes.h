@@ -1,4 +1,4 @@
-// Operands of matrix products: float32 numbers, or pairs of bfloat16 numbers whose two products one instruction accumulates.
+// Operands of matmuls: float32 numbers, or pairs of bfloat16 numbers whose dot product one instruction accumulates.
 #pragma once
 
 #include "simd.h"
@@ -15,11 +15,11 @@ typedef uint16_t unaligned_bf16_vec __attribute__((vector_size(2 * W), aligned(2
 
 struct Float32 {
     typedef float Element;
-    typedef float Word;                 // 32 bits: what a product reads at a time
+    typedef float Word;                 // 32 bits: the unit that a matmul loads
     static constexpr int PER_WORD = 1;  // elements per word
 
-    static ALWAYS_INLINE vec widen(const Element* p) { return load(p); }
-    static ALWAYS_INLINE void narrow(Element* p, vec x) { store(p, x); }
+    static ALWAYS_INLINE vec load_float(const Element* p) { return load(p); }
+    static ALWAYS_INLINE void store_rounded(Element* p, vec x) { store(p, x); }
     static ALWAYS_INLINE Element from_float(float x) { return x; }
     static ALWAYS_INLINE vec multiply_add(vec sum, Word a, vec b) { return sum + a * b; }
     static ALWAYS_INLINE vec multiply_add(vec sum, vec a, vec b) { return sum + a * b; }
@@ -34,7 +34,7 @@ struct BFloat16 {
     typedef uint32_t Word;
     static constexpr int PER_WORD = 2;
 
-    static ALWAYS_INLINE vec widen(const Element* p) { return (vec)(load_bits(p) << 16); }
+    static ALWAYS_INLINE vec load_float(const Element* p) { return (vec)(load_bits(p) << 16); }
     static ALWAYS_INLINE float to_float(Element x) {
         uint32_t bits = uint32_t(x) << 16;
         float y;
@@ -52,7 +52,7 @@ struct BFloat16 {
     }
 
 #if defined(__AVX512BF16__) && defined(__AVX512BW__)
-    static ALWAYS_INLINE void narrow(Element* p, vec x) {
+    static ALWAYS_INLINE void store_rounded(Element* p, vec x) {
         *reinterpret_cast<unaligned_bf16_vec*>(p) = (bf16_vec)_mm512_cvtneps_pbh((__m512)x);
     }
     static ALWAYS_INLINE vec multiply_add(vec sum, Word a, vec b) {
@@ -67,7 +67,7 @@ struct BFloat16 {
         return (vec)_mm512_permutexvar_epi16(order, (__m512i)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even));
     }
 #else
-    static ALWAYS_INLINE void narrow(Element* p, vec x) {
+    static ALWAYS_INLINE void store_rounded(Element* p, vec x) {
         *reinterpret_cast<unaligned_bf16_vec*>(p) = __builtin_convertvector(rounded_bits(x) >> 16, bf16_vec);
     }
     static ALWAYS_INLINE vec multiply_add(vec sum, Word a, vec b) {

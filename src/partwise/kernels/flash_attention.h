@@ -2,7 +2,7 @@
 // by tile with an online softmax and never stored; Dao et al. 2022.
 //
 // Shapes: T queries and T keys of head_dim E; query i attends to keys 0 ... i. The lanes of a vector are W consecutive queries
-// (forward) or keys (backward), so that any E fills the vectors and no maximum or sum runs across lanes. Do not compile with
+// (forward) or keys (backward), so vectors are full at any E, and no maximum or sum runs across lanes. Do not compile with
 // -ffast-math: infinities and NaN must propagate.
 #pragma once
 
@@ -138,7 +138,7 @@ struct FlashAttention {
                 sums[0] += even, sums[1] += odd;
                 store(to, Dtype::pack(even, odd));
             }
-            vec decay = exp2(max[n] * scale_log2 - bound);  // accurate, because its error accumulates over a long row
+            vec decay = exp2(max[n] * scale_log2 - bound);  // accurate, because its error compounds over a long row
             total[n] = total[n] * decay + (sums[0] + sums[1]);
             max[n] = new_max[n];
             if (out_t)
@@ -290,7 +290,7 @@ struct FlashAttention {
                     weight[j] = Dtype::softmax_exp2(score[i + j][n] * scale_log2 - tile.lse[row]);
                     if constexpr (MASKED) weight[j] = key > float(tile.diagonal + row) ? vec{} : weight[j];
                     dscore[j] = weight[j] * (dweight[i + j][n] - tile.delta[row]);
-                    Dtype::narrow(tile.dscores_rows + row * TILE + n * W, dscore[j]);
+                    Dtype::store_rounded(tile.dscores_rows + row * TILE + n * W, dscore[j]);
                 }
                 int64_t at = (r + i) / PER_WORD * TILE + n * W;
                 store(reinterpret_cast<float*>(tile.weights) + at, Dtype::pack(weight[0], weight[1]));

@@ -1,4 +1,4 @@
-// Float32 matrix products whose narrow operand fits the cache, by register-blocked micro-kernels.
+// Float32 matmuls with register-blocked micro-kernels, for second operands that fit the cache.
 #pragma once
 
 #include "simd.h"

@@ -13,9 +13,9 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4  # from malloc.h
 def keep_freed_memory() -> None:
     """Make glibc keep freed memory for the next training step instead of returning it to the system (Linux only).
 
-    Returned memory comes back as pages that the kernel must clear, which took up to a quarter of a small model's step. The
-    setting lasts for the whole process: all memory comes from one heap, and only free memory above a gigabyte at its top is
-    returned. glibc's own environment variables (MALLOC_TRIM_THRESHOLD_ etc., GLIBC_TUNABLES) take precedence.
+    Returned memory comes back as pages that the operating system must zero, which took up to a quarter of a small model's
+    step. The setting lasts for the whole process: all memory comes from one heap, and only free memory above a gigabyte at
+    its top is returned. glibc's own environment variables (MALLOC_TRIM_THRESHOLD_ etc., GLIBC_TUNABLES) take precedence.
     """
     tuned = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
     if tuned or platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") for name in os.environ):

@@ -1,7 +1,7 @@
 // A float32 MLP, gated or not, forward and backward: a few rows at a time pass through both matrices, so that the hidden units
 // never leave the cache.
 //
-// Shapes: M rows, D width, F hidden units, U = F, or 2 F if gated (gates first, then values).
+// Shapes: M rows, D model width, F hidden units, U = F, or 2 F if gated (gates first, then values).
 //     pre = x up^T + up_bias (M, U)     h = act(pre), or act(gate) value (M, F)     y = h down^T + down_bias (M, D)
 // D and F are multiples of W. Each thread takes one range of rows, and the threads' weight gradients are added in order:
 // results are bitwise equal for equal numbers of threads.
@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr int ROWS = 48;  // of a block
+constexpr int ROWS = 48;  // rows per block
 
 template <Activation ACT, bool GATED>
 void hidden_forward(const float* pre, int rows, int F, float* h) {

@@ -1,4 +1,4 @@
-// The hidden units of an MLP, gated or not, between its two matrix products, for some rows.
+// The hidden units of an MLP, gated or not, between its two matmuls, for some rows.
 #pragma once
 
 #include "activations.h"
@@ -24,7 +24,7 @@ struct HiddenUnits {
         }
     }
 
-    // Pre-activations `x` (rows, U) -> the same narrowed, saved for backward, and the hidden units h (rows, F).
+    // Pre-activations `x` (rows, U) -> the same in the operand dtype, saved for backward, and the hidden units h (rows, F).
     void forward(const float* x, int rows, Element* pre, Element* h) const {
         dispatch(activation, gated, [&](auto act, auto is_gated) {
             forward_rows<act.value, is_gated.value>(x, rows, pre, h);
@@ -60,13 +60,13 @@ struct HiddenUnits {
             for (int f = 0; f < F; f += W) {
                 vec z = load(x + f), value{};
                 if (f % 32 == 0) __builtin_prefetch(pre + PREFETCH_ROWS * U + f, 1);
-                Dtype::narrow(pre + f, z);
+                Dtype::store_rounded(pre + f, z);
                 if constexpr (GATED) {
                     if (f % 32 == 0) __builtin_prefetch(pre + PREFETCH_ROWS * U + F + f, 1);
                     value = load(x + F + f);
-                    Dtype::narrow(pre + F + f, value);
+                    Dtype::store_rounded(pre + F + f, value);
                 }
-                Dtype::narrow(h + f, hidden_units<ACT, GATED>(z, value));
+                Dtype::store_rounded(h + f, hidden_units<ACT, GATED>(z, value));
             }
     }
 
@@ -85,14 +85,14 @@ struct HiddenUnits {
 #pragma GCC unroll 2
                 for (int i = 0; i < R; i++) {
                     if (c % 32 == 0) __builtin_prefetch(pre + (i + PREFETCH_ROWS) * U + c);
-                    vec z = Dtype::widen(pre + i * U + c), value{};
+                    vec z = Dtype::load_float(pre + i * U + c), value{};
                     if constexpr (GATED) {
                         if (c % 32 == 0) __builtin_prefetch(pre + (i + PREFETCH_ROWS) * U + F + c);
-                        value = Dtype::widen(pre + i * U + F + c);
+                        value = Dtype::load_float(pre + i * U + F + c);
                     }
                     of[i] = hidden_gradients<ACT, GATED>(z, value, load(dh + i * F + c));
-                    if constexpr (GATED) Dtype::narrow(dpre + i * U + F + c, of[i].dvalue);
-                    Dtype::narrow(dpre + i * U + c, of[i].dz);
+                    if constexpr (GATED) Dtype::store_rounded(dpre + i * U + F + c, of[i].dvalue);
+                    Dtype::store_rounded(dpre + i * U + c, of[i].dz);
                 }
                 store(h_panel + c, Dtype::pack(of[0].h, of[1].h));
                 put(b, word, c, of[0].dz, of[1].dz);

@@ -1,6 +1,6 @@
 """A narrow MLP in one pass over its rows, by a C++ kernel on the CPU in float32.
 
-The hidden units never leave the cache; torch's two matrix products and activation move them through memory.
+The hidden units never leave the cache; torch's two matmuls and activation move them through memory.
 `benchmarks/training_step.py --variants` compares the two.
 """
 

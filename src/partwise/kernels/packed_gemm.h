@@ -1,4 +1,4 @@
-// Matrix products of float32 or bfloat16 words with packed operands, and the packing.
+// Matmuls of float32 or bfloat16 words with packed operands, and the packing.
 //
 // A packed operand consists of panels of adjacent columns, as wide as a micro-kernel: all rows of the first panel, then the
 // next. The panel of column c starts at c times the number of rows. Word row k of a bfloat16 operand holds rows 2 k and 2 k + 1.
@@ -20,7 +20,7 @@ inline int panel_width(int columns_left) {
     return columns_left >= 2 * W ? 2 * W : W;
 }
 
-// Where sums go: out = sums + bias + residual, each if not null; and narrowed to `narrow_out`.
+// Epilogue: out = sums + bias + residual, each if not null, and the same in the operand dtype in `rounded_out`.
 template <class Dtype>
 struct Epilogue {
     float* out = nullptr;
@@ -28,13 +28,13 @@ struct Epilogue {
     const float* bias = nullptr;  // per column
     const float* residual = nullptr;
     int64_t residual_stride = 0;
-    typename Dtype::Element* narrow_out = nullptr;
-    int64_t narrow_stride = 0;
+    typename Dtype::Element* rounded_out = nullptr;
+    int64_t rounded_stride = 0;
 
     Epilogue at(int r, int c) const {
         return {out ? out + r * out_stride + c : out, out_stride, bias ? bias + c : bias,
                 residual ? residual + r * residual_stride + c : residual, residual_stride,
-                narrow_out ? narrow_out + r * narrow_stride + c : narrow_out, narrow_stride};
+                rounded_out ? rounded_out + r * rounded_stride + c : rounded_out, rounded_stride};
     }
 };
 
@@ -73,11 +73,11 @@ inline void micro_kernel(const typename Dtype::Word* a, int64_t a_row, int64_t a
         for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
             for (int n = 0; n < N; n++) store(to.out + r * to.out_stride + n * W, sum[r][n]);
-    if (to.narrow_out)
+    if (to.rounded_out)
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
-            for (int n = 0; n < N; n++) Dtype::narrow(to.narrow_out + r * to.narrow_stride + n * W, sum[r][n]);
+            for (int n = 0; n < N; n++) Dtype::store_rounded(to.rounded_out + r * to.rounded_stride + n * W, sum[r][n]);
 }
 
 template <class Dtype, int N>
@@ -141,7 +141,7 @@ inline void pack(int K, int columns, typename Dtype::Word* out, const Words& wor
     }
 }
 
-// x (rows, columns) float32 -> packed words of adjacent rows: products sum over the rows.
+// x (rows, columns) float32 -> packed words of adjacent rows, for matmuls that sum over rows.
 template <class Dtype>
 void pack_rows(const float* x, int64_t x_stride, int rows, int columns, typename Dtype::Word* out) {
     constexpr int PER_WORD = Dtype::PER_WORD;
@@ -152,20 +152,20 @@ void pack_rows(const float* x, int64_t x_stride, int rows, int columns, typename
     });
 }
 
-// x (rows, columns) narrow -> packed words of adjacent rows.
+// x (rows, columns) in the operand dtype -> packed words of adjacent rows.
 template <class Dtype>
-void pack_narrow_rows(const typename Dtype::Element* x, int rows, int columns, typename Dtype::Word* out) {
+void pack_rounded_rows(const typename Dtype::Element* x, int rows, int columns, typename Dtype::Word* out) {
     constexpr int PER_WORD = Dtype::PER_WORD;
     pack<Dtype>((rows + PER_WORD - 1) / PER_WORD, columns, out, [&](int k, int c) {
         const auto* even = x + int64_t(k) * PER_WORD * columns + c;
         for (int i = 0; i < PER_WORD; i++) __builtin_prefetch(even + (PREFETCH_ROWS + i) * columns);
         if (PER_WORD * k + PER_WORD <= rows) return Dtype::pack(even, even + (PER_WORD - 1) * columns);
-        return Dtype::pack(Dtype::widen(even), vec{});
+        return Dtype::pack(Dtype::load_float(even), vec{});
     });
 }
 
-// One panel of x^T, x (rows, columns) float32: packed words of adjacent columns, products sum over the columns. `rows` is the
-// panel's width, at most 6 W.
+// One panel of x^T, x (rows, columns) float32: packed words of adjacent columns, for matmuls that sum over columns. `rows` is
+// the panel's width, at most 6 W.
 template <class Dtype>
 void pack_panel_transposed(const float* x, int64_t x_stride, int rows, int columns, typename Dtype::Word* out) {
     constexpr int PER_WORD = Dtype::PER_WORD, BLOCK = 16;
@@ -175,8 +175,8 @@ void pack_panel_transposed(const float* x, int64_t x_stride, int rows, int colum
             int block_words = std::min(BLOCK, columns / PER_WORD - k), block_rows = std::min(BLOCK, rows - r);
             for (int i = 0; i < block_rows; i++) {
                 const float* from = x + (r + i) * x_stride + k * PER_WORD;
-                auto* narrow = reinterpret_cast<typename Dtype::Element*>(words[i]);
-                for (int c = 0; c < block_words * PER_WORD; c += W) Dtype::narrow(narrow + c, load(from + c));
+                auto* rounded = reinterpret_cast<typename Dtype::Element*>(words[i]);
+                for (int c = 0; c < block_words * PER_WORD; c += W) Dtype::store_rounded(rounded + c, load(from + c));
             }
             transpose(reinterpret_cast<const float*>(words), BLOCK, block_rows, block_words,
                       reinterpret_cast<float*>(out) + int64_t(k) * rows + r, rows, Copy());
@@ -215,10 +215,10 @@ struct WeightPacking {
     }
 };
 
-// x (rows, columns) float32 -> the same narrowed, not packed.
+// x (rows, columns) float32 -> the same values in the operand dtype, not packed.
 template <class Dtype>
-void narrow_rows(const float* x, int rows, int columns, typename Dtype::Element* out) {
-    for (int64_t i = 0; i < int64_t(rows) * columns; i += W) Dtype::narrow(out + i, load(x + i));
+void round_rows(const float* x, int rows, int columns, typename Dtype::Element* out) {
+    for (int64_t i = 0; i < int64_t(rows) * columns; i += W) Dtype::store_rounded(out + i, load(x + i));
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ ALWAYS_INLINE void transpose_4x4(vec4 (&x)[4]) {
     x[2] = SHUFFLE(b, d, 0, 1, 4, 5), x[3] = SHUFFLE(b, d, 2, 3, 6, 7);
 }
 
-// What happens to each element on its way.
+// Operation applied to each element while transposing.
 struct Copy {  // bit for bit: a pair of bfloat16 numbers may be any float, even a signaling NaN
     vec4 operator()(vec4 x) const { return x; }
     void operator()(const float* from, float* to) const { std::memcpy(to, from, sizeof *to); }
@@ -124,7 +124,7 @@ void transpose_from_tile(const float* tile, int rows, int columns, Word* x_words
     int r = 0;
     for (; VECTOR_ROWS && columns >= 4 && r + VECTOR_ROWS <= rows; r += VECTOR_ROWS)
         for (int c = 0; c < columns; c += 4) {
-            int from = std::min(c, columns - 4);  // the last four columns are whole: some are written twice
+            int from = std::min(c, columns - 4);  // the last group ends at the last column: some are written twice
             transpose_vectors_from_tile(tile + from * TILE + r, x + r * x_stride + from, x_stride);
         }
     transpose(tile + r, TILE, columns, rows - r, x + r * x_stride, x_stride, Copy());

@@ -12,27 +12,28 @@ class Cache:
 
     def __init__(self, layers: list[LayerCache], max_length: int) -> None:
         self.layers, self.max_length, self.length = layers, max_length, 0
-        self.segments: Tensor | None = None  # (B, length)
+        self.document_ids: Tensor | None = None  # (B, length)
         self.memory: Tensor | None = None
         self.memory_padding: Tensor | None = None
 
-    def extend_segments(self, tokens: Tensor, segments: Tensor | None) -> Tensor | None:
-        """The segments of all positions, including (B, T) new tokens (default: they continue the last segment)."""
-        if segments is None and self.segments is not None:
-            segments = self.segments[:, -1:].expand(tokens.shape)
-        if segments is not None:
-            if self.segments is None and self.length:
+    def extend_document_ids(self, tokens: Tensor, document_ids: Tensor | None) -> Tensor | None:
+        """The document ids of all positions, including (B, T) new tokens (default: they continue the last document)."""
+        if document_ids is None and self.document_ids is not None:
+            document_ids = self.document_ids[:, -1:].expand(tokens.shape)
+        if document_ids is not None:
+            if self.document_ids is None and self.length:
                 raise ConfigError(
-                    "segments given for a cache filled without segments: pass segments from the first call"
+                    "document_ids given for a cache filled without document_ids: pass document_ids from the first call"
                 )
-            self.segments = segments if self.segments is None else torch.cat([self.segments, segments], dim=1)
-        return self.segments
+            old = self.document_ids
+            self.document_ids = document_ids if old is None else torch.cat([old, document_ids], dim=1)
+        return self.document_ids
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows of the batch, in this order."""
         for layer in self.layers:
             layer.select(rows)
-        for name in ("segments", "memory", "memory_padding"):
+        for name in ("document_ids", "memory", "memory_padding"):
             if getattr(self, name) is not None:
                 setattr(self, name, getattr(self, name)[rows])
 
@@ -43,14 +44,14 @@ class Cache:
         for layer in self.layers:
             layer.truncate(length)
         self.length = min(self.length, length)
-        self.segments = None if self.segments is None else self.segments[:, :length]
+        self.document_ids = None if self.document_ids is None else self.document_ids[:, :length]
 
 
-def position_ids_from_segments(segments: Tensor | None, length: int, device: torch.device) -> Tensor:
-    """(S,) the positions 0, 1, ...; with (B, S) segments, (B, S) positions that restart at 0 in every segment."""
+def position_ids_from_document_ids(document_ids: Tensor | None, length: int, device: torch.device) -> Tensor:
+    """(S,) the positions 0, 1, ...; with (B, S) document ids, (B, S) positions that restart at 0 in every document."""
     positions = torch.arange(length, device=device)
-    if segments is None:
+    if document_ids is None:
         return positions
-    starts = torch.ones_like(segments, dtype=torch.bool)
-    starts[:, 1:] = segments[:, 1:] != segments[:, :-1]
+    starts = torch.ones_like(document_ids, dtype=torch.bool)
+    starts[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
     return positions - torch.where(starts, positions, 0).cummax(dim=1).values

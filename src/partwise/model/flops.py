@@ -1,4 +1,4 @@
-"""FLOPs of a forward pass, counted from its calls of matrix products."""
+"""FLOPs of a forward pass, counted from its matmul calls."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 MATMULS = {"linear": 0, "matmul": 0, "__matmul__": 0, "mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
-"""Products of two matrices, with the index of the argument whose last dimension is summed over."""
+"""Matmul functions, with the index of the argument whose last dimension is summed over."""
 
 UNCOUNTED = frozenset(
     {
@@ -20,7 +20,7 @@ UNCOUNTED = frozenset(
         *("multi_head_attention_forward", "scaled_dot_product_attention"),
     }
 )
-"""Products that no built-in part calls; torch counts them in a user's parts."""
+"""Matmul functions that no built-in part calls; torch's FlopCounterMode counts them in custom parts."""
 
 MAX_MATERIALIZED = 2**25
 """Largest number of parameters, or of elements in a layer's output, to run on the CPU instead of meta: 128 MiB."""
@@ -46,10 +46,10 @@ def count_model_flops(model: nn.Module, seq_len: int, activation_numel: int, *, 
 
 
 def count_flops(run: Callable[[], Any]) -> int:
-    """The FLOPs of the matrix products in `run`: two per multiplication, other operations are free.
+    """The FLOPs of the matmuls in `run`: two per multiplication, other operations are free.
 
     Equal to torch.utils.flop_counter, which spends seconds importing torch's compiler; it is only used if `run` calls a
-    product that this module does not count.
+    matmul function that this module does not count.
     """
     with torch.no_grad(), MatmulCounter() as counter:
         run()
@@ -61,7 +61,7 @@ def count_flops(run: Callable[[], Any]) -> int:
 
 
 class MatmulCounter(TorchFunctionMode):
-    """Counts matrix products in `total`; `complete` is False if a product could not be counted."""
+    """Counts the FLOPs of matmuls in `total`; `complete` is False if a matmul could not be counted."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from partwise import parts as _register
 from partwise.config import ByLayer, Config, ConfigError, recipes_by_layer
 from partwise.model.block import Block, run_blocks
-from partwise.model.cache import Cache, position_ids_from_segments
+from partwise.model.cache import Cache, position_ids_from_document_ids
 from partwise.model.flops import count_model_flops
 from partwise.model.initialization import initialize
 from partwise.model.parameters import LogicalTensor, TiedModule, logical_tensors
@@ -170,8 +170,10 @@ class Encoder(Stack):
 
     def forward(self, source: Tensor, padding: Tensor | None, aux_losses: list[Tensor]) -> Tensor:
         position_ids = torch.arange(source.shape[1], device=source.device)
-        segments = None if padding is None else -padding.long()  # padding and tokens do not attend to each other
-        ctx = ForwardContext(self.positions, position_ids, causal=False, segments=segments, aux_losses=aux_losses)
+        document_ids = None if padding is None else -padding.long()  # padding and tokens do not attend to each other
+        ctx = ForwardContext(
+            self.positions, position_ids, causal=False, document_ids=document_ids, aux_losses=aux_losses
+        )
         return self.run_stack(source, ctx)
 
 
@@ -189,7 +191,8 @@ class Transformer(Stack, TiedModule):
             raise ConfigError(
                 f"init={config.init.name} scales embeddings and head differently: set tie_embeddings=false"
             )
-        with torch.random.fork_rng(devices=[]):  # constructors sample weights that `initialize` replaces
+        # constructors sample weights that `initialize` replaces, so leave the global random state unchanged
+        with torch.random.fork_rng(devices=[]):
             self.embed = build_embeddings(config)
             layer_ctx = LayerContext(
                 config.d_model, config.n_layers, config.context_length, other_layers=config.encoder_layers
@@ -221,33 +224,34 @@ class Transformer(Stack, TiedModule):
         cache: Cache | None = None,
         *,
         source: Tensor | None = None,
-        segments: Tensor | None = None,
+        document_ids: Tensor | None = None,
         aux_losses: list[Tensor] | None = None,
         mtp_logits: list[Tensor] | None = None,
     ) -> Tensor:
         """(B, T) ids -> (B, T, V) logits.
 
-        With a `cache` (from `new_cache`), tokens continue its rows, and it holds the source. `segments` (B, T) number the
-        documents of packed rows, or mark padding before a prompt: a token attends only to its own document and counts
+        With a `cache` (from `new_cache`), tokens continue its rows, and it holds the source. `document_ids` (B, T) number
+        the documents of packed rows, or mark padding before a prompt: a token attends only to its own document and counts
         its position from the document's start. If given, the lists `aux_losses` and `mtp_logits` are extended by the
         layers' terms of the training loss and by the logits (B, T, V) of each token after the next. Raises ConfigError
         if a row is too long.
         """
-        past_length, T = cache.length if cache else 0, tokens.shape[1]
+        past, T = cache.length if cache else 0, tokens.shape[1]
         limit = cache.max_length if cache else self.config.context_length
-        if past_length + T > limit:
+        if past + T > limit:
             raise ConfigError(
-                f"{past_length + T} tokens do not fit context_length={limit}: shorten the text or raise context_length"
+                f"{past + T} tokens do not fit context_length={limit}: shorten the text or raise context_length"
             )
         aux_losses = [] if aux_losses is None else aux_losses
         if cache:
-            memory, padding, segments = cache.memory, cache.memory_padding, cache.extend_segments(tokens, segments)
+            memory, padding = cache.memory, cache.memory_padding
+            document_ids = cache.extend_document_ids(tokens, document_ids)
         else:
             memory, padding = self.encode(source, aux_losses)
-        position_ids = position_ids_from_segments(segments, past_length + T, tokens.device)[..., past_length:]
+        position_ids = position_ids_from_document_ids(document_ids, past + T, tokens.device)[..., past:]
         caches = cache.layers if cache else None
         ctx = ForwardContext(
-            self.positions, position_ids, past_length, True, segments, memory, padding, caches, aux_losses=aux_losses
+            self.positions, position_ids, past, True, document_ids, memory, padding, caches, aux_losses=aux_losses
         )
         x = self.run_stack(tokens, ctx)
         if cache:

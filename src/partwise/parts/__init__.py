@@ -51,4 +51,4 @@ MODEL_FAMILIES = {
         NGramLM,
     )
 }
-"""What each family of a model builds, by its name."""
+"""Family name -> base class of its recipes."""

@@ -105,25 +105,26 @@ class LookbackLayer(CachedLayer):
         self.lookback, self.width = lookback, width
 
     def with_history(self, x: Tensor, ctx: ForwardContext) -> tuple[Tensor, Tensor | None]:
-        """(B, T, D) -> (B, lookback + T, D), zero before the start of a row; and the segments of these positions."""
+        """(B, T, D) -> (B, lookback + T, D), zero before the start of a row; and the document ids of these positions."""
         T, cache = x.shape[1], ctx.cache(self)
         inputs = x if cache is None else cache.append(x)
         inputs = F.pad(inputs, (0, 0, self.lookback + T - inputs.shape[1], 0))
-        if ctx.segments is None:
+        if ctx.document_ids is None:
             return inputs, None
-        segments = ctx.segments[:, max(0, ctx.past_length - self.lookback) :]
-        return inputs, F.pad(segments, (self.lookback + T - segments.shape[1], 0))  # any number: padded inputs are 0
+        document_ids = ctx.document_ids[:, max(0, ctx.past_length - self.lookback) :]
+        padding = self.lookback + T - document_ids.shape[1]
+        return inputs, F.pad(document_ids, (padding, 0))  # any number: padded inputs are 0
 
     def previous_inputs(self, x: Tensor, ctx: ForwardContext) -> list[Tensor]:
         """(B, T, D) -> x_{t-1}, ..., x_{t-lookback}, each (B, T, D), zero outside the token's document."""
         T = x.shape[1]
-        inputs, segments = self.with_history(x, ctx)
+        inputs, document_ids = self.with_history(x, ctx)
         slices = [slice(self.lookback - k, self.lookback - k + T) for k in range(1, self.lookback + 1)]
-        if segments is None:
+        if document_ids is None:
             return [inputs[:, positions] for positions in slices]
-        current = segments[:, self.lookback :]
+        current = document_ids[:, self.lookback :]
         return [
-            inputs[:, positions].masked_fill((segments[:, positions] != current).unsqueeze(-1), 0)
+            inputs[:, positions].masked_fill((document_ids[:, positions] != current).unsqueeze(-1), 0)
             for positions in slices
         ]
 

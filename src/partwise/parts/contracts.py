@@ -1,4 +1,4 @@
-"""The contracts of a model's parts: the context of a layer, the context of a forward pass, and what each family builds.
+"""The contracts of a model's parts: the contexts of a layer and a forward pass, and the base classes of layers and recipes.
 
 Shapes, everywhere in the project:
 
@@ -44,7 +44,7 @@ class LayerContext:
     """The position of a layer in the model, an argument of `build`."""
 
     d_model: int
-    n_layers: int  # of this stack
+    n_layers: int  # number of layers in this stack
     context_length: int
     heads: HeadLayout = NO_HEAD_LAYOUT
     layer_index: int = 0
@@ -114,7 +114,7 @@ class ForwardContext:
     position_ids: Tensor  # (T,) or (B, T), counted from the start of each token's document
     past_length: int = 0  # number of cached positions before x
     causal: bool = True
-    segments: Tensor | None = None  # (B, S) document number of every position; attention stays within a document
+    document_ids: Tensor | None = None  # (B, S) document of every position; attention stays within a document
     memory: Tensor | None = None  # (B, M, D) the encoder's output
     memory_padding: Tensor | None = None  # (B, M) true where the source is padding
     caches: list[Any] | None = None  # one per CachedLayer, in generation
@@ -133,7 +133,7 @@ class ForwardContext:
             has_bias = type(self.positions).on_scores is not PositionLayer.on_scores
             on_scores = self.positions.on_scores if has_bias else None
             self.masks[key] = self_attention_mask(
-                x, n_keys, window, self.past_length, self.causal, self.segments, on_scores
+                x, n_keys, window, self.past_length, self.causal, self.document_ids, on_scores
             )
         return self.masks[key]
 

@@ -42,7 +42,8 @@ class Normal(Init):
 class Xavier(Init):
     """Matrices and tables uniform in +-sqrt(6 / (fan_in + fan_out)), biases zero. Glorot & Bengio 2010.
 
-    A table counts as the map from one-of-V to D, as in implementations of Vaswani et al. 2017 that draw every matrix so.
+    An embedding table is treated as a linear layer on one-hot vectors (fan_in V, fan_out D), as in implementations of
+    Vaswani et al. 2017 that initialize every matrix this way.
     """
 
     def draw(self, values: Tensor, spec: TensorSpec, generator: Generator) -> None:

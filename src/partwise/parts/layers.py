@@ -30,7 +30,7 @@ def embedding_table(n_embeddings: int, width: int, padding_idx: int | None = Non
 
 
 class FusedLinear(nn.Module):
-    """Several linear layers with one input, computed as one matrix product.
+    """Several linear layers with one input, computed as one matmul.
 
     A `state_dict` lists each layer under its own name in the parent (`attention.q.weight`), so checkpoints, initial
     weights and exports do not depend on fusing. The parent must call `register_load_hook` once.

@@ -22,12 +22,12 @@ class MTPHeads(MultiTokenPrediction):
     arXiv:2404.19737.
 
     x_t is the input of the model's head, and W_k a matrix without bias or soft-cap, where the paper has a layer and the
-    model's own head. The objective makes a model plan ahead. It is used only in training, after the fraction
-    `start_fraction` of the steps, since it can slow down early learning.
+    model's own head. The objective makes a model compute later tokens before it writes the first. It is used only in
+    training, after the fraction `start_fraction` of the steps, since it can slow down early learning.
     """
 
-    n_tokens: int = Field(1, ge=1, le=8)  # after the next token
-    loss_weight: float = Field(0.5, gt=0, le=10)  # of each additional loss
+    n_tokens: int = Field(1, ge=1, le=8)  # number of additional tokens, after the next one
+    loss_weight: float = Field(0.5, gt=0, le=10)  # weight of each additional loss
     start_fraction: float = Field(0.0, ge=0, lt=1)
 
     def build(self, layer_ctx: LayerContext, vocab_size: int) -> MTPLayer:

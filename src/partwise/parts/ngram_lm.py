@@ -32,8 +32,8 @@ class KneserNeyLM(NGramLM):
 
     P is a modified Kneser-Ney model (Chen & Goodman 1998, Harvard TR-10-98) of the first `max_tokens` tokens of the
     training text, interpolated as in Mikolov et al. 2010, Interspeech. Training uses only the model's own logits, since
-    the n-gram model has seen the answers. N-gram models and transformers make different errors, so their interpolation
-    beats either.
+    the n-gram language model has seen the answers. N-gram language models and transformers make different errors, so
+    their interpolation beats either.
     """
 
     context_tokens: int = Field(6, ge=0, le=15)
@@ -49,7 +49,7 @@ class IdentityNGramLM(NGramLMLayer):
         return logits
 
 
-class OrderTable(NamedTuple):
+class TensorNGramTable(NamedTuple):
     """All n-grams of one order, sorted by context. The last rank is the one of unseen contexts."""
 
     keys: Tensor  # int64, sorted: rank of the context * number of symbols + rank of the last token
@@ -68,11 +68,11 @@ class OrderTable(NamedTuple):
         p.view(-1).index_add_(0, row * p.shape[1] + self.last[index], self.weight[index])
 
 
-class NGramModel(NamedTuple):
+class TensorKneserNey(NamedTuple):
     ranks: Tensor  # (V,) rank of each id among the symbols that occur, -1 for the others
     n_symbols: int
-    orders: list[OrderTable]
-    dense: list[Tensor]  # of the first orders, the distribution after each context, (contexts + 1, V)
+    orders: list[TensorNGramTable]
+    dense: list[Tensor]  # (contexts + 1, V) distribution after each context, for the first orders
 
     @classmethod
     def from_counts(cls, counts: KneserNey, like: Tensor) -> Self:
@@ -89,7 +89,7 @@ class NGramModel(NamedTuple):
             first = np.append(np.searchsorted(order.keys, contexts * len(symbols)), len(order.keys))
             last = symbols[order.keys % len(symbols)]
             weight, backoff = (torch.from_numpy(values).to(like) for values in (order.weight[:-1], order.backoff))
-            orders.append(OrderTable(on_device(order.keys), on_device(first), on_device(last), weight, backoff))
+            orders.append(TensorNGramTable(on_device(order.keys), on_device(first), on_device(last), weight, backoff))
         dense, p = [], like.new_full((1, counts.vocab_size), 1 / counts.vocab_size)
         for table in orders[:2]:
             every_context = torch.arange(len(table.backoff), device=p.device)
@@ -102,7 +102,7 @@ class NGramModel(NamedTuple):
 
 
 class InterpolatedNGramLM(NGramLMLayer, LookbackLayer):
-    """The training text is saved with the weights; the n-gram model is built from it on first use."""
+    """The training text is saved with the weights; the n-gram language model is built from it on first use."""
 
     text: Tensor
 
@@ -111,7 +111,7 @@ class InterpolatedNGramLM(NGramLMLayer, LookbackLayer):
         self.vocab_size, self.context_tokens = vocab_size, context_tokens
         self.interpolation_weight, self.max_tokens = interpolation_weight, max_tokens
         self.register_buffer("text", torch.empty(0, dtype=torch.uint8 if vocab_size <= 256 else torch.int32))
-        self._ngram_model: NGramModel | None = None
+        self._ngram_model: TensorKneserNey | None = None
 
     def fit(self, ids: np.ndarray) -> None:
         self.allocate(len(ids))
@@ -151,18 +151,18 @@ class InterpolatedNGramLM(NGramLMLayer, LookbackLayer):
             order.interpolate(p, contexts)
         return p.view(B, T, V)
 
-    def context_ranks(self, tokens: Tensor, ctx: ForwardContext, model: NGramModel) -> list[Tensor]:
+    def context_ranks(self, tokens: Tensor, ctx: ForwardContext, model: TensorKneserNey) -> list[Tensor]:
         """(B T,) for each order: the rank of the context that ends in each token; the last rank if unseen."""
         T = tokens.shape[1]
-        inputs, segments = self.with_history(tokens.unsqueeze(-1) + 1, ctx)  # zero pads the start of a row
+        inputs, document_ids = self.with_history(tokens.unsqueeze(-1) + 1, ctx)  # zero pads the start of a row
         ids = inputs.squeeze(-1) - 1  # (B, lookback + T)
         symbols = torch.where(ids < 0, -1, model.ranks[ids.clamp(min=0)])
-        ranks = [torch.zeros_like(symbols)]  # of the empty context
+        ranks = [torch.zeros_like(symbols)]  # rank 0: the empty context
         for order in model.orders[: self.context_tokens]:
             previous = F.pad(ranks[-1], (1, -1), value=-1) if len(ranks) > 1 else ranks[-1]
             seen = (previous >= 0) & (symbols >= 0)
-            if len(ranks) > 1 and segments is not None:
-                seen[:, 1:] &= segments[:, 1:] == segments[:, :-1]
+            if len(ranks) > 1 and document_ids is not None:
+                seen[:, 1:] &= document_ids[:, 1:] == document_ids[:, :-1]
             keys = torch.where(seen, previous * model.n_symbols + symbols, -1)
             index = torch.searchsorted(order.keys, keys).clamp(max=len(order.keys) - 1)
             ranks.append(torch.where(order.keys[index] == keys, index, -1))
@@ -171,9 +171,9 @@ class InterpolatedNGramLM(NGramLMLayer, LookbackLayer):
             for order, rank in zip(model.orders, ranks, strict=False)
         ]
 
-    def ngram_model(self, like: Tensor) -> NGramModel:
+    def ngram_model(self, like: Tensor) -> TensorKneserNey:
         model = self._ngram_model
         if model is None or model.orders[0].weight.dtype != like.dtype:
             counts = KneserNey(self.text.cpu().numpy().astype(np.int64), self.vocab_size, self.context_tokens)
-            model = self._ngram_model = NGramModel.from_counts(counts, like)
+            model = self._ngram_model = TensorKneserNey.from_counts(counts, like)
         return model

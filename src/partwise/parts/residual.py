@@ -1,4 +1,4 @@
-"""Residual wiring, `residual=`. Read the forwards as a plate of diagrams."""
+"""Residual wiring, `residual=`. Each `forward` below is the wiring diagram of its part."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar

@@ -18,5 +18,5 @@ class TensorSpec:
     fan_in: int
     fan_out: int
     d_model: int
-    layers: tuple[int, int] = (1, 0)  # of its own stack, and of the other one in an encoder-decoder
+    layers: tuple[int, int] = (1, 0)  # depth of its own stack, and of the other one in an encoder-decoder
     causal: bool = True  # True in the decoder

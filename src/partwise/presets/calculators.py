@@ -17,7 +17,7 @@ CALCULATORS: dict[str, Preset] = {
             "norm": "rmsnorm",
             "residual": "pre",
             # to drop the last zero of 1.25 + 2.25 the model must know the tenths at once, so predicting the second token
-            # together with the first helps. From the first step on, it would delay what is learned before that
+            # together with the first helps. It starts later because it would slow early learning
             "mtp": {"part": "heads", "start_fraction": 0.2},
             "init": {"part": "gpt2", "zero_output": True},
             # forms such as 1.5 + 2.25 and 1.25 + 2.75 are rare among all problems and learned last

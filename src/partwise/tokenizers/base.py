@@ -30,7 +30,7 @@ EMPTY_TOKENIZER_JSON: dict[str, Any] = {
 
 
 class TrainingData(Protocol):
-    """What a tokenizer may be trained on, read on demand. Every corpus implements it."""
+    """Training data of a tokenizer, read on demand. Every corpus implements it."""
 
     def alphabet(self) -> str:
         """The distinct characters of all texts, sorted."""

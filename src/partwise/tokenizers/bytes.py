@@ -72,7 +72,7 @@ class ByteTokenizer(Tokenizer):
 def byte_characters() -> str:
     """The 256 printable characters by which byte-level vocabularies spell bytes since GPT-2 (`bytes_to_unicode`).
 
-    A byte that is printable in Latin-1 stands for itself; the others, in order, are the code points from 256.
+    A byte that is printable in Latin-1 maps to itself; the others map, in order, to the code points from 256.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]

@@ -38,7 +38,7 @@ class CharacterTokenizer(Tokenizer):
         self.alphabet = "".join(sorted(set(alphabet)))
         self.vocab_size = len(self.alphabet)
         if not self.alphabet:
-            raise ConfigError("the alphabet is empty: give tokenizer=characters a text that is not empty")
+            raise ConfigError("the alphabet is empty: tokenizer=characters needs text with at least one character")
         self._codes = _code_points(self.alphabet)
         if ((self._codes >= 0xD800) & (self._codes <= 0xDFFF)).any():
             raise ConfigError("the alphabet has a lone surrogate, which is not a character: clean the text")

@@ -19,7 +19,7 @@ _DIGIT_END = r"(?<=[0-9])(?=[\x00-/:-\x7f])"
 _LINE_START = r"(?=\n[A-Za-z])"
 
 WORD = re.compile(r" ?[A-Za-z]+")
-"""What no pre-tokenizer below splits."""
+"""A word pattern that none of the pre-tokenizers below splits."""
 
 
 @final

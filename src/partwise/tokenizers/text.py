@@ -122,7 +122,7 @@ def _scan(path: Path, sha256: str) -> ScannedText:
         if rest:
             raise _decoding_error(path, file, offsets[-1])
     if not starts[-1]:
-        raise ConfigError(f"{path} is empty: give a file with text in it")
+        raise ConfigError(f"{path} is empty: must contain at least one character")
     if hasher.hexdigest() != sha256:
         raise text_changed()
     text = LazyText(starts, lambda block: _read(path, offsets[block], offsets[block + 1]))

@@ -132,7 +132,7 @@ def test_consecutive_equal_blocks_are_one_call(monkeypatch: pytest.MonkeyPatch) 
 def test_unsupported_forward_passes_call_the_layers(calls: list[int]) -> None:
     model, tokens = build([], "cpp"), torch.randint(30, (3, 21))
     model(tokens, model.new_cache(3))  # a cache, with gradients
-    model(tokens, segments=torch.zeros_like(tokens))
+    model(tokens, document_ids=torch.zeros_like(tokens))
     ffn: Any = model.blocks[0].ffn
     for register in (ffn.register_forward_hook, ffn.register_full_backward_hook):
         handle = register(lambda *_: None)
@@ -148,7 +148,7 @@ def test_unsupported_forward_passes_call_the_layers(calls: list[int]) -> None:
 @each_autocast
 @pytest.mark.parametrize("name", ["gpt", "llama", "interleaved", "partial rotary"])
 def test_prefill_equals_one_pass(name: str, autocast: bool, calls: list[int]) -> None:
-    """As do the single tokens that then attend to the cache."""
+    """Single tokens that then attend to the cache give the same logits, too."""
     model, tokens = build(SUPPORTED[name], "cpp").eval(), torch.randint(30, (3, 21))
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         expected = model(tokens)
@@ -162,7 +162,7 @@ def test_prefill_equals_one_pass(name: str, autocast: bool, calls: list[int]) ->
 @each_autocast
 @pytest.mark.parametrize("name", SUPPORTED)
 def test_decoding_equals_one_pass(name: str, autocast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For single tokens and three at a time, bitwise equal for any number of threads."""
+    """Single tokens and three at a time give the same logits, bitwise equal for any number of threads."""
     calls: list[tuple[int, int]] = []
 
     def recorded(x: Tensor, weights: Any, spec: BlockOptions, caches: Any, past: int) -> Tensor:
@@ -217,7 +217,7 @@ def test_unsupported_decoding_calls_the_layers(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_cache_for_fewer_rows_is_refused() -> None:
-    """As by the layers; nothing is written beyond its end."""
+    """The layers refuse it, too; nothing is written beyond its end."""
     model, tokens = build([], "cpp").eval(), torch.randint(30, (64, 6))
     with torch.inference_mode():
         cache = model.new_cache(40)
@@ -300,7 +300,7 @@ def test_float16_autocast_calls_the_layers(calls: list[int]) -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_training_losses_equal_those_of_the_layers(precision: str) -> None:
-    """Up to rounding."""
+    """The losses are equal up to rounding."""
     words = ["d_model=32", "n_layers=2", "attention.n_heads=2", "ffn=swiglu", "ffn.hidden=64", "train.device=cpu"]
     data = ["data=arithmetic", "data.validation=10", "data.test=10", "train.steps=30", "train.lr=3e-3"]
     losses = []

@@ -81,16 +81,16 @@ def random_tokens(config: ModelConfig, rows: int, length: int, seed: int = 0) ->
 
 
 def check_float32(logits: Tensor, model: Transformer, exact: Transformer, tokens: Tensor) -> None:
-    """To FLOAT_ERROR, or to a few times the error of the eager model in float32 if the model magnifies rounding."""
+    """The error is FLOAT_ERROR, or a few times that of the eager model in float32 if the model magnifies rounding."""
     expected = exact(tokens)[:, -1:]
     eager_error = error(model(tokens)[:, -1:].double(), expected)
     assert error(logits.double(), expected) <= FLOAT_ERROR + 4 * eager_error
 
 
 def check_bf16(logits: Tensor, model: Transformer, exact: Transformer, tokens: Tensor) -> None:
-    """To a few times the effect of rounding the activations, since a sum whose last bit differs may round the other way.
+    """The error is a few times the effect of rounding activations: a sum whose last bit differs may round the other way.
 
-    `test_bfloat16_products_are_exact` is the sharp test.
+    `test_bfloat16_matmuls_are_exact` is the sharp test.
     """
     expected, unrounded = exact(tokens), copy.deepcopy(exact)
     for module in unrounded.modules():
@@ -103,7 +103,7 @@ def check_bf16(logits: Tensor, model: Transformer, exact: Transformer, tokens: T
 @given(config=supported_configs(), data=st.data())
 @torch.no_grad()
 def test_cached_steps_equal_the_model(bf16: bool, config: ModelConfig, data: st.DataObject) -> None:
-    """For chunks of any length, with rows selected and the cache truncated in between."""
+    """Chunks have any length; rows are selected and the cache is truncated in between."""
     model = perturbed(config, data.draw(st.integers(0, 99))).float()
     model = emulate_bf16(model) if bf16 else model
     exact = copy.deepcopy(model).double()
@@ -146,13 +146,13 @@ def test_every_model_is_computed_correctly_or_refused_with_a_reason(config: Mode
 @given(
     *[st.integers(1, 70)] * 2, st.sampled_from(["relu", "reglu"]), st.integers(1, 40), st.just(1) | st.integers(1, 20)
 )
-def test_bfloat16_products_are_exact(d_model: int, hidden: int, ffn: str, rows: int, length: int) -> None:
-    check_exact_products(d_model, hidden, ffn, rows, length)
+def test_bfloat16_matmuls_are_exact(d_model: int, hidden: int, ffn: str, rows: int, length: int) -> None:
+    check_exact_matmuls(d_model, hidden, ffn, rows, length)
 
 
 @torch.no_grad()
-def check_exact_products(d_model: int, hidden: int, ffn: str, rows: int, length: int) -> None:
-    """Bitwise, for integers of more than eight bits, which bfloat16 rounds but float32 sums exactly."""
+def check_exact_matmuls(d_model: int, hidden: int, ffn: str, rows: int, length: int) -> None:
+    """Results are bitwise equal for integers of more than eight bits, which bfloat16 rounds but float32 sums exactly."""
     sizes = {"d_model": d_model, "vocab_size": 50, "n_layers": 1, "context_length": 20}
     layers: dict[str, Any] = {"attention": {"part": "multihead", "n_heads": 1}, "ffn": {"part": ffn, "hidden": hidden}}
     no_norms = {"positions": "learned", "norm": "none", "residual": {"part": "pre", "final_norm": False}}
@@ -173,7 +173,7 @@ def check_exact_products(d_model: int, hidden: int, ffn: str, rows: int, length:
 def test_the_exact_test_detects_missing_rounding() -> None:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(AssertionError):
         patch.setattr("partwise.compute.bf16_emulation.round_input", lambda layer, inputs: None)
-        check_exact_products(60, 60, "relu", 4, 4)
+        check_exact_matmuls(60, 60, "relu", 4, 4)
 
 
 def small_model(**parts: Any) -> Transformer:
@@ -309,7 +309,7 @@ def test_float64_and_autocast_use_the_model() -> None:
         model = small_model()
         assert decoding_model(model) is model
     for options in ({"precision": "float16"}, {"backend": "fast"}):
-        with pytest.raises(ConfigError, match="give "):
+        with pytest.raises(ConfigError, match="must be "):
             decoding_model(model, **options)
 
 
@@ -336,8 +336,8 @@ def test_nan_is_an_error() -> None:
         ({}, ["--backend", "eager"], 0, ""),
         ({"positions": "alibi"}, [], 0, ""),
         ({"positions": "alibi"}, ["--backend", "cpp"], 2, "backend=cpp does not support this model: positions=alibi"),
-        ({}, ["--backend", "fast"], 2, "backend=fast: give auto, eager or cpp"),
-        ({}, ["--precision", "float16"], 2, "precision=float16: give float32 or bfloat16"),
+        ({}, ["--backend", "fast"], 2, "backend=fast: must be auto, eager or cpp"),
+        ({}, ["--precision", "float16"], 2, "precision=float16: must be float32 or bfloat16"),
     ],
 )
 def test_the_command_uses_the_requested_backend(

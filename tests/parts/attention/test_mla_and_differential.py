@@ -357,7 +357,7 @@ def test_differential_cache_size() -> None:
 
 
 def test_half_as_many_heads_have_as_many_parameters() -> None:
-    """As a multihead layer, except for the four vectors and the norm."""
+    """The layer has as many parameters as a multihead layer, plus the four vectors and the norm."""
     counts = [
         sum(parameter.numel() for parameter in build(kind, n_heads=n_heads)[0].parameters())
         for kind, n_heads in (("differential", 2), ("multihead", 4))

@@ -207,7 +207,7 @@ def test_sliding_window_cache_truncates_or_raises(window: int) -> None:
                 assert error(rest, full[:, length:]) <= EXACT
 
 
-@pytest.mark.parametrize("segments", [False, True], ids=["one", "packed"])
+@pytest.mark.parametrize("document_ids", [False, True], ids=["one", "packed"])
 @pytest.mark.parametrize("positions", ["none", "rope", "alibi", "t5"])
 @pytest.mark.parametrize(
     ("kind", "options"),
@@ -221,9 +221,9 @@ def test_sliding_window_cache_truncates_or_raises(window: int) -> None:
     ids=str,
 )
 def test_sdpa_and_eager_agree_in_values_and_gradients(
-    kind: str, options: dict[str, Any], positions: str, segments: bool, monkeypatch: pytest.MonkeyPatch
+    kind: str, options: dict[str, Any], positions: str, document_ids: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With more queries than `sdpa` computes eagerly, so that torch's kernel is tested."""
+    """There are more queries than `sdpa` computes eagerly, so that torch's kernel is tested."""
     length, calls, kernel = EAGER_MAX_QUERIES + 6, [], functional.scaled_dot_product_attention
 
     def counted(*args: Any, **kwargs: Any) -> Tensor:
@@ -233,11 +233,11 @@ def test_sdpa_and_eager_agree_in_values_and_gradients(
     monkeypatch.setattr(functional, "scaled_dot_product_attention", counted)
     layer, position_layer = build(kind, context_length=length, positions=positions, **{"head_dim": 4, **options})
     x = normal(2, length, WIDTH).requires_grad_()
-    documents = (torch.arange(length) // 30).expand(2, -1) if segments else None
+    documents = (torch.arange(length) // 30).expand(2, -1) if document_ids else None
     found = []
     for backend in BACKENDS:
         use_layer_backend(layer, backend)
-        y = layer(x, forward_context(length, position_layer, segments=documents))
+        y = layer(x, forward_context(length, position_layer, document_ids=documents))
         leaves = [x, *(parameter for module in (layer, position_layer) for parameter in module.parameters())]
         found.append([y, *torch.autograd.grad((y * normal(*y.shape, seed=3)).sum(), leaves)])
     assert bool(calls) == ("sinks" not in options)
@@ -276,13 +276,13 @@ def test_every_attention_is_tested() -> None:
 def test_packed_documents_do_not_leak(attention: dict[str, Any], backend: str) -> None:
     model = model_of(attention)
     use_backends(model, backend)
-    inputs, segments = tokens(2, 8), torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1], [4, 4, 4, 4, 4, 7, 7, 7]])
+    inputs, document_ids = tokens(2, 8), torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1], [4, 4, 4, 4, 4, 7, 7, 7]])
     with torch.no_grad():
-        before = model(inputs, segments=segments)
+        before = model(inputs, document_ids=document_ids)
         for row, cut in ((0, 3), (1, 5)):
             other = inputs.clone()
             other[row, :cut] = (other[row, :cut] + 2) % VOCAB
-            after = model(other, segments=segments)
+            after = model(other, document_ids=document_ids)
             assert torch.equal(after[row, cut:], before[row, cut:])
             assert not torch.equal(after[row, :cut], before[row, :cut])
             assert error(before[row : row + 1, cut:], model(inputs[row : row + 1, cut:])) <= EXACT
@@ -295,13 +295,15 @@ def test_left_padding_has_no_effect(positions: str, attention: dict[str, Any], b
     model = model_of(attention, positions)
     use_backends(model, backend)
     pads, inputs = [0, 1, 4], tokens(3, 8)
-    segments = -(torch.arange(8) < torch.tensor(pads)[:, None]).long()
+    document_ids = -(torch.arange(8) < torch.tensor(pads)[:, None]).long()
     with torch.no_grad():
-        full = model(inputs, segments=segments)
+        full = model(inputs, document_ids=document_ids)
         found = [full]
         for chunks in ([(0, 8)], [(0, 2), (2, 3), (3, 8)], [(i, i + 1) for i in range(8)]):
             cache = model.new_cache(3)
-            found.append(torch.cat([model(inputs[:, a:b], cache, segments=segments[:, a:b]) for a, b in chunks], 1))
+            found.append(
+                torch.cat([model(inputs[:, a:b], cache, document_ids=document_ids[:, a:b]) for a, b in chunks], 1)
+            )
         for row, pad in enumerate(pads):
             alone = model(inputs[row : row + 1, pad:])
             for logits in found:

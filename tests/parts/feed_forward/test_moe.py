@@ -40,8 +40,8 @@ def normal(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def ctx(segments: Tensor | None = None) -> ForwardContext:
-    return ForwardContext(PositionLayer(), torch.arange(LENGTH), segments=segments)
+def ctx(document_ids: Tensor | None = None) -> ForwardContext:
+    return ForwardContext(PositionLayer(), torch.arange(LENGTH), document_ids=document_ids)
 
 
 def dense(kind: str, hidden: int, weights: dict[str, Tensor]) -> nn.Module:
@@ -293,9 +293,9 @@ def test_one_bias_update() -> None:
 @pytest.mark.parametrize("load_balancing", ["aux_loss", "bias"])
 def test_padding_has_no_load(load_balancing: str) -> None:
     mixture, x = layer(load_balancing=load_balancing).train(), normal(2, LENGTH, WIDTH)
-    segments = torch.zeros(2, LENGTH, dtype=torch.long)
-    segments[0, :3] = segments[1, :2] = -1
-    context, alone = ctx(segments), ctx()
+    document_ids = torch.zeros(2, LENGTH, dtype=torch.long)
+    document_ids[0, :3] = document_ids[1, :2] = -1
+    context, alone = ctx(document_ids), ctx()
     loads = []
     for inputs, where in ((x, context), (torch.cat([x[0, 3:], x[1, 2:]])[None], alone)):
         mixture(inputs, where)

@@ -160,7 +160,7 @@ def supports_forward_pass(x: Tensor, ctx: ForwardContext) -> bool:
     if torch.compiler.is_compiling():
         return False
     decoding = x.shape[1] <= kernel.MAX_DECODE_LENGTH and x.shape[0] * x.shape[1] >= kernel.MIN_DECODE_TOKENS
-    causal = ctx.segments is None and ctx.causal and (ctx.past_length == 0 or decoding)
+    causal = ctx.document_ids is None and ctx.causal and (ctx.past_length == 0 or decoding)
     if not (causal and x.is_cpu and x.dtype == torch.float32 and x.numel()):
         return False
     if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") != torch.bfloat16:

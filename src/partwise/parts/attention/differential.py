@@ -26,9 +26,9 @@ class Differential(Attention):
 
     n_heads: int = Field(2, gt=0, le=2**16)
     n_kv_heads: int | None = Field(None, gt=0, le=2**16)  # default: n_heads
-    head_dim: int | None = Field(None, gt=0, le=2**16)  # of a query or key; default: d_model / n_heads / 2
+    head_dim: int | None = Field(None, gt=0, le=2**16)  # dimension of a query or key; default: d_model / n_heads / 2
     norm_affine: bool = True
-    eps: float = Field(1e-5, gt=0)  # of the norm
+    eps: float = Field(1e-5, gt=0)  # epsilon of the norm
     scale: float | None = Field(None, gt=0)  # default: 1 / sqrt(head_dim)
     dropout: float = Field(0.0, ge=0, lt=1)  # on the attention weights, separately for the two maps
 

@@ -11,7 +11,8 @@ class AttentionMask:
 
     `full`: every query attends to every key, without a bias. `causal`: the lower triangle of a square, torch's
     `is_causal=True` (upper-left alignment). `causal_lower_right`: as `torch.nn.attention.bias.causal_lower_right`, the
-    last query attends to all keys, each query before it to one key less.
+    last query attends to all keys, each query before it to one key less. `causal` implies `causal_lower_right`, with as
+    many keys as queries.
     """
 
     def __init__(
@@ -42,12 +43,12 @@ def self_attention_mask(
     window: int | None,
     past_length: int,
     causal: bool,
-    segments: Tensor | None,
+    document_ids: Tensor | None,
     on_scores: Callable[[Tensor, Tensor, Tensor], Tensor | None] | None,
 ) -> AttentionMask:
     """The mask of the tokens x (B, T, D) after `past_length` others, over the last `n_keys` positions.
 
-    A query attends to keys of its own segment (B, S) at a distance below `window`; `on_scores` is that of a `PositionLayer`.
+    A query attends to keys of its own document (B, S) at a distance below `window`; `on_scores` is that of a `PositionLayer`.
     """
     T = x.shape[1]
 
@@ -59,14 +60,14 @@ def self_attention_mask(
         if window is not None:
             hidden = hidden | (distance.abs() >= window)
         bias = None if on_scores is None else on_scores(queries, keys, x)  # (H, T, S)
-        if segments is not None:
-            q_segments, k_segments = segments[:, past_length:], segments[:, len(positions) - n_keys :]
-            hidden = (hidden | (q_segments[:, :, None] != k_segments[:, None, :])).unsqueeze(1)  # (B, 1, T, S)
+        if document_ids is not None:
+            q_documents, k_documents = document_ids[:, past_length:], document_ids[:, len(positions) - n_keys :]
+            hidden = (hidden | (q_documents[:, :, None] != k_documents[:, None, :])).unsqueeze(1)  # (B, 1, T, S)
         if bias is None:
             bias = torch.zeros(hidden.shape, device=x.device)
         return bias.to(x.dtype).masked_fill(hidden, float("-inf"))
 
-    plain = segments is None and on_scores is None and (window is None or window >= n_keys)
+    plain = document_ids is None and on_scores is None and (window is None or window >= n_keys)
     return AttentionMask(
         bias,
         full=plain and (T == 1 or not causal),

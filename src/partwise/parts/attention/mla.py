@@ -25,13 +25,13 @@ class MLA(Attention):
     """
 
     n_heads: int = Field(4, gt=0, le=2**16)
-    head_dim: int | None = Field(None, gt=0, le=2**16)  # of q_h and k_h; default: d_model / n_heads
+    head_dim: int | None = Field(None, gt=0, le=2**16)  # dimension of q_h and k_h; default: d_model / n_heads
     rope_head_dim: int | None = Field(None, gt=0, le=2**16)  # default: head_dim / 2
     v_head_dim: int | None = Field(None, gt=0, le=2**16)  # default: head_dim
     # default: 4 head_dim; normalization would reduce a single dimension to its sign
     kv_lora_rank: int | None = Field(None, gt=1, le=2**20)
     q_lora_rank: int | None = Field(None, gt=1, le=2**20)  # default: queries are projected from x
-    eps: float = Field(1e-6, gt=0)  # of the norms
+    eps: float = Field(1e-6, gt=0)  # epsilon of the norms
     scale: float | None = Field(None, gt=0)  # default: 1 / sqrt(head_dim + rope_head_dim)
     dropout: float = Field(0.0, ge=0, lt=1)  # on the attention weights
 
@@ -80,7 +80,7 @@ class MultiHeadLatentAttention(AttentionLayer):
         self,
         d_model: int,
         n_heads: int,
-        head_dims: tuple[int, int, int],  # without RoPE, with RoPE, of the values
+        head_dims: tuple[int, int, int],  # queries and keys without RoPE, with RoPE; values
         kv_lora_rank: int,
         q_lora_rank: int | None,
         eps: float,

@@ -37,8 +37,8 @@ class MultiHead(HeadOptions):
 
     With `n_kv_heads` < `n_heads`, groups of query heads share keys and values: grouped-query attention (Ainslie et al.
     2023, arXiv:2305.13245), or with n_kv_heads=1 multi-query attention (Shazeer 2019, arXiv:1911.02150). `window` limits a
-    query to itself and the window - 1 positions before it (Beltagy et al. 2020, arXiv:2004.05150); `softcap` c turns
-    scores s into c tanh(s / c) (Bello et al. 2016, arXiv:1611.09940; Gemma 2, arXiv:2408.00118); `sinks` add one learned
+    query to itself and the window - 1 positions before it (Beltagy et al. 2020, arXiv:2004.05150); `softcap` c maps
+    scores s to c tanh(s / c) (Bello et al. 2016, arXiv:1611.09940; Gemma 2, arXiv:2408.00118); `sinks` add one learned
     score per head, of a key without a value (Miller 2023; gpt-oss, arXiv:2508.10925). `qk_norm` is an RMSNorm of queries
     and keys, per head (Dehghani et al. 2023, arXiv:2302.05442; Qwen3) or over all heads (OLMo 2, arXiv:2501.00656).
     `gate` multiplies the output of the heads by sigmoid(gate(x)), per head or per element (Qiu et al. 2025,
@@ -48,9 +48,9 @@ class MultiHead(HeadOptions):
 
     shares_first_values: ClassVar[bool] = True
 
-    bias: bool = False  # of the query, key and value projections
+    bias: bool = False  # bias of the query, key and value projections
     out_bias: bool = False
-    fused_qkv: bool = True  # one matrix product for queries, keys and values
+    fused_qkv: bool = True  # one matmul for queries, keys and values
     scale: float | None = Field(None, gt=0)  # default: 1 / sqrt(head_dim)
     dropout: float = Field(0.0, ge=0, lt=1)  # on the attention weights
     window: int | None = Field(None, gt=1)  # with window=1, a query would only attend to itself

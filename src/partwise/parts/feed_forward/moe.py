@@ -172,7 +172,7 @@ class ExpertLinear(nn.Module):
 
 
 def to_autocast_dtype(x: Tensor) -> Tensor:
-    """Cast x as autocast would for a matrix product; autocast does not know our custom operators."""
+    """Cast x as autocast would for a matmul; autocast does not know our custom operators."""
     if x.is_meta or not torch.is_autocast_enabled(x.device.type):
         return x
     return x.to(torch.get_autocast_dtype(x.device.type))

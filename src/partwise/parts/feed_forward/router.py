@@ -57,8 +57,8 @@ class AuxLossBalancer(LoadBalancer):
         mask = token_mask(scores, ctx)  # (N, 1)
         counts = (multi_hot(selected, scores.shape[-1]) * mask).sum(0)  # (X,)
         score_sums = (scores / clamped_sum(scores) * mask).sum(0)
-        product = (counts / counts.sum().clamp(min=1) * score_sums / mask.sum().clamp(min=1)).sum()
-        ctx.aux_losses.append(self.coefficient * scores.shape[-1] * product)
+        dot = (counts / counts.sum().clamp(min=1) * score_sums / mask.sum().clamp(min=1)).sum()
+        ctx.aux_losses.append(self.coefficient * scores.shape[-1] * dot)
 
 
 class BiasBalancer(LoadBalancer, AfterStepHook):
@@ -93,9 +93,9 @@ def clamped_sum(scores: Tensor) -> Tensor:
 
 def token_mask(scores: Tensor, ctx: ForwardContext | None) -> Tensor:
     """(N, 1) one for a token, zero for padding."""
-    if ctx is None or ctx.segments is None:
+    if ctx is None or ctx.document_ids is None:
         return scores.new_ones(scores.shape[0], 1)
-    return (ctx.segments[:, ctx.past_length :].flatten() >= 0).to(scores.dtype)[:, None]
+    return (ctx.document_ids[:, ctx.past_length :].flatten() >= 0).to(scores.dtype)[:, None]
 
 
 def multi_hot(selected: Tensor, n_experts: int) -> Tensor:

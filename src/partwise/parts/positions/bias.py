@@ -34,9 +34,9 @@ def alibi_slopes(n_heads: int) -> list[float]:
 class T5(Positions):
     """Scores plus P[bucket(i - j)] of each head, P learned and shared by the layers. Raffel et al. 2019, arXiv:1910.10683.
 
-    The first half of the buckets are single distances, the others grow by a constant factor up to `max_distance`; larger
-    distances share the last one. An encoder uses half of the buckets for each direction. T5 itself does not scale scores:
-    attention.scale=1.
+    The first half of the buckets hold one distance each; the others grow by a constant factor up to `max_distance`, and
+    the last one also holds all larger distances. An encoder uses half of the buckets for each direction. T5 itself does
+    not scale scores: attention.scale=1.
     """
 
     buckets: int = Field(32, ge=4, le=1024)
@@ -49,8 +49,8 @@ class T5(Positions):
             )
         if self.max_distance <= self.buckets // 2:
             raise ConfigError(
-                f"positions.max_distance={self.max_distance} does not exceed the {self.buckets // 2} single distances of "
-                f"positions.buckets={self.buckets}: raise positions.max_distance, or lower positions.buckets"
+                f"positions.max_distance={self.max_distance} must exceed {self.buckets // 2}, the number of one-distance "
+                "buckets: raise it, or lower positions.buckets"
             )
         if layer_ctx.causal:
             after, before = [0] * self.max_distance, distance_buckets(self.buckets, self.max_distance)
@@ -62,7 +62,7 @@ class T5(Positions):
 
 def distance_buckets(buckets: int, max_distance: int) -> list[int]:
     """The bucket of each distance 0 ... max_distance."""
-    single = buckets // 2  # buckets of single distances
+    single = buckets // 2  # number of one-distance buckets
     result, bucket = [*range(single)], single
     for distance in range(single, max_distance + 1):
         # distance >= single (max_distance / single)^(k / n), in integers, since logarithms would round at bucket edges

@@ -25,11 +25,11 @@ class RopeOptions(Positions):
     layout: Literal["half", "interleaved"] = "half"
 
     def build(self, layer_ctx: LayerContext) -> PositionLayer:
-        width = int(self.partial_rotary_factor * layer_ctx.heads.head_dim + 1e-9)  # 0.7 of 180 is 125.99... in binary
+        width = int(self.partial_rotary_factor * layer_ctx.heads.head_dim + 1e-9)  # 0.7 * 180 is 125.99... in binary
         if self.partial_rotary_factor < 1 and (width % 2 or not width):
             raise ConfigError(
                 f"positions.partial_rotary_factor={self.partial_rotary_factor} rotates {width} of the "
-                f"{layer_ctx.heads.head_dim} dimensions of a head: choose one that rotates an even number, at least 2"
+                f"{layer_ctx.heads.head_dim} dimensions of a head: must rotate an even number, at least 2"
             )
         if width % 2 or not width:
             raise ConfigError(
@@ -79,7 +79,7 @@ class NTKRope(RopeOptions):
 
     def frequencies(self, width: int) -> list[float]:
         if width < 4:
-            raise ConfigError("positions=rope_ntk needs at least two pairs: rotate 4 or more dimensions of a head")
+            raise ConfigError(f"positions=rope_ntk rotates {width} dimensions of a head: must be at least 4, two pairs")
         # factor^(-2i/(E-2)) separately from theta^(-2i/E): the base theta factor^(E/(E-2)) may overflow
         powers = [*inverse_frequencies(self.factor, width - 2), 1 / self.factor]
         return [w * power for w, power in zip(inverse_frequencies(self.theta, width), powers, strict=True)]
