@@ -70,7 +70,7 @@ bench: bench-peers
 	$(call measure,overhead)
 	$(BIN)/python benchmarks/table.py $(BENCH)
 
-# the full comparison and full trainings to a loss: hours; interrupted, the same command continues
+# the full comparison and full trainings to a loss: hours; run the same command again to resume
 bench-long: bench-peers
 	@mkdir -p $(BENCH)
 	$(call measure_as,comparison,comparison-whole,--steps 5000)

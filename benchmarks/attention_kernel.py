@@ -26,7 +26,7 @@ from partwise.kernels.attention import packed_attention
 from partwise.kernels.library import kernels_available
 
 SHAPES = [(16, 8, 128, 12), (12, 4, 64, 32), (16, 6, 256, 64), (2, 4, 1024, 16)]  # B, H, T, E
-WARM_UP = 2
+WARMUP = 2
 
 
 def main() -> None:
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.rounds < 1:
-        parser.error(f"--rounds {options.rounds}: give at least 1")
+        parser.error(f"--rounds {options.rounds}: must be at least 1")
     if not kernels_available():
         parser.error("the C++ kernels are not available: install a C++ compiler")
     rows = []
@@ -70,26 +70,26 @@ def measure(shape: tuple[int, int, int, int], threads: int, rounds: int) -> list
     for name, result in results.items():
         if not all(torch.allclose(x, y, rtol=1e-4, atol=1e-4) for x, y in zip(result, results["cpp"], strict=True)):
             raise RuntimeError(f"{name} differs from the C++ kernel at {shape}")
-    times = time_in_turn(backends, qkv, grad, rounds)
+    times = time_alternating(backends, qkv, grad, rounds)
     return [
         {"threads": threads, "shape": shape, "name": name, "milliseconds": 1000 * statistics.median(clock)}
-        | {"ratio": ratio(clock, times["cpp"][0]), "processor_ratio": ratio(processor, times["cpp"][1])}
-        for name, (clock, processor) in times.items()
+        | {"ratio": ratio(clock, times["cpp"][0]), "cpu_ratio": ratio(cpu, times["cpp"][1])}
+        for name, (clock, cpu) in times.items()
     ]
 
 
-def time_in_turn(
+def time_alternating(
     backends: dict[str, Callable[[], Tensor]], qkv: Tensor, grad: Tensor, rounds: int
 ) -> dict[str, tuple[list[float], list[float]]]:
     """Wall seconds and CPU seconds of each round."""
     times: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in backends}
     names = list(backends)
-    for turn in range(WARM_UP + rounds):
-        shift = turn % len(names)
+    for round_ in range(WARMUP + rounds):
+        shift = round_ % len(names)
         for name in names[shift:] + names[:shift]:
             began = time.perf_counter(), time.process_time()
             torch.autograd.grad(backends[name](), qkv, grad)
-            if turn >= WARM_UP:
+            if round_ >= WARMUP:
                 times[name][0].append(time.perf_counter() - began[0])
                 times[name][1].append(time.process_time() - began[1])
     return times
@@ -104,7 +104,7 @@ def show(rows: list[dict[str, Any]]) -> None:
     for column in ("threads", "B H T E", "", "median ms", "wall time", "CPU time"):
         table.add_column(column, justify="left" if not column else "right")
     for row in rows:
-        figures = f"{row['milliseconds']:.2f}", f"{row['ratio']:.2f} x", f"{row['processor_ratio']:.2f} x"
+        figures = f"{row['milliseconds']:.2f}", f"{row['ratio']:.2f} x", f"{row['cpu_ratio']:.2f} x"
         table.add_row(str(row["threads"]), " ".join(map(str, row["shape"])), row["name"], *figures)
     Console().print(table)
 

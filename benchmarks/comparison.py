@@ -37,10 +37,10 @@ from references.tutorial_loop import MinGPT, Training, evaluated_steps, score_ar
 ROOT = Path(__file__).parent.parent
 STEPS = 5000
 THEIR_STEPS = 200
-BLOCKS = 4  # of their steps: the fastest and the slowest give the range of the ratio
+BLOCKS = 4  # blocks of their steps: the fastest and the slowest give the range of the ratio
 ENCODED = 10_000_000  # maximum characters of their text that are encoded to time it
-ANSWERED = 40  # of the test problems, by their loop
-WANTED = 8.0
+ANSWERED = 40  # test problems that their loop answers
+TARGET = 8.0
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def main() -> None:
         "ratio": seconds["seconds"] / ours["seconds"],
         "low": seconds["low"] / ours["seconds"],
         "high": seconds["high"] / ours["seconds"],
-        "wanted": WANTED,
+        "target": TARGET,
     }
     losses = {"steps": [THEIR_STEPS, options.steps], "theirs": [arm["loss"] for arm in theirs], "ours": ours["losses"]}
     show(row, losses)
@@ -79,9 +79,9 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if not 20 <= options.steps <= STEPS:
-        parser.error(f"--steps {options.steps}: give 20 to {STEPS}")
+        parser.error(f"--steps {options.steps}: must be from 20 to {STEPS}")
     if options.seeds < 2:
-        parser.error(f"--seeds {options.seeds}: give at least 2")
+        parser.error(f"--seeds {options.seeds}: must be at least 2")
     return options
 
 
@@ -191,7 +191,7 @@ def show(row: Row, losses: dict[str, Any]) -> None:
     (name, theirs), *_ = row["peers"].items()
     console = Console()
     console.print(f"{row['what']}: ours {row['ours']:.1f} min; {name} {theirs:.1f} min", markup=False)
-    console.print(f"{row['ratio']:.2f} times as fast ({row['low']:.2f} to {row['high']:.2f}), wanted {row['wanted']:g}")
+    console.print(f"{row['ratio']:.2f} times as fast ({row['low']:.2f} to {row['high']:.2f}), target {row['target']:g}")
     before, after = losses["steps"]
     console.print(f"validation losses of the post's code after {before} steps, one seed per arm: {losses['theirs']}")
     console.print(f"ours after {after}, mean and SD over seeds: {losses['ours']}", markup=False)

@@ -3,7 +3,7 @@
     python benchmarks/growth.py [--nanogpt FOLDER] [--threads 2] [--json FILE] [--figure growth.svg]
 
 One size is varied at a time, around 4 layers, width 128, 4 heads and a batch of 12 x 64; context again at batch 1, up to
-8192. Each system runs in its own process: alternating turns of several steps for the time, separately for the peak
+8192. Each system runs in its own process: alternating blocks of several steps for the time, separately for the peak
 memory, which is that beyond a tiny model (weights, optimizer, gradients and activations). Each uses its own defaults,
 partwise the runtime settings that it chooses for the machine. Requires Linux, for the peak memory of a process.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import Step, time_in_turn, write_rows
+from measuring import Step, time_alternating, write_rows
 from peer_process import PeerProcess
 from peers import Setting, nanogpt_step, transformers_step
 from torch import Tensor
@@ -119,7 +119,7 @@ def step_times(builders: dict[str, Builder], options: argparse.Namespace, thread
             if name != OURS:
                 steps[name] = stack.enter_context(PeerProcess(name, options, *tokens, Setting()))
         fewest, most = ROUNDS
-        seconds = time_in_turn(steps, most, warm_up=1, fewest=fewest, within=SECONDS)
+        seconds = time_alternating(steps, most, warmup=1, fewest=fewest, within=SECONDS)
     return {name: 1000 * statistics.median(times) for name, times in seconds.items()}
 
 
@@ -154,10 +154,10 @@ def as_rows(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for point in points:
             ours, peers = point[unit][OURS], {n: v for n, v in point[unit].items() if n != OURS}
             row = {"goal": "growth", "what": f"{what}, {point['sweep']} {point['value']}", "ours": ours, "unit": unit}
-            rows.append({**row, "peers": peers, "ratio": min(peers.values()) / ours if peers else None, "wanted": None})
+            rows.append({**row, "peers": peers, "ratio": min(peers.values()) / ours if peers else None, "target": None})
     half, longest = (point["MiB"][OURS] for point in points[-2:])
     row = {"goal": "growth", "what": "memory, linear in context to 8192", "ours": longest, "unit": "MiB"}
-    return [*rows, {**row, "peers": {"twice that of 4096": 2 * half}, "ratio": 2 * half / longest, "wanted": LINEAR}]
+    return [*rows, {**row, "peers": {"twice that of 4096": 2 * half}, "ratio": 2 * half / longest, "target": LINEAR}]
 
 
 def draw(points: list[dict[str, Any]], path: Path) -> None:

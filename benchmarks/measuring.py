@@ -1,6 +1,6 @@
 """Shared by the benchmarks: alternating measurements, ratios within a round, and the rows that `table.py` collects.
 
-A row is {"goal", "what", "ours", "unit", "peers": {name: figure, or null if missing}, "ratio", "low", "high", "wanted"}:
+A row is {"goal", "what", "ours", "unit", "peers": {name: figure, or null if missing}, "ratio", "low", "high", "target"}:
 `ratio` is how many times as good as the best peer ours is, `low` and `high` its range over the rounds.
 """
 
@@ -19,29 +19,29 @@ from torch import Tensor
 
 from partwise.compute.runtime import machine_info
 
-WARM_UP = 3
-PAUSE = 0.005  # seconds between turns: idle threads spin for a while and would disturb the next process
-TURN, MAX_STEPS = 0.25, 20  # approximate seconds of a turn, and its maximum number of steps
+WARMUP = 3
+PAUSE = 0.005  # seconds between blocks of steps: idle threads spin for a while and would disturb the next process
+BLOCK_SECONDS, MAX_STEPS = 0.25, 20  # approximate seconds of a block of steps, and its maximum number of steps
 PLACEHOLDERS = {"--nanogpt": "FOLDER", "--litgpt": "PYTHON", "--folder": "FOLDER"}
 """Options whose values are paths of this machine, and what to print instead."""
 Step = Callable[..., Tensor | float]
-"""`step(count=1)`: forward, backward and update on one batch, `count` times; returns the loss before the last update."""
+"""`step(count=1)`: forward, backward and optimizer step on one batch, `count` times; returns the loss of the last."""
 Row = dict[str, Any]
 
 
-def time_in_turn(
-    steps: dict[str, Step], rounds: int, warm_up: int = WARM_UP, fewest: int = 1, within: float = math.inf
+def time_alternating(
+    steps: dict[str, Step], rounds: int, warmup: int = WARMUP, fewest: int = 1, within: float = math.inf
 ) -> dict[str, list[float]]:
-    """Seconds per training step, the mean of a turn, in each round.
+    """Seconds per training step, the mean of a block of steps, in each round.
 
-    There are `rounds` rounds, or as many as fit into `within` seconds, but at least `fewest`. Warm-up rounds of one step
-    each determine the number of steps per turn. Raises RuntimeError if a loss does not decrease.
+    There are `rounds` rounds, or as many as fit into `within` seconds, but at least `fewest`. Warmup rounds of one step
+    each determine the number of steps per block. Raises RuntimeError if a loss does not decrease.
     """
     first = {name: float(step()) for name, step in steps.items()}
-    once = take_turns(steps, warm_up)
-    counts = steps_per_turn(once)
+    once = alternate(steps, warmup)
+    counts = steps_per_block(once)
     allowed = within / sum((1 + counts[name]) * min(times) for name, times in once.items())
-    seconds = take_turns(steps, rounds if allowed > rounds else max(fewest, int(allowed)), counts)
+    seconds = alternate(steps, rounds if allowed > rounds else max(fewest, int(allowed)), counts)
     for name, step in steps.items():
         last = float(step())
         if not last < first[name]:
@@ -49,22 +49,22 @@ def time_in_turn(
     return seconds
 
 
-def steps_per_turn(once: Mapping[str, Sequence[float]]) -> dict[str, int]:
-    """The number of steps in a turn of each, from the best time of a single step."""
-    return {name: min(MAX_STEPS, max(1, round(TURN / min(times)))) for name, times in once.items()}
+def steps_per_block(once: Mapping[str, Sequence[float]]) -> dict[str, int]:
+    """The number of steps in a block of each, from the best time of a single step."""
+    return {name: min(MAX_STEPS, max(1, round(BLOCK_SECONDS / min(times)))) for name, times in once.items()}
 
 
-def take_turns(
+def alternate(
     steps: Mapping[str, Callable[..., object]], rounds: int, counts: Mapping[str, int] | None = None
 ) -> dict[str, list[float]]:
     """Seconds per call in each round; with `counts`, the mean over that many consecutive steps after an untimed one.
 
-    The first step of a turn finds the CPU caches filled by the others, unlike in training.
+    The first step of a block finds the CPU caches filled by the others, unlike in training.
     """
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     names = list(steps)
-    for turn in range(rounds):
-        shift = turn % len(names)  # vary which of the others runs before each one
+    for round_ in range(rounds):
+        shift = round_ % len(names)  # vary which of the others runs before each one
         for name in names[shift:] + names[:shift]:
             time.sleep(PAUSE)
             step, count = steps[name], 1

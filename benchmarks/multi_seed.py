@@ -2,7 +2,7 @@
 
     python benchmarks/multi_seed.py [--seeds 8] [--rounds 20] [--threads 1] [--json FILE]
 
-Updates alternate in one process. Two shapes: one so small that only launch overhead counts, as for small runs on an
+Steps alternate in one process. Two shapes: one so small that only launch overhead counts, as for small runs on an
 accelerator, and that of the tutorials. The goal applies to accelerators only: eight seeds in twice the time of one.
 Separate runs use the backends chosen for this machine; multi-seed training uses torch's operations.
 """
@@ -12,7 +12,7 @@ import statistics
 from pathlib import Path
 
 import torch
-from measuring import Row, ratios, take_turns, write_rows
+from measuring import Row, alternate, ratios, write_rows
 
 from partwise.data import Arithmetic
 from partwise.train.config import run_config
@@ -37,7 +37,7 @@ def main() -> None:
     rows = [measure(name, words, options, accelerated) for name, words in SHAPES.items()]
     for row in rows:
         print(
-            f"{row['what']}: {row['ours']:,.0f} updates/s, {SEPARATE} {row['peers'][SEPARATE]:,.0f}: "
+            f"{row['what']}: {row['ours']:,.0f} steps/s, {SEPARATE} {row['peers'][SEPARATE]:,.0f}: "
             f"{row['ratio']:.2f} times as many ({row['low']:.2f} to {row['high']:.2f}); {options.seeds} seeds in "
             f"{options.seeds / row['ratio']:.2f} times the time of one"
         )
@@ -63,21 +63,21 @@ def measure(name: str, words: list[str], options: argparse.Namespace, accelerate
     separate, multi_seed = runs(), runs(*eager)
     MultiSeedTrainer(multi_seed)
 
-    def update(runs: list[Run]) -> None:
+    def step_all(runs: list[Run]) -> None:
         for run in runs:
             run.update()  # reads the loss, which synchronizes the device
 
-    steps = {SEPARATE: lambda: update(separate), "multi-seed": lambda: update(multi_seed)}
-    take_turns(steps, 3)
-    seconds = take_turns(steps, options.rounds)
+    steps = {SEPARATE: lambda: step_all(separate), "multi-seed": lambda: step_all(multi_seed)}
+    alternate(steps, 3)
+    seconds = alternate(steps, options.rounds)
     device = torch.cuda.get_device_name() if accelerated else f"CPU, {options.threads} threads"
     return {
         "goal": "multi-seed training",
         "what": f"{options.seeds} seeds, {name}, {device}",
         "ours": options.seeds / statistics.median(seconds["multi-seed"]),
-        "unit": "updates/s",
+        "unit": "steps/s",
         "peers": {SEPARATE: options.seeds / statistics.median(seconds[SEPARATE])},
-        "wanted": options.seeds / 2 if accelerated else None,
+        "target": options.seeds / 2 if accelerated else None,
         **ratios(seconds[SEPARATE], seconds["multi-seed"]),
     }
 

@@ -27,7 +27,7 @@ SHAPE = ("layers", "width", "heads", "context", "vocab", "tie_embeddings")
 
 
 def settings(tunable: bool) -> list[Setting]:
-    """The settings to try for a peer, its default first; bfloat16 only if the processor has native support."""
+    """The settings to try for a peer, its default first; bfloat16 only if the CPU has native support."""
     result = [Setting()]
     for bfloat16 in (False, True) if has_fast_bfloat16("cpu") else (False,):
         result += [Setting(tunable, compiled, bfloat16) for compiled in (False, True)]
@@ -71,28 +71,28 @@ class PeerProcess:
             start_new_session=True,  # so that its children, such as compilers, are killed with it
         )
         try:
-            self.ask(json.dumps(task))
+            self.request(json.dumps(task))
         except (TimeoutError, RuntimeError) as error:
             self.close()
             raise ImportError(str(error)) from None
 
     def __call__(self, count: int = 1) -> float:
-        return float(self.ask(str(count))["loss"])
+        return float(self.request(str(count))["loss"])
 
-    def ask(self, line: str) -> dict[str, Any]:
+    def request(self, line: str) -> dict[str, Any]:
         assert self.process.stdin is not None and self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):  # it has exited; stderr may say why
             self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
         if not select.select([self.process.stdout], [], [], COMPILE_SECONDS)[0]:
             raise TimeoutError(f"took longer than {COMPILE_SECONDS} seconds")
-        answer = self.process.stdout.readline()
-        if not answer:
+        reply = self.process.stdout.readline()
+        if not reply:
             status = self.process.wait()
             self.stderr.seek(0)
             last = self.stderr.read().splitlines()[-1:]
             raise RuntimeError(": ".join([f"its process exited with status {status}", *last]))
-        result: dict[str, Any] = json.loads(answer)
+        result: dict[str, Any] = json.loads(reply)
         if "error" in result:
             raise RuntimeError(result["error"])
         return result

@@ -44,7 +44,7 @@ class Setting:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # a peer's own output must not be taken for an answer
+    os.dup2(2, 1)  # a peer's own output must not be taken for a reply
     try:
         step = build(**json.loads(sys.stdin.readline()))
         print(json.dumps({"ready": True}), file=answers, flush=True)

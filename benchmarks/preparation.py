@@ -28,9 +28,9 @@ from partwise.tokenizers import BPE, Characters, TokenizerRecipe, train_bpe
 
 Job = Callable[[], object]
 PLAIN = "plain script"
-WANTED = 2.0
+TARGET = 2.0
 FLAT = 0.9
-"""The wanted ratio of the small text's memory to the large text's."""
+"""The target ratio of the small text's memory to the large text's."""
 
 MEASURE = """
 import sys
@@ -57,7 +57,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.rounds < 1 or options.size < 0:
-        parser.error(f"--rounds {options.rounds} --size {options.size}: give at least 1 round and a size of 0 or more")
+        parser.error(
+            f"--rounds {options.rounds} --size {options.size}: --rounds must be at least 1, and --size at least 0"
+        )
     with tempfile.TemporaryDirectory() as folder:
         rows = speeds(Path(folder), options.rounds)
         if options.size:
@@ -80,12 +82,12 @@ def speeds(folder: Path, rounds: int) -> list[dict[str, Any]]:
         ("characters", Characters(), lambda: plain_characters(source, folder)),
         ("BPE", BPE(path=str(tokenizer)), lambda: plain_bpe(source, tokenizer, folder)),
     ):
-        seconds = time_in_turn({"partwise": preparation_job(source, recipe), PLAIN: plain}, rounds)
+        seconds = time_alternating({"partwise": preparation_job(source, recipe), PLAIN: plain}, rounds)
         ratios = [theirs / ours for theirs, ours in zip(seconds[PLAIN], seconds["partwise"], strict=True)]
         rate = {name: len(text.encode()) / 1e6 / statistics.median(times) for name, times in seconds.items()}
         row = {"goal": "preparation", "what": what, "ours": rate["partwise"], "unit": "MB/s"}
         ratio = {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
-        rows.append({**row, "peers": {PLAIN: rate[PLAIN]}, **ratio, "wanted": WANTED})
+        rows.append({**row, "peers": {PLAIN: rate[PLAIN]}, **ratio, "target": TARGET})
     return rows
 
 
@@ -118,13 +120,13 @@ def plain_bpe(source: Path, tokenizer: Path, folder: Path) -> None:
         np.array(ids, dtype=np.uint16).tofile(folder / f"{name}.bin")
 
 
-def time_in_turn(jobs: dict[str, Job], rounds: int) -> dict[str, list[float]]:
+def time_alternating(jobs: dict[str, Job], rounds: int) -> dict[str, list[float]]:
     """Seconds of each job in each round; the order alternates."""
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     for job in jobs.values():
         job()
-    for turn in range(rounds):
-        for name in sorted(jobs, reverse=bool(turn % 2)):
+    for round_ in range(rounds):
+        for name in sorted(jobs, reverse=bool(round_ % 2)):
             began = time.perf_counter()
             jobs[name]()
             seconds[name].append(time.perf_counter() - began)
@@ -148,7 +150,7 @@ def memory(folder: Path, size: int) -> list[dict[str, Any]]:
     for tokenizer, (small, large) in peaks.items():
         name = "peak memory at 1 GB" if size == 1000 else f"peak memory at {size} MB"
         row = {"goal": "preparation", "what": f"{name}, {tokenizer}", "ours": large, "unit": "MiB"}
-        rows.append({**row, "peers": {"a tenth of the text": small}, "ratio": small / large, "wanted": FLAT})
+        rows.append({**row, "peers": {"a tenth of the text": small}, "ratio": small / large, "target": FLAT})
     return rows
 
 
@@ -168,13 +170,13 @@ def long_text(megabytes: int) -> Iterator[bytes]:
 
 def show(rows: list[dict[str, Any]], rounds: int) -> None:
     table = Table(title="Preparing a text")
-    for column in ("", "partwise", "other", "ratio", "min to max", "wanted"):
+    for column in ("", "partwise", "other", "ratio", "min to max", "target"):
         table.add_column(column, justify="left" if not column else "right")
     for row in rows:
         ((name, peer),) = row["peers"].items()
         values = f"{row['ours']:.1f} {row['unit']}", f"{name} {peer:.1f}", f"{row['ratio']:.2f}"
         span = f"{row['low']:.2f} to {row['high']:.2f}" if "low" in row else ""
-        table.add_row(row["what"], *values, span, f"{row['wanted']:g}")
+        table.add_row(row["what"], *values, span, f"{row['target']:g}")
     console = Console()
     console.print(table)
     console.print(f"{rounds} alternating rounds; memory does not include the imports")

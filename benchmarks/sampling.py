@@ -36,7 +36,7 @@ SHAPE = {
     "init": "normal",
 }
 HEADS, KV_HEADS, HIDDEN, PROMPT = 9, 3, 1536, 64
-WANTED = {1: 1.3, 16: 3.0}
+TARGET = {1: 1.3, 16: 3.0}
 LENGTHS, STEPS = (64, 128, 256, 512, 1024, 2048), 8
 WINDOW = 64
 Rate = Callable[[], float]
@@ -48,18 +48,18 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     console, rows, model = Console(), list[Row](), smol()
     for batch in options.batch:
-        wanted = WANTED[batch]
+        target = TARGET[batch]
         prompts = torch.randint(SHAPE["vocab_size"], (batch, PROMPT), generator=torch.Generator().manual_seed(batch))
         tokens = options.tokens if batch == 1 else max(4, options.tokens // 4)
         with tempfile.TemporaryDirectory() as folder:
             rates, missing = systems(model, prompts, tokens, options, Path(folder))
-            measured = in_turn(rates, options.rounds)
+            measured = alternate(rates, options.rounds)
         for line in missing:
             console.print(f"missing: {line}", markup=False)
         peers = [name for name in measured if not name.startswith("partwise")]
         main_peer = [name for name in peers if name.startswith("llama.cpp" if batch == 1 else "transformers")]
         what = f"135M Llama, bfloat16, batch {batch}, after {PROMPT} tokens"
-        rows.append(row(what, measured, "partwise cpp bfloat16", main_peer or peers, wanted))
+        rows.append(row(what, measured, "partwise cpp bfloat16", main_peer or peers, target))
         rows[-1]["peers"] |= {name: statistics.median(measured[name]) for name in peers} | dict.fromkeys(missing)
         for ours in ("partwise cpp bfloat16", "partwise cpp float32"):
             what = f"135M Llama, batch {batch}: {ours.removeprefix('partwise ')} against eager"
@@ -75,14 +75,16 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--tokens", type=int, default=32, help="new tokens per round at batch 1; a quarter at batch 16")
-    parser.add_argument("--batch", type=int, nargs="+", choices=list(WANTED), default=list(WANTED))
+    parser.add_argument("--batch", type=int, nargs="+", choices=list(TARGET), default=list(TARGET))
     parser.add_argument(
         "--compile", action="store_true", help="also measure transformers with torch.compile: takes minutes"
     )
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.rounds < 1 or options.tokens < 2:
-        parser.error(f"--rounds {options.rounds} --tokens {options.tokens}: give at least 1 round of 2 tokens")
+        parser.error(
+            f"--rounds {options.rounds} --tokens {options.tokens}: --rounds must be at least 1, and --tokens at least 2"
+        )
     return options
 
 
@@ -130,7 +132,7 @@ def tokens_per_second(times: list[float], batch: int) -> float:
 
 
 def transformers_rates(prompts: Tensor, tokens: int, compiled: bool) -> dict[str, Rate]:
-    """By default, with a static cache, and optionally with a compiled static cache. Raises ImportError."""
+    """Rates of transformers by default, with a static cache, and optionally with a compiled one. Raises ImportError."""
     from transformers import LlamaConfig, LlamaForCausalLM, StoppingCriteria
     from transformers.utils import logging
 
@@ -168,7 +170,7 @@ def transformers_rates(prompts: Tensor, tokens: int, compiled: bool) -> dict[str
     rates = {
         "transformers bfloat16": rate_of(model),
         "transformers bfloat16, static cache": rate_of(model, cache_implementation="static"),
-        # the faster one on processors without native bfloat16 products
+        # faster on CPUs without native bfloat16
         "transformers float32": rate_of(LlamaForCausalLM(config).eval()),
     }
     if compiled:
@@ -181,7 +183,7 @@ def transformers_rates(prompts: Tensor, tokens: int, compiled: bool) -> dict[str
 def llama_cpp_rates(
     model: partwise.Transformer, prompts: Tensor, tokens: int, threads: int, folder: Path
 ) -> dict[str, Rate]:
-    """By llama.cpp's own timing, which excludes the prompt. Raises ImportError."""
+    """Rates of llama.cpp by its own timing, which excludes the prompt. Raises ImportError."""
     import xllamacpp
 
     file = folder / "model.gguf"
@@ -260,7 +262,7 @@ def narrow(options: argparse.Namespace) -> Row:
         f"partwise {backend} float32": ours(decoding_model(model, backend=backend), prompts, 100)
         for backend in ("cpp", "eager")
     }
-    measured = in_turn(rates, options.rounds)
+    measured = alternate(rates, options.rounds)
     what = "8 layers of width 96, batch 1: cpp against eager"
     return row(what, measured, "partwise cpp float32", ["partwise eager float32"], None)
 
@@ -274,7 +276,9 @@ def by_length(options: argparse.Namespace) -> list[dict[str, float]]:
     result = []
     for length in LENGTHS:
         rates = {name: at_length(model, length) for name, model in models.items()}
-        medians = {name: statistics.median(each) for name, each in in_turn(rates, max(3, options.rounds // 4)).items()}
+        medians = {
+            name: statistics.median(each) for name, each in alternate(rates, max(3, options.rounds // 4)).items()
+        }
         result.append({"length": length, **medians})
     return result
 
@@ -294,22 +298,22 @@ def at_length(model: Any, length: int) -> Rate:
     return rate
 
 
-def in_turn(rates: dict[str, Rate], rounds: int) -> dict[str, list[float]]:
-    """The rates of all systems in each round, after a warm-up round."""
+def alternate(rates: dict[str, Rate], rounds: int) -> dict[str, list[float]]:
+    """The rates of all systems in each round, after a warmup round."""
     measured: dict[str, list[float]] = {name: [] for name in rates}
     names = list(rates)
     print(f"{rounds} rounds of {', '.join(names)}", file=sys.stderr)
-    for turn in range(-1, rounds):
-        shift = turn % len(names)  # vary which of the others runs before each one
+    for round_ in range(-1, rounds):
+        shift = round_ % len(names)  # vary which of the others runs before each one
         for name in names[shift:] + names[:shift]:
             time.sleep(PAUSE)
             rate = rates[name]()
-            if turn >= 0:
+            if round_ >= 0:
                 measured[name].append(rate)
     return measured
 
 
-def row(what: str, measured: dict[str, list[float]], ours: str, peers: list[str], wanted: float | None) -> Row:
+def row(what: str, measured: dict[str, list[float]], ours: str, peers: list[str], target: float | None) -> Row:
     """A row of ours against the peer with the highest median."""
     medians = {name: statistics.median(measured[name]) for name in [ours, *peers]}
     best = max(peers, key=lambda name: medians[name])
@@ -320,19 +324,19 @@ def row(what: str, measured: dict[str, list[float]], ours: str, peers: list[str]
         "unit": "tokens/s",
         "peers": medians,
         **ratios(measured[ours], measured[best]),
-        "wanted": wanted,
+        "target": target,
     }
 
 
 def show(console: Console, rows: list[Row], lengths: list[dict[str, float]]) -> None:
     table = Table(title="Generation, tokens/s")
-    for column in ("", "ours", "peers", "ratio", "min to max", "wanted"):
+    for column in ("", "ours", "peers", "ratio", "min to max", "target"):
         table.add_column(column)
     for each in rows:
         peers = "\n".join(f"{name}: {'missing' if x is None else f'{x:.1f}'}" for name, x in each["peers"].items())
         spread = f"{each['low']:.2f} to {each['high']:.2f}"
-        wanted = "" if each["wanted"] is None else f"{each['wanted']:g}"
-        table.add_row(each["what"], f"{each['ours']:.1f}", peers, f"{each['ratio']:.2f}", spread, wanted)
+        target = "" if each["target"] is None else f"{each['target']:g}"
+        table.add_row(each["what"], f"{each['ours']:.1f}", peers, f"{each['ratio']:.2f}", spread, target)
     console.print(table)
     for each in lengths:
         console.print(", ".join(f"{name} {value:.1f}" for name, value in each.items()), markup=False)

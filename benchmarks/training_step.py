@@ -6,10 +6,10 @@
     python benchmarks/training_step.py --variants      one part at a time at the seed shape
 
 Each peer runs in its own process with the C library's default memory settings, as for its users; ours runs here, with
-the memory settings of training. They alternate in turns of several steps, about a quarter of a second, after an untimed
-step, because the first step of a turn finds the CPU caches filled by the other, unlike in training.
+the memory settings of training. They alternate in blocks of several steps, about a quarter of a second, after an untimed
+step, because the first step of a block finds the CPU caches filled by the other, unlike in training.
 
-Each setting of a peer is first tried for a few turns; then the fastest of all alternates with ours for `--rounds`
+Each setting of a peer is first tried for a few rounds; then the fastest of all alternates with ours for `--rounds`
 rounds. A ratio compares the mean steps of a round, so that other load on the machine affects both; its median and range
 are printed. partwise uses the runtime settings that it chooses for the machine.
 """
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from measuring import Row, Step, ratios, steps_per_turn, take_turns, time_in_turn, write_rows
+from measuring import Row, Step, alternate, ratios, steps_per_block, time_alternating, write_rows
 from peer_process import PeerProcess, settings
 from peers import LEARNING_RATE, PEERS, Setting, updating
 from rich.console import Console
@@ -46,15 +46,15 @@ SIZES = ("layers", "width", "heads", "batch", "context", "vocab")
 TRIAL_ROUNDS = (2, 5)  # minimum and maximum rounds per setting; TRIAL_SECONDS decides in between
 TRIAL_SECONDS = 15.0
 GOAL = "training step"
-SIDE = 2048  # of the square matrices whose product measures the machine's peak rate
+SIDE = 2048  # side of the square matrices whose matmul measures the machine's peak FLOP/s
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes in the order of SIZES, the wanted ratio to the best peer, and overrides of the model."""
+    """Sizes in the order of SIZES, the target ratio to the best peer, and overrides of the model."""
 
     sizes: tuple[int, int, int, int, int, int]
-    wanted: float
+    target: float
     words: tuple[str, ...] = (
         "attention.out_bias=false",
         "ffn=gelu",
@@ -62,14 +62,14 @@ class Shape:
         "head_bias=false",
         "init=gpt2",
     )
-    share: float | None = None  # the wanted fraction of the machine's peak rate
+    fraction: float | None = None  # the target fraction of the peak matmul FLOP/s
 
 
 SHAPES = {
     "seed": Shape((8, 96, 8, 16, 128, 65), 5.0, ()),  # `mingpt`: ReLU, untied head
     "cpu-recipe": Shape((4, 128, 4, 12, 64, 65), 4.0),  # the others as in nanoGPT
-    "width-384": Shape((6, 384, 6, 16, 256, 65), 2.0, share=0.5),
-    "gpt2-124m": Shape((12, 768, 12, 2, 512, 50257), 1.5, share=0.5),
+    "width-384": Shape((6, 384, 6, 16, 256, 65), 2.0, fraction=0.5),
+    "gpt2-124m": Shape((12, 768, 12, 2, 512, 50257), 1.5, fraction=0.5),
 }
 
 
@@ -119,7 +119,7 @@ def parse_options() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int)
     options = parser.parse_args()
     if options.rounds < 1:
-        parser.error(f"--rounds {options.rounds}: give at least 1")
+        parser.error(f"--rounds {options.rounds}: must be at least 1")
     if options.nanogpt and not (options.nanogpt / "model.py").is_file():
         parser.error(f"--nanogpt {options.nanogpt}: no model.py there; give the folder of a nanoGPT checkout")
     shape = SHAPES[options.shape]
@@ -132,7 +132,7 @@ def parse_options() -> argparse.Namespace:
     options.overrides = [*shape.words, *options.overrides]
     options.tie_embeddings = bool(shape.words)
     options.what = ", ".join([options.shape, *changed])
-    options.wanted = None if changed else shape.wanted
+    options.target = None if changed else shape.target
     return options
 
 
@@ -162,7 +162,7 @@ def partwise_step(options: argparse.Namespace, runtime: Runtime, inputs: Tensor,
 def measure_shape(
     options: argparse.Namespace, runtime: Runtime, inputs: Tensor, targets: Tensor
 ) -> tuple[list[Row], dict[str, object]]:
-    """The rows of a shape and of the share of the peak rate, and the time of each peer in each setting."""
+    """The rows of a shape and of the fraction of peak FLOP/s, and the time of each peer in each setting."""
     trials: dict[str, dict[Setting, float]] = {}
     missing = {}
     for peer in PEERS:
@@ -178,20 +178,20 @@ def measure_shape(
         if rivals:
             peer, setting = min(rivals, key=lambda key: rivals[key])
             steps["theirs"] = stack.enter_context(PeerProcess(peer, options, inputs, targets, setting))
-        seconds = time_in_turn(steps, options.rounds)
+        seconds = time_alternating(steps, options.rounds)
     tokens = options.batch * options.context
     speed = tokens / statistics.median(seconds["ours"])
     peers: dict[str, float | None] = dict.fromkeys(missing)
     for name, tried in trials.items():
         best = min(tried, key=lambda setting: tried[setting])
         peers |= {f"{name} ({each})": speed / tried[each] for each in (Setting(), best) if each in tried}
-    row = {"goal": GOAL, "what": options.what, "ours": speed, "unit": "tokens/s", "wanted": options.wanted}
+    row = {"goal": GOAL, "what": options.what, "ours": speed, "unit": "tokens/s", "target": options.target}
     if rivals:
         peers[f"{peer} ({setting})"] = tokens / statistics.median(seconds["theirs"])
         rows: list[Row] = [{**row, "peers": peers, **ratios(seconds["theirs"], seconds["ours"])}]
     else:
         rows = [{**row, "peers": peers, "ratio": None, "low": None, "high": None}]
-    rows.append(measure_share(ours, options, runtime))
+    rows.append(measure_fraction(ours, options, runtime))
     tried_settings = {name: {str(key): value for key, value in tried.items()} for name, tried in trials.items()}
     return rows, {"times_ours": tried_settings, "missing": missing}
 
@@ -218,7 +218,7 @@ def try_settings(
         try:
             with PeerProcess(peer, options, inputs, targets, setting) as theirs:
                 steps: dict[str, Step] = {"ours": ours, "theirs": theirs}
-                seconds = time_in_turn(steps, most, warm_up=2, fewest=fewest, within=TRIAL_SECONDS)
+                seconds = time_alternating(steps, most, warmup=2, fewest=fewest, within=TRIAL_SECONDS)
             times[setting] = ratios(seconds["theirs"], seconds["ours"])["ratio"]
             print(f"{peer} ({setting}): {times[setting]:.2f} times our time", flush=True)
         except Exception as error:  # skip a setting that does not build or compile, or takes too long
@@ -229,29 +229,29 @@ def try_settings(
     return times
 
 
-def measure_share(ours: Step, options: argparse.Namespace, runtime: Runtime) -> Row:
-    """The share of a large matrix product's rate that our steps reach, alternating with it; counts only causal work."""
+def measure_fraction(ours: Step, options: argparse.Namespace, runtime: Runtime) -> Row:
+    """Our steps' FLOP/s as a fraction of a large matmul's, alternating with it; counts only causal work."""
     dtype = torch.bfloat16 if runtime.precision == "bfloat16" else torch.float32
     a, b = torch.randn(SIDE, SIDE, dtype=dtype), torch.randn(SIDE, SIDE, dtype=dtype)
 
-    def product(count: int = 1) -> None:
+    def matmul(count: int = 1) -> None:
         for _ in range(count):
             torch.mm(a, b)
 
-    steps: dict[str, Callable[..., object]] = {"ours": ours, "product": product}
-    seconds = take_turns(steps, options.rounds, steps_per_turn(take_turns(steps, 2)))
+    steps: dict[str, Callable[..., object]] = {"ours": ours, "matmul": matmul}
+    seconds = alternate(steps, options.rounds, steps_per_block(alternate(steps, 2)))
     full_scores = 4 * options.context * options.width * options.layers  # FLOPs of attention scores; half is masked
     forward = compute_costs(partwise_config(options))[-1].flops - full_scores / 2
-    work = 3 * forward * options.batch * options.context / (2 * SIDE**3)  # in units of the product
-    within = ratios([work * time for time in seconds["product"]], seconds["ours"])
-    rate = 2 * SIDE**3 / statistics.median(seconds["product"])
+    work = 3 * forward * options.batch * options.context / (2 * SIDE**3)  # in units of the matmul
+    within = ratios([work * time for time in seconds["matmul"]], seconds["ours"])
+    rate = 2 * SIDE**3 / statistics.median(seconds["matmul"])
     return {
         "goal": GOAL,
-        "what": f"{options.what}: share of the rate of {runtime.precision} matrix products",
+        "what": f"{options.what}: fraction of peak {runtime.precision} matmul FLOP/s",
         "ours": within["ratio"],
         "unit": f"of {rate / 1e9:.0f} GFLOP/s",
         "peers": {},
-        "wanted": SHAPES[options.shape].share if options.wanted else None,
+        "target": SHAPES[options.shape].fraction if options.target else None,
         **within,
     }
 

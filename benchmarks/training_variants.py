@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from measuring import Row, Step, ratios, time_in_turn
+from measuring import Row, Step, ratios, time_alternating
 from peer_process import PeerProcess
 from peers import Setting
 from torch import Tensor
@@ -53,13 +53,13 @@ def measure_variants(
                 steps["theirs"] = stack.enter_context(theirs)
             except ImportError as error:
                 print(f"x-transformers is missing: {error}")
-            seconds = time_in_turn(steps, options.rounds)
+            seconds = time_alternating(steps, options.rounds)
         speeds = {key: tokens / statistics.median(times) for key, times in seconds.items()}
         row = {"goal": "training step", "ours": speeds["ours"], "unit": "tokens/s"}
         if "theirs" in steps:
             peers = {"x-transformers (tuned)": speeds["theirs"]}
             within = ratios(seconds["theirs"], seconds["ours"])
-            rows.append({**row, "what": f"{options.what}, {name}", "peers": peers, "wanted": options.wanted, **within})
+            rows.append({**row, "what": f"{options.what}, {name}", "peers": peers, "target": options.target, **within})
         peers = {"partwise eager": speeds["eager"]}
         within = ratios(seconds["eager"], seconds["ours"])
         rows.append(
@@ -67,7 +67,7 @@ def measure_variants(
                 **row,
                 "what": f"{options.what}, {name}: C++ kernels against eager",
                 "peers": peers,
-                "wanted": None,
+                "target": None,
                 **within,
             }
         )

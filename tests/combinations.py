@@ -70,7 +70,7 @@ def main() -> int:
                 )
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
-            print("\ninterrupted; run the same command to resume")
+            print("\ninterrupted; run the same command again to resume")
             return 130
     print()
     failures = {number: text for number, text in state["seeds"].items() if text}

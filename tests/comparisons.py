@@ -1,4 +1,6 @@
-"""Overrides for tiny runs, shared by the comparison tests."""
+"""Settings of tiny comparisons, shared by the tests of comparisons and studies."""
+
+from typing import Any
 
 TINY = [
     "d_model=16",
@@ -13,3 +15,5 @@ TINY = [
 ]
 
 ARITHMETIC = [*TINY, "data.train=300", "data.validation=20", "data.test=20"]
+
+SETTINGS: dict[str, Any] = {"data": "text.txt", "common": TINY, "margin": 0.05}

@@ -74,3 +74,11 @@ def tiny() -> "Callable[..., RunConfig]":
         "train.precision=float32 train.device=cpu data.train=2000 data.validation=50 data.test=50"
     )
     return lambda *overrides, preset="mingpt": run_config(preset, "data=arithmetic", *small.split(), *overrides)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary working folder with a small text file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60)
+    return tmp_path

@@ -107,8 +107,8 @@ def table(draws: int) -> Iterator[str]:
             rates = simulate(rules, arms, noise=noise, draws=max(200, draws // arms))
             error = 196 * math.sqrt(0.05 * 0.95 / rates.draws)
             yield (
-                f"| {', '.join(map(str, looks))} | {arms} | {variance} | {noise} | {100 * rates.false:.2f} ± {error:.1f} % | "
-                f"{100 * rates.covered:.2f} % | {100 * rates.equivalent:.1f} % | {rates.pairs:.1f} |"
+                f"| {', '.join(map(str, looks))} | {arms} | {variance} | {noise} | {100 * rates.false:.2f} ± {error:.1f}% | "
+                f"{100 * rates.covered:.2f}% | {100 * rates.equivalent:.1f}% | {rates.pairs:.1f} |"
             )
 
 
@@ -122,7 +122,7 @@ def power_table(draws: int) -> Iterator[str]:
             rates = simulate(rules, truth=effect, draws=draws)
             expected = power_over_looks(effect, SD, looks)
             name = ", ".join(map(str, looks))
-            yield f"| {name} | {effect / SD:.2f} | {100 * expected:.1f} % | {100 * rates.shown:.1f} % |"
+            yield f"| {name} | {effect / SD:.2f} | {100 * expected:.1f}% | {100 * rates.shown:.1f}% |"
 
 
 def margin_table(draws: int) -> Iterator[str]:
@@ -134,8 +134,8 @@ def margin_table(draws: int) -> Iterator[str]:
             edge, equal = (simulate(rules, truth=truth, draws=draws) for truth in (times * SD, 0.0))
             expected = equivalence_power_over_looks(times * SD, SD, looks)
             yield (
-                f"| {', '.join(map(str, looks))} | {times:g} | {100 * edge.equivalent:.2f} % | {100 * expected:.1f} % | "
-                f"{100 * equal.equivalent:.1f} % |"
+                f"| {', '.join(map(str, looks))} | {times:g} | {100 * edge.equivalent:.2f}% | {100 * expected:.1f}% | "
+                f"{100 * equal.equivalent:.1f}% |"
             )
 
 
@@ -143,9 +143,9 @@ TEXT = """# Error rates of the decision rules
 
 We simulate whole comparisons, {draws:,} of each kind (divided by the number of arms), and judge them with the code that
 judges real ones: `{command}`. A run's result is a seed effect that all arms share (SD 0.8) plus the arm's own
-noise (SD 1); the margin is 1. The value after ± is the 95 % half-width of a rate of 5 % at this number of simulations.
+noise (SD 1); the margin is 1. The value after ± is the 95% half-width of a rate of 5% at this number of simulations.
 
-**False claims** is the fraction of comparisons of equal arms in which any arm is called better or worse; at most 5 % are
+**False claims** is the fraction of comparisons of equal arms in which any arm is called better or worse; at most 5% are
 allowed for any number of arms (Holm) and looks (alpha spending). **Interval covers** is the fraction of reported
 intervals, each at the look that closed its claim, that contain the true difference. *Heavy-tailed* noise is Student's t
 with 3 degrees of freedom; *skewed* noise is exponential in every arm but the baseline (if all arms had it, its skew would
@@ -162,7 +162,7 @@ negligible margin.
 
 ## Equivalence
 
-Arms whose true difference equals the margin may be called equivalent in at most 5 % of comparisons.
+Arms whose true difference equals the margin may be called equivalent in at most 5% of comparisons.
 
 {margin}
 
@@ -172,8 +172,8 @@ Arms whose true difference equals the margin may be called equivalent in at most
 """
 
 CONCLUSIONS = """Under normal noise every rate is as stated, within the simulation's error. Heavy tails make the intervals too
-wide rather than too narrow. Noise that is skewed in a single arm costs little: no interval here covers less than 94 %. A
-single outlying pair is another matter, and reports warn about one (Grubbs' test at 1 %)."""
+wide rather than too narrow. Noise that is skewed in a single arm costs little: no interval here covers less than 94%. A
+single outlying pair is another matter, and reports warn about one (Grubbs' test at 1%)."""
 
 
 def main() -> None:

@@ -33,8 +33,8 @@ def test_the_tree_lists_every_file_and_no_other() -> None:
     assert listed() == files, sorted(listed() ^ files)
 
 
-def test_every_folder_stands_in_the_order_of_imports() -> None:
-    """Folders of the tree, top to bottom, are those of the order that the imports are checked against."""
+def test_the_tree_lists_folders_in_import_order() -> None:
+    """The tree lists folders in the order of LAYERS, against which imports are checked."""
     from test_structure import LAYERS
 
     tree = README.read_text(encoding="utf-8").split("src/partwise/\n")[1].split("```")[0]

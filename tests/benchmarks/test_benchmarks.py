@@ -57,7 +57,7 @@ def test_the_tutorial_loop_trains_and_evaluates_at_its_steps() -> None:
 
 def row(**changes: Any) -> dict[str, Any]:
     values = {"goal": "sampling", "what": "one", "ours": 30.0, "unit": "tokens/s", "peers": {"a": 10.0, "b": None}}
-    return {**values, "ratio": 3.0, "low": 2.5, "high": 3.5, "wanted": 2.0, **changes}
+    return {**values, "ratio": 3.0, "low": 2.5, "high": 3.5, "target": 2.0, **changes}
 
 
 def make_table(folder: Path, files: dict[str, Any]) -> subprocess.CompletedProcess[str]:
@@ -69,7 +69,7 @@ def make_table(folder: Path, files: dict[str, Any]) -> subprocess.CompletedProce
 
 
 def test_the_table_reports_met_and_missed_goals(tmp_path: Path) -> None:
-    rows = [row(), row(what="two", ratio=1.9), row(what="three", wanted=None), row(what="four", ratio=None, peers={})]
+    rows = [row(), row(what="two", ratio=1.9), row(what="three", target=None), row(what="four", ratio=None, peers={})]
     done = make_table(tmp_path, {"sampling": {"rows": rows, "machine": machine_info()}})
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "out" / "benchmarks.md").read_text()

@@ -47,7 +47,7 @@ def test_bf16_logits_are_computed_in_float32() -> None:
 
 
 def test_the_largest_float32_tensor_is_a_chunk() -> None:
-    """In the forward and the backward pass."""
+    """Neither the forward nor the backward pass allocates a larger one."""
     rows, vocab_size = 4096, 8192
     logits = torch.zeros(rows, vocab_size, dtype=torch.bfloat16, requires_grad=True)
     sizes: list[int] = []

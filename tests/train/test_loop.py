@@ -1,4 +1,4 @@
-"""Updates equal the textbook; dropout noise and initialization are keyed by name; non-finite updates are not made."""
+"""Steps equal the textbook; dropout noise and initialization are keyed by name; non-finite steps are not taken."""
 
 import json
 import math
@@ -33,7 +33,7 @@ SMALL = ["d_model=16", "n_layers=2", "attention.n_heads=2", "context_length=16"]
 
 
 def close(value: Tensor, reference: Tensor) -> None:
-    """Equal to 1e-12 of the largest reference value."""
+    """Assert equality to 1e-12 of the largest reference value."""
     assert value.shape == reference.shape and value.dtype == torch.float64
     assert (value - reference).abs().max() <= EXACT * reference.abs().max()
 
@@ -46,7 +46,7 @@ def double(config: RunConfig) -> Run:
 
 
 def gradients(run: Run) -> tuple[dict[str, Tensor], Step]:
-    """The gradients that an update passes to the optimizer."""
+    """The gradients that a step passes to the optimizer."""
     grads: dict[str, Tensor] = {}
 
     def record() -> None:
@@ -67,7 +67,7 @@ def textbook_gradients(run: Run) -> tuple[dict[str, Tensor], Tensor]:
     return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True)), loss.detach()
 
 
-# the update
+# the step
 
 
 @pytest.mark.parametrize("grad_accumulation", [1, 2, 4, 8])

@@ -62,7 +62,7 @@ SETTINGS = {
         "data.padding=0",
         "context_length=40",
     ],
-    "multi-token prediction, from the third update on": [
+    "multi-token prediction, from the third step on": [
         "mtp=heads",
         "mtp.n_tokens=3",
         "mtp.start_fraction=0.3",
@@ -164,7 +164,7 @@ def losses(path: Path) -> list[float]:
 
 
 def test_stopped_and_resumed_seeds_equal_separate_runs(tmp_path: Path, tiny: Tiny) -> None:
-    """Also if one stopped at another step than the others, so that it must train separately."""
+    """One of the runs stops at another step than the others, so it must train separately."""
     stops = iter([False] * 4 + [True] * 20)
     assert train_seeds(folders(tmp_path / "cut", tiny), lambda: next(stops)) == ["interrupted"] * 3
     stopped = folders(tmp_path / "cut", tiny)
@@ -219,7 +219,7 @@ def test_an_optimizer_must_declare_support_for_several_seeds(tiny: Tiny, monkeyp
         MultiSeedTrainer(seeds)
 
 
-def test_different_gradients_are_detected_before_the_first_update(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_gradients_are_detected_before_the_first_step(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = runs(lambda seed: tiny(*PLAIN, f"train.seed={seed}"))
     before = [parameter.clone() for run in seeds for parameter in run.model.parameters()]
     monkeypatch.setattr(MultiSeedTrainer, "_grad_norms", lambda trainer: torch.ones(3))

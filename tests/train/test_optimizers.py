@@ -45,7 +45,7 @@ RATES = [1e-2, 3e-2, 0.0, 1e-3, 2e-2, 5e-3, 1e-2, 4e-2, 1e-3, 2e-2, 1e-2, 3e-3]
 
 
 def close(value: Tensor, reference: Tensor) -> None:
-    """Equal to 1e-12 of the largest reference value."""
+    """Assert equality to 1e-12 of the largest reference value."""
     assert value.shape == reference.shape and value.dtype == torch.float64
     assert (value - reference).abs().max() <= EXACT * reference.abs().max()
 
@@ -108,7 +108,7 @@ def newton_schulz(x: Tensor, steps: int) -> Tensor:
 
 
 def textbook_muon(o: dict[str, Any]) -> Callable[[Tensor, Tensor, float], Tensor]:
-    """With a sum of gradients, as in the post; ours keeps an exponential average."""
+    """Muon with a sum of gradients, as in its author's post; ours keeps an exponential average."""
     momentum = torch.zeros(())
 
     def step(w: Tensor, g: Tensor, lr: float) -> Tensor:
@@ -164,7 +164,7 @@ CASES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("words", CASES, ids=lambda words: " ".join(map(str, words.values())))
 @pytest.mark.parametrize("tied", ["false", "true"])
 def test_updates_equal_the_textbook(words: dict[str, Any], tied: str) -> None:
-    """For every logical tensor, with changing learning rates, including zero, and weight decay."""
+    """Updates are equal for every logical tensor, with weight decay and changing learning rates, including zero."""
     model = small(f"tie_embeddings={tied}")
     options = Optimizer.resolve({**words, "weight_decay": 0.2}).to_dict()
     optimizer = build(options, model)

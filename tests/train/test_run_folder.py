@@ -65,7 +65,10 @@ def fingerprint(run: Run) -> str:
 def train(
     path: Path, config: RunConfig, *stops: int, finish: bool = True, **options: Any
 ) -> dict[int, tuple[Any, ...]]:
-    """Train to the end, stopping and resuming after each of `stops`; the results of each step, which must run only once."""
+    """Train to the end, stopping and resuming after each of `stops`.
+
+    Returns the results of each step, and asserts that it ran only once.
+    """
     seen: dict[int, tuple[Any, ...]] = {}
     for stop in (*stops, None) if finish else stops:
         folder = RunFolder(path, config, **options)

@@ -60,7 +60,7 @@ def _progress_bar() -> Iterator[Progress]:
 
 
 class ComparisonProgress:
-    """The progress of a comparison's runs; it shows no losses, so that nobody stops because one arm leads."""
+    """The progress of a comparison's runs; it shows no losses, so as not to tempt anyone to stop when one arm leads."""
 
     def __init__(self) -> None:
         self.live: Live | None = None

@@ -20,7 +20,7 @@ MAX_RELABELINGS = 4096
 
 @dataclass(frozen=True)
 class Calibration:
-    """The noise of one task, model size and number of steps, in nats, with 95 % intervals."""
+    """The noise of one task, model size and number of steps, in nats, with 95% intervals."""
 
     name: str
     family: str
@@ -32,7 +32,7 @@ class Calibration:
     sd_low: float
     sd_high: float
     correlation: float
-    """Between two runs that share the seed and data but not the initial weights of the family."""
+    """The correlation between two runs that share seed and data but not the family's initial weights."""
     correlation_low: float
     correlation_high: float
     mean: float
@@ -40,9 +40,9 @@ class Calibration:
     evaluation_se: float | None
     """The standard error of one run's loss over the choice of validation text."""
     paired_evaluation_se: float | None
-    """The same for the difference of a pair, which shares the text."""
+    """The standard error of a pair's difference over the choice of validation text, which both runs share."""
     false_positive_rate: float
-    """The fraction of relabelings of the A/A pairs that a t test at 5 % rejects."""
+    """The fraction of relabelings of the A/A pairs that a t test at 5% rejects."""
     relabelings: int
     positive_control: str = ""
     control_effect: float | None = None
@@ -62,7 +62,7 @@ def calibrate(comparison: Comparison, dataset: Dataset) -> Calibration:
     # the arms of a pair share noise, so they determine the SD less well than independent runs
     n, sd, df = len(differences), row["sd_pooled"], 2 * (row["n"] - 1) / (1 + r * r)
     low, high = (sd * math.sqrt(df / float(special.chdtri(df, p))) for p in (0.025, 0.975))
-    half_width = 1.96 / math.sqrt(n - 3) if n > 3 else math.inf  # of Fisher's z
+    half_width = 1.96 / math.sqrt(n - 3) if n > 3 else math.inf  # 95% half-width of Fisher's z
     rate, n_relabelings = false_positive_rate(differences)
     single, paired = evaluation_standard_errors(comparison, dataset)
     controls = [
@@ -99,7 +99,7 @@ def calibrate(comparison: Comparison, dataset: Dataset) -> Calibration:
 def false_positive_rate(differences: np.ndarray, alpha: float = 0.05) -> tuple[float, int]:
     """The fraction of relabelings that a t test at alpha rejects, where a relabeling swaps the arms of some pairs.
 
-    All 2^(n-1) where these are few, else MAX_RELABELINGS drawn with a fixed seed.
+    All 2^(n-1) are tried if these are few, else MAX_RELABELINGS are sampled with a fixed seed.
     """
     n = len(differences)
     if 2 ** (n - 1) <= MAX_RELABELINGS:

@@ -39,7 +39,7 @@ SEEDS_PER_PROCESS = 8
 """Seeds of one arm that an accelerator trains per process."""
 
 MAX_MULTI_SEED_PARAMETERS = 2**24
-"""Larger models train one seed per process by default: one keeps the accelerator busy, and each seed adds its memory."""
+"""The default for larger models is one seed per process: it keeps the accelerator busy, and each seed needs memory."""
 
 
 @dataclass

@@ -20,7 +20,7 @@ GUESSED_SD = 0.005
 """The assumed seed SD of a small character model, in nats, if nothing was measured."""
 
 GUESSED_ACCURACY_SD = 0.1
-"""The same for accuracies: seeds differ widely while a task is being learned."""
+"""The assumed seed SD of an accuracy; seeds differ widely while a task is being learned."""
 
 CONTROL_POWER = 0.95
 """The power required of a positive control."""
@@ -58,7 +58,10 @@ def find_calibration(plan: Plan, dataset: Dataset) -> dict[str, Any] | None:
 
 
 def expected_noise(plan: Plan, dataset: Dataset, sd: float | None = None) -> Noise:
-    """From, in this order: the user, the store, an earlier comparison of the same task, size and steps, or a guess."""
+    """The expected noise, from the first available of: the user's `sd`, the store, an earlier comparison, a guess.
+
+    An earlier comparison has the same task, size and steps.
+    """
     if sd is not None:
         return Noise(sd, 0.0, f"a seed SD of {sd:g} and no correlation")
     entry = find_calibration(plan, dataset)
@@ -77,7 +80,7 @@ def expected_noise(plan: Plan, dataset: Dataset, sd: float | None = None) -> Noi
 
 
 def positive_control_power(plan: Plan, dataset: Dataset) -> float | None:
-    """The power of the positive control, if its effect was calibrated. Raises ConfigError if it is below 95 %."""
+    """The power of the positive control, if its effect was calibrated. Raises ConfigError if it is below 95%."""
     controls = [claim for claim in plan.claims if claim.role == "positive"]
     entry = find_calibration(plan, dataset)
     if (

@@ -96,7 +96,7 @@ def scope(plan: Plan) -> str:
     return (
         f"This holds for {first.model.parameters():,} parameters trained for {first.train.steps:,} steps of "
         f"{size} on {first.data.name}; "
-        "another model size, number of steps or data set may give a different answer."
+        "another model size, number of steps or dataset may give a different answer."
     )
 
 
@@ -224,22 +224,22 @@ def effect_over_training(differences: list[list[list[float]]], effect: Effect, p
 
 
 def pair_detectable(plan: Plan, effect: Effect) -> float | None:
-    """The true difference that the planned looks detect with 80 % power, given the observed SD of the pairs."""
+    """The true difference that the planned looks detect with 80% power, given the observed SD of the pairs."""
     if effect.sd_difference is None or effect.n < 2:
         return None
     return minimum_detectable(plan, effect.interval_sd or effect.sd_difference, effect.n, effect.alpha)
 
 
 def minimum_detectable(plan: Plan, sd_difference: float, n: int, alpha: float) -> float:
-    """Over all planned looks, or with `n` pairs at level alpha."""
-    sd = sd_difference / math.sqrt(2)  # of one run, as the power functions expect
+    """The minimum detectable effect over all planned looks, or with `n` pairs at level alpha."""
+    sd = sd_difference / math.sqrt(2)  # the SD of one run, which the power functions expect
     if plan.rules.looks:
         return minimum_detectable_effect_over_looks(sd, plan.rules.looks, alpha=plan.rules.alpha)
     return minimum_detectable_effect(sd, n, alpha=alpha)
 
 
 def pooled_detectable(comparisons: list[dict[str, Any]], plan: Plan, look: int) -> float | None:
-    """The smallest effect that these seeds detect with 80 % power, given their observed SD over all comparisons."""
+    """The smallest effect that these seeds detect with 80% power, given their observed SD over all comparisons."""
     pooled = pooled_sd([row["differences"] for row in comparisons if row["verdict"] and len(row["differences"]) > 1])
     if pooled is None or plan.seeds < 2:
         return None
@@ -273,7 +273,7 @@ def control_results(comparisons: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def unpaired_tensors(baseline: Arm, arm: Arm) -> tuple[list[str], int]:
-    """The names of the arm's tensors whose initial values differ from the baseline's, and the number of all its tensors."""
+    """The names of the arm's tensors whose initial weights differ from the baseline's, and the number of all its tensors."""
 
     def initial_tensors(arm: Arm) -> dict[str, torch.Tensor]:
         model = Transformer(arm.config.model, seed=0, reinitialize=arm.config.train.reinitialize)

@@ -46,7 +46,9 @@ def parse_tune(text: str) -> Tune:
     key, equals, text_values = text.partition("=")
     values = tuple(value.strip() for value in text_values.split(",") if value.strip())
     if not key.strip() or not equals or len(values) < 2 or len(set(values)) < len(values):
-        raise ConfigError(f"--tune {text}: give a setting and at least two different values: train.lr=1e-4,3e-4,1e-3")
+        raise ConfigError(
+            f"--tune {text}: expected a setting and at least two different values, such as train.lr=1e-4,3e-4,1e-3"
+        )
     with contextlib.suppress(ValueError):  # numbers in order, to detect a best value at the edge of the range
         values = tuple(sorted(values, key=float))
     return Tune(key.strip().removeprefix("--"), values)

@@ -40,12 +40,12 @@ class Entry:
     def expected(self, arm: str) -> str | None:
         return self.expect.get(arm, self.expect.get(""))
 
-    def answers(self, results: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-        """(difference, prediction, answer) for every arm that the claim makes a prediction about."""
+    def outcomes(self, results: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+        """(difference, prediction, outcome) for every arm that the claim makes a prediction about."""
         for row in results["comparisons"]:
             expected = self.expected(row["arm"])
             if row["role"] == "claim" and expected and is_direct(row, results):
-                yield f"{row['arm']} − {row['against']}", expected, answer(expected, row)
+                yield f"{row['arm']} − {row['against']}", expected, outcome(expected, row)
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Study:
         for key, comparison in list(self.plan()):
             with show_progress(comparison) as on_progress:
                 judged = comparison.run(on_progress)
-            judged["study"] = {**facts, "answers": list(self.entries[key].answers(judged))}
+            judged["study"] = {**facts, "answers": list(self.entries[key].outcomes(judged))}
             write_report(judged, comparison.path)
             results[key] = without_curves(judged) | {"expect": self.entries[key].expect}
             self.folder.mkdir(exist_ok=True)
@@ -106,8 +106,8 @@ def is_direct(row: dict[str, Any], results: dict[str, Any]) -> bool:
     return row["against"] in {arm["name"] for arm in results["arms"]}
 
 
-def answer(expected: str | None, row: dict[str, Any]) -> str:
-    """The answer that one arm's verdict gives: reproduced, not reproduced, not testable here, or "" without a prediction."""
+def outcome(expected: str | None, row: dict[str, Any]) -> str:
+    """The outcome of one arm's verdict: reproduced, not reproduced, not testable here, or "" without a prediction."""
     if expected is None:
         return ""
     diverged = 2 * row["diverged_arm"] > row["n_arm"] and not row["diverged_against"]

@@ -22,16 +22,16 @@ class TrainConfig(Config):
 
     steps: int = Field(2000, gt=0)
     lr: float = Field(3e-4, gt=0)
-    batch_size: int = Field(16, gt=0)  # sequences per update, over all micro-batches
+    batch_size: int = Field(16, gt=0)  # sequences per step, over all micro-batches
     seq_len: int | None = Field(None, gt=0)  # tokens per sequence; default: the model's context_length
-    grad_accumulation: int = Field(1, gt=0)  # micro-batches per update
+    grad_accumulation: int = Field(1, gt=0)  # micro-batches per step
     grad_clip: float | None = Field(None, gt=0)  # maximum gradient norm
     label_smoothing: float = Field(0.0, ge=0, lt=1)  # target probability spread uniformly over the vocabulary
     seed: int = Field(0, ge=0)
     reinitialize: str | None = (
         None  # tensors to initialize from a second random stream, such as ffn: a change without an expected effect
     )
-    tuning_split: bool = False  # train on the first 90 % of the training split and validate on its last 10 %
+    tuning_split: bool = False  # train on the first 90% of the training split and validate on its last 10%
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     attention_backend: Literal["auto", "eager", "sdpa", "cpp"] = "auto"

@@ -1,4 +1,4 @@
-"""The training loop as a generator: the caller decides what happens between updates."""
+"""The training loop as a generator: the caller decides what happens between steps."""
 
 import math
 import time
@@ -21,7 +21,7 @@ from partwise.train.cross_entropy import shift_targets, summed_cross_entropy
 
 @dataclass(frozen=True)
 class Step:
-    """Metrics of one update: its number, from 1; mean training loss in nats per token; gradient norm before clipping."""
+    """Metrics of one step: its number, from 1; mean training loss in nats per token; gradient norm before clipping."""
 
     step: int
     loss: float
@@ -32,9 +32,9 @@ class Step:
 
 
 class Diverged(Exception):
-    """The loss or gradient is not finite; the weights are those before the update.
+    """The loss or gradient is not finite; the weights are those before the step.
 
-    Also raised if an update produces weights or a validation loss that are not finite; such weights are never saved.
+    Also raised if a step produces weights or a validation loss that are not finite; such weights are never saved.
     """
 
     def __init__(self, step: int, reason: str) -> None:
@@ -48,7 +48,7 @@ class TrainingLosses(NamedTuple):
 
     next_token: Tensor  # summed over the targets; the loss that is logged
     mtp: list[Tensor]  # multi-token prediction, one per further token, weighted and summed over the targets
-    auxiliary: list[Tensor]  # of layers, such as load balancing; means over the micro-batch
+    auxiliary: list[Tensor]  # auxiliary losses of layers, such as load balancing; means over the micro-batch
 
     def total(self, n_targets: Tensor | int, n_micro_batches: int) -> Tensor:
         """The loss to backpropagate, for a batch of `n_targets`: micro-batches may differ in targets, so sums are divided."""
@@ -57,7 +57,7 @@ class TrainingLosses(NamedTuple):
 
 
 class Updater(Protocol):
-    """Computes the updates of several runs in one program."""
+    """Computes the steps of several runs in one program."""
 
     n_seeds: int
 
@@ -97,11 +97,12 @@ class Run:
         self.updater: Updater | None = None
 
     def steps(self) -> Iterator[Step]:
-        """Yield the metrics of each update until `train.steps`. Raises Diverged instead of a non-finite update."""
+        """Yield the metrics of each step until `train.steps`. Raises Diverged instead of a non-finite step."""
         while self.step < self.config.train.steps:
             yield self.update()
 
     def update(self) -> Step:
+        """Compute the next step. Raises Diverged instead of a non-finite step."""
         if self.updater:
             return self.updater.update(self)
         started, train = time.perf_counter(), self.config.train
@@ -137,7 +138,7 @@ class Run:
         return torch.nn.utils.clip_grad_norm_(self.parameters, max_norm)
 
     def batch(self) -> Batch:
-        """The batch of the next update, a pure function of (data, seed, step)."""
+        """The batch of the next step, a pure function of (data, seed, step)."""
         train = self.config.train
         return self.examples.batch(self.dataset.hash, train.seed, self.step, train.batch_size)
 
@@ -147,7 +148,7 @@ class Run:
         return self.cross_entropy(logits, targets) / batch.n_targets
 
     def training_losses(self, batch: Batch) -> TrainingLosses:
-        """The losses of a micro-batch of the next update."""
+        """The losses of a micro-batch of the next step."""
         auxiliary, mtp_logits, weight = list[Tensor](), list[Tensor](), self.mtp_loss_weight
         logits, targets = self.predict(batch, aux_losses=auxiliary, mtp_logits=mtp_logits if weight else None)
         mtp = [
@@ -158,7 +159,7 @@ class Run:
 
     @property
     def mtp_loss_weight(self) -> float:
-        """The weight of each multi-token prediction loss in the next update."""
+        """The weight of each multi-token prediction loss in the next step."""
         return self.model.ahead.loss_weight_at(self.step / self.config.train.steps)
 
     def predict(self, batch: Batch, **forward_kwargs: Any) -> tuple[Tensor, Tensor]:

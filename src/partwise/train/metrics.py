@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: the metrics of every update and evaluation of a run."""
+"""`metrics.jsonl`: the metrics of every step and evaluation of a run."""
 
 import json
 import os
@@ -44,7 +44,7 @@ class MetricsFile:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Every update and evaluation once, in order; if a resumed run repeated a step, its last line."""
+    """Every step and evaluation once, in order; if a resumed run repeated a step, its last line."""
     lines: dict[tuple[str, int], dict[str, Any]] = {}
     path = folder / "metrics.jsonl"
     if path.exists():

@@ -34,14 +34,14 @@ class MultiSeedTrainer:
     """Trains several seeds of one configuration with `torch.vmap`; every parameter gets a leading seed axis.
 
     The parameters and optimizer state of each run become views into the stacked tensors, so each run evaluates and saves
-    as usual. The first run to request its next update computes that of all runs, so they must take turns, one update each.
+    as usual. The first run to request its next step computes that of all runs, so they must take turns, one step each.
     Results equal separate runs up to rounding, dropout included. Raises CannotVectorize if a part supports one seed only.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs: list[Run] = []
         self.n_seeds = len(runs)
-        self.results: dict[Run, Step | Diverged] = {}  # of the current update, not yet requested
+        self.results: dict[Run, Step | Diverged] = {}  # results of the current step, not yet requested
         self._check_supported(runs)
         self._stack(runs)
         try:
@@ -54,15 +54,15 @@ class MultiSeedTrainer:
             run.updater = self
 
     def update(self, run: Run) -> Step:
-        """The next update of one of the runs. Raises Diverged, after removing the run."""
+        """The next step of one of the runs. Raises Diverged, after removing the run."""
         if run not in self.results:
-            assert not self.results, "a run requested its second update before another requested its first"
+            assert not self.results, "a run requested its second step before another requested its first"
             self._advance()
         result = self.results.pop(run)
         if isinstance(result, Diverged):
             run.updater = None
             raise result
-        run.step = result.step  # only now: a run that has yet to request this update may request its last one
+        run.step = result.step  # only now: a run that has yet to request this step may request its last one
         return result
 
     def remove(self, run: Run) -> None:
@@ -133,7 +133,7 @@ class MultiSeedTrainer:
                 run.optimizer.state[parameter] = {key: value.clone() for key, value in state.items()}
 
     def _verify(self) -> None:
-        """Raise CannotVectorize unless the first update's losses and gradient norms match those of separate runs."""
+        """Raise CannotVectorize unless the first step's losses and gradient norms match those of separate runs."""
         batches = [run.batch() for run in self.runs]
         reason = ""
         try:
@@ -158,7 +158,7 @@ class MultiSeedTrainer:
                     raise CannotVectorize(f"the vectorized {what} is {value}, but {reference} in a separate run")
 
     def _advance(self) -> None:
-        """Compute one update of every run; runs that diverge are removed first."""
+        """Compute one step of every run; runs that diverge are removed first."""
         started, first = time.perf_counter(), self.runs[0]
         train, step = first.config.train, first.step
         lr = train.lr * first.config.schedule.factor(step, train.steps)
@@ -322,7 +322,7 @@ def train_seeds(folders: Sequence[RunFolder], should_stop: Callable[[], bool]) -
 def _train_in_turns(
     folders: Sequence[RunFolder], trainer: MultiSeedTrainer | None, should_stop: Callable[[], bool]
 ) -> dict[RunFolder, str]:
-    """Advance the runs by one event each in turns, so that none requests a second update before another its first."""
+    """Advance the runs by one event each in turns, so that none requests a second step before another its first."""
     statuses: dict[RunFolder, str] = {}
     events = {folder: folder.events() for folder in folders}
     while events:

@@ -166,7 +166,10 @@ def weight_decay_options(
 def parameter_weight_decay(
     parameter: nn.Parameter, tensors: list[LogicalTensor], weight_decay: float, decay_vectors: bool
 ) -> float:
-    """By role where the model defines roles, not by shape: two-dimensional hyper-connection weights are not matrices."""
+    """The weight decay of a parameter, by role where the model defines roles.
+
+    Shapes would not do: two-dimensional weights of hyper-connections are not matrices.
+    """
     vectors = all(tensor.role in ("bias", "vector") for tensor in tensors) if tensors else parameter.ndim < 2
     return weight_decay if decay_vectors or not vectors else 0.0
 

@@ -1,7 +1,7 @@
 """A run's folder: its files, its lock, checkpoints, and resuming.
 
 runs/NAME/run.json         everything needed to reproduce the run
-          metrics.jsonl    one line per update and per evaluation, append-only
+          metrics.jsonl    one line per step and per evaluation, append-only
           checkpoints/     step-00000500, ...: the two newest
           result.json      the final evaluations, or where the run diverged
 """
@@ -48,7 +48,7 @@ MAX_CHECKPOINTS = 2
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Losses in nats per token after `step` updates, on the validation split and on training text of equal size."""
+    """Losses in nats per token after `step` steps, on the validation split and on training text of equal size."""
 
     step: int
     validation: float
@@ -58,7 +58,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class CheckpointSaved:
-    """A checkpoint after `step` updates is on disk."""
+    """A checkpoint after `step` steps is on disk."""
 
     step: int
 
@@ -115,13 +115,13 @@ class RunFolder:
     def events(self) -> Iterator[Step | Evaluation | CheckpointSaved]:
         """Train to the end, then release the folder.
 
-        Raises Interrupted after saving if `stop_requested` is set, and Diverged before a non-finite update is made or saved.
+        Raises Interrupted after saving if `stop_requested` is set, and Diverged before a non-finite step is taken or saved.
         """
         run, started, result = self.run, time.perf_counter(), self.path / "result.json"
         try:
             with MetricsFile(self.path / "metrics.jsonl") as metrics:
                 if run.step < self.config.train.steps:
-                    result.unlink(missing_ok=True)  # from before, if the run diverged
+                    result.unlink(missing_ok=True)  # the result of an earlier attempt that diverged
                 yield from self._train(metrics)
         except Diverged as error:
             self._finish({"diverged": str(error), "step": run.step}, started)

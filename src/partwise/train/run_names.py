@@ -33,8 +33,8 @@ def explain_write_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(
-            f"cannot write {path}: {error.strerror or error}: check disk space and permissions, then run the command "
-            "again; it resumes from the last checkpoint"
+            f"cannot write {path}: {error.strerror or error}: check disk space and permissions, then run the same "
+            "command again to resume"
         ) from None
 
 

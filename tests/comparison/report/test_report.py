@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from partwise.comparison.report import page as report
-from partwise.comparison.report.cells import proportion_interval, with_relative_change
+from partwise.comparison.report.cells import fraction_interval, with_relative_change
 from partwise.comparison.report.explanations import write_p
 from partwise.comparison.report.figures import draw_differences, draw_losses, thin
 from partwise.comparison.report.page import printable, summary, write_report
@@ -27,7 +27,7 @@ HOSTILE = "<script>alert('x')</script>|`$\\frac$`\n[bold]**b**\x1b[31m\u202e&amp
 STEPS = list(range(0, 5001, 250))
 
 
-def share_of(correct: int, total: int) -> dict[str, Any]:
+def accuracy_of(correct: int, total: int) -> dict[str, Any]:
     p, z = correct / total, 1.96
     half = z * math.sqrt(p * (1 - p) / total)
     return {"proportion": p, "low": max(0.0, p - half), "high": min(1.0, p + half), "correct": correct, "total": total}
@@ -88,9 +88,9 @@ def full() -> dict[str, Any]:
     """Three arms over five seeds: one better and scored on arithmetic, one with a run that diverged."""
     accuracy = {
         kind: {
-            "char_accuracy_closed": share_of(5928, 10_000),
-            "char_accuracy": share_of(5500, 9000),
-            "exact_match": share_of(7, 1000),
+            "char_accuracy_closed": accuracy_of(5928, 10_000),
+            "char_accuracy": accuracy_of(5500, 9000),
+            "exact_match": accuracy_of(7, 1000),
         }
         for kind in ("all", "+")
     }
@@ -121,7 +121,7 @@ def full() -> dict[str, Any]:
         "alpha_spent": 0.05,
         "seeds": [0, 1, 2, 3, 4],
         "scope": "This holds for 888,512 parameters trained for 5,000 steps of 16 x 128 characters on shakespeare; "
-        "another size, horizon or data set may answer differently.",
+        "another size, horizon or dataset may answer differently.",
         "tuning_note": "one learning rate (0.0003), untuned",
         "task": {"data": "shakespeare", "tokenizer": "characters", "steps": 5000, "batch_size": 16, "seq_len": 128}
         | {"tokens": 10_240_000, "epochs": 10.2},
@@ -245,14 +245,14 @@ def test_every_number_is_in_both_reports(full: dict[str, Any], reports: tuple[st
     shown += [
         f"{better['correlation']:.2f}",
         "888,512",
-        "890,112 (+0.2 %)",
+        "890,112 (+0.2%)",
         "5,898,240",
         "36,120",
         "512 MiB",
         "diverged",
     ]
-    shown += ["84 of 108 tensors", "100 of 100 tensors", "3.3201", "1.5165", "59.28 %", "59.40 %", "0.16 %", "0.0031"]
-    shown += ["one learning rate (0.0003), untuned", "10,240,000", "2026-11-21", "bfloat16", "up to 10 %", "5 pairs"]
+    shown += ["84 of 108 tensors", "100 of 100 tensors", "3.3201", "1.5165", "59.28%", "59.40%", "0.16%", "0.0031"]
+    shown += ["one learning rate (0.0003), untuned", "10,240,000", "2026-11-21", "bfloat16", "up to 10%", "5 pairs"]
     html, markdown = reports
     for text in (Page(html).text, markdown):
         assert [number for number in shown if number not in text] == []
@@ -431,7 +431,7 @@ def test_terminal_fits_80_columns(full: dict[str, Any], minimal: dict[str, Any])
         full["question"],
         full["scope"],
         "1.5165",
-        "59.28 %",
+        "59.28%",
     ):
         assert text in shown
     assert shown.endswith("report: runs/mingpt-swiglu/report.html")
@@ -458,11 +458,11 @@ def test_cells() -> None:
     assert write_p(0.04996) == "0.05" or float(write_p(0.04996)) < 0.05
     assert write_p(1e-9) == "<0.0001" and write_p(None) == "–" and write_p(0.5) == "0.5"
     assert (
-        with_relative_change(110, 100) == "110 (+10.0 %)"
+        with_relative_change(110, 100) == "110 (+10.0%)"
         and with_relative_change(None, 100) == "–"
         and with_relative_change(5, None) == "5"
     )
-    assert proportion_interval(share_of(0, 10)) == "0.00 % (0.00 to 0.00)" and proportion_interval(None) == "–"
+    assert fraction_interval(accuracy_of(0, 10)) == "0.00% (0.00 to 0.00)" and fraction_interval(None) == "–"
     assert printable({"a\x00": ["\x1b[31m", "b\u00a0c\n", 1.5, None]}) == {
         "a\ufffd": ["\ufffd[31m", "b c\n", 1.5, None]
     }

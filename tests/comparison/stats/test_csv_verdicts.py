@@ -161,7 +161,7 @@ def test_rendered_text() -> None:
         "alone                2  1.5050  0.0071         0",
     ]
     assert lines[6:10] == [
-        "difference        n     mean    98.75 % interval     r        p  p (Holm)     verdict",
+        "difference        n     mean     98.75% interval     r        p  p (Holm)     verdict",
         "swiglu - base     5  -0.0510  -0.0626 to -0.0394  0.93  <0.0001   <0.0001      better",
         "wild - base       5        -                   -     -        -         -  no verdict",
         lines[9],
@@ -170,8 +170,8 @@ def test_rendered_text() -> None:
     assert [effect.sentence for effect in effects] == lines[11:14]
     notes = "\n".join(lines[15:])
     assert "Seed SD, pooled over 3 arms: 0.0138." in notes
-    assert "3 comparisons with base" in notes and "18.8 %" in notes
-    assert "This is look 2; the looks so far spend an alpha of 6.25 % in total." in notes
+    assert "3 comparisons with base" in notes and "18.8%" in notes
+    assert "This is look 2; the looks so far spend an alpha of 6.25% in total." in notes
     one = {"base": values["base"], "swiglu": values["swiglu"]}
     assert "Holm" not in render_verdicts(judge_arms(one), one) and "diverged" not in render_verdicts(
         judge_arms(one), one

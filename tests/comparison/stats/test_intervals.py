@@ -264,19 +264,19 @@ def test_sentences() -> None:
     a = {s: v - 0.051 + d for (s, v), d in zip(b.items(), (0.008, -0.008, 0.008, -0.008, 0.0), strict=True)}
     assert judge("swiglu", "baseline", a, b).sentence == (
         "swiglu is better than baseline: its validation loss is lower by 0.0510 nats per character "
-        "(95 % interval 0.0411 to 0.0609, 5 paired seeds)."
+        "(95% interval 0.0411 to 0.0609, 5 paired seeds)."
     )
     assert judge("baseline", "swiglu", b, a, look=2).sentence == (
         "baseline is worse than swiglu: its validation loss is higher by 0.0510 nats per character "
-        "(98.75 % interval 0.0356 to 0.0664, 5 paired seeds, look 2)."
+        "(98.75% interval 0.0356 to 0.0664, 5 paired seeds, look 2)."
     )
     assert judge("swiglu", "baseline", a, b, lower_is_better=False, unit="", metric="accuracy").sentence == (
-        "swiglu is worse than baseline: its accuracy is lower by 0.0510 (95 % interval 0.0411 to 0.0609, "
+        "swiglu is worse than baseline: its accuracy is lower by 0.0510 (95% interval 0.0411 to 0.0609, "
         "5 paired seeds)."
     )
     assert judge("swiglu", "baseline", a, b, margin=0.1).sentence == (
         "equivalent: the validation loss of swiglu and baseline differs by no more than the margin of 0.1 nats per "
-        "character (swiglu minus baseline: -0.0510, 95 % interval -0.0609 to -0.0411, 5 paired seeds), although the "
+        "character (swiglu minus baseline: -0.0510, 95% interval -0.0609 to -0.0411, 5 paired seeds), although the "
         "interval excludes zero."
     )
     assert judge("swiglu", "baseline", a, b, paired=False, margin=0.02).sentence.endswith("5 and 5 unpaired runs).")
@@ -292,8 +292,8 @@ def test_rounded_numbers_never_contradict_the_verdict() -> None:
         and format_number(-0.00004, 4) == "-4e-05"
         and format_number(1.23456, 4) == "1.2346"
     )
-    assert [format_percent(p, complement=True) for p in (0.05, 0.0125, 0.003125)] == ["95 %", "98.75 %", "99.688 %"]
-    assert format_percent(0.05) == "5 %" and format_percent(0.1) == "10 %" and format_percent(1.0) == "100 %"
+    assert [format_percent(p, complement=True) for p in (0.05, 0.0125, 0.003125)] == ["95%", "98.75%", "99.688%"]
+    assert format_percent(0.05) == "5%" and format_percent(0.1) == "10%" and format_percent(1.0) == "100%"
     assert not format_percent(look_alpha(40), complement=True).startswith("100")
 
 
@@ -356,7 +356,7 @@ def test_intervals_cover_the_true_difference() -> None:
 
 
 def test_all_unplanned_looks_together_err_less_than_they_spend() -> None:
-    """A look after each new seed from 3 to 10: an uncorrected t test would err in about 17 % of cases."""
+    """A look after each new seed from 3 to 10: an uncorrected t test would err in about 17% of cases."""
     rng = np.random.default_rng(8)
     differences = rng.normal(0, 1, (20 * DRAWS, 10))
     wrong = uncorrected = np.zeros(len(differences), bool)
@@ -370,7 +370,7 @@ def test_all_unplanned_looks_together_err_less_than_they_spend() -> None:
 
 @pytest.mark.parametrize("truth", [0.005, -0.005])
 def test_arms_at_the_margin_are_rarely_equivalent(truth: float) -> None:
-    """A 95 % interval inside the margin is two one-sided tests (TOST) at 2.5 % each (Schuirmann 1987)."""
+    """A 95% interval inside the margin is two one-sided tests (TOST) at 2.5% each (Schuirmann 1987)."""
     rng = np.random.default_rng(9)
     differences = rng.normal(truth, 0.003, (DRAWS, 10))
     zero = dict.fromkeys(range(10), 0.0)

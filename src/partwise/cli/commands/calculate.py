@@ -22,7 +22,7 @@ from partwise.train.run_metadata import open_run
 NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)"
 EXPRESSION = re.compile(rf"\s*{NUMBER}\s*([-+*/])\s*{NUMBER}\s*")
 MAX_DIGITS = 40
-"""More digits than any operand of a data set can have; bounds the cost of parsing."""
+"""Upper limit on an operand's digits, which bounds the cost of parsing; no dataset has as many."""
 
 
 def calculate_all(name: str, expressions: list[str]) -> None:

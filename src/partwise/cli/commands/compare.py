@@ -73,7 +73,7 @@ def run_over_grid(
     try:
         rows = run_grid(cells, start_progress, path, question)
     except KeyboardInterrupt:
-        console.print("stopped; all runs are saved. Run the same command again to resume")
+        console.print("stopped; all runs are saved. Run the same command again to resume.")
         raise
     columns = ["setting", "change", "seeds", "mean", "interval", "sign", "verdict"]
     console.print(table(question, columns, [cell_row(row) for row in rows]))
@@ -135,7 +135,8 @@ def show_estimate(comparison: Comparison, sd: float | None) -> None:
     at_most = "at most " if len(plan.looks) > 1 else ""
     duration = format_duration(estimate["minutes"] * 60)
     console.print(
-        f"{at_most}about {duration} for {estimate['runs']} runs, {estimate['workers']} at a time, from a timing just now"
+        f"{at_most}about {duration} for {estimate['runs']} runs, {estimate['workers']} at a time, extrapolated from a "
+        "short timing run"
         + (
             f", ignoring the speedup from {estimate['seeds_per_process']} seeds per process"
             if estimate["seeds_per_process"] > 1
@@ -144,11 +145,13 @@ def show_estimate(comparison: Comparison, sd: float | None) -> None:
     )
     noise = expected_noise(plan, comparison.prepare(), sd)
     if plan.seeds < 2:
-        console.print("no effect is detectable: a single seed gives no interval; use --seeds 3 or more")
+        console.print(
+            "no effect is detectable: a single seed gives no interval; --seeds must be at least 2, preferably 5"
+        )
         return
     effect = minimum_detectable_effect_over_looks(noise.sd, plan.looks, noise.correlation, plan.rules.alpha)
     console.print(
-        f"minimum detectable effect of {plan.seeds} seeds at 80 % power: {effect:.4f} {plan.rules.unit}, "
+        f"minimum detectable effect of {plan.seeds} seeds at 80% power: {effect:.4f} {plan.rules.unit}, "
         f"given {noise.source}"
     )
 

@@ -41,9 +41,9 @@ def show_machine(names: list[str]) -> None:
     console.print(table("backends per preset, with the number of layers", headings, rows))
     console.print(
         "blocks: cpp runs a whole block in one C++ call; attention and ffn count the layers of the other blocks only. "
-        "cpp: the C++ kernels; eager: plain torch operations; sdpa: torch's scaled_dot_product_attention. All backends "
-        "compute the same up to rounding. The experts of ffn=moe always use torch. generation: cpp decodes a whole step in "
-        "one C++ call; eager runs the layers.",
+        "cpp: the C++ kernels; eager: plain torch operations (for blocks: layer by layer, with the backends in the next "
+        "columns); sdpa: torch's scaled_dot_product_attention. All backends compute the same up to rounding. The experts "
+        "of ffn=moe always use torch. generation: cpp decodes a whole step in one C++ call; eager runs it layer by layer.",
         style="dim",
         markup=False,
     )
@@ -66,7 +66,7 @@ def accelerator() -> str:
 
 
 def missing() -> Iterator[str]:
-    """What would make training faster, each with its remedy."""
+    """Missing components that slow training or lead to download errors, each with its remedy."""
     try:
         build.find_compiler()
     except build.BuildError as error:

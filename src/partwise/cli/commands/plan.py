@@ -35,7 +35,7 @@ def calibrate_preset(
 ) -> None:
     """Train A/A pairs, print the noise they show, and store it for later comparisons."""
     if seeds < 3:
-        raise ConfigError(f"--seeds {seeds}: use at least 3 pairs; 8 pairs estimate the seed SD to within about 25 %")
+        raise ConfigError(f"--seeds {seeds}: must be at least 3; 8 pairs estimate the seed SD to within about 25%")
     options: dict[str, Any] = {
         "preset": preset,
         "change": [f"train.reinitialize={family}"],
@@ -67,8 +67,8 @@ def show_calibration(calibration: Calibration) -> None:
         ("standard error of a difference", number(calibration.paired_evaluation_se), "the same, on a shared text"),
         (
             "false positives",
-            format_percent(calibration.false_positive_rate) if calibration.false_positive_rate else "0 %",
-            f"of {calibration.relabelings} relabelings, by a t test at 5 %",
+            format_percent(calibration.false_positive_rate) if calibration.false_positive_rate else "0%",
+            f"of {calibration.relabelings} relabelings, by a t test at 5%",
         ),
     ]
     if calibration.control_effect is not None:
@@ -94,15 +94,15 @@ def plan_seeds(options: dict[str, Any], *, sd: float | None, effect: float | Non
     estimate = comparison.estimate()
     seconds_per_seed = estimate["minutes"] * 60 / plan.seeds * max(1, len(plan.arms) * plan.seeds / estimate["runs"])
     console.print(plan.question, style="bold", markup=False)
-    console.print(f"given {noise.source}; times from a measurement just now", markup=False)
+    console.print(f"given {noise.source}; times extrapolated from a short timing run", markup=False)
     margin = plan.rules.margin
     rows = [table_row(seeds, noise, margin, effect, plan.rules.alpha, seconds_per_seed) for seeds in SEED_COUNTS]
-    columns = ["seeds", "looks", "time, at most", "MDE at 80 % power", f"power for equivalence within ±{margin:g}"]
+    columns = ["seeds", "looks", "time, at most", "MDE at 80% power", f"power for equivalence within ±{margin:g}"]
     columns += [f"power for {effect:g}"] if effect else []
     console.print(table("with --protocol (MDE: minimum detectable effect)", columns, rows))
     target = effect or margin
     console.print(
-        f"with a single look, detecting a difference of {target:g} with 80 % power needs "
+        f"with a single look, detecting a difference of {target:g} with 80% power needs "
         f"{seeds_needed(target, noise.sd, noise.correlation)} seeds, and an interval of ±{margin:g} needs "
         f"{seeds_for_margin(margin, noise.sd, noise.correlation)}"
     )
@@ -119,6 +119,6 @@ def table_row(
         ", ".join(map(str, looks)),
         format_duration(seeds * seconds_per_seed),
         f"{detectable:.4f}",
-        f"{100 * equivalence:.0f} %",
+        f"{100 * equivalence:.0f}%",
     ]
-    return cells + ([f"{100 * power_over_looks(effect, *design):.0f} %"] if effect else [])
+    return cells + ([f"{100 * power_over_looks(effect, *design):.0f}%"] if effect else [])

@@ -19,7 +19,7 @@ def train_tokenizer(data: str, overrides: list[str], vocab_size: int, out: Path)
     """Train byte-level BPE on the training text of a corpus and write it as a `tokenizer.json`."""
     corpus = _corpus(data, overrides)
     if vocab_size < 256:
-        raise ConfigError(f"--vocab-size {vocab_size}: use at least 256, one id per byte")
+        raise ConfigError(f"--vocab-size {vocab_size}: must be at least 256, one id per byte")
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise ConfigError(f"--out {out}: give a file name in an existing folder, such as tokenizer.json")
     with console.status("reading the text") if console.is_terminal else nullcontext():

@@ -28,7 +28,7 @@ def match_arms(plan: Plan, measure: Measure, rates: dict[str, float | None]) -> 
     """The plan with every claimed arm matched to the baseline's tokens, parameters, FLOPs or seconds.
 
     Parameters are matched by the hidden width of the FFN, the others by the number of steps, to which schedules rescale.
-    Seconds follow from `rates`, the tokens per second of each arm. Raises ConfigError if arms still differ by over 1 %.
+    Seconds follow from `rates`, the tokens per second of each arm. Raises ConfigError if arms still differ by over 1%.
     """
     base = plan.arms[0]
     claimed = {claim.arm for claim in plan.claims if claim.role == "claim"}

@@ -94,7 +94,7 @@ class Plan:
         return values
 
     def identity(self) -> dict[str, Any]:
-        """What must not change when a comparison resumes; without planned looks, the number of seeds may grow."""
+        """The fields that must be unchanged on resume; without planned looks, the number of seeds may grow."""
         fixed: dict[str, Any] = {
             "arms": [{"name": arm.name, "config": arm.config.to_dict()} for arm in self.arms],
             "margin": self.rules.margin,

@@ -12,7 +12,7 @@ from partwise.config import Config
 from partwise.train.run_names import default_run_name
 
 Measure = Literal["tokens", "parameters", "flops", "seconds"]
-"""What can be matched between the arms."""
+"""Quantities that can be matched between arms."""
 
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 
@@ -41,7 +41,7 @@ class Request(Config):
     match: Measure | None = None
 
     def name_parts(self) -> list[str]:
-        """What the comparison's default name is made of."""
+        """The components of the default name."""
         data = [self.data] if self.data else []
         return [Path(self.preset).stem, *self.change, *self.interaction, *self.arms, *self.common, *data]
 

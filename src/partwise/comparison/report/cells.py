@@ -21,7 +21,7 @@ def metric_with_unit(results: dict[str, Any]) -> str:
 
 
 def mean(arm: dict[str, Any]) -> float | None:
-    """Over the seeds; None if one diverged, since a mean over the others would hide it."""
+    """The mean over seeds; None if one diverged, since averaging the others would hide it."""
     values = arm.get("values") or []
     return math.fsum(values) / len(values) if values and None not in values else None
 
@@ -50,7 +50,7 @@ def count(value: float | None) -> str:
 def with_relative_change(value: float | None, base: float | None) -> str:
     if value is None or not base or value == base:
         return count(value)
-    return f"{count(value)} ({100 * (value / base - 1):+.1f} %)"
+    return f"{count(value)} ({100 * (value / base - 1):+.1f}%)"
 
 
 def confidence(row: dict[str, Any]) -> str:
@@ -66,10 +66,10 @@ def with_interval(row: dict[str, Any], digits: int) -> str:
 
 
 def percent(value: float | None) -> str:
-    return NONE if value is None else f"{100 * value:.2f} %"
+    return NONE if value is None else f"{100 * value:.2f}%"
 
 
-def proportion_interval(found: dict[str, Any] | None) -> str:
+def fraction_interval(found: dict[str, Any] | None) -> str:
     if not found or found.get("proportion") is None:
         return NONE
     if found.get("low") is None or found.get("high") is None:

@@ -21,7 +21,7 @@ BUDGETS = {
     "seconds": "equal seconds",
 }
 TOLERANCE = 0.01
-MIN_FACTOR = 1.2  # between the arms, for a site to be listed
+MIN_FACTOR = 1.2  # minimum ratio between the arms of a statistic that is listed
 
 
 def forest(results: dict[str, Any]) -> Iterator[Figure | Table]:
@@ -43,7 +43,7 @@ def forest(results: dict[str, Any]) -> Iterator[Figure | Table]:
 
 
 def sign_table(results: dict[str, Any]) -> Iterator[Table]:
-    """The sign of the difference at 25, 50, 75 and 100 % of training."""
+    """The sign of the difference at 25, 50, 75 and 100% of training."""
     rows = []
     for row in results.get("comparisons") or []:
         points = row.get("effect_over_training") or []
@@ -51,13 +51,13 @@ def sign_table(results: dict[str, Any]) -> Iterator[Table]:
         if len(points) < 4:
             continue
         cells = []
-        for share in (0.25, 0.5, 0.75, 1.0):
-            nearest = min(points, key=lambda point: abs(point["step"] - share * last))
-            cells.append(NONE if abs(nearest["step"] / last - share) > 0.07 else sign(nearest))
+        for fraction in (0.25, 0.5, 0.75, 1.0):
+            nearest = min(points, key=lambda point: abs(point["step"] - fraction * last))
+            cells.append(NONE if abs(nearest["step"] / last - fraction) > 0.07 else sign(nearest))
         rows.append([f"{row['arm']} − {row['against']}", *cells])
     if rows:
         note = "Sign of the mean difference; in parentheses if the interval at that step contains 0."
-        yield Table(["sign of the difference", "25 %", "50 %", "75 %", "100 %"], rows, note=note)
+        yield Table(["sign of the difference", "25%", "50%", "75%", "100%"], rows, note=note)
 
 
 def sign(point: dict[str, Any]) -> str:
@@ -86,7 +86,7 @@ def matched_budgets(results: dict[str, Any]) -> Iterator[Table | Paragraph]:
             cells.append(with_interval(row, decimal_places(row, results)) if equal else f"not equal ({excess:+.1%})")
         rows.append([f"{row['arm']} − {row['against']}", *cells])
     if rows:
-        note = "The difference is listed under every budget that the arms share within 1 %; elsewhere, how much more or less "
+        note = "The difference is listed under every budget that the arms share within 1%; elsewhere, how much more or less "
         before = (results.get("match") or {}).get("measure") == "seconds"
         how = (
             "measured one arm at a time before the runs"
@@ -179,7 +179,7 @@ def control_outcome(control: dict[str, Any]) -> str:
         return "no verdict, because a run diverged"
     if control["role"] == "positive":
         power = control.get("power")
-        power_text = f"{100 * power:.0f} % power" if power else "power not calibrated"
+        power_text = f"{100 * power:.0f}% power" if power else "power not calibrated"
         return f"positive control {'passed' if control['passed'] else 'failed'} ({power_text})"
     return (
         "negative control passed, no difference" if control["passed"] else "negative control failed, a false difference"

@@ -47,19 +47,19 @@ def quantities(results: dict[str, Any]) -> Iterator[tuple[str, str, Callable[[di
     if results.get("looks"):
         yield (
             "p over the looks",
-            "The same, adjusted for every look so far: the smallest alpha at which any look rejects.",
+            "p adjusted for every look so far: the smallest alpha at which any look rejects.",
             _p("p_looks"),
         )
     adjusted = with_holm(results.get("comparisons") or [])
     if len(adjusted) > 1:
         yield (
             "p (Holm)",
-            "Also adjusted for the number of comparisons: the probability of any false claim stays below alpha.",
+            "p adjusted for the number of comparisons as well: the probability of any false claim stays below alpha.",
             lambda row: write_p(adjusted.get((row["arm"], row["against"])), row.get("alpha")),
         )
     yield (
         "paired correlation",
-        "Between the arms' values at the same seed. Near 1, pairing removes most of the seed noise; near 0, none.",
+        "Between the arms' values at equal seeds. Near 1, pairing removes most of the seed noise; near 0, none.",
         lambda row: NONE if row.get("correlation") is None else f"{row['correlation']:.2f}",
     )
     yield (
@@ -67,8 +67,8 @@ def quantities(results: dict[str, Any]) -> Iterator[tuple[str, str, Callable[[di
         "The standard deviation over seeds of the same configuration.",
         sized("sd_arm"),
     )
-    yield "seed SD, baseline", "The same for the baseline.", sized("sd_against")
-    yield "SD of differences", "Over the pairs.", sized("sd_difference")
+    yield "seed SD, baseline", "The standard deviation over seeds of the baseline.", sized("sd_against")
+    yield "SD of differences", "The standard deviation over the pairs.", sized("sd_difference")
     if results.get("variance") == "residual":
         yield (
             "SD over all arms",
@@ -80,15 +80,19 @@ def quantities(results: dict[str, Any]) -> Iterator[tuple[str, str, Callable[[di
     if planned:
         hint += f"Planned at {', '.join(map(str, planned))}: after n seeds, {wrong} x n / {planned[-1]} is spent."
     else:
-        hint += f"The first spends {wrong or 'alpha'} of error probability, look k that divided by 2^k: the price of "
-        hint += "peeking at growing data."
+        hint += f"The first look spends alpha = {wrong}, " if wrong else "The first look spends alpha, "
+        hint += "look k >= 2 spends alpha / 2^k, because peeking at accumulating data inflates the error rate."
     yield "looks", hint, lambda row: _looks(row, results)
     yield (
         "minimum detectable effect",
-        "The true difference that this many seeds with this SD would detect in 4 of 5 comparisons (80 % power).",
+        "The true difference that this many seeds with this SD would detect in 4 of 5 comparisons (80% power).",
         lambda row: number(row.get("minimum_detectable_effect", results.get("minimum_detectable_effect"))),
     )
-    yield "seeds to decide", "The total that would likely decide an undecided comparison.", _seeds_to_decide
+    yield (
+        "seeds to decide",
+        "The total number of seeds that would likely decide an undecided comparison.",
+        _seeds_to_decide,
+    )
 
 
 def with_holm(comparisons: list[dict[str, Any]]) -> dict[tuple[str, str], float]:

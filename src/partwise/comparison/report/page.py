@@ -54,7 +54,7 @@ def write_report(results: dict[str, Any], folder: Path) -> None:
 
 
 def summary(results: dict[str, Any], folder: Path | None = None) -> "RenderableType":
-    """What `partwise compare` prints: tables, verdicts, references, scope and, if `folder` is given, the report's path."""
+    """The terminal summary: tables, verdicts, references, scope and, if `folder` is given, the report's path."""
     from rich.console import Group
 
     results = printable(results)

@@ -13,13 +13,13 @@ from partwise.comparison.report.cells import (
     count,
     decimal_places,
     format_value,
+    fraction_interval,
     item_or_none,
     lower_is_better,
     mean,
     metric_with_unit,
     number,
     percent,
-    proportion_interval,
     sd,
     with_interval,
     with_relative_change,
@@ -191,7 +191,7 @@ def pairing(results: dict[str, Any]) -> Iterator[Table | Paragraph]:
     for arm in arms[1:]:
         if arm.get("n_tensors"):
             text = f"{arm['name']}: {count(arm.get('n_paired_tensors'))} of {count(arm['n_tensors'])} tensors have the same "
-            text += f"initial values as in {arms[0]['name']}"
+            text += f"initial weights as in {arms[0]['name']}"
             names = list(arm.get("unpaired_tensors") or [])
             yield Paragraph(f"{text}; the others are:" if names else f"{text}.", names)
     if any(arm.get("n_tensors") for arm in arms[1:]):
@@ -232,9 +232,9 @@ def accuracy_table(results: dict[str, Any]) -> Iterator[Table]:
     rows = []
     for kind in dict.fromkeys(kind for arm in arms for kind in arm["accuracy"]):
         for arm in arms:
-            shares = arm["accuracy"].get(kind) or {}
-            problems = (shares.get("exact_match") or {}).get("total")
-            cells = [proportion_interval(shares.get(measure)) for measure in ACCURACIES]
+            accuracies = arm["accuracy"].get(kind) or {}
+            problems = (accuracies.get("exact_match") or {}).get("total")
+            cells = [fraction_interval(accuracies.get(measure)) for measure in ACCURACIES]
             rows.append(["all" if kind == "all" else f"only {kind}", arm["name"], *cells, count(problems)])
     if not rows:
         return
@@ -249,7 +249,7 @@ def accuracy_table(results: dict[str, Any]) -> Iterator[Table]:
         if any(references.get(key) is not None for key in keys):
             rows.append(["reference", name, *(percent(references.get(key)) for key in keys), ""])
     note = (
-        "Pooled over the seeds, with Wilson 95 % intervals. They treat characters as independent and ignore variation "
+        "Pooled over the seeds, with Wilson 95% intervals. They treat characters as independent and ignore variation "
     )
     note += "between seeds, so they are too narrow. A constant reference ignores the problem."
     yield Table(["problems", "arm", *ACCURACIES.values(), "problems scored"], rows, note=note, left=2)
@@ -279,9 +279,7 @@ def run_details(results: dict[str, Any]) -> Iterator[Table | Paragraph]:
 
 def loss_references(results: dict[str, Any]) -> list[tuple[str, float, str]]:
     """(name, value, explanation) of the references of a loss, in its unit."""
-    references = (
-        (results.get("references") or {}) if lower_is_better(results) else {}
-    )  # of another metric than the loss
+    references = (results.get("references") or {}) if lower_is_better(results) else {}  # accuracies have no loss
     context, fitted = references.get("context"), references.get("fitted_tokens")
     name = f"{context + 1}-gram" if isinstance(context, int) else "n-gram"
     hint = "modified Kneser-Ney" + (f", {context} tokens of context" if isinstance(context, int) else "")

@@ -37,7 +37,7 @@ def read_values(path: str | Path) -> dict[str, dict[int, float]]:
         values.setdefault(arm, {})[seed] = value
     if len(values) < 2:
         content = f"only arm {next(iter(values))!r}" if values else "no rows below the header"
-        raise ConfigError(f"{path}: {content}: give at least 2 arms with at least 2 seeds each")
+        raise ConfigError(f"{path}: {content}: must have at least 2 arms with at least 2 seeds each")
     for arm, runs in values.items():
         if len(runs) == 1:
             raise ConfigError(
@@ -228,7 +228,7 @@ def _notes(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]])
         sd_run = math.hypot(*(e.sd_difference or 0.0 for e in pairs)) / math.sqrt(2 * len(pairs))
         detectable = minimum_detectable_effect(sd_run, n, alpha=pairs[0].alpha)
         yield (
-            f"Minimum detectable effect of {n} pairs at 80 % power: "
+            f"Minimum detectable effect of {n} pairs at 80% power: "
             f"{format_number(detectable, choose_decimals(detectable, ()))}; smaller differences are likely to be missed."
         )
     for effect in effects:

@@ -33,11 +33,11 @@ MIN_ALPHA = 1e-8  # below it, a sequential p-value is proportional to the p-valu
 
 
 def check_looks(looks: Sequence[int]) -> tuple[int, ...]:
-    """The looks as a tuple. Raises ConfigError unless they are ascending and each has 2 pairs or more."""
+    """The looks as a tuple. Raises ConfigError unless they are ascending and each has at least 2 pairs."""
     looks = tuple(looks)
     if not looks or looks[0] < 2 or any(late <= early for early, late in pairwise(looks)):
         text = ",".join(str(look) for look in looks)
-        raise ConfigError(f"looks={text}: expected ascending numbers of paired seeds, 2 or more, such as 4,8,16")
+        raise ConfigError(f"looks={text}: expected ascending numbers of paired seeds, each at least 2, such as 4,8,16")
     if len(looks) > 20 or looks[-1] > 100_000:
         raise ConfigError(f"looks={looks[0]},...,{looks[-1]}: give at most 20 looks, at up to 100000 paired seeds")
     return looks
@@ -108,7 +108,7 @@ def _level_table(looks: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
 def sequential_p(p: Sequence[float], looks: Sequence[int]) -> float:
     """The p-value over all looks so far: the smallest alpha at which one of them would have rejected.
 
-    It is valid under any stopping rule: without an effect it is at most x with probability x or less. `p` holds the
+    It is valid under any stopping rule: without an effect it is at most x with probability at most x. `p` holds the
     two-sided p-value of each look so far; with a single planned look that value is returned. Raises ConfigError if there
     are more p-values than looks, or none.
     """

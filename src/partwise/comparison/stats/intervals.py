@@ -1,6 +1,6 @@
 """The difference between two arms with its confidence interval and verdict: paired t, Welch, and multiplicity by Holm.
 
-All intervals use Student's t: a percentile bootstrap undercovers badly at the 3 to 10 seeds that people can afford.
+All intervals use Student's t: a percentile bootstrap has poor coverage at the usual 3 to 10 seeds.
 Nothing here reads files or trains; pass nan or inf for a run that diverged.
 """
 
@@ -21,7 +21,7 @@ from partwise.comparison.stats.verdict_text import with_sentence
 from partwise.config import ConfigError
 
 Z_80 = 0.8416
-"""The 80 % quantile of the standard normal distribution: `seeds_to_decide` seeds decide with a probability of 80 %."""
+"""The 80% quantile of the standard normal distribution: `seeds_to_decide` seeds decide with a probability of 80%."""
 
 
 class SDEstimate(NamedTuple):
@@ -34,7 +34,7 @@ class SDEstimate(NamedTuple):
 def look_alpha(look: int, alpha: float = 0.05) -> float:
     """The alpha that one unplanned look at accumulating data spends: alpha at the first, alpha / 2^k at look k >= 2.
 
-    The intervals of all looks hold simultaneously with probability 1 - 3/2 alpha or more, for any number of looks.
+    The intervals of all looks hold simultaneously with probability at least 1 - 3/2 alpha, for any number of looks.
     Raises ConfigError for a look outside 1..100 or alpha outside 1e-9..0.5.
     """
     if not 1 <= look <= 100:

@@ -26,10 +26,10 @@ def format_number(value: float, digits: int) -> str:
 
 
 def format_percent(probability: float, complement: bool = False) -> str:
-    """0.05 -> '5 %', or its complement '95 %', to three digits of `probability`, so 99.99 % never reads as '100 %'."""
+    """0.05 -> '5%', or its complement '95%', to three digits of `probability`, so 99.99% never reads as '100%'."""
     digits = max(0, 2 - math.floor(math.log10(100 * probability))) if probability > 0 else 0
     text = f"{100 * (1 - probability) if complement else 100 * probability:.{digits}f}"
-    return (text.rstrip("0").rstrip(".") if "." in text else text) + " %"
+    return (text.rstrip("0").rstrip(".") if "." in text else text) + "%"
 
 
 def format_p(p: float, alpha: float) -> str:

@@ -65,7 +65,7 @@ def seeds_for_margin(margin: float, sd: float, correlation: float = 0.0, alpha: 
 
 
 def default_looks(seeds: int) -> tuple[int, ...]:
-    """Looks at `seeds`, half and a quarter of them, each only if 4 or more: 16 -> (4, 8, 16), 5 -> (5,)."""
+    """Looks at `seeds`, half and a quarter of them, each only if at least 4: 16 -> (4, 8, 16), 5 -> (5,)."""
     looks = [seeds]
     while len(looks) < 3 and looks[0] // 2 >= 4:
         looks.insert(0, looks[0] // 2)

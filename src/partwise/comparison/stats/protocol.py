@@ -92,7 +92,7 @@ class Rules:
         return list(apply_holm(effects, p, look_alpha(look, self.alpha)).values())
 
     def _residual(self, values: Values, claims: Sequence[Claim]) -> SDEstimate | None:
-        """The residual SD over the claims' arms, without controls: a negative one shares most of the baseline's noise."""
+        """The residual SD over the claims' arms, without controls: a negative control shares most of the baseline's noise."""
         if self.variance == "pair":
             return None
         names = {name for claim in claims if claim.role == "claim" for name in claim[:2]}

@@ -71,7 +71,7 @@ _prestarted: list[ForkServer] = []
 
 
 def process_context() -> tuple[str, dict[str, str]]:
-    """What a child process inherits: the working directory and the environment."""
+    """The state that a child process inherits: working directory and environment."""
     return os.getcwd(), dict(os.environ)
 
 

@@ -37,9 +37,10 @@ def tokens_per_step(arm: Arm, dataset: Dataset) -> int:
 def measure_throughput(
     plan: Plan, dataset: Dataset, runtime: Runtime, plans: dict[str, ComputePlan]
 ) -> tuple[dict[str, float | None], dict[str, float]]:
-    """Training tokens per second and seconds to evaluate a run, by arm: medians, one arm at a time, interleaved.
+    """Training tokens per second and seconds to evaluate a run, by arm.
 
-    The throughput of an arm that diverges within the first steps is None.
+    Medians over rounds in which the arms alternate, each alone on the machine. The throughput of an arm that
+    diverges within the first steps is None.
     """
     threads = torch.get_num_threads()
     runs = {arm.name: Run(arm.config, dataset_of(plan, arm, dataset), runtime, plans[arm.name]) for arm in plan.arms}

@@ -1,4 +1,5 @@
-"""The server of a comparison's worker processes: it imports torch once and forks a child per group of jobs.
+"""The server of a comparison's worker processes: it imports torch once and forks a child per group of jobs, so that
+each group has its own memory, whose peak its runs report.
 
 A request is a line of JSON on standard input: a number, and the folders (each with a `job.json`) whose runs one child trains.
 The reply is a line with the number and the runs' statuses once the child has ended.
@@ -101,7 +102,7 @@ class ChildProcesses:
         self.running: dict[int, tuple[int, list[Path]]] = {}
 
     def fork(self, number: int, folders: list[Path]) -> None:
-        (folders[0] / "error.txt").unlink(missing_ok=True)  # of an earlier attempt
+        (folders[0] / "error.txt").unlink(missing_ok=True)  # the error of an earlier attempt
         server = os.getpid()
         child = os.fork()
         if child == 0:

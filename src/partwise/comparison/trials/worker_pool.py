@@ -146,7 +146,7 @@ class WorkerPool:
             if unfinished:
                 failed = unfinished[0]
                 reason = f"{failed.arm}, seed {failed.seed}: {_reason(failed, ended[0].folder)}"
-                raise ConfigError(f"a run failed: {reason}; run the same command again to continue")
+                raise ConfigError(f"a run failed: {reason}; run the same command again to resume")
             fill()
             on_progress()
 
@@ -155,4 +155,4 @@ def _reason(job: Job, folder: Path) -> str:
     error = folder / "error.txt"
     if error.exists():
         return error.read_text().strip().splitlines()[-1]
-    return job.status.removeprefix("failed").strip(": ") or "it ended without a reason"
+    return job.status.removeprefix("failed").strip(": ") or "its process exited without an error message"

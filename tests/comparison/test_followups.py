@@ -1,0 +1,58 @@
+"""Replication on fresh seeds, and grids of settings."""
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from comparisons import SETTINGS, TINY
+from partwise.cli import app
+from partwise.comparison.design.request import Request
+from partwise.comparison.experiment import make_comparison
+from partwise.comparison.followups import REPLICATION_SEED_OFFSET, make_replication, winner
+from partwise.config import ConfigError
+
+
+def test_a_winner_is_replicated_on_fresh_seeds(here: Path) -> None:
+    request = Request.from_dict(
+        {"preset": "mingpt", **SETTINGS, "arms": ["train.lr=3e-2", "train.lr=1e-6"], "seeds": 4, "margin": 1e-6}
+    )
+    comparison = make_comparison(request, "c")
+    results = comparison.run()
+    row = winner(results)
+    assert row is not None and row["arm"] == "train.lr=3e-2"
+    again = make_replication(comparison)
+    assert again is not None and again.plan.first_seed == REPLICATION_SEED_OFFSET and len(again.plan.arms) == 2
+    assert not set(range(REPLICATION_SEED_OFFSET, REPLICATION_SEED_OFFSET + 4)) & set(results["seeds"])
+    assert [arm.config for arm in again.plan.arms] == [
+        comparison.plan.arms[0].config,
+        comparison.plan.arm(row["arm"]).config,
+    ]
+
+
+def test_a_winner_at_its_default_is_replicated_at_its_default(here: Path) -> None:
+    """Both arms are repeated unchanged, even if the baseline's best learning rate differs from the arm's."""
+    common = [*TINY, "train.lr=1e-2"]
+    options = {**SETTINGS, "common": common, "arms": ["d_model=32"], "seeds": 3, "tune": "train.lr=1e-2,1e-3"}
+    comparison = make_comparison(Request.from_dict({"preset": "mingpt", **options}), "w")
+    comparison.run()
+    row = next(row for row in comparison.results["comparisons"] if row["arm"].startswith("d_model"))
+    comparison.results["comparisons"] = [row | {"verdict": "better", "against": "mingpt"}]
+    again = make_replication(comparison)
+    assert again is not None
+    assert [arm.config for arm in again.plan.arms] == [
+        comparison.plan.arm(name).config for name in ("mingpt", row["arm"])
+    ]
+
+
+def test_a_grid_has_one_verdict_per_cell(here: Path) -> None:
+    common = [word for each in TINY for word in ("--common", each)]
+    words = ["compare", "mingpt", "ffn=swiglu", *common, "--data", "text.txt", "--seeds", "2", "--name", "g"]
+    done = CliRunner().invoke(app, [*words, "--grid", "train.steps=4,8", "--grid", "n_layers=1"])
+    assert done.exit_code == 0, done.output
+    rows = json.loads(Path("runs/g/grid.json").read_text())["rows"]
+    assert [row["cell"] for row in rows] == ["train.steps=4 n_layers=1", "train.steps=8 n_layers=1"]
+    assert "do not extend to other settings" in done.output and "<svg" in Path("runs/g/grid.html").read_text()
+    for text in ("n_layers", "n_layers=2,2"):
+        refused = CliRunner().invoke(app, [*words, "--grid", text])
+        assert isinstance(refused.exception, ConfigError)

@@ -1,0 +1,65 @@
+"""Studies: the outcome of a claim follows from the verdict, and covers the setting of its comparisons only."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from comparisons import TINY
+from partwise.cli import app
+from partwise.config import ConfigError
+from partwise.studies.claims import markdown, overall, scope
+from partwise.studies.study import find_study, outcome
+
+
+@pytest.mark.parametrize(
+    ("expected", "verdict", "diverged", "written"),
+    [
+        ("better", "better", 0, "reproduced"),
+        ("better", "worse", 0, "not reproduced"),
+        ("better", "equivalent", 0, "not reproduced"),
+        ("better", "undecided", 0, "not testable here"),
+        ("equivalent", "equivalent", 0, "reproduced"),
+        ("worse", None, 2, "not testable here"),
+        ("diverges", None, 2, "reproduced"),
+        ("diverges", "worse", 0, "not reproduced"),
+        (None, "better", 0, ""),
+    ],
+)
+def test_the_outcome_follows_from_the_verdict_only(
+    expected: str | None, verdict: str | None, diverged: int, written: str
+) -> None:
+    row = {"verdict": verdict, "diverged_arm": diverged, "n_arm": 3, "diverged_against": 0}
+    assert outcome(expected, row) == written
+
+
+def test_an_outcome_covers_the_setting_of_its_study_only(here: Path) -> None:
+    folder = here / "studies"
+    folder.mkdir()
+    text = "claim: it helps\nsource: a paper\npublished: 1 to 2\ncomparisons:\n  one:\n    preset: mingpt\n"
+    text += (
+        f"    change: [attention.fused_qkv=false]\n    data: text.txt\n    seeds: 2\n    common: {json.dumps(TINY)}\n"
+    )
+    (folder / "same.yaml").write_text(text + "    grid: [train.steps=4]\n    expect: equivalent\n")
+    study = find_study("same")
+    assert overall(study) == "not run yet" and list(study.comparisons) == ["one train.steps=4"]
+    done = CliRunner().invoke(app, ["study", "run", "same"])
+    assert done.exit_code == 0, done.output
+    assert overall(study) == "reproduced" and scope(study) == "text.txt, 4 and 12 steps only"
+    assert (
+        "| **reproduced** |" in markdown([study]) and "reproduced" in CliRunner().invoke(app, ["study", "list"]).output
+    )
+    assert "## The claim" in (Path("runs/study-same-one-train.steps=4") / "report.md").read_text()
+    stored = json.loads((folder / "same" / "results.json").read_text())
+    assert "curves" not in json.dumps(stored) and stored["comparisons"]["one train.steps=4"]["expect"] == {
+        "": "equivalent"
+    }
+    for word, message in (
+        ("expect: good", "expect='good'"),
+        ("expect: {ffn=x: better}", "names no arm"),
+        ("seed: 3", "seed"),
+    ):
+        (folder / "bad.yaml").write_text(text + f"    {word}\n")
+        with pytest.raises(ConfigError, match=message):
+            list(find_study("bad").plan())
