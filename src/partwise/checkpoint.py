@@ -199,20 +199,26 @@ def load_model(folder: Path) -> "tuple[Transformer, Tokenizer]":
         config = ModelConfig.from_dict(values)
         with torch.device("meta"):  # compare the claimed shapes with the file's before allocating memory
             claimed = Transformer(config)
-            claimed.counts.allocate(tensors["counts.text"].numel() if "counts.text" in tensors else 0)
+            for name, layer in claimed.fitted_layers.items():
+                layer.allocate(tensors_of(name, tensors))
             expected = {name: tensor.shape for name, tensor in claimed.state_dict().items()}
-            text = claimed.state_dict().get("counts.text")
     except RuntimeError as error:
         raise DamagedFileError(f"{folder / 'config.json'} describes a model too large for memory: {error}") from None
     if expected != {name: tensor.shape for name, tensor in tensors.items()}:
         raise DamagedFileError(f"the weights in {folder} do not match the configuration in config.json")
-    if text is not None and len(text):
-        counted = tensors["counts.text"]
-        if counted.dtype != text.dtype or not 0 <= counted.min() <= counted.max() < config.vocab_size:
-            raise DamagedFileError(f"counts.text in {folder} is not a text of ids below vocab_size={config.vocab_size}")
+    for name, layer in claimed.fitted_layers.items():
+        damage = layer.find_damage(tensors_of(name, tensors))
+        if damage:
+            raise DamagedFileError(f"{folder} is damaged: {name}.{damage}")
     model = Transformer(config)
     load_weights(model, tensors)
     return model.eval(), load_tokenizer(folder / "tokenizer.json", config.vocab_size)
+
+
+def tensors_of(layer: str, tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+    """The tensors of one layer, by their names in it."""
+    prefix = f"{layer}."
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def load_weights(model: "Transformer", tensors: "Mapping[str, Tensor]") -> None:

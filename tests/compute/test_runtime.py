@@ -6,8 +6,8 @@ import pytest
 
 import partwise
 from kernel_inputs import require_kernels
-from partwise.compute.plan import plan_config, requested
-from partwise.compute.runtime import choose_runtime, has_fast_bfloat16
+from partwise.compute.plan import plan_config
+from partwise.compute.runtime import choose_runtime, has_fast_bfloat16, requested
 from partwise.train.config import TrainConfig, run_config
 from partwise.train.loop import Run
 

@@ -190,7 +190,7 @@ PAIRS = ["encoder_layers=1", "n_layers=1", "data=arithmetic_pairs", "context_len
     ("words", "reason"),
     [
         (["ffn=moe", "ffn.n_experts=3", "ffn.top_k=2"], "mixtures of experts support one seed"),
-        (["train.ffn_backend=cpp"], "the C++ kernels of MLPs and blocks support one seed"),
+        (["train.ffn_backend=cpp"], "the kernels of MLPs and blocks support one seed"),
         (["padding_idx=3"], "the embedding at padding_idx would stay zero for the first seed only"),
         (PAIRS, "encoders support one seed"),
         (

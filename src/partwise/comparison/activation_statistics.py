@@ -51,7 +51,8 @@ def site_statistics(model: Transformer, batch: Any) -> dict[tuple[str, str], flo
             values[site, "standard deviation"] = statistics.variance**0.5
         if location.site.endswith("hidden") and statistics.n_zeros:
             values[site, "fraction of zeros"] = statistics.n_zeros / statistics.count
-    model.counts.train()  # the same gradient as in training
+    for layer in model.fitted_layers.values():
+        layer.train()  # the same gradient as in training
     with gradient_norms(model) as norms:
         logits = model(inputs, source=source)
         F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE_INDEX).backward()

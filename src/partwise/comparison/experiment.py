@@ -24,8 +24,8 @@ from partwise.comparison.trials.throughput import measure_throughput, throughput
 from partwise.comparison.trials.worker_pool import Job, WorkerPool, prepare_job
 from partwise.comparison.tuning import Tune, check_seeds, parse_tune, run_tuning
 from partwise.compute.plan import Plan as ComputePlan
-from partwise.compute.plan import check_requested, multi_seed_backends, requested, shared_plans
-from partwise.compute.runtime import Runtime, choose_runtime, machine_info
+from partwise.compute.plan import check_requested, multi_seed_backends, shared_plans
+from partwise.compute.runtime import Runtime, choose_runtime, machine_info, requested
 from partwise.config import ConfigError, digest
 from partwise.config.overrides import difference
 from partwise.data import Dataset

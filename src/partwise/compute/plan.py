@@ -11,8 +11,8 @@ from typing import Any, Self
 
 import torch
 
-from partwise.compute.backends import BACKENDS, KINDS, Backend, check_backend_name
-from partwise.compute.runtime import DefaultSettings, Runtime, RuntimeSettings, choose_runtime, requested_backends
+from partwise.compute.backends import BACKENDS, KINDS, Backend
+from partwise.compute.runtime import DefaultSettings, Runtime, choose_runtime, requested
 from partwise.config import ConfigError
 from partwise.kernels.malloc import keep_freed_memory
 from partwise.model import ModelConfig, Transformer
@@ -108,14 +108,6 @@ class Plan:
                 texts = ["nothing" if each is None else " then ".join(each.chain) or EAGER for each in (mine, others)]
                 return name, texts[0], texts[1]
         return None
-
-
-def requested(train: RuntimeSettings) -> dict[str, str]:
-    """Kind -> the backend that the settings name, or "auto". Raises ConfigError for an unknown name."""
-    names = requested_backends(train)
-    for kind, name in names.items():
-        check_backend_name(kind, name)
-    return names
 
 
 def multi_seed_backends(backends: Mapping[str, str]) -> dict[str, str]:

@@ -79,7 +79,7 @@ def choose_runtime(train: RuntimeSettings) -> Runtime:
     precision = train.precision
     if precision == "auto":
         precision = "bfloat16" if has_fast_bfloat16(device) else "float32"
-    names = requested_backends(train)
+    names = requested(train)
     # the kernels are compiled only if a setting names or allows them
     kernels = device == "cpu" and bool({"auto", "cpp"} & set(names.values())) and kernels_available()
     for kind, name in names.items():
@@ -90,7 +90,7 @@ def choose_runtime(train: RuntimeSettings) -> Runtime:
     return Runtime(device, precision, train.threads or torch.get_num_threads(), kernels)
 
 
-def requested_backends(train: RuntimeSettings) -> dict[str, str]:
+def requested(train: RuntimeSettings) -> dict[str, str]:
     """Kind of operation -> the backend that the settings name, or "auto"."""
     return {"block": train.block_backend, "attention": train.attention_backend, "ffn": train.ffn_backend}
 

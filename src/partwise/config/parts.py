@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, get_args
@@ -47,6 +47,12 @@ class Config(BaseModel):
     def to_dict(self) -> dict[str, Any]:
         """Plain values, the inverse of `from_dict`; a part has its name under the key `part`."""
         return {name: _plain(getattr(self, name)) for name in type(self).model_fields}
+
+    def parts(self) -> "Iterator[Part]":
+        """The recipes in the fields of this configuration, all those of a pattern included."""
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            yield from value.recipes if isinstance(value, Pattern) else [value] if isinstance(value, Part) else []
 
 
 def _plain(value: Any) -> Any:
@@ -85,6 +91,7 @@ class Part(Config):
     family: ClassVar[str]
     name: ClassVar[str] = ""
     by_layer: ClassVar[bool] = False  # whether the layers of a stack may use different recipes
+    needs_text: ClassVar[bool] = False  # whether it needs a running text for training, not pairs
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:

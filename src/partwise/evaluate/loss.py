@@ -34,14 +34,15 @@ class SplitLoss:
 def evaluation_mode(model: Transformer, precision: str, training_text: bool = False) -> Iterator[torch.device]:
     """Disable gradients and dropout and autocast to `precision`; restores the model's training mode on exit.
 
-    On `training_text` the model omits its n-gram language model, as in training: it has counted the targets.
+    On `training_text`, layers fitted to it compute as in training, since they have seen the targets.
     """
     device = model.embed.weight.device
     if device.type == "cpu":
         keep_freed_memory()
     was_training = model.training
     model.eval()
-    model.counts.train(training_text)
+    for layer in model.fitted_layers.values():
+        layer.train(training_text)
     try:
         with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
             yield device

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Self
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from partwise.parts.contracts import (
     AttentionLayer,
     CachedLayer,
     FeedForward,
+    FittedLayer,
     ForwardContext,
     Init,
     LayerContext,
@@ -211,6 +213,7 @@ class Transformer(Stack, TiedModule):
             self.ahead = config.mtp.build(layer_ctx, config.vocab_size)
             self.tie_weights()
         self.after_step_hooks = [module for module in self.modules() if isinstance(module, AfterStepHook)]
+        self.fitted_layers = {name: module for name, module in self.named_modules() if isinstance(module, FittedLayer)}
         self.dropouts = {name: module for name, module in self.named_modules() if isinstance(module, Dropout)}
         for name, dropout in self.dropouts.items():
             dropout.site = name
@@ -311,6 +314,11 @@ class Transformer(Stack, TiedModule):
         for module in self.modules():
             if isinstance(module, Operation):
                 module.backends = ()
+
+    def fit(self, ids: np.ndarray) -> None:
+        """Fit the layers that need it to the ids (N,) of the training text."""
+        for layer in self.fitted_layers.values():
+            layer.fit(ids)
 
     def after_step(self) -> None:
         """Let layers update state other than parameters; called after each optimizer step."""

@@ -6,7 +6,7 @@ Shapes, everywhere in the project:
     E head dimension   F feed-forward width   V vocabulary
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -82,6 +82,25 @@ class AfterStepHook(nn.Module):
 
     def after_step(self) -> None:
         """Called after each optimizer step."""
+        raise NotImplementedError
+
+
+class FittedLayer(nn.Module):
+    """A layer fitted to the training text before training; the sizes of its buffers may depend on the text.
+
+    In training mode its output must not depend on the text, which contains the targets.
+    """
+
+    def fit(self, ids: np.ndarray) -> None:
+        """Fit to the ids (N,) of the training text."""
+        raise NotImplementedError
+
+    def allocate(self, tensors: Mapping[str, Tensor]) -> None:
+        """Allocate buffers that can load these tensors of a checkpoint, by their names in this layer."""
+        raise NotImplementedError
+
+    def find_damage(self, tensors: Mapping[str, Tensor]) -> str | None:
+        """What is wrong with the values of these tensors, as a clause that starts with a name, or None."""
         raise NotImplementedError
 
 
@@ -167,12 +186,6 @@ class NGramEmbeddings(Part):
 
 class NGramLMLayer(nn.Module):
     """`forward(logits, tokens, ctx)`: (B, T, V) next-token logits after (B, T) ids -> (B, T, V)."""
-
-    def fit(self, ids: np.ndarray) -> None:
-        """Fit to the ids (N,) of the training text, before training."""
-
-    def allocate(self, length: int) -> None:
-        """Allocate buffers to load a state dict fitted to `length` ids (or to the part's maximum, if that is less)."""
 
 
 class NGramLM(Part):

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,13 +59,16 @@ class FusedLinear(nn.Module):
     def register_load_hook(self, parent: nn.Module, name: str) -> None:
         """Let `parent`, which holds this module as `name`, load a state dict with separate tensors."""
 
-        def concatenate_on_load(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
-            for kind in ("weight", "bias"):
-                keys = [f"{prefix}{piece}.{kind}" for piece in self.sizes]
-                if all(key in state for key in keys):
-                    state[f"{prefix}{name}.{kind}"] = torch.cat([state.pop(key) for key in keys])
+        parent.register_load_state_dict_pre_hook(partial(_concatenate_on_load, name, tuple(self.sizes)))
 
-        parent.register_load_state_dict_pre_hook(concatenate_on_load)
+
+def _concatenate_on_load(
+    name: str, pieces: tuple[str, ...], module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any
+) -> None:
+    for kind in ("weight", "bias"):
+        keys = [f"{prefix}{piece}.{kind}" for piece in pieces]
+        if all(key in state for key in keys):
+            state[f"{prefix}{name}.{kind}"] = torch.cat([state.pop(key) for key in keys])
 
 
 def _split_on_save(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:

@@ -1,7 +1,8 @@
 """Interpolation with an n-gram language model, `ngram_lm=`."""
 
 import math
-from typing import Any, NamedTuple, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 from partwise.baselines.kneser_ney import KneserNey
 from partwise.config import part
 from partwise.parts.caches import LookbackLayer
-from partwise.parts.contracts import ForwardContext, NGramLM, NGramLMLayer
+from partwise.parts.contracts import FittedLayer, ForwardContext, NGramLM, NGramLMLayer
 
 MAX_DENSE_ELEMENTS = 2**22
 """Maximum size of a dense table of all unigram or bigram distributions, which hold most of the entries to add."""
@@ -35,6 +36,8 @@ class KneserNeyLM(NGramLM):
     the n-gram language model has seen the answers. N-gram language models and transformers make different errors, so
     their interpolation beats either.
     """
+
+    needs_text: ClassVar[bool] = True
 
     context_tokens: int = Field(6, ge=0, le=15)
     interpolation_weight: float = Field(0.5, gt=0, lt=1)
@@ -101,7 +104,7 @@ class TensorKneserNey(NamedTuple):
         return cls(on_device(ranks), len(symbols), orders, dense)
 
 
-class InterpolatedNGramLM(NGramLMLayer, LookbackLayer):
+class InterpolatedNGramLM(FittedLayer, NGramLMLayer, LookbackLayer):
     """The training text is saved with the weights; the n-gram language model is built from it on first use."""
 
     text: Tensor
@@ -114,14 +117,22 @@ class InterpolatedNGramLM(NGramLMLayer, LookbackLayer):
         self._ngram_model: TensorKneserNey | None = None
 
     def fit(self, ids: np.ndarray) -> None:
-        self.allocate(len(ids))
-        self.text.copy_(torch.from_numpy(ids[: self.max_tokens].astype(np.int64)))
+        text = torch.from_numpy(ids[: self.max_tokens].astype(np.int64))
+        self.allocate({"text": text})
+        self.text.copy_(text)
 
-    def allocate(self, length: int) -> None:
+    def allocate(self, tensors: Mapping[str, Tensor]) -> None:
+        length = tensors["text"].numel() if "text" in tensors else 0
         self.text, self._ngram_model = self.text.new_empty(min(length, self.max_tokens)), None
 
+    def find_damage(self, tensors: Mapping[str, Tensor]) -> str | None:
+        text = tensors["text"]
+        if len(text) and (text.dtype != self.text.dtype or not 0 <= text.min() <= text.max() < self.vocab_size):
+            return f"text is not a text of ids below vocab_size={self.vocab_size}"
+        return None
+
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        self.allocate(state_dict[f"{prefix}text"].numel() if f"{prefix}text" in state_dict else 0)
+        self.allocate({"text": state_dict[f"{prefix}text"]} if f"{prefix}text" in state_dict else {})
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _apply(self, *args: Any, **kwargs: Any) -> Self:

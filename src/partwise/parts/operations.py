@@ -58,7 +58,7 @@ def nested(expected: type[OperationSpec], /, **rules: Rule) -> Callable[[Operati
     """The rule for an operation within another: it must be of this kind, with options that the rules support."""
 
     def check(spec: OperationSpec) -> str | None:
-        if type(spec) is not expected:
+        if not isinstance(spec, expected):
             return unsupported_option(spec, {}) or f"{type(spec).__name__} is not supported"
         return unsupported_option(spec, rules)
 
@@ -229,6 +229,7 @@ class EndsSpec(OperationSpec):
 class ModelSpec(OperationSpec):
     """A whole decoder in generation, which computes neither dropout nor the logits of multi-token prediction."""
 
+    encoder_layers: int = 0
     blocks: tuple[BlockSpec, ...]
     ends: OperationSpec
     scale_embeddings: bool = False
@@ -237,7 +238,6 @@ class ModelSpec(OperationSpec):
     logit_softcap: float | None = None
     ngram_embeddings: OperationSpec | None = None
     ngram_lm: OperationSpec | None = None
-    encoder_layers: int = 0
 
 
 def without_dropout(spec: OperationSpec) -> OperationSpec:

@@ -2,11 +2,12 @@
 
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, ValidationInfo
 
-from partwise.config import Config, ConfigError
+from partwise.compute.backends import backend_names
+from partwise.config import Config, ConfigError, did_you_mean
 from partwise.config.overrides import Override, apply_overrides, flatten, parse_overrides
 from partwise.config.yaml import read_yaml
 from partwise.data import Corpus, Dataset, parse_data_option, prepare
@@ -15,6 +16,17 @@ from partwise.presets import find_preset
 from partwise.tokenizers import TokenizerRecipe
 from partwise.train.optimizers import Optimizer
 from partwise.train.schedules import Schedule
+
+
+def check_backend(name: str, info: ValidationInfo) -> str:
+    """Reject the name of a backend that is not registered for the kind of operation of its setting."""
+    names = backend_names(str(info.field_name).removesuffix("_backend"))
+    if name not in names:
+        raise ValueError(f"unknown backend{did_you_mean(name, names)}")
+    return name
+
+
+BackendName = Annotated[str, AfterValidator(check_backend)]
 
 
 class TrainConfig(Config):
@@ -34,9 +46,9 @@ class TrainConfig(Config):
     tuning_split: bool = False  # train on the first 90% of the training split and validate on its last 10%
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    attention_backend: Literal["auto", "eager", "sdpa", "cpp"] = "auto"
-    ffn_backend: Literal["auto", "eager", "cpp"] = "auto"
-    block_backend: Literal["auto", "eager", "cpp"] = "auto"
+    attention_backend: BackendName = "auto"
+    ffn_backend: BackendName = "auto"
+    block_backend: BackendName = "auto"
     threads: int | None = Field(None, gt=0)  # CPU threads; default: torch's
     eval_every: int | None = Field(None, gt=0)  # steps between evaluations; default: a tenth of `steps`
     save_every: int = Field(500, gt=0)  # steps between checkpoints
@@ -77,10 +89,11 @@ class RunConfig(Config):
                 f"init={self.model.init.name} requires an adaptive optimizer, not optimizer={self.optimizer.name}: "
                 "choose adamw or lion, or another init"
             )
-        if self.data.paired and self.model.ngram_lm.name != "none":
-            raise ConfigError(
-                f"ngram_lm={self.model.ngram_lm.name} needs text, but data={self.data.name} contains pairs: set ngram_lm=none"
-            )
+        for part in self.model.parts():
+            if self.data.paired and part.needs_text:
+                raise ConfigError(
+                    f"{part.family}={part.name} needs text, but data={self.data.name} contains pairs: set {part.family}=none"
+                )
         if self.data.paired != (self.model.encoder_layers > 0):
             raise ConfigError(
                 f"data={self.data.name} contains pairs, which need an encoder: set encoder_layers, or use text data"

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from partwise.compute.plan import Plan, check_requested, make_plan, requested
-from partwise.compute.runtime import Runtime, choose_runtime
+from partwise.compute.plan import Plan, check_requested, make_plan
+from partwise.compute.runtime import Runtime, choose_runtime, requested
 from partwise.data import IGNORE_INDEX, Batch, Dataset, build_examples
 from partwise.kernels.malloc import keep_freed_memory
 from partwise.model import Transformer
@@ -88,7 +88,7 @@ class Run:
         if self.device.type == "cpu":
             keep_freed_memory()
         self.model = Transformer(config.model, config.train.seed, config.train.reinitialize).to(self.device)
-        self.model.counts.fit(self.ids)
+        self.model.fit(self.ids)
         self.plan = plan or plan_run(config, self.model, self.runtime)
         self.plan.apply(self.model)
         self.parameters = list(self.model.parameters())

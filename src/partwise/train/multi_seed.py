@@ -84,8 +84,8 @@ class MultiSeedTrainer:
             raise CannotVectorize("the kernels of MLPs and blocks support one seed")
         if any(isinstance(module, Router) for module in modules):
             raise CannotVectorize("mixtures of experts support one seed")
-        # training neither reads nor writes counts.text
-        if any(name != "counts.text" for name, _ in first.model.named_buffers()):
+        fitted = tuple(f"{name}." for name in first.model.fitted_layers)  # training does not read their buffers
+        if any(not name.startswith(fitted) for name, _ in first.model.named_buffers()):
             raise CannotVectorize("a part has buffers")
         if first.model.encoder:
             raise CannotVectorize("encoders support one seed")

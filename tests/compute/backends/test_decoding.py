@@ -15,7 +15,8 @@ from torch import Tensor
 from kernel_inputs import threads
 from partwise import ConfigError
 from partwise.cli import main
-from partwise.compute.backends import decoding, decoding_backend
+from partwise.cli.commands.doctor import generation_backend
+from partwise.compute.backends import decoding
 from partwise.compute.backends.decoding import Decoder, unsupported_layer, unsupported_reason
 from partwise.compute.bf16_emulation import emulate_bf16
 from partwise.config import REGISTRY
@@ -279,16 +280,16 @@ def test_rows_longer_than_the_cache_are_refused() -> None:
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [
-        ({"residual": "sandwich"}, "only residual=pre"),
+        ({"residual": "sandwich"}, "residual=sandwich"),
         ({"residual": "hyper_connections"}, "residual=hyper_connections"),
-        ({"short_conv": "token_shift"}, "only short_conv=none"),
-        ({"attention": {"part": "multihead", "gate": "head"}}, "attention.gate and"),
-        ({"attention": "mla", "positions": "none"}, "only attention=multihead"),
+        ({"short_conv": "token_shift"}, "short_conv=token_shift"),
+        ({"attention": {"part": "multihead", "gate": "head"}}, "attention.gate=true"),
+        ({"attention": "mla", "positions": "none"}, "attention=mla"),
         ({"positions": "alibi"}, "positions=alibi"),
         ({"ngram_embeddings": "hashed"}, "ngram_embeddings=hashed"),
         ({"norm": "scalenorm"}, "norm=scalenorm"),
-        ({"ffn": "elu"}, "MLPs with the activations relu"),
-        ({"ffn": "moe"}, "MLPs with the activations relu"),
+        ({"ffn": "elu"}, "the activations relu"),
+        ({"ffn": "moe"}, "ffn=moe"),
         ({"encoder_layers": 1}, "encoder-decoder"),
     ],
 )
@@ -298,11 +299,11 @@ def test_unsupported_models_are_refused_with_a_reason(parts: dict[str, Any], rea
         decoding_model(model, backend="cpp")
     assert len(str(caught.value).splitlines()) == 1
     assert decoding_model(model) is model
-    assert reason in decoding_backend(model.config)
+    assert reason in generation_backend(model.config)
 
 
 def test_float64_and_autocast_use_the_model() -> None:
-    assert decoding_backend(small_model().config) == "cpp"
+    assert generation_backend(small_model().config) == "cpp"
     double = small_model().double()
     assert decoding_model(double) is double
     with torch.autocast("cpu", torch.bfloat16):

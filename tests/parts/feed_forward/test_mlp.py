@@ -12,7 +12,8 @@ from backends import use_layer_backend
 from kernel_inputs import BF16_ERROR, relative_error, require_kernels
 from partwise.config import REGISTRY
 from partwise.parts.contracts import FeedForward, LayerContext
-from partwise.parts.feed_forward.mlp import OTHER, GatedMLP, MLPBase
+from partwise.parts.feed_forward.dense import SwiGLU
+from partwise.parts.feed_forward.mlp import OTHER, Activation, GatedMLP, MLPBase
 
 FLOAT_ERROR = 2e-6  # relative to a tensor's largest element: a few hundred float32 roundings
 
@@ -48,6 +49,16 @@ def test_activation_names_depend_on_the_options() -> None:
     assert names == ["silu", OTHER, OTHER, OTHER]
     tanh = partwise.preset("mingpt", "ffn=geglu", "ffn.approximate=tanh").ffn
     assert tanh.activation_name() == "gelu_tanh"  # type: ignore[union-attr]
+
+
+def test_a_subclass_with_another_activation_does_not_inherit_the_kernel() -> None:
+    class Cubed(SwiGLU):
+        def activation(self) -> Activation:
+            return lambda x: x**3
+
+    layer = Cubed(hidden=64).build(LayerContext(32, 1, 8))
+    assert isinstance(layer, MLPBase) and layer.activation_name == OTHER
+    assert SwiGLU(hidden=64).layer_options()["activation_name"] == "silu"
 
 
 def test_under_autocast_the_bf16_kernel_is_used_unless_hidden_units_are_dropped() -> None:

@@ -9,8 +9,8 @@ import torch
 
 from partwise.cli.terminal import console, table
 from partwise.compute.backends.decoding import unsupported_layer
-from partwise.compute.plan import plan_config, requested
-from partwise.compute.runtime import choose_runtime, has_fast_bfloat16, machine_info
+from partwise.compute.plan import plan_config
+from partwise.compute.runtime import choose_runtime, has_fast_bfloat16, machine_info, requested
 from partwise.data.corpora import cache_root
 from partwise.kernels import build
 from partwise.kernels.library import cache_folder, kernels_available

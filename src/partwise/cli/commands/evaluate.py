@@ -11,8 +11,8 @@ import torch
 
 from partwise.checkpoint import load
 from partwise.cli.terminal import console, table
-from partwise.compute.plan import apply_backends, requested
-from partwise.compute.runtime import Runtime
+from partwise.compute.plan import apply_backends
+from partwise.compute.runtime import Runtime, requested
 from partwise.config import ConfigError
 from partwise.data import Dataset, build_examples, problem_lines
 from partwise.evaluate.arithmetic import Proportion, accuracy_by_operation, answer_problems

@@ -12,8 +12,6 @@ from typing import Any, ClassVar
 from torch import nn
 
 from partwise.compute.runtime import Runtime
-from partwise.config import ConfigError
-from partwise.config.parts import did_you_mean
 from partwise.kernels.mlp import ACTIVATIONS
 from partwise.parts.operations import OperationSpec
 
@@ -58,15 +56,6 @@ def backend(cls: type[Backend]) -> type[Backend]:
 def backend_names(kind: str) -> list[str]:
     """The values of `train.KIND_backend`."""
     return ["auto", "eager", *BACKENDS[kind]]
-
-
-def check_backend_name(kind: str, name: str) -> None:
-    """Raise ConfigError for an unknown name."""
-    names = backend_names(kind)
-    if name not in names:
-        raise ConfigError(
-            f"train.{kind}_backend={name!r} is not a backend{did_you_mean(name, names)}: choose from {', '.join(names)}"
-        )
 
 
 def known_activation(activation: str) -> str | None:

@@ -161,6 +161,8 @@ def supports_forward_pass(x: Tensor, ctx: ForwardContext) -> bool:
         return False
     decoding = x.shape[1] <= kernel.MAX_DECODE_LENGTH and x.shape[0] * x.shape[1] >= kernel.MIN_DECODE_TOKENS
     causal = ctx.document_ids is None and ctx.causal and (ctx.past_length == 0 or decoding)
+    if kernel.library() is None:  # such as a model that was pickled on another machine
+        return False
     if not (causal and x.is_cpu and x.dtype == torch.float32 and x.numel()):
         return False
     if torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") != torch.bfloat16:

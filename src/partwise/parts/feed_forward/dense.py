@@ -31,7 +31,9 @@ class FeedForwardOptions(FeedForward):
 
     def layer_options(self) -> dict[str, Any]:
         dropout = {"hidden_dropout": self.hidden_dropout, "output_dropout": self.output_dropout}
-        return {"activation_name": self.activation_name(), "bias": self.bias, **dropout}
+        # a subclass with another activation inherits the name of its base class, which would compute the wrong function
+        named = defining_class(type(self), "activation_name") <= defining_class(type(self), "activation")
+        return {"activation_name": self.activation_name() if named else OTHER, "bias": self.bias, **dropout}
 
     def width(self, layer_ctx: LayerContext) -> int:
         width = self.hidden or round(self.expansion * layer_ctx.d_model)
@@ -40,6 +42,11 @@ class FeedForwardOptions(FeedForward):
                 f"ffn.expansion={self.expansion} rounds to no hidden unit at d_model={layer_ctx.d_model}: raise it"
             )
         return width
+
+
+def defining_class(cls: type, method: str) -> int:
+    """The index, from the most derived on, of the class that defines a method."""
+    return next(index for index, each in enumerate(cls.__mro__) if method in vars(each))
 
 
 class Ungated(FeedForwardOptions):
