@@ -99,14 +99,26 @@ def calculate(
     calculate_all(run, expressions)
 
 
-@app.command()
+@app.command(context_settings=ALLOW_OVERRIDES)
 def doctor(
-    presets: Annotated[list[str] | None, typer.Argument(help="Presets to report on. Default: one per family.")] = None,
+    context: typer.Context,
+    presets: Annotated[
+        list[str] | None,
+        typer.Argument(help="Presets to report on, and overrides such as ffn=swiglu. Default: one preset per family."),
+    ] = None,
+    time: Annotated[bool, typer.Option("--time", help="Time training steps with and without these backends.")] = False,
+    imports: Import = None,
 ) -> None:
-    """Report this machine's capabilities, what is missing, and each preset's backends."""
+    """Report this machine's capabilities, what is missing, and the plan of computation of each preset.
+
+    For presets that you name, it says why layers do not use a faster backend, and with --time what that costs.
+    """
+    load_imports(imports)
     from partwise.cli.commands.doctor import show_machine
 
-    show_machine(presets or [])
+    words = [*(presets or []), *context.args]
+    overrides = [word for word in words if "=" in word]
+    show_machine([word for word in words if "=" not in word], overrides, time)
 
 
 @app.command(context_settings=ALLOW_OVERRIDES)

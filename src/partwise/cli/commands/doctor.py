@@ -3,14 +3,20 @@
 import os
 from collections import Counter
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from partwise.cli.terminal import console, table
+from partwise.compute.backends import KINDS
 from partwise.compute.backends.decoding import unsupported_layer
-from partwise.compute.plan import plan_config
+from partwise.compute.plan import EAGER, Plan, plan_config, shared_plans
 from partwise.compute.runtime import choose_runtime, has_fast_bfloat16, machine_info, requested
+from partwise.compute.timing import training_rates
+from partwise.config import ConfigError
+from partwise.config.overrides import apply_overrides, parse_overrides
 from partwise.data.corpora import cache_root
 from partwise.kernels import build
 from partwise.kernels.library import cache_folder, kernels_available
@@ -19,11 +25,19 @@ from partwise.presets import PRESETS, preset
 from partwise.train.config import TrainConfig, preset_settings
 
 
-def show_machine(names: list[str]) -> None:
+def show_machine(names: list[str], overrides: list[str], time_steps: bool) -> None:
     """Print the machine's capabilities and the backends of these presets; nothing missing is an error."""
-    names = names or [name for name in PRESETS if "-" not in name]  # presets of published sizes are slow to build
-    configs = {name: preset(name) for name in names}
+    if overrides and not names:
+        raise ConfigError(
+            f"{overrides[0]}: name the preset that it changes, as in partwise doctor mingpt {overrides[0]}"
+        )
+    if time_steps and not names:
+        raise ConfigError("--time: name the presets to time, as in partwise doctor mingpt --time")
     runtime = choose_runtime(TrainConfig())
+    runs = {name: settings_of(name, overrides) for name in names or DEFAULT_PRESETS}
+    plans = {
+        name: plan_config(run.model, choose_runtime(run.train), requested(run.train)) for name, run in runs.items()
+    }
     console.print(table("this machine", ["", "found"], capabilities(runtime.threads)))
     console.print(
         f"training defaults: train.device={runtime.device} train.precision={runtime.precision} "
@@ -32,21 +46,74 @@ def show_machine(names: list[str]) -> None:
     )
     for line in missing():
         console.print(f"missing: {line}", markup=False)
-    rows = []
-    for name, config in configs.items():
-        train = TrainConfig.from_dict(preset_settings(name)["train"])
-        plan = plan_config(config, choose_runtime(train), requested(train))
-        rows.append((name, *map(format_counts, plan.counts().values()), generation_backend(config)))
+    rows = [
+        (name, *map(format_counts, plan.counts().values()), generation_backend(runs[name].model))
+        for name, plan in plans.items()
+    ]
     headings = ["preset", "blocks", "attention", "ffn", "generation"]
-    console.print(table("backends per preset, with the number of layers", headings, rows))
+    console.print(table("plan of computation: backends, with the number of layers", headings, rows))
+    reasons = [(name, kind, text) for name, plan in plans.items() for kind, each in plan.reasons().items() for text in each]
+    if names and reasons:
+        console.print(table("why layers do not use a faster backend", ["preset", "layers", "backend: reason"], reasons))
+    for name in names if time_steps else ():
+        show_rates(name, overrides, plans[name])
     console.print(
         "blocks: cpp runs a whole block in one C++ call; attention and ffn count the layers of the other blocks only. "
         "cpp: the C++ kernels; eager: plain torch operations (for blocks: layer by layer, with the backends in the next "
-        "columns); sdpa: torch's scaled_dot_product_attention. All backends compute the same up to rounding. The experts "
-        "of ffn=moe always use torch. generation: cpp decodes a whole step in one C++ call; eager runs it layer by layer.",
+        "columns); sdpa: torch's scaled_dot_product_attention. All backends compute the same up to rounding. "
+        "generation: cpp decodes a whole step in one C++ call; eager runs it layer by layer."
+        + ("" if names else " partwise doctor PRESET says why a layer does not use a faster backend."),
         style="dim",
         markup=False,
     )
+
+
+DEFAULT_PRESETS = [name for name in PRESETS if "-" not in name]
+"""Presets of published sizes are slow to build."""
+
+
+class Settings(NamedTuple):
+    model: ModelConfig
+    train: TrainConfig
+
+
+def settings_of(name: str, overrides: list[str]) -> Settings:
+    """The model and the training settings of a preset with overrides; prepares no data. Raises ConfigError."""
+    values = reduce(apply_overrides, [parse_overrides(overrides)], preset_settings(name))
+    train = TrainConfig.from_dict(values["train"], prefix="train")
+    return Settings(preset(name, *(word for word in overrides if not is_run_setting(word))), train)
+
+
+def is_run_setting(override: str) -> bool:
+    """Whether an override is of training, data or tokenizer, not of the model."""
+    return override.removeprefix("--").split("=")[0].split(".")[0] not in ModelConfig.model_fields
+
+
+def show_rates(name: str, overrides: list[str], plan: Plan) -> None:
+    """Print the training rate with a plan and layer by layer; with overrides, also what missing kernels cost."""
+    model, train = settings_of(name, overrides)
+    runtime = choose_runtime(train)
+    eager = plan_config(model, runtime, dict.fromkeys(KINDS, EAGER))
+    rates = training_rates(model, {"plan": plan, "eager": eager}, runtime, train.batch_size)
+    console.print(
+        f"{' '.join([name, *overrides])}: {rates['plan']:,.0f} tokens/s with this plan, {rates['eager']:,.0f} with eager "
+        f"layers ({rates['plan'] / rates['eager']:.2f} times as fast)",
+        markup=False,
+    )
+    if overrides:
+        base = preset(name)
+        with torch.device("meta"):
+            models = {"base": Transformer(base), "changed": Transformer(model)}
+        shared = shared_plans(models, runtime, requested(train))["base"]
+        own = plan_config(base, runtime, requested(train))
+        if own.difference(shared):
+            rates = training_rates(base, {"own": own, "shared": shared}, runtime, train.batch_size)
+            console.print(
+                f"what the missing kernels cost: {name} alone trains at {rates['own']:,.0f} tokens/s, and at "
+                f"{rates['shared']:,.0f} with the backends that it shares with {' '.join(overrides)} "
+                f"({rates['own'] / rates['shared']:.2f} times slower)",
+                markup=False,
+            )
 
 
 def capabilities(threads: int) -> Iterator[tuple[str, str]]:
