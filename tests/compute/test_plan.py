@@ -15,7 +15,7 @@ from backends import runtime, use_backends
 from kernel_inputs import require_kernels
 from partwise.compute.backends import BACKENDS, Backend, backend
 from partwise.compute.backends.decoding import MODEL
-from partwise.compute.plan import Plan, plan_config, select_backends, shared_plans
+from partwise.compute.plan import Plan, plan_config, select_backends, shared_plans, slower_arms
 from partwise.config import REGISTRY, part
 from partwise.model import ModelConfig, Transformer
 from partwise.model.operations import model_spec, operations
@@ -265,7 +265,7 @@ DROPPED = f"attention=[{PLAIN}, {{part: multihead, n_heads: 4, dropout: 0.1}}, {
 def test_arms_share_the_backend_of_every_layer(arm: str, eager_layers: set[int], precision: str) -> None:
     """Options that force eager attention in one arm, also in a single layer, force it in all arms."""
     plans = shared_plans({"baseline": meta(), "arm": meta(arm)}, runtime(precision))
-    assert plans["baseline"].difference(plans["arm"]) is None
+    assert plans["baseline"].difference(plans["arm"]) is None and slower_arms(plans, runtime(precision)) == {}
     for layer in range(3):
         choice = plans["baseline"].choices[f"blocks.{layer}.attention.scores"]
         assert (choice.backend == "eager") == (layer in eager_layers)
@@ -289,10 +289,17 @@ def test_additional_layers_use_what_all_layers_of_their_place_support() -> None:
     assert reasons and all("arm capped" in reason for reason in reasons)
 
 
-def test_a_part_without_a_kernel_holds_the_other_arms_at_its_place_only() -> None:
-    plans = shared_plans({"baseline": meta(), "arm": meta("ffn=moe")}, runtime())
+def test_in_float32_an_arm_without_a_kernel_is_named_and_in_bfloat16_no_arm_uses_it() -> None:
+    models = {"baseline": meta(), "arm": meta("ffn=moe")}
+    plans = shared_plans(models, runtime())
+    assert plans["baseline"].counts()["block"] == {"cpp": 3}
+    assert plans["arm"].counts() == {"block": {"eager": 3}, "attention": {"cpp": 3}, "ffn": {"eager": 3}}
+    slower = slower_arms(plans, runtime())
+    assert list(slower) == ["arm"] and "block: cpp: ffn=moe is not supported" in slower["arm"]
+    plans = shared_plans(models, runtime("bfloat16"))
     for plan in plans.values():
         assert plan.counts() == {"block": {"eager": 3}, "attention": {"cpp": 3}, "ffn": {"eager": 3}}
+    assert slower_arms(plans, runtime("bfloat16")) == {}
 
 
 def test_plans_are_plain_values(tmp_path: Path) -> None:

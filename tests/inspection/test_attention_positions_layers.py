@@ -32,7 +32,7 @@ MIXED_ATTENTION = (
     "attention={cycle: [{part: differential, n_heads: 2, head_dim: 4}, {part: mla, n_heads: 4, rope_head_dim: 4}]}"
 )
 # no test here needs the compiled kernels
-PLAIN = ["train.attention_backend=sdpa", "train.ffn_backend=eager", "train.block_backend=eager"]
+PLAIN = ["train.attention_backend=eager", "train.ffn_backend=eager", "train.block_backend=eager"]
 TINY = [
     "n_layers=2",
     "d_model=16",

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 SMALL = ["data=arithmetic", "data.train=2000", "data.validation=50", "data.test=50", "train.device=cpu"]
 PLAIN = [
-    "train.attention_backend=sdpa",
+    "train.attention_backend=eager",
     "train.ffn_backend=eager",
     "train.block_backend=eager",
 ]  # no test here needs the compiled kernels
@@ -108,7 +108,7 @@ def test_scores_equal_those_of_each_head(groups: int) -> None:
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(2, 4, 5, 3, generator=generator, dtype=torch.float64)
     k = torch.randn(2, groups, 7, 3, generator=generator, dtype=torch.float64)
-    scores = coordinate_check.attention_scores(AttentionCore(0.3, 2.0, 0, 0.0), q, k)
+    scores = coordinate_check.attention_scores(AttentionCore(3, 0.3, softcap=2.0), q, k)
     for head in range(4):
         expected = 0.3 * q[:, head] @ k[:, head // (4 // groups)].mT
         assert (scores[:, head] - expected).abs().max() < 1e-12

@@ -128,7 +128,7 @@ def make_plan(
 
     `backends` names a backend per kind of operation (default: "auto", the fastest).
     """
-    return shared_plans({"": model}, runtime, backends, n_tokens)[""]
+    return shared_plans({"": model}, runtime, backends, {"": n_tokens} if n_tokens else None)[""]
 
 
 def plan_config(
@@ -143,33 +143,71 @@ def shared_plans(
     models: Mapping[str, Transformer],
     runtime: Runtime,
     backends: Mapping[str, str] | None = None,
-    n_tokens: int | Mapping[str, int] | None = None,
+    n_tokens: Mapping[str, int] | None = None,
 ) -> dict[str, Plan]:
-    """The plan of each arm: a layer that several arms have uses a backend that supports it in all of them.
+    """The plans of the arms of a comparison, which compute alike what they have in common.
 
-    An arm's additional layers use a backend that supports such a layer in every layer of all arms.
+    In bfloat16, where backends round at different places, a layer that several arms have uses a backend that supports it in
+    all of them. In float32 backends differ by about 1e-7: options that exclude a backend of attention in one arm, such as a
+    soft-cap, exclude it in all, but blocks and MLPs use the kernels that each arm has, and `slower_arms` names those that
+    lack one. An arm's additional layers use a backend that supports such a layer in every layer of all arms.
     """
     wanted = {kind: (backends or {}).get(kind, "auto") for kind in KINDS}
     found = {
-        arm: {
-            each.name: each
-            for each in operations(model, n_tokens.get(arm) if isinstance(n_tokens, Mapping) else n_tokens)
-        }
-        for arm, model in models.items()
+        arm: {each.name: each for each in operations(model, (n_tokens or {}).get(arm))} for arm, model in models.items()
     }
-    plans: dict[str, Plan] = {}
-    for arm, own in found.items():
-        choices = {}
-        for name, operation in own.items():
-            everywhere = all(name in each for each in found.values())
-            peers = [
-                (other, each)
-                for other, theirs in found.items()
-                for each in ([theirs[name]] if everywhere else (x for x in theirs.values() if same_place(x, operation)))
-            ]
-            choices[name] = choose(arm, operation, peers, runtime, wanted[operation.kind])
-        plans[arm] = Plan(choices)
+    alone = {
+        arm: {name: choose(arm, each, [(arm, each)], runtime, wanted[each.kind]) for name, each in own.items()}
+        for arm, own in found.items()
+    }
+    kinds = ("attention",) if runtime.precision == "float32" else KINDS
+    shared = {
+        arm: {
+            name: choose(arm, each, find_peers(each, found), runtime, wanted[each.kind])
+            for name, each in own.items()
+            if each.kind in kinds
+        }
+        for arm, own in found.items()
+    }
+    held = {  # layers that another arm excludes from their backend; a kernel of the whole block would ignore that
+        name: choice.reason
+        for arm, choices in shared.items()
+        for name, choice in choices.items()
+        if choice.backend != alone[arm][name].backend
+    }
+    plans = {}
+    for arm, own in alone.items():
+        plans[arm] = Plan({name: shared[arm].get(name, choice) for name, choice in own.items()})
+        for name, choice in own.items():
+            reason = next((text for layer, text in held.items() if layer.startswith(f"{name}.")), None)
+            if choice.kind == "block" and reason is not None:
+                plans[arm].choices[name] = Choice("block", EAGER, (), choice.reason or f"attention shares {reason}")
     return plans
+
+
+def find_peers(
+    operation: ModelOperation, found: Mapping[str, Mapping[str, ModelOperation]]
+) -> list[tuple[str, ModelOperation]]:
+    """The operations of all arms that share a backend with this one: its namesakes, or those at its place in any layer."""
+    if all(operation.name in own for own in found.values()):
+        return [(arm, own[operation.name]) for arm, own in found.items()]
+    return [(arm, each) for arm, own in found.items() for each in own.values() if same_place(each, operation)]
+
+
+def slower_arms(plans: Mapping[str, Plan], runtime: Runtime) -> dict[str, list[str]]:
+    """The arms in which layers use a slower backend than the same layers of another arm, with the reasons."""
+    ranks = {(kind, name): each.rank(runtime) for kind, own in BACKENDS.items() for name, each in own.items()}
+    best: dict[str, int] = {}
+    for plan in plans.values():
+        for name, choice in plan.choices.items():
+            best[name] = max(best.get(name, 0), ranks.get((choice.kind, choice.backend), 0))
+    slower: dict[str, list[str]] = {}
+    for arm, plan in plans.items():
+        for name, choice in plan.visible():
+            behind = ranks.get((choice.kind, choice.backend), 0) < best[name]
+            if behind and f"{choice.kind}: {choice.reason}" not in slower.setdefault(arm, []):
+                slower[arm].append(f"{choice.kind}: {choice.reason}")
+    return {arm: reasons for arm, reasons in slower.items() if reasons}
 
 
 def check_requested(plans: Iterable[Plan], backends: Mapping[str, str]) -> None:

@@ -52,7 +52,9 @@ def show_machine(names: list[str], overrides: list[str], time_steps: bool) -> No
     ]
     headings = ["preset", "blocks", "attention", "ffn", "generation"]
     console.print(table("plan of computation: backends, with the number of layers", headings, rows))
-    reasons = [(name, kind, text) for name, plan in plans.items() for kind, each in plan.reasons().items() for text in each]
+    reasons = [
+        (name, kind, text) for name, plan in plans.items() for kind, each in plan.reasons().items() for text in each
+    ]
     if names and reasons:
         console.print(table("why layers do not use a faster backend", ["preset", "layers", "backend: reason"], reasons))
     for name in names if time_steps else ():
