@@ -289,7 +289,7 @@ def test_saving_before_damaged_checkpoints_never_deletes_the_good_ones(run: Path
         flip(path / "model.safetensors")
     folder = RunFolder(run, config, log=lambda text: None)
     next(folder.events())
-    folder.save()  # saves step 3, as stopping a run does, before the damaged 4 and 6
+    folder.checkpoints.save()  # saves step 3, as stopping a run does, before the damaged 4 and 6
     folder.close()
     assert [path.name for path in list_checkpoints(run / "checkpoints")] == ["step-00000002", "step-00000003"]
     assert latest_checkpoint(run / "checkpoints") == (run / "checkpoints" / "step-00000003", [])

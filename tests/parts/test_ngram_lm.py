@@ -21,8 +21,9 @@ from partwise.generation.generate import decode, decoding_model
 from partwise.generation.sampling import Sampling, uniform_numbers
 from partwise.model import ModelConfig, Transformer
 from partwise.train.config import run_config
+from partwise.train.evaluation import Evaluation, evaluate
 from partwise.train.loop import Run
-from partwise.train.run_folder import Evaluation, RunFolder
+from partwise.train.run_folder import RunFolder
 
 EXACT = 1e-12
 SHORT = ["d_model=16", "n_layers=1", "attention.n_heads=2", "context_length=16", "train.steps=4", "ngram_lm=kneser_ney"]
@@ -178,7 +179,7 @@ def test_training_text_is_scored_without_the_ngram_lm(run: RunFolder) -> None:
     run.run.plan.apply(without)
     assert mean_loss(model, batches, training_text=True) == mean_loss(without, batches) > mean_loss(model, batches)
     validation = build_examples(run.run.dataset, "val", run.config.seq_len, run.config.model.context_length)
-    evaluation = run.evaluate()
+    evaluation = evaluate(run.run)
     precision = run.runtime.precision
     assert isinstance(evaluation, Evaluation)
     assert evaluation.validation == mean_loss(model, validation.eval_batches(), precision)
@@ -191,7 +192,7 @@ def test_resumed_run_equals_uninterrupted_run(run: RunFolder, tmp_path: Path) ->
     for event in interrupted.events():
         if getattr(event, "step", 0) == 2:
             break
-    interrupted.save()
+    interrupted.checkpoints.save()
     again = RunFolder(interrupted.path, run.config)
     for _ in again.events():
         pass

@@ -236,7 +236,7 @@ def test_if_a_run_fails_the_others_are_saved(tmp_path: Path, tiny: Tiny, monkeyp
     def fail() -> None:
         raise ConfigError("no space left")
 
-    monkeypatch.setattr(run_folders[1], "save", fail)
+    monkeypatch.setattr(run_folders[1].checkpoints, "save", fail)
     assert train_seeds(run_folders, lambda: False) == ["interrupted", "failed no space left", "interrupted"]
     again = folders(tmp_path, tiny, "train.save_every=2")
     assert [folder.run.step for folder in again] == [2, 0, 2]

@@ -24,8 +24,8 @@ MILESTONES = 10
 
 def follow_run(run: "RunFolder") -> None:
     """Train to the end with a progress bar. Raises what training raises."""
+    from partwise.train.evaluation import Evaluation
     from partwise.train.loop import Step
-    from partwise.train.run_folder import Evaluation
 
     total, started, first = run.config.train.steps, time.monotonic(), run.run.step
     tokens = 0

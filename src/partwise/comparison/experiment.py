@@ -32,7 +32,7 @@ from partwise.data import Dataset
 from partwise.evaluate.references import dataset_references
 from partwise.model import Transformer
 from partwise.train.config import RunConfig
-from partwise.train.run_folder import check_split_lengths
+from partwise.train.evaluation import check_split_lengths
 from partwise.train.run_names import FolderLock, check_run_name, default_run_name
 
 SEEDS_PER_PROCESS = 8

@@ -6,7 +6,6 @@ runs/NAME/run.json         everything needed to reproduce the run
           result.json      the final evaluations, or where the run diverged
 """
 
-import math
 import resource
 import sys
 import time
@@ -17,43 +16,24 @@ from typing import Any
 
 from partwise.checkpoint import (
     FORMAT,
-    DamagedFileError,
-    json_writer,
     list_checkpoints,
-    load_tensors,
     make_folder,
-    read_json,
-    read_latest,
     remove_folder,
     remove_leftovers,
-    step_of,
-    tensor_writer,
-    write_folder,
     write_json,
 )
 from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime, choose_runtime, machine_info
 from partwise.config import ConfigError
 from partwise.config.overrides import difference
-from partwise.data import Dataset, build_examples
-from partwise.evaluate.loss import mean_loss, random_batches_loss
+from partwise.data import Dataset
 from partwise.train.config import RunConfig
+from partwise.train.evaluation import Evaluation, check_split_lengths, evaluate
 from partwise.train.loop import Diverged, Run, Step
 from partwise.train.metrics import MetricsFile, read_metrics
+from partwise.train.run_checkpoints import RunCheckpoints
 from partwise.train.run_metadata import check_stored_plan, read_metadata, stored_runtime
 from partwise.train.run_names import FolderLock, explain_write_errors
-
-MAX_CHECKPOINTS = 2
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Losses in nats per token after `step` steps, on the validation split and on training text of equal size."""
-
-    step: int
-    validation: float
-    training: float
-    validation_estimator: str
 
 
 @dataclass(frozen=True)
@@ -104,7 +84,8 @@ class RunFolder:
                     write_json(path / "run.json", self._metadata(command, dataset))
             else:
                 check_stored_plan(path, stored, self.run.plan)
-            state = self._restore()
+            self.checkpoints = RunCheckpoints(path / "checkpoints", self.run, log)
+            state = self.checkpoints.restore()
             for earlier in (stored, state):
                 if earlier:
                     self._log_changes({**earlier["machine"], **earlier["runtime"]})
@@ -144,65 +125,15 @@ class RunFolder:
             yield step
             last = step.step == train.steps
             if last or step.step % self.config.eval_every == 0:
-                evaluation = self.latest_evaluation = self.evaluate()
+                evaluation = self.latest_evaluation = evaluate(run)
                 metrics.write({"kind": "evaluation", **asdict(evaluation)})
                 yield evaluation
             if last or step.step % train.save_every == 0 or self.stop_requested:
                 metrics.flush()  # before the checkpoint, which must never outlive the metrics up to it
-                self.save()
+                self.checkpoints.save()
                 yield CheckpointSaved(step.step)
             if self.stop_requested and not last:
                 raise Interrupted(f"stopped after step {step.step} of {train.steps}; everything is saved")
-
-    def evaluate(self) -> Evaluation:
-        """The losses after the current step. Raises Diverged if they are not finite."""
-        run, dataset = self.run, self.run.dataset
-        precision, train = self.runtime.precision, self.config.train
-        validation = build_examples(dataset, "val", self.config.seq_len, self.config.model.context_length)
-        if train.validation_estimator == "full":
-            splits = (validation, run.examples.truncate_like(validation))
-            losses = [
-                mean_loss(run.model, split.eval_batches(), precision, split is not validation) for split in splits
-            ]
-        else:
-            losses = [
-                random_batches_loss(
-                    run.model,
-                    split,
-                    train.batch_size,
-                    key=f"{dataset.hash} {name}",
-                    seed=train.seed,
-                    step=run.step,
-                    precision=precision,
-                    training_text=name == "train",
-                )
-                for name, split in (("val", validation), ("train", run.examples))
-            ]
-        if not all(map(math.isfinite, losses)):
-            raise Diverged(run.step, f"validation loss {losses[0]}, training loss {losses[1]}")
-        return Evaluation(run.step, losses[0], losses[1], self.config.train.validation_estimator)
-
-    def save(self) -> None:
-        """Write a checkpoint of this step and remove old ones. Raises ConfigError on a full disk, and Diverged."""
-        self.run.check_finite()
-        folder, step = self.path / "checkpoints", self.run.step
-        state = {"step": step, "runtime": self.runtime.to_dict(), "machine": machine_info()}
-        with explain_write_errors(folder):
-            write_folder(
-                folder / f"step-{step:08d}",
-                {
-                    "config.json": json_writer({"format": FORMAT, "model": self.config.model.to_dict()}),
-                    "model.safetensors": tensor_writer(self.run.model.state_dict()),
-                    "optimizer.safetensors": tensor_writer(self.run.optimizer_tensors()),
-                    "state.json": json_writer(state),
-                    "tokenizer.json": self.run.dataset.tokenizer.save,
-                },
-            )
-            # a checkpoint of a later step is damaged, or this run would have resumed from it
-            newest = [path for path in list_checkpoints(folder) if step_of(path) <= step][-MAX_CHECKPOINTS:]
-            for path in list_checkpoints(folder):
-                if path not in newest:
-                    remove_folder(path)
 
     def _stored_metadata(self, config: RunConfig, dataset: Dataset) -> dict[str, Any] | None:
         """The metadata of the run in this folder, or None if there is none. Raises ConfigError for a different run."""
@@ -251,27 +182,6 @@ class RunFolder:
         for key, old, new in difference(earlier, {**machine_info(), **self.runtime.to_dict()}):
             self.log(f"resuming with {key} {new} instead of {old}: later results may differ by rounding")
 
-    def _restore(self) -> dict[str, Any] | None:
-        """Load the newest readable checkpoint and return its state, or None if there is none."""
-        folder = self.path / "checkpoints"
-        with explain_write_errors(folder):
-            remove_leftovers(folder)
-        state, errors = read_latest(folder, self._load_checkpoint)
-        if errors and not state:
-            raise ConfigError(f"{errors[0]}, and no older checkpoint can be read: start over with --fresh")
-        for error in errors:
-            self.log(f"{error}; resuming from step {self.run.step} instead")
-        return state
-
-    def _load_checkpoint(self, checkpoint: Path) -> dict[str, Any]:
-        state = read_json(checkpoint / "state.json")
-        for key, expected_type in (("step", int), ("runtime", dict), ("machine", dict)):
-            if not isinstance(state.get(key), expected_type):
-                raise DamagedFileError(f"{checkpoint / 'state.json'} lacks {key!r}")
-        weights, optimizer = (load_tensors(checkpoint / f"{name}.safetensors") for name in ("model", "optimizer"))
-        self.run.restore(state["step"], weights, optimizer)
-        return state
-
     def _finish(self, outcome: dict[str, Any], started: float) -> None:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         with explain_write_errors(self.path):
@@ -279,21 +189,3 @@ class RunFolder:
             if self.run.updater:
                 values["seeds_per_process"] = self.run.updater.n_seeds  # which share this time and memory
             write_json(self.path / "result.json", values)
-
-
-def check_split_lengths(dataset: Dataset, config: RunConfig) -> None:
-    """Raise ConfigError if a split has no sequence of train.seq_len tokens, or a pair or problem is too long."""
-    if dataset.corpus.paired:
-        for name in ("train", "val"):
-            build_examples(dataset, name, config.seq_len, config.model.context_length)  # raises if a pair is too long
-        return
-    build_examples(dataset, "train", config.seq_len, config.model.context_length)  # raises if a problem is too long
-    for name, min_length in (
-        ("train", config.seq_len),
-        ("val", config.seq_len if config.train.validation_estimator == "random" else 1),
-    ):
-        if len(dataset.split(name)) <= min_length:
-            raise ConfigError(
-                f"train.seq_len={config.seq_len} is too long for the {name} split of {len(dataset.split(name))} tokens: "
-                "lower train.seq_len"
-            )

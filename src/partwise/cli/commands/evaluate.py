@@ -20,7 +20,7 @@ from partwise.evaluate.loss import SplitLoss, mean_loss
 from partwise.evaluate.references import dataset_references
 from partwise.kernels.library import kernels_available
 from partwise.model import Transformer
-from partwise.train.run_folder import Evaluation
+from partwise.train.evaluation import Evaluation
 from partwise.train.run_metadata import open_run
 
 

@@ -1,0 +1,76 @@
+"""The checkpoints of a run: the two newest, each complete or absent."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from partwise.checkpoint import (
+    FORMAT,
+    DamagedFileError,
+    json_writer,
+    list_checkpoints,
+    load_tensors,
+    read_json,
+    read_latest,
+    remove_folder,
+    remove_leftovers,
+    step_of,
+    tensor_writer,
+    write_folder,
+)
+from partwise.compute.runtime import machine_info
+from partwise.config import ConfigError
+from partwise.train.loop import Run
+from partwise.train.run_names import explain_write_errors
+
+MAX_CHECKPOINTS = 2
+
+
+class RunCheckpoints:
+    """Saves and restores a run in `folder`; `log` receives a line per checkpoint that cannot be read."""
+
+    def __init__(self, folder: Path, run: Run, log: Callable[[str], None]) -> None:
+        self.folder, self.run, self.log = folder, run, log
+
+    def save(self) -> None:
+        """Write a checkpoint of this step and remove old ones. Raises ConfigError on a full disk, and Diverged."""
+        self.run.check_finite()
+        folder, step = self.folder, self.run.step
+        state = {"step": step, "runtime": self.run.runtime.to_dict(), "machine": machine_info()}
+        with explain_write_errors(folder):
+            write_folder(
+                folder / f"step-{step:08d}",
+                {
+                    "config.json": json_writer({"format": FORMAT, "model": self.run.config.model.to_dict()}),
+                    "model.safetensors": tensor_writer(self.run.model.state_dict()),
+                    "optimizer.safetensors": tensor_writer(self.run.optimizer_tensors()),
+                    "state.json": json_writer(state),
+                    "tokenizer.json": self.run.dataset.tokenizer.save,
+                },
+            )
+            # a checkpoint of a later step is damaged, or this run would have resumed from it
+            newest = [path for path in list_checkpoints(folder) if step_of(path) <= step][-MAX_CHECKPOINTS:]
+            for path in list_checkpoints(folder):
+                if path not in newest:
+                    remove_folder(path)
+
+    def restore(self) -> dict[str, Any] | None:
+        """Load the newest readable checkpoint and return its state, or None if there is none."""
+        folder = self.folder
+        with explain_write_errors(folder):
+            remove_leftovers(folder)
+        state, errors = read_latest(folder, self._load)
+        if errors and not state:
+            raise ConfigError(f"{errors[0]}, and no older checkpoint can be read: start over with --fresh")
+        for error in errors:
+            self.log(f"{error}; resuming from step {self.run.step} instead")
+        return state
+
+    def _load(self, checkpoint: Path) -> dict[str, Any]:
+        state = read_json(checkpoint / "state.json")
+        for key, expected_type in (("step", int), ("runtime", dict), ("machine", dict)):
+            if not isinstance(state.get(key), expected_type):
+                raise DamagedFileError(f"{checkpoint / 'state.json'} lacks {key!r}")
+        weights, optimizer = (load_tensors(checkpoint / f"{name}.safetensors") for name in ("model", "optimizer"))
+        self.run.restore(state["step"], weights, optimizer)
+        return state
