@@ -13,7 +13,7 @@ from partwise.kernels.block import BlockOptions, BlockWeights
 from partwise.model.block import Block, hooks_of
 from partwise.parts.caches import KVCache
 from partwise.parts.contracts import ForwardContext
-from partwise.parts.layers import Dropout
+from partwise.parts.dropout import Dropout
 from partwise.parts.operations import (
     AttentionSpec,
     BlockSpec,
