@@ -38,7 +38,7 @@ class Dropout(nn.Module):
         return dropout(x, self.key())
 
     def seed(self, seed: int, step: int, first_row: int = 0) -> None:
-        """Seed the noise of the forward passes from now on; `first_row` is their first row's index in the batch of the step."""
+        """Seed the noise of forward passes from now on; their rows start at `first_row` in the batch of the step."""
         self.seeded, self.seed_keys = DropoutKey(self.p, stream_seed(self.site, seed, step), first_row), ()
 
     def seed_vmapped(self, keys: Sequence[tuple[int, int, int]]) -> None:
