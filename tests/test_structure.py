@@ -22,6 +22,7 @@ LAYERS = [
     "parts.operations",
     "parts.contracts",
     "parts.layers",
+    "parts.dropout",
     "parts.caches",
     "parts.attention.core",
     "parts.feed_forward.mlp",

@@ -16,7 +16,14 @@ from torch.nn import functional as F
 
 from kernel_inputs import all_equal, threads
 from partwise.kernels import block as kernels
-from partwise.kernels.block import BlockOptions, BlockWeights, forward_blocks, supports_batch_size, supports_block
+from partwise.kernels.block import (
+    GRADIENTS,
+    BlockOptions,
+    BlockWeights,
+    forward_blocks,
+    supports_batch_size,
+    supports_block,
+)
 from partwise.kernels.mlp import ACTIVATIONS
 from references import activations as reference
 
@@ -41,12 +48,17 @@ class Case:
     bias: bool = False
     rotary_pairs: int = 0
     interleaved: bool = False
+    qk_norm: str = ""  # "head" or "full"
 
     def spec(self) -> BlockOptions:
         return BlockOptions(
             self.n_heads, self.n_kv_heads, self.head_dim, self.hidden, self.gated, self.activation, self.centered,
-            self.interleaved, (1e-5, 1e-3), self.head_dim**-0.5,
+            self.interleaved, (1e-5, 1e-3), self.head_dim**-0.5, self.qk_norm_widths(), (1e-2, 1e-4),
         )  # fmt: skip
+
+    def qk_norm_widths(self) -> tuple[int, int]:
+        factors = {"": (0, 0), "head": (1, 1), "full": (self.n_heads, self.n_kv_heads)}[self.qk_norm]
+        return factors[0] * self.head_dim, factors[1] * self.head_dim
 
     def inputs(self) -> tuple[Tensor, BlockWeights, Tensor]:
         """x, the weights and the gradient of the output."""
@@ -68,6 +80,7 @@ class Case:
         weights = BlockWeights(
             *norms[0], matrix(Q, self.D), vector(Q, self.bias), matrix(self.D, A), vector(self.D, self.bias),
             *norms[1], matrix(U, self.D), vector(U, self.bias), matrix(self.D, self.hidden), vector(self.D, self.bias),
+            *(vector(width, bool(width) and self.affine, 1.0) for width in self.qk_norm_widths()),
             None if angles is None else angles.cos(), None if angles is None else angles.sin(),
         )  # fmt: skip
         x, grad = (torch.randn(self.B, self.T, self.D, generator=generator) for _ in range(2))
@@ -102,12 +115,18 @@ def equation(x: Tensor, w: BlockWeights, spec: BlockOptions) -> Tensor:
             rotated = torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
         return torch.cat((rotated, heads[..., 2 * n :]), -1)
 
+    def norm_heads(x: Tensor, weight: Tensor | None, width: int, eps: float) -> Tensor:
+        groups = (x if weight is None else x.to(weight.dtype)).unflatten(-1, (-1, width or x.shape[-1]))
+        return F.rms_norm(groups, groups.shape[-1:], weight, eps).flatten(-2).to(x.dtype) if width else x
+
     def split_heads(x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, spec.head_dim)).transpose(1, 2)
 
     sizes = [spec.n_heads * spec.head_dim] + [spec.n_kv_heads * spec.head_dim] * 2
     qkv = F.linear(norm(x, w.norm_1, w.norm_1_bias, spec.eps[0]), w.qkv, w.qkv_bias).split(sizes, -1)
-    q, k, v = (split_heads(each) for each in qkv)
+    norms = zip((w.q_norm, w.k_norm), spec.qk_norm, spec.qk_eps, strict=True)
+    q, k = (split_heads(norm_heads(each, *options)) for each, options in zip(qkv[:2], norms, strict=True))
+    v = split_heads(qkv[2])
     k, v = (each.repeat_interleave(spec.n_heads // spec.n_kv_heads, 1) for each in (rotate(k), v))
     scores = rotate(q) @ k.transpose(-1, -2) * spec.scale
     masked = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
@@ -122,9 +141,10 @@ def output_and_gradients(
 ) -> list[Tensor]:
     x, weights, grad = case.inputs()
     leaves = [
-        None if each is None else (each.double() if double else each).requires_grad_() for each in (x, *weights[:12])
+        None if each is None else (each.double() if double else each).requires_grad_()
+        for each in (x, *weights[:GRADIENTS])
     ]
-    tables = [None if each is None else each.to(leaves[0].dtype) for each in weights[12:]]  # type: ignore[union-attr]
+    tables = [None if each is None else each.to(leaves[0].dtype) for each in weights[GRADIENTS:]]  # type: ignore[union-attr]
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         y = function(leaves[0], BlockWeights(*leaves[1:], *tables), case.spec())  # type: ignore[arg-type]
     return [
@@ -194,15 +214,27 @@ def test_equals_the_equation_with_rotary_positions(
     check_case(Case(rotary_pairs=pairs, interleaved=interleaved, n_kv_heads=2, n_heads=6, head_dim=16, centered=False))
 
 
+@each_precision
+@pytest.mark.parametrize("affine", [False, True])
+@pytest.mark.parametrize("qk_norm", ["head", "full"])
+@pytest.mark.parametrize("head_dim", [2, 6, 8, 18, 32])
+def test_equals_the_equation_with_qk_norm(
+    head_dim: int, qk_norm: str, affine: bool, check_case: Callable[[Case], None]
+) -> None:
+    case = Case(n_heads=8, n_kv_heads=4, head_dim=head_dim, qk_norm=qk_norm, affine=affine)
+    check_case(replace(case, rotary_pairs=head_dim // 4, bias=affine))
+
+
 @settings(max_examples=60)
 @given(data=st.data())
 def test_equals_the_equation_for_any_block(data: st.DataObject) -> None:
     """The block has any combination of options, and panels of every width."""
     n_kv_heads, group = data.draw(st.sampled_from([1, 2, 3])), data.draw(st.sampled_from([1, 2, 4]))
     head_dim = 16 * data.draw(st.integers(1, 2)) if n_kv_heads * group % 8 else 2 * data.draw(st.integers(1, 9))
+    qk_norm = data.draw(st.sampled_from(["", "head", "full"]))
     case = Case(
         B=data.draw(st.integers(1, 7)),
-        T=data.draw(st.integers(1, 70)),
+        T=data.draw(st.integers(2 if qk_norm else 1, 70)),  # of one token, the gradients of these norms are zero
         D=16 * data.draw(st.integers(1, 12)),
         n_heads=n_kv_heads * group,
         n_kv_heads=n_kv_heads,
@@ -215,6 +247,7 @@ def test_equals_the_equation_for_any_block(data: st.DataObject) -> None:
         bias=data.draw(st.booleans()),
         rotary_pairs=data.draw(st.integers(0, head_dim // 2)),
         interleaved=data.draw(st.booleans()),
+        qk_norm=qk_norm,
     )
     if not supports_block(case.D, case.spec()):
         return
@@ -297,8 +330,9 @@ def stack(case: Case, number: int) -> tuple[list[BlockWeights], list[Tensor]]:
     cases = [replace(case, affine=(case.affine + n) % 2 == 0, bias=(case.bias + n) % 3 != 1) for n in range(number)]
     weights = [each.inputs()[1] for each in cases]
     for n, each in enumerate(weights):
-        weights[n] = BlockWeights(*[None if w is None else (1 + 0.1 * n) * w for w in each[:12]], *each[12:])
-    return weights, [w.requires_grad_() for each in weights for w in each[:12] if w is not None]
+        scaled = [None if w is None else (1 + 0.1 * n) * w for w in each[:GRADIENTS]]
+        weights[n] = BlockWeights(*scaled, *each[GRADIENTS:])
+    return weights, [w.requires_grad_() for each in weights for w in each[:GRADIENTS] if w is not None]
 
 
 @each_autocast

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import partwise
 from partwise.config import REGISTRY
 from partwise.parts.contracts import ForwardContext, LayerContext, PositionLayer
-from partwise.parts.layers import Dropout
+from partwise.parts.dropout import Dropout
 from partwise.parts.residual import deepnorm_constants
 from partwise.parts.roles import TensorSpec
 from recipes import error, perturbed, tokens

@@ -139,7 +139,7 @@ def test_dropout_is_applied_where_the_tutorials_apply_it(case: Case, monkeypatch
 
     Dropout is replaced by a multiplication by 1 + p.
     """
-    monkeypatch.setattr("partwise.parts.layers.Dropout.forward", lambda self, x: x * (1 + self.p))
+    monkeypatch.setattr("partwise.parts.dropout.Dropout.forward", lambda self, x: x * (1 + self.p))
     factors = {
         "mingpt": {},
         "llama": {"attention.out.weight": 1.1, "ffn.down.weight": 1.1},

@@ -193,10 +193,6 @@ PAIRS = ["encoder_layers=1", "n_layers=1", "data=arithmetic_pairs", "context_len
         (["train.ffn_backend=cpp"], "the kernels of MLPs and blocks support one seed"),
         (["padding_idx=3"], "the embedding at padding_idx would stay zero for the first seed only"),
         (PAIRS, "encoders support one seed"),
-        (
-            [*ALIGNED, "embed_dropout=0.1"],
-            "dropout noise of padded rows would differ from that of separate runs",
-        ),
     ],
 )
 def test_unsupported_models_train_one_seed_at_a_time_and_report_why(

@@ -4,7 +4,7 @@
 //
 // Shapes: L blocks, B rows of T positions, D model width, H query heads, K key heads, E head dimension, Q = (H + 2 K) E, A = H E,
 // F hidden units, U = F, or 2 F if gated (gates first, then values).
-//     mid = x + out attention(rotate(qkv norm(x)))    y = mid + down act(up norm(mid))
+//     mid = x + out attention(rotate(qk_norm(qkv norm(x))))    y = mid + down act(up norm(mid))
 // D, A, F and Q are multiples of 16, E is even. The threads' weight gradients are added in order: results are bitwise equal for
 // equal numbers of threads.
 
@@ -19,18 +19,21 @@ namespace {
 // block.py builds it.
 struct Sizes {
     int64_t B, T, D, H, K, E, F, gated, activation, centered, rotary_pairs, interleaved;  // centered: LayerNorm, else RMSNorm
-    double eps_1, eps_2, scale;
+    int64_t q_norm_width, k_norm_width;  // elements per group of QK-norm: a head, or all heads; 0 without it
+    double eps_1, eps_2, q_eps, k_eps, scale;
 
     int64_t M() const { return B * T; }
     int Q() const { return int((H + 2 * K) * E); }
     int A() const { return int(H * E); }
     int U() const { return int(gated ? 2 * F : F); }
+    bool qk_norm() const { return q_norm_width || k_norm_width; }
+    int64_t qk_width() const { return round_up((H + K) * E, 16); }  // of saved queries and keys, in whole vectors
 };
 
 // Tensors that a block does not have are null.
 struct Weights {
     const float *norm_1, *norm_1_bias, *qkv, *qkv_bias, *out, *out_bias, *norm_2, *norm_2_bias, *up, *up_bias, *down,
-        *down_bias, *cosines, *sines;  // the last two (positions, pairs)
+        *down_bias, *q_norm, *k_norm, *cosines, *sines;  // the last two (positions, pairs)
 };
 
 // Keys and values of every block, (B, K, limit, E) each; null without a cache.
@@ -47,16 +50,18 @@ struct Saved {
     typedef typename Dtype::Element Element;
     float *mid, *lse, *statistics;   // (M, D), (B, H, T), (M, 4): mean and factor of both norms
     Element *qkv, *attended, *pre;   // (M, Q), (M, A), (M, U)
+    Element* qk;                     // (M, qk_width): queries and keys before their norms, if there are any
 
     Saved(const Sizes& s, char* memory) {
         mid = reinterpret_cast<float*>(memory);
         qkv = reinterpret_cast<Element*>(mid + s.M() * s.D);
-        attended = qkv + s.M() * s.Q(), pre = attended + s.M() * s.A();
-        statistics = reinterpret_cast<float*>(pre + s.M() * s.U()), lse = statistics + 4 * s.M();
+        attended = qkv + s.M() * s.Q(), pre = attended + s.M() * s.A(), qk = pre + s.M() * s.U();
+        statistics = reinterpret_cast<float*>(qk + s.M() * qk_width(s)), lse = statistics + 4 * s.M();
     }
     static int64_t bytes(const Sizes& s) {
-        return s.M() * (4 * (s.D + s.H + 4) + int64_t(sizeof(Element)) * (s.Q() + s.A() + s.U()));
+        return s.M() * (4 * (s.D + s.H + 4) + int64_t(sizeof(Element)) * (s.Q() + s.A() + s.U() + qk_width(s)));
     }
+    static int64_t qk_width(const Sizes& s) { return s.qk_norm() ? s.qk_width() : 0; }
 };
 
 template <class Dtype>
@@ -71,6 +76,7 @@ struct Block {
     Saved<Dtype> saved;
     int D, Q, A, F, U, rows;  // rows per matmul
     Norm norms[2];
+    GroupNorm q_norm, k_norm;
     FlashAttention<Dtype> flash;
     HiddenUnits<Dtype> hidden;
     Word *qkv, *out, *up, *down;  // packed weights
@@ -79,6 +85,7 @@ struct Block {
         : s(s), w(w), saved(s, saved_memory), D(int(s.D)), Q(s.Q()), A(s.A()), F(int(s.F)), U(s.U()), rows(D > 256 ? 96 : 64),
           norms{{D, bool(s.centered), float(s.eps_1), w.norm_1, w.norm_1_bias},
                 {D, bool(s.centered), float(s.eps_2), w.norm_2, w.norm_2_bias}},
+          q_norm{s.H * s.E, s.q_norm_width, float(s.q_eps), w.q_norm}, k_norm{s.K * s.E, s.k_norm_width, float(s.k_eps), w.k_norm},
           flash{int(s.T), int(s.E), Q, Q, Q, float(s.scale)}, hidden(F, bool(s.gated), int(s.activation)) {
         qkv = packed, out = qkv + int64_t(Q) * D / PER_WORD, up = out + int64_t(A) * D / PER_WORD;
         down = up + int64_t(U) * D / PER_WORD;
@@ -102,6 +109,12 @@ struct Block {
     void rotate_heads(float* row, int64_t position, float direction) const {
         const float *cosines = w.cosines + position * s.rotary_pairs, *sines = w.sines + position * s.rotary_pairs;
         for (int64_t h = 0; h < s.H + s.K; h++, row += s.E) rotate(row, s.rotary_pairs, s.interleaved, cosines, sines, direction);
+    }
+
+    // Norms queries and keys of one position, in place.
+    void norm_heads(float* row) const {
+        q_norm.forward(row);
+        k_norm.forward(row + s.H * s.E);
     }
 
     // Copies the keys and values of one position from its row of queries, keys and values to the cache.
@@ -139,15 +152,21 @@ struct Block {
         for (int64_t m = from; m < to; m += rows) {
             int count = int(std::min<int64_t>(rows, to - m));
             norm_rows(0, x + m * D, count, saved.statistics + 4 * m, 4, normed);
-            if (!s.rotary_pairs) {
+            if (!s.rotary_pairs && !s.qk_norm()) {
                 gemm<Dtype>(words(normed), D / PER_WORD, 1, count, qkv, D / PER_WORD, Q,
                             {nullptr, 0, w.qkv_bias, nullptr, 0, saved.qkv + m * Q, Q});
                 continue;
             }
             gemm<Dtype>(words(normed), D / PER_WORD, 1, count, qkv, D / PER_WORD, Q, {wide, Q, w.qkv_bias});
             for (int r = 0; r < count; r++) {
-                rotate_heads(wide + int64_t(r) * Q, (m + r) % T, 1.0f);
-                for (int c = 0; c < Q; c += W) Dtype::store_rounded(saved.qkv + (m + r) * Q + c, load(wide + int64_t(r) * Q + c));
+                float* row = wide + int64_t(r) * Q;
+                if (s.qk_norm()) {
+                    int width = int(s.qk_width());
+                    for (int c = 0; c < width; c += W) Dtype::store_rounded(saved.qk + (m + r) * width + c, load(row + c));
+                    norm_heads(row);
+                }
+                if (s.rotary_pairs) rotate_heads(row, (m + r) % T, 1.0f);
+                for (int c = 0; c < Q; c += W) Dtype::store_rounded(saved.qkv + (m + r) * Q + c, load(row + c));
             }
         }
         for (int64_t m = from; keys && m < to; m++) write_cache(saved.qkv + m * Q, m / T, m % T, keys, values, limit);
@@ -201,6 +220,7 @@ struct Block {
                 int64_t b = (m + r) / s.T, position = past + (m + r) % s.T, group_size = limit * s.E;
                 float* row = wide + int64_t(r) * Q;
                 const float *key = keys + b * s.K * group_size, *value = values + b * s.K * group_size;
+                if (s.qk_norm()) norm_heads(row);
                 if (s.rotary_pairs) rotate_heads(row, position, 1.0f);
                 write_cache(row, b, position, keys, values, limit);
                 for (int64_t head = 0; head < s.H; head++) {
@@ -223,8 +243,9 @@ struct Block {
 
     // One thread's weight gradients, in the order of `Weights`; those of absent norm weights and biases included.
     struct Gradients {
-        static constexpr int COUNT = 12;
-        float *norm_1, *norm_1_bias, *qkv, *qkv_bias, *out, *out_bias, *norm_2, *norm_2_bias, *up, *up_bias, *down, *down_bias;
+        static constexpr int COUNT = 14;
+        float *norm_1, *norm_1_bias, *qkv, *qkv_bias, *out, *out_bias, *norm_2, *norm_2_bias, *up, *up_bias, *down, *down_bias,
+            *q_norm, *k_norm;
 
         static Gradients concatenated(const Sizes& s, float* memory) {
             Gradients gradients;
@@ -233,7 +254,8 @@ struct Block {
             return gradients;
         }
         static int64_t elements(const Sizes& s, int which) {
-            int64_t elements[] = {s.D, s.D, s.Q() * s.D, s.Q(), s.D * s.A(), s.D, s.D, s.D, s.U() * s.D, s.U(), s.D * s.F, s.D};
+            int64_t elements[] = {s.D,         s.D,   s.Q() * s.D, s.Q(), s.D * s.A(),    s.D,           s.D, s.D,
+                                  s.U() * s.D, s.U(), s.D * s.F,   s.D,   s.q_norm_width, s.k_norm_width};
             return elements[which];
         }
         static int64_t elements(const Sizes& s) {
@@ -246,7 +268,7 @@ struct Block {
     int64_t backward_workspace() const {
         int64_t n = round_up(std::min<int64_t>(s.B, chunk()) * s.T, 2), widest = std::max({U, Q, D});
         return n * (Q + 2 * D + std::max(F, A) + widest + A) + int64_t(rows) * (2 * widest + D) + round_up(s.T, 2) * (Q + A) + W +
-               flash.backward_workspace(s.H / s.K);
+               s.qk_width() + flash.backward_workspace(s.H / s.K);
     }
 
     void backward(const float* x, const float* grad, float* dx, int64_t b0, int64_t b1, const Gradients& to,
@@ -269,6 +291,7 @@ struct Block {
         float* dnormed = take(int64_t(rows) * D);
         Word* qk_words = reinterpret_cast<Word*>(take(round_up(T, 2) * Q + W));
         Word* dattended_words = reinterpret_cast<Word*>(take(round_up(T, 2) * A));
+        float* qk = take(s.qk_width());
         float* flash_space = workspace;
 
         // MLP
@@ -317,8 +340,14 @@ struct Block {
         }
 
         // QKV projection
-        if (s.rotary_pairs)
-            for (int64_t m = 0; m < n; m++) rotate_heads(dqkv + m * Q, m % T, -1.0f);
+        for (int64_t m = 0; m < n && (s.rotary_pairs || s.qk_norm()); m++) {
+            float* dq = dqkv + m * Q;
+            if (s.rotary_pairs) rotate_heads(dq, m % T, -1.0f);
+            if (!s.qk_norm()) continue;
+            for (int64_t c = 0; c < s.qk_width(); c += W) store(qk + c, Dtype::load_float(saved.qk + (from + m) * s.qk_width() + c));
+            q_norm.backward(qk, dq, to.q_norm);
+            k_norm.backward(qk + s.H * s.E, dq + s.H * s.E, to.k_norm);
+        }
         pack_rows<Dtype>(dqkv, Q, int(n), Q, dpre_packed);
         add_column_sums(dqkv, int(n), Q, to.qkv_bias);
         for (int64_t m = 0; m < n; m += rows) {

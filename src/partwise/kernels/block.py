@@ -32,7 +32,8 @@ class Sizes(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("B", "T", "D", "H", "K", "E", "F")),
         *((name, ctypes.c_int64) for name in ("gated", "activation", "centered", "rotary_pairs", "interleaved")),
-        *((name, ctypes.c_double) for name in ("eps_1", "eps_2", "scale")),
+        *((name, ctypes.c_int64) for name in ("q_norm_width", "k_norm_width")),
+        *((name, ctypes.c_double) for name in ("eps_1", "eps_2", "q_eps", "k_eps", "scale")),
     ]
 
     @property
@@ -54,6 +55,8 @@ class BlockOptions(NamedTuple):
     interleaved: bool  # layout of rotary pairs
     eps: tuple[float, float]  # epsilon of the norms before attention and before the MLP
     scale: float
+    qk_norm: tuple[int, int] = (0, 0)  # elements per group of the RMSNorms of queries and keys; 0 without one
+    qk_eps: tuple[float, float] = (0.0, 0.0)
 
 
 class BlockWeights(NamedTuple):
@@ -71,6 +74,8 @@ class BlockWeights(NamedTuple):
     up_bias: Tensor | None
     down: Tensor
     down_bias: Tensor | None
+    q_norm: Tensor | None
+    k_norm: Tensor | None
     cosines: Tensor | None
     sines: Tensor | None
 
@@ -180,7 +185,8 @@ def describe(x: Tensor, bf16: bool, spec: BlockOptions, weights: FlatWeights) ->
     """The kernel's sizes; and per block the bytes saved for backward, the elements of all gradients, the packed bytes."""
     rotary_pairs = 0 if weights[-1] is None else weights[-1].shape[1]
     options = (spec.gated, ACTIVATIONS.index(spec.activation), spec.centered, rotary_pairs, spec.interleaved)
-    sizes = Sizes(*x.shape, spec.n_heads, spec.n_kv_heads, spec.head_dim, spec.hidden, *options, *spec.eps, spec.scale)
+    widths = (spec.n_heads, spec.n_kv_heads, spec.head_dim, spec.hidden)
+    sizes = Sizes(*x.shape, *widths, *options, *spec.qk_norm, *spec.eps, *spec.qk_eps, spec.scale)
     buffer_sizes = (ctypes.c_int64 * 3)()
     library().block_buffer_sizes(ctypes.byref(sizes), bf16, buffer_sizes)
     return sizes, list(buffer_sizes)

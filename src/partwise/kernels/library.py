@@ -11,7 +11,7 @@ import torch
 
 from partwise.kernels import build
 
-KERNELS = ("attention", "mlp", "block", "bf16", "cross_entropy")
+KERNELS = ("attention", "mlp", "block", "bf16", "cross_entropy", "dropout")
 
 
 def kernels_available() -> bool:

@@ -1,7 +1,7 @@
-// Row norms, forward and backward: LayerNorm, or RMSNorm if not centered.
+// Row norms, forward and backward: LayerNorm, or RMSNorm if not centered; and RMSNorm of groups of elements.
 #pragma once
 
-#include "simd.h"
+#include "decode_attention.h"
 
 namespace {
 
@@ -66,6 +66,35 @@ struct Norm {
                 if (weight) g *= load(weight + c);
                 store(dx + c, load(residual + c) + (g - grad_mean - normalized * dot_mean) * factor);
             }
+        }
+    }
+};
+
+// RMSNorm of groups of `width` elements of a row, which need not fill vectors; nothing if `width` is 0.
+struct GroupNorm {
+    int64_t size, width;
+    float eps;
+    const float* weight;  // (width), or null
+
+    float factor(const float* x) const { return 1.0f / std::sqrt(dot(x, x, int(width)) / float(width) + eps); }
+
+    // In place.
+    void forward(float* x) const {
+        for (const float* end = x + size; width && x < end; x += width) {
+            float scale = factor(x);
+            for (int64_t e = 0; e < width; e++) x[e] *= scale;
+            for (int64_t e = 0; weight && e < width; e++) x[e] *= weight[e];
+        }
+    }
+
+    // The gradient of the output -> that of x, in place; dweight accumulates.
+    void backward(const float* x, float* grad, float* dweight) const {
+        for (const float* end = x + size; width && x < end; x += width, grad += width) {
+            float scale = factor(x);
+            for (int64_t e = 0; e < width; e++) dweight[e] += grad[e] * (x[e] * scale);
+            for (int64_t e = 0; weight && e < width; e++) grad[e] *= weight[e];
+            float mean = dot(grad, x, int(width)) * scale / float(width);
+            for (int64_t e = 0; e < width; e++) grad[e] = (grad[e] - x[e] * scale * mean) * scale;
         }
     }
 };

@@ -36,9 +36,10 @@ from partwise.parts.contracts import (
     Residual,
     ShortConv,
 )
+from partwise.parts.dropout import Dropout
 from partwise.parts.feed_forward.dense import SwiGLU
 from partwise.parts.init import GPT2
-from partwise.parts.layers import Dropout, embedding_table, linear
+from partwise.parts.layers import embedding_table, linear
 from partwise.parts.mtp import NoMTP
 from partwise.parts.ngram_embeddings import NoNGramEmbeddings
 from partwise.parts.ngram_lm import NoNGramLM
@@ -303,11 +304,11 @@ class Transformer(Stack, TiedModule):
         layers = (own, other) if causal else (other, own)
         return TensorSpec(tensor.role, tensor.fan_in, tensor.fan_out, self.config.d_model, layers, causal)
 
-    def seed_dropout(self, *key: int) -> None:
-        """Seed the dropout noise of the next forward pass by (seed, step, micro-batch, rank)."""
+    def seed_dropout(self, seed: int, step: int, first_row: int = 0) -> None:
+        """Seed the dropout noise of forward passes from now on; their rows start at `first_row` in the batch of the step."""
         for dropout in self.dropouts.values():
             if dropout.p > 0:
-                dropout.seed(self.embed.weight.device, *key)
+                dropout.seed(seed, step, first_row)
 
     def reset_backends(self) -> None:
         """Let every layer compute its own equation; `partwise.select_backends` chooses faster backends."""

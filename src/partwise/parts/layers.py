@@ -1,7 +1,7 @@
-"""Layers that several families share: linear layers with a role, fused projections, RMSNorm, seeded dropout."""
+"""Layers that several families share: linear layers with a role, fused projections, RMSNorm."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -126,66 +126,6 @@ class RMSNormFunction(torch.autograd.Function):
         mean = torch.linalg.vecdot(grad_normed, normed).unsqueeze(-1) / normed.shape[-1]
         grad_x = torch.addcmul(grad_normed, normed, mean, value=-1).mul_(scale)
         return grad_x, None if weight is None else (grad * normed).reshape(-1, normed.shape[-1]).sum(0), None
-
-
-class Dropout(nn.Module):
-    """Zero elements with probability p and scale the rest by 1 / (1 - p); Srivastava et al. 2014.
-
-    Every dropout site has its own random stream, keyed by (seed, step, micro-batch, rank, site). Noise does not depend on
-    other sites, so two variants see the same noise in the layers they share, and a resumed run repeats its noise.
-    """
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-        self.site = ""
-        self.generator: torch.Generator | None = None
-        self.generators: list[torch.Generator] = []  # one per seed in multi-seed training
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
-            return x
-        if self.generators:
-            noise = VmappedNoise.apply(x, self.generators)
-        else:
-            noise = torch.rand(x.shape, device=x.device, generator=self.generator)
-        return x * (noise >= self.p).to(x.dtype) / (1 - self.p)
-
-    def seed(self, device: torch.device, *key: int) -> None:
-        """Seed the noise of the next forward pass."""
-        if self.generator is None or self.generator.device != device:
-            self.generator = torch.Generator(device)
-        self.generator.manual_seed(stream_seed(self.site, *key))
-        self.generators = []
-
-    def seed_vmapped(self, device: torch.device, keys: Sequence[tuple[int, ...]]) -> None:
-        """Seed the noise of the next forward pass of several seeds under `torch.func.vmap`."""
-        self.generators = [torch.Generator(device).manual_seed(stream_seed(self.site, *key)) for key in keys]
-
-
-class VmappedNoise(torch.autograd.Function):
-    """Uniform noise of x's shape, for each seed from its own generator: the noise of a separate run."""
-
-    @staticmethod
-    def forward(x: Tensor, generators: list[torch.Generator]) -> Tensor:
-        raise NotImplementedError("multi-seed training requires torch.func.vmap")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, None]:
-        return None, None
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], x: Tensor, generators: list[torch.Generator]
-    ) -> tuple[Tensor, int]:
-        shape = list(x.shape)
-        if in_dims[0] is not None:
-            del shape[in_dims[0]]
-        return torch.stack([torch.rand(shape, device=x.device, generator=generator) for generator in generators]), 0
 
 
 def stream_seed(*key: str | int) -> int:

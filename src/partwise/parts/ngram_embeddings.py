@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from partwise.config import part
 from partwise.parts.caches import LookbackLayer
 from partwise.parts.contracts import ForwardContext, LayerContext, NGramEmbeddings
-from partwise.parts.layers import Dropout, embedding_table
+from partwise.parts.dropout import Dropout
+from partwise.parts.layers import embedding_table
 
 PRIME = 2**31 - 1
 FACTOR = 1_103_515_245

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from partwise.config import ConfigError, part
 from partwise.parts.contracts import Branch, ForwardContext, LayerContext, NewNorm, Residual, StackEnds
-from partwise.parts.layers import Dropout
+from partwise.parts.dropout import Dropout
 from partwise.parts.operations import ResidualSpec, norm_specs
 from partwise.parts.roles import TensorSpec
 

@@ -113,8 +113,10 @@ class Run:
         batch = self.batch()
         count = batch.n_targets
         n_targets = max(1, count)  # sequences may have none
-        for index, micro_batch in enumerate(batch.micro_batches(train.grad_accumulation)):
-            self.model.seed_dropout(train.seed, self.step, index, 0)
+        first_row = 0
+        for micro_batch in batch.micro_batches(train.grad_accumulation):
+            self.model.seed_dropout(train.seed, self.step, first_row)
+            first_row += len(micro_batch.inputs)
             losses = self.training_losses(micro_batch)
             losses.total(n_targets, train.grad_accumulation).backward()
             next_token_losses.append(losses.next_token.detach() / n_targets)

@@ -13,10 +13,10 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from partwise.config import ConfigError
-from partwise.data import IGNORE_INDEX, Batch, Windows
+from partwise.data import IGNORE_INDEX, Batch
 from partwise.parts.attention.core import AttentionCore
+from partwise.parts.dropout import Dropout
 from partwise.parts.feed_forward.router import Router
-from partwise.parts.layers import Dropout
 from partwise.train.cross_entropy import shift_targets, summed_cross_entropy
 from partwise.train.loop import Diverged, Run, Step, TrainingLosses
 from partwise.train.optimizer_steps import stack_seeds
@@ -91,9 +91,6 @@ class MultiSeedTrainer:
             raise CannotVectorize("encoders support one seed")
         if first.config.model.padding_idx is not None:
             raise CannotVectorize("the embedding at padding_idx would stay zero for the first seed only")
-        dropout = any(isinstance(module, Dropout) and module.p > 0 for module in modules)
-        if dropout and not isinstance(first.examples, Windows):
-            raise CannotVectorize("dropout noise of padded rows would differ from that of separate runs")
         if not first.config.optimizer.supports_multi_seed:
             raise CannotVectorize(f"optimizer={first.config.optimizer.name} does not support several seeds")
 
@@ -148,7 +145,7 @@ class MultiSeedTrainer:
             raise CannotVectorize(reason)
         tolerance = 2e-2 if self.runs[0].runtime.precision == "bfloat16" else 1e-3
         for run, batch, results in zip(self.runs, batches, vectorized, strict=True):
-            run.model.train().seed_dropout(run.config.train.seed, run.step, 0, 0)
+            run.model.train().seed_dropout(run.config.train.seed, run.step)
             losses = run.training_losses(batch)
             losses.total(1, 1).backward()
             expected = [losses.next_token.item(), run.clip_gradients(None).item()]
@@ -165,10 +162,10 @@ class MultiSeedTrainer:
         batches = [run.batch() for run in self.runs]
         counts = torch.tensor([max(1, batch.n_targets) for batch in batches], device=first.device)
         total = torch.zeros(len(self.runs), device=first.device)
-        for index, chunks in enumerate(
-            zip(*(batch.micro_batches(train.grad_accumulation) for batch in batches), strict=True)
-        ):
-            losses = self._training_losses(chunks, index)
+        first_row = 0
+        for chunks in zip(*(batch.micro_batches(train.grad_accumulation) for batch in batches), strict=True):
+            losses = self._training_losses(chunks, first_row)
+            first_row += len(chunks[0].inputs)
             losses.total(counts, train.grad_accumulation).backward()
             total = total + losses.next_token.detach() / counts
         norms = self._grad_norms()
@@ -191,19 +188,19 @@ class MultiSeedTrainer:
             loss, norm = results[index]
             self.results[run] = Step(step + 1, loss, norm, lr, batches[index].n_targets, seconds)
 
-    def _training_losses(self, batches: Sequence[Batch], micro_batch: int = 0) -> TrainingLosses:
-        """The losses of each run's micro-batch with that index, (S,) each."""
+    def _training_losses(self, batches: Sequence[Batch], first_row: int = 0) -> TrainingLosses:
+        """The losses of each run's micro-batch, (S,) each; `first_row` is its first row in the batch of the step."""
         first = self.runs[0]
         inputs, targets = (ids.to(first.device) for ids in stack_batches(batches))
         weight = first.mtp_loss_weight
-        keys = [(run.config.train.seed, run.step, micro_batch, 0) for run in self.runs]
+        keys = [(run.config.train.seed, run.step, first_row) for run in self.runs]
 
         def forward(parameters: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
             mtp_logits, auxiliary = list[Tensor](), list[Tensor]()
             kwargs = {"aux_losses": auxiliary, "mtp_logits": mtp_logits if weight else None}
             return functional_call(first.model, parameters, (inputs,), kwargs), mtp_logits, auxiliary
 
-        with first.autocast(), vmap_fallback_disabled(), multi_seed_forward(first.model.train(), first.device, keys):
+        with first.autocast(), vmap_fallback_disabled(), multi_seed_forward(first.model.train(), keys):
             logits, mtp_logits, auxiliary = vmap(forward)(self.parameters, inputs)
         mtp = [
             weight * self._cross_entropy(logits_k, shift_targets(targets, k))
@@ -275,12 +272,12 @@ def vmap_fallback_disabled() -> Iterator[None]:
 
 
 @contextmanager
-def multi_seed_forward(model: nn.Module, device: torch.device, keys: Sequence[tuple[int, ...]]) -> Iterator[None]:
+def multi_seed_forward(model: nn.Module, keys: Sequence[tuple[int, int, int]]) -> Iterator[None]:
     """Prepare a model to run under vmap over seeds, each with the dropout noise of its key."""
     attention_cores = [module for module in model.modules() if isinstance(module, AttentionCore)]
     for module in model.modules():
         if isinstance(module, Dropout) and module.p > 0:
-            module.seed_vmapped(device, keys)
+            module.seed_vmapped(keys)
     try:
         for module in attention_cores:
             module.multi_seed = True

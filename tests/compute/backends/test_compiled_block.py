@@ -35,6 +35,9 @@ SUPPORTED = {
     "no affine norm": ["norm.affine=false", "ffn=relu2"],
     "embedding dropout": ["embed_dropout=0.1"],
     "attention scale": ["attention.scale=0.5", "ffn=geglu", "ffn.hidden=48"],
+    "qk_norm of heads": ["attention.qk_norm=head", "positions=rope", "attention.n_kv_heads=2"],
+    "qk_norm of all heads": ["attention.qk_norm=full", "attention.qk_norm_eps=0.01", "attention.bias=true"],
+    "qk_norm without weights": ["attention.qk_norm=head", "attention.qk_norm_affine=false", "attention.n_heads=2"],
 }
 UNSUPPORTED = {
     "dropout": ["residual.dropout=0.1"],
@@ -43,7 +46,6 @@ UNSUPPORTED = {
     "window": ["attention.window=4"],
     "softcap": ["attention.softcap=20"],
     "sinks": ["attention.sinks=true"],
-    "qk_norm": ["attention.qk_norm=head"],
     "gate": ["attention.gate=head"],
     "value residual": ["attention.value_residual=true"],
     "separate q, k, v": ["attention.fused_qkv=false"],
@@ -91,7 +93,7 @@ def test_supported_models_compute_the_same(words: list[str], calls: list[int]) -
     results = []
     for backend in ("eager", "cpp"):
         model = build(words, backend)
-        model.seed_dropout(0)
+        model.seed_dropout(0, 0)
         logits = model(tokens)
         logits.square().mean().backward()
         results.append([logits.detach(), *(each.grad for each in model.parameters() if each.grad is not None)])

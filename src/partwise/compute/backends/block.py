@@ -13,7 +13,7 @@ from partwise.kernels.block import BlockOptions, BlockWeights
 from partwise.model.block import Block, hooks_of
 from partwise.parts.caches import KVCache
 from partwise.parts.contracts import ForwardContext
-from partwise.parts.layers import Dropout
+from partwise.parts.dropout import Dropout
 from partwise.parts.operations import (
     AttentionSpec,
     BlockSpec,
@@ -61,12 +61,18 @@ def equal_norms(norms: tuple[OperationSpec, ...]) -> str | None:
     return None if len({norm.kind for norm in norms}) == 1 else "a block with different norms is not supported"  # type: ignore[attr-defined]
 
 
+def qk_norm(norm: OperationSpec | None) -> str | None:
+    return None if norm is None else nested(NormSpec, kind=("rmsnorm",), width=True, eps=True, weight=True)(norm)
+
+
 BLOCK: dict[str, Rule] = {
     "shares_values": lambda shares: "attention.value_residual is not supported" if shares else None,
     "attention": nested(
         MultiHeadSpec,
         **dict.fromkeys(("d_model", "n_heads", "n_kv_heads", "bias", "out_bias"), True),
         fused_qkv=(True,),
+        q_norm=qk_norm,
+        k_norm=qk_norm,
         core=nested(AttentionSpec, head_dim=True, v_head_dim=True, scale=True, mask=("causal",)),
     ),
     "ffn": nested(MLPSpec, **dict.fromkeys(("d_model", "hidden", "gated", "bias"), True), activation=known_activation),
@@ -82,6 +88,7 @@ def block_options(spec: BlockSpec) -> BlockOptions:
     attention, ffn, residual = spec.attention, spec.ffn, spec.residual
     assert isinstance(attention, MultiHeadSpec) and isinstance(ffn, MLPSpec) and isinstance(residual, ResidualSpec)
     norms = [norm for norm in residual.norms if isinstance(norm, NormSpec)]
+    q_norm, k_norm = (norm if isinstance(norm, NormSpec) else None for norm in (attention.q_norm, attention.k_norm))
     return BlockOptions(
         n_heads=attention.n_heads,
         n_kv_heads=attention.n_kv_heads,
@@ -93,6 +100,8 @@ def block_options(spec: BlockSpec) -> BlockOptions:
         interleaved=spec.positions == PositionsSpec(rotation="interleaved"),
         eps=(norms[0].eps, norms[1].eps),
         scale=attention.core.scale,
+        qk_norm=(q_norm.width if q_norm else 0, k_norm.width if k_norm else 0),
+        qk_eps=(q_norm.eps if q_norm else 0.0, k_norm.eps if k_norm else 0.0),
     )
 
 
@@ -151,6 +160,7 @@ class CppBlock:
         return BlockWeights(
             *(attention_norm.weight, attention_norm.bias, qkv.weight, qkv.bias, out.weight, out.bias),
             *(ffn_norm.weight, ffn_norm.bias, up.weight, up.bias, down.weight, down.bias),
+            *(getattr(self.attention.q_norm, "weight", None), getattr(self.attention.k_norm, "weight", None)),
             *cos_sin,
         )
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partwise.parts.attention.mask import AttentionMask
-from partwise.parts.layers import Dropout
+from partwise.parts.dropout import Dropout
 from partwise.parts.operations import AttentionSpec, MaskKind, Operation, OperationSpec, unsupported_option
 
 

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from partwise.parts.contracts import ForwardContext
-from partwise.parts.layers import Dropout, FusedLinear, linear
+from partwise.parts.dropout import Dropout
+from partwise.parts.layers import FusedLinear, linear
 from partwise.parts.operations import MLPSpec, Operation
 
 Activation = Callable[[Tensor], Tensor]

@@ -1,0 +1,77 @@
+"""Dropout by a C++ kernel on the CPU, which generates the noise again in the backward pass instead of storing it."""
+
+import ctypes
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from partwise.kernels.library import load_library, openmp_parallel
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+
+
+class DropoutKey(NamedTuple):
+    """The noise of one dropout layer in one forward pass, besides the indices of an element."""
+
+    p: float
+    seed: int  # 64 bits: the key of Philox
+    first_row: int  # index of the first row in the batch of the step
+
+
+class Dropout(ctypes.Structure):
+    """`Dropout` in philox.h."""
+
+    _fields_ = [("p", ctypes.c_double), ("key", ctypes.c_uint64), ("first_row", ctypes.c_int64)]
+
+
+class Sizes(ctypes.Structure):
+    """`Sizes` in dropout.cpp."""
+
+    _fields_ = [*((name, ctypes.c_int64) for name in ("rows", "heads", "positions", "elements")), ("dropout", Dropout)]
+
+
+def noise_shape(shape: torch.Size) -> tuple[int, int, int, int]:
+    """(rows, heads, positions, elements) of a tensor (B, ..., T, D); one without rows is one row."""
+    rows, *heads, positions, elements = (*(1,) * max(0, 3 - len(shape)), *shape)
+    n_heads = 1
+    for size in heads:
+        n_heads *= size
+    return rows, n_heads, positions, elements
+
+
+def supports_dropout(x: Tensor) -> bool:
+    """Whether the kernel is available and supports this tensor."""
+    return x.is_cpu and x.dtype in DTYPES and not torch.compiler.is_compiling() and library() is not None
+
+
+def dropout(x: Tensor, key: DropoutKey) -> Tensor:
+    """x keep / (1 - p), where `keep` is 0 with probability p: (B, ..., T, D) -> the same. Requires `supports_dropout`."""
+    return DropoutFunction.apply(x, key)
+
+
+@lru_cache
+def library() -> Any:
+    """The compiled kernel, or None."""
+    loaded: Any = load_library("dropout")
+    if loaded is not None:
+        pointer, number = ctypes.c_void_p, ctypes.c_int
+        loaded.dropout.argtypes = (pointer, number, pointer, pointer, number, pointer)
+        loaded.dropout.restype = None
+    return loaded
+
+
+class DropoutFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, key: DropoutKey) -> Tensor:
+        ctx.key = key
+        x = x.contiguous()
+        y, sizes = torch.empty_like(x), Sizes(*noise_shape(x.shape), Dropout(*key))
+        openmp = torch.get_num_threads(), openmp_parallel()
+        library().dropout(ctypes.byref(sizes), x.element_size(), x.data_ptr(), y.data_ptr(), *openmp)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return DropoutFunction.apply(grads[0], ctx.key), None
