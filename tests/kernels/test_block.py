@@ -49,11 +49,13 @@ class Case:
     rotary_pairs: int = 0
     interleaved: bool = False
     qk_norm: str = ""  # "head" or "full"
+    token_shift: bool = False
 
     def spec(self) -> BlockOptions:
         return BlockOptions(
             self.n_heads, self.n_kv_heads, self.head_dim, self.hidden, self.gated, self.activation, self.centered,
             self.interleaved, (1e-5, 1e-3), self.head_dim**-0.5, self.qk_norm_widths(), (1e-2, 1e-4),
+            self.token_shift,
         )  # fmt: skip
 
     def qk_norm_widths(self) -> tuple[int, int]:
@@ -81,6 +83,7 @@ class Case:
             *norms[0], matrix(Q, self.D), vector(Q, self.bias), matrix(self.D, A), vector(self.D, self.bias),
             *norms[1], matrix(U, self.D), vector(U, self.bias), matrix(self.D, self.hidden), vector(self.D, self.bias),
             *(vector(width, bool(width) and self.affine, 1.0) for width in self.qk_norm_widths()),
+            vector(self.D, self.token_shift, 0.5),
             None if angles is None else angles.cos(), None if angles is None else angles.sin(),
         )  # fmt: skip
         x, grad = (torch.randn(self.B, self.T, self.D, generator=generator) for _ in range(2))
@@ -123,7 +126,10 @@ def equation(x: Tensor, w: BlockWeights, spec: BlockOptions) -> Tensor:
         return x.unflatten(-1, (-1, spec.head_dim)).transpose(1, 2)
 
     sizes = [spec.n_heads * spec.head_dim] + [spec.n_kv_heads * spec.head_dim] * 2
-    qkv = F.linear(norm(x, w.norm_1, w.norm_1_bias, spec.eps[0]), w.qkv, w.qkv_bias).split(sizes, -1)
+    normed = norm(x, w.norm_1, w.norm_1_bias, spec.eps[0])
+    if w.mu is not None:
+        normed = normed * w.mu + F.pad(normed, (0, 0, 1, -1)) * (1 - w.mu)
+    qkv = F.linear(normed, w.qkv, w.qkv_bias).split(sizes, -1)
     norms = zip((w.q_norm, w.k_norm), spec.qk_norm, spec.qk_eps, strict=True)
     q, k = (split_heads(norm_heads(each, *options)) for each, options in zip(qkv[:2], norms, strict=True))
     v = split_heads(qkv[2])
@@ -225,6 +231,14 @@ def test_equals_the_equation_with_qk_norm(
     check_case(replace(case, rotary_pairs=head_dim // 4, bias=affine))
 
 
+@each_precision
+@pytest.mark.parametrize("centered", [False, True])
+@pytest.mark.parametrize("T", [1, 2, 3, 16, 31, 63, 64, 65, 97, 130])
+def test_equals_the_equation_with_token_shift(T: int, centered: bool, check_case: Callable[[Case], None]) -> None:
+    """Rows of even and odd length, of one batch or several of them per chunk."""
+    check_case(Case(B=5, T=T, token_shift=True, centered=centered, rotary_pairs=2))
+
+
 @settings(max_examples=60)
 @given(data=st.data())
 def test_equals_the_equation_for_any_block(data: st.DataObject) -> None:
@@ -248,6 +262,7 @@ def test_equals_the_equation_for_any_block(data: st.DataObject) -> None:
         rotary_pairs=data.draw(st.integers(0, head_dim // 2)),
         interleaved=data.draw(st.booleans()),
         qk_norm=qk_norm,
+        token_shift=data.draw(st.booleans()),
     )
     if not supports_block(case.D, case.spec()):
         return
@@ -340,7 +355,7 @@ def stack(case: Case, number: int) -> tuple[list[BlockWeights], list[Tensor]]:
 @pytest.mark.parametrize("number", [2, 5])
 def test_one_call_equals_one_call_per_block(number: int, n_threads: int, autocast: bool) -> None:
     """Outputs, gradients, and outputs without gradients are bitwise equal."""
-    case = Case(B=5, T=40, rotary_pairs=2, gated=True, activation="silu")
+    case = Case(B=5, T=40, rotary_pairs=2, gated=True, activation="silu", qk_norm="head", token_shift=True)
     weights, leaves = stack(case, number)
     x, _, grad = case.inputs()
     x.requires_grad_()

@@ -4,7 +4,7 @@
 //
 // Shapes: L blocks, B rows of T positions, D model width, H query heads, K key heads, E head dimension, Q = (H + 2 K) E, A = H E,
 // F hidden units, U = F, or 2 F if gated (gates first, then values).
-//     mid = x + out attention(rotate(qk_norm(qkv norm(x))))    y = mid + down act(up norm(mid))
+//     mid = x + out attention(rotate(qk_norm(qkv shift(norm(x)))))    y = mid + down act(up norm(mid))
 // D, A, F and Q are multiples of 16, E is even. The threads' weight gradients are added in order: results are bitwise equal for
 // equal numbers of threads.
 
@@ -19,6 +19,7 @@ namespace {
 // block.py builds it.
 struct Sizes {
     int64_t B, T, D, H, K, E, F, gated, activation, centered, rotary_pairs, interleaved;  // centered: LayerNorm, else RMSNorm
+    int64_t token_shift;                 // whether the attention's input is n_t mu + n_{t-1} (1 - mu), n = norm(x)
     int64_t q_norm_width, k_norm_width;  // elements per group of QK-norm: a head, or all heads; 0 without it
     double eps_1, eps_2, q_eps, k_eps, scale;
 
@@ -33,7 +34,7 @@ struct Sizes {
 // Tensors that a block does not have are null.
 struct Weights {
     const float *norm_1, *norm_1_bias, *qkv, *qkv_bias, *out, *out_bias, *norm_2, *norm_2_bias, *up, *up_bias, *down,
-        *down_bias, *q_norm, *k_norm, *cosines, *sines;  // the last two (positions, pairs)
+        *down_bias, *q_norm, *k_norm, *mu, *cosines, *sines;  // the last two (positions, pairs)
 };
 
 // Keys and values of every block, (B, K, limit, E) each; null without a cache.
@@ -135,23 +136,41 @@ struct Block {
                                  [&](int c, vec z) { Dtype::store_rounded(normed + r * D + c, z); });
     }
 
+    // norm_rows(0, ...) of consecutive positions from m on, each mixed with the one before; `lines` are two rows, the last normed
+    // ones, by the parity of their position.
+    void shifted_rows(const float* x, int64_t m, int count, float* statistics, float* lines, Element* shifted) const {
+        for (int r = 0; r < count; r++, m++, x += D, statistics += 4, shifted += D) {
+            float *line = lines + (m & 1) * D, *previous = lines + (~m & 1) * D;
+            if (m % s.T == 0) std::fill(previous, previous + D, 0.0f);
+            norms[0].forward(x, statistics, [&](int c, vec z) {
+                store(line + c, z);
+                Dtype::store_rounded(shifted + c, mix(z, load(previous + c), load(w.mu + c)));
+            });
+        }
+    }
+    static ALWAYS_INLINE vec mix(vec current, vec previous, vec mu) { return current * mu + previous * (1.0f - mu); }
+
     // ---------------------------------------------------------------------------------------------------- forward
 
     int64_t forward_workspace() const {
-        return int64_t(rows) * (D + std::max(Q, U) + F) + s.T * s.K * s.E + 2 * W + flash.forward_workspace();
+        return int64_t(rows) * (D + std::max(Q, U) + F) + 2 * D + s.T * s.K * s.E + 2 * W + flash.forward_workspace();
     }
 
     void forward(const float* x, float* y, float* keys, float* values, int64_t limit, int64_t b0, int64_t b1,
                  float* workspace) const {
         Element* normed = reinterpret_cast<Element*>(workspace);
         float *wide = workspace + int64_t(rows) * D, *hidden_space = wide + int64_t(rows) * std::max(Q, U);
-        Word* value_words = reinterpret_cast<Word*>(hidden_space + int64_t(rows) * F);
+        float* lines = hidden_space + int64_t(rows) * F;
+        Word* value_words = reinterpret_cast<Word*>(lines + 2 * D);
         float* flash_space = reinterpret_cast<float*>(value_words) + round_up(s.T * s.K * s.E, W) + W;
         Element* h = reinterpret_cast<Element*>(hidden_space);
         int64_t T = s.T, from = b0 * T, to = b1 * T;
         for (int64_t m = from; m < to; m += rows) {
             int count = int(std::min<int64_t>(rows, to - m));
-            norm_rows(0, x + m * D, count, saved.statistics + 4 * m, 4, normed);
+            if (s.token_shift)
+                shifted_rows(x + m * D, m, count, saved.statistics + 4 * m, lines, normed);
+            else
+                norm_rows(0, x + m * D, count, saved.statistics + 4 * m, 4, normed);
             if (!s.rotary_pairs && !s.qk_norm()) {
                 gemm<Dtype>(words(normed), D / PER_WORD, 1, count, qkv, D / PER_WORD, Q,
                             {nullptr, 0, w.qkv_bias, nullptr, 0, saved.qkv + m * Q, Q});
@@ -243,9 +262,9 @@ struct Block {
 
     // One thread's weight gradients, in the order of `Weights`; those of absent norm weights and biases included.
     struct Gradients {
-        static constexpr int COUNT = 14;
+        static constexpr int COUNT = 15;
         float *norm_1, *norm_1_bias, *qkv, *qkv_bias, *out, *out_bias, *norm_2, *norm_2_bias, *up, *up_bias, *down, *down_bias,
-            *q_norm, *k_norm;
+            *q_norm, *k_norm, *mu;
 
         static Gradients concatenated(const Sizes& s, float* memory) {
             Gradients gradients;
@@ -255,7 +274,7 @@ struct Block {
         }
         static int64_t elements(const Sizes& s, int which) {
             int64_t elements[] = {s.D,         s.D,   s.Q() * s.D, s.Q(), s.D * s.A(),    s.D,           s.D, s.D,
-                                  s.U() * s.D, s.U(), s.D * s.F,   s.D,   s.q_norm_width, s.k_norm_width};
+                                  s.U() * s.D, s.U(), s.D * s.F,   s.D,   s.q_norm_width, s.k_norm_width, s.token_shift ? s.D : 0};
             return elements[which];
         }
         static int64_t elements(const Sizes& s) {
@@ -268,7 +287,7 @@ struct Block {
     int64_t backward_workspace() const {
         int64_t n = round_up(std::min<int64_t>(s.B, chunk()) * s.T, 2), widest = std::max({U, Q, D});
         return n * (Q + 2 * D + std::max(F, A) + widest + A) + int64_t(rows) * (2 * widest + D) + round_up(s.T, 2) * (Q + A) + W +
-               s.qk_width() + flash.backward_workspace(s.H / s.K);
+               s.qk_width() + (s.token_shift ? n * D + D : 0) + flash.backward_workspace(s.H / s.K);
     }
 
     void backward(const float* x, const float* grad, float* dx, int64_t b0, int64_t b1, const Gradients& to,
@@ -292,6 +311,8 @@ struct Block {
         Word* qk_words = reinterpret_cast<Word*>(take(round_up(T, 2) * Q + W));
         Word* dattended_words = reinterpret_cast<Word*>(take(round_up(T, 2) * A));
         float* qk = take(s.qk_width());
+        float* dshifted = take(s.token_shift ? n * D : 0);
+        Shift shift{dshifted, take(s.token_shift ? D : 0), to.mu};
         float* flash_space = workspace;
 
         // MLP
@@ -306,7 +327,7 @@ struct Block {
                             to.up_bias);
             gemm<Dtype>(words(rounded), U / PER_WORD, 1, count, up, U / PER_WORD, D, {dnormed, D});
             norm_backward(1, mid, from + m, int(m), count, chunk_words, dnormed, g, dx + (from + m) * D, normed_packed, to.norm_2,
-                          to.norm_2_bias);
+                          to.norm_2_bias, nullptr);
         }
         add_gemm_transposed<Dtype>(grad_packed, D, hidden_packed, F, chunk_words, to.down);
         add_gemm_transposed<Dtype>(dpre_packed, U, normed_packed, D, chunk_words, to.up);
@@ -350,19 +371,57 @@ struct Block {
         }
         pack_rows<Dtype>(dqkv, Q, int(n), Q, dpre_packed);
         add_column_sums(dqkv, int(n), Q, to.qkv_bias);
+        auto qkv_backward = [&](int64_t m, int count, float* dinput) {
+            round_rows<Dtype>(dqkv + m * Q, count, Q, rounded);
+            gemm<Dtype>(words(rounded), Q / PER_WORD, 1, count, qkv, Q / PER_WORD, D, {dinput, D});
+        };
+        // a normed row is also the input of the next position: all gradients of inputs first
+        for (int64_t m = 0; s.token_shift && m < n; m += rows)
+            qkv_backward(m, int(std::min<int64_t>(rows, n - m)), dshifted + m * D);
         for (int64_t m = 0; m < n; m += rows) {
             int count = int(std::min<int64_t>(rows, n - m));
-            round_rows<Dtype>(dqkv + m * Q, count, Q, rounded);
-            gemm<Dtype>(words(rounded), Q / PER_WORD, 1, count, qkv, Q / PER_WORD, D, {dnormed, D});
+            shift.grad = dshifted + m * D;
+            if (s.token_shift)
+                unshift_rows(shift.grad, m, count, dnormed);
+            else
+                qkv_backward(m, count, dnormed);
             norm_backward(0, x + (from + m) * D, from + m, int(m), count, chunk_words, dnormed, dx + (from + m) * D,
-                          dx + (from + m) * D, normed_packed, to.norm_1, to.norm_1_bias);
+                          dx + (from + m) * D, normed_packed, to.norm_1, to.norm_1_bias, s.token_shift ? &shift : nullptr);
         }
         add_gemm_transposed<Dtype>(dpre_packed, Q, normed_packed, D, chunk_words, to.qkv);
     }
 
-    // dx = residual + the gradient of a norm's input, given that of its output; and the output again, as packed words of rows.
+    // The gradients of normed rows, given those of the mixed ones.
+    void unshift_rows(const float* grad, int64_t m, int count, float* dnormed) const {
+        for (int r = 0; r < count; r++, m++, grad += D, dnormed += D) {
+            bool last = (m + 1) % s.T == 0;
+            for (int c = 0; c < D; c += W)
+                store(dnormed + c, mix(load(grad + c), last ? vec{} : load(grad + D + c), load(w.mu + c)));
+        }
+    }
+
+    // Gradients of the mixed rows, the normed row before the next one, and where to add the gradient of mu.
+    struct Shift {
+        const float* grad;
+        float *previous, *dmu;
+    };
+
+    // A normed row -> the mixed one, in place.
+    void shift_row(const Shift& shift, int64_t m, const float* grad, float* row) const {
+        if (m % s.T == 0) std::fill(shift.previous, shift.previous + D, 0.0f);
+        for (int c = 0; c < D; c += W) {
+            vec current = load(row + c), previous = load(shift.previous + c);
+            store(shift.dmu + c, load(shift.dmu + c) + load(grad + c) * (current - previous));
+            store(row + c, mix(current, previous, load(w.mu + c)));
+            store(shift.previous + c, current);
+        }
+    }
+
+    // dx = residual + the gradient of a norm's input, given that of its output; and the output again, mixed if `shift` is not
+    // null, as packed words of rows.
     void norm_backward(int which, const float* x, int64_t m, int first, int count, int chunk_words, const float* grad,
-                       const float* residual, float* dx, Word* normed_packed, float* dweight, float* dbias) const {
+                       const float* residual, float* dx, Word* normed_packed, float* dweight, float* dbias,
+                       const Shift* shift) const {
         const Norm& norm = norms[which];
         float normed[2][MAX_D];
         auto output = [&](int i, int c, vec z) { store(normed[i] + c, z); };
@@ -376,6 +435,8 @@ struct Block {
                 norm.template backward<1>(x + at, statistics, 4, grad + at, residual + at, dx + at, dweight, dbias, output);
                 std::fill(normed[1], normed[1] + D, 0.0f);
             }
+            for (int i = 0; shift && i < PER_WORD && r + i < count; i++)
+                shift_row(*shift, m + r + i, shift->grad + at + int64_t(i) * D, normed[i]);
             int word = (first + r) / PER_WORD;
             for (int c = 0, width; c < D; c += width) {
                 width = panel_width(D - c);

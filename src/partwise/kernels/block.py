@@ -32,7 +32,7 @@ class Sizes(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("B", "T", "D", "H", "K", "E", "F")),
         *((name, ctypes.c_int64) for name in ("gated", "activation", "centered", "rotary_pairs", "interleaved")),
-        *((name, ctypes.c_int64) for name in ("q_norm_width", "k_norm_width")),
+        *((name, ctypes.c_int64) for name in ("token_shift", "q_norm_width", "k_norm_width")),
         *((name, ctypes.c_double) for name in ("eps_1", "eps_2", "q_eps", "k_eps", "scale")),
     ]
 
@@ -57,6 +57,7 @@ class BlockOptions(NamedTuple):
     scale: float
     qk_norm: tuple[int, int] = (0, 0)  # elements per group of the RMSNorms of queries and keys; 0 without one
     qk_eps: tuple[float, float] = (0.0, 0.0)
+    token_shift: bool = False
 
 
 class BlockWeights(NamedTuple):
@@ -76,6 +77,7 @@ class BlockWeights(NamedTuple):
     down_bias: Tensor | None
     q_norm: Tensor | None
     k_norm: Tensor | None
+    mu: Tensor | None  # of the token shift
     cosines: Tensor | None
     sines: Tensor | None
 
@@ -108,7 +110,10 @@ def forward_blocks(x: Tensor, weights: Sequence[BlockWeights], spec: BlockOption
 
 
 def prefill(x: Tensor, weights: Sequence[BlockWeights], spec: BlockOptions, caches: KVCaches) -> Tensor:
-    """`forward_blocks` without gradients, which writes keys and values to the caches from position 0 on."""
+    """`forward_blocks` without gradients, which writes keys and values to the caches from position 0 on.
+
+    Not of blocks with a token shift, which also have to remember their last input.
+    """
     flat, bf16, outputs = flatten(weights), torch.is_autocast_enabled("cpu"), []
     rows_per_call = max(1, PREFILL_TOKENS // x.shape[1])
     for start in range(0, x.shape[0], rows_per_call):
@@ -186,7 +191,7 @@ def describe(x: Tensor, bf16: bool, spec: BlockOptions, weights: FlatWeights) ->
     rotary_pairs = 0 if weights[-1] is None else weights[-1].shape[1]
     options = (spec.gated, ACTIVATIONS.index(spec.activation), spec.centered, rotary_pairs, spec.interleaved)
     widths = (spec.n_heads, spec.n_kv_heads, spec.head_dim, spec.hidden)
-    sizes = Sizes(*x.shape, *widths, *options, *spec.qk_norm, *spec.eps, *spec.qk_eps, spec.scale)
+    sizes = Sizes(*x.shape, *widths, *options, spec.token_shift, *spec.qk_norm, *spec.eps, *spec.qk_eps, spec.scale)
     buffer_sizes = (ctypes.c_int64 * 3)()
     library().block_buffer_sizes(ctypes.byref(sizes), bf16, buffer_sizes)
     return sizes, list(buffer_sizes)

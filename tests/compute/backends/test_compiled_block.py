@@ -39,6 +39,10 @@ SUPPORTED = {
     "qk_norm of all heads": ["attention.qk_norm=full", "attention.qk_norm_eps=0.01", "attention.bias=true"],
     "qk_norm without weights": ["attention.qk_norm=head", "attention.qk_norm_affine=false", "attention.n_heads=2"],
 }
+WITHOUT_CACHE = {
+    "token shift": ["short_conv=token_shift"],
+    "token shift and qk_norm": ["short_conv=token_shift", "attention.qk_norm=head", "norm=rmsnorm", "positions=rope"],
+}
 UNSUPPORTED = {
     "dropout": ["residual.dropout=0.1"],
     "hidden dropout": ["ffn.hidden_dropout=0.1"],
@@ -52,7 +56,7 @@ UNSUPPORTED = {
     "alibi": ["positions=alibi"],
     "post-norm": ["residual=post"],
     "parallel": ["residual=parallel"],
-    "token shift": ["short_conv=token_shift"],
+    "short convolution": ["short_conv=conv"],
     "elu": ["ffn=elu"],
     "scalenorm": ["norm=scalenorm"],
     "odd widths": ["ffn.hidden=50"],
@@ -87,7 +91,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return batch_sizes
 
 
-@pytest.mark.parametrize("words", SUPPORTED.values(), ids=SUPPORTED)
+@pytest.mark.parametrize("words", (SUPPORTED | WITHOUT_CACHE).values(), ids=SUPPORTED | WITHOUT_CACHE)
 def test_supported_models_compute_the_same(words: list[str], calls: list[int]) -> None:
     tokens = torch.randint(30, (3, 21), generator=torch.Generator().manual_seed(1))
     results = []
@@ -129,6 +133,17 @@ def test_consecutive_equal_blocks_are_one_call(monkeypatch: pytest.MonkeyPatch) 
     compiled = model(tokens).detach()
     assert n_blocks == [3, 2, 1] and len(outputs) == 1
     assert relative_error(compiled, build(words, "eager")(tokens).detach()) <= 2e-5
+
+
+def test_blocks_with_a_token_shift_call_their_layers_with_a_cache(calls: list[int]) -> None:
+    model, tokens = build(["short_conv=token_shift"], "cpp").eval(), torch.randint(30, (37, 9))
+    with torch.inference_mode():
+        expected = model(tokens)
+        assert calls == [37, 37]
+        cache = model.new_cache(37)
+        parts = [model(tokens[:, :5], cache), *(model(tokens[:, i : i + 1], cache) for i in range(5, 9))]
+    assert calls == [37, 37]
+    assert relative_error(torch.cat(parts, 1), expected.double()) <= 1e-5
 
 
 def test_unsupported_forward_passes_call_the_layers(calls: list[int]) -> None:

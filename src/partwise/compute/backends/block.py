@@ -24,6 +24,7 @@ from partwise.parts.operations import (
     PositionsSpec,
     ResidualSpec,
     Rule,
+    ShortConvSpec,
     nested,
     unsupported_option,
 )
@@ -61,6 +62,10 @@ def equal_norms(norms: tuple[OperationSpec, ...]) -> str | None:
     return None if len({norm.kind for norm in norms}) == 1 else "a block with different norms is not supported"  # type: ignore[attr-defined]
 
 
+def token_shift(short_conv: OperationSpec | None) -> str | None:
+    return None if short_conv is None else nested(ShortConvSpec, kind=("token_shift",))(short_conv)
+
+
 def qk_norm(norm: OperationSpec | None) -> str | None:
     return None if norm is None else nested(NormSpec, kind=("rmsnorm",), width=True, eps=True, weight=True)(norm)
 
@@ -78,6 +83,7 @@ BLOCK: dict[str, Rule] = {
     "ffn": nested(MLPSpec, **dict.fromkeys(("d_model", "hidden", "gated", "bias"), True), activation=known_activation),
     "residual": nested(ResidualSpec, kind=True, norms=equal_norms),
     "positions": nested(PositionsSpec, rotation=True),
+    "short_conv": token_shift,
     "causal": lambda causal: None if causal else "only causal blocks are supported",
 }
 """What the kernel supports of a block; options that are not listed must be neutral."""
@@ -102,6 +108,7 @@ def block_options(spec: BlockSpec) -> BlockOptions:
         scale=attention.core.scale,
         qk_norm=(q_norm.width if q_norm else 0, k_norm.width if k_norm else 0),
         qk_eps=(q_norm.eps if q_norm else 0.0, k_norm.eps if k_norm else 0.0),
+        token_shift=spec.short_conv is not None,
     )
 
 
@@ -109,7 +116,7 @@ class CppBlock:
     """A block that the kernel computes from the weights of its layers."""
 
     def __init__(self, block: Any, options: BlockOptions) -> None:
-        self.block, self.attention, self.ffn = block, block.attention, block.ffn
+        self.block, self.mixing, self.attention, self.ffn = block, block.mixing, block.attention, block.ffn
         self.matrices = (block.attention.qkv, block.attention.out, block.ffn.input_projection(), block.ffn.down)
         self.norms = list(block.residual.norms.values())
         self.group = options
@@ -122,7 +129,8 @@ class CppBlock:
         """Whether the kernel supports this forward pass, and no hook requires calling the layers."""
         if not supports_forward_pass(x, ctx) or (self.has_dropout and self.attention.training) or any(self.hooks):
             return False
-        unmodified = self.block.attention is self.attention and self.block.ffn is self.ffn
+        block = self.block
+        unmodified = block.attention is self.attention and block.ffn is self.ffn and block.mixing is self.mixing
         float32 = all(layer.weight.dtype == torch.float32 for layer in self.matrices)
         return unmodified and float32 and (ctx.caches is None or self.supports_cache(x, ctx))
 
@@ -130,9 +138,9 @@ class CppBlock:
         return self.run([self], x, ctx)
 
     def supports_cache(self, x: Tensor, ctx: ForwardContext) -> bool:
-        """Whether the cache is a KVCache with the layout that the kernel writes."""
+        """Whether the only cache is a KVCache with the layout that the kernel writes."""
         cache, (B, T, _) = ctx.cache(self.attention), x.shape
-        if torch.is_grad_enabled() or not isinstance(cache, KVCache):
+        if torch.is_grad_enabled() or self.group.token_shift or not isinstance(cache, KVCache):
             return False
         return cache.length == ctx.past_length and all(
             buffer.dtype == torch.float32
@@ -161,6 +169,7 @@ class CppBlock:
             *(attention_norm.weight, attention_norm.bias, qkv.weight, qkv.bias, out.weight, out.bias),
             *(ffn_norm.weight, ffn_norm.bias, up.weight, up.bias, down.weight, down.bias),
             *(getattr(self.attention.q_norm, "weight", None), getattr(self.attention.k_norm, "weight", None)),
+            getattr(self.block.mixing, "mu", None),
             *cos_sin,
         )
 
