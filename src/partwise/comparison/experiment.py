@@ -4,7 +4,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ from partwise.comparison.results import final_values, gather
 from partwise.comparison.stats.protocol import is_open
 from partwise.comparison.trials.throughput import measure_throughput, throughput_of_runs, tokens_per_step
 from partwise.comparison.trials.worker_pool import Job, WorkerPool, prepare_job
-from partwise.comparison.tuning import Tune, check_seeds, parse_tune, run_tuning
+from partwise.comparison.tuning import Tune, check_seeds, origin_of, parse_tune, run_tuning
 from partwise.compute.plan import Plan as ComputePlan
 from partwise.compute.plan import check_requested, multi_seed_backends, shared_plans
 from partwise.compute.runtime import Runtime, choose_runtime, machine_info, requested
@@ -150,12 +150,8 @@ class Comparison:
         runs = {arm.name: 0 for arm in plan.arms}
         open_claims = plan.claims
         for seeds in plan.looks:
-            names = {
-                name
-                for claim in open_claims
-                for end in claim[:2]
-                for name in plan.additive_predictions.get(end, (end,))
-            }
+            ends = {end for claim in open_claims for end in claim[:2]}
+            names = {name for end in ends for name in plan.additive_predictions.get(end, (end,))}
             runs |= dict.fromkeys((*names, plan.arms[0].name), seeds)
             self.jobs = self._jobs(metadata, runs)
             self.started = time.monotonic()
@@ -197,15 +193,13 @@ class Comparison:
         for arm in self.plan.arms:
             number = self.plan.seeds
             if self.tune and arm.name in claimed:
-                number += (
-                    self.plan.seeds + len(self.tune.values) * self.tune_seeds
-                )  # tuning, and the test of the best value
+                # tuning, and the test of the best value
+                number += self.plan.seeds + len(self.tune.values) * self.tune_seeds
             tokens = arm.config.train.steps * tokens_per_step(arm, dataset)
             seconds += number * (tokens / (throughput[arm.name] or math.inf) + scoring[arm.name])
             runs += number
-        minutes = seconds / min(workers, runs) / 60
         return {
-            "minutes": minutes,
+            "minutes": seconds / min(workers, runs) / 60,
             "runs": runs,
             "workers": workers,
             "seeds_per_process": seeds_per_process,
@@ -347,11 +341,6 @@ def make_comparison(
             tune.apply(plan.arms[0], value)  # raises for an invalid value before anything runs
     command = request.command(name, imports)
     return Comparison(path, plan, command, imports, workers, seeds_per_process, request.match, tune, request.tune_seeds)
-
-
-def origin_of(arm: str, names: Iterable[str]) -> str:
-    """The arm that a tuned arm was derived from, or the arm itself."""
-    return max((name for name in names if arm.startswith(name)), key=len)
 
 
 def _arms_by_name(identity: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import contextlib
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -127,3 +127,8 @@ def add_tuned_arms(plan: Plan, tune: Tune, rows: list[dict[str, Any]]) -> Plan:
             if tuned not in claims:
                 claims.append(tuned)
     return replace(plan, arms=tuple(arms), claims=tuple(claims))
+
+
+def origin_of(arm: str, names: Iterable[str]) -> str:
+    """The arm that a tuned arm was derived from, or the arm itself."""
+    return max((name for name in names if arm.startswith(name)), key=len)
