@@ -373,6 +373,6 @@ def test_a_model_with_backends_can_be_pickled(words: list[str]) -> None:
     """As `torch.save(model)`, multiprocessing and joblib do."""
     model = Transformer(config(*words)).eval()
     use_backends(model, "cpp", "cpp", "cpp")
-    model.seed_dropout(0)
+    model.seed_dropout(0, 0)
     tokens = torch.randint(20, (2, 9))
     assert torch.equal(pickle.loads(pickle.dumps(model))(tokens), model(tokens))
