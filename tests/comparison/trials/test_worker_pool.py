@@ -10,6 +10,7 @@ import pytest
 
 from partwise.comparison.trials import forkserver
 from partwise.comparison.trials.worker_pool import Job, WorkerPool, prepare_job
+from partwise.compute.plan import plan_config, requested
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
 from partwise.train.config import run_config
@@ -26,9 +27,9 @@ def new_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Jo
     def new(seed: int, steps: int, part: str = "relu", imports: tuple[str, ...] = ()) -> Job:
         words = [*TINY, f"train.steps={steps}", f"train.eval_every={steps}", f"train.seed={seed}", f"ffn={part}"]
         config = run_config("mingpt", *words, data="text.txt")
-        return prepare_job(
-            Path("runs") / part / str(seed), part, seed, config, choose_runtime(config.train), imports, "train"
-        )
+        runtime, folder = choose_runtime(config.train), Path("runs") / part / str(seed)
+        plan = plan_config(config.model, runtime, requested(config.train), config.seq_len).to_dict()
+        return prepare_job(folder, part, seed, config, runtime, plan, imports, "train")
 
     return new
 
