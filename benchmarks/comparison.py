@@ -147,7 +147,8 @@ def measure_command(study: Request, options: argparse.Namespace) -> dict[str, An
     missing = sum(time_left(run, options.steps, every) for run in sorted(home.glob("runs/*/seed-*")))
     losses = {}
     for arm in results["arms"]:
-        losses[arm["name"]] = [statistics.mean(arm["values"]), statistics.stdev(arm["values"])]
+        values = [trial["value"] for trial in arm["trials"]]
+        losses[arm["name"]] = [statistics.mean(values), statistics.stdev(values)]
     (folder / "finished").touch()
     return {"seconds": measured + missing / workers, "measured": measured, "workers": workers, "losses": losses}
 

@@ -40,6 +40,7 @@ LAYERS = [
     "train",
     "inspection",
     "comparison.stats",
+    "comparison.results",
     "comparison.design",
     "comparison.trials",
     "comparison.report",
@@ -154,8 +155,12 @@ def test_stats_imports_only_config_and_itself(name: str) -> None:
     assert partwise_imports(parse(FILES[name])) <= {*STATS, "config", "comparison.stats"}
 
 
-def test_stats_imports_no_torch() -> None:
-    imports = "; ".join(f"import partwise.{name}" for name in STATS)
+JUDGING = [name for name in FILES if name.startswith(("comparison.report", "comparison.results", "comparison.judging"))]
+
+
+def test_judging_and_reports_import_no_torch() -> None:
+    """Results that are already there are judged, read and rendered without torch."""
+    imports = "; ".join(f"import partwise.{name}" for name in [*STATS, *JUDGING])
     subprocess.run([sys.executable, "-c", f"{imports}; import sys; assert 'torch' not in sys.modules"], check=True)
 
 

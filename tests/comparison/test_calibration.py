@@ -21,6 +21,7 @@ from partwise.comparison.calibration import false_positive_rate
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import make_comparison
 from partwise.comparison.noise_store import CALIBRATIONS_FILE, expected_noise, positive_control_power, read_calibrations
+from partwise.comparison.results import Results
 from partwise.config import ConfigError
 from partwise.model import Transformer
 from partwise.train.config import run_config
@@ -70,8 +71,8 @@ def test_a_calibration_is_used_for_the_same_task_only(here: Path) -> None:
         "seed SD" in done.output and "false positives" in done.output and "positive control: d_model=32" in done.output
     )
     (entry,) = read_calibrations().values()
-    results = json.loads((Path("runs") / "noise" / "results.json").read_text())
-    assert entry["sd"] == results["comparisons"][0]["sd_pooled"] and math.isclose(
+    results = Results.from_json(Path("runs") / "noise" / "results.json")
+    assert entry["sd"] == results.effects[0].sd_pooled and math.isclose(
         entry["df"], 6 / (1 + entry["correlation"] ** 2)
     )
     df = entry["df"]

@@ -1,6 +1,5 @@
 """Comparisons end to end: fixed plans, pairing, resuming, and errors."""
 
-import json
 import math
 import os
 import shlex
@@ -19,10 +18,12 @@ from comparisons import ARITHMETIC, TINY
 from partwise.comparison.design.plan import Plan, make_plan
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import plan_comparison
-from partwise.comparison.noise_store import expected_noise
-from partwise.comparison.results import earlier_sd, thin, unpaired_tensors
+from partwise.comparison.gathering import unpaired_tensors
+from partwise.comparison.noise_store import earlier_sd, expected_noise
+from partwise.comparison.results import Results
+from partwise.comparison.trials.outcome import thin
 from partwise.config import ConfigError
-from partwise.studies.study import find_study
+from partwise.studies.study import StudyResults, find_study
 from partwise.train.loop import Run
 from recipes import split_loss
 
@@ -71,39 +72,41 @@ def test_paired_tensors_are_listed() -> None:
 def test_values_equal_single_runs_and_a_further_look_spends_alpha(here: Path) -> None:
     arguments = {"data": "arithmetic", "common": ARITHMETIC, "name": "c", "margin": 0.01}
     comparison = partwise.compare("mingpt", "ffn=swiglu", seeds=2, **arguments)
-    results = json.loads((here / "runs/c/results.json").read_text())
-    assert results["question"] == comparison.plan.question
-    first = results["comparisons"][0]
+    results = Results.from_json(here / "runs/c/results.json")
+    assert results == comparison.results and results.question == comparison.plan.question
+    (claim,) = results.claims
+    first = claim.effect
     for number, arm in enumerate(comparison.plan.arms):
         for seed in range(2):
             run = Run(arm.with_seed(seed))
             for _ in run.steps():
                 pass
             expected = split_loss(run.model, run.dataset.split("val"), 16)
-            assert results["arms"][number]["values"][seed] == expected
-    assert first["differences"] == [
-        b - a for a, b in zip(results["arms"][0]["values"], results["arms"][1]["values"], strict=True)
+            assert results.arms[number].values[seed] == expected
+    assert list(first.differences) == [
+        b - a for a, b in zip(results.arms[0].values, results.arms[1].values, strict=True)
     ]
-    assert first["mean"] == pytest.approx(sum(first["differences"]) / 2)
-    assert first["verdict"] == comparison.verdicts["ffn=swiglu"] in ("better", "worse", "equivalent", "undecided")
-    assert results["look"] == 1
-    assert first["alpha"] == 0.05
-    assert results["arms"][0]["accuracy"]["all"]["exact_match"]["total"] == 2 * 20
-    assert {"unigram", "kneser_ney", "constant_char_accuracy_closed"} <= results["references"].keys()
-    assert [row["step"] for row in first["effect_over_training"]] == [4, 8, 12]
-    assert first["effect_over_training"][-1]["mean"] == pytest.approx(first["mean"])
+    assert first.mean == pytest.approx(sum(first.differences) / 2)
+    assert first.verdict == comparison.verdicts["ffn=swiglu"] in ("better", "worse", "equivalent", "undecided")
+    assert results.look == 1
+    assert first.alpha == 0.05
+    assert results.arms[0].accuracy["all"].exact_match.total == 2 * 20
+    assert [trial.accuracy["all"].exact_match.total for trial in results.arms[0].trials] == [20, 20]
+    assert None not in results.references.to_dict().values()
+    assert [row.step for row in claim.effect_over_training] == [4, 8, 12]
+    assert claim.effect_over_training[-1].mean == pytest.approx(first.mean)
     assert (here / "runs/c/report.html").exists()
     assert (here / "runs/c/report.md").exists()
 
     finished = {path: path.stat().st_mtime_ns for path in here.glob("runs/c/runs/*/*/result.json")}
     again = partwise.compare("mingpt", "ffn=swiglu", seeds=2, **arguments)
-    assert again.results["look"] == 1  # the same seeds are not another look
+    assert again.results.look == 1  # the same seeds are not another look
     more = partwise.compare("mingpt", "ffn=swiglu", seeds=3, **arguments)
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
-    assert more.results["look"] == 2
-    assert more.results["comparisons"][0]["alpha"] == 0.05 / 4
-    assert more.results["alpha_spent"] == pytest.approx(0.05 + 0.05 / 4)
-    assert more.results["arms"][0]["values"][:2] == results["arms"][0]["values"]
+    assert more.results.look == 2
+    assert more.results.effects[0].alpha == 0.05 / 4
+    assert more.results.alpha_spent == pytest.approx(0.05 + 0.05 / 4)
+    assert more.results.arms[0].values[:2] == results.arms[0].values
 
     with pytest.raises(ConfigError, match="a look cannot be undone"):
         partwise.compare("mingpt", "ffn=swiglu", seeds=2, **arguments)
@@ -115,7 +118,7 @@ def test_values_equal_single_runs_and_a_further_look_spends_alpha(here: Path) ->
     later = plan_comparison("mingpt", "ffn=geglu", seeds=4, **{**arguments, "name": "d"})
     spread = earlier_sd(Path("runs"), later.plan)
     assert spread is not None
-    assert spread[0] == pytest.approx(more.results["comparisons"][0]["sd_pooled"])
+    assert spread[0] == pytest.approx(more.results.effects[0].sd_pooled)
     noise = expected_noise(later.plan, later.prepare())
     assert noise.sd == spread[0] and "of c" in noise.source
     assert expected_noise(later.plan, later.prepare(), 0.005).source == "a seed SD of 0.005 and no correlation"
@@ -126,19 +129,20 @@ def test_a_change_without_effect_is_equivalent(here: Path) -> None:
         "mingpt", "attention.fused_qkv=false", data="text.txt", common=TINY, seeds=2, name="same"
     )
     assert comparison.verdicts == {"attention.fused_qkv=false": "equivalent"}
-    assert comparison.results["arms"][1]["unpaired_tensors"] == []
+    assert comparison.results.arms[1].unpaired_tensors == ()
 
 
 def test_a_diverged_run_gives_counts_instead_of_a_verdict(here: Path) -> None:
     comparison = partwise.compare("mingpt", "train.lr=1e30", data="text.txt", common=TINY, seeds=2, name="wild")
-    row = comparison.results["comparisons"][0]
-    assert row["verdict"] is None
-    assert (row["diverged_arm"], row["diverged_against"]) == (2, 0)
-    assert comparison.results["arms"][1]["values"] == [None, None]
-    assert comparison.results["arms"][1]["diverged"] == [0, 1]
-    assert "diverged" in row["sentence"]
-    assert "untuned" in comparison.results["tuning_note"]
-    assert all(math.isfinite(value) for value in comparison.results["arms"][0]["values"])
+    effect = comparison.results.effects[0]
+    assert effect.verdict is None and effect.differences == (None, None)
+    assert (effect.diverged_arm, effect.diverged_against) == (2, 0)
+    assert comparison.results.arms[1].values == (None, None)
+    assert comparison.results.arms[1].diverged == (0, 1)
+    assert "diverged" in effect.sentence
+    assert "untuned" in comparison.results.tuning_note
+    assert all(math.isfinite(value) for value in comparison.results.arms[0].values)
+    assert Results.from_json(comparison.path / "results.json") == comparison.results
 
 
 @pytest.mark.slow
@@ -175,10 +179,9 @@ def test_an_interrupted_comparison_resumes_with_equal_results(here: Path) -> Non
             os.kill(pid, 0)
 
     subprocess.run([*command, *words, "--name", "cut"], check=True, capture_output=True)
-    whole, cut = (json.loads((here / "runs" / name / "results.json").read_text()) for name in ("whole", "cut"))
-    assert [arm["values"] for arm in whole["arms"]] == [arm["values"] for arm in cut["arms"]]
-    key = "differences_over_training"
-    assert whole["comparisons"][0][key] == cut["comparisons"][0][key]
+    whole, cut = (Results.from_json(here / "runs" / name / "results.json") for name in ("whole", "cut"))
+    assert [arm.values for arm in whole.arms] == [arm.values for arm in cut.arms]
+    assert whole.claims[0].differences_over_training == cut.claims[0].differences_over_training
 
 
 def test_a_study_gathers_its_comparisons(here: Path) -> None:
@@ -188,9 +191,9 @@ def test_a_study_gathers_its_comparisons(here: Path) -> None:
         f"  first: {{preset: mingpt, change: [ffn=swiglu], data: text.txt, seeds: 2, common: [{', '.join(TINY)}]}}\n"
     )
     path = find_study("small").run(lambda comparison: nullcontext(lambda running: None))
-    results = json.loads(path.read_text())
-    assert results["claim"] == "it helps"
-    assert results["comparisons"]["first"]["comparisons"][0]["n"] == 2
+    results = StudyResults.from_json(path)
+    assert results.claim == "it helps"
+    assert results.comparisons["first"].effects[0].n == 2
     assert [path.name for path in (here / "studies/small").iterdir()] == ["results.json"]
     assert (here / "runs/study-small-first/report.md").exists()
     with pytest.raises(ConfigError, match="did you mean 'small'"):
@@ -201,5 +204,5 @@ def test_curves_are_thinned_to_means() -> None:
     points = [(step, float(step)) for step in range(1, 1001)]
     curve = thin(points)
     assert len(curve) == 200
-    assert curve[0] == [5, 3.0]
-    assert curve[-1] == [1000, 998.0]
+    assert curve[0] == (5, 3.0)
+    assert curve[-1] == (1000, 998.0)

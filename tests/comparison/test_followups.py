@@ -1,6 +1,7 @@
 """Replication on fresh seeds, and grids of settings."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -20,13 +21,13 @@ def test_a_winner_is_replicated_on_fresh_seeds(here: Path) -> None:
     comparison = make_comparison(request, "c")
     results = comparison.run()
     row = winner(results)
-    assert row is not None and row["arm"] == "train.lr=3e-2"
+    assert row is not None and row.arm == "train.lr=3e-2"
     again = make_replication(comparison)
     assert again is not None and again.plan.first_seed == REPLICATION_SEED_OFFSET and len(again.plan.arms) == 2
-    assert not set(range(REPLICATION_SEED_OFFSET, REPLICATION_SEED_OFFSET + 4)) & set(results["seeds"])
+    assert not set(range(REPLICATION_SEED_OFFSET, REPLICATION_SEED_OFFSET + 4)) & set(results.seeds)
     assert [arm.config for arm in again.plan.arms] == [
         comparison.plan.arms[0].config,
-        comparison.plan.arm(row["arm"]).config,
+        comparison.plan.arm(row.arm).config,
     ]
 
 
@@ -36,12 +37,14 @@ def test_a_winner_at_its_default_is_replicated_at_its_default(here: Path) -> Non
     options = {**SETTINGS, "common": common, "arms": ["d_model=32"], "seeds": 3, "tune": "train.lr=1e-2,1e-3"}
     comparison = make_comparison(Request.from_dict({"preset": "mingpt", **options}), "w")
     comparison.run()
-    row = next(row for row in comparison.results["comparisons"] if row["arm"].startswith("d_model"))
-    comparison.results["comparisons"] = [row | {"verdict": "better", "against": "mingpt"}]
+    claim = next(claim for claim in comparison.results.claims if claim.effect.arm.startswith("d_model"))
+    better = replace(claim.effect, verdict="better", against="mingpt")
+    won = claim.model_copy(update={"effect": better})
+    comparison.judged = comparison.results.model_copy(update={"claims": (won,)})
     again = make_replication(comparison)
     assert again is not None
     assert [arm.config for arm in again.plan.arms] == [
-        comparison.plan.arm(name).config for name in ("mingpt", row["arm"])
+        comparison.plan.arm(name).config for name in ("mingpt", better.arm)
     ]
 
 

@@ -43,25 +43,25 @@ def test_the_tuning_split_is_training_text_only(here: Path, data: str) -> None:
 def test_tuning_uses_its_own_seeds_and_split_and_finds_the_best_value(here: Path) -> None:
     comparison = partwise.compare("mingpt", "ffn=swiglu", **SETTINGS, seeds=2, tune="train.lr=1e-5,3e-4,1e-2", name="t")
     results = comparison.results
-    tuned = results["tuning"]
-    assert tuned["seeds"] == [FIRST_TUNING_SEED, FIRST_TUNING_SEED + 1] and tuned["runs"] == 12
-    for row in tuned["arms"]:
-        assert row["best"] == tuned["values"][int(np.argmin(row["means"]))]
-        assert row["interior"] == (row["best"] == "3e-4") and row["default"] == 3e-4
+    tuned = results.tuning
+    assert tuned.seeds == (FIRST_TUNING_SEED, FIRST_TUNING_SEED + 1) and tuned.runs == 12
+    for row in tuned.arms:
+        assert row.best == tuned.values[int(np.argmin(row.means))]
+        assert row.interior == (row.best == "3e-4") and row.default == 3e-4
     for job in Path("runs/t/tuning").glob("*/*/job.json"):
         config = json.loads(job.read_text())["config"]
         assert config["train"]["tuning_split"] and config["train"]["seed"] >= FIRST_TUNING_SEED
-    names = [(row["arm"], row["against"]) for row in results["comparisons"]]
+    names = [(effect.arm, effect.against) for effect in results.effects]
     assert names == [
         ("ffn=swiglu", "mingpt"),
         ("ffn=swiglu train.lr=1e-2", "mingpt train.lr=1e-2"),
     ], "both verdicts: at the default, and at each arm's best"
-    changes = [{key: new for key, _, new in arm["config_changes"]} for arm in results["arms"]]
-    lr = results["config"]["train"]["lr"]
+    changes = [{key: new for key, _, new in arm.config_changes} for arm in results.arms]
+    lr = results.config["train"]["lr"]
     assert [each.get("train.lr", lr) for each in changes] == [3e-4, 3e-4, 1e-2, 1e-2]
     assert "Tuned on 2 seeds" in (Path("runs/t") / "report.md").read_text()
     assert comparison.hash == json.loads((comparison.path / "compare.json").read_text())["hash"]
-    assert comparison.run()["comparisons"] == results["comparisons"], "a repeated run gives the same comparison"
+    assert comparison.run().claims == results.claims, "a repeated run gives the same comparison"
 
 
 def test_an_estimate_counts_tuning_runs(here: Path) -> None:
@@ -71,7 +71,7 @@ def test_an_estimate_counts_tuning_runs(here: Path) -> None:
         )
         for more in ({}, {"tune": "train.lr=1e-3,1e-2", "tune_seeds": 2})
     )
-    assert (plain.estimate()["runs"], tuned.estimate()["runs"]) == (6, 6 + 2 * (3 + 2 * 2))
+    assert (plain.estimate().runs, tuned.estimate().runs) == (6, 6 + 2 * (3 + 2 * 2))
 
 
 @pytest.mark.parametrize("text", ["train.lr", "train.lr=", "train.lr=1", "train.lr=1,1", "=1,2"])

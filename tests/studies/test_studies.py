@@ -1,6 +1,7 @@
 """Studies: the outcome of a claim follows from the verdict, and covers the setting of its comparisons only."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,10 @@ from typer.testing import CliRunner
 
 from comparisons import TINY
 from partwise.cli import app
+from partwise.comparison.stats.intervals import judge
 from partwise.config import ConfigError
 from partwise.studies.claims import markdown, overall, scope
-from partwise.studies.study import find_study, outcome
+from partwise.studies.study import StudyResults, find_study, outcome
 
 
 @pytest.mark.parametrize(
@@ -30,8 +32,8 @@ from partwise.studies.study import find_study, outcome
 def test_the_outcome_follows_from_the_verdict_only(
     expected: str | None, verdict: str | None, diverged: int, written: str
 ) -> None:
-    row = {"verdict": verdict, "diverged_arm": diverged, "n_arm": 3, "diverged_against": 0}
-    assert outcome(expected, row) == written
+    effect = replace(judge("a", "b", {0: 1.0, 1: 1.0, 2: 1.0}, {0: 1.0}), verdict=verdict, diverged_arm=diverged)
+    assert outcome(expected, effect) == written
 
 
 def test_an_outcome_covers_the_setting_of_its_study_only(here: Path) -> None:
@@ -51,10 +53,9 @@ def test_an_outcome_covers_the_setting_of_its_study_only(here: Path) -> None:
         "| **reproduced** |" in markdown([study]) and "reproduced" in CliRunner().invoke(app, ["study", "list"]).output
     )
     assert "## The claim" in (Path("runs/study-same-one-train.steps=4") / "report.md").read_text()
-    stored = json.loads((folder / "same" / "results.json").read_text())
-    assert "curves" not in json.dumps(stored) and stored["comparisons"]["one train.steps=4"]["expect"] == {
-        "": "equivalent"
-    }
+    stored = StudyResults.from_json(folder / "same" / "results.json").comparisons["one train.steps=4"]
+    assert not any(trial.training_curve or trial.evaluations for arm in stored.arms for trial in arm.trials)
+    assert stored.study is not None and stored.study.expect == {"": "equivalent"}
     for word, message in (
         ("expect: good", "expect='good'"),
         ("expect: {ffn=x: better}", "names no arm"),

@@ -252,20 +252,20 @@ def test_a_comparison_with_multi_seed_training_equals_one_without(
     options: dict[str, Any] = {"data": "arithmetic", "common": common, "seeds": 3}
     vectorized = partwise.compare("mingpt", "ffn=swiglu", name="multi_seed", seeds_per_process=2, **options)
     separate = partwise.compare("mingpt", "ffn=swiglu", name="separate", **options)
-    for arm, expected in zip(vectorized.results["arms"], separate.results["arms"], strict=True):
-        assert arm["values"] == pytest.approx(expected["values"], rel=1e-5)
+    for arm, expected in zip(vectorized.results.arms, separate.results.arms, strict=True):
+        assert arm.values == pytest.approx(expected.values, rel=1e-5)
     assert json.loads(Path("runs/multi_seed/compare.json").read_text())["seeds_per_process"] == 2
     status_files = sorted(Path("runs/multi_seed").rglob("status.json"))
     assert [len(json.loads(path.read_text())) for path in status_files] == [2, 1, 2, 1]  # per arm: two seeds, then one
     assert all(
         "seeds_per_process" in json.loads(path.with_name("result.json").read_text()) for path in status_files[::2]
     )
-    assert [arm["peak_memory"] is None for arm in vectorized.results["arms"]] == [
+    assert [arm.peak_memory is None for arm in vectorized.results.arms] == [
         False,
         False,
     ]  # of the third seeds, trained separately
     again = plan_comparison("mingpt", "ffn=swiglu", name="multi_seed", seeds_per_process=1, **{**options, "seeds": 4})
-    assert [len(arm["values"]) for arm in again.run()["arms"]] == [4, 4]
+    assert [len(arm.values) for arm in again.run().arms] == [4, 4]
     with pytest.raises(ConfigError, match="ffn_backend=cpp does not support multi-seed training"):
         forced = {**options, "common": [*common, "train.ffn_backend=cpp"]}
         plan_comparison("mingpt", "ffn=swiglu", name="forced", seeds_per_process=2, **forced).run()

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from partwise.checkpoint import load
 from partwise.comparison.design.plan import Plan, dataset_of
+from partwise.comparison.results import SiteStatistic
 from partwise.comparison.trials.worker_pool import Job
 from partwise.data import IGNORE_INDEX, Dataset, build_examples
 from partwise.inspection.activations import record_activations
@@ -16,7 +17,7 @@ from partwise.model import Transformer
 TOKENS = 2048
 
 
-def measure_activations(plan: Plan, jobs: list[Job], dataset: Dataset) -> list[dict[str, Any]]:
+def measure_activations(plan: Plan, jobs: list[Job], dataset: Dataset) -> tuple[SiteStatistic, ...]:
     """Rows of site, quantity, and its value in each arm; None where an arm lacks the site.
 
     The quantities are standard deviations of activations, fractions of exact zeros, and gradient norms, for the first seed of
@@ -35,10 +36,10 @@ def measure_activations(plan: Plan, jobs: list[Job], dataset: Dataset) -> list[d
         batch = split.batch("inside", 0, 0, max(1, TOKENS // split.targets_per_batch(1)))
         by_arm.append(site_statistics(model.eval(), batch))
     keys = dict.fromkeys(key for values in by_arm for key in values)
-    return [
-        {"site": site, "quantity": quantity, "values": [values.get((site, quantity)) for values in by_arm]}
+    return tuple(
+        SiteStatistic(site=site, quantity=quantity, values=tuple(values.get((site, quantity)) for values in by_arm))
         for site, quantity in keys
-    ]
+    )
 
 
 def site_statistics(model: Transformer, batch: Any) -> dict[tuple[str, str], float]:

@@ -54,25 +54,22 @@ class Calibration:
 
 def calibrate(comparison: Comparison, dataset: Dataset) -> Calibration:
     """Estimate the noise from a finished A/A comparison and save it to the store."""
-    row, arm = comparison.results["comparisons"][0], comparison.results["arms"][1]
-    if row["sd_pooled"] is None:
-        raise ConfigError(f"{comparison.path}: {row['sentence']} Nothing was calibrated: lower train.lr or add warmup")
-    differences = np.array(row["differences"])
-    r = row["correlation"] or 0.0
+    results = comparison.results
+    effect, arm = results.claims[0].effect, results.arms[1]
+    if effect.sd_pooled is None:
+        raise ConfigError(f"{comparison.path}: {effect.sentence} Nothing was calibrated: lower train.lr or add warmup")
+    differences = np.array(effect.differences)
+    r = effect.correlation or 0.0
     # the arms of a pair share noise, so they determine the SD less well than independent runs
-    n, sd, df = len(differences), row["sd_pooled"], 2 * (row["n"] - 1) / (1 + r * r)
+    n, sd, df = len(differences), effect.sd_pooled, 2 * (effect.n - 1) / (1 + r * r)
     low, high = (sd * math.sqrt(df / float(special.chdtri(df, p))) for p in (0.025, 0.975))
     half_width = 1.96 / math.sqrt(n - 3) if n > 3 else math.inf  # 95% half-width of Fisher's z
     rate, n_relabelings = false_positive_rate(differences)
     single, paired = evaluation_standard_errors(comparison, dataset)
-    controls = [
-        other
-        for other in comparison.results["comparisons"]
-        if other["role"] == "positive" and other["mean"] is not None
-    ]
+    controls = [claim.effect for claim in results.claims if claim.role == "positive" and claim.effect.mean is not None]
     calibration = Calibration(
         name=comparison.path.name,
-        family=comparison.plan.arm(arm["name"]).config.train.reinitialize or "",
+        family=comparison.plan.arm(arm.name).config.train.reinitialize or "",
         seeds=n,
         sd=sd,
         df=df,
@@ -86,8 +83,8 @@ def calibrate(comparison: Comparison, dataset: Dataset) -> Calibration:
         paired_evaluation_se=paired,
         false_positive_rate=rate,
         relabelings=n_relabelings,
-        positive_control=controls[0]["arm"] if controls else "",
-        control_effect=controls[0]["mean"] if controls else None,
+        positive_control=controls[0].arm if controls else "",
+        control_effect=controls[0].mean if controls else None,
     )
     store = read_calibrations()
     store[setting_key(comparison.plan.arms[0].config, dataset)] = calibration.to_dict()

@@ -1,53 +1,46 @@
 """Run a comparison: train every arm on every seed, in parallel and resumably, then judge."""
 
 import json
-import math
-import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from partwise.checkpoint import write_json
 from partwise.comparison.design.matching import match_arms
 from partwise.comparison.design.plan import Plan, dataset_of, make_plan
 from partwise.comparison.design.request import Measure, Request
+from partwise.comparison.estimate import Estimate, estimate_time
+from partwise.comparison.gathering import gather
+from partwise.comparison.judging import judge_results
 from partwise.comparison.noise_store import positive_control_power
+from partwise.comparison.plan_file import PLAN_FILE, new_plan_file, read_plan_file
 from partwise.comparison.report import write_report
-from partwise.comparison.results import final_values, gather
+from partwise.comparison.results import Matching, Provenance, Results, Tuning
+from partwise.comparison.setup import choose_setup
+from partwise.comparison.stats.effect import Verdict
 from partwise.comparison.stats.protocol import is_open
-from partwise.comparison.trials.throughput import measure_throughput, throughput_of_runs, tokens_per_step
+from partwise.comparison.trials.outcome import final_values
+from partwise.comparison.trials.throughput import measure_throughput, throughput_of_runs
 from partwise.comparison.trials.worker_pool import Job, WorkerPool, prepare_job
 from partwise.comparison.tuning import Tune, check_seeds, origin_of, parse_tune, run_tuning
 from partwise.compute.plan import Plan as ComputePlan
-from partwise.compute.plan import check_requested, multi_seed_backends, shared_plans
-from partwise.compute.runtime import Runtime, choose_runtime, machine_info, requested
+from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError, digest
-from partwise.config.overrides import difference
 from partwise.data import Dataset
-from partwise.evaluate.references import dataset_references
-from partwise.model import Transformer
 from partwise.train.config import RunConfig
 from partwise.train.evaluation import check_split_lengths
 from partwise.train.run_names import FolderLock, check_run_name, default_run_name
-
-SEEDS_PER_PROCESS = 8
-"""Seeds of one arm that an accelerator trains per process."""
-
-MAX_MULTI_SEED_PARAMETERS = 2**24
-"""The default for larger models is one seed per process: it keeps the accelerator busy, and each seed needs memory."""
 
 
 @dataclass
 class Comparison:
     """A comparison stored in a folder. Running the same plan again resumes it and repeats no finished run.
 
-    `requested_plan` is the plan before matching and tuning, which may change the arms of `plan`. `results` is the content
-    of `results.json` once `run` returns.
+    `requested_plan` is the plan before matching and tuning, which may change the arms of `plan`. `results` is available
+    once `run` has returned.
     """
 
     path: Path
@@ -59,7 +52,7 @@ class Comparison:
     match: Measure | None = None
     tune: Tune | None = None
     tune_seeds: int = 2
-    results: dict[str, Any] = field(default_factory=dict)
+    judged: Results | None = None
     jobs: list[Job] = field(default_factory=list)
     started: float = 0.0
 
@@ -67,15 +60,22 @@ class Comparison:
         self.requested_plan = self.plan
 
     @property
-    def verdicts(self) -> dict[str, str | None]:
+    def results(self) -> Results:
+        """The content of `results.json`. Raises ConfigError before `run` has returned."""
+        if self.judged is None:
+            raise ConfigError(f"{self.path} has no results yet: call run() first")
+        return self.judged
+
+    @property
+    def verdicts(self) -> dict[str, Verdict | None]:
         """The verdict on each arm, by its name."""
-        return {row["arm"]: row["verdict"] for row in self.results["comparisons"]}
+        return self.results.verdicts
 
     @property
     def report(self) -> Path:
         return self.path / "report.html"
 
-    def run(self, on_progress: Callable[["Comparison"], None] = lambda comparison: None) -> dict[str, Any]:
+    def run(self, on_progress: Callable[["Comparison"], None] = lambda comparison: None) -> Results:
         """Train the missing runs, judge, and write the report. Raises ConfigError, or KeyboardInterrupt after saving."""
         self.plan = self.requested_plan
         dataset = self.prepare()
@@ -86,39 +86,49 @@ class Comparison:
             look = len([seeds for seeds in metadata["looks"] if seeds < self.plan.seeds]) + 1
             power = positive_control_power(self.plan, dataset)
             with WorkerPool(metadata["workers"], metadata["seeds_per_process"]) as pool:
-                preparation = self._match_and_tune(metadata, pool, on_progress)
+                matching, tuning = self._match_and_tune(metadata, pool, on_progress)
                 self._train(metadata, pool, on_progress)
             throughput = metadata["throughput"] or throughput_of_runs(self.jobs)
-            references = dataset_references(dataset)
-            self.results = gather(
-                self.plan, self.jobs, dataset, look=look, throughput=throughput, references=references
+            plans = {arm.name: self._computation(metadata, arm.name) for arm in self.plan.arms}
+            results = gather(self.plan, self.jobs, dataset, throughput, plans)
+            added: dict[str, Any] = {"match": matching, "provenance": self._provenance(metadata)}
+            if tuning:
+                note = f"{tuning.key} tuned for each arm over {', '.join(tuning.values)}"
+                added |= {"tuning": tuning, "tuning_note": note}
+            plan = self.plan
+            self.judged = judge_results(
+                results.model_copy(update=added), plan.rules, plan.claims, plan.additive_predictions, look, power
             )
-            for control in self.results["controls"]:
-                control["power"] = power if control["role"] == "positive" else None
-            self.results |= preparation | {
-                "name": self.path.name,
-                "runtime": metadata["runtime"],
-                "machine": metadata["machine"],
-                "command": self.command,
-                "protocol_hash": metadata.get("hash") if self.plan.rules.looks else None,
-                "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            }
             metadata["looks"] = sorted({*metadata["looks"], self.plan.seeds})
-            write_json(self.path / "compare.json", metadata)
-            write_json(self.path / "results.json", self.results)
-            write_report(self.results, self.path)
+            write_json(self.path / PLAN_FILE, metadata)
+            self.judged.to_json(self.path / "results.json")
+            write_report(self.judged, self.path)
         finally:
             lock.release()
-        return self.results
+        return self.judged
+
+    def _provenance(self, metadata: dict[str, Any]) -> Provenance:
+        return Provenance(
+            name=self.path.name,
+            created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            command=self.command,
+            protocol_hash=metadata.get("hash") if self.plan.rules.looks else None,
+            runtime=metadata["runtime"],
+            machine=metadata["machine"],
+        )
+
+    def _computation(self, metadata: dict[str, Any], arm: str) -> ComputePlan:
+        """The plan of computation of an arm."""
+        return ComputePlan.from_dict(metadata["computation"][origin_of(arm, metadata["computation"])])
 
     def _match_and_tune(
         self, metadata: dict[str, Any], pool: WorkerPool, on_progress: Callable[["Comparison"], None]
-    ) -> dict[str, Any]:
-        """Match the arms, then tune them; both may change the plan's arms. Returns what to add to the results."""
-        results: dict[str, Any] = {}
+    ) -> tuple[Matching | None, Tuning | None]:
+        """Match the arms, then tune them; both may change the plan's arms."""
+        matching: Matching | None = None
+        tuning: Tuning | None = None
         if self.match:
-            self.plan, matches = match_arms(self.plan, self.match, metadata["throughput"])
-            results["match"] = {"measure": self.match, "arms": [asdict(match) for match in matches]}
+            self.plan, matching = match_arms(self.plan, self.match, metadata["throughput"])
         if self.tune:
             runtime = Runtime(**metadata["runtime"])
 
@@ -134,15 +144,14 @@ class Comparison:
             path = self.path / "tuning.json"
             self.plan, tuning = run_tuning(self.plan, self.tune, self.tune_seeds, self.path / "tuning", new_job, train)
             if path.exists():  # a resumed comparison reports the time of the original tuning
-                tuning["seconds"] = max(tuning["seconds"], json.loads(path.read_text())["seconds"])
-            write_json(path, tuning)
-            results["tuning"] = tuning
-            results["tuning_note"] = f"{self.tune.key} tuned for each arm over {', '.join(self.tune.values)}"
+                seconds = json.loads(path.read_text())["seconds"]
+                tuning = tuning.model_copy(update={"seconds": max(tuning.seconds, seconds)})
+            write_json(path, tuning.to_dict())
             throughput = metadata["throughput"]
             if throughput:
                 for arm in self.plan.arms:  # a tuned arm is as fast as the arm it was derived from
                     throughput.setdefault(arm.name, throughput[origin_of(arm.name, throughput)])
-        return results
+        return matching, tuning
 
     def _train(self, metadata: dict[str, Any], pool: WorkerPool, on_progress: Callable[["Comparison"], None]) -> None:
         """Train up to each look in turn, continuing only the arms that still have an open claim."""
@@ -183,91 +192,24 @@ class Comparison:
             check_split_lengths(dataset_of(self.plan, arm, dataset), arm.config)
         return dataset
 
-    def estimate(self) -> dict[str, Any]:
-        """Minutes on this machine, number of runs and throughput, measured over a few training steps."""
-        dataset = self.prepare()
-        runtime, plans, workers, seeds_per_process = self._runtime()
-        throughput, scoring = measure_throughput(self.plan, dataset, runtime, plans)
-        seconds, runs = 0.0, 0
-        claimed = {end for claim in self.plan.claims if claim.role == "claim" for end in claim[:2]}
-        for arm in self.plan.arms:
-            number = self.plan.seeds
-            if self.tune and arm.name in claimed:
-                # tuning, and the test of the best value
-                number += self.plan.seeds + len(self.tune.values) * self.tune_seeds
-            tokens = arm.config.train.steps * tokens_per_step(arm, dataset)
-            seconds += number * (tokens / (throughput[arm.name] or math.inf) + scoring[arm.name])
-            runs += number
-        return {
-            "minutes": seconds / min(workers, runs) / 60,
-            "runs": runs,
-            "workers": workers,
-            "seeds_per_process": seeds_per_process,
-            "throughput": throughput,
-        }
-
-    def _runtime(self) -> tuple[Runtime, dict[str, ComputePlan], int, int]:
-        """The machine's runtime, each arm's plan of computation, the number of processes, and the seeds per process."""
-        train = self.plan.arms[0].config.train
-        runtime, backends = choose_runtime(train), requested(train)
-        small = all(arm.config.model.parameters() <= MAX_MULTI_SEED_PARAMETERS for arm in self.plan.arms)
-        seeds_per_process = self.seeds_per_process or (SEEDS_PER_PROCESS if runtime.device == "cuda" and small else 1)
-        if seeds_per_process > 1:
-            backends = multi_seed_backends(backends)
-        with torch.device("meta"):
-            models = {arm.name: Transformer(arm.config.model) for arm in self.plan.arms}
-        plans = shared_plans(models, runtime, backends, {arm.name: arm.config.seq_len for arm in self.plan.arms})
-        check_requested(plans.values(), backends)
-        if runtime.device != "cpu":
-            return runtime, plans, 1, seeds_per_process
-        workers = self.workers or max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
-        threads = self.plan.arms[0].config.train.threads or 1
-        return runtime.with_threads(threads), plans, workers, seeds_per_process
+    def estimate(self) -> Estimate:
+        """The time on this machine, measured over a few training steps."""
+        setup = choose_setup(self.plan, self.workers, self.seeds_per_process)
+        tuning_runs = len(self.tune.values) * self.tune_seeds if self.tune else 0
+        return estimate_time(self.plan, self.prepare(), setup, tuning_runs)
 
     def _metadata(self, dataset: Dataset) -> dict[str, Any]:
         """`compare.json`: everything fixed before the first run. Raises ConfigError if the plan has changed."""
-        path = self.path / "compare.json"
-        if path.exists():
-            metadata = json.loads(path.read_text())
-            rows = difference({"plan": _arms_by_name(metadata["plan"])}, {"plan": _arms_by_name(self.identity())})
-            if rows:
-                key, old, new = rows[0]
-                raise ConfigError(
-                    f"{self.path} holds another comparison ({key} was {old}, now {new}): choose another --name"
-                )
-            if metadata.get("hash", self.hash) != self.hash:
-                raise ConfigError(
-                    f"{path} was changed after the first run: its hash does not match; choose another --name"
-                )
-            if metadata["data"] != dataset.hash:
-                raise ConfigError(f"the data of {self.path} has changed since its first run: choose another --name")
-            if metadata["looks"] and self.plan.seeds < max(metadata["looks"]):
-                raise ConfigError(
-                    f"--seeds {self.plan.seeds}: {self.path} was already judged at {max(metadata['looks'])} seeds, "
-                    "and a look cannot be undone; give at least as many"
-                )
-            # seeds_per_process may change: it affects rounding only
-            return {
-                **metadata,
-                "seeds_per_process": self.seeds_per_process or metadata.get("seeds_per_process", 1),
-            }
-        runtime, plans, workers, seeds_per_process = self._runtime()
+        metadata = read_plan_file(self.path, self.identity(), self.plan.seeds, dataset.hash)
+        if metadata:  # seeds_per_process may change: it affects rounding only
+            seeds_per_process = self.seeds_per_process or metadata.get("seeds_per_process", 1)
+            return {**metadata, "seeds_per_process": seeds_per_process}
+        setup = choose_setup(self.plan, self.workers, self.seeds_per_process)
         # matching by seconds needs throughput before the first run; otherwise the runs themselves provide it
-        throughput = measure_throughput(self.plan, dataset, runtime, plans)[0] if self.match == "seconds" else {}
-        metadata = {
-            "format": 1,
-            "plan": self.identity(),
-            "hash": self.hash,
-            "looks": [],
-            "runtime": runtime.to_dict(),
-            "computation": {arm: plan.to_dict() for arm, plan in plans.items()},
-            "workers": workers,
-            "seeds_per_process": seeds_per_process,
-            "throughput": throughput,
-            "machine": machine_info(),
-            "data": dataset.hash,
-        }
-        write_json(path, metadata)
+        timed = self.match == "seconds"
+        throughput = measure_throughput(self.plan, dataset, setup.runtime, setup.plans)[0] if timed else {}
+        metadata = new_plan_file(self.identity(), dataset.hash, setup, throughput)
+        write_json(self.path / PLAN_FILE, metadata)
         return metadata
 
     def _jobs(self, metadata: dict[str, Any], runs: dict[str, int]) -> list[Job]:
@@ -341,7 +283,3 @@ def make_comparison(
             tune.apply(plan.arms[0], value)  # raises for an invalid value before anything runs
     command = request.command(name, imports)
     return Comparison(path, plan, command, imports, workers, seeds_per_process, request.match, tune, request.tune_seeds)
-
-
-def _arms_by_name(identity: dict[str, Any]) -> dict[str, Any]:
-    return {**identity, "arms": {arm["name"]: arm["config"] for arm in identity["arms"]}}

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import Comparison, ProgressDisplay, make_comparison
 from partwise.comparison.report import write_report
 from partwise.comparison.report.figures import draw_forest
+from partwise.comparison.results import Replication, Results
+from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.number_format import choose_decimals, format_number
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.comparison.tuning import check_seeds
@@ -22,10 +24,34 @@ REPLICATION_SEED_OFFSET = 100_000
 """The first seed of a replication minus that of its comparison."""
 
 
-def winner(results: dict[str, Any]) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class GridRow:
+    """The effect of one claim in one setting of a grid."""
+
+    cell: str
+    effect: Effect
+    folder: str
+
+    def to_dict(self) -> dict[str, Any]:
+        keys = ("arm", "against", "verdict", "mean", "low", "high", "p", "n", "alpha", "looks", "total_alpha")
+        effect = self.effect.to_dict()
+        return {"cell": self.cell, **{key: effect[key] for key in keys}, "folder": self.folder}
+
+    def cells(self) -> list[str]:
+        """Setting, change, seeds, mean, interval, sign and verdict."""
+        effect, start = self.effect, [self.cell, self.effect.arm, str(self.effect.n)]
+        if effect.low is None or effect.high is None or effect.mean is None:
+            return [*start, "-", "-", "-", effect.verdict or "no verdict"]
+        decimals = choose_decimals((effect.high - effect.low) / 2, (effect.low, effect.high))
+        mean, low, high = (format_number(value, decimals) for value in (effect.mean, effect.low, effect.high))
+        sign = "+" if effect.low > 0 else "-" if effect.high < 0 else "0"
+        return [*start, mean, f"{low} to {high}", sign, str(effect.verdict)]
+
+
+def winner(results: Results) -> Effect | None:
     """The claim with verdict 'better' and the largest mean difference, if any."""
-    better = [row for row in results["comparisons"] if row["role"] == "claim" and row["verdict"] == "better"]
-    return max(better, key=lambda row: abs(row["mean"]), default=None)
+    better = [claim.effect for claim in results.claims if claim.role == "claim" and claim.effect.verdict == "better"]
+    return max(better, key=lambda effect: abs(effect.mean or 0.0), default=None)
 
 
 def make_replication(comparison: Comparison) -> Comparison | None:
@@ -33,16 +59,16 @@ def make_replication(comparison: Comparison) -> Comparison | None:
 
     Raises ConfigError if those seeds overlap the tuning seeds.
     """
-    row = winner(comparison.results)
+    effect = winner(comparison.results)
     plan = comparison.plan
-    if row is None or row["against"] not in {arm.name for arm in plan.arms}:
+    if effect is None or effect.against not in {arm.name for arm in plan.arms}:
         return None
     replication = replace(
         plan,
-        arms=(plan.arm(row["against"]), plan.arm(row["arm"])),
-        seeds=max(row["n"], 4),
+        arms=(plan.arm(effect.against), plan.arm(effect.arm)),
+        seeds=max(effect.n, 4),
         rules=replace(plan.rules, looks=(), variance="pair"),
-        claims=(Claim(row["arm"], row["against"]),),
+        claims=(Claim(effect.arm, effect.against),),
         first_seed=plan.first_seed + REPLICATION_SEED_OFFSET,
         additive_predictions={},
     )
@@ -52,14 +78,15 @@ def make_replication(comparison: Comparison) -> Comparison | None:
     return Comparison(path, replication, command, comparison.imports, *parallelism)
 
 
-def add_replication(comparison: Comparison, replication: Comparison) -> dict[str, Any]:
+def add_replication(comparison: Comparison, replication: Comparison) -> Effect:
     """Add the outcome of a finished replication to the comparison's results and report."""
-    (row,) = replication.results["comparisons"]
-    keys = ("arm", "against", "verdict", "mean", "low", "high", "p", "n", "alpha", "sentence")
-    comparison.results["replication"] = {key: row[key] for key in keys} | {"seeds": replication.results["seeds"]}
-    write_json(comparison.path / "results.json", comparison.results)
+    found = replication.results
+    (effect,) = found.effects
+    added = Replication(effect=effect, seeds=found.seeds)
+    comparison.judged = comparison.results.model_copy(update={"replication": added})
+    comparison.results.to_json(comparison.path / "results.json")
     write_report(comparison.results, comparison.path)
-    return row
+    return effect
 
 
 def make_grid(
@@ -74,41 +101,31 @@ def make_grid(
 
 def run_grid(
     cells: list[tuple[str, Comparison]], show_progress: ProgressDisplay, path: Path, question: str
-) -> list[dict[str, Any]]:
+) -> list[GridRow]:
     """Run every unfinished cell and return a row per claim, also written to `grid.json` and `grid.html` in `path`.
 
     Each cell has its own verdict; cells are neither pooled nor extrapolated.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[GridRow] = []
     path.mkdir(parents=True, exist_ok=True)
     for words, comparison in cells:
         with show_progress(comparison) as on_progress:
             results = comparison.run(on_progress)
-        for row in results["comparisons"]:
-            if row["role"] == "claim":
-                keys = ("arm", "against", "verdict", "mean", "low", "high", "p", "n", "alpha", "looks", "total_alpha")
-                rows.append({"cell": words, **{key: row[key] for key in keys}, "folder": comparison.path.name})
-        write_json(path / "grid.json", {"question": question, "margin": comparison.plan.rules.margin, "rows": rows})
+        for claim in results.claims:
+            if claim.role == "claim":
+                rows.append(GridRow(words, claim.effect, comparison.path.name))
+        values = [row.to_dict() for row in rows]
+        write_json(path / "grid.json", {"question": question, "margin": comparison.plan.rules.margin, "rows": values})
     write_page(path / "grid.html", path.name, grid_page(question, rows, comparison.plan.rules))
     return rows
 
 
-def grid_page(question: str, rows: list[dict[str, Any]], rules: Rules) -> Page:
+def grid_page(question: str, rows: list[GridRow], rules: Rules) -> Page:
     columns = ["", "setting", "change", "seeds", "mean", "interval", "sign", "verdict"]
     figure = Figure(
         "The difference in each setting",
-        draw_forest(rows, rules.margin, rules.lower_is_better, "g"),
+        draw_forest([row.effect for row in rows], rules.margin, rules.lower_is_better, "g"),
         f"Rows as in the table; the band is the margin of ±{rules.margin:g}. Every row has its own verdict.",
     )
-    cells = [[str(number), *cell_row(row)] for number, row in enumerate(rows, start=1)]
+    cells = [[str(number), *row.cells()] for number, row in enumerate(rows, start=1)]
     return Page(question, "Nothing is extrapolated to settings that were not run.", columns, cells, [figure])
-
-
-def cell_row(row: dict[str, Any]) -> list[str]:
-    """Setting, change, seeds, mean, interval, sign and verdict."""
-    if row["low"] is None or row["high"] is None or row["mean"] is None:
-        return [row["cell"], row["arm"], str(row["n"]), "-", "-", "-", row["verdict"] or "no verdict"]
-    decimals = choose_decimals((row["high"] - row["low"]) / 2, (row["low"], row["high"]))
-    mean, low, high = (format_number(row[key], decimals) for key in ("mean", "low", "high"))
-    sign = "+" if row["low"] > 0 else "-" if row["high"] < 0 else "0"
-    return [row["cell"], row["arm"], str(row["n"]), mean, f"{low} to {high}", sign, str(row["verdict"])]

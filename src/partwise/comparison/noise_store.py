@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from partwise.comparison.design.plan import Plan
-from partwise.comparison.results import earlier_sd
+from partwise.comparison.results import Results
 from partwise.comparison.stats.power import power_over_looks
 from partwise.config import ConfigError
 from partwise.data import Dataset
@@ -98,3 +98,21 @@ def positive_control_power(plan: Plan, dataset: Dataset) -> float | None:
             f"and a control needs {CONTROL_POWER:.0%}: choose a larger change or more --seeds"
         )
     return power
+
+
+def earlier_sd(folder: Path, plan: Plan) -> tuple[float, float, str] | None:
+    """(seed SD, paired correlation, name) of the latest earlier comparison of the same task, model size and steps."""
+    first = plan.arms[0].config
+    setting = (str(first.data), first.train.steps, first.train.batch_size, first.seq_len, first.model.parameters())
+    for path in sorted(folder.glob("*/results.json"), key=lambda path: path.stat().st_mtime, reverse=True):
+        try:
+            results = Results.from_json(path)
+        except ConfigError:
+            continue
+        task = results.task
+        if task is None or not results.claims or results.protocol.metric != plan.rules.metric:
+            continue
+        effect, parameters = results.claims[0].effect, results.arms[0].parameters
+        if (task.data, task.steps, task.batch_size, task.seq_len, parameters) == setting and effect.sd_pooled:
+            return effect.sd_pooled, effect.correlation or 0.0, path.parent.name
+    return None

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from partwise.comparison.design.plan import Arm, Plan
-from partwise.comparison.results import final_values
+from partwise.comparison.results import TunedArm, Tuning
 from partwise.comparison.stats.protocol import Claim
+from partwise.comparison.trials.outcome import final_values
 from partwise.comparison.trials.worker_pool import Job
 from partwise.config import ConfigError
 from partwise.config.overrides import apply_overrides, flatten, parse_overrides
@@ -62,9 +63,7 @@ def check_seeds(plan: Plan) -> None:
         )
 
 
-def run_tuning(
-    plan: Plan, tune: Tune, seeds: int, folder: Path, new_job: NewJob, train: Train
-) -> tuple[Plan, dict[str, Any]]:
+def run_tuning(plan: Plan, tune: Tune, seeds: int, folder: Path, new_job: NewJob, train: Train) -> tuple[Plan, Tuning]:
     """Train the baseline and every claimed arm at every value, and add each arm at its best value to the plan.
 
     The best value has the lowest mean loss on the held-out text; values with a diverged run are excluded.
@@ -94,26 +93,33 @@ def run_tuning(
         if not finite:
             raise ConfigError(f"--tune {tune.key}: {arm.name} diverged at every value; try smaller values")
         best = means.index(min(finite))
-        row = {"arm": arm.name, "default": tune.default(arm), "means": means, "best": tune.values[best]}
-        rows.append(row | {"interior": 0 < best < len(means) - 1})
-    results = {
-        "key": tune.key,
-        "values": list(tune.values),
-        "seeds": list(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + seeds)),
-        "runs": len(jobs),
-        "seconds": time.monotonic() - start,
-        "arms": rows,
-    }
+        rows.append(
+            TunedArm(
+                arm=arm.name,
+                default=tune.default(arm),
+                means=tuple(means),
+                best=tune.values[best],
+                interior=0 < best < len(means) - 1,
+            )
+        )
+    results = Tuning(
+        key=tune.key,
+        values=tune.values,
+        seeds=tuple(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + seeds)),
+        runs=len(jobs),
+        seconds=time.monotonic() - start,
+        arms=tuple(rows),
+    )
     return add_tuned_arms(plan, tune, rows), results
 
 
-def add_tuned_arms(plan: Plan, tune: Tune, rows: list[dict[str, Any]]) -> Plan:
+def add_tuned_arms(plan: Plan, tune: Tune, rows: list[TunedArm]) -> Plan:
     """Add each arm at its best value and its claim against the tuned baseline. An arm whose default is best is reused."""
     at_best = {}
     arms = list(plan.arms)
     for row in rows:
-        arm = plan.arm(row["arm"])
-        best = tune.apply(arm, row["best"])
+        arm = plan.arm(row.arm)
+        best = tune.apply(arm, row.best)
         same = [other for other in arms if other.config == best.config]
         if same:
             best = same[0]

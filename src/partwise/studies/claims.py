@@ -1,26 +1,25 @@
 """The table of claims: for each study the published result, ours with its interval, and the outcome."""
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
 from partwise.comparison.report.cells import decimal_places, with_interval
-from partwise.studies.study import Study, is_direct, outcome
+from partwise.comparison.stats.effect import Effect
+from partwise.studies.study import Study, StudyResults, is_direct, outcome
 
 NOT_RUN = "not run yet"
 
 
-def findings(study: Study) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """(comparison's key, row, outcome) for every claim that was tested."""
+def findings(study: Study) -> Iterator[tuple[str, Effect, str]]:
+    """(comparison's key, effect, outcome) for every claim that was tested."""
     path = study.folder / "results.json"
-    comparisons = json.loads(path.read_text(encoding="utf-8"))["comparisons"] if path.exists() else {}
+    comparisons = StudyResults.from_json(path).comparisons if path.exists() else {}
     for key, results in comparisons.items():
         entry = study.entries.get(key)
-        for row in results["comparisons"]:
-            if row.get("role", "claim") == "claim":
-                row = {**row, "margin": results["margin"], "metric": results["metric"]}
-                expected = entry.expected(row["arm"]) if entry and is_direct(row, results) else None
-                yield key, row, outcome(expected, row)
+        for claim in results.claims:
+            if claim.role == "claim":
+                effect = claim.effect
+                expected = entry.expected(effect.arm) if entry and is_direct(effect, results) else None
+                yield key, effect, outcome(expected, effect)
 
 
 def overall(study: Study) -> str:
@@ -69,13 +68,11 @@ def markdown(studies: list[Study]) -> str:
             "| comparison | difference | seeds | mean (interval) | verdict | claim |",
             "|---|---|---:|---:|---|---|",
         ]
-        for key, row, text in findings(study):
-            n = str(row["n"]) if row["paired"] else f"{row['n_arm']}, {row['n_against']}"
-            name = f"{row['arm']} − {row['against']}"
-            verdict = row["verdict"] or f"{row['diverged_arm']} of {row['n_arm']} diverged"
-            lines.append(
-                f"| {key} | {name} | {n} | {with_interval(row, decimal_places(row, row))} | {verdict} | {text or '–'} |"
-            )
+        for key, effect, text in findings(study):
+            n = str(effect.n) if effect.paired else f"{effect.n_arm}, {effect.n_against}"
+            name, interval = f"{effect.arm} − {effect.against}", with_interval(effect, decimal_places(effect))
+            verdict = effect.verdict or f"{effect.diverged_arm} of {effect.n_arm} diverged"
+            lines.append(f"| {key} | {name} | {n} | {interval} | {verdict} | {text or '–'} |")
         if not list(findings(study)):
             lines.append(f"| {NOT_RUN} | | | | | |")
     return "\n".join(lines) + "\n"

@@ -15,19 +15,20 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from partwise.checkpoint import write_json
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import Comparison, ProgressDisplay, make_comparison
 from partwise.comparison.report import write_report
+from partwise.comparison.results import Answer, Results, StudyFacts, Value, read_json
+from partwise.comparison.stats.effect import Effect
 from partwise.config import ConfigError, did_you_mean
 from partwise.config.overrides import parse_grid
 from partwise.config.yaml import read_yaml
 from partwise.train.run_names import check_run_name, default_run_name
 
 EXPECTED = ("better", "worse", "equivalent", "diverges")
-OMITTED_KEYS = ("curves", "differences_over_training", "activation_statistics")  # not committed with a study's results
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,32 @@ class Entry:
     def expected(self, arm: str) -> str | None:
         return self.expect.get(arm, self.expect.get(""))
 
-    def outcomes(self, results: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-        """(difference, prediction, outcome) for every arm that the claim makes a prediction about."""
-        for row in results["comparisons"]:
-            expected = self.expected(row["arm"])
-            if row["role"] == "claim" and expected and is_direct(row, results):
-                yield f"{row['arm']} − {row['against']}", expected, outcome(expected, row)
+    def answers(self, results: Results) -> Iterator[Answer]:
+        """The outcome for every arm that the claim makes a prediction about."""
+        for claim in results.claims:
+            effect, expected = claim.effect, self.expected(claim.effect.arm)
+            if claim.role == "claim" and expected and is_direct(effect, results):
+                difference = f"{effect.arm} − {effect.against}"
+                yield Answer(difference=difference, prediction=expected, outcome=outcome(expected, effect))
+
+
+class StudyResults(Value):
+    """A claim and the results of the comparisons that test it: `studies/NAME/results.json`."""
+
+    claim: str
+    source: str
+    published: str
+    changed: str
+    comparisons: dict[str, Results]
+
+    @classmethod
+    def from_json(cls, path: Path) -> Self:
+        """Read the file. Raises ConfigError for another version or a damaged file."""
+        values = read_json(path)
+        comparisons = values.get("comparisons") if isinstance(values, dict) else None
+        for key, results in (comparisons or {}).items():
+            Results.from_dict(results, f"{path}, {key}")  # names the comparison in its message
+        return cls.from_dict(values, str(path))
 
 
 @dataclass(frozen=True)
@@ -86,43 +107,49 @@ class Study:
 
         The reports are in the comparisons' own folders, `runs/study-NAME-KEY`.
         """
-        results: dict[str, Any] = {}
+        results: dict[str, Results] = {}
         path = self.folder / "results.json"
         facts = {"claim": self.claim, "source": self.source, "published": self.published, "changed": self.changed}
         for key, comparison in list(self.plan()):
             with show_progress(comparison) as on_progress:
                 judged = comparison.run(on_progress)
-            judged["study"] = {**facts, "answers": list(self.entries[key].outcomes(judged))}
+            entry = self.entries[key]
+            study = StudyFacts(**facts, expect=entry.expect, answers=tuple(entry.answers(judged)))
+            judged = judged.model_copy(update={"study": study})
             write_report(judged, comparison.path)
-            results[key] = without_curves(judged) | {"expect": self.entries[key].expect}
+            results[key] = without_curves(judged)
             self.folder.mkdir(exist_ok=True)
             # after each comparison, so that an interrupted study has partial results
-            write_json(path, {**facts, "comparisons": results})
+            write_json(path, StudyResults(**facts, comparisons=results).to_dict())
         return path
 
 
-def is_direct(row: dict[str, Any], results: dict[str, Any]) -> bool:
-    """Whether the row compares two arms, not an arm with a sum of effects, which no claim predicts."""
-    return row["against"] in {arm["name"] for arm in results["arms"]}
+def is_direct(effect: Effect, results: Results) -> bool:
+    """Whether the effect compares two arms, not an arm with a sum of effects, which no claim predicts."""
+    return results.arm(effect.against) is not None
 
 
-def outcome(expected: str | None, row: dict[str, Any]) -> str:
+def outcome(expected: str | None, effect: Effect) -> str:
     """The outcome of one arm's verdict: reproduced, not reproduced, not testable here, or "" without a prediction."""
     if expected is None:
         return ""
-    diverged = 2 * row["diverged_arm"] > row["n_arm"] and not row["diverged_against"]
+    diverged = 2 * effect.diverged_arm > effect.n_arm and not effect.diverged_against
     if expected == "diverges":
         return "reproduced" if diverged else "not reproduced"
-    if row["verdict"] in (None, "undecided"):
+    if effect.verdict in (None, "undecided"):
         return "not testable here"
-    return "reproduced" if row["verdict"] == expected else "not reproduced"
+    return "reproduced" if effect.verdict == expected else "not reproduced"
 
 
-def without_curves(results: Any) -> Any:
+def without_curves(results: Results) -> Results:
     """The results without curves and activation statistics, which remain in the run's folder."""
-    if isinstance(results, dict):
-        return {key: without_curves(value) for key, value in results.items() if key not in OMITTED_KEYS}
-    return [without_curves(value) for value in results] if isinstance(results, list) else results
+    no_curves = {"training_curve": (), "evaluations": ()}
+    arms = tuple(
+        arm.model_copy(update={"trials": tuple(trial.model_copy(update=no_curves) for trial in arm.trials)})
+        for arm in results.arms
+    )
+    claims = tuple(claim.model_copy(update={"differences_over_training": ()}) for claim in results.claims)
+    return results.model_copy(update={"arms": arms, "claims": claims, "activation_statistics": ()})
 
 
 def find_study(name: str) -> Study:

@@ -11,7 +11,7 @@ from partwise.comparison.design.matching import match_arms
 from partwise.comparison.design.plan import training_budget
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import Comparison, make_comparison
-from partwise.comparison.results import difference_over_training
+from partwise.comparison.judging import difference_over_training
 from partwise.config import ConfigError
 
 
@@ -24,7 +24,8 @@ def arms_of(*change: str, **values: Any) -> Comparison:
 )
 def test_parameters_are_matched_by_hidden_width(here: Path, change: list[str]) -> None:
     plan = arms_of(*change, common=[*TINY, "d_model=32"]).plan
-    matched, (found,) = match_arms(plan, "parameters", {})
+    matched, matching = match_arms(plan, "parameters", {})
+    (found,) = matching.arms
     base, arm = (each.config.model.parameters() for each in matched.arms)
     assert abs(arm / base - 1) <= 0.01 and math.isclose(found.residual, arm / base - 1, abs_tol=1e-12)
     wider = {**matched.arms[1].config.to_dict()["ffn"]}
@@ -36,8 +37,9 @@ def test_budgets_are_matched_by_steps_and_schedules_stretch(here: Path, measure:
     common = [*TINY, "train.steps=400", "train.eval_every=100", "schedule=cosine"]
     plan = arms_of("ffn=swiglu", "ffn.expansion=4", common=common).plan
     rates: dict[str, float | None] = {"mingpt": 1000.0, "ffn=swiglu ffn.expansion=4": 900.0}
-    matched, (found,) = match_arms(plan, measure, rates)
-    used, baseline = (training_budget(arm, rates)[measure] for arm in reversed(matched.arms))
+    matched, matching = match_arms(plan, measure, rates)
+    (found,) = matching.arms
+    used, baseline = (getattr(training_budget(arm, rates), measure) for arm in reversed(matched.arms))
     assert used is not None and baseline is not None and abs(used / baseline - 1) <= 0.01
     steps = matched.arms[1].config.train.steps
     assert steps == {"tokens": 400, "seconds": 360}.get(measure, steps) and found.new == steps
@@ -55,8 +57,8 @@ def test_unmatchable_arms_are_refused(here: Path) -> None:
 
 
 def test_curves_of_matched_arms_are_compared_at_equal_fractions_of_training() -> None:
-    curve = [[step, 2.0 - step / 1000] for step in (*range(9, 850, 9), 850)]
-    baseline = [[step, 2.0] for step in range(10, 1001, 10)]
+    curve = [(step, 2.0 - step / 1000) for step in (*range(9, 850, 9), 850)]
+    baseline = [(step, 2.0) for step in range(10, 1001, 10)]
     differences = difference_over_training(curve, baseline)
-    assert differences[-1] == [1000, curve[-1][1] - 2.0], "the last point with the last"
+    assert differences[-1] == (1000, curve[-1][1] - 2.0), "the last point with the last"
     assert all(abs(2.0 + difference - (2.0 - 0.85 * step / 1000)) < 0.01 for step, difference in differences)

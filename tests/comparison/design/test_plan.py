@@ -16,13 +16,13 @@ def test_a_protocol_stops_early_continues_and_cannot_be_changed(here: Path) -> N
     arguments = {**SETTINGS, "looks": [2, 4, 6], "name": "p", "negative_control": "ffn"}
     comparison = plan_comparison("mingpt", "ffn=geglu", "ffn.expansion=2", **{**arguments, "margin": 1.0})
     results = comparison.run()
-    first, null = results["comparisons"]
+    first, null = results.claims
     assert first["verdict"] == "equivalent" and first["look"] == 1 and first["n"] == 2
-    assert len(results["arms"][1]["values"]) == 2 and results["protocol_hash"] == comparison.hash
-    assert null["role"] == "negative" and [control["passed"] for control in results["controls"]] == [True]
+    assert len(results.arms[1].trials) == 2 and results.provenance.protocol_hash == comparison.hash
+    assert null.role == "negative" and [control.passed for control in results.controls] == [True]
     assert not any((comparison.path / "runs").glob("1-*/seed-2")), "arms of closed claims are not trained further"
     again = plan_comparison("mingpt", "ffn=geglu", "ffn.expansion=2", **{**arguments, "margin": 1.0}).run()
-    assert again["comparisons"] == results["comparisons"]
+    assert again.claims == results.claims
     for change in ({"looks": [2, 4]}, {"margin": 0.9}, {"variance": "residual"}, {"alpha": 0.01}, {"first_seed": 3}):
         with pytest.raises(ConfigError, match="holds another comparison"):
             plan_comparison("mingpt", "ffn=geglu", "ffn.expansion=2", **{**arguments, "margin": 1.0, **change}).run()
@@ -34,21 +34,21 @@ def test_a_protocol_stops_early_continues_and_cannot_be_changed(here: Path) -> N
 
 def test_an_undecided_protocol_runs_to_its_last_look(here: Path) -> None:
     results = partwise.compare("mingpt", "ffn=gelu", **{**SETTINGS, "margin": 1e-9}, looks=[2, 3], name="u").results
-    (row,) = results["comparisons"]
-    if row["verdict"] == "undecided":
-        assert row["look"] == 2 and row["n"] == 3
-    assert row["p_looks"] >= row["p"] and row["confidence"] > 0.95
+    (effect,) = results.effects
+    if effect.verdict == "undecided":
+        assert effect.look == 2 and effect.n == 3
+    assert effect.p_looks >= effect.p and effect.confidence > 0.95
 
 
 def test_an_interaction_is_the_difference_of_differences(here: Path) -> None:
     results = partwise.compare(
         "mingpt", interaction=["ffn=swiglu", "norm=rmsnorm"], **SETTINGS, seeds=3, name="two"
     ).results
-    base, first, second, both = (np.array(arm["values"]) for arm in results["arms"])
-    contrast = results["comparisons"][-1]
-    assert contrast["against"] == "ffn=swiglu and norm=rmsnorm (additive)"
-    assert np.allclose(contrast["differences"], both - first - second + base, atol=1e-12)
-    assert [row["n_comparisons"] for row in results["comparisons"]] == [4] * 4
+    base, first, second, both = (np.array(arm.values) for arm in results.arms)
+    contrast = results.effects[-1]
+    assert contrast.against == "ffn=swiglu and norm=rmsnorm (additive)"
+    assert np.allclose(contrast.differences, both - first - second + base, atol=1e-12)
+    assert [effect.n_comparisons for effect in results.effects] == [4] * 4
 
 
 def test_a_cumulative_ablation_compares_each_arm_with_the_previous_one(here: Path) -> None:
@@ -56,20 +56,20 @@ def test_a_cumulative_ablation_compares_each_arm_with_the_previous_one(here: Pat
     comparison = partwise.compare(
         "mingpt", cumulative=True, arms=changes, negative_control="ffn", **SETTINGS, seeds=3, name="l"
     )
-    arms = comparison.results["arms"]
-    assert [arm["name"] for arm in arms] == [
+    arms = comparison.results.arms
+    assert [arm.name for arm in arms] == [
         "mingpt",
         "+ ffn=swiglu",
         "+ norm=rmsnorm",
         "+ train.lr=1e-3",
         "train.reinitialize=ffn",
     ]
-    assert [arm["overrides"] for arm in arms[:4]] == [[], changes[:1], changes[:2], changes]
-    for number, row in enumerate(comparison.results["comparisons"][:3], start=1):
-        assert (row["arm"], row["against"]) == (arms[number]["name"], arms[number - 1]["name"])
-        differences = np.array(arms[number]["values"]) - np.array(arms[number - 1]["values"])
-        assert np.allclose(row["differences"], differences, atol=1e-12)
-    assert comparison.results["comparisons"][3]["against"] == "mingpt"
+    assert [list(arm.overrides) for arm in arms[:4]] == [[], changes[:1], changes[:2], changes]
+    for number, effect in enumerate(comparison.results.effects[:3], start=1):
+        assert (effect.arm, effect.against) == (arms[number].name, arms[number - 1].name)
+        differences = np.array(arms[number].values) - np.array(arms[number - 1].values)
+        assert np.allclose(effect.differences, differences, atol=1e-12)
+    assert comparison.results.effects[3].against == "mingpt"
     question = "Does any of ffn=swiglu, norm=rmsnorm, train.lr=1e-3, each added to the previous ones"
     assert comparison.plan.question.startswith(question)
     with pytest.raises(ConfigError, match="same configuration as 'mingpt'"):
@@ -85,13 +85,13 @@ def test_accuracies_can_be_compared(here: Path, metric: str) -> None:
     counts = ["data.train=200", "data.validation=10", "data.test=20"]
     options = {**SETTINGS, "data": "arithmetic", "common": [*TINY, *counts], "metric": metric, "seeds": 2}
     comparison = partwise.compare("mingpt", "data.reverse=false", **options, name=metric)
-    assert comparison.results["config"]["data"]["reverse"] is True
-    assert comparison.results["arms"][1]["config_changes"] == [["data.reverse", True, False]]
-    for arm, folder in zip(comparison.results["arms"], sorted(Path("runs", metric, "runs").iterdir()), strict=True):
+    assert comparison.results.config["data"]["reverse"] is True
+    assert comparison.results.arms[1].config_changes == (("data.reverse", True, False),)
+    for arm, folder in zip(comparison.results.arms, sorted(Path("runs", metric, "runs").iterdir()), strict=True):
         accuracies = [
             json.loads((folder / f"seed-{seed}" / "result.json").read_text())["accuracy"]["all"] for seed in range(2)
         ]
-        assert arm["values"] == [each[metric]["correct"] / each[metric]["total"] for each in accuracies]
-    assert not comparison.results["lower_is_better"]
+        assert list(arm.values) == [each[metric]["correct"] / each[metric]["total"] for each in accuracies]
+    assert not comparison.results.protocol.lower_is_better
     with pytest.raises(ConfigError, match=f"metric={metric}: data=python has no answers"):
         plan_comparison("mingpt", "ffn=swiglu", **{**options, "common": TINY, "data": "python"})

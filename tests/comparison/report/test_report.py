@@ -10,7 +10,7 @@ import sys
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from rich.console import Console
@@ -21,10 +21,14 @@ from partwise.comparison.report.explanations import write_p
 from partwise.comparison.report.figures import draw_differences, draw_losses, thin
 from partwise.comparison.report.page import printable, summary, write_report
 from partwise.comparison.report.sections import Paragraph, pairing, reference_sentence
+from partwise.comparison.results import Proportion, Results
+from partwise.comparison.stats.effect import Role, Variance
 from partwise.comparison.stats.intervals import holm, judge
 
 HOSTILE = "<script>alert('x')</script>|`$\\frac$`\n[bold]**b**\x1b[31m\u202e&amp;\""
 STEPS = list(range(0, 5001, 250))
+PROTOCOL = {"metric": "validation loss", "unit": "nats per character", "lower_is_better": True}
+PROTOCOL |= {"margin": 0.005, "alpha": 0.05}
 
 
 def accuracy_of(correct: int, total: int) -> dict[str, Any]:
@@ -57,30 +61,44 @@ def arm(name: str, finals: list[float | None], **more: Any) -> dict[str, Any]:
         "tokens_per_second": 36_120.4,
         "peak_memory": 536_870_912,
         "config_changes": [],
-        "values": finals,
-        "training_loss": [None if final is None else final - 0.1 for final in finals],
-        "diverged": [seed for seed, final in enumerate(finals) if final is None],
+        "trials": [
+            {
+                "seed": seed,
+                "value": final,
+                "diverged": final is None,
+                "training_loss": None if final is None else final - 0.1,
+                "training_curve": training[seed],
+                "evaluations": evaluations[seed],
+            }
+            for seed, final in enumerate(finals)
+        ],
         "accuracy": None,
         "unpaired_tensors": [],
         "n_paired_tensors": 100,
         "n_tensors": 100,
-        "curves": {"training": training, "evaluations": evaluations},
     }
     return plain | more
 
 
+def values_of(side: dict[str, Any]) -> list[float | None]:
+    return [trial["value"] for trial in side["trials"]]
+
+
 def comparison(side: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
-    values = [{s: math.nan if v is None else v for s, v in enumerate(a["values"])} for a in (side, base)]
+    values = [{s: math.nan if v is None else v for s, v in enumerate(values_of(a))} for a in (side, base)]
     effect = judge(side["name"], base["name"], *values).to_dict()
-    pairs = zip(side["curves"]["evaluations"], base["curves"]["evaluations"], strict=True)
-    differences = [[[a[0], a[1] - b[1]] for a, b in zip(curve, other, strict=False)] for curve, other in pairs]
+    pairs = zip(side["trials"], base["trials"], strict=True)
+    differences = [
+        [[a[0], a[1] - b[1]] for a, b in zip(one["evaluations"], other["evaluations"], strict=False)]
+        for one, other in pairs
+    ]
     effects = []
     for index, step in enumerate(STEPS):
         if all(len(line) > index for line in differences):
             at_step = {seed: line[index][1] for seed, line in enumerate(differences)}
             row = judge("a", "b", at_step, dict.fromkeys(at_step, 0.0))
             effects.append({"step": step, "mean": row.mean, "low": row.low, "high": row.high})
-    return effect | {"effect_over_training": effects, "differences_over_training": differences}
+    return {"effect": effect, "effect_over_training": effects, "differences_over_training": differences}
 
 
 @pytest.fixture(scope="module")
@@ -109,14 +127,9 @@ def full() -> dict[str, Any]:
         "norm=none", [1.71, None, 1.72, 1.73, 1.74], config_changes=[["norm", "layernorm", "none"]], peak_memory=None
     )
     return {
-        "format": 1,
-        "name": "mingpt-swiglu",
+        "format": 2,
         "question": "Does any of ffn=swiglu ffn.expansion=2.667, norm=none change the validation loss of mingpt?",
-        "metric": "validation loss",
-        "unit": "nats per character",
-        "lower_is_better": True,
-        "margin": 0.005,
-        "alpha": 0.05,
+        "protocol": PROTOCOL,
         "look": 1,
         "alpha_spent": 0.05,
         "seeds": [0, 1, 2, 3, 4],
@@ -125,13 +138,18 @@ def full() -> dict[str, Any]:
         "tuning_note": "one learning rate (0.0003), untuned",
         "task": {"data": "shakespeare", "tokenizer": "characters", "steps": 5000, "batch_size": 16, "seq_len": 128}
         | {"tokens": 10_240_000, "epochs": 10.2},
-        "runtime": {"device": "cpu", "precision": "bfloat16", "threads": 1}
-        | {"attention_backend": "eager", "ffn_backend": "eager", "block_backend": "eager"},
-        "machine": {"partwise": "0.1.0", "torch": "2.13.0", "cpu": "A processor", "cores": "2"},
-        "command": "partwise compare mingpt 'ffn=swiglu ffn.expansion=2.667' --arm norm=none --seeds 5",
-        "created": "2026-11-21T09:00:00Z",
+        "provenance": {
+            "name": "mingpt-swiglu",
+            "created": "2026-11-21T09:00:00Z",
+            "command": "partwise compare mingpt 'ffn=swiglu ffn.expansion=2.667' --arm norm=none --seeds 5",
+            "runtime": {"device": "cpu", "precision": "bfloat16", "threads": 1, "kernels": False},
+            "machine": {"partwise": "0.1.0", "torch": "2.13.0", "cpu": "A processor", "cores": "2"},
+        },
         "arms": [base, better, diverged],
-        "comparisons": [comparison(better, base), comparison(diverged, base)],
+        "claims": [
+            comparison(better, base) | {"minimum_detectable_effect": 0.0031},
+            comparison(diverged, base),
+        ],
         "minimum_detectable_effect": 0.0031,
         "references": {"unigram": 3.3201, "kneser_ney": 1.5165, "context": 6, "fitted_tokens": 1_003_854}
         | {"constant_char_accuracy_closed": 0.594, "constant_char_accuracy": 0.553, "constant_exact_match": 0.0016},
@@ -145,13 +163,11 @@ def minimal() -> dict[str, Any]:
     numbers += ("n_paired_tensors", "n_tensors")
     sides = [arm("mingpt", [1.7]), arm("ffn=geglu", [1.69])]
     for side in sides:
-        side |= dict.fromkeys(numbers) | {"training_loss": [None], "curves": {"training": [[]], "evaluations": [[]]}}
-    nulls = dict.fromkeys(("margin", "look", "alpha_spent", "scope", "task", "runtime", "machine", "command"))
-    nulls["tuning_note"] = None
+        side |= dict.fromkeys(numbers)
+        side["trials"] = [{"seed": 0, "value": side["trials"][0]["value"]}]
     effect = judge("ffn=geglu", "mingpt", {0: 1.69}, {0: 1.7}).to_dict()
-    effect |= {"effect_over_training": [], "differences_over_training": [[]]}
-    plain = {"format": 1, "name": "one", "question": "Does ffn=geglu change it?", "metric": None, "unit": None}
-    return plain | nulls | {"seeds": [0], "arms": sides, "comparisons": [effect], "references": {}, "alpha": None}
+    plain = {"format": 2, "question": "Does ffn=geglu change it?", "protocol": PROTOCOL}
+    return plain | {"seeds": [0], "arms": sides, "claims": [{"effect": effect}]}
 
 
 class Page(HTMLParser):
@@ -188,7 +204,7 @@ class Page(HTMLParser):
 
 
 def written(results: dict[str, Any], folder: Path) -> tuple[str, str]:
-    write_report(results, folder)
+    write_report(Results.from_dict(results), folder)
     return (folder / "report.html").read_text("utf-8"), (folder / "report.md").read_text("utf-8")
 
 
@@ -199,20 +215,23 @@ def reports(full: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> t
 
 def terminal(results: dict[str, Any], width: int = 80, **settings: Any) -> str:
     console = Console(file=io.StringIO(), width=width, soft_wrap=True, highlight=False, **settings)
-    console.print(summary(results, Path("runs/mingpt-swiglu")))
+    console.print(summary(Results.from_dict(results), Path("runs/mingpt-swiglu")))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
+
+
+CHOICES = {*report.MARKS, *get_args(Role), *get_args(Variance)}
 
 
 def everywhere(value: Any, text: str) -> Any:
     """`value` with `text` in place of every string except verdicts, and as an extra key of the free-form dictionaries."""
     if isinstance(value, str):
-        return value if value in report.MARKS else text
+        return value if value in CHOICES else text
     if isinstance(value, list):
         return [everywhere(item, text) for item in value]
     if isinstance(value, dict):
         replaced = {key: everywhere(item, text) for key, item in value.items()}
-        for name in ("machine", "runtime", "task"):
+        for name in ("machine", "runtime"):
             if isinstance(replaced.get(name), dict):
                 replaced[name][text] = text
         return replaced
@@ -222,25 +241,25 @@ def everywhere(value: Any, text: str) -> Any:
 def test_the_verdict_comes_first_and_sections_follow_in_order(full: dict[str, Any], reports: tuple[str, str]) -> None:
     html, markdown = reports
     page = Page(html)
-    sentences = [row["sentence"] for row in full["comparisons"]]
+    sentences = [claim["effect"]["sentence"] for claim in full["claims"]]
     body = page.text[page.text.index(full["question"], 120) :]
     offsets = [body.index(text) for text in (*sentences, full["scope"], "Every seed", "Over training", "The arms")]
     titles = ("Configuration changes", "Shared initialization", "The statistics", "Arithmetic accuracy")
     offsets += [body.index(text) for text in titles]
-    offsets += [body.rindex("References"), body.index("How it was run"), body.index(full["command"])]
+    offsets += [body.rindex("References"), body.index("How it was run"), body.index(full["provenance"]["command"])]
     assert offsets == sorted(offsets)
     assert [a["class"] for _, a in page.tags if (a.get("class") or "").startswith("verdict ")] == [
         "verdict better",
         "verdict none",
     ]
-    assert full["command"] in markdown and full["scope"] in markdown
+    assert full["provenance"]["command"] in markdown and full["scope"] in markdown
     assert markdown.index("is better than mingpt") < markdown.index("Every seed")
 
 
 def test_every_number_is_in_both_reports(full: dict[str, Any], reports: tuple[str, str]) -> None:
-    better = full["comparisons"][0]
+    better = full["claims"][0]["effect"]
     shown = [f"{value:.4f}" for value in (better["mean"], better["low"], better["high"], *better["differences"])]
-    shown += [f"{value:.4f}" for side in full["arms"] for value in side["values"] if value is not None]
+    shown += [f"{value:.4f}" for side in full["arms"] for value in values_of(side) if value is not None]
     shown += [f"{better[key]:.4f}" for key in ("sd_arm", "sd_against", "sd_difference")]
     shown += [
         f"{better['correlation']:.2f}",
@@ -258,10 +277,10 @@ def test_every_number_is_in_both_reports(full: dict[str, Any], reports: tuple[st
         assert [number for number in shown if number not in text] == []
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in markdown.splitlines() if line[:1] == "|"]
     assert ["1", "1.7103", "1.6598", "diverged", f"{better['differences'][1]:.4f}", "–"] in cells
-    assert ["mean", f"{sum(full['arms'][0]['values']) / 5:.4f}"] == next(row for row in cells if row[0] == "mean")[:2]
+    assert ["mean", f"{sum(values_of(full['arms'][0])) / 5:.4f}"] == next(row for row in cells if row[0] == "mean")[:2]
     assert ["ffn.hidden_dropout", "0.0", "–"] in cells
     gap = next(row for row in cells if row[0].startswith("7-gram"))
-    assert gap[2] == f"{sum(full['arms'][0]['values']) / 5 - 1.5165:+.4f}" and gap[4] == "–"
+    assert gap[2] == f"{sum(values_of(full['arms'][0])) / 5 - 1.5165:+.4f}" and gap[4] == "–"
 
 
 def test_a_mean_never_omits_diverged_runs(full: dict[str, Any], reports: tuple[str, str]) -> None:
@@ -274,7 +293,11 @@ def test_a_mean_never_omits_diverged_runs(full: dict[str, Any], reports: tuple[s
 def test_equal_batches_are_claimed_only_if_they_are_equal(full: dict[str, Any], reports: tuple[str, str]) -> None:
     sentence = "all arms also see the same batches"
     other = arm("train.batch_size=8", [1.7], config_changes=[["train.batch_size", 16, 8]])
-    page = [block.text for block in pairing(full | {"arms": [full["arms"][0], other]}) if isinstance(block, Paragraph)]
+    page = [
+        block.text
+        for block in pairing(Results.from_dict(full | {"arms": [full["arms"][0], other]}))
+        if isinstance(block, Paragraph)
+    ]
     assert sentence in reports[1] and not any(sentence in text for text in page)
     assert page[-1].startswith("The arms differ in the shape of their batches")
 
@@ -345,7 +368,7 @@ def test_hostile_text_stays_text(full: dict[str, Any], tmp_path: Path, reports: 
 
 
 def test_a_command_with_backticks_stays_in_its_block(full: dict[str, Any], tmp_path: Path) -> None:
-    _, markdown = written(full | {"command": "echo '```\n# not a heading\n````'"}, tmp_path)
+    _, markdown = written(full | {"provenance": {"command": "echo '```\n# not a heading\n````'"}}, tmp_path)
     assert "`````\necho '```\n# not a heading\n````'\n`````\n" in markdown
 
 
@@ -357,18 +380,17 @@ def test_missing_values_are_omitted(minimal: dict[str, Any], tmp_path: Path) -> 
     assert "undecided: a single pair of runs gives no interval" in text
     for output in (text, markdown, terminal(minimal)):
         assert re.search(r"\b(None|nan|null|Undefined)\b", output) is None
-    bare = {key: minimal[key] for key in ("arms", "comparisons")}
-    assert "undecided" in written(bare, tmp_path)[1] and "undecided" in terminal(bare)
-    assert "Comparison" in written({"arms": [], "comparisons": []}, tmp_path)[0]
+    bare = minimal | {"arms": [], "claims": []}
+    assert minimal["question"] in written(bare, tmp_path)[0] and minimal["question"] in terminal(bare)
 
 
 def test_files_are_replaced_atomically(full: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = full | {"arms": full["arms"][:2], "comparisons": []}
+    full = full | {"arms": full["arms"][:2], "claims": []}
     before = written(full, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.md"]
     replaced = []
     monkeypatch.setattr(report.os, "replace", lambda old, new: replaced.append((old, new)))
-    write_report(full | {"question": "another"}, tmp_path)
+    write_report(Results.from_dict(full | {"question": "another"}), tmp_path)
     assert [(old.parent, new.name) for old, new in replaced] == [(tmp_path, "report.html"), (tmp_path, "report.md")]
     assert ((tmp_path / "report.html").read_text("utf-8"), (tmp_path / "report.md").read_text("utf-8")) == before
     assert "another" in replaced[0][0].read_text("utf-8")
@@ -378,14 +400,16 @@ def test_many_arms_and_seeds_stay_small(full: dict[str, Any], tmp_path: Path) ->
     base, better = full["arms"][:2]
     sides = [copy.deepcopy(better) | {"name": f"arm {index}"} for index in range(8)]
     for side in [base, *sides]:
-        side["curves"] = {key: lines * 2 for key, lines in side["curves"].items()}
-    many = full | {"arms": [base, *sides], "comparisons": [full["comparisons"][0] | {"arm": s["name"]} for s in sides]}
+        side["trials"] = [trial | {"seed": 5 * copied + trial["seed"]} for copied in (0, 1) for trial in side["trials"]]
+    claim = full["claims"][0]
+    claims = [claim | {"effect": claim["effect"] | {"arm": side["name"]}} for side in sides]
+    many = full | {"arms": [base, *sides], "claims": claims}
     written(many, tmp_path)
     assert (tmp_path / "report.html").stat().st_size < 1_000_000
 
 
 def test_dots_are_at_their_differences(full: dict[str, Any]) -> None:
-    row = full["comparisons"][0]
+    row = Results.from_dict(full).effects[0]
     svg = draw_differences(row, "#123456", 0.005, True, "k")
     tick = r'<use xlink:href="#k-m\w+" x="([\d.]+)" y="[\d.]+" style="fill: #3c4043.*?>(-?\d+\.\d+)</text>'
     ticks = [(float(x), float(value)) for x, value in re.findall(tick, svg, re.DOTALL)]
@@ -393,14 +417,15 @@ def test_dots_are_at_their_differences(full: dict[str, Any]) -> None:
     (x0, v0), (x1, v1) = ticks[0], ticks[-1]
     dots = re.findall(r'<use xlink:href="#k-m\w+" x="([\d.]+)" y="([\d.]+)" style="fill: #123456; fill-opacity', svg)
     found = [v0 + (float(x) - x0) * (v1 - v0) / (x1 - x0) for x, _ in dots]
-    assert found == pytest.approx(row["differences"], abs=1e-6)
+    assert found == pytest.approx(list(row.differences), abs=1e-6)
     heights = [float(y) for _, y in dots]
     assert heights == sorted(heights) and "seed 4" in svg and "better · difference · worse" in svg
     assert "worse · difference · better" in draw_differences(row, "#123456", 0.005, False, "k")
 
 
 def test_figures_handle_missing_values() -> None:
-    assert draw_differences({"seeds": [0], "differences": [None], "mean": None}, "#000", 0.0, True, "k") == ""
+    diverged = judge("a", "b", {0: math.nan}, {0: 1.0})
+    assert draw_differences(diverged, "#000", 0.0, True, "k") == ""
     assert draw_losses([("#000", []), ("#000", [[1, None], [2, math.nan]])], [], True, "k") == ""
     assert "<svg" in draw_losses([("#000", [[1, 2.0]])], [("unigram", 3.3)], True, "k")
 
@@ -427,7 +452,7 @@ def test_terminal_fits_80_columns(full: dict[str, Any], minimal: dict[str, Any])
         assert max(map(len, terminal(results).splitlines())) <= 80
     shown = " ".join(terminal(full).split())
     for text in (
-        *(row["sentence"] for row in full["comparisons"]),
+        *(claim["effect"]["sentence"] for claim in full["claims"]),
         full["question"],
         full["scope"],
         "1.5165",
@@ -439,17 +464,19 @@ def test_terminal_fits_80_columns(full: dict[str, Any], minimal: dict[str, Any])
 
 def test_the_reference_sentence_counts_the_arms_above(full: dict[str, Any]) -> None:
     def sentence(*means: float) -> str:
-        return reference_sentence(full | {"arms": [{"values": [value]} for value in means]})
+        arms = [{"name": "a", "trials": [{"seed": 0, "value": value}]} for value in means]
+        return reference_sentence(Results.from_dict(full | {"arms": arms}))
 
     assert sentence(1.6, 1.7).endswith("Every arm is above it and has not beaten n-gram counting.")
     assert sentence(1.4, 1.5).endswith("Every arm is below it and beats n-gram counting.")
     assert sentence(1.4, 1.7).endswith("1 of 2 arms are above it and have not beaten n-gram counting.")
-    assert reference_sentence(full | {"references": {}}) == ""
+    assert reference_sentence(Results.from_dict(full | {"references": {}})) == ""
 
 
 def test_holm_is_shown_for_several_comparisons(full: dict[str, Any], tmp_path: Path) -> None:
-    rows = [full["comparisons"][0] | {"p": p, "arm": f"arm {p}"} for p in (0.03, 0.02)]
-    _, markdown = written(full | {"comparisons": rows}, tmp_path)
+    changes = [{"p": p, "p_adjusted": None, "arm": f"arm {p}"} for p in (0.03, 0.02)]
+    rows = [{"effect": full["claims"][0]["effect"] | change} for change in changes]
+    _, markdown = written(full | {"claims": rows}, tmp_path)
     line = next(line for line in markdown.splitlines() if line.startswith("| p (Holm)"))
     assert [float(cell) for cell in line.split("|")[2:4]] == holm([0.03, 0.02]) == [0.04, 0.04]
 
@@ -462,7 +489,10 @@ def test_cells() -> None:
         and with_relative_change(None, 100) == "–"
         and with_relative_change(5, None) == "5"
     )
-    assert fraction_interval(accuracy_of(0, 10)) == "0.00% (0.00 to 0.00)" and fraction_interval(None) == "–"
+    assert (
+        fraction_interval(Proportion.from_dict(accuracy_of(0, 10))) == "0.00% (0.00 to 0.00)"
+        and fraction_interval(None) == "–"
+    )
     assert printable({"a\x00": ["\x1b[31m", "b\u00a0c\n", 1.5, None]}) == {
         "a\ufffd": ["\ufffd[31m", "b c\n", 1.5, None]
     }

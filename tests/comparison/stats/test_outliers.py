@@ -9,7 +9,7 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from partwise.cli import app
-from partwise.comparison.results import outlier_warnings
+from partwise.comparison.judging import outlier_warnings
 from partwise.comparison.stats.intervals import grubbs, judge
 from partwise.config import ConfigError
 
@@ -35,7 +35,7 @@ def test_an_outlying_pair_gives_a_warning() -> None:
     zero = dict.fromkeys(values, 0.0)
     (warning,) = outlier_warnings([judge("odd", "base", values, zero)])
     assert "seed 6 of odd" in warning
-    assert outlier_warnings([judge("even", "base", {**values, 6: 0.0012}, zero)]) == []
+    assert outlier_warnings([judge("even", "base", {**values, 6: 0.0012}, zero)]) == ()
 
 
 def test_a_known_sd_gives_the_pairwise_rule_of_speed_runs(tmp_path: Path) -> None:

@@ -1,19 +1,19 @@
 """`compare` and `study`."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from partwise.cli.terminal import ComparisonProgress, console, format_duration, table
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import Comparison, make_comparison
-from partwise.comparison.followups import add_replication, cell_row, make_grid, make_replication, run_grid
+from partwise.comparison.followups import add_replication, make_grid, make_replication, run_grid
 from partwise.comparison.noise_store import expected_noise
 from partwise.comparison.report import summary
+from partwise.comparison.results import Results
 from partwise.comparison.stats.power import default_looks, minimum_detectable_effect_over_looks
 from partwise.config import ConfigError
 from partwise.studies.claims import markdown, overall
-from partwise.studies.study import all_studies, find_study
+from partwise.studies.study import StudyResults, all_studies, find_study
 
 PROTOCOL_SEEDS = 16
 
@@ -54,9 +54,9 @@ def replicate_winner(comparison: Comparison) -> None:
         return
     console.print("\nreplicating on fresh seeds", style="bold")
     run_comparison(replication)
-    row = add_replication(comparison, replication)
-    outcome = "replicated" if row["verdict"] == "better" else f"not replicated ({row['verdict'] or 'no verdict'})"
-    console.print(f"{row['arm']}: {outcome} on fresh seeds; added to {comparison.report}", markup=False)
+    effect = add_replication(comparison, replication)
+    outcome = "replicated" if effect.verdict == "better" else f"not replicated ({effect.verdict or 'no verdict'})"
+    console.print(f"{effect.arm}: {outcome} on fresh seeds; added to {comparison.report}", markup=False)
 
 
 def run_over_grid(
@@ -76,7 +76,7 @@ def run_over_grid(
         console.print("stopped; all runs are saved. Run the same command again to resume.")
         raise
     columns = ["setting", "change", "seeds", "mean", "interval", "sign", "verdict"]
-    console.print(table(question, columns, [cell_row(row) for row in rows]))
+    console.print(table(question, columns, [row.cells() for row in rows]))
     console.print(f"the verdicts do not extend to other settings; figure: {path / 'grid.html'}", markup=False)
 
 
@@ -102,7 +102,7 @@ def make_request(options: dict[str, Any], protocol: bool) -> Request:
     return Request.from_dict(values)
 
 
-def run_comparison(comparison: Comparison) -> dict[str, Any]:
+def run_comparison(comparison: Comparison) -> Results:
     """Train all runs, judge them and print the summary."""
     announce(comparison)
     try:
@@ -133,13 +133,13 @@ def show_estimate(comparison: Comparison, sd: float | None) -> None:
     announce(comparison)
     estimate = comparison.estimate()
     at_most = "at most " if len(plan.looks) > 1 else ""
-    duration = format_duration(estimate["minutes"] * 60)
+    duration = format_duration(estimate.minutes * 60)
     console.print(
-        f"{at_most}about {duration} for {estimate['runs']} runs, {estimate['workers']} at a time, extrapolated from a "
+        f"{at_most}about {duration} for {estimate.runs} runs, {estimate.workers} at a time, extrapolated from a "
         "short timing run"
         + (
-            f", ignoring the speedup from {estimate['seeds_per_process']} seeds per process"
-            if estimate["seeds_per_process"] > 1
+            f", ignoring the speedup from {estimate.seeds_per_process} seeds per process"
+            if estimate.seeds_per_process > 1
             else ""
         )
     )
@@ -169,7 +169,7 @@ def run_study(name: str, dry_run: bool) -> None:
     except KeyboardInterrupt:
         console.print(f"stopped; all runs are saved. To resume:\n  partwise study run {name}")
         raise
-    for results in json.loads(path.read_text())["comparisons"].values():
+    for results in StudyResults.from_json(path).comparisons.values():
         console.print(summary(results))
     console.print(f"results: {path}")
 

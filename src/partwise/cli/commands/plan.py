@@ -92,7 +92,7 @@ def plan_seeds(options: dict[str, Any], *, sd: float | None, effect: float | Non
     dataset = comparison.prepare()
     noise = expected_noise(plan, dataset, sd)
     estimate = comparison.estimate()
-    seconds_per_seed = estimate["minutes"] * 60 / plan.seeds * max(1, len(plan.arms) * plan.seeds / estimate["runs"])
+    seconds_per_seed = estimate.minutes * 60 / plan.seeds * max(1, len(plan.arms) * plan.seeds / estimate.runs)
     console.print(plan.question, style="bold", markup=False)
     console.print(f"given {noise.source}; times extrapolated from a short timing run", markup=False)
     margin = plan.rules.margin

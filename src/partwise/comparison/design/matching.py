@@ -1,11 +1,12 @@
 """Match the training tokens, parameters, FLOPs or seconds of the arms, by the FFN's hidden width or the number of steps."""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from partwise.comparison.design.plan import Arm, Plan, training_budget
-from partwise.comparison.design.request import Measure
+from partwise.comparison.results import Match, Matching, Measure
 from partwise.config import ConfigError
 from partwise.train.config import RunConfig
 
@@ -13,18 +14,7 @@ TOLERANCE = 0.01
 """Arms are matched if they agree within this fraction of the baseline."""
 
 
-@dataclass(frozen=True)
-class Match:
-    """The setting of an arm that was changed to match the baseline, and the relative difference that remains."""
-
-    arm: str
-    key: str
-    old: int
-    new: int
-    residual: float
-
-
-def match_arms(plan: Plan, measure: Measure, rates: dict[str, float | None]) -> tuple[Plan, list[Match]]:
+def match_arms(plan: Plan, measure: Measure, rates: Mapping[str, float | None]) -> tuple[Plan, Matching]:
     """The plan with every claimed arm matched to the baseline's tokens, parameters, FLOPs or seconds.
 
     Parameters are matched by the hidden width of the FFN, the others by the number of steps, to which schedules rescale.
@@ -38,22 +28,22 @@ def match_arms(plan: Plan, measure: Measure, rates: dict[str, float | None]) -> 
             arm, match = match_arm(arm, base, measure, rates)
             matches.append(match)
         arms.append(arm)
-    return replace(plan, arms=tuple(arms)), matches
+    return replace(plan, arms=tuple(arms)), Matching(measure=measure, arms=tuple(matches))
 
 
-def match_arm(arm: Arm, base: Arm, measure: Measure, rates: dict[str, float | None]) -> tuple[Arm, Match]:
-    target = training_budget(base, rates)[measure]
-    if target is None or training_budget(arm, rates)[measure] is None:
+def match_arm(arm: Arm, base: Arm, measure: Measure, rates: Mapping[str, float | None]) -> tuple[Arm, Match]:
+    target, own = (getattr(training_budget(each, rates), measure) for each in (base, arm))
+    if target is None or own is None:
         raise ConfigError(
             f"--match {measure}: {arm.name} or {base.name} diverged during timing, so its throughput is unknown"
         )
     if measure == "parameters":
         return match_hidden_width(arm, target)
     steps = arm.config.train.steps
-    per_step = (training_budget(arm, rates)[measure] or 0.0) / steps
+    per_step = own / steps
     new = max(1, round(target / per_step))
     matched = replace(arm, config=with_steps(arm.config, new))
-    match = Match(arm.name, "train.steps", steps, new, new * per_step / target - 1)
+    match = Match(arm=arm.name, key="train.steps", old=steps, new=new, residual=new * per_step / target - 1)
     return matched, check_residual(matched, match, measure)
 
 
@@ -72,7 +62,8 @@ def match_hidden_width(arm: Arm, target: float) -> tuple[Arm, Match]:
     new = max(1, old + round((target - first) / slope)) if slope else old
     matched = replace(arm, config=with_hidden(arm.config, new)) if new != old else arm
     residual = matched.config.model.parameters() / target - 1
-    return matched, check_residual(matched, Match(arm.name, "ffn.hidden", old, new, residual), "parameters")
+    match = Match(arm=arm.name, key="ffn.hidden", old=old, new=new, residual=residual)
+    return matched, check_residual(matched, match, "parameters")
 
 
 def check_residual(arm: Arm, match: Match, measure: str) -> Match:

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from partwise.comparison.design.request import MEASURES, Measure, Request
-from partwise.comparison.stats.protocol import Claim, Role, Rules
+from partwise.comparison.design.request import Request
+from partwise.comparison.results import Budget
+from partwise.comparison.stats.effect import Role
+from partwise.comparison.stats.protocol import Claim, Rules, Values, add_predictions
 from partwise.config import ConfigError
 from partwise.config.overrides import difference, parse_overrides
 from partwise.data import Dataset
@@ -84,14 +86,9 @@ class Plan:
     def arm(self, name: str) -> Arm:
         return next(arm for arm in self.arms if arm.name == name)
 
-    def values(self, results: Mapping[str, Mapping[int, float]]) -> dict[str, Mapping[int, float]]:
-        """The arms' results, plus first + second - baseline per seed for each of `additive_predictions`."""
-        values = dict(results)
-        base = results[self.arms[0].name]
-        for name, (first, second) in self.additive_predictions.items():
-            shared = results[first].keys() & results[second].keys() & base.keys()
-            values[name] = {seed: results[first][seed] + results[second][seed] - base[seed] for seed in sorted(shared)}
-        return values
+    def values(self, results: Values) -> Values:
+        """The arms' results, plus those that `additive_predictions` predict."""
+        return add_predictions(results, self.arms[0].name, self.additive_predictions)
 
     def identity(self) -> dict[str, Any]:
         """The fields that must be unchanged on resume; without planned looks, the number of seeds may grow."""
@@ -121,13 +118,16 @@ def token_name(config: RunConfig) -> str:
     return {"characters": "character", "bytes": "byte"}.get(config.tokenizer.name, "token")
 
 
-def training_budget(arm: Arm, rates: dict[str, float | None]) -> dict[Measure, float | None]:
+def training_budget(arm: Arm, rates: Mapping[str, float | None]) -> Budget:
     """Training tokens, parameters, training FLOPs and seconds of one run; `rates` are tokens per second, None if unknown."""
     config, rate = arm.config, rates.get(arm.name)
     tokens = config.train.steps * config.train.batch_size * config.seq_len
-    flops = tokens * config.model.flops_per_token(config.seq_len)
-    budget = (tokens, config.model.parameters(), flops, tokens / rate if rate else None)
-    return dict(zip(MEASURES, (None if x is None else float(x) for x in budget), strict=True))
+    return Budget(
+        tokens=float(tokens),
+        parameters=float(config.model.parameters()),
+        flops=float(tokens * config.model.flops_per_token(config.seq_len)),
+        seconds=tokens / rate if rate else None,
+    )
 
 
 def is_shared(override: str, metric: str = "loss") -> bool:

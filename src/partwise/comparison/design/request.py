@@ -2,19 +2,14 @@
 
 import shlex
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from pydantic import Field
 
-from partwise.comparison.stats.effect import DEFAULT_MARGIN
-from partwise.comparison.stats.protocol import Variance
+from partwise.comparison.results import Measure
+from partwise.comparison.stats.effect import DEFAULT_MARGIN, Variance
 from partwise.config import Config
 from partwise.train.run_names import default_run_name
-
-Measure = Literal["tokens", "parameters", "flops", "seconds"]
-"""Quantities that can be matched between arms."""
-
-MEASURES: tuple[Measure, ...] = get_args(Measure)
 
 
 class Request(Config):

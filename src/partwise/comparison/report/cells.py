@@ -1,42 +1,31 @@
 """The text of the report's table cells: numbers, percentages and intervals, with a dash for unknown values."""
 
 import json
-import math
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
+from partwise.comparison.results import Proportion
+from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.number_format import choose_decimals, format_number, format_percent
 
 NONE = "–"
 """An unknown value."""
 
 
-def lower_is_better(results: dict[str, Any]) -> bool:
-    return results.get("lower_is_better") is not False
+class Interval(Protocol):
+    """A mean with its interval; None if unknown."""
+
+    @property
+    def mean(self) -> float | None: ...
+    @property
+    def low(self) -> float | None: ...
+    @property
+    def high(self) -> float | None: ...
 
 
-def metric_with_unit(results: dict[str, Any]) -> str:
-    """The metric and its unit."""
-    return ", ".join(filter(None, (results.get("metric") or "value", results.get("unit"))))
-
-
-def mean(arm: dict[str, Any]) -> float | None:
-    """The mean over seeds; None if one diverged, since averaging the others would hide it."""
-    values = arm.get("values") or []
-    return math.fsum(values) / len(values) if values and None not in values else None
-
-
-def sd(arm: dict[str, Any]) -> float | None:
-    values, center = arm.get("values") or [], mean(arm)
-    if center is None or len(values) < 2:
-        return None
-    return math.hypot(*(value - center for value in values)) / math.sqrt(len(values) - 1)
-
-
-def decimal_places(row: dict[str, Any], results: dict[str, Any]) -> int:
-    if row.get("low") is None or row.get("high") is None:
+def decimal_places(effect: Effect) -> int:
+    if effect.low is None or effect.high is None:
         return 4
-    return choose_decimals((row["high"] - row["low"]) / 2, (row["low"], row["high"]), results.get("margin") or 0.0)
+    return choose_decimals((effect.high - effect.low) / 2, (effect.low, effect.high), effect.margin)
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -53,32 +42,27 @@ def with_relative_change(value: float | None, base: float | None) -> str:
     return f"{count(value)} ({100 * (value / base - 1):+.1f}%)"
 
 
-def confidence(row: dict[str, Any]) -> str:
+def confidence(effect: Effect) -> str:
     """The confidence level of the interval, over all planned looks if there are any."""
-    alpha = row.get("total_alpha") if row.get("looks") else row.get("alpha")
-    return format_percent(alpha, complement=True) if alpha else ""
+    return format_percent(effect.total_alpha if effect.looks else effect.alpha, complement=True)
 
 
-def with_interval(row: dict[str, Any], digits: int) -> str:
-    if row.get("low") is None or row.get("high") is None:
-        return number(row.get("mean"), digits)
-    return f"{number(row.get('mean'), digits)} ({format_number(row['low'], digits)} to {format_number(row['high'], digits)})"
+def with_interval(row: Interval, digits: int) -> str:
+    if row.low is None or row.high is None:
+        return number(row.mean, digits)
+    return f"{number(row.mean, digits)} ({format_number(row.low, digits)} to {format_number(row.high, digits)})"
 
 
 def percent(value: float | None) -> str:
     return NONE if value is None else f"{100 * value:.2f}%"
 
 
-def fraction_interval(found: dict[str, Any] | None) -> str:
-    if not found or found.get("proportion") is None:
+def fraction_interval(found: Proportion | None) -> str:
+    if not found or found.proportion is None:
         return NONE
-    if found.get("low") is None or found.get("high") is None:
-        return percent(found["proportion"])
-    return f"{percent(found['proportion'])} ({100 * found['low']:.2f} to {100 * found['high']:.2f})"
-
-
-def item_or_none(values: Sequence[Any] | None, index: int) -> Any:
-    return values[index] if values and index < len(values) else None
+    if found.low is None or found.high is None:
+        return percent(found.proportion)
+    return f"{percent(found.proportion)} ({100 * found.low:.2f} to {100 * found.high:.2f})"
 
 
 def format_value(value: Any) -> str:

@@ -5,8 +5,10 @@ Figures contain no user-supplied names; the surrounding page shows them, where t
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from partwise.comparison.results import ClaimResult
+from partwise.comparison.stats.effect import Effect
 from partwise.plots.plotting import new_figure, padded_limits, to_svg
 
 if TYPE_CHECKING:
@@ -32,24 +34,23 @@ LINE_POINTS = 200
 FIGURE_POINTS = 8000
 
 
-def draw_differences(comparison: dict[str, Any], color: str, margin: float, lower_is_better: bool, key: str) -> str:
+def draw_differences(effect: Effect, color: str, margin: float, lower_is_better: bool, key: str) -> str:
     """Each seed's difference as a dot, the mean with its interval, and the margin as a band; '' without a difference.
 
     `key` makes the SVG's ids unique within a page.
     """
-    seeds = comparison.get("seeds") or []
-    pairs = [(s, d) for s, d in zip(seeds, comparison.get("differences") or [], strict=False) if _known(d)]
-    mean, low, high = (comparison.get(name) for name in ("mean", "low", "high"))
-    if not pairs and not _known(mean):
+    pairs = [(s, d) for s, d in zip(effect.seeds, effect.differences, strict=True) if d is not None]
+    mean, low, high = effect.mean, effect.low, effect.high
+    if not pairs and mean is None:
         return ""
-    rows = [f"seed {int(seed)}" for seed, _ in pairs]
+    rows = [f"seed {seed}" for seed, _ in pairs]
     step = 0.21 if len(rows) <= 20 else 0.21 * 20 / len(rows)
     figure, axes = new_figure(1.0 + step * (len(rows) + 1), key)
     for row, (_, value) in enumerate(pairs):
         axes.plot([value], [row], "o", color=color, markersize=5.5, alpha=0.75, markeredgewidth=0)
     bottom = len(rows) + 0.35
     ends = [value for _, value in pairs]
-    if mean is not None and _known(mean):
+    if mean is not None:
         if low is not None and high is not None:
             axes.plot([low, high], [bottom, bottom], color=color, linewidth=2.2, solid_capstyle="butt")
             axes.plot([low, high], [bottom, bottom], "|", color=color, markersize=9, markeredgewidth=2.2)
@@ -58,28 +59,29 @@ def draw_differences(comparison: dict[str, Any], color: str, margin: float, lowe
         ends.append(mean)
     every = math.ceil(len(rows) / 20)
     ticks = [row for row in range(len(rows)) if row % every == 0]
-    axes.set_yticks([*ticks, bottom], [*(rows[row] for row in ticks), "mean" if _known(mean) else ""])
+    axes.set_yticks([*ticks, bottom], [*(rows[row] for row in ticks), "mean" if mean is not None else ""])
     axes.set_ylim(bottom + 0.8, -0.8)
     _label_differences(axes, ends, margin, lower_is_better)
     return to_svg(figure, key)
 
 
-def draw_forest(rows: Sequence[dict[str, Any]], margin: float, lower_is_better: bool, key: str) -> str:
-    """A forest plot: mean and interval of every comparison in its verdict's color, numbered from the top; '' for none."""
-    known = [(number, row) for number, row in enumerate(rows, start=1) if row.get("mean") is not None]
+def draw_forest(effects: Sequence[Effect], margin: float, lower_is_better: bool, key: str) -> str:
+    """A forest plot: mean and interval of every effect in its verdict's color, numbered from the top; '' for none."""
+    known = [(number, each) for number, each in enumerate(effects, start=1) if each.mean is not None]
     if not known:
         return ""
-    figure, axes = new_figure(0.8 + 0.27 * len(rows), key)
+    figure, axes = new_figure(0.8 + 0.27 * len(effects), key)
     ends: list[float] = []
-    for number, row in known:
-        color, low, high = VERDICT_COLORS[row.get("verdict") or "none"], row.get("low"), row.get("high")
+    for number, effect in known:
+        color, mean, low, high = VERDICT_COLORS[effect.verdict or "none"], effect.mean, effect.low, effect.high
+        assert mean is not None
         if low is not None and high is not None:
             axes.plot([low, high], [number, number], color=color, linewidth=2.2, solid_capstyle="butt")
             ends += [low, high]
-        axes.plot([row["mean"]], [number], "D", color=color, markersize=6.5, markeredgecolor="white")
-        ends.append(row["mean"])
-    axes.set_yticks(range(1, len(rows) + 1))
-    axes.set_ylim(len(rows) + 0.7, 0.3)
+        axes.plot([mean], [number], "D", color=color, markersize=6.5, markeredgecolor="white")
+        ends.append(mean)
+    axes.set_yticks(range(1, len(effects) + 1))
+    axes.set_ylim(len(effects) + 0.7, 0.3)
     _label_differences(axes, ends, margin, lower_is_better)
     return to_svg(figure, key)
 
@@ -104,9 +106,9 @@ def draw_tuning(lines: Sequence[tuple[str, Points]], numeric: bool, key: str) ->
     return to_svg(figure, key)
 
 
-def draw_over_time(comparison: dict[str, Any], color: str, margin: float, key: str) -> str:
+def draw_over_time(claim: ClaimResult, color: str, margin: float, key: str) -> str:
     """The paired difference at every evaluation: a thin line per seed, the mean with its interval, zero and the margin."""
-    lines = [line for line in map(_finite, comparison.get("differences_over_training") or []) if line]
+    lines = [line for line in map(_finite, claim.differences_over_training) if line]
     if not lines:
         return ""
     figure, axes = new_figure(2.9, key)
@@ -116,10 +118,10 @@ def draw_over_time(comparison: dict[str, Any], color: str, margin: float, key: s
     for line in lines:
         steps, values = zip(*thin(line, limit), strict=True)
         axes.plot(steps, values, color=color, linewidth=1, alpha=0.45, marker="o", markersize=2)
-    judged = comparison.get("verdict") is not None  # a mean over the surviving runs would hide those that diverged
-    rows = [row for row in comparison.get("effect_over_training") or [] if judged and _known(row.get("mean"))]
-    means = [(row["step"], row["mean"]) for row in rows]
-    bands = [(row["step"], row["low"], row["high"]) for row in rows if _known(row.get("low")) and _known(row["high"])]
+    judged = claim.effect.verdict is not None  # a mean over the surviving runs would hide those that diverged
+    rows = claim.effect_over_training if judged else ()
+    means = [(row.step, row.mean) for row in rows if row.mean is not None]
+    bands = [(row.step, row.low, row.high) for row in rows if row.low is not None and row.high is not None]
     if bands:
         steps, lows, highs = zip(*bands, strict=True)
         axes.fill_between(steps, lows, highs, color=color, alpha=0.14, linewidth=0)

@@ -11,11 +11,8 @@ from partwise.comparison.report.cells import (
     confidence,
     count,
     decimal_places,
-    mean,
-    metric_with_unit,
     number,
     percent,
-    sd,
 )
 from partwise.comparison.report.evidence import control_sentence
 from partwise.comparison.report.explanations import write_p
@@ -26,6 +23,7 @@ from partwise.comparison.report.sections import (
     reference_sentence,
     sections,
 )
+from partwise.comparison.results import Results
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,11 +39,8 @@ TERMINAL_COLORS = {
 }
 
 
-def write_report(results: dict[str, Any], folder: Path) -> None:
-    """Write `report.html` and `report.md` into `folder`, each atomically.
-
-    `results` is the content of `results.json`; any number in it may be None, and missing entries are omitted.
-    """
+def write_report(results: Results, folder: Path) -> None:
+    """Write `report.html` and `report.md` into `folder`, each atomically. Unknown values are omitted."""
     page = _page(results)
     for name in ("report.html", "report.md"):
         temporary = folder / f".{name}.tmp"
@@ -53,15 +48,15 @@ def write_report(results: dict[str, Any], folder: Path) -> None:
         os.replace(temporary, folder / name)
 
 
-def summary(results: dict[str, Any], folder: Path | None = None) -> "RenderableType":
+def summary(results: Results, folder: Path | None = None) -> "RenderableType":
     """The terminal summary: tables, verdicts, references, scope and, if `folder` is given, the report's path."""
     from rich.console import Group
 
-    results = printable(results)
-    parts: list[RenderableType] = [_line(results.get("question") or "", "bold"), _line("")]
-    if results.get("arms"):
+    results = printable_results(results)
+    parts: list[RenderableType] = [_line(results.question, "bold"), _line("")]
+    if results.arms:
         parts += [_arms(results), _line("")]
-    if results.get("comparisons"):
+    if results.claims:
         parts += [_differences(results), _line("")]
     for verdict in _verdicts(results):
         parts.append(_line(f"{verdict['mark']} {verdict['sentence']}", f"bold {TERMINAL_COLORS[verdict['verdict']]}"))
@@ -85,11 +80,15 @@ def printable(value: Any) -> Any:
     return value
 
 
-def _page(results: dict[str, Any]) -> dict[str, Any]:
+def printable_results(results: Results) -> Results:
+    return Results.from_dict(printable(results.to_dict()))
+
+
+def _page(results: Results) -> dict[str, Any]:
     """The variables of the templates."""
     from partwise.comparison.report.figures import VERDICT_COLORS
 
-    results = printable(results)
+    results = printable_results(results)
     return {
         "results": results,
         "verdicts": _verdicts(results),
@@ -100,14 +99,12 @@ def _page(results: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _verdicts(results: dict[str, Any]) -> list[dict[str, str]]:
+def _verdicts(results: Results) -> list[dict[str, str]]:
     verdicts = []
-    for row in results.get("comparisons") or []:
-        if row.get("role", "claim") != "claim":
-            continue
-        verdict = row.get("verdict") or "none"
-        sentence = row.get("sentence") or f"{row.get('verdict') or 'no verdict'}: {row['arm']} minus {row['against']}"
-        verdicts.append({"verdict": verdict, "mark": MARKS[verdict], "sentence": sentence})
+    for claim in results.claims:
+        if claim.role == "claim":
+            verdict = claim.effect.verdict or "none"
+            verdicts.append({"verdict": verdict, "mark": MARKS[verdict], "sentence": claim.effect.sentence})
     return verdicts
 
 
@@ -165,68 +162,59 @@ def _table(head: list[str], rows: list[list[str]]) -> "Table":
     return table
 
 
-def _arms(results: dict[str, Any]) -> "Table":
+def _arms(results: Results) -> "Table":
     rows = []
-    numbers = {len(arm.get("values") or []) for arm in results["arms"]}
-    for arm in results["arms"]:
-        memory, diverged = arm.get("peak_memory"), len(arm.get("diverged") or [])
-        rate = arm.get("tokens_per_second")
-        row = [arm["name"], count(arm.get("parameters")), count(rate)]
+    numbers = {len(arm.trials) for arm in results.arms}
+    for arm in results.arms:
+        memory, diverged = arm.peak_memory, len(arm.diverged)
+        row = [arm.name, count(arm.parameters), count(arm.tokens_per_second)]
         row += [NONE if memory is None else f"{memory / 2**20:,.0f} MiB"]
-        row += [f"{diverged} diverged" if diverged else number(mean(arm)), number(sd(arm))]
+        row += [f"{diverged} diverged" if diverged else number(arm.mean), number(arm.sd)]
         if len(numbers) > 1:  # arms of closed claims are not trained further, so their means are over fewer seeds
-            row.insert(1, str(len(arm.get("values") or [])))
+            row.insert(1, str(len(arm.trials)))
         rows.append(row)
     seeds = ["n"] if len(numbers) > 1 else []
-    return _table(
-        ["arm", *seeds, "parameters", "tokens/s", "memory", str(results.get("metric") or "mean"), "seed SD"], rows
-    )
+    return _table(["arm", *seeds, "parameters", "tokens/s", "memory", results.protocol.metric, "seed SD"], rows)
 
 
-def _differences(results: dict[str, Any]) -> "Table":
-    rows, first = [], results["comparisons"][0]
-    for row in results["comparisons"]:
-        digits = decimal_places(row, results)
-        interval = NONE
-        if row.get("low") is not None and row.get("high") is not None:
-            interval = f"{number(row['low'], digits)} to {number(row['high'], digits)}"
-        cells = [row["arm"], str(NONE if row.get("n") is None else row["n"]), number(row.get("mean"), digits), interval]
-        p = row.get("p") if row.get("p_adjusted") is None else row["p_adjusted"]
-        against = "" if row.get("against") == first["against"] else f" minus {row.get('against')}"
-        control = {"negative": " (negative control)", "positive": " (positive control)"}.get(row.get("role") or "", "")
-        alpha = row.get("total_alpha") if row.get("looks") else row.get("alpha")
-        cells[0] += against + control
-        rows.append([*cells, write_p(p, alpha), row.get("verdict") or "no verdict"])
-    several = len(rows) > 1 or bool(first.get("looks"))
-    head = [f"minus {first['against']}", "n", "mean", f"{confidence(first)} interval".strip(), "p", "verdict"]
+def _differences(results: Results) -> "Table":
+    rows, first = [], results.effects[0]
+    for claim in results.claims:
+        effect, digits, interval = claim.effect, decimal_places(claim.effect), NONE
+        if effect.low is not None and effect.high is not None:
+            interval = f"{number(effect.low, digits)} to {number(effect.high, digits)}"
+        against = "" if effect.against == first.against else f" minus {effect.against}"
+        control = {"negative": " (negative control)", "positive": " (positive control)"}.get(claim.role, "")
+        cells = [effect.arm + against + control, str(effect.n), number(effect.mean, digits), interval]
+        p = effect.p if effect.p_adjusted is None else effect.p_adjusted
+        alpha = effect.total_alpha if effect.looks else effect.alpha
+        rows.append([*cells, write_p(p, alpha), effect.verdict or "no verdict"])
+    several = len(rows) > 1 or bool(first.looks)
+    head = [f"minus {first.against}", "n", "mean", f"{confidence(first)} interval".strip(), "p", "verdict"]
     head[4] = "p, adjusted" if several else "p"
     return _table(head, rows)
 
 
-def _small_print(results: dict[str, Any]) -> list[str]:
+def _small_print(results: Results) -> list[str]:
     lines = []
     references = [f"{name} {number(value)}" for name, value, _ in loss_references(results)]
     if references:
         lines.append(f"references: {', '.join(references)}. {REFERENCES_NOTE}")
     lines += _accuracies(results)
-    if results.get("margin") is not None:
-        note = f"margin ±{results['margin']:g}" + (f", {results['tuning_note']}" if results.get("tuning_note") else "")
-        lines.append(f"{metric_with_unit(results)}; {note}")
-    return [*lines, results.get("scope") or ""]
+    note = f"margin ±{results.protocol.margin:g}" + (f", {results.tuning_note}" if results.tuning_note else "")
+    return [*lines, f"{results.protocol.metric_with_unit}; {note}", results.scope]
 
 
-def _accuracies(results: dict[str, Any]) -> list[str]:
+def _accuracies(results: Results) -> list[str]:
     """One line per accuracy: each arm's value and the constant reference."""
-    references, lines = results.get("references") or {}, []
-    arms = [arm for arm in results.get("arms") or [] if (arm.get("accuracy") or {}).get("all")]
+    references, lines = results.references.to_dict(), []
+    scored = [(arm.name, arm.accuracy["all"]) for arm in results.arms if arm.accuracy and "all" in arm.accuracy]
     for measure, reference in (
         ("char_accuracy_closed", "constant_char_accuracy_closed"),
         ("exact_match", "constant_exact_match"),
     ):
-        scores = [
-            f"{arm['name']} {percent((arm['accuracy']['all'].get(measure) or {}).get('proportion'))}" for arm in arms
-        ]
-        known = f" (reference {percent(references[reference])})" if references.get(reference) is not None else ""
+        scores = [f"{name} {percent(getattr(accuracy, measure).proportion)}" for name, accuracy in scored]
+        known = f" (reference {percent(references[reference])})" if references[reference] is not None else ""
         if scores:
             lines.append(f"{ACCURACIES[measure]}: {', '.join(scores)}{known}")
     return lines

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 from partwise.comparison.report import evidence
 from partwise.comparison.report.blocks import Figure, Paragraph, Section, Table
@@ -14,16 +13,12 @@ from partwise.comparison.report.cells import (
     decimal_places,
     format_value,
     fraction_interval,
-    item_or_none,
-    lower_is_better,
-    mean,
-    metric_with_unit,
     number,
     percent,
-    sd,
     with_interval,
     with_relative_change,
 )
+from partwise.comparison.results import Accuracy, Facts, Results, mean
 from partwise.comparison.stats.number_format import format_percent
 
 REFERENCES_NOTE = "A model with a higher loss has not beaten n-gram counting."
@@ -38,7 +33,7 @@ ACCURACIES = {
 }
 
 
-def sections(results: dict[str, Any]) -> list[Section]:
+def sections(results: Results) -> list[Section]:
     """The non-empty sections, in order."""
     all_sections = [
         Section("The claim", [*evidence.claim(results)]),
@@ -61,51 +56,51 @@ def sections(results: dict[str, Any]) -> list[Section]:
     return [section for section in all_sections if section.blocks]
 
 
-def difference_figures(results: dict[str, Any]) -> Iterator[Figure]:
+def difference_figures(results: Results) -> Iterator[Figure]:
     from partwise.comparison.report.figures import VERDICT_COLORS, draw_differences
 
-    for index, row in enumerate(results.get("comparisons") or []):
-        color = VERDICT_COLORS[row.get("verdict") or "none"]
-        svg = draw_differences(row, color, results.get("margin") or 0.0, lower_is_better(results), f"d{index}")
+    protocol = results.protocol
+    for index, effect in enumerate(results.effects):
+        color = VERDICT_COLORS[effect.verdict or "none"]
+        svg = draw_differences(effect, color, protocol.margin, protocol.lower_is_better, f"d{index}")
         if svg:
-            note = f"{capitalize_first(metric_with_unit(results))}. Each dot is one seed, trained once with each arm"
-            note += "; the diamond is the mean" if row.get("mean") is not None else ""
-            note += f" with its {confidence(row)} interval" if row.get("low") is not None else ""
-            note += f"; the band is the margin of ±{results['margin']:g}." if results.get("margin") else "."
-            yield Figure(f"{row['arm']} minus {row['against']}", svg, note)
+            note = f"{capitalize_first(protocol.metric_with_unit)}. Each dot is one seed, trained once with each arm"
+            note += "; the diamond is the mean" if effect.mean is not None else ""
+            note += f" with its {confidence(effect)} interval" if effect.low is not None else ""
+            note += f"; the band is the margin of ±{protocol.margin:g}." if protocol.margin else "."
+            yield Figure(f"{effect.arm} minus {effect.against}", svg, note)
 
 
-def seed_table(results: dict[str, Any]) -> Iterator[Table]:
-    arms, comparisons = results.get("arms") or [], results.get("comparisons") or []
+def seed_table(results: Results) -> Iterator[Table]:
+    arms, effects = results.arms, results.effects
     rows = []
-    for index, seed in enumerate(results.get("seeds") or []):
+    for seed in results.seeds:
         cells = [str(seed)]
-        for arm in arms:
-            value = item_or_none(arm.get("values"), index)
-            cells.append("diverged" if value is None and seed in (arm.get("diverged") or ()) else number(value))
-        for row in comparisons:
-            differences = dict(zip(row.get("seeds") or [], row.get("differences") or [], strict=False))
-            cells.append(number(differences.get(seed), decimal_places(row, results)))
+        for trial in (arm.trial(seed) for arm in arms):
+            value = trial.value if trial else None
+            cells.append("diverged" if trial and value is None and trial.diverged else number(value))
+        for effect in effects:
+            differences = dict(zip(effect.seeds, effect.differences, strict=True)) if effect.paired else {}
+            cells.append(number(differences.get(seed), decimal_places(effect)))
         rows.append(cells)
     if rows:
-        head = ["seed", *(arm["name"] for arm in arms), *(f"{row['arm']} − {row['against']}" for row in comparisons)]
-        rows.append(["mean", *(number(mean(arm)) for arm in arms)])
-        rows[-1] += [number(row.get("mean"), decimal_places(row, results)) for row in comparisons]
-        yield Table(head, rows, title=f"{capitalize_first(metric_with_unit(results))} by seed")
+        head = ["seed", *(arm.name for arm in arms), *(f"{effect.arm} − {effect.against}" for effect in effects)]
+        rows.append(["mean", *(number(arm.mean) for arm in arms)])
+        rows[-1] += [number(effect.mean, decimal_places(effect)) for effect in effects]
+        yield Table(head, rows, title=f"{capitalize_first(results.protocol.metric_with_unit)} by seed")
 
 
-def curve_figures(results: dict[str, Any]) -> Iterator[Figure]:
+def curve_figures(results: Results) -> Iterator[Figure]:
     from partwise.comparison.report.figures import ARM_COLORS, VERDICT_COLORS, draw_losses, draw_over_time
 
-    arms = results.get("arms") or []
+    arms = results.arms
     colors = [ARM_COLORS[index % len(ARM_COLORS)] for index in range(len(arms))]
-    legend = [(color, arm["name"]) for color, arm in zip(colors, arms, strict=True)]
+    legend = [(color, arm.name) for color, arm in zip(colors, arms, strict=True)]
     training, validation = [], []
     for color, arm in zip(colors, arms, strict=True):
-        curves = arm.get("curves") or {}
-        training += [(color, points) for points in curves.get("training") or []]
-        validation += [(color, points) for points in curves.get("evaluations") or []]
-    unit = results.get("unit") or ""
+        training += [(color, trial.training_curve) for trial in arm.trials]
+        validation += [(color, trial.evaluations) for trial in arm.trials]
+    unit = results.protocol.unit
     references = [(name, value) for name, value, _ in loss_references(results)]
     axis_note = "The y axis is scaled to the run after its first tenth."
     if svg := draw_losses(training, [], True, "t"):
@@ -117,85 +112,87 @@ def curve_figures(results: dict[str, Any]) -> Iterator[Figure]:
             f" References, dashed if within the range: {names}." if names else ""
         )
         yield Figure(f"validation loss, {unit}", svg, note, legend)
-    for index, row in enumerate(results.get("comparisons") or []):
-        svg = draw_over_time(
-            row, VERDICT_COLORS[row.get("verdict") or "none"], results.get("margin") or 0.0, f"o{index}"
-        )
+    for index, claim in enumerate(results.claims):
+        effect = claim.effect
+        svg = draw_over_time(claim, VERDICT_COLORS[effect.verdict or "none"], results.protocol.margin, f"o{index}")
         if svg:
             note = "One thin line per seed"
-            note += ", the mean in bold with the interval it would have had at that step" if row.get("verdict") else ""
+            note += ", the mean in bold with the interval it would have had at that step" if effect.verdict else ""
             note += ". The verdict is for the last step only; the earlier steps are descriptive."
-            yield Figure(f"{row['arm']} minus {row['against']}, over training", svg, note)
+            yield Figure(f"{effect.arm} minus {effect.against}, over training", svg, note)
 
 
-def step_table(results: dict[str, Any], most: int = 12) -> Iterator[Table]:
-    comparisons = [row for row in results.get("comparisons") or [] if row.get("effect_over_training")]
-    steps = sorted({point["step"] for row in comparisons for point in row["effect_over_training"]})
+def step_table(results: Results, most: int = 12) -> Iterator[Table]:
+    claims = [claim for claim in results.claims if claim.effect_over_training]
+    steps = sorted({point.step for claim in claims for point in claim.effect_over_training})
     stride = math.ceil(len(steps) / most) or 1
     rows = []
     for step in [step for index, step in enumerate(reversed(steps)) if index % stride == 0][::-1]:
         cells = [count(step)]
-        for row in comparisons:
-            points = [point for point in row["effect_over_training"] if point["step"] == step]
-            cells.append(with_interval(points[0], decimal_places(row, results)) if points else NONE)
+        for claim in claims:
+            points = [point for point in claim.effect_over_training if point.step == step]
+            cells.append(with_interval(points[0], decimal_places(claim.effect)) if points else NONE)
         rows.append(cells)
     if rows:
-        head = ["step", *(f"{row['arm']} − {row['against']}" for row in comparisons)]
+        head = ["step", *(f"{claim.effect.arm} − {claim.effect.against}" for claim in claims)]
         yield Table(head, rows, title="Mean difference and interval at each step", kind="folded")
 
 
-def arm_table(results: dict[str, Any]) -> Iterator[Table]:
-    arms = results.get("arms") or []
+def arm_table(results: Results) -> Iterator[Table]:
+    arms = results.arms
     rows = []
     for arm in arms:
-        sizes = [with_relative_change(arm.get(key), arms[0].get(key)) for key in ("parameters", "flops_per_token")]
-        sizes.append(with_relative_change(arm.get("tokens_per_second"), arms[0].get("tokens_per_second")))
-        memory = arm.get("peak_memory")
-        row = [arm["name"], *sizes, NONE if memory is None else f"{memory / 2**20:,.0f} MiB"]
-        training = mean({"values": arm.get("training_loss")})
-        row += [number(mean(arm)), number(sd(arm)), number(training)]
-        validation = mean({"values": arm.get("validation_loss")})
+        sizes = [
+            with_relative_change(arm.parameters, arms[0].parameters),
+            with_relative_change(arm.flops_per_token, arms[0].flops_per_token),
+            with_relative_change(arm.tokens_per_second, arms[0].tokens_per_second),
+        ]
+        memory = arm.peak_memory
+        row = [arm.name, *sizes, NONE if memory is None else f"{memory / 2**20:,.0f} MiB"]
+        training = mean(tuple(trial.training_loss for trial in arm.trials))
+        row += [number(arm.mean), number(arm.sd), number(training)]
+        validation = mean(tuple(trial.validation_loss for trial in arm.trials))
         row += [number(None if training is None or validation is None else validation - training)]
-        rows.append([*row, str(len(arm.get("diverged") or []))])
-    head = ["arm", "parameters", "FLOPs per token", "tokens/s", "peak memory", str(results.get("metric") or "mean")]
+        rows.append([*row, str(len(arm.diverged))])
+    head = ["arm", "parameters", "FLOPs per token", "tokens/s", "peak memory", results.protocol.metric]
     head += ["seed SD", "training loss", "gap", "diverged"]
-    if not any(arm.get("diverged") for arm in arms):
+    if not any(arm.diverged for arm in arms):
         head, rows = head[:-1], [row[:-1] for row in rows]
     note = "Percentages are relative to the first arm. Tokens per second are medians over steps. Losses are means over "
     note += (
         "seeds, omitted if a run diverged; arms whose claims closed early have fewer seeds, so differences of these "
     )
     note += "means may deviate from the paired differences. The gap is validation minus training loss"
-    epochs = (results.get("task") or {}).get("epochs")
+    epochs = results.task.epochs if results.task else None
     note += f", after {epochs:.3g} epochs." if epochs else "."
     if rows:
         yield Table(head, rows, note=note)
 
 
-def config_tables(results: dict[str, Any]) -> Iterator[Table | Paragraph]:
-    arms = results.get("arms") or []
+def config_tables(results: Results) -> Iterator[Table | Paragraph]:
+    arms = results.arms
     changed = False
     for arm in arms[1:]:
-        rows = [[str(path), format_value(old), format_value(new)] for path, old, new in arm.get("config_changes") or []]
+        rows = [[path, format_value(old), format_value(new)] for path, old, new in arm.config_changes]
         if rows:
-            overrides = " ".join(arm.get("overrides") or [])
-            note = f"Overrides: {overrides}." if overrides != arm["name"] else ""
-            yield Table(["setting", arms[0]["name"], arm["name"]], rows, title=arm["name"], note=note, left=3)
+            overrides = " ".join(arm.overrides)
+            note = f"Overrides: {overrides}." if overrides != arm.name else ""
+            yield Table(["setting", arms[0].name, arm.name], rows, title=arm.name, note=note, left=3)
             changed = True
     if changed:
         yield Paragraph(f"All other settings are equal. {NONE} means unset, or not an option of the arm's part.")
 
 
-def pairing(results: dict[str, Any]) -> Iterator[Table | Paragraph]:
-    arms = results.get("arms") or []
+def pairing(results: Results) -> Iterator[Table | Paragraph]:
+    arms = results.arms
     for arm in arms[1:]:
-        if arm.get("n_tensors"):
-            text = f"{arm['name']}: {count(arm.get('n_paired_tensors'))} of {count(arm['n_tensors'])} tensors have the same "
-            text += f"initial weights as in {arms[0]['name']}"
-            names = list(arm.get("unpaired_tensors") or [])
+        if arm.n_tensors:
+            text = f"{arm.name}: {count(arm.n_paired_tensors)} of {count(arm.n_tensors)} tensors have the same "
+            text += f"initial weights as in {arms[0].name}"
+            names = list(arm.unpaired_tensors)
             yield Paragraph(f"{text}; the others are:" if names else f"{text}.", names)
-    if any(arm.get("n_tensors") for arm in arms[1:]):
-        changed = [str(row[0]) for arm in arms for row in arm.get("config_changes") or []]
+    if any(arm.n_tensors for arm in arms[1:]):
+        changed = [path for arm in arms for path, _, _ in arm.config_changes]
         paths = {path.rpartition(".")[2] for path in changed}
         if any(path.startswith("data.") for path in changed):
             yield Paragraph("The arms use different forms of the data, so their batches differ at equal seeds.")
@@ -205,40 +202,39 @@ def pairing(results: dict[str, Any]) -> Iterator[Table | Paragraph]:
             yield Paragraph("At equal seeds, all arms also see the same batches in the same order.")
 
 
-def statistics_table(results: dict[str, Any]) -> Iterator[Table | Paragraph]:
+def statistics_table(results: Results) -> Iterator[Table | Paragraph]:
     from partwise.comparison.report.explanations import statistics_rows
 
-    comparisons = results.get("comparisons") or []
     rows = list(statistics_rows(results))
     if rows:
-        head = ["", *(f"{row['arm']} − {row['against']}" for row in comparisons)]
+        head = ["", *(f"{effect.arm} − {effect.against}" for effect in results.effects)]
         yield Table(head, [[label, *cells] for label, _, cells in rows], hints=[hint for _, hint, _ in rows])
-    if results.get("tuning_note") and not results.get("tuning"):
-        yield Paragraph(f"Tuning: {results['tuning_note']}. Tuning each arm's learning rate could change the answer.")
-    claims = [row for row in comparisons if row.get("role", "claim") == "claim"]
-    if len(claims) > 1 and claims[0].get("alpha_spent"):
-        each = [row.get("total_alpha") if row.get("looks") else row["alpha_spent"] for row in claims]
+    if results.tuning_note and not results.tuning:
+        yield Paragraph(f"Tuning: {results.tuning_note}. Tuning each arm's learning rate could change the answer.")
+    claims = [claim.effect for claim in results.claims if claim.role == "claim"]
+    if len(claims) > 1:
+        each = [effect.total_alpha if effect.looks else effect.alpha_spent for effect in claims]
         total = format_percent(min(1.0, len(claims) * max(each)))
         yield Paragraph(
             f"{len(claims)} comparisons were judged together. Better and worse are adjusted for all of them (Holm); the "
             f"intervals are not, and the probability that at least one misses the true value is up to {total}."
         )
-    for warning in results.get("warnings") or []:
+    for warning in results.warnings:
         yield Paragraph(f"Warning: {warning}")
 
 
-def accuracy_table(results: dict[str, Any]) -> Iterator[Table]:
-    arms = [arm for arm in results.get("arms") or [] if arm.get("accuracy")]
+def accuracy_table(results: Results) -> Iterator[Table]:
+    scored = [(arm.name, arm.accuracy) for arm in results.arms if arm.accuracy]
     rows = []
-    for kind in dict.fromkeys(kind for arm in arms for kind in arm["accuracy"]):
-        for arm in arms:
-            accuracies = arm["accuracy"].get(kind) or {}
-            problems = (accuracies.get("exact_match") or {}).get("total")
-            cells = [fraction_interval(accuracies.get(measure)) for measure in ACCURACIES]
-            rows.append(["all" if kind == "all" else f"only {kind}", arm["name"], *cells, count(problems)])
+    for kind in dict.fromkeys(kind for _, accuracies in scored for kind in accuracies):
+        for name, accuracies in scored:
+            found: Accuracy | None = accuracies.get(kind)
+            problems = found.exact_match.total if found else None
+            cells = [fraction_interval(getattr(found, measure, None)) for measure in ACCURACIES]
+            rows.append(["all" if kind == "all" else f"only {kind}", name, *cells, count(problems)])
     if not rows:
         return
-    references = results.get("references") or {}
+    references = results.references.to_dict()
     for name, keys in (
         (
             "the most frequent character at each position",
@@ -255,51 +251,60 @@ def accuracy_table(results: dict[str, Any]) -> Iterator[Table]:
     yield Table(["problems", "arm", *ACCURACIES.values(), "problems scored"], rows, note=note, left=2)
 
 
-def reference_table(results: dict[str, Any]) -> Iterator[Table]:
-    arms = results.get("arms") or []
+def reference_table(results: Results) -> Iterator[Table]:
+    arms = results.arms
     rows = []
     for name, value, hint in loss_references(results):
-        gaps = [None if (loss := mean(arm)) is None else loss - value for arm in arms]
+        gaps = [None if arm.mean is None else arm.mean - value for arm in arms]
         rows.append([f"{name}: {hint}", number(value), *(NONE if gap is None else f"{gap:+.4f}" for gap in gaps)])
     if rows:
-        head = ["reference", str(results.get("unit") or "loss"), *(f"{arm['name']} − reference" for arm in arms)]
+        head = ["reference", results.protocol.unit or "loss", *(f"{arm.name} − reference" for arm in arms)]
         yield Table(head, rows, note=REFERENCES_NOTE)
 
 
-def run_details(results: dict[str, Any]) -> Iterator[Table | Paragraph]:
-    for title, key in (("Task", "task"), ("Runtime, the same for every run", "runtime"), ("Machine", "machine")):
-        facts = (results.get(key) or {}).items()
-        rows = [[name.replace("_", " "), f"{v:.3g}" if isinstance(v, float) else format_value(v)] for name, v in facts]
+def run_details(results: Results) -> Iterator[Table | Paragraph]:
+    task: Facts = results.task.to_dict() if results.task else {}
+    for title, facts in (
+        ("Task", {name: value for name, value in task.items() if value is not None}),
+        ("Runtime, the same for every run", results.provenance.runtime),
+        ("Machine", results.provenance.machine),
+    ):
+        rows = [
+            [name.replace("_", " "), f"{v:.3g}" if isinstance(v, float) else format_value(v)]
+            for name, v in facts.items()
+        ]
         if rows:
             yield Table(["", ""], rows, title=title, left=2, kind="facts")
-    if results.get("command"):
+    if results.provenance.command:
         yield Paragraph("Command, which also resumes or repeats this comparison:")
-        yield Paragraph(str(results["command"]), kind="verbatim")
+        yield Paragraph(results.provenance.command, kind="verbatim")
 
 
-def loss_references(results: dict[str, Any]) -> list[tuple[str, float, str]]:
+def loss_references(results: Results) -> list[tuple[str, float, str]]:
     """(name, value, explanation) of the references of a loss, in its unit."""
-    references = (results.get("references") or {}) if lower_is_better(results) else {}  # accuracies have no loss
-    context, fitted = references.get("context"), references.get("fitted_tokens")
-    name = f"{context + 1}-gram" if isinstance(context, int) else "n-gram"
-    hint = "modified Kneser-Ney" + (f", {context} tokens of context" if isinstance(context, int) else "")
+    if not results.protocol.lower_is_better:
+        return []  # accuracies have no loss
+    references = results.references
+    context, fitted = references.context, references.fitted_tokens
+    name = "n-gram" if context is None else f"{context + 1}-gram"
+    hint = "modified Kneser-Ney" + ("" if context is None else f", {context} tokens of context")
     hint += f", fitted on {count(fitted)} training tokens" if fitted else ""
     rows = [
-        ("unigram", references.get("unigram"), "token frequencies"),
-        (name, references.get("kneser_ney"), hint),
+        ("unigram", references.unigram, "token frequencies"),
+        (name, references.kneser_ney, hint),
     ]
     return [(name, value, hint) for name, value, hint in rows if value is not None]
 
 
-def reference_sentence(results: dict[str, Any]) -> str:
+def reference_sentence(results: Results) -> str:
     """How the arms compare with the best n-gram reference; '' without one."""
     rows = loss_references(results)
-    losses = [value for arm in results.get("arms") or [] if (value := mean(arm)) is not None]
+    losses = [arm.mean for arm in results.arms if arm.mean is not None]
     if not rows or not losses:
         return ""
     name, reference, _ = min(rows, key=lambda row: row[1])
     above = sum(value > reference for value in losses)
-    every = "Every arm" if len(losses) == len(results["arms"]) else "Every arm without a diverged run"
+    every = "Every arm" if len(losses) == len(results.arms) else "Every arm without a diverged run"
     if above in (0, len(losses)):
         where, what = ("above", "has not beaten") if above else ("below", "beats")
         outcome = f"{every} is {where} it and {what} n-gram counting."

@@ -2,9 +2,16 @@
 
 import dataclasses
 import math
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 Verdict = Literal["better", "worse", "equivalent", "undecided"]
+
+Role = Literal["claim", "negative", "positive"]
+"""A claim to be tested, or a control: negative (an A/A pair, no effect) or positive (a known large effect)."""
+
+Variance = Literal["pair", "residual"]
+"""The variance an interval uses: of the differences of its own pair of arms, or the residual of an arm + seed model over
+all arms."""
 
 DEFAULT_MARGIN = 0.005
 """Equivalence margin in nats per character: about one seed SD of a small character model."""
@@ -24,6 +31,9 @@ class Effect:
     is no interval. `n` is the number of pairs, or the number of runs of the smaller arm if `paired` is False.
     """
 
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+    """For `comparison.results`, which stores effects: a file with unknown keys is of another version."""
+
     arm: str
     against: str
     metric: str
@@ -36,8 +46,8 @@ class Effect:
     left_out: int
     """Runs excluded because the other arm lacks their seed; 0 if no runs are paired."""
     seeds: tuple[int, ...]
-    differences: tuple[float, ...]
-    """One per entry of `seeds`; both are empty if the runs are not paired."""
+    differences: tuple[float | None, ...]
+    """One per entry of `seeds`, None if a run of the pair diverged; both are empty if the runs are not paired."""
     diverged_arm: int
     diverged_against: int
     mean: float | None = None

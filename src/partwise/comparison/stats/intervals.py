@@ -104,7 +104,7 @@ def judge(
         paired=bool(shared),
         left_out=len(values) + len(baseline) - 2 * len(shared) if shared else 0,
         seeds=shared,
-        differences=tuple(x - y for x, y in zip(a, b, strict=True)) if shared else (),
+        differences=tuple(_finite_or_none(x - y) for x, y in zip(a, b, strict=True)) if shared else (),
         diverged_arm=diverged_arm,
         diverged_against=diverged_against,
         margin=margin,
@@ -136,11 +136,12 @@ def _estimate(
     effect: Effect, a: Sequence[float], b: Sequence[float], sd_estimate: SDEstimate | None, next_alpha: float
 ) -> Effect:
     """The effect with mean, interval and verdict, from the results `a` of the arm and `b` of its baseline."""
-    mean = _mean(effect.differences) if effect.paired else _mean(a) - _mean(b)
+    differences = [difference for difference in effect.differences if difference is not None]
+    mean = _mean(differences) if effect.paired else _mean(a) - _mean(b)
     if effect.n < 2:
         return dataclasses.replace(effect, mean=mean, verdict="undecided")
     sd_a, sd_b = _sd(a), _sd(b)
-    sd_pairs = _sd(effect.differences) if effect.paired else None
+    sd_pairs = _sd(differences) if effect.paired else None
 
     def standard_error(n_a: int, n_b: int) -> tuple[float, float]:
         """The standard error of the difference with n_a and n_b runs, and its degrees of freedom."""
@@ -205,6 +206,10 @@ def _t_critical(df: float, alpha: float) -> float:
 def _t_sf(df: float, t: float) -> float:
     """P(T > t), the survival function."""
     return float(special.stdtr(df, -t) if math.isfinite(df) else special.ndtr(-t))
+
+
+def _finite_or_none(x: float) -> float | None:
+    return x if math.isfinite(x) else None
 
 
 def _mean(x: Sequence[float]) -> float:

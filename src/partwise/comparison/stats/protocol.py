@@ -8,24 +8,16 @@ alpha). Nothing here trains: the same rules judge real and simulated results.
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
-from partwise.comparison.stats.effect import DEFAULT_MARGIN, DIVERGENCE_LIMIT, Effect, Verdict
+from partwise.comparison.stats.effect import DEFAULT_MARGIN, DIVERGENCE_LIMIT, Effect, Role, Variance, Verdict
 from partwise.comparison.stats.group_sequential import DEFAULT_LOOKS, check_looks, sequential_p
 from partwise.comparison.stats.intervals import SDEstimate, holm, judge, look_alpha
 from partwise.comparison.stats.verdict_text import with_sentence
 from partwise.config import ConfigError, did_you_mean
 
-Variance = Literal["pair", "residual"]
-"""The variance an interval uses: of the differences of its own pair of arms, or the residual of an arm + seed model over
-all arms."""
-
 Values = Mapping[str, Mapping[int, float]]
 """arm -> seed -> result; nan or inf if the run diverged."""
-
-
-Role = Literal["claim", "negative", "positive"]
-"""A claim to be tested, or a control: negative (an A/A pair, no effect) or positive (a known large effect)."""
 
 
 class Claim(NamedTuple):
@@ -114,6 +106,17 @@ class Rules:
             unit=self.unit,
             sd_estimate=sd_estimate,
         )
+
+
+def add_predictions(values: Values, baseline: str, predictions: Mapping[str, tuple[str, str]]) -> Values:
+    """The values, plus first + second - baseline per seed for each of `predictions`: what two effects add up to."""
+    predicted = {}
+    for name, (first, second) in predictions.items():
+        shared = values[first].keys() & values[second].keys() & values[baseline].keys()
+        predicted[name] = {
+            seed: values[first][seed] + values[second][seed] - values[baseline][seed] for seed in sorted(shared)
+        }
+    return {**values, **predicted}
 
 
 def apply_holm(effects: Mapping[Claim, Effect], p: Mapping[Claim, float], alpha: float) -> dict[Claim, Effect]:

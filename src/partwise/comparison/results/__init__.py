@@ -1,0 +1,66 @@
+"""The results of a comparison as one typed value.
+
+Gathering creates a `Results` from finished trials, judging adds the claims, and reports, tables and studies only read it.
+An unknown value is None; no key is ever left out. Nothing here imports torch.
+"""
+
+from partwise.comparison.results.arms import (
+    MEASURES,
+    Accuracies,
+    Accuracy,
+    ArmResult,
+    Backends,
+    Budget,
+    Measure,
+    Proportion,
+    TrialResult,
+    mean,
+)
+from partwise.comparison.results.findings import (
+    Answer,
+    ClaimResult,
+    ControlResult,
+    Match,
+    Matching,
+    Replication,
+    SiteStatistic,
+    StepEffect,
+    StudyFacts,
+    TunedArm,
+    Tuning,
+)
+from partwise.comparison.results.results import FORMAT, Protocol, Provenance, References, Results, Task
+from partwise.comparison.results.value import Facts, Value, read_json
+
+__all__ = [
+    "FORMAT",
+    "MEASURES",
+    "Accuracies",
+    "Accuracy",
+    "Answer",
+    "ArmResult",
+    "Backends",
+    "Budget",
+    "ClaimResult",
+    "ControlResult",
+    "Facts",
+    "Match",
+    "Matching",
+    "Measure",
+    "Proportion",
+    "Protocol",
+    "Provenance",
+    "References",
+    "Replication",
+    "Results",
+    "SiteStatistic",
+    "StepEffect",
+    "StudyFacts",
+    "Task",
+    "TrialResult",
+    "TunedArm",
+    "Tuning",
+    "Value",
+    "mean",
+    "read_json",
+]

@@ -1,0 +1,127 @@
+"""The arms of a comparison and their trials."""
+
+import math
+from typing import Literal, get_args
+
+from pydantic import JsonValue
+
+from partwise.comparison.results.value import Value
+
+Measure = Literal["tokens", "parameters", "flops", "seconds"]
+"""Quantities that can be matched between arms: the fields of a `Budget`."""
+
+MEASURES: tuple[Measure, ...] = get_args(Measure)
+
+
+class Proportion(Value):
+    """A proportion with its Wilson 95% interval."""
+
+    correct: int
+    total: int
+    proportion: float | None
+    low: float | None
+    high: float | None
+
+
+class Accuracy(Value):
+    """The accuracies of answers to arithmetic problems."""
+
+    exact_match: Proportion
+    char_accuracy: Proportion
+    char_accuracy_closed: Proportion
+    """Over the characters of the answers including the closing $."""
+
+
+Accuracies = dict[str, Accuracy]
+"""By operation, and for all problems under `all`."""
+
+
+class TrialResult(Value):
+    """The outcome of one arm on one seed."""
+
+    seed: int
+    value: float | None
+    """In the metric of the comparison; None if the trial diverged."""
+    diverged: bool = False
+    validation_loss: float | None = None
+    training_loss: float | None = None
+    peak_memory: int | None = None
+    """In bytes."""
+    accuracy: Accuracies | None = None
+    training_curve: tuple[tuple[int, float], ...] = ()
+    """[step, training loss], thinned; empty if not stored."""
+    evaluations: tuple[tuple[int, float, float], ...] = ()
+    """[step, validation loss, training loss]; empty if not stored."""
+
+
+class Budget(Value):
+    """What one trial of an arm uses."""
+
+    tokens: float | None
+    parameters: float | None
+    flops: float | None
+    seconds: float | None
+
+
+class Backends(Value):
+    """How the operations of one kind are computed."""
+
+    kind: str
+    counts: dict[str, int]
+    """Backend -> number of operations."""
+    reasons: tuple[str, ...] = ()
+    """Why faster backends are not used."""
+
+
+class ArmResult(Value):
+    """One arm: what it changes, what it costs, and its trials by seed."""
+
+    name: str
+    overrides: tuple[str, ...] = ()
+    config_changes: tuple[tuple[str, JsonValue, JsonValue], ...] = ()
+    """[setting, value of the baseline, value of the arm]."""
+    parameters: int | None = None
+    flops_per_token: int | None = None
+    tokens_per_second: float | None = None
+    budget: Budget | None = None
+    peak_memory: int | None = None
+    """The maximum over the trials, in bytes."""
+    accuracy: Accuracies | None = None
+    """Pooled over the trials."""
+    unpaired_tensors: tuple[str, ...] = ()
+    """Tensors whose initial weights differ from the baseline's."""
+    n_paired_tensors: int | None = None
+    n_tensors: int | None = None
+    backends: tuple[Backends, ...] = ()
+    trials: tuple[TrialResult, ...] = ()
+
+    @property
+    def values(self) -> tuple[float | None, ...]:
+        return tuple(trial.value for trial in self.trials)
+
+    @property
+    def diverged(self) -> tuple[int, ...]:
+        """The seeds of the trials that diverged."""
+        return tuple(trial.seed for trial in self.trials if trial.diverged)
+
+    @property
+    def mean(self) -> float | None:
+        return mean(self.values)
+
+    @property
+    def sd(self) -> float | None:
+        """The standard deviation over seeds; None if one diverged or there is only one."""
+        values = [value for value in self.values if value is not None]
+        if len(values) < max(2, len(self.values)):
+            return None
+        center = math.fsum(values) / len(values)
+        return math.hypot(*(value - center for value in values)) / math.sqrt(len(values) - 1)
+
+    def trial(self, seed: int) -> TrialResult | None:
+        return next((trial for trial in self.trials if trial.seed == seed), None)
+
+
+def mean(values: tuple[float | None, ...]) -> float | None:
+    """The mean; None without values or if one is unknown, since averaging the others would hide it."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known and len(known) == len(values) else None

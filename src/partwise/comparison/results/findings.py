@@ -1,0 +1,107 @@
+"""What a comparison found: claims and controls, and what was done to the arms or with the winner."""
+
+from pydantic import JsonValue
+
+from partwise.comparison.results.arms import Measure
+from partwise.comparison.results.value import Value
+from partwise.comparison.stats.effect import Effect, Role
+
+
+class StepEffect(Value):
+    """The mean difference at one evaluation with the interval it would have had."""
+
+    step: int
+    mean: float | None
+    low: float | None
+    high: float | None
+
+
+class ClaimResult(Value):
+    """A claim or a control: its effect with the verdict, and the differences over training."""
+
+    role: Role = "claim"
+    effect: Effect
+    minimum_detectable_effect: float | None = None
+    """The true difference that these seeds detect with 80% power, given the observed SD of the pairs."""
+    effect_over_training: tuple[StepEffect, ...] = ()
+    differences_over_training: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """[step, difference] for each seed; empty if not stored."""
+
+
+class ControlResult(Value):
+    arm: str
+    role: Role
+    passed: bool | None
+    """None without a verdict, because a trial diverged."""
+    power: float | None = None
+    """The power of a positive control, if its effect was calibrated."""
+
+
+class SiteStatistic(Value):
+    """A statistic of activations or gradients at one site; None for an arm without the site."""
+
+    site: str
+    quantity: str
+    values: tuple[float | None, ...]
+
+
+class TunedArm(Value):
+    """The mean loss of an arm at each value on the tuning split."""
+
+    arm: str
+    default: JsonValue
+    means: tuple[float | None, ...]
+    """None if a trial diverged."""
+    best: str
+    interior: bool
+    """Whether the best value is inside the range."""
+
+
+class Tuning(Value):
+    key: str
+    values: tuple[str, ...]
+    seeds: tuple[int, ...]
+    runs: int
+    seconds: float
+    arms: tuple[TunedArm, ...]
+
+
+class Match(Value):
+    """The setting of an arm that was changed to match the baseline, and the relative difference that remains."""
+
+    arm: str
+    key: str
+    old: int
+    new: int
+    residual: float
+
+
+class Matching(Value):
+    measure: Measure
+    arms: tuple[Match, ...]
+
+
+class Replication(Value):
+    """The winner on fresh seeds."""
+
+    effect: Effect
+    seeds: tuple[int, ...]
+
+
+class Answer(Value):
+    """What a published claim predicts for one difference, and the outcome."""
+
+    difference: str
+    prediction: str
+    outcome: str
+
+
+class StudyFacts(Value):
+    """The published claim that the comparison tests, its predictions by arm, and the answers."""
+
+    claim: str
+    source: str
+    published: str
+    changed: str
+    expect: dict[str, str]
+    answers: tuple[Answer, ...]

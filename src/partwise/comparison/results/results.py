@@ -1,0 +1,151 @@
+"""The results of a comparison, and `results.json`, which is the same as JSON. Nothing here imports torch."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import Field, JsonValue
+
+from partwise.checkpoint import write_json
+from partwise.comparison.results.arms import ArmResult
+from partwise.comparison.results.findings import (
+    ClaimResult,
+    ControlResult,
+    Matching,
+    Replication,
+    SiteStatistic,
+    StudyFacts,
+    Tuning,
+)
+from partwise.comparison.results.value import Facts, Value, read_json
+from partwise.comparison.stats.effect import Effect, Variance, Verdict
+from partwise.config import ConfigError
+
+if TYPE_CHECKING:
+    from partwise.comparison.stats.protocol import Rules  # imports scipy
+
+FORMAT = 2
+"""The version of `results.json`."""
+
+
+class Protocol(Value):
+    """What was fixed before the first run: the metric and the rules that judge it."""
+
+    metric: str
+    unit: str
+    lower_is_better: bool
+    margin: float
+    alpha: float
+    looks: tuple[int, ...] = ()
+    """Numbers of seeds at the planned looks; empty if none are planned."""
+    variance: Variance = "pair"
+
+    @classmethod
+    def from_rules(cls, rules: "Rules") -> Self:
+        return cls(**{name: getattr(rules, name) for name in cls.model_fields})
+
+    @property
+    def metric_with_unit(self) -> str:
+        return ", ".join(filter(None, (self.metric, self.unit)))
+
+
+class Task(Value):
+    """The data and the length of training."""
+
+    data: str
+    name: str | None = None
+    hash: str | None = None
+    tokenizer: str | None = None
+    steps: int | None = None
+    batch_size: int | None = None
+    seq_len: int | None = None
+    tokens: int | None = None
+    epochs: float | None = None
+    validation_tokens: int | None = None
+    validation_estimator: str | None = None
+
+
+class References(Value):
+    """What a model must beat: n-gram losses, and on arithmetic the accuracies of constant answers."""
+
+    unigram: float | None = None
+    kneser_ney: float | None = None
+    context: int | None = None
+    fitted_tokens: int | None = None
+    constant_char_accuracy_closed: float | None = None
+    constant_char_accuracy: float | None = None
+    constant_exact_match: float | None = None
+
+
+class Provenance(Value):
+    """Where the results come from."""
+
+    name: str | None = None
+    created: str | None = None
+    command: str | None = None
+    protocol_hash: str | None = None
+    """SHA-256 of the plan before the first run, if looks were planned."""
+    hash_before_rename: str | None = None
+    """The hash that the plan had under the former names of its settings."""
+    runtime: Facts = Field(default_factory=dict)
+    machine: Facts = Field(default_factory=dict)
+
+
+class Results(Value):
+    """Everything that a comparison found. `claims` and what follows from them are empty until it is judged."""
+
+    format: Literal[2] = 2
+    question: str
+    scope: str = ""
+    protocol: Protocol
+    seeds: tuple[int, ...]
+    look: int | None = None
+    alpha_spent: float | None = None
+    task: Task | None = None
+    config: dict[str, JsonValue] = Field(default_factory=dict)
+    """The configuration of the baseline."""
+    arms: tuple[ArmResult, ...]
+    claims: tuple[ClaimResult, ...] = ()
+    minimum_detectable_effect: float | None = None
+    """As of a claim, with the SD pooled over all claims."""
+    controls: tuple[ControlResult, ...] = ()
+    warnings: tuple[str, ...] = ()
+    activation_statistics: tuple[SiteStatistic, ...] = ()
+    references: References = References()
+    tuning_note: str = ""
+    tuning: Tuning | None = None
+    match: Matching | None = None
+    replication: Replication | None = None
+    study: StudyFacts | None = None
+    provenance: Provenance = Provenance()
+
+    @property
+    def effects(self) -> tuple[Effect, ...]:
+        return tuple(claim.effect for claim in self.claims)
+
+    @property
+    def verdicts(self) -> dict[str, Verdict | None]:
+        """The verdict on each arm, by its name."""
+        return {effect.arm: effect.verdict for effect in self.effects}
+
+    def arm(self, name: str) -> ArmResult | None:
+        return next((arm for arm in self.arms if arm.name == name), None)
+
+    def to_json(self, path: Path) -> None:
+        """Write the file atomically."""
+        write_json(path, self.to_dict())
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], source: str = "results") -> Self:
+        found = values.get("format") if isinstance(values, Mapping) else None
+        if isinstance(found, int) and found != FORMAT:
+            raise ConfigError(
+                f"{source} has the format {found}, and this version reads {FORMAT}: run the comparison again, or read it "
+                "with the version that wrote it"
+            )
+        return super().from_dict(values, source)
+
+    @classmethod
+    def from_json(cls, path: Path) -> Self:
+        """Read `results.json`. Raises ConfigError for another version or a damaged file."""
+        return cls.from_dict(read_json(path), str(path))

@@ -1,0 +1,44 @@
+"""The base class of everything in the results, and reading JSON. Nothing here imports torch."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from partwise.config import ConfigError
+
+Facts = dict[str, str | int | float | bool | None]
+"""Names and values that are stored and shown, and that nothing computes with."""
+
+
+class Value(BaseModel):
+    """A frozen part of the results that rejects unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        values: dict[str, Any] = self.model_dump(mode="json")
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], source: str = "results") -> Self:
+        """The inverse of `to_dict`. Raises ConfigError naming `source` and the path of the first invalid value."""
+        try:
+            return cls.model_validate_json(json.dumps(values))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            path = ".".join(map(str, first["loc"]))
+            message = f"{path}: {first['msg'][:1].lower()}{first['msg'][1:]}".removeprefix(": ")
+            raise ConfigError(f"{source} is damaged ({message}): restore it, or run the comparison again") from None
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error}): restore it, or run the comparison again") from None

@@ -1,0 +1,46 @@
+"""How a comparison is computed on this machine: runtime, backends of each arm, and concurrency."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from partwise.comparison.design.plan import Plan
+from partwise.compute.plan import Plan as ComputePlan
+from partwise.compute.plan import check_requested, multi_seed_backends, shared_plans
+from partwise.compute.runtime import Runtime, choose_runtime, requested
+from partwise.model import Transformer
+
+SEEDS_PER_PROCESS = 8
+"""Seeds of one arm that an accelerator trains per process."""
+
+MAX_MULTI_SEED_PARAMETERS = 2**24
+"""The default for larger models is one seed per process: it keeps the accelerator busy, and each seed needs memory."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The runtime, each arm's plan of computation, the number of processes, and the seeds per process."""
+
+    runtime: Runtime
+    plans: dict[str, ComputePlan]
+    workers: int
+    seeds_per_process: int
+
+
+def choose_setup(plan: Plan, workers: int | None, seeds_per_process: int | None) -> Setup:
+    """The setup of this machine; None stands for a default. Raises ConfigError if a backend is not available."""
+    train = plan.arms[0].config.train
+    runtime, backends = choose_runtime(train), requested(train)
+    small = all(arm.config.model.parameters() <= MAX_MULTI_SEED_PARAMETERS for arm in plan.arms)
+    seeds_per_process = seeds_per_process or (SEEDS_PER_PROCESS if runtime.device == "cuda" and small else 1)
+    if seeds_per_process > 1:
+        backends = multi_seed_backends(backends)
+    with torch.device("meta"):
+        models = {arm.name: Transformer(arm.config.model) for arm in plan.arms}
+    plans = shared_plans(models, runtime, backends, {arm.name: arm.config.seq_len for arm in plan.arms})
+    check_requested(plans.values(), backends)
+    if runtime.device != "cpu":
+        return Setup(runtime, plans, 1, seeds_per_process)
+    workers = workers or max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    return Setup(runtime.with_threads(train.threads or 1), plans, workers, seeds_per_process)

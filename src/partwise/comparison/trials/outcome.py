@@ -1,0 +1,94 @@
+"""The outcome of a run: its final losses, curves and accuracies, read from its folder."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from partwise.comparison.results import Accuracies, Accuracy, Proportion, TrialResult
+from partwise.comparison.trials.worker_pool import Job
+from partwise.config import ConfigError
+from partwise.train.metrics import read_metrics
+
+CURVE_POINTS = 200
+
+VALIDATION_LOSS = "validation loss"
+
+ACCURACY_KEYS = {"exact match": "exact_match", "character accuracy": "char_accuracy"}
+"""The metrics that are accuracies, and their names in an `Accuracy`."""
+
+
+def final_values(jobs: Sequence[Job], metric: str = VALIDATION_LOSS) -> dict[str, dict[int, float]]:
+    """arm -> seed -> the final validation loss or accuracy; nan if the run diverged."""
+    values: dict[str, dict[int, float]] = {}
+    for job in jobs:
+        value = read_outcome(job, metric).value
+        values.setdefault(job.arm, {})[job.seed] = math.nan if value is None else value
+    return values
+
+
+def read_outcome(job: Job, metric: str = VALIDATION_LOSS) -> TrialResult:
+    """The outcome of a finished run. Raises ConfigError if the run lacks the metric."""
+    result = json.loads((job.folder / "result.json").read_text())
+    lines = read_metrics(job.folder)
+    evaluations = tuple(
+        (line["step"], line["validation"], line["training"]) for line in lines if line["kind"] == "evaluation"
+    )
+    completed = "diverged" not in result and bool(evaluations) and evaluations[-1][0] == job.steps
+    accuracy = read_accuracy(result.get("accuracy"))
+    loss = evaluations[-1][1] if completed else None
+    return TrialResult(
+        seed=job.seed,
+        value=metric_value(job, metric, loss, accuracy),
+        diverged=not completed,
+        validation_loss=loss,
+        training_loss=evaluations[-1][2] if completed else None,
+        # unknown for a single run if several seeds share a process
+        peak_memory=None if "seeds_per_process" in result else result["peak_memory"],
+        accuracy=accuracy,
+        training_curve=thin([(line["step"], line["loss"]) for line in lines if line["kind"] == "step"]),
+        evaluations=evaluations,
+    )
+
+
+def metric_value(job: Job, metric: str, loss: float | None, accuracy: Accuracies | None) -> float | None:
+    if metric not in ACCURACY_KEYS or loss is None:
+        return loss
+    if not accuracy:
+        raise ConfigError(f"{job.folder} has no {metric}: delete this run's folder to repeat the run")
+    proportion: Proportion = getattr(accuracy["all"], ACCURACY_KEYS[metric])
+    return proportion.proportion
+
+
+def read_accuracy(stored: dict[str, Any] | None) -> Accuracies | None:
+    return {kind: Accuracy.from_dict(scores) for kind, scores in stored.items()} if stored else None
+
+
+def thin(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """At most CURVE_POINTS points, each the mean of consecutive points."""
+    size = max(1, math.ceil(len(points) / CURVE_POINTS))
+    bins = [points[start : start + size] for start in range(0, len(points), size)]
+    return tuple((part[-1][0], sum(loss for _, loss in part) / len(part)) for part in bins)
+
+
+def pool_accuracy(trials: Sequence[TrialResult]) -> Accuracies | None:
+    """Accuracies over the problems of all seeds combined."""
+    scores = [trial.accuracy for trial in trials if trial.accuracy]
+    if not scores:
+        return None
+    return {
+        kind: Accuracy(
+            **{
+                measure: pool_proportions([getattr(score[kind], measure) for score in scores])
+                for measure in Accuracy.model_fields
+            }
+        )
+        for kind in scores[0]
+    }
+
+
+def pool_proportions(parts: Sequence[Proportion]) -> Proportion:
+    from partwise.evaluate.arithmetic import Proportion as Counts
+
+    pooled = Counts(sum(part.correct for part in parts), sum(part.total for part in parts))
+    return Proportion.from_dict(pooled.to_dict())

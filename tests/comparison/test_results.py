@@ -1,0 +1,61 @@
+"""Results: the file is the value, committed files load, and another version or a damaged file is refused in one line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from partwise.comparison.results import Results
+from partwise.comparison.results.schema import SCHEMA, schema_text
+from partwise.config import ConfigError
+from partwise.studies.study import StudyResults
+
+ROOT = Path(__file__).parents[2]
+COMMITTED = sorted(ROOT.glob("studies/*/results.json"))
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.parent.name)
+def test_committed_results_load_unchanged(path: Path, tmp_path: Path) -> None:
+    study = StudyResults.from_json(path)
+    assert study.to_dict() == json.loads(path.read_text(encoding="utf-8"))
+    for results in study.comparisons.values():
+        results.to_json(tmp_path / "results.json")
+        assert Results.from_json(tmp_path / "results.json") == results
+        assert all(effect.margin == results.protocol.margin for effect in results.effects)
+
+
+def test_the_committed_schema_is_the_generated_one() -> None:
+    again = "run `python -m partwise.comparison.results.schema`"
+    assert (ROOT / SCHEMA).read_text(encoding="utf-8") == schema_text(), again
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 1}, r"has the format 1, and this version reads 2: run the comparison again"),
+        ({"format": 3}, r"has the format 3"),
+        ({"format": None}, r"is damaged \(format: "),
+        ({"surprise": 1}, r"is damaged \(surprise: extra inputs"),
+        ({"seeds": ["one"]}, r"is damaged \(seeds\.0: "),
+        ({"claims": [{"effect": {"arm": "a"}}]}, r"is damaged \(claims\.0\.effect\.against: "),
+        ({"protocol": None}, r"is damaged \(protocol: "),
+    ],
+)
+def test_another_version_or_a_damaged_file_is_refused(change: dict, message: str, tmp_path: Path) -> None:
+    (results, *_) = StudyResults.from_json(COMMITTED[0]).comparisons.values()
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(results.to_dict() | change))
+    with pytest.raises(ConfigError, match=message) as caught:
+        Results.from_json(path)
+    assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"claim": "x"}'])
+def test_a_file_of_something_else_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(text)
+    for kind in (Results, StudyResults):
+        with pytest.raises(ConfigError, match="damaged"):
+            kind.from_json(path)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Results.from_json(tmp_path / "missing.json")
