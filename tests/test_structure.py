@@ -40,6 +40,7 @@ LAYERS = [
     "train",
     "inspection",
     "comparison.stats",
+    "comparison.measures",
     "comparison.results",
     "comparison.design",
     "comparison.trials",

@@ -2,17 +2,13 @@
 
 import gc
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from partwise.cli.options import (
     ALLOW_OVERRIDES,
-    Arms,
-    Common,
-    Data,
     Import,
-    Margin,
     Name,
     Overrides,
     Preset,
@@ -22,53 +18,20 @@ from partwise.cli.options import (
     load_imports,
     study_app,
 )
+from partwise.cli.request_options import takes_request
 
 
 @app.command(context_settings=ALLOW_OVERRIDES)
+@takes_request(before={"protocol": "looks"})
 def compare(
     context: typer.Context,
     preset: Preset,
     overrides: Overrides = None,
-    data: Data = None,
-    arm: Arms = None,
-    cumulative: Annotated[
-        bool,
-        typer.Option(
-            "--cumulative", help="Cumulative ablation: each arm adds to the previous one and is compared with it."
-        ),
-    ] = False,
-    interaction: Annotated[
-        list[str] | None, typer.Option(help="Test an interaction: give it twice, for two changes, each alone and both.")
-    ] = None,
-    common: Common = None,
-    seeds: Annotated[
-        int | None, typer.Option(help="Paired seeds per arm. Default: 5, or 16 with --protocol.", min=1)
-    ] = None,
-    first_seed: Annotated[int, typer.Option(help="First seed.", min=0)] = 0,
+    *,
+    options: dict[str, Any],
     protocol: Annotated[
         bool, typer.Option("--protocol", help="Plan interim looks at a quarter, half and all of the seeds; stop early.")
     ] = False,
-    looks: Annotated[
-        str | None, typer.Option(help="Plan interim looks at these numbers of seeds, such as 4,8,16; stop early.")
-    ] = None,
-    variance: Annotated[
-        str,
-        typer.Option(help="Variance of the intervals: pair (each pair of arms) or residual (pooled over all arms)."),
-    ] = "pair",
-    metric: Annotated[str, typer.Option(help="loss; on arithmetic also exact_match or char_accuracy.")] = "loss",
-    margin: Margin = 0.005,
-    alpha: Annotated[float, typer.Option(help="Maximum probability of a false claim.")] = 0.05,
-    negative_control: Annotated[
-        str | None, typer.Option(help="Add an A/A arm that re-initializes this family, such as ffn.")
-    ] = None,
-    positive_control: Annotated[
-        str | None, typer.Option(help="Add an arm with a known large effect: its overrides in quotes.")
-    ] = None,
-    tune: Annotated[
-        str | None, typer.Option(help="Tune a setting per arm over these values: train.lr=1e-4,3e-4,1e-3.")
-    ] = None,
-    tune_seeds: Annotated[int, typer.Option(help="Tuning seeds per value, disjoint from the test seeds.", min=1)] = 2,
-    match: Annotated[str | None, typer.Option(help="Match the arms in tokens, parameters, flops or seconds.")] = None,
     grid: Annotated[
         list[str] | None,
         typer.Option(help="Run one comparison per value of a setting, such as n_layers=2,4. Repeatable."),
@@ -98,27 +61,7 @@ def compare(
 
     loaded = load_imports(imports)
     compare_variants(
-        {
-            "preset": preset,
-            "change": collect_overrides(context, overrides),
-            "data": data,
-            "arms": arm,
-            "cumulative": cumulative,
-            "interaction": interaction,
-            "common": common,
-            "seeds": seeds,
-            "first_seed": first_seed,
-            "looks": looks,
-            "variance": variance,
-            "metric": metric,
-            "margin": margin,
-            "alpha": alpha,
-            "negative_control": negative_control,
-            "positive_control": positive_control,
-            "tune": tune,
-            "tune_seeds": tune_seeds,
-            "match": match,
-        },
+        {"preset": preset, "change": collect_overrides(context, overrides), **options},
         protocol=protocol,
         grid=grid or [],
         replicate=replicate,
@@ -132,11 +75,13 @@ def compare(
 
 
 @app.command(context_settings=ALLOW_OVERRIDES)
+@takes_request("data")
 def calibrate(
     context: typer.Context,
     preset: Preset,
     overrides: Overrides = None,
-    data: Data = None,
+    *,
+    options: dict[str, Any],
     family: Annotated[
         str, typer.Option(help="Family of parts to re-initialize in the A/A pairs: ffn, attention, ...")
     ] = "ffn",
@@ -153,19 +98,18 @@ def calibrate(
 
     changes = collect_overrides(context, overrides)
     calibrate_preset(
-        preset, changes, data=data, family=family, positive_control=positive_control, seeds=seeds, name=name
+        preset, changes, data=options["data"], family=family, positive_control=positive_control, seeds=seeds, name=name
     )
 
 
 @app.command(context_settings=ALLOW_OVERRIDES)
+@takes_request("data", "arms", "common", "margin")
 def plan(
     context: typer.Context,
     preset: Preset,
     overrides: Overrides = None,
-    data: Data = None,
-    arm: Arms = None,
-    common: Common = None,
-    margin: Margin = 0.005,
+    *,
+    options: dict[str, Any],
     effect: Annotated[float | None, typer.Option(help="Effect size to compute the power for, in nats.")] = None,
     sd: Annotated[float | None, typer.Option(help="Seed SD to assume. Default: as calibrated.")] = None,
     workers: Workers = None,
@@ -176,8 +120,7 @@ def plan(
     from partwise.cli.commands.plan import plan_seeds
 
     change = collect_overrides(context, overrides)
-    options = {"preset": preset, "change": change, "data": data, "arms": arm, "common": common, "margin": margin}
-    plan_seeds(options, sd=sd, effect=effect, workers=workers)
+    plan_seeds({"preset": preset, "change": change, **options}, sd=sd, effect=effect, workers=workers)
 
 
 @app.command()

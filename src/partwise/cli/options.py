@@ -34,9 +34,6 @@ Import = Annotated[
     list[str] | None, typer.Option("--import", help="Module or .py file that registers custom parts. Repeatable.")
 ]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run below runs/, or its folder.")]
-Arms = Annotated[list[str] | None, typer.Option("--arm", help="Overrides of a further arm, in quotes. Repeatable.")]
-Common = Annotated[list[str] | None, typer.Option(help="Override that applies to every arm. Repeatable.")]
-Margin = Annotated[float, typer.Option(help="Equivalence margin, in the metric's unit.")]
 Workers = Annotated[int | None, typer.Option(help="Concurrent runs. Default: one per CPU core.", min=1)]
 
 

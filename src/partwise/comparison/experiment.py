@@ -11,10 +11,11 @@ from typing import Any
 from partwise.checkpoint import write_json
 from partwise.comparison.design.matching import match_arms
 from partwise.comparison.design.plan import Plan, dataset_of, make_plan
-from partwise.comparison.design.request import Measure, Request
+from partwise.comparison.design.request import Request
 from partwise.comparison.estimate import Estimate, estimate_time
 from partwise.comparison.gathering import gather
 from partwise.comparison.judging import judge_results
+from partwise.comparison.measures import Measure
 from partwise.comparison.noise_store import positive_control_power
 from partwise.comparison.plan_file import PLAN_FILE, new_plan_file, read_plan_file
 from partwise.comparison.report import write_report

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from partwise.comparison.design.plan import Arm, Plan, training_budget
-from partwise.comparison.results import Match, Matching, Measure
+from partwise.comparison.measures import Measure
+from partwise.comparison.results import Match, Matching
 from partwise.config import ConfigError
 from partwise.train.config import RunConfig
 

@@ -1,39 +1,88 @@
-"""The request for a comparison: the options of `partwise compare`, of a study's entry, or of `partwise.compare`."""
+"""The request for a comparison: the options of `partwise compare`, of a study's entry, or of `partwise.compare`.
+
+Each option is declared once, as a field: the command line, the keys of a study's YAML and the command in a report follow
+from it.
+"""
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal, get_origin
 
 from pydantic import Field
+from pydantic.fields import FieldInfo
 
-from partwise.comparison.results import Measure
+from partwise.comparison.measures import Measure
 from partwise.comparison.stats.effect import DEFAULT_MARGIN, Variance
 from partwise.config import Config
 from partwise.train.run_names import default_run_name
 
 
+@dataclass(frozen=True)
+class Option:
+    """How a field of a `Request` is written on the command line, where this does not follow from its name and type."""
+
+    flag: str | None = None
+    short: str | None = None
+    panel: str | None = None
+    """The panel of `--help` that lists it."""
+    positional: bool = False
+    unset: bool = False
+    """Whether the command can tell that it was not given; its help then names the default."""
+    always: bool = False
+    """Whether printed commands have it also at its default."""
+
+
 class Request(Config):
     """The request for one comparison; `plan_comparison` validates it."""
 
-    preset: str
-    change: list[str] = Field(default_factory=list)  # overrides of the second arm
-    arms: list[str] = Field(default_factory=list)  # further arms, the overrides of each in one string
-    cumulative: bool = False  # cumulative ablation: each arm adds to the previous one and is compared with it
-    interaction: list[str] = Field(default_factory=list)  # two changes: each alone, and both
-    data: str | None = None
-    common: list[str] = Field(default_factory=list)  # overrides for every arm
-    seeds: int = Field(5, gt=0)  # per arm, at most
-    first_seed: int = Field(0, ge=0)
-    looks: list[int] = Field(default_factory=list)  # numbers of seeds at the planned looks: a protocol
-    variance: Variance = "pair"
-    metric: Literal["loss", "exact_match", "char_accuracy"] = "loss"  # accuracies on arithmetic only
-    margin: float = Field(DEFAULT_MARGIN, gt=0)
-    alpha: float = Field(0.05, ge=1e-9, le=0.5)
-    negative_control: str | None = None  # control without an effect: the family whose weights are re-initialized
-    positive_control: str | None = None  # control with a large effect: overrides in one string
-    tune: str | None = None  # a setting and its candidate values: train.lr=1e-4,3e-4,1e-3
-    tune_seeds: int = Field(2, gt=0)
-    match: Measure | None = None
+    preset: Annotated[str, Option(positional=True)]
+    change: Annotated[list[str], Option(positional=True)] = Field(
+        default_factory=list, description="Overrides of the second arm."
+    )
+    data: str | None = Field(
+        None,
+        description="Training data: arithmetic, shakespeare, python, or a text file, .jsonl file or folder.",
+    )
+    arms: Annotated[list[str], Option("--arm")] = Field(
+        default_factory=list, description="Overrides of a further arm, in quotes. Repeatable."
+    )
+    cumulative: bool = Field(
+        False, description="Cumulative ablation: each arm adds to the previous one and is compared with it."
+    )
+    interaction: list[str] = Field(
+        default_factory=list,
+        description="Test an interaction: give it twice, for two changes, each alone and both.",
+    )
+    common: list[str] = Field(default_factory=list, description="Override that applies to every arm. Repeatable.")
+    seeds: Annotated[int, Option(unset=True, always=True)] = Field(
+        5, gt=0, description="Paired seeds per arm. Default: 5, or 16 with --protocol."
+    )
+    first_seed: int = Field(0, ge=0, description="First seed.")
+    looks: list[int] = Field(
+        default_factory=list,
+        description="Plan interim looks at these numbers of seeds, such as 4,8,16; stop early.",
+    )
+    variance: Variance = Field(
+        "pair",
+        description="Variance of the intervals: pair (each pair of arms) or residual (pooled over all arms).",
+    )
+    metric: Literal["loss", "exact_match", "char_accuracy"] = Field(
+        "loss", description="loss; on arithmetic also exact_match or char_accuracy."
+    )
+    margin: Annotated[float, Option(always=True)] = Field(
+        DEFAULT_MARGIN, gt=0, description="Equivalence margin, in the metric's unit."
+    )
+    alpha: float = Field(0.05, ge=1e-9, le=0.5, description="Maximum probability of a false claim.")
+    negative_control: str | None = Field(
+        None, description="Add an A/A arm that re-initializes this family, such as ffn."
+    )
+    positive_control: str | None = Field(
+        None, description="Add an arm with a known large effect: its overrides in quotes."
+    )
+    tune: str | None = Field(None, description="Tune a setting per arm over these values: train.lr=1e-4,3e-4,1e-3.")
+    tune_seeds: int = Field(2, gt=0, description="Tuning seeds per value, disjoint from the test seeds.")
+    match: Measure | None = Field(None, description="Match the arms in tokens, parameters, flops or seconds.")
 
     def name_parts(self) -> list[str]:
         """The components of the default name."""
@@ -45,30 +94,36 @@ class Request(Config):
 
     def command(self, name: str | None, imports: tuple[str, ...] = ()) -> str:
         """The `partwise compare` command of this request."""
-        command = ["partwise", "compare", self.preset, *self.change]
-        for option, values in (
-            ("--arm", self.arms),
-            ("--interaction", self.interaction),
-            ("--common", self.common),
-            ("--import", imports),
-        ):
-            command += [word for value in values for word in (option, value)]
-        fields = type(self).model_fields
-        for key in (
-            "data",
-            "metric",
-            "first_seed",
-            "variance",
-            "alpha",
-            "negative_control",
-            "positive_control",
-            "tune",
-            "tune_seeds",
-            "match",
-        ):
-            if (value := getattr(self, key)) != fields[key].default:
-                command += [f"--{key.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
-        command += ["--cumulative"] * self.cumulative
-        command += ["--looks", ",".join(map(str, self.looks))] if self.looks else ["--seeds", str(self.seeds)]
-        command += ["--margin", f"{self.margin:g}", *(["--name", name] if name else [])]
-        return shlex.join(command)
+        words = ["partwise", "compare", self.preset, *self.change]
+        for key, field in type(self).model_fields.items():
+            option, value = option_of(field), getattr(self, key)
+            default = field.get_default(call_default_factory=True)
+            if option.positional or (key == "seeds" and self.looks):  # the last look sets the seeds
+                continue
+            if value != default or option.always:
+                words += option_words(flag_of(key, field), value)
+        words += option_words("--import", list(imports))
+        return shlex.join([*words, *(["--name", name] if name else [])])
+
+
+def option_of(field: FieldInfo) -> Option:
+    return next((each for each in field.metadata if isinstance(each, Option)), Option())
+
+
+def flag_of(key: str, field: FieldInfo) -> str:
+    """`first_seed` -> `--first-seed`."""
+    return option_of(field).flag or f"--{key.replace('_', '-')}"
+
+
+def is_list_of(field: FieldInfo, item: type) -> bool:
+    return get_origin(field.annotation) is list and field.annotation == list[item]  # type: ignore[valid-type]
+
+
+def option_words(flag: str, value: Any) -> list[str]:
+    """The words of one option: a switch, a list of numbers joined by commas, or a flag and its value for each string."""
+    if isinstance(value, bool):
+        return [flag] * value
+    if isinstance(value, list) and value and all(isinstance(item, int) for item in value):
+        return [flag, ",".join(map(str, value))]
+    items = value if isinstance(value, list) else [value]
+    return [word for item in items for word in (flag, f"{item:g}" if isinstance(item, float) else str(item))]

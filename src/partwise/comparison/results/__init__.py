@@ -5,13 +5,11 @@ An unknown value is None; no key is ever left out. Nothing here imports torch.
 """
 
 from partwise.comparison.results.arms import (
-    MEASURES,
     Accuracies,
     Accuracy,
     ArmResult,
     Backends,
     Budget,
-    Measure,
     Proportion,
     TrialResult,
     mean,
@@ -34,7 +32,6 @@ from partwise.comparison.results.value import Facts, Value, read_json
 
 __all__ = [
     "FORMAT",
-    "MEASURES",
     "Accuracies",
     "Accuracy",
     "Answer",
@@ -46,7 +43,6 @@ __all__ = [
     "Facts",
     "Match",
     "Matching",
-    "Measure",
     "Proportion",
     "Protocol",
     "Provenance",

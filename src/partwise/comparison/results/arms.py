@@ -1,16 +1,10 @@
 """The arms of a comparison and their trials."""
 
 import math
-from typing import Literal, get_args
 
 from pydantic import JsonValue
 
 from partwise.comparison.results.value import Value
-
-Measure = Literal["tokens", "parameters", "flops", "seconds"]
-"""Quantities that can be matched between arms: the fields of a `Budget`."""
-
-MEASURES: tuple[Measure, ...] = get_args(Measure)
 
 
 class Proportion(Value):
@@ -55,7 +49,7 @@ class TrialResult(Value):
 
 
 class Budget(Value):
-    """What one trial of an arm uses."""
+    """What one trial of an arm uses: one field per `Measure`."""
 
     tokens: float | None
     parameters: float | None

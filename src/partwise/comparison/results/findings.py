@@ -2,7 +2,7 @@
 
 from pydantic import JsonValue
 
-from partwise.comparison.results.arms import Measure
+from partwise.comparison.measures import Measure
 from partwise.comparison.results.value import Value
 from partwise.comparison.stats.effect import Effect, Role
 

@@ -1,0 +1,72 @@
+"""Command-line options that follow from the fields of a `Request`."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+import typer
+from annotated_types import Ge, Gt
+from pydantic.fields import FieldInfo
+
+from partwise.comparison.design.request import Request, flag_of, is_list_of, option_of
+
+OPTIONS = "options"
+"""The parameter of a command that receives the values, by field name; None for an option that was not given."""
+
+
+def takes_request(
+    *keys: str, model: type[Request] = Request, before: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace a command's parameter `options` by one option per field of `model`, or of `keys` alone.
+
+    `before` maps a parameter of the command to the field before which `--help` lists it.
+    """
+    fields = {key: model.model_fields[key] for key in keys or model.model_fields}
+    fields = {key: field for key, field in fields.items() if not option_of(field).positional}
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command).parameters
+        parameters: list[inspect.Parameter] = []
+        for name, parameter in own.items():
+            if name == OPTIONS:
+                for key, field in fields.items():
+                    parameters += [own[moved] for moved, place in (before or {}).items() if place == key]
+                    parameters.append(request_parameter(key, field))
+            elif name not in (before or {}):
+                parameters.append(parameter)
+
+        @functools.wraps(command)
+        def run(**values: Any) -> None:
+            options = {key: values.pop(key) for key in fields}
+            command(**values, **{OPTIONS: options})
+
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
+
+    return decorate
+
+
+def request_parameter(key: str, field: FieldInfo) -> inspect.Parameter:
+    """The parameter of a command for one field, as typer reads it."""
+    option = option_of(field)
+    kind, default = option_type(field), field.get_default(call_default_factory=True)
+    names = [flag_of(key, field), *filter(None, [option.short])]
+    minimum = minimum_of(field) if kind is int else None
+    if option.unset or isinstance(default, list) or default is None:
+        kind, default = kind | None, None
+    declared = typer.Option(*names, help=field.description, min=minimum, rich_help_panel=option.panel)
+    return inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
+
+
+def option_type(field: FieldInfo) -> Any:
+    """The type on the command line: a choice and a list of numbers are text, which `Request` validates."""
+    if is_list_of(field, str):
+        return list[str]
+    return next((kind for kind in (bool, int, float) if field.annotation is kind), str)
+
+
+def minimum_of(field: FieldInfo) -> int | None:
+    bounds = [each.ge if isinstance(each, Ge) else each.gt + 1 for each in field.metadata if isinstance(each, Ge | Gt)]  # type: ignore[operator]
+    return int(bounds[0]) if bounds else None  # type: ignore[call-overload]

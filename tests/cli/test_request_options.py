@@ -1,0 +1,64 @@
+"""An option of `compare` is declared once: a new field of the request is an option, a key and part of the command."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import typer
+from pydantic import Field
+from typer.testing import CliRunner
+
+from partwise.cli.request_options import takes_request
+from partwise.comparison.design.request import Option, Request
+from partwise.config import ConfigError
+from partwise.config.yaml import read_yaml
+
+
+class Wider(Request):
+    """A request with further options."""
+
+    shade: Annotated[str | None, Option(short="-s", panel="Looks")] = Field(None, description="The shade of it.")
+    repeats: int = Field(3, gt=1, description="How often.")
+
+
+def run(*words: str) -> tuple[str, dict[str, Any]]:
+    app, given = typer.Typer(), {}
+
+    @app.command()
+    @takes_request(model=Wider, before={"own": "repeats"})
+    def command(
+        preset: str, change: list[str], *, options: dict[str, Any], own: Annotated[bool, typer.Option("--own")] = False
+    ) -> None:
+        given.update(options, preset=preset, change=change)
+
+    done = CliRunner().invoke(app, list(words), env={"COLUMNS": "120", "TERM": "dumb"})
+    assert done.exit_code in (0, 2), done.output
+    return done.output, given
+
+
+def test_a_new_field_is_an_option_a_key_and_part_of_the_command(tmp_path: Path) -> None:
+    text, _ = run("--help")
+    for words in ("--shade", "-s", "The shade of it.", "Looks", "--repeats", "x>=2", "[default: 3]"):
+        assert words in text, words
+    assert text.index("--match") < text.index("--own") < text.index("--repeats")
+
+    _, given = run("mingpt", "ffn=swiglu", "-s", "deep blue", "--repeats", "4")
+    request = Wider.from_dict({key: value for key, value in given.items() if value is not None})
+    assert request.shade == "deep blue" and request.repeats == 4
+    assert "--shade 'deep blue' --repeats 4" in request.command(None)
+    assert "--shade" not in Wider(preset="mingpt").command(None)
+
+    path = tmp_path / "entry.yaml"
+    path.write_text("preset: mingpt\nchange: [ffn=swiglu]\nshade: deep blue\nrepeats: 4\n")
+    assert Wider.from_dict(read_yaml(path)) == request
+    with pytest.raises(ConfigError, match="shade"):
+        Request.from_dict(read_yaml(path))
+
+
+def test_a_bound_of_a_field_is_a_bound_of_its_option() -> None:
+    text, given = run("mingpt", "ffn=swiglu", "--repeats", "1")
+    assert "--repeats" in text and not given
+
+
+def test_every_option_has_a_help_text() -> None:
+    assert all(field.description for key, field in Request.model_fields.items() if key != "preset")
