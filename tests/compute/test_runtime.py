@@ -52,7 +52,7 @@ def test_a_run_started_with_kernels_does_not_resume_without(monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("backend", "word"),
     [
-        ("block_backend", "residual.dropout=0.1"),
+        ("block_backend", "attention.window=4"),
         ("block_backend", "attention.fused_qkv=false"),
         ("ffn_backend", "ffn=elu"),
         ("ffn_backend", "ffn.hidden_dropout=0.1"),

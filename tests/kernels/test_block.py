@@ -18,13 +18,16 @@ from kernel_inputs import all_equal, threads
 from partwise.kernels import block as kernels
 from partwise.kernels.block import (
     GRADIENTS,
+    BlockDropout,
     BlockOptions,
     BlockWeights,
     forward_blocks,
     supports_batch_size,
     supports_block,
 )
+from partwise.kernels.dropout import DropoutKey
 from partwise.kernels.mlp import ACTIVATIONS
+from partwise.parts.dropout import keep_mask
 from references import activations as reference
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -50,6 +53,7 @@ class Case:
     interleaved: bool = False
     qk_norm: str = ""  # "head" or "full"
     token_shift: bool = False
+    drops: str = ""  # w(eights), a(ttention branch), f(fn branch), h(idden units), o(utput of the ffn)
 
     def spec(self) -> BlockOptions:
         return BlockOptions(
@@ -61,6 +65,13 @@ class Case:
     def qk_norm_widths(self) -> tuple[int, int]:
         factors = {"": (0, 0), "head": (1, 1), "full": (self.n_heads, self.n_kv_heads)}[self.qk_norm]
         return factors[0] * self.head_dim, factors[1] * self.head_dim
+
+    def dropout(self) -> BlockDropout | None:
+        keys = [
+            DropoutKey(0.1 + 0.05 * i, 2**62 + 77 * i, 3) if letter in self.drops else None
+            for i, letter in enumerate("wafho")
+        ]
+        return BlockDropout(*keys) if self.drops else None
 
     def inputs(self) -> tuple[Tensor, BlockWeights, Tensor]:
         """x, the weights and the gradient of the output."""
@@ -90,14 +101,18 @@ class Case:
         return x, weights, grad
 
 
-BlockFunction = Callable[[Tensor, BlockWeights, BlockOptions], Tensor]
+BlockFunction = Callable[[Tensor, BlockWeights, BlockOptions, BlockDropout | None], Tensor]
 
 
-def forward_block(x: Tensor, weights: BlockWeights, spec: BlockOptions) -> Tensor:
-    return forward_blocks(x, [weights], spec)
+def forward_block(x: Tensor, weights: BlockWeights, spec: BlockOptions, dropout: BlockDropout | None = None) -> Tensor:
+    return forward_blocks(x, [weights], spec, dropout and [dropout])
 
 
-def equation(x: Tensor, w: BlockWeights, spec: BlockOptions) -> Tensor:
+def drop(x: Tensor, key: DropoutKey | None) -> Tensor:
+    return x if key is None else x * keep_mask(x, key) / (1 - key.p)
+
+
+def equation(x: Tensor, w: BlockWeights, spec: BlockOptions, dropout: BlockDropout | None = None) -> Tensor:
     """The equation of the block, by torch's operations."""
 
     def norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -136,10 +151,12 @@ def equation(x: Tensor, w: BlockWeights, spec: BlockOptions) -> Tensor:
     k, v = (each.repeat_interleave(spec.n_heads // spec.n_kv_heads, 1) for each in (rotate(k), v))
     scores = rotate(q) @ k.transpose(-1, -2) * spec.scale
     masked = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
-    y = scores.masked_fill(masked, -torch.inf).softmax(-1).to(v.dtype) @ v
-    mid = x + F.linear(y.transpose(1, 2).flatten(2), w.out, w.out_bias)
+    dropout = dropout or BlockDropout(None, None, None, None, None)
+    y = drop(scores.masked_fill(masked, -torch.inf).softmax(-1), dropout.attention).to(v.dtype) @ v
+    mid = x + drop(F.linear(y.transpose(1, 2).flatten(2), w.out, w.out_bias), dropout.attention_branch)
     normed = norm(mid, w.norm_2, w.norm_2_bias, spec.eps[1])
-    return mid + reference.mlp(normed, w.up, w.up_bias, w.down, w.down_bias, spec.activation)
+    hidden = drop(reference.hidden_units(normed, w.up, w.up_bias, spec.hidden, spec.activation), dropout.hidden)
+    return mid + drop(drop(F.linear(hidden, w.down, w.down_bias), dropout.ffn_output), dropout.ffn_branch)
 
 
 def output_and_gradients(
@@ -152,7 +169,7 @@ def output_and_gradients(
     ]
     tables = [None if each is None else each.to(leaves[0].dtype) for each in weights[GRADIENTS:]]  # type: ignore[union-attr]
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        y = function(leaves[0], BlockWeights(*leaves[1:], *tables), case.spec())  # type: ignore[arg-type]
+        y = function(leaves[0], BlockWeights(*leaves[1:], *tables), case.spec(), case.dropout())  # type: ignore[arg-type]
     return [
         y.detach(),
         *torch.autograd.grad(y, [each for each in leaves if each is not None], grad.to(y.dtype)),
@@ -239,6 +256,19 @@ def test_equals_the_equation_with_token_shift(T: int, centered: bool, check_case
     check_case(Case(B=5, T=T, token_shift=True, centered=centered, rotary_pairs=2))
 
 
+@each_precision
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("drops", ["w", "a", "f", "h", "o", "wafho"])
+def test_equals_the_equation_with_dropout(drops: str, gated: bool, check_case: Callable[[Case], None]) -> None:
+    check_case(Case(B=3, T=77, n_heads=4, n_kv_heads=2, head_dim=16, gated=gated, bias=True, drops=drops, hidden=112))
+
+
+@each_precision
+@pytest.mark.parametrize("T", [1, 2, 5, 16, 31, 64, 65, 128, 129, 200])
+def test_equals_the_equation_with_dropout_for_every_length(T: int, check_case: Callable[[Case], None]) -> None:
+    check_case(Case(T=T, n_heads=4, n_kv_heads=2, head_dim=12, D=48, drops="wafho", token_shift=True))
+
+
 @settings(max_examples=60)
 @given(data=st.data())
 def test_equals_the_equation_for_any_block(data: st.DataObject) -> None:
@@ -263,6 +293,7 @@ def test_equals_the_equation_for_any_block(data: st.DataObject) -> None:
         interleaved=data.draw(st.booleans()),
         qk_norm=qk_norm,
         token_shift=data.draw(st.booleans()),
+        drops=data.draw(st.sampled_from(["", "w", "af", "ho", "wafho"])),
     )
     if not supports_block(case.D, case.spec()):
         return
@@ -422,7 +453,8 @@ def test_smaller_cpus_compute_the_same(flag: str, tmp_path: Path) -> None:
         "from kernel_inputs import logits_and_targets, mlp_inputs\n"
         "Case = test_block.Case\n"
         "gated = Case(gated=True, bias=True, activation='silu', head_dim=12, T=70)\n"
-        "for case in (Case(rotary_pairs=2, n_kv_heads=2), gated):\n"
+        "options = Case(qk_norm='head', token_shift=True, drops='wafho', T=70, head_dim=18, n_heads=8, n_kv_heads=8)\n"
+        "for case in (Case(rotary_pairs=2, n_kv_heads=2), gated, options):\n"
         "    test_block.check(case); test_block.check_bf16(case)\n"
         "test_attention.check(*test_attention.inputs(1, 33, 40, 2, 1, 12, 7))\n"
         "test_attention.check_decoding(3, 20, 2, 2, 7, 7, True)  # rows that are not aligned\n"

@@ -22,7 +22,9 @@ def mlp(
     x: Tensor, up: Tensor, up_bias: Tensor | None, down: Tensor, down_bias: Tensor | None, activation: str
 ) -> Tensor:
     """act(x up^T + up_bias) down^T + down_bias; gated, act(gate) * value instead of act, if `up` has 2 F rows."""
-    pre, hidden = F.linear(x, up, up_bias), down.shape[1]
-    act = ACTIVATIONS[activation]
-    h = act(pre) if up.shape[0] == hidden else act(pre[..., :hidden]) * pre[..., hidden:]
-    return F.linear(h, down, down_bias)
+    return F.linear(hidden_units(x, up, up_bias, down.shape[1], activation), down, down_bias)
+
+
+def hidden_units(x: Tensor, up: Tensor, up_bias: Tensor | None, hidden: int, activation: str) -> Tensor:
+    pre, act = F.linear(x, up, up_bias), ACTIVATIONS[activation]
+    return act(pre) if up.shape[0] == hidden else act(pre[..., :hidden]) * pre[..., hidden:]

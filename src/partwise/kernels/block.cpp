@@ -5,6 +5,7 @@
 // Shapes: L blocks, B rows of T positions, D model width, H query heads, K key heads, E head dimension, Q = (H + 2 K) E, A = H E,
 // F hidden units, U = F, or 2 F if gated (gates first, then values).
 //     mid = x + out attention(rotate(qk_norm(qkv shift(norm(x)))))    y = mid + down act(up norm(mid))
+// with dropout of the attention weights, the hidden units and both terms that are added.
 // D, A, F and Q are multiples of 16, E is even. The threads' weight gradients are added in order: results are bitwise equal for
 // equal numbers of threads.
 
@@ -36,6 +37,9 @@ struct Weights {
     const float *norm_1, *norm_1_bias, *qkv, *qkv_bias, *out, *out_bias, *norm_2, *norm_2_bias, *up, *up_bias, *down,
         *down_bias, *q_norm, *k_norm, *mu, *cosines, *sines;  // the last two (positions, pairs)
 };
+
+// Where a block has dropout: its attention weights, what its branches add, its hidden units, the output of its MLP.
+enum Site { ATTENTION, ATTENTION_BRANCH, FFN_BRANCH, HIDDEN, FFN_OUTPUT, SITES };
 
 // Keys and values of every block, (B, K, limit, E) each; null without a cache.
 struct KVCaches {
@@ -74,6 +78,7 @@ struct Block {
 
     const Sizes& s;
     const Weights& w;
+    const Dropout* dropouts;  // of each site; null if none of the call's blocks has any
     Saved<Dtype> saved;
     int D, Q, A, F, U, rows;  // rows per matmul
     Norm norms[2];
@@ -82,8 +87,8 @@ struct Block {
     HiddenUnits<Dtype> hidden;
     Word *qkv, *out, *up, *down;  // packed weights
 
-    Block(const Sizes& s, const Weights& w, char* saved_memory, Word* packed)
-        : s(s), w(w), saved(s, saved_memory), D(int(s.D)), Q(s.Q()), A(s.A()), F(int(s.F)), U(s.U()), rows(D > 256 ? 96 : 64),
+    Block(const Sizes& s, const Weights& w, const Dropout* dropouts, char* saved_memory, Word* packed)
+        : s(s), w(w), dropouts(dropouts), saved(s, saved_memory), D(int(s.D)), Q(s.Q()), A(s.A()), F(int(s.F)), U(s.U()), rows(D > 256 ? 96 : 64),
           norms{{D, bool(s.centered), float(s.eps_1), w.norm_1, w.norm_1_bias},
                 {D, bool(s.centered), float(s.eps_2), w.norm_2, w.norm_2_bias}},
           q_norm{s.H * s.E, s.q_norm_width, float(s.q_eps), w.q_norm}, k_norm{s.K * s.E, s.k_norm_width, float(s.k_eps), w.k_norm},
@@ -134,6 +139,35 @@ struct Block {
         for (int r = 0; r < count; r++)
             norms[which].forward(x + int64_t(r) * D, statistics + r * statistics_stride,
                                  [&](int c, vec z) { Dtype::store_rounded(normed + r * D + c, z); });
+    }
+
+    const Dropout* dropout(Site site) const { return dropouts && dropouts[site] ? dropouts + site : nullptr; }
+
+    // Dropout of rows of `width` numbers from position m on, in place.
+    template <class Number>
+    void drop_rows(Site site, int64_t m, int64_t count, int width, typename Number::Element* x) const {
+        const Dropout* dropout = this->dropout(site);
+        for (int64_t r = 0; dropout && r < count; r++, m++, x += width)
+            dropout->for_each_vector(m % s.T, m / s.T, width, [&](int c, vec factors) {
+                Number::store_rounded(x + c, Number::load_float(x + c) * factors);
+            });
+    }
+
+    // A branch's output from position m on, after its dropout, plus x.
+    void add_branch(bool ffn, const float* x, int64_t m, int count, float* branch) const {
+        if (ffn) drop_rows<Float32>(FFN_OUTPUT, m, count, D, branch);
+        drop_rows<Float32>(ffn ? FFN_BRANCH : ATTENTION_BRANCH, m, count, D, branch);
+        for (int c = 0; c < count * D; c += W) store(branch + c, load(x + c) + load(branch + c));
+    }
+    bool drops_branch(bool ffn) const { return ffn ? dropout(FFN_OUTPUT) || dropout(FFN_BRANCH) : bool(dropout(ATTENTION_BRANCH)); }
+
+    // The gradient of a branch's output, given that of its sum with x: in `memory` if there is dropout.
+    const float* branch_grad(bool ffn, const float* grad, int64_t m, int64_t count, float* memory) const {
+        if (!drops_branch(ffn)) return grad;
+        std::copy(grad, grad + count * D, memory);
+        drop_rows<Float32>(ffn ? FFN_BRANCH : ATTENTION_BRANCH, m, count, D, memory);
+        if (ffn) drop_rows<Float32>(FFN_OUTPUT, m, count, D, memory);
+        return memory;
     }
 
     // norm_rows(0, ...) of consecutive positions from m on, each mixed with the one before; `lines` are two rows, the last normed
@@ -196,25 +230,32 @@ struct Block {
             for (int64_t head = 0; head < s.H; head++) {
                 int64_t g = head / (s.H / s.K);
                 Element* attended = saved.attended + b * T * A + head * s.E;
+                const Dropout* dropout = this->dropout(ATTENTION);
+                HeadDropout of_head = dropout ? HeadDropout{*dropout, head, b} : HeadDropout{};
                 flash.forward(q + head * s.E, q + (s.H + g) * s.E, value_words + g * s.E, width, attended, A,
-                              saved.lse + (b * s.H + head) * T, flash_space);
+                              saved.lse + (b * s.H + head) * T, flash_space, dropout ? &of_head : nullptr);
             }
         }
         for (int64_t m = from; m < to; m += rows) {
             int count = int(std::min<int64_t>(rows, to - m));
             float* mid = saved.mid + m * D;
             gemm<Dtype>(words(saved.attended + m * A), A / PER_WORD, 1, count, out, A / PER_WORD, D,
-                        {mid, D, w.out_bias, x + m * D, D});
+                        {mid, D, w.out_bias, drops_branch(false) ? nullptr : x + m * D, D});
+            if (drops_branch(false)) add_branch(false, x + m * D, m, count, mid);
             norm_rows(1, mid, count, saved.statistics + 4 * m + 2, 4, normed);
-            mlp_rows(normed, count, mid, wide, saved.pre + m * U, h, y + m * D);
+            mlp_rows(normed, m, count, mid, wide, saved.pre + m * U, h, y + m * D);
         }
     }
 
     // y = mid + down act(up normed)
-    void mlp_rows(const Element* normed, int count, const float* mid, float* wide, Element* pre, Element* h, float* y) const {
+    void mlp_rows(const Element* normed, int64_t m, int count, const float* mid, float* wide, Element* pre, Element* h,
+                  float* y) const {
         gemm<Dtype>(words(normed), D / PER_WORD, 1, count, up, D / PER_WORD, U, {wide, U, w.up_bias});
         hidden.forward(wide, count, pre, h);
-        gemm<Dtype>(words(h), F / PER_WORD, 1, count, down, F / PER_WORD, D, {y, D, w.down_bias, mid, D});
+        drop_rows<Dtype>(HIDDEN, m, count, F, h);
+        gemm<Dtype>(words(h), F / PER_WORD, 1, count, down, F / PER_WORD, D,
+                    {y, D, w.down_bias, drops_branch(true) ? nullptr : mid, D});
+        if (drops_branch(true)) add_branch(true, mid, m, count, y);
     }
 
     // ----------------------------------------------------------------------------------------------------- decode
@@ -254,7 +295,7 @@ struct Block {
             }
             gemm<Dtype>(words(attended), A / PER_WORD, 1, count, out, A / PER_WORD, D, {mid, D, w.out_bias, x + m * D, D});
             norm_rows(1, mid, count, statistics, 0, normed);
-            mlp_rows(normed, count, mid, wide, pre, h, y + m * D);
+            mlp_rows(normed, m, count, mid, wide, pre, h, y + m * D);
         }
     }
 
@@ -287,7 +328,7 @@ struct Block {
     int64_t backward_workspace() const {
         int64_t n = round_up(std::min<int64_t>(s.B, chunk()) * s.T, 2), widest = std::max({U, Q, D});
         return n * (Q + 2 * D + std::max(F, A) + widest + A) + int64_t(rows) * (2 * widest + D) + round_up(s.T, 2) * (Q + A) + W +
-               s.qk_width() + (s.token_shift ? n * D + D : 0) + flash.backward_workspace(s.H / s.K);
+               s.qk_width() + (s.token_shift ? n * D + D : 0) + (dropouts ? n * D + int64_t(rows) * F : 0) + flash.backward_workspace(s.H / s.K);
     }
 
     void backward(const float* x, const float* grad, float* dx, int64_t b0, int64_t b1, const Gradients& to,
@@ -313,18 +354,26 @@ struct Block {
         float* qk = take(s.qk_width());
         float* dshifted = take(s.token_shift ? n * D : 0);
         Shift shift{dshifted, take(s.token_shift ? D : 0), to.mu};
+        float *dbranch_memory = take(dropouts ? n * D : 0), *factors = take(dropouts ? int64_t(rows) * F : 0);
         float* flash_space = workspace;
 
         // MLP
-        pack_rows<Dtype>(grad + from * D, D, int(n), D, grad_packed);
-        add_column_sums(grad + from * D, int(n), D, to.down_bias);
+        const float* dbranch = branch_grad(true, grad + from * D, from, n, dbranch_memory);
+        pack_rows<Dtype>(dbranch, D, int(n), D, grad_packed);
+        add_column_sums(dbranch, int(n), D, to.down_bias);
         for (int64_t m = 0; m < n; m += rows) {
             int count = int(std::min<int64_t>(rows, n - m));
             const float *g = grad + (from + m) * D, *mid = saved.mid + (from + m) * D;
-            round_rows<Dtype>(g, count, D, rounded);
+            round_rows<Dtype>(dbranch + m * D, count, D, rounded);
             gemm<Dtype>(words(rounded), D / PER_WORD, 1, count, down, D / PER_WORD, F, {wide, F});
-            hidden.backward(wide, saved.pre + (from + m) * U, int(m), count, chunk_words, hidden_packed, dpre_packed, rounded,
-                            to.up_bias);
+            const Element* pre = saved.pre + (from + m) * U;
+            if (dropout(HIDDEN)) {
+                std::fill(factors, factors + count * F, 1.0f);
+                drop_rows<Float32>(HIDDEN, from + m, count, F, factors);
+                for (int c = 0; c < count * F; c += W) store(wide + c, load(wide + c) * load(factors + c));
+            }
+            hidden.backward(wide, pre, int(m), count, chunk_words, hidden_packed, dpre_packed, rounded, to.up_bias);
+            if (dropout(HIDDEN)) hidden.scale_packed(factors, int(m), count, chunk_words, hidden_packed);
             gemm<Dtype>(words(rounded), U / PER_WORD, 1, count, up, U / PER_WORD, D, {dnormed, D});
             norm_backward(1, mid, from + m, int(m), count, chunk_words, dnormed, g, dx + (from + m) * D, normed_packed, to.norm_2,
                           to.norm_2_bias, nullptr);
@@ -333,11 +382,12 @@ struct Block {
         add_gemm_transposed<Dtype>(dpre_packed, U, normed_packed, D, chunk_words, to.up);
 
         // output projection and attention
-        pack_rows<Dtype>(dx + from * D, D, int(n), D, grad_packed);
-        add_column_sums(dx + from * D, int(n), D, to.out_bias);
+        dbranch = branch_grad(false, dx + from * D, from, n, dbranch_memory);
+        pack_rows<Dtype>(dbranch, D, int(n), D, grad_packed);
+        add_column_sums(dbranch, int(n), D, to.out_bias);
         for (int64_t m = 0; m < n; m += rows) {
             int count = int(std::min<int64_t>(rows, n - m));
-            round_rows<Dtype>(dx + (from + m) * D, count, D, rounded);
+            round_rows<Dtype>(dbranch + m * D, count, D, rounded);
             gemm<Dtype>(words(rounded), D / PER_WORD, 1, count, out, D / PER_WORD, A,
                         {nullptr, 0, nullptr, nullptr, 0, dattended + m * A, A});
         }
@@ -355,8 +405,10 @@ struct Block {
                 typename FlashAttention<Dtype>::QueryGroup queries{
                     q + query, s.E, attended, dattended + first_row * A + query, A, A, qk_words + query, dattended_words + query,
                     saved.lse + (b * s.H + g * group) * T};
+                const Dropout* dropout = this->dropout(ATTENTION);
+                HeadDropout of_head = dropout ? HeadDropout{*dropout, g * group, b} : HeadDropout{};
                 flash.backward(queries, k + key, v + key, qk_words + s.H * s.E + key, qk_width, int(group), dq + query, dk + key,
-                               dv + key, Q, flash_space);
+                               dv + key, Q, flash_space, dropout ? &of_head : nullptr);
             }
         }
 
@@ -450,14 +502,15 @@ struct Block {
 
 // All blocks with packed weights, W^T for forward, W for backward.
 template <class Dtype>
-std::vector<Block<Dtype>> pack_blocks(const Sizes& s, const Weights* w, int64_t L, bool forward, char* saved,
-                                      int64_t saved_stride, void* packed, int threads, Parallel parallel) {
+std::vector<Block<Dtype>> pack_blocks(const Sizes& s, const Weights* w, const Dropout* dropouts, int64_t L, bool forward,
+                                      char* saved, int64_t saved_stride, void* packed, int threads, Parallel parallel) {
     std::vector<Block<Dtype>> blocks;
     blocks.reserve(L);
     WeightPacking<Dtype> packing{forward};
     auto* words = static_cast<typename Dtype::Word*>(packed);
     for (int64_t l = 0; l < L; l++) {
-        blocks.emplace_back(s, w[l], saved + l * saved_stride, words + l * Block<Dtype>::packed_words(s));
+        const Dropout* of_block = dropouts ? dropouts + l * SITES : nullptr;
+        blocks.emplace_back(s, w[l], of_block, saved + l * saved_stride, words + l * Block<Dtype>::packed_words(s));
         blocks.back().pack_weights(packing);
     }
     packing.run(threads, parallel);
@@ -472,9 +525,10 @@ void for_each_chunk(const Sizes& s, int64_t thread, int64_t threads, int64_t chu
 }
 
 template <class Dtype>
-void run_forward(const Sizes& s, const Weights* w, int64_t L, bool save, const float* x, float* y, float* between, char* saved,
-                 const KVCaches& caches, void* packed, int threads, Parallel parallel) {
-    auto blocks = pack_blocks<Dtype>(s, w, L, true, saved, save ? Saved<Dtype>::bytes(s) : 0, packed, threads, parallel);
+void run_forward(const Sizes& s, const Weights* w, const Dropout* dropouts, int64_t L, bool save, const float* x, float* y,
+                 float* between, char* saved, const KVCaches& caches, void* packed, int threads, Parallel parallel) {
+    int64_t saved_stride = save ? Saved<Dtype>::bytes(s) : 0;
+    auto blocks = pack_blocks<Dtype>(s, w, dropouts, L, true, saved, saved_stride, packed, threads, parallel);
     int64_t size = s.M() * s.D;
     parallel_for(threads, blocks[0].forward_workspace(), threads, parallel, [&](int64_t i, float* workspace) {
         const float* from = x;
@@ -492,7 +546,8 @@ void run_forward(const Sizes& s, const Weights* w, int64_t L, bool save, const f
 template <class Dtype>
 void run_decode(const Sizes& s, const Weights* w, int64_t L, const float* x, float* y, const KVCaches& caches, int64_t past,
                 void* packed, int threads, Parallel parallel) {
-    auto blocks = pack_blocks<Dtype>(s, w, L, true, static_cast<char*>(packed), 0, packed, threads, parallel);  // saves nothing
+    auto* saved = static_cast<char*>(packed);  // saves nothing
+    auto blocks = pack_blocks<Dtype>(s, w, nullptr, L, true, saved, 0, packed, threads, parallel);
     parallel_for(threads, blocks[0].decode_workspace(caches.limit), threads, parallel, [&](int64_t i, float* workspace) {
         for (int64_t l = 0; l < L; l++)
             blocks[l].decode(l ? y : x, y, caches.keys[l], caches.values[l], caches.limit, past, s.B * i / threads,
@@ -501,11 +556,11 @@ void run_decode(const Sizes& s, const Weights* w, int64_t L, const float* x, flo
 }
 
 template <class Dtype>
-void run_backward(const Sizes& s, const Weights* w, int64_t L, const float* x, const float* between, const float* grad,
-                  char* saved, void* packed, float* dx, float* const* weight_grads, float* thread_grads, int threads,
-                  Parallel parallel) {
+void run_backward(const Sizes& s, const Weights* w, const Dropout* dropouts, int64_t L, const float* x, const float* between,
+                  const float* grad, char* saved, void* packed, float* dx, float* const* weight_grads, float* thread_grads,
+                  int threads, Parallel parallel) {
     typedef typename Block<Dtype>::Gradients Gradients;
-    auto blocks = pack_blocks<Dtype>(s, w, L, false, saved, Saved<Dtype>::bytes(s), packed, threads, parallel);
+    auto blocks = pack_blocks<Dtype>(s, w, dropouts, L, false, saved, Saved<Dtype>::bytes(s), packed, threads, parallel);
     int64_t size = Gradients::elements(s);
     parallel_for(threads, blocks[0].backward_workspace(), threads, parallel, [&](int64_t i, float* workspace) {
         for (int64_t l = L - 1; l >= 0; l--) {
@@ -550,15 +605,15 @@ void block_buffer_sizes(const Sizes* s, int bf16, int64_t* sizes) {
 int block_max_d_model() { return Block<Float32>::MAX_D; }
 
 // x (M, D) -> y (M, D). If `save`, `between` (L - 1, M, D) and `saved` of every block are kept for backward; if not, `saved` is
-// workspace for one block. If keys are not null, fills them and the values from position 0 on.
-void blocks_forward(const Sizes* s, const Weights* w, int64_t L, int bf16, int save, const float* x, float* y, float* between,
-                    char* saved, float* const* keys, float* const* values, int64_t limit, void* packed, int threads,
-                    Parallel parallel) {
+// workspace for one block. If keys are not null, fills them and the values from position 0 on. `dropouts` (L, SITES) may be null.
+void blocks_forward(const Sizes* s, const Weights* w, const Dropout* dropouts, int64_t L, int bf16, int save, const float* x,
+                    float* y, float* between, char* saved, float* const* keys, float* const* values, int64_t limit, void* packed,
+                    int threads, Parallel parallel) {
     KVCaches caches{keys, values, limit};
     if (bf16)
-        run_forward<BFloat16>(*s, w, L, save, x, y, between, saved, caches, packed, threads, parallel);
+        run_forward<BFloat16>(*s, w, dropouts, L, save, x, y, between, saved, caches, packed, threads, parallel);
     else
-        run_forward<Float32>(*s, w, L, save, x, y, between, saved, caches, packed, threads, parallel);
+        run_forward<Float32>(*s, w, dropouts, L, save, x, y, between, saved, caches, packed, threads, parallel);
 }
 
 // T tokens per row after `past` others, x (M, D) -> y (M, D); appends their keys and values to those of every block.
@@ -573,12 +628,10 @@ void blocks_decode(const Sizes* s, const Weights* w, int64_t L, int bf16, const 
 
 // dx, and the gradients of the weights, of absent norms and biases too, in `weight_grads`; `thread_grads` is as much workspace
 // for every thread but the first.
-void blocks_backward(const Sizes* s, const Weights* w, int64_t L, int bf16, const float* x, const float* between,
-                     const float* grad, char* saved, void* packed, float* dx, float* const* weight_grads, float* thread_grads,
-                     int threads, Parallel parallel) {
-    if (bf16)
-        run_backward<BFloat16>(*s, w, L, x, between, grad, saved, packed, dx, weight_grads, thread_grads, threads, parallel);
-    else
-        run_backward<Float32>(*s, w, L, x, between, grad, saved, packed, dx, weight_grads, thread_grads, threads, parallel);
+void blocks_backward(const Sizes* s, const Weights* w, const Dropout* dropouts, int64_t L, int bf16, const float* x,
+                     const float* between, const float* grad, char* saved, void* packed, float* dx, float* const* weight_grads,
+                     float* thread_grads, int threads, Parallel parallel) {
+    (bf16 ? run_backward<BFloat16> : run_backward<Float32>)(*s, w, dropouts, L, x, between, grad, saved, packed, dx, weight_grads,
+                                                            thread_grads, threads, parallel);
 }
 }

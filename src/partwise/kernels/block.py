@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from partwise.kernels.dropout import DropoutKey, dropout_array
 from partwise.kernels.library import load_library, openmp_parallel
 from partwise.kernels.mlp import ACTIVATIONS, data_pointer
 
@@ -82,6 +83,16 @@ class BlockWeights(NamedTuple):
     sines: Tensor | None
 
 
+class BlockDropout(NamedTuple):
+    """The dropout of a block's layers; None for those that drop nothing."""
+
+    attention: DropoutKey | None  # on the attention weights
+    attention_branch: DropoutKey | None  # on what attention adds to x
+    ffn_branch: DropoutKey | None
+    hidden: DropoutKey | None
+    ffn_output: DropoutKey | None
+
+
 FlatWeights = Sequence[Tensor | None]
 """The concatenated weights of all blocks."""
 FIELDS = len(BlockWeights._fields)
@@ -91,7 +102,9 @@ KVCaches = Sequence[Sequence[Tensor]]
 """Keys and values of each block, contiguous (B, K, limit, E) float32."""
 
 
-def forward_blocks(x: Tensor, weights: Sequence[BlockWeights], spec: BlockOptions) -> Tensor:
+def forward_blocks(
+    x: Tensor, weights: Sequence[BlockWeights], spec: BlockOptions, dropouts: Sequence[BlockDropout] | None = None
+) -> Tensor:
     """mid = x + out attention(norm(x)); y = mid + down act(up norm(mid)), block after block: (B, T, D) float32 -> the same.
 
     Requires `supports_block` and one spec for all blocks. Bitwise reproducible; the number of threads changes only the order
@@ -101,11 +114,12 @@ def forward_blocks(x: Tensor, weights: Sequence[BlockWeights], spec: BlockOption
     size = sum(each.numel() for each in weights[0][:GRADIENTS] if each is not None)
     blocks_per_call = max(1, MAX_GRADIENT_ELEMENTS // (size * torch.get_num_threads()))
     for start in range(0, len(weights), blocks_per_call):
-        flat = flatten(weights[start : start + blocks_per_call])
+        blocks = slice(start, start + blocks_per_call)
+        flat, keys = flatten(weights[blocks]), None if dropouts is None else dropouts[blocks]
         if torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in (x, *flat)):
-            x = Blocks.apply(x, bf16, spec, *flat)
+            x = Blocks.apply(x, bf16, spec, keys, *flat)
         else:
-            x, _, _ = run_forward(x.contiguous(), bf16, spec, flat, save=False)
+            x, _, _ = run_forward(x.contiguous(), bf16, spec, flat, save=False, dropouts=keys)
     return x
 
 
@@ -167,11 +181,11 @@ def library() -> Any:
     loaded: Any = load_library("block")
     if loaded is not None:
         size, number, pointer = ctypes.c_int64, ctypes.c_int, ctypes.c_void_p
-        first, openmp = (pointer, pointer, size, number), (number, pointer)
+        first, openmp = (pointer, pointer, pointer, size, number), (number, pointer)
         loaded.block_buffer_sizes.argtypes = (pointer, number, pointer)
         loaded.blocks_forward.argtypes = (*first, number, *[pointer] * 6, size, pointer, *openmp)
         loaded.blocks_backward.argtypes = (*first, *[pointer] * 8, *openmp)
-        loaded.blocks_decode.argtypes = (*first, *[pointer] * 4, size, size, pointer, *openmp)
+        loaded.blocks_decode.argtypes = (pointer, pointer, size, number, *[pointer] * 4, size, size, pointer, *openmp)
         for function in (
             loaded.block_buffer_sizes,
             loaded.blocks_forward,
@@ -197,12 +211,22 @@ def describe(x: Tensor, bf16: bool, spec: BlockOptions, weights: FlatWeights) ->
     return sizes, list(buffer_sizes)
 
 
+def block_dropouts(dropouts: Sequence[BlockDropout] | None) -> Any:
+    return None if dropouts is None else dropout_array([key for block in dropouts for key in block])
+
+
 def pointer_array(tensors: FlatWeights) -> Any:
     return (ctypes.c_void_p * len(tensors))(*map(data_pointer, tensors))
 
 
 def run_forward(
-    x: Tensor, bf16: bool, spec: BlockOptions, weights: FlatWeights, save: bool, caches: KVCaches | None = None
+    x: Tensor,
+    bf16: bool,
+    spec: BlockOptions,
+    weights: FlatWeights,
+    save: bool,
+    caches: KVCaches | None = None,
+    dropouts: Sequence[BlockDropout] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output; and if `save`, every block's saved tensors and the activations between blocks, for backward."""
     sizes, (saved_bytes, _, packed_bytes) = describe(x, bf16, spec, weights)
@@ -212,7 +236,8 @@ def run_forward(
     between = x.new_empty(L - 1 if save else 0, *x.shape)
     pointers = (*(each.data_ptr() for each in (x, y, between, saved)), *cache_pointers(caches), packed.data_ptr())
     openmp = torch.get_num_threads(), openmp_parallel()
-    library().blocks_forward(ctypes.byref(sizes), pointer_array(weights), L, bf16, save, *pointers, *openmp)
+    arrays = pointer_array(weights), block_dropouts(dropouts)
+    library().blocks_forward(ctypes.byref(sizes), *arrays, L, bf16, save, *pointers, *openmp)
     return y, saved, between
 
 
@@ -220,11 +245,18 @@ class Blocks(torch.autograd.Function):
     """Not an op of torch's registry, whose autograd wrapper takes ten times as long as this one."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bf16: bool, spec: BlockOptions, *weights: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        bf16: bool,
+        spec: BlockOptions,
+        dropouts: Sequence[BlockDropout] | None,
+        *weights: Tensor | None,
+    ) -> Tensor:
         x = x.contiguous()
-        y, saved, between = run_forward(x, bf16, spec, weights, save=True)
+        y, saved, between = run_forward(x, bf16, spec, weights, save=True, dropouts=dropouts)
         ctx.save_for_backward(saved, between, x, *weights)
-        ctx.bf16, ctx.spec = bf16, spec
+        ctx.bf16, ctx.spec, ctx.dropouts = bf16, spec, dropouts
         return y
 
     @staticmethod
@@ -247,5 +279,6 @@ class Blocks(torch.autograd.Function):
         )
         pointers = [each.data_ptr() for each in (x, between, grad, saved, packed, dx)]
         rest = (grad_pointers, thread_grads.data_ptr(), threads, openmp_parallel())
-        library().blocks_backward(ctypes.byref(sizes), pointer_array(weights), L, ctx.bf16, *pointers, *rest)
-        return dx, None, None, *weight_grads
+        arrays = pointer_array(weights), block_dropouts(ctx.dropouts)
+        library().blocks_backward(ctypes.byref(sizes), *arrays, L, ctx.bf16, *pointers, *rest)
+        return dx, None, None, None, *weight_grads

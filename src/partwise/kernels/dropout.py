@@ -1,6 +1,7 @@
 """Dropout by a C++ kernel on the CPU, which generates the noise again in the backward pass instead of storing it."""
 
 import ctypes
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -49,6 +50,11 @@ def supports_dropout(x: Tensor) -> bool:
 def dropout(x: Tensor, key: DropoutKey) -> Tensor:
     """x keep / (1 - p), where `keep` is 0 with probability p: (B, ..., T, D) -> the same. Requires `supports_dropout`."""
     return DropoutFunction.apply(x, key)
+
+
+def dropout_array(keys: Sequence[DropoutKey | None]) -> Any:
+    """The keys for a kernel; None is a layer that drops nothing."""
+    return (Dropout * len(keys))(*(Dropout(*(key or (0.0, 0, 0))) for key in keys))
 
 
 @lru_cache

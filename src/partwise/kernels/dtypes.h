@@ -25,6 +25,7 @@ struct Float32 {
     static ALWAYS_INLINE vec multiply_add(vec sum, vec a, vec b) { return sum + a * b; }
     static ALWAYS_INLINE vec softmax_exp2(vec x) { return exp2(x); }
     static ALWAYS_INLINE vec pack(vec even, vec) { return even; }
+    static ALWAYS_INLINE vec scale_packed(vec x, vec even, vec) { return x * even; }
     static ALWAYS_INLINE vec pack(const Element* even, const Element*) { return load(even); }
     static ALWAYS_INLINE Word pack(Element even, Element) { return even; }
 };
@@ -80,6 +81,11 @@ struct BFloat16 {
         return (vec)(rounded_bits(even) >> 16 | (rounded_bits(odd) & 0xffff0000u));
     }
 #endif
+
+    // The two elements of each word, multiplied.
+    static ALWAYS_INLINE vec scale_packed(vec x, vec even, vec odd) {
+        return pack((vec)((uvec)x << 16) * even, (vec)((uvec)x & 0xffff0000u) * odd);
+    }
 
     // 2^x for softmax weights, which are rounded to 8 bits: relative error below 8e-5; 0 below 2^-127, NaN for NaN.
     static ALWAYS_INLINE vec softmax_exp2(vec x) {

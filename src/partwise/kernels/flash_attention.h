@@ -4,9 +4,12 @@
 // Shapes: T queries and T keys of head_dim E; query i attends to keys 0 ... i. The lanes of a vector are W consecutive queries
 // (forward) or keys (backward), so vectors are full at any E, and no maximum or sum runs across lanes. Do not compile with
 // -ffast-math: infinities and NaN must propagate.
+//
+// Dropout zeroes softmax weights after their sum: the log-sum-exp and every delta are those without dropout.
 #pragma once
 
 #include "packed_gemm.h"
+#include "philox.h"
 
 namespace {
 
@@ -52,7 +55,8 @@ struct FlashAttention {
     // q and k of one head, and v as words of adjacent rows, `v_words_stride` apart -> out (T, E), `out_stride` apart, and
     // lse = log2 sum_j 2^(score_j log2 e).
     void forward(const Element* q, const Element* k, const Word* v, int64_t v_words_stride, Element* out, int64_t out_stride,
-                 float* lse, float* workspace) const {
+                 float* lse, float* workspace, const HeadDropout* dropout = nullptr) const {
+        const float scale_kept = dropout ? dropout->dropout.scale() : 1.0f;
         Word* q_t = reinterpret_cast<Word*>(workspace);
         float *scores = workspace + E * TILE, *out_t = scores + KEYS * TILE;
         Word* weights = reinterpret_cast<Word*>(out_t + E * TILE);
@@ -64,13 +68,16 @@ struct FlashAttention {
                 int keys = std::min(KEYS, end - j0);
                 vec new_max[2] = {max[0], max[1]};
                 compute_scores(words(k + j0 * k_stride), keys, q_t, i0 - j0, scores, new_max);
-                online_softmax(scores, weights, keys, new_max, max, total, j0 ? out_t : nullptr);
+                if (dropout)
+                    online_softmax<true>(scores, weights, keys, new_max, max, total, j0 ? out_t : nullptr, dropout, i0, j0);
+                else
+                    online_softmax<false>(scores, weights, keys, new_max, max, total, j0 ? out_t : nullptr);
                 Epilogue<Dtype> to{out_t, TILE};
                 if (j0) to.residual = out_t, to.residual_stride = TILE;
                 gemm<Dtype>(v + word_rows(j0) * v_words_stride, 1, v_words_stride, E, weights, int(word_rows(keys)), TILE, to);
             }
             for (int n = 0; n < 2; n++) {
-                vec inverse = 1.0f / total[n];
+                vec inverse = scale_kept / total[n];
                 float* column = out_t + n * W;
                 for (int e = 0; e < E; e += PER_WORD) {
                     vec even = load(column + e * TILE) * inverse;
@@ -126,16 +133,24 @@ struct FlashAttention {
     }
 
     // Scores -> unnormalized softmax weights relative to the new maximum, as words of adjacent keys. Rescales `total` and, if
-    // not null, the outputs `out_t` summed so far.
+    // not null, the outputs `out_t` summed so far. With dropout, zeroes weights of queries from i0 and keys from j0 on.
+    template <bool DROPOUT>
     void online_softmax(const float* scores, Word* weights, int keys, const vec (&new_max)[2], vec (&max)[2], vec (&total)[2],
-                        float* out_t) const {
+                        float* out_t, const HeadDropout* dropout = nullptr, int i0 = 0, int j0 = 0) const {
         for (int n = 0; n < 2; n++) {
             vec bound = new_max[n] * scale_log2, sums[2] = {};
+            uvec words[4];
+            uint32_t threshold = DROPOUT ? dropout->dropout.threshold() : 0;
             auto weight = [&](int j) { return Dtype::softmax_exp2(load(scores + j * TILE + n * W) * scale_log2 - bound); };
             float* to = reinterpret_cast<float*>(weights) + n * W;
             for (int j = 0; j < keys; j += PER_WORD, to += TILE) {
                 vec even = weight(j), odd = PER_WORD > 1 && j + 1 < keys ? weight(j + 1) : vec{};
                 sums[0] += even, sums[1] += odd;
+                if constexpr (DROPOUT) {
+                    if (j % 4 == 0) dropout->key_words(j0 + j, i0 + n * W, words);
+                    even = words[j % 4] >= threshold ? even : vec{};
+                    odd = PER_WORD > 1 && words[(j + 1) % 4] >= threshold ? odd : vec{};
+                }
                 store(to, Dtype::pack(even, odd));
             }
             vec decay = exp2(max[n] * scale_log2 - bound);  // accurate, because its error compounds over a long row
@@ -150,7 +165,7 @@ struct FlashAttention {
 
     int padded_width() const { return int(round_up(E, W)); }
     int64_t backward_workspace(int64_t group) const {
-        return 4 * E * TILE + 3 * QUERIES * TILE + group * (int64_t(T) * padded_width() + round_up(T, TILE));
+        return 4 * E * TILE + 4 * QUERIES * TILE + group * (int64_t(T) * padded_width() + round_up(T, TILE));
     }
 
     // The query heads of a group: queries, `head_stride` from head to head; their outputs and output gradients, heads
@@ -166,14 +181,17 @@ struct FlashAttention {
 
     // The gradients of a group's queries in dq, heads contiguous, and of its key head: float32, rows `to_stride` apart.
     // `k_words` are the keys as words of adjacent rows, with the row stride of the queries; reads up to W - 1 words beyond a row.
+    // `dropout` is that of the group's first head, or null.
     void backward(const QueryGroup& h, const Element* k, const Element* v, const Word* k_words, int64_t words_stride, int group,
-                  float* dq, float* dk, float* dv, int64_t to_stride, float* workspace) const {
+                  float* dq, float* dk, float* dv, int64_t to_stride, float* workspace,
+                  const HeadDropout* dropout = nullptr) const {
         Word *k_t = reinterpret_cast<Word*>(workspace), *v_t = k_t + E * TILE;
         float *dk_t = workspace + 2 * E * TILE, *dv_t = dk_t + E * TILE;
         Word *weights = reinterpret_cast<Word*>(dv_t + E * TILE), *dscores = weights + QUERIES * TILE;
         Element* dscores_rows = reinterpret_cast<Element*>(dscores + QUERIES * TILE);
         int64_t head_size = int64_t(T) * padded_width(), padded_T = round_up(T, TILE);
-        float *dq_sums = reinterpret_cast<float*>(weights) + 3 * QUERIES * TILE, *deltas = dq_sums + group * head_size;
+        uint32_t* noise = reinterpret_cast<uint32_t*>(weights) + 3 * QUERIES * TILE;
+        float *dq_sums = reinterpret_cast<float*>(weights) + 4 * QUERIES * TILE, *deltas = dq_sums + group * head_size;
         for (int g = 0; g < group; g++)
             compute_deltas(h.out + g * E, h.grad + g * E, h.out_stride, k_t, v_t, deltas + g * padded_T);
         for (int k0 = 0; k0 < T; k0 += TILE) {
@@ -187,7 +205,13 @@ struct FlashAttention {
                     const Word* grad = words(h.grad + i0 * h.out_stride + g * E);
                     ScoreTile tile{q, grad, h.out_stride / PER_WORD, k_t, v_t, h.lse + g * T + i0, deltas + g * padded_T + i0,
                                    i0 - k0, weights, dscores, dscores_rows};
-                    i0 - k0 < TILE - 1 ? softmax_backward<true>(tile, rows) : softmax_backward<false>(tile, rows);
+                    if (dropout) {
+                        HeadDropout{dropout->dropout, dropout->head + g, dropout->row}.tile_words(k0, i0, rows, noise);
+                        tile.noise = noise, tile.threshold = dropout->dropout.threshold(), tile.kept = dropout->dropout.scale();
+                        softmax_backward<true, true>(tile, rows);
+                    } else {
+                        i0 - k0 < TILE - 1 ? softmax_backward<true>(tile, rows) : softmax_backward<false>(tile, rows);
+                    }
                     bool add = g || i0 > k0;
                     gemm_tile(h.grad_words + word_rows(i0) * h.grad_words_stride + g * E, h.grad_words_stride, weights, row_words,
                               dv_t, add);
@@ -252,19 +276,22 @@ struct FlashAttention {
         int diagonal;
         Word *weights, *dscores;
         Element* dscores_rows;
+        const uint32_t* noise = nullptr;  // (rows, TILE), with dropout
+        uint32_t threshold = 0;
+        float kept = 1;  // factor of the weights that are kept
     };
 
-    template <bool MASKED>
+    template <bool MASKED, bool DROPOUT = false>
     void softmax_backward(const ScoreTile& tile, int rows) const {
         constexpr int R = REGISTERS == 32 ? 4 : 2;
         int r = 0;
-        for (; r + R <= rows; r += R) softmax_backward_rows<MASKED, R>(tile, r);
-        for (; r + PER_WORD <= rows; r += PER_WORD) softmax_backward_rows<MASKED, PER_WORD>(tile, r);
-        if (r < rows) softmax_backward_rows<MASKED, 1>(tile, r);
+        for (; r + R <= rows; r += R) softmax_backward_rows<MASKED, DROPOUT, R>(tile, r);
+        for (; r + PER_WORD <= rows; r += PER_WORD) softmax_backward_rows<MASKED, DROPOUT, PER_WORD>(tile, r);
+        if (r < rows) softmax_backward_rows<MASKED, DROPOUT, 1>(tile, r);
     }
 
     // Scores never leave the registers.
-    template <bool MASKED, int R>
+    template <bool MASKED, bool DROPOUT, int R>
     inline void softmax_backward_rows(const ScoreTile& tile, int r) const {
         vec score[R][2] = {}, dweight[R][2] = {};
         const Word *q = tile.q + r * (q_stride / PER_WORD), *grad = tile.grad + r * tile.grad_stride;
@@ -289,7 +316,13 @@ struct FlashAttention {
                     int row = r + i + j;
                     weight[j] = Dtype::softmax_exp2(score[i + j][n] * scale_log2 - tile.lse[row]);
                     if constexpr (MASKED) weight[j] = key > float(tile.diagonal + row) ? vec{} : weight[j];
-                    dscore[j] = weight[j] * (dweight[i + j][n] - tile.delta[row]);
+                    if constexpr (DROPOUT) {
+                        vec factor = Dropout::factors(load_words(tile.noise + row * TILE + n * W), tile.threshold, tile.kept);
+                        dscore[j] = weight[j] * (dweight[i + j][n] * factor - tile.delta[row]);
+                        weight[j] *= factor;
+                    } else {
+                        dscore[j] = weight[j] * (dweight[i + j][n] - tile.delta[row]);
+                    }
                     Dtype::store_rounded(tile.dscores_rows + row * TILE + n * W, dscore[j]);
                 }
                 int64_t at = (r + i) / PER_WORD * TILE + n * W;

@@ -44,6 +44,19 @@ struct HiddenUnits {
         });
     }
 
+    // Multiplies rows of hidden units, as `backward` packs them, by `factors` (rows, F).
+    void scale_packed(const float* factors, int first, int rows, int chunk_words, Word* h_packed) const {
+        for (int r = 0; r < rows; r += PER_WORD)
+            for (int start = 0, width; start < F; start += width) {
+                width = panel_width(F - start);
+                float* panel = reinterpret_cast<float*>(h_packed + int64_t(start) * chunk_words + (first + r) / PER_WORD * width);
+                for (int c = 0; c < width; c += W) {
+                    const float *even = factors + r * F + start + c, *odd = r + PER_WORD <= rows ? even + (PER_WORD - 1) * F : even;
+                    store(panel + c, Dtype::scale_packed(load(panel + c), load(even), load(odd)));
+                }
+            }
+    }
+
    private:
     struct Backward {
         const float* dh;

@@ -46,6 +46,8 @@ inline uvec lane_numbers() {
     return x;
 }
 
+ALWAYS_INLINE uvec load_words(const uint32_t* p) { return (uvec)load(reinterpret_cast<const float*>(p)); }
+
 // The words of W counters: four per lane, lane after lane.
 ALWAYS_INLINE void store_words(const uvec (&x)[4], uint32_t* out) {
     float memory[4][W];
@@ -69,11 +71,51 @@ struct Dropout {
     float scale() const { return float(1 / (1 - p)); }           // of the elements that are kept
 
     // The words of 4 W elements from `element` on, a multiple of 4.
-    void words(int64_t element, int64_t position, int64_t head, int64_t row, uint32_t* out) const {
+    __attribute__((noinline)) void words(int64_t element, int64_t position, int64_t head, int64_t row, uint32_t* out) const {
         uvec x[4] = {lane_numbers() + uint32_t(element / 4), uvec{} + uint32_t(position), uvec{} + uint32_t(head),
                      uvec{} + uint32_t(first_row + row)};
         philox(x, key);
         store_words(x, out);
+    }
+
+    // 1 / (1 - p) for each element that is kept, else 0.
+    static ALWAYS_INLINE vec factors(uvec words, uint32_t threshold, float scale) {
+        return words >= threshold ? broadcast(scale) : vec{};
+    }
+
+    // task(c, factors) for each W of `elements` elements, a multiple of W.
+    template <class Task>
+    void for_each_vector(int64_t position, int64_t row, int elements, const Task& task) const {
+        for (int start = 0; start < elements; start += 4 * W) {
+            uint32_t memory[4 * W];
+            words(start, position, 0, row, memory);
+            for (int c = start; c < std::min(start + 4 * W, elements); c += W)
+                task(c, factors(load_words(memory + c - start), threshold(), scale()));
+        }
+    }
+};
+
+// The dropout of the attention weights of one head.
+struct HeadDropout {
+    Dropout dropout;
+    int64_t head, row;
+
+    // Of four keys from `key` on, a multiple of 4, by W queries from `query` on in the lanes.
+    void key_words(int64_t key, int64_t query, uvec (&x)[4]) const {
+        x[0] = uvec{} + uint32_t(key / 4), x[1] = lane_numbers() + uint32_t(query);
+        x[2] = uvec{} + uint32_t(head), x[3] = uvec{} + uint32_t(dropout.first_row + row);
+        philox(x, dropout.key);
+    }
+
+    // Of `rows` queries from `query` on by TILE keys from `key` on: (rows, TILE), rounded up to an even number of rows.
+    void tile_words(int64_t key, int64_t query, int rows, uint32_t* out) const {
+        const uvec half = lane_numbers() / uint32_t(W / 2);  // one counter per lane: those of two queries fill a vector
+        for (int r = 0; r < rows; r += 2, out += 2 * TILE) {
+            uvec x[4] = {lane_numbers() - half * uint32_t(W / 2) + uint32_t(key / 4), half + uint32_t(query + r),
+                         uvec{} + uint32_t(head), uvec{} + uint32_t(dropout.first_row + row)};
+            philox(x, dropout.key);
+            store_words(x, out);
+        }
     }
 };
 

@@ -24,6 +24,8 @@ def kernels(shared_cache: Path) -> None:
     require_kernels()
 
 
+DROPOUT = [f"{site}dropout=0.2" for site in ("embed_", "attention.", "residual.", "ffn.hidden_", "ffn.output_")]
+GROUPED = ["attention.n_heads=8", "attention.n_kv_heads=4", "attention.head_dim=6"]
 SUPPORTED = {
     "gpt": [],
     "llama": ["norm=rmsnorm", "ffn=swiglu", "ffn.hidden=64", "positions=rope", "attention.n_kv_heads=2"],
@@ -38,15 +40,24 @@ SUPPORTED = {
     "qk_norm of heads": ["attention.qk_norm=head", "positions=rope", "attention.n_kv_heads=2"],
     "qk_norm of all heads": ["attention.qk_norm=full", "attention.qk_norm_eps=0.01", "attention.bias=true"],
     "qk_norm without weights": ["attention.qk_norm=head", "attention.qk_norm_affine=false", "attention.n_heads=2"],
+    "attention dropout": ["attention.dropout=0.2", *GROUPED],
+    "residual dropout": ["residual.dropout=0.1"],
+    "hidden dropout": ["ffn.hidden_dropout=0.3", "ffn=swiglu", "ffn.hidden=48"],
+    "dropout": [*DROPOUT, "positions=rope", "attention.qk_norm=head", "attention.out_bias=true", "ffn.bias=true"],
 }
 WITHOUT_CACHE = {
     "token shift": ["short_conv=token_shift"],
+    "all options": [
+        *DROPOUT,
+        *GROUPED,
+        "short_conv=token_shift",
+        "attention.qk_norm=full",
+        "positions=rope",
+        "ffn=reglu",
+    ],
     "token shift and qk_norm": ["short_conv=token_shift", "attention.qk_norm=head", "norm=rmsnorm", "positions=rope"],
 }
 UNSUPPORTED = {
-    "dropout": ["residual.dropout=0.1"],
-    "hidden dropout": ["ffn.hidden_dropout=0.1"],
-    "attention dropout": ["attention.dropout=0.1"],
     "window": ["attention.window=4"],
     "softcap": ["attention.softcap=20"],
     "sinks": ["attention.sinks=true"],
@@ -114,25 +125,51 @@ def test_unsupported_models_call_their_layers(words: list[str], calls: list[int]
     assert calls == []
 
 
-def test_evaluation_with_dropout_is_compiled(calls: list[int]) -> None:
-    model = build(["residual.dropout=0.1"], "cpp").eval()
-    model(torch.randint(30, (3, 21)))
-    assert calls == [3, 3]
+def test_evaluation_has_no_dropout(calls: list[int]) -> None:
+    model, tokens = build(DROPOUT, "cpp"), torch.randint(30, (3, 21))
+    first, second = model(tokens), model(tokens)  # not seeded: different noise in each pass
+    assert calls == [3] * 4 and not torch.equal(first, second)
+    plain = build([], "cpp").eval()
+    assert torch.equal(model.eval()(tokens), plain(tokens))
+
+
+def test_dropout_with_a_cache_calls_the_layers(calls: list[int]) -> None:
+    model = build(DROPOUT, "cpp")
+    with torch.inference_mode():
+        model(torch.randint(30, (3, 21)), model.new_cache(3))
+    assert calls == []
+
+
+def test_micro_batches_have_the_gradients_of_the_batch() -> None:
+    model, tokens = build(DROPOUT, "cpp"), torch.randint(30, (6, 21), generator=torch.Generator().manual_seed(1))
+    gradients = []
+    for sizes in ([6], [2, 4]):
+        first_row = 0
+        for rows in tokens.split(sizes):
+            model.seed_dropout(0, 0, first_row)
+            model(rows).square().mean(dim=(1, 2)).sum().backward()
+            first_row += len(rows)
+        gradients.append(torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None]))
+        model.zero_grad(set_to_none=True)
+    assert relative_error(gradients[1], gradients[0].double()) <= 1e-5
 
 
 def test_consecutive_equal_blocks_are_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three blocks with one activation, two with another, and a third with a hook."""
     n_blocks: list[int] = []
     monkeypatch.setattr(
-        f"{KERNEL}.forward_blocks", lambda x, w, spec: (n_blocks.append(len(w)), forward_blocks(x, w, spec))[1]
+        f"{KERNEL}.forward_blocks", lambda x, w, *rest: (n_blocks.append(len(w)), forward_blocks(x, w, *rest))[1]
     )
-    words = ["n_layers=6", "ffn=[gelu,gelu,gelu,relu,relu,relu]"]
+    words = ["n_layers=6", "ffn=[gelu,gelu,gelu,relu,relu,relu]", "residual.dropout=0.1"]
     model, tokens = build(words, "cpp"), torch.randint(30, (3, 21))
+    eager = build(words, "eager")
+    for each in (model, eager):
+        each.seed_dropout(0, 0)
     outputs: list[Tensor] = []
     model.blocks[5].register_forward_hook(lambda block, args, output: outputs.append(output))
     compiled = model(tokens).detach()
     assert n_blocks == [3, 2, 1] and len(outputs) == 1
-    assert relative_error(compiled, build(words, "eager")(tokens).detach()) <= 2e-5
+    assert relative_error(compiled, eager(tokens).detach()) <= 2e-5
 
 
 def test_blocks_with_a_token_shift_call_their_layers_with_a_cache(calls: list[int]) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from partwise.compute.backends import NO_KERNELS, Backend, backend, known_activation
 from partwise.compute.runtime import Runtime
 from partwise.kernels import block as kernel
-from partwise.kernels.block import BlockOptions, BlockWeights
+from partwise.kernels.block import BlockDropout, BlockOptions, BlockWeights
 from partwise.model.block import Block, hooks_of
 from partwise.parts.caches import KVCache
 from partwise.parts.contracts import ForwardContext
@@ -78,10 +78,14 @@ BLOCK: dict[str, Rule] = {
         fused_qkv=(True,),
         q_norm=qk_norm,
         k_norm=qk_norm,
-        core=nested(AttentionSpec, head_dim=True, v_head_dim=True, scale=True, mask=("causal",)),
+        core=nested(AttentionSpec, head_dim=True, v_head_dim=True, scale=True, mask=("causal",), dropout=True),
     ),
-    "ffn": nested(MLPSpec, **dict.fromkeys(("d_model", "hidden", "gated", "bias"), True), activation=known_activation),
-    "residual": nested(ResidualSpec, kind=True, norms=equal_norms),
+    "ffn": nested(
+        MLPSpec,
+        **dict.fromkeys(("d_model", "hidden", "gated", "bias", "hidden_dropout", "output_dropout"), True),
+        activation=known_activation,
+    ),
+    "residual": nested(ResidualSpec, kind=True, norms=equal_norms, dropout=True),
     "positions": nested(PositionsSpec, rotation=True),
     "short_conv": token_shift,
     "causal": lambda causal: None if causal else "only causal blocks are supported",
@@ -122,12 +126,13 @@ class CppBlock:
         self.group = options
         """Consecutive blocks of equal options are computed in one call."""
         submodules: list[nn.Module] = [module for module in block.modules() if module is not block]
-        self.has_dropout = any(isinstance(module, Dropout) and module.p > 0 for module in submodules)
+        residual: list[Dropout] = list(block.residual.dropouts.values())
+        self.dropouts = (block.attention.scores.dropout, *residual, block.ffn.hidden_dropout, block.ffn.output_dropout)
         self.hooks = [hooks for module in submodules for hooks in hooks_of(module)]
 
     def takes(self, x: Tensor, ctx: ForwardContext) -> bool:
         """Whether the kernel supports this forward pass, and no hook requires calling the layers."""
-        if not supports_forward_pass(x, ctx) or (self.has_dropout and self.attention.training) or any(self.hooks):
+        if not supports_forward_pass(x, ctx) or any(self.hooks):
             return False
         block = self.block
         unmodified = block.attention is self.attention and block.ffn is self.ffn and block.mixing is self.mixing
@@ -140,7 +145,7 @@ class CppBlock:
     def supports_cache(self, x: Tensor, ctx: ForwardContext) -> bool:
         """Whether the only cache is a KVCache with the layout that the kernel writes."""
         cache, (B, T, _) = ctx.cache(self.attention), x.shape
-        if torch.is_grad_enabled() or self.group.token_shift or not isinstance(cache, KVCache):
+        if torch.is_grad_enabled() or self.group.token_shift or self.drops() or not isinstance(cache, KVCache):
             return False
         return cache.length == ctx.past_length and all(
             buffer.dtype == torch.float32
@@ -156,11 +161,18 @@ class CppBlock:
         cos_sin = ctx.positions.cos_sin(x) if isinstance(ctx.positions, Rotary) else (None, None)
         options, weights = blocks[0].group, [block.weights(cos_sin) for block in blocks]
         if ctx.caches is None:
-            return kernel.forward_blocks(x, weights, options)
+            dropouts = [block.dropout() for block in blocks] if any(block.drops() for block in blocks) else None
+            return kernel.forward_blocks(x, weights, options, dropouts)
         caches = [ctx.cache(block.attention).reserve(x.shape[1]) for block in blocks]
         if ctx.past_length:
             return kernel.decode(x, weights, options, caches, ctx.past_length)
         return kernel.prefill(x, weights, options, caches)
+
+    def drops(self) -> bool:
+        return any(dropout.active for dropout in self.dropouts)
+
+    def dropout(self) -> BlockDropout:
+        return BlockDropout(*(dropout.key() if dropout.active else None for dropout in self.dropouts))
 
     def weights(self, cos_sin: tuple[Tensor | None, Tensor | None]) -> BlockWeights:
         attention_norm, ffn_norm = self.norms

@@ -1,0 +1,70 @@
+"""Training steps of `mingpt` with options that the compiled block supports: as compiled blocks, and layer by layer.
+
+    python benchmarks/block_options.py [train.precision=float32 ...] [--rounds 9] [--threads 2] [--json FILE]
+
+Updates of both alternate in one process, in turns of about a quarter of a second.
+"""
+
+import argparse
+import statistics
+from pathlib import Path
+
+import torch
+from measuring import WARM_UP, Row, Step, ratios, steps_per_turn, take_turns, write_rows
+
+from partwise.train.config import run_config
+from partwise.train.loop import Run
+
+DROPOUT = ["residual.dropout=0.1", "attention.dropout=0.1", "ffn.output_dropout=0.1"]
+OPTIONS = {
+    "none": [],
+    "residual dropout": DROPOUT[:1],
+    "attention dropout": DROPOUT[1:2],
+    "dropout": DROPOUT,
+    "token shift": ["short_conv=token_shift"],
+    "qk_norm": ["attention.qk_norm=head"],
+    "dropout, token shift, qk_norm": [*DROPOUT, "short_conv=token_shift", "attention.qk_norm=head"],
+}
+DATA = ["data=arithmetic", "data.train=50000", "data.validation=500", "data.test=10", "train.steps=1000000"]
+LAYERS = "layer by layer"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("overrides", nargs="*", help="overrides of both runs, such as train.precision=float32")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    rows = [measure(name, [*words, *options.overrides], options) for name, words in OPTIONS.items()]
+    write_rows(options.json, rows, rounds=options.rounds, threads=options.threads)
+
+
+def measure(name: str, words: list[str], options: argparse.Namespace) -> Row:
+    steps = {
+        which: updates([*words, f"train.threads={options.threads}", f"train.block_backend={backend}"])
+        for which, backend in (("blocks", "cpp"), (LAYERS, "eager"))
+    }
+    seconds = take_turns(steps, options.rounds, steps_per_turn(take_turns(steps, WARM_UP)))
+    ours, theirs = (1 / statistics.median(seconds[which]) for which in ("blocks", LAYERS))
+    row = {"goal": "block options", "what": name, "ours": ours, "unit": "steps/s", "peers": {LAYERS: theirs}}
+    row |= {**ratios(seconds[LAYERS], seconds["blocks"]), "wanted": None}
+    print(
+        f"{name}: {1000 / ours:.1f} ms per step, {LAYERS} {1000 / theirs:.1f} ms: "
+        f"{row['ratio']:.2f} times as fast ({row['low']:.2f} to {row['high']:.2f})",
+        flush=True,
+    )
+    return row
+
+
+def updates(words: list[str]) -> Step:
+    run = Run(run_config("mingpt", *DATA, "train.device=cpu", *words))
+
+    def step(count: int = 1) -> float:
+        return [run.update().loss for _ in range(count)][-1]
+
+    return step
+
+
+if __name__ == "__main__":
+    main()
