@@ -28,6 +28,7 @@ from partwise.comparison.trials.throughput import measure_throughput, throughput
 from partwise.comparison.trials.worker_pool import Job, WorkerPool, prepare_job
 from partwise.comparison.tuning import Tune, check_seeds, origin_of, parse_tune, run_tuning
 from partwise.compute.plan import Plan as ComputePlan
+from partwise.compute.plan import slower_arms
 from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError, digest
 from partwise.data import Dataset
@@ -91,7 +92,8 @@ class Comparison:
                 self._train(metadata, pool, on_progress)
             throughput = metadata["throughput"] or throughput_of_runs(self.jobs)
             plans = {arm.name: self._computation(metadata, arm.name) for arm in self.plan.arms}
-            results = gather(self.plan, self.jobs, dataset, throughput, plans)
+            missing = slower_arms(plans, Runtime(**metadata["runtime"]))
+            results = gather(self.plan, self.jobs, dataset, throughput, plans, missing)
             added: dict[str, Any] = {"match": matching, "provenance": self._provenance(metadata)}
             if tuning:
                 note = f"{tuning.key} tuned for each arm over {', '.join(tuning.values)}"

@@ -1,6 +1,6 @@
 """Gather finished runs into `Results`, which judging completes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,8 +23,13 @@ def gather(
     dataset: Dataset,
     throughput: Mapping[str, float | None],
     computation: Mapping[str, ComputePlan],
+    missing_kernels: Mapping[str, Sequence[str]],
 ) -> Results:
     """The results of all runs, each of which must be finished; not yet judged."""
+    arms = (
+        gather_arm(plan, arm, [job for job in jobs if job.arm == arm.name], throughput, computation.get(arm.name))
+        for arm in plan.arms
+    )
     return Results(
         question=plan.question,
         scope=scope(plan),
@@ -33,8 +38,7 @@ def gather(
         task=describe_task(plan, dataset),
         config=plan.arms[0].config.to_dict(),
         arms=tuple(
-            gather_arm(plan, arm, [job for job in jobs if job.arm == arm.name], throughput, computation.get(arm.name))
-            for arm in plan.arms
+            arm.model_copy(update={"missing_kernels": tuple(missing_kernels.get(arm.name, ()))}) for arm in arms
         ),
         activation_statistics=measure_activations(plan, jobs, dataset),
         references=References.from_dict(dataset_references(dataset)),

@@ -15,7 +15,7 @@ from partwise.comparison.report.cells import (
     percent,
 )
 from partwise.comparison.report.evidence import control_sentence
-from partwise.comparison.report.explanations import write_p
+from partwise.comparison.report.explanations import missing_kernels, write_p
 from partwise.comparison.report.sections import (
     ACCURACIES,
     REFERENCES_NOTE,
@@ -202,7 +202,7 @@ def _small_print(results: Results) -> list[str]:
         lines.append(f"references: {', '.join(references)}. {REFERENCES_NOTE}")
     lines += _accuracies(results)
     note = f"margin ±{results.protocol.margin:g}" + (f", {results.tuning_note}" if results.tuning_note else "")
-    return [*lines, f"{results.protocol.metric_with_unit}; {note}", results.scope]
+    return [*lines, f"{results.protocol.metric_with_unit}; {note}", *missing_kernels(results), results.scope]
 
 
 def _accuracies(results: Results) -> list[str]:

@@ -203,7 +203,7 @@ def pairing(results: Results) -> Iterator[Table | Paragraph]:
 
 
 def statistics_table(results: Results) -> Iterator[Table | Paragraph]:
-    from partwise.comparison.report.explanations import statistics_rows
+    from partwise.comparison.report.explanations import missing_kernels, statistics_rows
 
     rows = list(statistics_rows(results))
     if rows:
@@ -221,6 +221,8 @@ def statistics_table(results: Results) -> Iterator[Table | Paragraph]:
         )
     for warning in results.warnings:
         yield Paragraph(f"Warning: {warning}")
+    for sentence in missing_kernels(results):
+        yield Paragraph(sentence)
 
 
 def accuracy_table(results: Results) -> Iterator[Table]:

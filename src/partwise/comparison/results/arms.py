@@ -87,6 +87,8 @@ class ArmResult(Value):
     n_paired_tensors: int | None = None
     n_tensors: int | None = None
     backends: tuple[Backends, ...] = ()
+    missing_kernels: tuple[str, ...] = ()
+    """Why layers of this arm use slower backends than the same layers of another arm."""
     trials: tuple[TrialResult, ...] = ()
 
     @property
