@@ -17,7 +17,8 @@ def test_a_protocol_stops_early_continues_and_cannot_be_changed(here: Path) -> N
     comparison = plan_comparison("mingpt", "ffn=geglu", "ffn.expansion=2", **{**arguments, "margin": 1.0})
     results = comparison.run()
     first, null = results.claims
-    assert first["verdict"] == "equivalent" and first["look"] == 1 and first["n"] == 2
+    effect = first.effect
+    assert effect.verdict == "equivalent" and effect.look == 1 and effect.n == 2
     assert len(results.arms[1].trials) == 2 and results.provenance.protocol_hash == comparison.hash
     assert null.role == "negative" and [control.passed for control in results.controls] == [True]
     assert not any((comparison.path / "runs").glob("1-*/seed-2")), "arms of closed claims are not trained further"
