@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -19,12 +19,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import partwise
 from backends import use_backends
+from partwise.compute.backends import backend_names
 from partwise.compute.bf16_emulation import emulate_bf16
 from partwise.config import REGISTRY, recipes_by_layer
 from partwise.config.overrides import apply_overrides
 from partwise.parts import MODEL_FAMILIES
 from partwise.parts.feed_forward.moe import ExpertLinear
-from partwise.train.config import TrainConfig
 from recipes import (
     LENGTH,
     MODEL_PARTS,
@@ -42,11 +42,7 @@ from recipes import (
 )
 
 EXACT = 1e-12
-BACKENDS = [
-    backend
-    for backend in get_args(TrainConfig.model_fields["attention_backend"].annotation)
-    if backend not in ("auto", "cpp")
-]
+BACKENDS = [name for name in backend_names("attention") if name not in ("auto", "cpp")]
 
 Check = Callable[[partwise.ModelConfig], None]
 CHECKS: list[Check] = []

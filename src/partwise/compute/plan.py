@@ -1,7 +1,7 @@
 """The plan of computation: the backend of every operation of a model, chosen once for a model and a machine.
 
-`make_plan` is for one model; `shared_plans` is for the arms of a comparison, which use the same backends for the layers that
-they share, so that they differ in their mathematics alone. A plan is stored with the run and applied to its model.
+`make_plan` is for one model; `shared_plans` is for the arms of a comparison, which compute alike what they have in common. A
+plan is stored with the run and applied to its model.
 """
 
 from collections import Counter

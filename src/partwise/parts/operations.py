@@ -167,7 +167,6 @@ class PositionsSpec(OperationSpec):
     family: ClassVar[str] = "positions"
 
     rotation: Literal["none", "half", "interleaved"] = "none"
-    bias: bool = False  # whether they add a bias to the attention scores
 
 
 @dataclass(frozen=True, kw_only=True)
