@@ -1,30 +1,26 @@
-"""Error rates, coverage and power of the decision rules, by simulating whole comparisons.
+"""Simulated comparisons: error rates, coverage and power of the decision rules, judged by the code that judges real ones.
 
-    python tests/simulations.py [DRAWS] [--out docs/statistics.md]
-
-`make test` simulates a few hundred comparisons of each kind (tests/comparison/stats/test_protocol.py). This script, also
-`make test-statistics`, simulates DRAWS of each and writes the tables of the documentation. All results are seeded.
+`make test` simulates some hundred comparisons of each kind; `make test-statistics` (tests/statistics_page.py) simulates
+thousands and writes docs/statistics.md. All results are seeded.
 """
 
-import argparse
 import math
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from scipy import stats
 
-from partwise.comparison.stats.power import (
-    equivalence_power_over_looks,
-    minimum_detectable_effect_over_looks,
-    power_over_looks,
-)
 from partwise.comparison.stats.protocol import Claim, Rules
 
 SD, SHARED = 0.005, 0.004
 """The SD of an arm's own noise, and the SD of the seed effect that all arms share."""
+
+START = 1.5
+"""The mean result of the baseline."""
+
+FAILED = START + 1.0
+"""The result of a run that failed, in the noise "failing": one run in ten of every arm but the baseline."""
 
 Noise = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
@@ -45,43 +41,119 @@ def skewed(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return values
 
 
-NOISES: dict[str, Noise] = {"normal": normal, "heavy-tailed": heavy, "skewed": skewed}
+def skewed_over_quiet(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Exponential in every arm but the baseline, whose own SD is a tenth of theirs."""
+    values = skewed(rng, shape)
+    values[0] /= 10
+    return values
 
 
-@dataclass
+def noisy_baseline(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Normal, with four times the SD in the baseline."""
+    values = rng.standard_normal(shape)
+    values[0] *= 4
+    return values
+
+
+def noisy_arm(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Normal, with four times the SD in the first arm after the baseline."""
+    values = rng.standard_normal(shape)
+    values[1] *= 4
+    return values
+
+
+def tied(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Normal, rounded to whole SDs, as results with few decimals are."""
+    return np.round(rng.standard_normal(shape))
+
+
+def failing(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Normal, but one run in ten of every arm but the baseline ends far off, at `FAILED`."""
+    values = rng.standard_normal(shape)
+    fails = rng.random(shape) < 0.1
+    fails[0] = False
+    return np.where(fails, (FAILED - START) / SD, values)
+
+
+NOISES: dict[str, Noise] = {
+    "normal": normal,
+    "heavy-tailed": heavy,
+    "skewed": skewed,
+    "skewed over quiet": skewed_over_quiet,
+    "noisy baseline": noisy_baseline,
+    "one noisy arm": noisy_arm,
+    "tied": tied,
+    "failing": failing,
+}
+
+
+@dataclass(frozen=True)
 class Rates:
-    """The fraction of simulated comparisons with a false claim; the fractions of claims that were covered by their interval,
-    detected, and called equivalent; and the mean number of pairs per claim."""
+    """What happened in simulated comparisons.
+
+    Fractions of comparisons: `false`, any arm without a difference was called better or worse; `false_equivalent`, any arm
+    whose difference is at least the margin was called equivalent. Fractions of claims: `covered`, not missed by their interval
+    (a claim with a failed run has none), `shown` to differ (of the arms that do), `equivalent`, and `no_verdict`. `pairs` is
+    the mean number of pairs per claim.
+    """
 
     draws: int
     false: float
+    false_equivalent: float
     covered: float
     shown: float
     equivalent: float
+    no_verdict: float
     pairs: float
 
 
 def simulate(
-    rules: Rules, arms: int = 1, truth: float = 0.0, noise: str = "normal", draws: int = 400, seed: int = 0
+    rules: Rules,
+    arms: int = 1,
+    truth: float | Sequence[float] = 0.0,
+    noise: str = "normal",
+    draws: int = 400,
+    seed: int = 0,
+    seeds: int | None = None,
 ) -> Rates:
-    """Simulate comparisons of `arms` arms, each with a true difference of `truth` from the baseline."""
-    rng = np.random.default_rng([seed, arms, draws, *rules.looks])
+    """Simulate comparisons of `arms` arms whose true differences from the baseline are `truth`: one for all, or one each.
+
+    `seeds` is the number of seeds if the rules plan no looks.
+    """
+    most = rules.looks[-1] if rules.looks else seeds or 8
+    truths = np.broadcast_to(np.asarray(truth, dtype=float), (arms,))
+    rng = np.random.default_rng([seed, arms, draws, *(rules.looks or (most,))])
     claims = [Claim(f"arm {number}", "baseline") for number in range(1, arms + 1)]
-    most = rules.looks[-1]
-    any_false = covered = shown = equivalent = pairs = 0
+    names = ("baseline", *(claim.arm for claim in claims))
+    any_false = any_equivalent = missed = shown = equivalent = none = pairs = 0
     for _ in range(draws):
-        x = 1.5 + SHARED * rng.standard_normal(most) + SD * NOISES[noise](rng, (arms + 1, most))
-        x[1:] += truth
-        names = ("baseline", *(claim.arm for claim in claims))
-        effects = rules.judge({name: dict(enumerate(row.tolist())) for name, row in zip(names, x, strict=True)}, claims)
-        differ = [effect.verdict in ("better", "worse") for effect in effects]
-        any_false += any(differ) and not truth
-        shown += sum(differ)
-        equivalent += sum(effect.verdict == "equivalent" for effect in effects)
-        covered += sum(effect.low <= truth <= effect.high for effect in effects)  # type: ignore[operator]
-        pairs += sum(effect.n for effect in effects)
-    total = draws * arms
-    return Rates(draws, any_false / draws, covered / total, shown / total, equivalent / total, pairs / total)
+        own = NOISES[noise](rng, (arms + 1, most))
+        values = START + SHARED * rng.standard_normal(most) + SD * own
+        values[1:] += truths[:, None]
+        effects = rules.judge({name: dict(enumerate(row.tolist())) for name, row in zip(names, values, strict=True)}, claims)
+        wrong = [False, False]
+        for effect, true in zip(effects, truths, strict=True):
+            differs = effect.verdict in ("better", "worse")
+            wrong[0] |= differs and (not true or (effect.verdict == "better") != (true < 0))
+            wrong[1] |= effect.verdict == "equivalent" and abs(true) >= rules.margin
+            shown += differs and bool(true)
+            equivalent += effect.verdict == "equivalent"
+            none += effect.verdict is None
+            pairs += effect.n
+            if effect.low is not None and effect.high is not None:
+                missed += not effect.low <= true <= effect.high
+        any_false, any_equivalent = any_false + wrong[0], any_equivalent + wrong[1]
+    total, real = draws * arms, draws * int(np.count_nonzero(truths))
+    return Rates(
+        draws=draws,
+        false=any_false / draws,
+        false_equivalent=any_equivalent / draws,
+        covered=1 - missed / total,
+        shown=shown / max(1, real),
+        equivalent=equivalent / total,
+        no_verdict=none / total,
+        pairs=pairs / total,
+    )
 
 
 def at_most(rate: float, draws: int, chance: float = 1e-5) -> float:
@@ -91,105 +163,3 @@ def at_most(rate: float, draws: int, chance: float = 1e-5) -> float:
 
 def at_least(rate: float, draws: int, chance: float = 1e-5) -> float:
     return float(stats.binom.ppf(chance, draws, rate)) / draws
-
-
-def table(draws: int) -> Iterator[str]:
-    """The lines of the documentation's table of error rates."""
-    yield "| looks (seeds) | arms | variance | noise | false claims | interval covers | equivalent | pairs used |"
-    yield "|---|---:|---|---|---:|---:|---:|---:|"
-    designs = [((4, 8, 16), arms, variance) for arms in (1, 2, 5, 10) for variance in ("pair", "residual")]
-    designs += [((4,), 1, "pair"), ((8,), 1, "pair"), ((16,), 1, "pair"), ((4, 6, 8, 10, 12, 14, 16), 1, "pair")]
-    for looks, arms, variance in designs:
-        if arms == 1 and variance == "residual":
-            continue  # identical
-        for noise in NOISES if variance == "pair" else ("normal",):
-            rules = Rules(margin=SD, looks=looks, variance=variance)  # type: ignore[arg-type]
-            rates = simulate(rules, arms, noise=noise, draws=max(200, draws // arms))
-            error = 196 * math.sqrt(0.05 * 0.95 / rates.draws)
-            yield (
-                f"| {', '.join(map(str, looks))} | {arms} | {variance} | {noise} | {100 * rates.false:.2f} ± {error:.1f}% | "
-                f"{100 * rates.covered:.2f}% | {100 * rates.equivalent:.1f}% | {rates.pairs:.1f} |"
-            )
-
-
-def power_table(draws: int) -> Iterator[str]:
-    yield "| looks (seeds) | true difference, in SDs of one run | power by `plan` | simulated |"
-    yield "|---|---:|---:|---:|"
-    for looks in ((4, 8, 16), (5,), (16,)):
-        for power in (0.5, 0.8, 0.95):
-            effect = minimum_detectable_effect_over_looks(SD, looks, power=power)
-            rules = Rules(margin=1e-9, looks=looks)
-            rates = simulate(rules, truth=effect, draws=draws)
-            expected = power_over_looks(effect, SD, looks)
-            name = ", ".join(map(str, looks))
-            yield f"| {name} | {effect / SD:.2f} | {100 * expected:.1f}% | {100 * rates.shown:.1f}% |"
-
-
-def margin_table(draws: int) -> Iterator[str]:
-    yield "| looks (seeds) | margin, in SDs | equivalent at the margin | equal arms, by `plan` | equal arms, simulated |"
-    yield "|---|---:|---:|---:|---:|"
-    for looks in ((4, 8, 16), (16,)):
-        for times in (1.0, 1.5):
-            rules = Rules(margin=times * SD, looks=looks)
-            edge, equal = (simulate(rules, truth=truth, draws=draws) for truth in (times * SD, 0.0))
-            expected = equivalence_power_over_looks(times * SD, SD, looks)
-            yield (
-                f"| {', '.join(map(str, looks))} | {times:g} | {100 * edge.equivalent:.2f}% | {100 * expected:.1f}% | "
-                f"{100 * equal.equivalent:.1f}% |"
-            )
-
-
-TEXT = """# Error rates of the decision rules
-
-We simulate whole comparisons, {draws:,} of each kind (divided by the number of arms), and judge them with the code that
-judges real ones: `{command}`. A run's result is a seed effect that all arms share (SD 0.8) plus the arm's own
-noise (SD 1); the margin is 1. The value after ± is the 95% half-width of a rate of 5% at this number of simulations.
-
-**False claims** is the fraction of comparisons of equal arms in which any arm is called better or worse; at most 5% are
-allowed for any number of arms (Holm) and looks (alpha spending). **Interval covers** is the fraction of reported
-intervals, each at the look that closed its claim, that contain the true difference. *Heavy-tailed* noise is Student's t
-with 3 degrees of freedom; *skewed* noise is exponential in every arm but the baseline (if all arms had it, its skew would
-cancel in the differences).
-
-{table}
-
-## Power
-
-The probability that a true difference is detected: computed by `partwise plan` from the true SD, and simulated with a
-negligible margin.
-
-{power}
-
-## Equivalence
-
-Arms whose true difference equals the margin may be called equivalent in at most 5% of comparisons.
-
-{margin}
-
-## Conclusions
-
-{conclusions}
-"""
-
-CONCLUSIONS = """Under normal noise every rate is as stated, within the simulation's error. Heavy tails make the intervals too
-wide rather than too narrow. Noise that is skewed in a single arm costs little: no interval here covers less than 94%. A
-single outlying pair is another matter, and reports warn about one (Grubbs' test at 1%)."""
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("draws", type=int, nargs="?", default=10_000)
-    parser.add_argument("--out", type=Path, default=Path("docs/statistics.md"))
-    options = parser.parse_args()
-    started = time.monotonic()
-    parts = {}
-    for name, make in (("table", table), ("power", power_table), ("margin", margin_table)):
-        parts[name] = "\n".join(make(options.draws))
-        print(parts[name], flush=True)
-    command = f"python tests/simulations.py {options.draws}"
-    options.out.write_text(TEXT.format(draws=options.draws, command=command, conclusions=CONCLUSIONS, **parts))
-    print(f"{options.out}, after {time.monotonic() - started:.0f} s")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,143 @@
+"""Mutation testing of `comparison/stats`: change one line at a time, and expect the tests to fail.
+
+    python tests/mutation_testing.py [NAME ...] [--workers 2]
+
+A mutation that no test notices has survived: a mistake of that kind would go unseen. `tests/mutations.yaml` lists the
+mutations; each names a module, a text that occurs in it once, and its replacement. Exit status 1 if one survived, 2 if one
+does not apply. Mutants live in a temporary copy of the sources.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Queue
+
+import yaml
+
+ROOT = Path(__file__).parent.parent
+LIST = Path(__file__).with_name("mutations.yaml")
+TESTS = "tests/comparison/stats"
+TIMEOUT = 900
+"""In seconds; a mutant that never ends counts as caught."""
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One change of one module: `old`, which occurs once, becomes `new`."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+    tests: str = TESTS
+
+    @property
+    def path(self) -> Path:
+        return Path("src/partwise/comparison") / self.module
+
+    def source(self) -> str:
+        """The text of the mutated module. Raises ValueError unless `old` occurs exactly once."""
+        text = (ROOT / self.path).read_text(encoding="utf-8")
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.name}: {self.old!r} occurs {text.count(self.old)} times in {self.path}, expected once")
+        return text.replace(self.old, self.new)
+
+
+def read_mutations() -> list[Mutation]:
+    """The mutations of the list. Raises ValueError if two share a name."""
+    rows = yaml.safe_load(LIST.read_text(encoding="utf-8"))
+    mutations = [Mutation(**row) for row in rows]
+    if len({mutation.name for mutation in mutations}) < len(mutations):
+        raise ValueError(f"{LIST}: two mutations share a name")
+    return mutations
+
+
+def failing_test(mutation: Mutation, copy: Path) -> str | None:
+    """The first test that fails with the mutated module in place; None if all pass."""
+    path = copy / mutation.path
+    original = path.read_text(encoding="utf-8")
+    path.write_text(mutation.source(), encoding="utf-8")
+    words = ["-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no", *mutation.tests.split()]
+    environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *words],
+            cwd=copy,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no end within {TIMEOUT} s"
+    finally:
+        path.write_text(original, encoding="utf-8")
+    if done.returncode == 0:
+        return None
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if not failed:
+        raise RuntimeError(f"{mutation.name}: pytest ended with status {done.returncode}:\n{done.stdout}{done.stderr}")
+    return failed[0].split(" - ")[0]
+
+
+def copy_of_project(folder: Path) -> Path:
+    """A copy of what the tests of the statistics need."""
+    ignored = shutil.ignore_patterns("__pycache__", "*.so")
+    for name in ("src", "tests", "studies", "docs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", help="only these mutations")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    mutations = read_mutations()
+    if unknown := set(options.names) - {mutation.name for mutation in mutations}:
+        print(f"unknown mutation {sorted(unknown)[0]!r}", file=sys.stderr)
+        return 2
+    chosen = [mutation for mutation in mutations if not options.names or mutation.name in options.names]
+    try:
+        for mutation in chosen:
+            compile(mutation.source(), str(mutation.path), "exec")
+    except (ValueError, SyntaxError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    started, survivors = time.monotonic(), []
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.workers) as pool:
+        copies: Queue[Path] = Queue()
+        for number in range(min(options.workers, len(chosen))):
+            copies.put(copy_of_project(Path(folder) / str(number)))
+
+        def run(mutation: Mutation) -> tuple[Mutation, str | None]:
+            copy = copies.get()
+            try:
+                return mutation, failing_test(mutation, copy)
+            finally:
+                copies.put(copy)
+
+        unchanged = Mutation("unchanged", chosen[0].module, chosen[0].old, chosen[0].old, chosen[0].tests)
+        if failed := run(unchanged)[1]:
+            print(f"the tests fail without any mutation: {failed}", file=sys.stderr)
+            return 2
+        for number, (mutation, failed) in enumerate(pool.map(run, chosen), start=1):
+            print(f"{number:3}/{len(chosen)}  {mutation.name}: {failed or 'SURVIVED'}", flush=True)
+            if failed is None:
+                survivors.append(mutation.name)
+    caught = len(chosen) - len(survivors)
+    print(f"{caught} of {len(chosen)} mutations caught, after {time.monotonic() - started:.0f} s")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
