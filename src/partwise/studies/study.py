@@ -133,7 +133,7 @@ def outcome(expected: str | None, effect: Effect) -> str:
     """The outcome of one arm's verdict: reproduced, not reproduced, not testable here, or "" without a prediction."""
     if expected is None:
         return ""
-    diverged = 2 * effect.diverged_arm > effect.n_arm and not effect.diverged_against
+    diverged = 2 * effect.failed_arm > effect.n_arm and not effect.failed_against
     if expected == "diverges":
         return "reproduced" if diverged else "not reproduced"
     if effect.verdict in (None, "undecided"):

@@ -88,7 +88,7 @@ class Plan:
 
     def values(self, results: Values) -> Values:
         """The arms' results, plus those that `additive_predictions` predict."""
-        return add_predictions(results, self.arms[0].name, self.additive_predictions)
+        return add_predictions(results, self.arms[0].name, self.additive_predictions, self.rules)
 
     def identity(self) -> dict[str, Any]:
         """The fields that must be unchanged on resume; without planned looks, the number of seeds may grow."""
@@ -100,7 +100,6 @@ class Plan:
         }
         if self.first_seed:
             fixed["first_seed"] = self.first_seed
-        fixed["variance"] = self.rules.variance
         fixed["claims"] = [list(claim) for claim in self.claims]
         if self.rules.looks:
             fixed["looks"] = list(self.rules.looks)
@@ -176,8 +175,6 @@ def make_plan(request: Request) -> Plan:
     ]
     additive_predictions = {}
     if request.interaction:
-        if request.variance != "pair":
-            raise ConfigError("variance=residual does not support interactions: use variance=pair")
         first, second, both = (
             " ".join(
                 override.removeprefix("--")
@@ -193,7 +190,6 @@ def make_plan(request: Request) -> Plan:
         margin=request.margin,
         alpha=request.alpha,
         looks=tuple(request.looks),
-        variance=request.variance,
         lower_is_better=request.metric == "loss",
         metric=METRICS[request.metric],
         unit=UNITS.get(request.metric, f"nats per {token_name(arms[0].config)}"),

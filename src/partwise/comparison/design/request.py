@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from partwise.comparison.measures import Measure
-from partwise.comparison.stats.effect import DEFAULT_MARGIN, Variance
+from partwise.comparison.stats.effect import DEFAULT_MARGIN
 from partwise.config import Config
 from partwise.train.run_names import default_run_name
 
@@ -62,10 +62,6 @@ class Request(Config):
     looks: list[int] = Field(
         default_factory=list,
         description="Plan interim looks at these numbers of seeds, such as 4,8,16; stop early.",
-    )
-    variance: Variance = Field(
-        "pair",
-        description="Variance of the intervals: pair (each pair of arms) or residual (pooled over all arms).",
     )
     metric: Literal["loss", "exact_match", "char_accuracy"] = Field(
         "loss", description="loss; on arithmetic also exact_match or char_accuracy."

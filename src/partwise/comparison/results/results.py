@@ -18,7 +18,7 @@ from partwise.comparison.results.findings import (
     Tuning,
 )
 from partwise.comparison.results.value import Facts, Value, read_json
-from partwise.comparison.stats.effect import Effect, Variance, Verdict
+from partwise.comparison.stats.effect import Effect, Verdict
 from partwise.config import ConfigError
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ class Protocol(Value):
     alpha: float
     looks: tuple[int, ...] = ()
     """Numbers of seeds at the planned looks; empty if none are planned."""
-    variance: Variance = "pair"
 
     @classmethod
     def from_rules(cls, rules: "Rules") -> Self:
@@ -100,7 +99,6 @@ class Results(Value):
     protocol: Protocol
     seeds: tuple[int, ...]
     look: int | None = None
-    alpha_spent: float | None = None
     task: Task | None = None
     config: dict[str, JsonValue] = Field(default_factory=dict)
     """The configuration of the baseline."""
