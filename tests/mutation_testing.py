@@ -46,7 +46,9 @@ class Mutation:
         """The text of the mutated module. Raises ValueError unless `old` occurs exactly once."""
         text = (ROOT / self.path).read_text(encoding="utf-8")
         if text.count(self.old) != 1:
-            raise ValueError(f"{self.name}: {self.old!r} occurs {text.count(self.old)} times in {self.path}, expected once")
+            raise ValueError(
+                f"{self.name}: {self.old!r} occurs {text.count(self.old)} times in {self.path}, expected once"
+            )
         return text.replace(self.old, self.new)
 
 

@@ -130,7 +130,9 @@ def simulate(
         own = NOISES[noise](rng, (arms + 1, most))
         values = START + SHARED * rng.standard_normal(most) + SD * own
         values[1:] += truths[:, None]
-        effects = rules.judge({name: dict(enumerate(row.tolist())) for name, row in zip(names, values, strict=True)}, claims)
+        effects = rules.judge(
+            {name: dict(enumerate(row.tolist())) for name, row in zip(names, values, strict=True)}, claims
+        )
         wrong = [False, False]
         for effect, true in zip(effects, truths, strict=True):
             differs = effect.verdict in ("better", "worse")
