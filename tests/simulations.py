@@ -92,9 +92,9 @@ class Rates:
     """What happened in simulated comparisons.
 
     Fractions of comparisons: `false`, any arm without a difference was called better or worse; `false_equivalent`, any arm
-    whose difference is at least the margin was called equivalent. Fractions of claims: `covered`, not missed by their interval
-    (a claim with a failed run has none), `shown` to differ (of the arms that do), `equivalent`, and `no_verdict`. `pairs` is
-    the mean number of pairs per claim.
+    whose difference is at least the margin was called equivalent. Fractions of claims: `covered`, not missed by their
+    interval (a claim with a failed run has none), `shown` to differ (of the arms that do), `equivalent`, and `no_verdict`.
+    `pairs` is the mean number of pairs per claim.
     """
 
     draws: int

@@ -8,7 +8,7 @@ This is `make test-statistics`. All results are seeded. The conclusions follow f
 import argparse
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,12 +33,15 @@ class Row:
     rates: Rates
 
     def line(self) -> str:
-        error = 196 * math.sqrt(0.05 * 0.95 / self.rates.draws)
-        rates = self.rates
-        return (
-            f"| {', '.join(map(str, self.looks))} | {self.arms} | {self.noise} | {100 * rates.false:.2f} ± {error:.1f}% | "
-            f"{100 * rates.covered:.2f}% | {100 * rates.equivalent:.1f}% | {100 * rates.no_verdict:.1f}% | {rates.pairs:.1f} |"
-        )
+        error, rates = 196 * math.sqrt(0.05 * 0.95 / self.rates.draws), self.rates
+        percentages = (rates.covered, rates.equivalent, rates.no_verdict)
+        cells = [", ".join(map(str, self.looks)), self.arms, self.noise, f"{100 * rates.false:.2f} ± {error:.1f}%"]
+        cells += [*(f"{100 * rate:.1f}%" for rate in percentages), f"{rates.pairs:.1f}"]
+        return table_line(cells)
+
+
+def table_line(cells: Iterable[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def error_rates(draws: int) -> Iterator[Row]:
@@ -68,8 +71,14 @@ def power_table(draws: int) -> Iterator[tuple[str, float, float]]:
                 expected = one_real_claim(design, effect, SD_DIFFERENCE).better
                 rates = simulate(Rules(margin=SD, looks=looks), arms, [-effect] + [0.0] * (arms - 1), draws=draws)
                 name = ", ".join(map(str, looks))
-                line = f"| {name} | {arms} | {effect / SD_DIFFERENCE:.2f} | {100 * expected:.1f}% | {100 * rates.shown:.1f}% |"
-                yield line, expected, rates.shown
+                cells = (
+                    name,
+                    arms,
+                    f"{effect / SD_DIFFERENCE:.2f}",
+                    f"{100 * expected:.1f}%",
+                    f"{100 * rates.shown:.1f}%",
+                )
+                yield table_line(cells), expected, rates.shown
 
 
 def equivalence_table(draws: int) -> Iterator[tuple[str, Rates]]:
@@ -102,13 +111,13 @@ def conclusions(rows: list[Row], powers: list[tuple[str, float, float]], edges: 
     limit = 0.05 + 3 * math.sqrt(0.05 * 0.95 / false.rates.draws)
     holds = "holds" if false.rates.false <= limit else "DOES NOT HOLD"
     return (
-        f"With symmetric noise, equally or unequally large in the arms, the promise of at most 5% false claims {holds}: the "
-        f"largest rate is {100 * false.rates.false:.2f}% ({false.noise}, {false.arms} arms), and the lowest coverage "
-        f"{100 * missed.rates.covered:.1f}% ({missed.noise}, {missed.arms} arms). Arms at the margin are called equivalent in at "
-        f"most {100 * edge:.2f}% of comparisons. `plan` is off by at most {100 * off:.1f} points of power. The lowest coverage of "
-        f"all is {100 * skewed.rates.covered:.1f}% ({skewed.noise}, {skewed.arms} arms, looks at "
-        f"{', '.join(map(str, skewed.looks))}): t intervals of skewed differences cover less, and reports warn about skew and "
-        "about a single outlying pair (Grubbs's test at 1%)."
+        f"With symmetric noise, equally or unequally large in the arms, the promise of at most 5% false claims {holds}: "
+        f"the largest rate is {100 * false.rates.false:.2f}% ({false.noise}, {false.arms} arms), and the lowest coverage "
+        f"{100 * missed.rates.covered:.1f}% ({missed.noise}, {missed.arms} arms). Arms at the margin are called equivalent "
+        f"in at most {100 * edge:.2f}% of comparisons. `plan` is off by at most {100 * off:.1f} points of power. The lowest "
+        f"coverage of all is {100 * skewed.rates.covered:.1f}% ({skewed.noise}, {skewed.arms} arms, looks at "
+        f"{', '.join(map(str, skewed.looks))}): t intervals of skewed differences cover less, and reports warn about skew "
+        "and about a single outlying pair (Grubbs's test at 1%)."
     )
 
 
