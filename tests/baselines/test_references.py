@@ -1,11 +1,9 @@
 """References: Kneser-Ney against the equations in exact fractions; known figures; small cases by hand."""
 
 import math
-import os
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +20,7 @@ from partwise.baselines.references import (
     unigram_loss,
 )
 from partwise.config import ConfigError
+from partwise.data import Shakespeare
 from partwise.data.arithmetic import ProblemSpec, generate_problems
 
 EXACT = 1e-12
@@ -223,9 +222,7 @@ def test_bad_ids_are_refused_in_one_line(train: list[int], ids: list[float], con
 
 @pytest.fixture(scope="module")
 def shakespeare() -> tuple[np.ndarray, np.ndarray, int]:
-    if "PARTWISE_MIRROR" not in os.environ:
-        pytest.skip("PARTWISE_MIRROR does not name a folder with tinyshakespeare.txt")
-    text = (Path(os.environ["PARTWISE_MIRROR"]) / "tinyshakespeare.txt").read_text(encoding="utf-8")
+    text = "".join(split[:] for split in Shakespeare().splits().values())
     symbols, ids = np.unique(np.array(list(text)), return_inverse=True)
     train = ids[: int(0.9 * len(ids))]
     return train, ids[len(train) :], len(symbols)
