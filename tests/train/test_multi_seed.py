@@ -102,7 +102,7 @@ def test_each_seed_equals_a_separate_run(words: list[str], tiny: Tiny) -> None:
 
 
 @pytest.mark.usefixtures("float64")
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(model=configs())
 def test_random_models_equal_separate_runs_or_cannot_be_vectorized(
     model: partwise.ModelConfig, tmp_path_factory: pytest.TempPathFactory
