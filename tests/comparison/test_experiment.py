@@ -147,22 +147,13 @@ def test_a_diverged_run_gives_counts_instead_of_a_verdict(here: Path) -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_comparison_resumes_with_equal_results(here: Path) -> None:
-    words = [word for option in [*TINY, "train.steps=400", "train.save_every=1000"] for word in ("--common", option)]
-    command = [
-        sys.executable,
-        "-m",
-        "partwise",
-        "compare",
-        "mingpt",
-        "ffn=swiglu",
-        "--data",
-        "text.txt",
-        "--seeds",
-        "2",
-    ]
-    subprocess.run([*command, *words, "--name", "whole"], check=True, capture_output=True)
+    common = [*TINY, "train.steps=200", "train.eval_every=50", "train.save_every=1000"]
+    settings: dict[str, Any] = {"data": "text.txt", "common": common, "seeds": 2}
+    whole = partwise.compare("mingpt", "ffn=swiglu", **settings, name="whole").results
 
-    process = subprocess.Popen([*command, *words, "--name", "cut"], stdout=subprocess.PIPE, text=True)
+    words = [word for option in common for word in ("--common", option)]
+    words = ["compare", "mingpt", "ffn=swiglu", "--data", "text.txt", "--seeds", "2", *words, "--name", "cut"]
+    process = subprocess.Popen([sys.executable, "-m", "partwise", *words], stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not list(here.glob("runs/cut/runs/*/*/metrics.jsonl")) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -178,8 +169,7 @@ def test_an_interrupted_comparison_resumes_with_equal_results(here: Path) -> Non
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 
-    subprocess.run([*command, *words, "--name", "cut"], check=True, capture_output=True)
-    whole, cut = (Results.from_json(here / "runs" / name / "results.json") for name in ("whole", "cut"))
+    cut = partwise.compare("mingpt", "ffn=swiglu", **settings, name="cut").results
     assert [arm.values for arm in whole.arms] == [arm.values for arm in cut.arms]
     assert whole.claims[0].differences_over_training == cut.claims[0].differences_over_training
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from partwise.cli.options import (
-    ALLOW_OVERRIDES,
     Import,
     Name,
     Overrides,
@@ -18,11 +17,10 @@ from partwise.cli.options import (
     load_imports,
     study_app,
 )
-from partwise.cli.request_options import takes_request
+from partwise.cli.request_command import request_command
 
 
-@app.command(context_settings=ALLOW_OVERRIDES)
-@takes_request(before={"protocol": "looks"})
+@request_command(app, before={"protocol": "looks"})
 def compare(
     context: typer.Context,
     preset: Preset,
@@ -74,8 +72,7 @@ def compare(
     )
 
 
-@app.command(context_settings=ALLOW_OVERRIDES)
-@takes_request("data")
+@request_command(app, "data")
 def calibrate(
     context: typer.Context,
     preset: Preset,
@@ -102,8 +99,7 @@ def calibrate(
     )
 
 
-@app.command(context_settings=ALLOW_OVERRIDES)
-@takes_request("data", "arms", "common", "margin")
+@request_command(app, "data", "arms", "common", "margin")
 def plan(
     context: typer.Context,
     preset: Preset,

@@ -367,6 +367,30 @@ def test_hostile_text_stays_text(full: dict[str, Any], tmp_path: Path, reports: 
     assert "\x1b" not in shown and "[bold]**b**" in " ".join(shown.split())
 
 
+def test_the_backends_of_each_arm_are_listed_with_their_reasons(minimal: dict[str, Any], tmp_path: Path) -> None:
+    base, own = minimal["arms"]
+    base["backends"] = [
+        {"kind": "block", "counts": {"cpp": 3, "eager": 1}, "reasons": ["cpp: a window", "sdpa: a cap"]}
+    ]
+    own["backends"] = [
+        {"kind": "block", "counts": {"eager": 4}, "reasons": ["cpp: ffn=mine is not supported"]},
+        {"kind": "attention", "counts": {"sdpa": 4}, "reasons": []},
+        {"kind": "ffn", "counts": {"eager": 4}, "reasons": ["cpp: ffn=mine has no kernel"]},
+    ]
+    of_base = "block: 3 cpp, 1 eager (cpp: a window; sdpa: a cap)"
+    of_own = (
+        "block: 4 eager (cpp: ffn=mine is not supported); attention: 4 sdpa; ffn: 4 eager (cpp: ffn=mine has no kernel)"
+    )
+    html, markdown = written(minimal, tmp_path)
+    for text in (Page(html).text, markdown):
+        assert text.index("The arms") < text.index(of_base) < text.index(of_own)
+    assert f"| {own['name']} | {of_own} |" in markdown
+    own["backends"] = base["backends"]
+    html, markdown = written(minimal, tmp_path)
+    for text in (Page(html).text, markdown):
+        assert text.count(of_base) == 1 and f"Backends of every arm: {of_base}." in text
+
+
 def test_a_command_with_backticks_stays_in_its_block(full: dict[str, Any], tmp_path: Path) -> None:
     _, markdown = written(full | {"provenance": {"command": "echo '```\n# not a heading\n````'"}}, tmp_path)
     assert "`````\necho '```\n# not a heading\n````'\n`````\n" in markdown

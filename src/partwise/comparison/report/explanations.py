@@ -11,17 +11,6 @@ Row = tuple[str, str, list[str]]
 """A quantity, its explanation, and its value for each comparison."""
 
 
-def missing_kernels(results: Results) -> Iterator[str]:
-    """One sentence per arm that lacks a kernel, whose speed is therefore not that of its mathematics alone."""
-    for arm in results.arms:
-        if arm.missing_kernels:
-            yield (
-                f"{arm.name} lacks a kernel that another arm uses ({'; '.join(arm.missing_kernels)}), so its tokens per "
-                "second are not those of its mathematics alone; partwise doctor with its preset, its overrides and --time "
-                "measures what that costs."
-            )
-
-
 def statistics_rows(results: Results) -> Iterator[Row]:
     """Every quantity that at least one claim has."""
     for label, hint, write in quantities(results):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from partwise.comparison.report.backends import missing_kernels
 from partwise.comparison.report.cells import (
     NONE,
     confidence,
@@ -15,7 +16,7 @@ from partwise.comparison.report.cells import (
     percent,
 )
 from partwise.comparison.report.evidence import control_sentence
-from partwise.comparison.report.explanations import missing_kernels, write_p
+from partwise.comparison.report.explanations import write_p
 from partwise.comparison.report.sections import (
     ACCURACIES,
     REFERENCES_NOTE,

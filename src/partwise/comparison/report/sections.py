@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 from partwise.comparison.report import evidence
+from partwise.comparison.report.backends import backends, missing_kernels
 from partwise.comparison.report.blocks import Figure, Paragraph, Section, Table
 from partwise.comparison.report.cells import (
     NONE,
@@ -41,7 +42,7 @@ def sections(results: Results) -> list[Section]:
         Section("Every seed", [*difference_figures(results), *seed_table(results)]),
         Section("Replication", [*evidence.replication(results)]),
         Section("Over training", [*curve_figures(results), *evidence.sign_table(results), *step_table(results)]),
-        Section("The arms", [*arm_table(results)]),
+        Section("The arms", [*arm_table(results), *backends(results)]),
         Section("Budgets", [*evidence.matched_budgets(results)]),
         Section("Tuning", [*evidence.tuning(results)]),
         Section("Activation statistics", [*evidence.activation_table(results)]),
@@ -203,7 +204,7 @@ def pairing(results: Results) -> Iterator[Table | Paragraph]:
 
 
 def statistics_table(results: Results) -> Iterator[Table | Paragraph]:
-    from partwise.comparison.report.explanations import missing_kernels, statistics_rows
+    from partwise.comparison.report.explanations import statistics_rows
 
     rows = list(statistics_rows(results))
     if rows:
