@@ -98,8 +98,9 @@ class Comparison:
                 note = f"{tuning.key} tuned for each arm over {', '.join(tuning.values)}"
                 added |= {"tuning": tuning, "tuning_note": note}
             plan = self.plan
+            judged = min(metadata["looks"], default=None)  # the seeds of the first verdict, which stands
             self.judged = judge_results(
-                results.model_copy(update=added), plan.rules, plan.claims, plan.additive_predictions, power
+                results.model_copy(update=added), plan.rules, plan.claims, plan.additive_predictions, judged, power
             )
             metadata["looks"] = sorted({*metadata["looks"], self.plan.seeds})
             write_json(self.path / PLAN_FILE, metadata)

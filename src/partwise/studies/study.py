@@ -173,6 +173,10 @@ def find_study(name: str) -> Study:
 def read_entry(key: str, entry: dict[str, Any], path: Path) -> Iterator[tuple[str, Entry]]:
     """Parse an entry of the YAML file, expanding its grid. Raises ConfigError."""
     expect, grid = entry.pop("expect", {}), entry.pop("grid", [])
+    if "variance" in entry:
+        raise ConfigError(
+            f"{path}: variance={entry['variance']} of {key} no longer exists, as it erred with unequal SDs: delete this line"
+        )
     expect = {"": expect} if isinstance(expect, str) else dict(expect)
     for word in expect.values():
         if word not in EXPECTED:

@@ -70,6 +70,10 @@ class Request(Config):
         DEFAULT_MARGIN, gt=0, description="Equivalence margin, in the metric's unit."
     )
     alpha: float = Field(0.05, ge=1e-9, le=0.5, description="Maximum probability of a false claim.")
+    failure: float | None = Field(
+        None,
+        description="Value beyond which a run failed. Default for losses: ln(vocabulary), that of uniform guessing.",
+    )
     negative_control: str | None = Field(
         None, description="Add an A/A arm that re-initializes this family, such as ffn."
     )

@@ -24,7 +24,7 @@ from partwise.config import ConfigError
 if TYPE_CHECKING:
     from partwise.comparison.stats.protocol import Rules  # imports scipy
 
-FORMAT = 2
+FORMAT = 3
 """The version of `results.json`."""
 
 
@@ -38,6 +38,8 @@ class Protocol(Value):
     alpha: float
     looks: tuple[int, ...] = ()
     """Numbers of seeds at the planned looks; empty if none are planned."""
+    failure: float | None = None
+    """A run with a value worse than this failed; None if only runs with values that are not finite did."""
 
     @classmethod
     def from_rules(cls, rules: "Rules") -> Self:
@@ -93,7 +95,7 @@ class Provenance(Value):
 class Results(Value):
     """Everything that a comparison found. `claims` and what follows from them are empty until it is judged."""
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     question: str
     scope: str = ""
     protocol: Protocol

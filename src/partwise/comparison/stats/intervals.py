@@ -18,6 +18,8 @@ from partwise.comparison.stats.samples import (
     mean,
     pooled_sd,
     sd,
+    sign_flip_p,
+    skewness,
     t_sf,
     welch,
 )
@@ -165,7 +167,9 @@ def _estimate(effect: Effect, a: Sequence[float], b: Sequence[float], known_sd: 
         p=p,
         p_looks=repeated_p(p, effect.looks, effect.look),
         p_equivalence=repeated_p(inside, effect.looks, effect.look),
+        p_sign_flip=sign_flip_p(differences) if effect.paired else None,
         sd_difference=sd_pairs,
+        skewness=skewness(differences) if effect.paired else None,
         correlation=correlation(a, b) if effect.paired else None,
         sd_pooled=pooled_sd([a, b]),
     )

@@ -13,7 +13,7 @@ from partwise.comparison.stats.effect import DEFAULT_MARGIN, Effect, Role
 from partwise.comparison.stats.families import decide
 from partwise.comparison.stats.group_sequential import DEFAULT_LOOKS, check_looks
 from partwise.comparison.stats.intervals import has_failed, measure
-from partwise.comparison.stats.verdict_text import with_sentence
+from partwise.comparison.stats.verdict_text import exploratory_sentence
 
 Values = Mapping[str, Mapping[int, float]]
 """arm -> seed -> result; nan or inf if the run diverged."""
@@ -80,7 +80,10 @@ class Rules:
         """Exploratory estimates from all of `values`, each with an interval at a confidence of 1 - alpha and no verdict."""
         rules = dataclasses.replace(self, looks=())
         estimates = [decide([rules._measure(claim, values, 1)], self.alpha)[0] for claim in claims]
-        return [with_sentence(estimate, verdict=None) for estimate in estimates]
+        return [
+            dataclasses.replace(estimate, verdict=None, seeds_to_decide=None, sentence=exploratory_sentence(estimate))
+            for estimate in estimates
+        ]
 
     def _measure(self, claim: Claim, values: Values, look: int) -> Effect:
         return measure(

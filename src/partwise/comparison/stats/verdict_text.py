@@ -146,5 +146,9 @@ def _runs(failed: int, n: int) -> str:
 
 def _left_out(effect: Effect) -> str:
     n = effect.left_out
+    if not n:
+        return ""
     runs, their = ("runs", "their") if n > 1 else ("run", "its")
-    return f", {n} {runs} left out because the other arm lacks {their} seed" if n else ""
+    few = 2 * 2 * effect.n < effect.n_arm + effect.n_against
+    advice = " (most of the runs: verdict --unpaired uses all)" if few else ""
+    return f", {n} {runs} left out because the other arm lacks {their} seed{advice}"
