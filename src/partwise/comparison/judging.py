@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 
 from partwise.comparison.results import ArmResult, ClaimResult, ControlResult, Results, StepEffect
 from partwise.comparison.stats.effect import Effect
-from partwise.comparison.stats.power import minimum_detectable_effect, minimum_detectable_effect_over_looks
+from partwise.comparison.stats.power import minimum_detectable_effect
 from partwise.comparison.stats.protocol import Claim, Rules, Values, add_predictions, first_seeds
 from partwise.comparison.stats.samples import mean, pooled_sd, t_interval
+from partwise.comparison.stats.simulated_power import Design, detectable_effect
 from partwise.comparison.stats.warnings import warnings
 
 Curve = Sequence[tuple[int, float]]
@@ -112,10 +113,9 @@ def pair_detectable(rules: Rules, effect: Effect) -> float | None:
 
 def minimum_detectable(rules: Rules, sd_difference: float, n: int, alpha: float) -> float:
     """The minimum detectable effect at level alpha, over all planned looks or with `n` pairs."""
-    sd = sd_difference / math.sqrt(2)  # the SD of one run, which the power functions expect
-    if rules.looks:
-        return minimum_detectable_effect_over_looks(sd, rules.looks, alpha=alpha)
-    return minimum_detectable_effect(sd, n, alpha=alpha)
+    if rules.looks and sd_difference:
+        return detectable_effect(Design(rules.looks, alpha=alpha), sd_difference)
+    return minimum_detectable_effect(sd_difference / math.sqrt(2), n, alpha=alpha)  # from the SD of one run
 
 
 def pooled_detectable(effects: Sequence[Effect], rules: Rules) -> float | None:
