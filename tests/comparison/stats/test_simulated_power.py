@@ -58,7 +58,9 @@ def holm_by_definition(p: np.ndarray, alpha: float) -> np.ndarray:
     return rejected
 
 
-def simulate(effects: list[float], sd: float, n: int, margin: float, draws: int = 6000) -> tuple[np.ndarray, np.ndarray]:
+def simulate(
+    effects: list[float], sd: float, n: int, margin: float, draws: int = 6000
+) -> tuple[np.ndarray, np.ndarray]:
     """P(lower) and P(equivalent) of every claim at one look, from single runs and scipy's t tests."""
     rng = np.random.default_rng(7)
     runs = rng.normal(0, sd / math.sqrt(2), (draws, len(effects) + 1, n)) + rng.normal(0, 3 * sd, (draws, 1, n))
