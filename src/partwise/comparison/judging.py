@@ -5,12 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from partwise.comparison.results import ArmResult, ClaimResult, ControlResult, Results, StepEffect
 from partwise.comparison.stats.effect import Effect
-<<<<<<< HEAD
-from partwise.comparison.stats.power import minimum_detectable_effect
-=======
 from partwise.comparison.stats.intervals import has_failed
-from partwise.comparison.stats.power import minimum_detectable_effect, minimum_detectable_effect_over_looks
->>>>>>> c19
+from partwise.comparison.stats.power import minimum_detectable_effect
 from partwise.comparison.stats.protocol import Claim, Rules, Values, add_predictions, first_seeds
 from partwise.comparison.stats.samples import mean, pooled_sd, t_interval
 from partwise.comparison.stats.simulated_power import Design, detectable_effect
