@@ -129,7 +129,5 @@ def test_plan_prints_time_and_power(here: Path) -> None:
     common = [word for each in LEARNING for word in ("--common", each)]
     words = ["plan", "mingpt", "ffn=swiglu", *common, "--data", "arithmetic", "--effect", "0.1", "--protocol"]
     planned = CliRunner().invoke(app, words)
-    assert (
-        planned.exit_code == 0 and "8, 16, 32" in planned.output and "detected" in planned.output
-    )
+    assert planned.exit_code == 0 and "8, 16, 32" in planned.output and "detected" in planned.output
     assert "a guess" in planned.output

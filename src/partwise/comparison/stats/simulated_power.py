@@ -126,6 +126,13 @@ def seeds_for_equivalence(sd: float, design: Design, power: float = POWER) -> in
     return _fewest(lambda n: one_real_claim(_at(design, n), 0.0, sd).equivalent >= power, goal)
 
 
+def stopped_means(design: Design, effect: float, margin: float) -> np.ndarray:
+    """The mean difference of a single claim when it stops, (comparisons,), for an effect and margin in SDs of a difference."""
+    samples = [(mean + effect, error) for mean, error in _samples(design.looks, 1, 0.0)]
+    pairs = decide_all(samples, design, margin)[1]
+    return np.asarray(np.select([pairs == n for n in design.looks], [mean for mean, _ in samples])[:, 0])
+
+
 def decide_all(samples: Samples, design: Design, margin: float) -> tuple[np.ndarray, np.ndarray]:
     """The final verdict of every claim and its number of pairs, (comparisons, claims) each, with `margin` in units of the
     samples.
