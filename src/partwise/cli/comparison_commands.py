@@ -39,7 +39,7 @@ def compare(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only estimate the time and the minimum detectable effect.")
     ] = False,
-    sd: Annotated[float | None, typer.Option(help="Seed SD to assume in --dry-run.")] = None,
+    sd: Annotated[float | None, typer.Option(help="SD of a paired difference to assume in --dry-run.")] = None,
     workers: Workers = None,
     seeds_per_process: Annotated[
         int | None,
@@ -91,7 +91,7 @@ def calibrate(
 ) -> None:
     """Measure seed-to-seed noise with A/A pairs; later plans and comparisons use it."""
     load_imports(imports)
-    from partwise.cli.commands.plan import calibrate_preset
+    from partwise.cli.commands.calibrate import calibrate_preset
 
     changes = collect_overrides(context, overrides)
     calibrate_preset(
@@ -99,24 +99,42 @@ def calibrate(
     )
 
 
-@request_command(app, "data", "arms", "common", "margin")
+@request_command(app, "data", "arms", "common", "looks", "margin", "alpha", before={"protocol": "looks"})
 def plan(
     context: typer.Context,
-    preset: Preset,
+    preset: Annotated[str | None, typer.Argument(help="A preset or a YAML file; without one, --sd is needed.")] = None,
     overrides: Overrides = None,
     *,
     options: dict[str, Any],
-    effect: Annotated[float | None, typer.Option(help="Effect size to compute the power for, in nats.")] = None,
-    sd: Annotated[float | None, typer.Option(help="Seed SD to assume. Default: as calibrated.")] = None,
+    protocol: Annotated[bool, typer.Option("--protocol", help="With interim looks, as `compare --protocol`.")] = False,
+    effect: Annotated[float | None, typer.Option(help="True difference to compute the power for, in nats.")] = None,
+    sd: Annotated[
+        float | None, typer.Option(help="SD of a paired difference to assume. Default: as measured before.")
+    ] = None,
+    claims: Annotated[int | None, typer.Option(help="Number of claims, without a preset. Default: 1.", min=1)] = None,
     workers: Workers = None,
     imports: Import = None,
 ) -> None:
-    """Estimate time and statistical power for 4 to 32 seeds, before training."""
+    """Estimate statistical power for 4 to 32 seeds, and with a preset time, before training."""
+    from partwise.config import ConfigError
+
+    if preset is None:
+        from partwise.cli.commands.power_table import plan_numbers
+
+        numbers = {key: options.pop(key) for key in ("margin", "alpha", "looks")}
+        if given := [key for key, value in options.items() if value]:
+            raise ConfigError(f"plan --{given[0]} needs a preset, as in `partwise plan mingpt ffn=swiglu`")
+        plan_numbers(claims=claims or 1, sd=sd, effect=effect, protocol=protocol, **numbers)
+        return
+    if claims:
+        raise ConfigError(f"--claims {claims}: a preset's changes are its claims; leave out --claims or the preset")
     load_imports(imports)
-    from partwise.cli.commands.plan import plan_seeds
+    from partwise.cli.commands.plan import plan_preset
 
     change = collect_overrides(context, overrides)
-    plan_seeds({"preset": preset, "change": change, **options}, sd=sd, effect=effect, workers=workers)
+    plan_preset(
+        {"preset": preset, "change": change, **options}, protocol=protocol, sd=sd, effect=effect, workers=workers
+    )
 
 
 @app.command()
@@ -125,7 +143,14 @@ def verdict(
     margin: Annotated[float, typer.Option(help="Equivalence margin, in the values' unit.")] = 0.005,
     higher_is_better: Annotated[bool, typer.Option("--higher-is-better", help="Higher values are better.")] = False,
     baseline: Annotated[str | None, typer.Option(help="Baseline arm. Default: the first in the file.")] = None,
-    look: Annotated[int, typer.Option(help="Number of this look, if you judged part of these seeds before.")] = 1,
+    judged: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of seeds that an earlier verdict used: the first ones give the verdict, the rest none."
+        ),
+    ] = None,
+    failure: Annotated[float | None, typer.Option(help="Value beyond which a run failed.")] = None,
+    unpaired: Annotated[bool, typer.Option("--unpaired", help="Do not pair the runs by their seed.")] = False,
     metric: Annotated[str, typer.Option(help="Name of the metric.")] = "value",
     known_sd: Annotated[
         float | None, typer.Option("--known-sd", help="Known SD of one run: use a normal interval.")
@@ -139,10 +164,13 @@ def verdict(
         judge_file(
             file,
             margin=margin,
-            higher_is_better=higher_is_better,
+            lower_is_better=not higher_is_better,
             baseline=baseline,
-            look=look,
+            judged=judged,
+            failure=failure,
+            paired=not unpaired,
             metric=metric,
+            unit="",
             known_sd=known_sd,
         )
     finally:
