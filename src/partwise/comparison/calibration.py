@@ -10,8 +10,7 @@ from scipy import special
 from partwise.checkpoint import load, write_json
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.noise_store import CALIBRATIONS_FILE, FORMAT, configuration_key, read_calibrations
-from partwise.comparison.stats.null_pairs import failure_of, mean_p, rejected_subsets
-from partwise.comparison.stats.samples import sign_flip_p
+from partwise.comparison.stats.null_pairs import failure_of, flip_p, mean_p, rejected_subsets
 from partwise.config import ConfigError
 from partwise.data import Dataset, build_examples
 from partwise.evaluate.loss import mean_loss
@@ -90,7 +89,7 @@ def calibrate(comparison: Comparison, dataset: Dataset) -> Calibration:
         evaluation_se=single,
         paired_evaluation_se=paired,
         p_mean=mean_p(differences),
-        p_sign_flip=sign_flip_p(differences),
+        p_sign_flip=flip_p(differences),
         rejected_subsets=rejected,
         subsets=n_subsets,
         subset_size=subset_size,

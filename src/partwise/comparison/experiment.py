@@ -53,7 +53,7 @@ class Comparison:
     seeds_per_process: int | None = None
     match: Measure | None = None
     tune: Tune | None = None
-    tune_seeds: int = 2
+    tune_seeds: int = 4
     judged: Results | None = None
     jobs: list[Job] = field(default_factory=list)
     started: float = 0.0

@@ -4,12 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 
 from partwise.comparison.results import ArmResult, ClaimResult, ControlResult, Results, StepEffect
+from partwise.comparison.stats.adjusted import adjusted_mean
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.intervals import has_failed
 from partwise.comparison.stats.power import minimum_detectable_effect
 from partwise.comparison.stats.protocol import Claim, Rules, Values, add_predictions, first_seeds
 from partwise.comparison.stats.samples import mean, pooled_sd, t_interval
 from partwise.comparison.stats.simulated_power import Design, detectable_effect
+from partwise.comparison.stats.verdict_text import with_sentence
 from partwise.comparison.stats.warnings import warnings
 
 Curve = Sequence[tuple[int, float]]
@@ -69,7 +71,8 @@ def mark_failed(arm: ArmResult, rules: Rules) -> ArmResult:
 def claim_result(
     claim: Claim, effect: Effect, exploratory: Effect | None, arms: Sequence[ArmResult], rules: Rules
 ) -> ClaimResult:
-    """An effect, and the differences over training."""
+    """An effect, adjusted for stopping, and the differences over training."""
+    effect = with_sentence(effect, adjusted_mean=adjusted_mean(effect))
     by_name = {arm.name: arm for arm in arms}
     differences = []
     if claim.against in by_name and rules.lower_is_better:  # the curves are losses

@@ -50,11 +50,12 @@ def compare_variants(
 
 def replicate_winner(comparison: Comparison) -> None:
     """Rerun the winning arm and what it beat on fresh seeds."""
-    replication = make_replication(comparison)
-    if replication is None:
+    made = make_replication(comparison)
+    if made is None:
         console.print("nothing to replicate: no arm was better")
         return
-    console.print("\nreplicating on fresh seeds", style="bold")
+    replication, reason = made
+    console.print(f"\nreplicating on fresh seeds: {reason}", style="bold", markup=False)
     run_comparison(replication)
     effect = add_replication(comparison, replication)
     outcome = "replicated" if effect.verdict == "better" else f"not replicated ({effect.verdict or 'no verdict'})"

@@ -107,7 +107,7 @@ class Plan:
         }
         if self.first_seed:
             fixed["first_seed"] = self.first_seed
-        fixed["claims"] = [list(claim) for claim in self.claims]
+        fixed["claims"] = [list(claim[:3]) for claim in self.claims]
         if self.rules.looks:
             fixed["looks"] = list(self.rules.looks)
             fixed["stopping"] = "a claim stops when better, worse or equivalent, or at the last look"

@@ -23,6 +23,12 @@ def mean_p(differences: Sequence[float]) -> float:
     return 2 * t_sf(n - 1.0, abs(math.fsum(differences)) / math.sqrt(n) / spread)
 
 
+def flip_p(differences: Sequence[float]) -> float:
+    """The two-sided p of the sign-flip test of a mean of 0; 1 if the test is not possible."""
+    p = sign_flip_p(differences)
+    return 1.0 if p is None else p
+
+
 def rejected_subsets(differences: Sequence[float], alpha: float = 0.05) -> tuple[float, int, int]:
     """The fraction of subsets of pairs that a t test at `alpha` rejects, their number, and their size.
 
@@ -43,7 +49,7 @@ def rejected_subsets(differences: Sequence[float], alpha: float = 0.05) -> tuple
 
 def failure_of(differences: Sequence[float]) -> str | None:
     """Why these A/A pairs are no measure of noise, in one line with the remedy; None if their mean is compatible with 0."""
-    p_t, p_flip = mean_p(differences), sign_flip_p(differences)
+    p_t, p_flip = mean_p(differences), flip_p(differences)
     if min(p_t, p_flip) >= CALIBRATION_ALPHA:
         return None
     mean = math.fsum(differences) / len(differences)

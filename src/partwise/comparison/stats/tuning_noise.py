@@ -19,6 +19,8 @@ class TuningNoise:
 
     standard_error: float
     df: float
+    not_bracketed: str = ""
+    """Why the claim gets no verdict, if the best value of an arm lies at the edge of the values tried."""
 
     def add_to(self, error: float, df: float) -> tuple[float, float]:
         """The standard error of a tuned difference, and its degrees of freedom (Satterthwaite 1946)."""
@@ -28,17 +30,17 @@ class TuningNoise:
         return total, 1 / ((error / total) ** 4 / df + (self.standard_error / total) ** 4 / self.df)
 
 
-def tuning_noise(arm: Curve, baseline: Curve) -> TuningNoise:
+def tuning_noise(arm: Curve, baseline: Curve, not_bracketed: str = "") -> TuningNoise:
     """The noise of the choice of both arms' values, with one degree of freedom less than there are seeds.
 
-    The true mean losses are redrawn around the measured ones; the regret of an arm is the redrawn loss at the chosen value minus
-    the lowest redrawn loss. The variance is twice the mean of the sum of both squared regrets: the measured minimum is too low,
-    and with that factor arms that are identical get a verdict in at most 5% of simulated comparisons for any ratio of noise to
-    curvature (tests/comparison/stats/test_tuning_noise.py).
+    The true mean losses are redrawn around the measured ones; the regret of an arm is the redrawn loss at the chosen value
+    minus the lowest redrawn loss. The variance is twice the mean of the sum of both squared regrets: the measured minimum is
+    too low, and with that factor identical arms get a verdict in at most 5% of simulated comparisons, for any ratio of noise
+    to curvature.
     """
     rng = np.random.default_rng(0)
     variance = sum(_mean_squared_regret(curve, rng) for curve in (arm, baseline))
-    return TuningNoise(math.sqrt(2 * variance), len(arm[0]) - 1)
+    return TuningNoise(math.sqrt(2 * variance), len(arm[0]) - 1, not_bracketed)
 
 
 def _mean_squared_regret(curve: Curve, rng: np.random.Generator) -> float:
