@@ -58,6 +58,7 @@ def test_reinitializing_an_unknown_family_is_refused(here: Path) -> None:
 
 def test_a_calibration_is_used_for_the_same_configuration_only(here: Path) -> None:
     words = ["calibrate", "mingpt", *LEARNING, "--data", "arithmetic", "--seeds", "4", "--name", "noise"]
+    words += ["--failure", "100"]
     done = CliRunner().invoke(app, [*words, "--positive-control", "d_model=32"])
     assert done.exit_code == 0, done.output
     assert "SD of a difference" in done.output and "positive control: d_model=32" in done.output

@@ -72,7 +72,7 @@ def compare(
     )
 
 
-@request_command(app, "data")
+@request_command(app, "data", "failure")
 def calibrate(
     context: typer.Context,
     preset: Preset,
@@ -95,7 +95,7 @@ def calibrate(
 
     changes = collect_overrides(context, overrides)
     calibrate_preset(
-        preset, changes, data=options["data"], family=family, positive_control=positive_control, seeds=seeds, name=name
+        preset, changes, **options, family=family, positive_control=positive_control, seeds=seeds, name=name
     )
 
 
