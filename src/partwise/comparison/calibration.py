@@ -109,7 +109,7 @@ def evaluation_standard_errors(comparison: Comparison, dataset: Dataset) -> tupl
     """The standard errors of a loss and of a pair's difference over validation batches; None if there is only one batch."""
     losses: list[np.ndarray] = []
     for arm in comparison.plan.arms[:2]:
-        folder = next(job.folder for job in comparison.jobs if job.arm == arm.name)
+        folder = next(trial.folder for trial in comparison.trials if trial.arm == arm.name)
         model, _ = load(folder)
         config = arm.config
         batches = list(build_examples(dataset, "val", config.seq_len, config.model.context_length).eval_batches())

@@ -76,8 +76,8 @@ def make_replication(comparison: Comparison) -> tuple[Comparison, str] | None:
     )
     check_seeds(replication)
     path = comparison.path.with_name(f"{comparison.path.name[:110]}-replication")
-    command, parallelism = f"{comparison.command} --replicate", (comparison.workers, comparison.seeds_per_process)
-    return Comparison(path, replication, command, comparison.imports, *parallelism), reason
+    workload = replace(comparison.runs, command=f"{comparison.command} --replicate")
+    return Comparison(path, replication, workload, workload.command), reason
 
 
 def add_replication(comparison: Comparison, replication: Comparison) -> Effect:

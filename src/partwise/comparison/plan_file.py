@@ -4,30 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from partwise.comparison.setup import Setup
-from partwise.compute.runtime import machine_info
 from partwise.config import ConfigError, digest
 from partwise.config.overrides import difference
 
 PLAN_FILE = "compare.json"
 
 
-def new_plan_file(
-    identity: dict[str, Any], data_hash: str, setup: Setup, throughput: dict[str, float | None]
-) -> dict[str, Any]:
-    return {
-        "format": 1,
-        "plan": identity,
-        "hash": digest(identity),
-        "looks": [],
-        "runtime": setup.runtime.to_dict(),
-        "computation": {arm: plan.to_dict() for arm, plan in setup.plans.items()},
-        "workers": setup.workers,
-        "seeds_per_process": setup.seeds_per_process,
-        "throughput": throughput,
-        "machine": machine_info(),
-        "data": data_hash,
-    }
+def new_plan_file(identity: dict[str, Any], data_hash: str, setup: dict[str, Any]) -> dict[str, Any]:
+    return {"format": 1, "plan": identity, "hash": digest(identity), "looks": [], "data": data_hash, **setup}
 
 
 def read_plan_file(folder: Path, identity: dict[str, Any], seeds: int, data_hash: str) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,7 @@ from partwise.comparison.design.plan import Arm, Plan
 from partwise.comparison.results import TunedArm, Tuning
 from partwise.comparison.stats.protocol import Claim
 from partwise.comparison.stats.tuning_noise import tuning_noise
-from partwise.comparison.trials.outcome import final_values
-from partwise.comparison.trials.worker_pool import Job
+from partwise.comparison.trials.trial import Trial, final_values
 from partwise.config import ConfigError
 from partwise.config.overrides import apply_overrides, flatten, parse_overrides
 from partwise.train.config import RunConfig
@@ -26,8 +25,8 @@ FIRST_TUNING_SEED = 1_000_000
 MAX_WIDENINGS = 2
 """How often the range of values grows if a best value is at its edge."""
 
-NewJob = Callable[[Path, str, int, RunConfig], Job]
-Train = Callable[[list[Job]], None]
+NewTrial = Callable[[Arm, int, Path], Trial]
+Train = Callable[[list[Trial]], None]
 
 
 @dataclass(frozen=True)
@@ -68,7 +67,9 @@ def check_seeds(plan: Plan) -> None:
         )
 
 
-def run_tuning(plan: Plan, tune: Tune, seeds: int, folder: Path, new_job: NewJob, train: Train) -> tuple[Plan, Tuning]:
+def run_tuning(
+    plan: Plan, tune: Tune, seeds: int, folder: Path, new_trial: NewTrial, train: Train
+) -> tuple[Plan, Tuning]:
     """Train the baseline and every claimed arm at every value, and add each arm at its best value to the plan.
 
     The best value has the lowest mean loss on the held-out text; values with a diverged run are excluded. If it is at an
@@ -77,13 +78,13 @@ def run_tuning(plan: Plan, tune: Tune, seeds: int, folder: Path, new_job: NewJob
     check_seeds(plan)
     claimed = {claim.arm for claim in plan.claims if claim.role == "claim"} | {plan.arms[0].name}
     arms = [arm for arm in plan.arms if arm.name in claimed]
-    start, jobs = time.monotonic(), list[Job]()
+    start, trials = time.monotonic(), list[Trial]()
     curves: dict[str, dict[str, tuple[float | None, ...]]] = {arm.name: {} for arm in arms}
     values, added = list(tune.values), list(tune.values)
     for widening in range(MAX_WIDENINGS + 1):
-        new = tuning_jobs(arms, tune, added, seeds, folder, new_job)
+        new = tuning_trials(arms, tune, added, seeds, folder, new_trial)
         train(new)
-        jobs += new
+        trials += new
         losses = final_values(new)
         for arm in arms:
             for value in added:
@@ -110,25 +111,26 @@ def run_tuning(plan: Plan, tune: Tune, seeds: int, folder: Path, new_job: NewJob
         key=tune.key,
         values=tuple(values),
         seeds=tuple(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + seeds)),
-        runs=len(jobs),
+        runs=len(trials),
         seconds=time.monotonic() - start,
         arms=tuple(rows),
     )
     return add_tuned_arms(plan, tune, rows), results
 
 
-def tuning_jobs(arms: list[Arm], tune: Tune, values: list[str], seeds: int, folder: Path, new_job: NewJob) -> list[Job]:
-    """The runs of every arm at each of `values`."""
-    jobs: list[Job] = []
+def tuning_trials(
+    arms: list[Arm], tune: Tune, values: list[str], seeds: int, folder: Path, new_trial: NewTrial
+) -> list[Trial]:
+    """The trials of every arm at each of `values`."""
+    trials: list[Trial] = []
     for number, arm in enumerate(arms):
         for value in values:
             config = tune.apply(arm, value).config
             config = config.model_copy(update={"train": config.train.model_copy(update={"tuning_split": True})})
+            tuned = Arm(f"{arm.name} {tune.key}={value}", (), config)
             for seed in range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + seeds):
-                seeded = config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})
-                path = folder / f"{number}-{value}" / f"seed-{seed}"
-                jobs.append(new_job(path, f"{arm.name} {tune.key}={value}", seed, seeded))
-    return jobs
+                trials.append(new_trial(tuned, seed, folder / f"{number}-{value}" / f"seed-{seed}"))
+    return trials
 
 
 def mean_loss(losses: Sequence[float | None]) -> float | None:
@@ -218,8 +220,3 @@ def add_tuned_arms(plan: Plan, tune: Tune, rows: list[TunedArm]) -> Plan:
             elif not reason:
                 claims = [tuned if other[:2] == tuned[:2] else other for other in claims]
     return replace(plan, arms=tuple(arms), claims=tuple(claims))
-
-
-def origin_of(arm: str, names: Iterable[str]) -> str:
-    """The arm that a tuned arm was derived from, or the arm itself."""
-    return max((name for name in names if arm.startswith(name)), key=len)

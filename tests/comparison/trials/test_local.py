@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from partwise.comparison.runs.trial import RunTrial, prepare_run
 from partwise.comparison.trials import forkserver
-from partwise.comparison.trials.worker_pool import Job, WorkerPool, prepare_job
+from partwise.comparison.trials.executor import run_trials
+from partwise.comparison.trials.local import LocalExecutor
 from partwise.compute.plan import plan_config
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
@@ -20,16 +22,16 @@ TINY = ["d_model=16", "n_layers=1", "attention.n_heads=2", "context_length=16", 
 
 
 @pytest.fixture
-def new_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Job]:
+def new_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunTrial]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60)
 
-    def new(seed: int, steps: int, part: str = "relu", imports: tuple[str, ...] = ()) -> Job:
+    def new(seed: int, steps: int, part: str = "relu", imports: tuple[str, ...] = ()) -> RunTrial:
         words = [*TINY, f"train.steps={steps}", f"train.eval_every={steps}", f"train.seed={seed}", f"ffn={part}"]
         config = run_config("mingpt", *words, data="text.txt")
         runtime = choose_runtime(config.train)
         plan = plan_config(config.model, runtime, n_tokens=config.seq_len).to_dict()
-        return prepare_job(Path("runs") / part / str(seed), part, seed, config, runtime, plan, imports, "train")
+        return prepare_run(Path("runs") / part / str(seed), part, seed, config, runtime, plan, imports, "train")
 
     return new
 
@@ -41,8 +43,8 @@ def no_prestarted_server() -> Iterator[None]:
         forkserver._prestarted.pop().end()
 
 
-def pids(jobs: list[Job]) -> list[int]:
-    return [int(lock.read_text()) for job in jobs if (lock := job.folder / ".lock").exists()]
+def pids(trials: list[RunTrial]) -> list[int]:
+    return [int(lock.read_text()) for trial in trials if (lock := trial.folder / ".lock").exists()]
 
 
 def gone(pid: int) -> bool:
@@ -58,18 +60,18 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_runs_are_forks_of_one_process(new_job: Callable[..., Job]) -> None:
-    jobs = [new_job(seed, 4, part) for seed in range(2) for part in ("relu", "swiglu")]
-    with WorkerPool(2) as pool:
-        pool.run(jobs[:2], lambda: None)
-        server = pool._server
-        pool.run(jobs, lambda: None)
-        assert pool._server is server
-    assert [job.status for job in jobs] == ["done"] * 4
+def test_runs_are_forks_of_one_process(new_trial: Callable[..., RunTrial]) -> None:
+    trials = [new_trial(seed, 4, part) for seed in range(2) for part in ("relu", "swiglu")]
+    with LocalExecutor(2) as executor:
+        run_trials(executor, trials[:2], lambda: None)
+        server = executor._server
+        run_trials(executor, trials, lambda: None)
+        assert executor._server is server
+    assert [trial.status for trial in trials] == ["done"] * 4
     assert server is not None and server.process.poll() is not None
 
 
-def test_output_of_a_part_is_not_a_reply(tmp_path: Path, new_job: Callable[..., Job]) -> None:
+def test_output_of_a_part_is_not_a_reply(tmp_path: Path, new_trial: Callable[..., RunTrial]) -> None:
     source = tmp_path / "talking.py"
     source.write_text(
         "import os, time\nprint('hello', flush=True)\nos.write(1, b'[0, 1]\\n')\n"
@@ -77,48 +79,48 @@ def test_output_of_a_part_is_not_a_reply(tmp_path: Path, new_job: Callable[..., 
         "if not os.fork():\n    time.sleep(60)\n    os._exit(0)\n"  # a grandchild that nobody waits for
     )
     began = time.monotonic()
-    jobs = [new_job(0, 2, imports=(str(source),))]
-    with WorkerPool(1) as pool:
-        pool.run(jobs, lambda: None)
-    assert jobs[0].status == "done" and time.monotonic() - began < 50
+    trials = [new_trial(0, 2, imports=(str(source),))]
+    with LocalExecutor(1) as executor:
+        run_trials(executor, trials, lambda: None)
+    assert trials[0].status == "done" and time.monotonic() - began < 50
 
 
-def test_a_killed_run_is_reported_and_the_others_are_saved(new_job: Callable[..., Job]) -> None:
-    jobs = [new_job(seed, LONG) for seed in range(2)]
+def test_a_killed_run_is_reported_and_the_others_are_saved(new_trial: Callable[..., RunTrial]) -> None:
+    trials = [new_trial(seed, LONG) for seed in range(2)]
 
     def kill() -> None:
-        if len(pids(jobs)) == 2 and jobs[1].progress() >= 3:
-            os.kill(int((jobs[0].folder / ".lock").read_text()), signal.SIGKILL)
+        if len(pids(trials)) == 2 and trials[1].progress() >= 3:
+            os.kill(int((trials[0].folder / ".lock").read_text()), signal.SIGKILL)
 
     with (
         pytest.raises(ConfigError, match=r"relu, seed 0: killed \(9\); run the same command again"),
-        WorkerPool(2) as pool,
+        LocalExecutor(2) as executor,
     ):
-        pool.run(jobs, kill)
-    assert list((jobs[1].folder / "checkpoints").glob("step-*"))
-    assert all(map(gone, pids(jobs[1:])))
+        run_trials(executor, trials, kill)
+    assert list((trials[1].folder / "checkpoints").glob("step-*"))
+    assert all(map(gone, pids(trials[1:])))
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc")
-def test_runs_end_if_their_server_is_killed(new_job: Callable[..., Job]) -> None:
-    jobs = [new_job(seed, LONG) for seed in range(2)]
+def test_runs_end_if_their_server_is_killed(new_trial: Callable[..., RunTrial]) -> None:
+    trials = [new_trial(seed, LONG) for seed in range(2)]
     seen: set[int] = set()
 
-    with pytest.raises(ConfigError, match="its process ended"), WorkerPool(2) as pool:
+    with pytest.raises(ConfigError, match="its process ended"), LocalExecutor(2) as executor:
 
         def kill() -> None:
-            assert pool._server is not None
-            if len(pids(jobs)) == 2 and all(job.progress() >= 3 for job in jobs):
-                seen.update(pids(jobs))
-                pool._server.process.kill()
+            assert executor._server is not None
+            if len(pids(trials)) == 2 and all(trial.progress() >= 3 for trial in trials):
+                seen.update(pids(trials))
+                executor._server.process.kill()
 
-        pool.run(jobs, kill)
+        run_trials(executor, trials, kill)
     assert len(seen) == 2 and all(map(gone, seen))
-    assert all(list((job.folder / "checkpoints").glob("step-*")) for job in jobs)  # saved as on a stop request
+    assert all(list((trial.folder / "checkpoints").glob("step-*")) for trial in trials)  # saved as on a stop request
 
 
 def test_a_prestarted_server_is_used_in_its_own_environment_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_job: Callable[..., Job], shared_cache: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_trial: Callable[..., RunTrial], shared_cache: Path
 ) -> None:
     forkserver.prestart()
     (server,) = forkserver._prestarted
@@ -130,8 +132,8 @@ def test_a_prestarted_server_is_used_in_its_own_environment_only(
     another.mkdir()
     (another / "kernels").symlink_to(shared_cache / "kernels")  # compiling them would take most of a minute
     monkeypatch.setenv("PARTWISE_CACHE", str(another))
-    jobs = [new_job(0, 2)]
-    with WorkerPool(1) as pool:
-        pool.run(jobs, lambda: None)
+    trials = [new_trial(0, 2)]
+    with LocalExecutor(1) as executor:
+        run_trials(executor, trials, lambda: None)
     assert server.process.poll() is not None  # it would have used the old cache folder
     assert any(path.name != "kernels" for path in another.iterdir())

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from partwise.comparison.results import Accuracies, Accuracy, Proportion, TrialResult
+from partwise.comparison.trials.trial import VALIDATION_LOSS
 from partwise.config import ConfigError
 from partwise.train.metrics import read_metrics
 
 CURVE_POINTS = 200
-
-VALIDATION_LOSS = "validation loss"
 
 ACCURACY_KEYS = {"exact match": "exact_match", "character accuracy": "char_accuracy"}
 """The metrics that are accuracies, and their names in an `Accuracy`."""

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from partwise.comparison.results import TrialResult
 
+VALIDATION_LOSS = "validation loss"
+
 
 @dataclass
 class Trial(ABC):
@@ -36,7 +38,7 @@ class Trial(ABC):
         """The value and the curves of a finished trial. Raises ConfigError if it lacks the metric."""
 
 
-def final_values(trials: Sequence[Trial], metric: str) -> dict[str, dict[int, float]]:
+def final_values(trials: Sequence[Trial], metric: str = VALIDATION_LOSS) -> dict[str, dict[int, float]]:
     """arm -> seed -> the value of each finished trial; nan if it diverged."""
     values: dict[str, dict[int, float]] = {}
     for trial in trials:

@@ -48,7 +48,9 @@ def run_child(folders: list[Path], server: int) -> None:
     try:
         job = json.loads((folders[0] / "job.json").read_text())
         if not job["executed_by"].startswith("partwise."):
-            raise ConfigError(f"{folders[0]}/job.json names a module that is not part of partwise: {job['executed_by']}")
+            raise ConfigError(
+                f"{folders[0]}/job.json names a module that is not part of partwise: {job['executed_by']}"
+            )
         module = import_module(job["executed_by"])
         statuses = module.execute(folders, lambda: stopping or os.getppid() != server or orphaned(job["parent"]))
     except ConfigError as error:
