@@ -4,8 +4,8 @@ import json
 import math
 import os
 import shlex
-import statistics
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -149,10 +149,10 @@ def test_a_plan_of_an_earlier_version_is_refused(here: Path) -> None:
 
 
 def test_a_loss_above_that_of_uniform_guessing_failed(here: Path) -> None:
-    """The default limit is ln(vocabulary); a limit below every loss makes all runs fail."""
+    """The default limit is ln(vocabulary) + 1; a limit below every loss makes all runs fail."""
     arguments = {"data": "text.txt", "common": TINY, "seeds": 2}
     plan = plan_comparison("mingpt", "ffn=geglu", **arguments, name="f").plan
-    assert plan.rules.failure == math.log(plan.arms[0].config.model.vocab_size)
+    assert plan.rules.failure == math.log(plan.arms[0].config.model.vocab_size) + 1
     assert plan.identity()["failure"] == plan.rules.failure
     comparison = partwise.compare("mingpt", "ffn=geglu", **arguments, name="strict", failure=0.01)
     (effect,) = comparison.results.effects

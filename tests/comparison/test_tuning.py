@@ -49,11 +49,11 @@ def test_the_tuning_split_is_training_text_only(here: Path, data: str) -> None:
 
 
 def test_tuning_uses_its_own_seeds_and_split_and_finds_the_best_value(here: Path) -> None:
-    comparison = partwise.compare("mingpt", "ffn=swiglu", **SETTINGS, seeds=2, tune="train.lr=1e-5,3e-4,1e-2", name="t")
+    comparison = partwise.compare("mingpt", "ffn=swiglu", **SETTINGS, seeds=2, tune="train.lr=1e-3,1e-2,1e-1", name="t")
     results = comparison.results
     tuned = results.tuning
     assert tuned.seeds == tuple(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + 4))
-    assert tuned.runs == 2 * 4 * len(tuned.values) and tuned.values[:3] == ("1e-5", "3e-4", "1e-2")
+    assert tuned.runs == 2 * 4 * len(tuned.values) and {"1e-3", "1e-2", "1e-1"} <= set(tuned.values)
     for row in tuned.arms:
         assert row.best == tuned.values[int(np.argmin(row.means))]
         assert row.interior == (row.best not in (tuned.values[0], tuned.values[-1])) and row.default == 3e-4
@@ -166,7 +166,7 @@ def test_a_best_value_that_is_never_bracketed_gets_no_verdict(here: Path, monkey
 
 
 def test_values_at_a_limit_of_valid_ones_count_as_bracketed(here: Path) -> None:
-    comparison = plan_comparison("mingpt", "ffn=swiglu", **SETTINGS, tune="dropout=0,0.5")
+    comparison = plan_comparison("mingpt", "ffn=swiglu", **SETTINGS, tune="embed_dropout=0,0.5")
     assert comparison.tune is not None
     assert list(edges(comparison.tune, comparison.plan.arms, comparison.tune.values)) == []
 

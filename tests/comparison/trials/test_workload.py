@@ -43,7 +43,7 @@ class Evaluated(Trial):
 
     def evaluate(self) -> None:
         noise = np.random.default_rng(self.seed).normal(0, 0.01)
-        own = np.random.default_rng([self.seed, round(1000 * self.loss)]).normal(0, 0.001)
+        own = np.random.default_rng([self.seed, round(10_000 * self.loss)]).normal(0, 0.001)
         curve = [(step, self.loss + math.exp(-step) + noise + own) for step in range(STEPS + 1)]
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "curve.json").write_text(json.dumps(curve))

@@ -36,6 +36,9 @@ SHARED_TRAIN_KEYS = (
 CUMULATIVE_PREFIX = "+ "
 """Prefix of the name of an arm that adds its change to those of the previous arm, in a cumulative ablation."""
 
+GUESSING_TOLERANCE = 1.0
+"""Nats above the loss of uniform guessing from which on a run failed; short runs are often a little above that loss."""
+
 METRICS = {"loss": "validation loss", "exact_match": "exact match", "char_accuracy": "character accuracy"}
 UNITS = {"exact_match": "of all problems", "char_accuracy": "of all answer characters"}
 
@@ -211,9 +214,9 @@ def make_plan(request: Request) -> Plan:
 
 
 def failure_of(request: Request, config: RunConfig) -> float | None:
-    """The value beyond which a run failed: a loss above that of uniform guessing, unless the request sets another."""
+    """The value beyond which a run failed: `GUESSING_TOLERANCE` above uniform guessing, unless the request sets another."""
     if request.failure is None and request.metric == "loss":
-        return math.log(config.model.vocab_size)
+        return math.log(config.model.vocab_size) + GUESSING_TOLERANCE
     return request.failure
 
 

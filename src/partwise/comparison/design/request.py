@@ -72,7 +72,7 @@ class Request(Config):
     alpha: float = Field(0.05, ge=1e-9, le=0.5, description="Maximum probability of a false claim.")
     failure: float | None = Field(
         None,
-        description="Value beyond which a run failed. Default for losses: ln(vocabulary), that of uniform guessing.",
+        description="Value beyond which a run failed. Default for losses: ln(vocabulary) + 1, a nat above uniform guessing.",
     )
     negative_control: str | None = Field(
         None, description="Add an A/A arm that re-initializes this family, such as ffn."

@@ -1,9 +1,12 @@
 """The estimate of a claim that interim looks may have stopped, adjusted for stopping, and the seeds that replicate it."""
 
+import math
+
 import numpy as np
 
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.noise import Noise
+from partwise.comparison.stats.power import seeds_needed
 from partwise.comparison.stats.simulated_power import POWER, Design, one_real_claim, stopped_means
 
 MIN_REPLICATION_SEEDS, MAX_REPLICATION_SEEDS = 4, 64
@@ -40,7 +43,9 @@ def replication_seeds(effect: Effect, alpha: float) -> tuple[int, str]:
     noise = Noise(effect.sd_difference, effect.n - 1, "")
     what = "" if effect.adjusted_mean is None else ", adjusted for stopping,"
     why = f"an effect of {abs(found):.4g}{what} at an SD of {noise.upper_sd:.4g}, its 80% upper limit"
-    for n in range(MIN_REPLICATION_SEEDS, MAX_REPLICATION_SEEDS + 1):
+    fewest = seeds_needed(found, noise.upper_sd / math.sqrt(2), alpha=alpha)  # if no arms were ever called equivalent
+    first = min(max(MIN_REPLICATION_SEEDS, fewest), MAX_REPLICATION_SEEDS)
+    for n in range(first, MAX_REPLICATION_SEEDS + 1):
         rates = one_real_claim(Design((n,), 1, effect.margin, alpha), found, noise.upper_sd)
         if rates.better >= POWER:
             least = ", at least" if n == MIN_REPLICATION_SEEDS else ""

@@ -31,7 +31,7 @@ def _outlier(effect: Effect) -> str:
 def _skewed(effect: Effect) -> str:
     differences = [x for x in effect.differences if x is not None]
     p = skewness_p(differences) if differences and len(differences) == len(effect.differences) else None
-    if p is None or p >= SKEWNESS_LEVEL:
+    if p is None or effect.skewness is None or p >= SKEWNESS_LEVEL:
         return ""
     return (
         f"the differences of {effect.arm} and {effect.against} are skewed (skewness {effect.skewness:.1f}, D'Agostino's "
