@@ -41,7 +41,7 @@ def test_the_tuning_split_is_training_text_only(here: Path, data: str) -> None:
         and whole.split_names == ("train", "val", "test")
     )
     references = dataset_references(part)
-    assert "constant_exact_match" not in references and dataset_references(whole)["unigram"] != references["unigram"]
+    assert "constant_exact_match" not in references and dataset_references(whole)["ngrams"] != references["ngrams"]
     if data == "arithmetic_pairs":
         assert all(
             isinstance(build_examples(part, name, 64, 64), SequencePairs) for name in part.split_names

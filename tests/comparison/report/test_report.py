@@ -153,7 +153,7 @@ def full() -> dict[str, Any]:
             comparison(diverged, base),
         ],
         "minimum_detectable_effect": 0.0031,
-        "references": {"unigram": 3.3201, "kneser_ney": 1.5165, "context": 6, "fitted_tokens": 1_003_854}
+        "references": {"ngrams": [[1, 3.3201], [2, 2.4835], [7, 1.5165]], "fitted_tokens": 1_003_854}
         | {"constant_char_accuracy_closed": 0.594, "constant_char_accuracy": 0.553, "constant_exact_match": 0.0016},
     }
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 
+from partwise.baselines.scale import ngram_name, place_loss
 from partwise.comparison.report import evidence
 from partwise.comparison.report.backends import backends, missing_kernels
 from partwise.comparison.report.blocks import Figure, Paragraph, Section, Table
@@ -279,16 +280,11 @@ def loss_references(results: Results) -> list[tuple[str, float, str]]:
     """(name, value, explanation) of the references of a loss, in its unit."""
     if not results.protocol.lower_is_better:
         return []  # accuracies have no loss
-    references = results.references
-    context, fitted = references.context, references.fitted_tokens
-    name = "n-gram" if context is None else f"{context + 1}-gram"
-    hint = "modified Kneser-Ney" + ("" if context is None else f", {context} tokens of context")
-    hint += f", fitted on {count(fitted)} training tokens" if fitted else ""
-    rows = [
-        ("unigram", references.unigram, "token frequencies"),
-        (name, references.kneser_ney, hint),
+    fitted = results.references.fitted_tokens
+    smoothing = "modified Kneser-Ney" + (f", fitted on {count(fitted)} training tokens" if fitted else "")
+    return [
+        (ngram_name(n), loss, "token frequencies" if n == 1 else smoothing) for n, loss in results.references.ngrams
     ]
-    return [(name, value, hint) for name, value, hint in rows if value is not None]
 
 
 def reference_sentence(results: Results) -> str:
@@ -298,6 +294,9 @@ def reference_sentence(results: Results) -> str:
     if not rows or not losses:
         return ""
     name, reference, _ = min(rows, key=lambda row: row[1])
+    ngrams = dict(results.references.ngrams)
+    baseline = results.arms[0]
+    place = "" if baseline.mean is None else f"{baseline.name} is {place_loss(baseline.mean, ngrams)}. "
     above = sum(value > reference for value in losses)
     every = "Every arm" if len(losses) == len(results.arms) else "Every arm without a failed run"
     if above in (0, len(losses)):
@@ -305,4 +304,4 @@ def reference_sentence(results: Results) -> str:
         outcome = f"{every} is {where} it and {what} n-gram counting."
     else:
         outcome = f"{above} of {len(losses)} arms are above it and have not beaten n-gram counting."
-    return f"For scale: the {name} reference has a loss of {number(reference)}. {outcome}"
+    return f"For scale: {place}The best n-gram model, the {name} model, has a loss of {number(reference)}. {outcome}"

@@ -69,9 +69,8 @@ class Task(Value):
 class References(Value):
     """What a model must beat: n-gram losses, and on arithmetic the accuracies of constant answers."""
 
-    unigram: float | None = None
-    kneser_ney: float | None = None
-    context: int | None = None
+    ngrams: tuple[tuple[int, float], ...] = ()
+    """[n, loss of the n-gram model] by n: the unigram model, and others with modified Kneser-Ney smoothing."""
     fitted_tokens: int | None = None
     constant_char_accuracy_closed: float | None = None
     constant_char_accuracy: float | None = None
