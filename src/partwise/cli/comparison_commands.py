@@ -129,7 +129,14 @@ def verdict(
     margin: Annotated[float, typer.Option(help="Equivalence margin, in the values' unit.")] = 0.005,
     higher_is_better: Annotated[bool, typer.Option("--higher-is-better", help="Higher values are better.")] = False,
     baseline: Annotated[str | None, typer.Option(help="Baseline arm. Default: the first in the file.")] = None,
-    look: Annotated[int, typer.Option(help="Number of this look, if you judged part of these seeds before.")] = 1,
+    judged: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of seeds that an earlier verdict used: the first ones give the verdict, the rest none."
+        ),
+    ] = None,
+    failure: Annotated[float | None, typer.Option(help="Value beyond which a run failed.")] = None,
+    unpaired: Annotated[bool, typer.Option("--unpaired", help="Do not pair the runs by their seed.")] = False,
     metric: Annotated[str, typer.Option(help="Name of the metric.")] = "value",
     known_sd: Annotated[
         float | None, typer.Option("--known-sd", help="Known SD of one run: use a normal interval.")
@@ -143,10 +150,13 @@ def verdict(
         judge_file(
             file,
             margin=margin,
-            higher_is_better=higher_is_better,
+            lower_is_better=not higher_is_better,
             baseline=baseline,
-            look=look,
+            judged=judged,
+            failure=failure,
+            paired=not unpaired,
             metric=metric,
+            unit="",
             known_sd=known_sd,
         )
     finally:

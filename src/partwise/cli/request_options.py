@@ -64,7 +64,7 @@ def option_type(field: FieldInfo) -> Any:
     """The type on the command line: a choice and a list of numbers are text, which `Request` validates."""
     if is_list_of(field, str):
         return list[str]
-    return next((kind for kind in (bool, int, float) if field.annotation is kind), str)
+    return next((kind for kind in (bool, int, float) if field.annotation in (kind, kind | None)), str)
 
 
 def minimum_of(field: FieldInfo) -> int | None:

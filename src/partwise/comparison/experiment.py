@@ -85,7 +85,6 @@ class Comparison:
         lock = FolderLock(self.path)
         try:
             metadata = self._metadata(dataset)
-            look = len([seeds for seeds in metadata["looks"] if seeds < self.plan.seeds]) + 1
             power = positive_control_power(self.plan, dataset)
             with WorkerPool(metadata["workers"], metadata["seeds_per_process"]) as pool:
                 matching, tuning = self._match_and_tune(metadata, pool, on_progress)
@@ -99,8 +98,9 @@ class Comparison:
                 note = f"{tuning.key} tuned for each arm over {', '.join(tuning.values)}"
                 added |= {"tuning": tuning, "tuning_note": note}
             plan = self.plan
+            judged = min(metadata["looks"], default=None)  # the seeds of the first verdict, which stands
             self.judged = judge_results(
-                results.model_copy(update=added), plan.rules, plan.claims, plan.additive_predictions, look, power
+                results.model_copy(update=added), plan.rules, plan.claims, plan.additive_predictions, judged, power
             )
             metadata["looks"] = sorted({*metadata["looks"], self.plan.seeds})
             write_json(self.path / PLAN_FILE, metadata)
@@ -277,10 +277,6 @@ def make_comparison(
     tune = parse_tune(request.tune) if request.tune else None
     plan = make_plan(request)
     if tune:
-        if request.variance != "pair":
-            raise ConfigError(
-                "variance=residual --tune: an arm and its tuned copy share their noise: use variance=pair"
-            )
         check_seeds(plan)
         for value in tune.values:
             tune.apply(plan.arms[0], value)  # raises for an invalid value before anything runs

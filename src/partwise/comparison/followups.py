@@ -67,7 +67,7 @@ def make_replication(comparison: Comparison) -> Comparison | None:
         plan,
         arms=(plan.arm(effect.against), plan.arm(effect.arm)),
         seeds=max(effect.n, 4),
-        rules=replace(plan.rules, looks=(), variance="pair"),
+        rules=replace(plan.rules, looks=()),
         claims=(Claim(effect.arm, effect.against),),
         first_seed=plan.first_seed + REPLICATION_SEED_OFFSET,
         additive_predictions={},

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 
 from partwise.comparison.results import ArmResult, ClaimResult, ControlResult, Results, StepEffect
 from partwise.comparison.stats.effect import Effect
-from partwise.comparison.stats.intervals import grubbs, judge, look_alpha, pooled_sd
 from partwise.comparison.stats.power import minimum_detectable_effect, minimum_detectable_effect_over_looks
-from partwise.comparison.stats.protocol import Claim, Rules, add_predictions
+from partwise.comparison.stats.protocol import Claim, Rules, Values, add_predictions, first_seeds
+from partwise.comparison.stats.samples import mean, pooled_sd, t_interval
+from partwise.comparison.stats.warnings import warnings
 
 Curve = Sequence[tuple[int, float]]
 """[step, value] by step."""
@@ -18,35 +19,43 @@ def judge_results(
     rules: Rules,
     claims: Sequence[Claim],
     predictions: Mapping[str, tuple[str, str]],
-    look: int = 1,
+    judged: int | None = None,
     control_power: float | None = None,
 ) -> Results:
     """The results with every claim judged.
 
-    `predictions` name the sums of two effects that a claim may be against, `look` is the number of this look if none are
-    planned, and `control_power` is the power of the positive control if its effect was calibrated.
+    `predictions` name the sums of two effects that a claim may be against. Without planned looks, `judged` is the number of
+    seeds that the first verdict used: it stands, and the estimates from further seeds are exploratory. `control_power` is the
+    power of the positive control if its effect was calibrated.
     """
-    values = {
+    values: Values = {
         arm.name: {trial.seed: math.nan if trial.value is None else trial.value for trial in arm.trials}
         for arm in results.arms
     }
-    effects = rules.judge(add_predictions(values, results.arms[0].name, predictions), claims, look)
-    judged = tuple(
-        claim_result(claim, effect, results.arms, rules) for claim, effect in zip(claims, effects, strict=True)
+    values = add_predictions(values, results.arms[0].name, predictions, rules)
+    exploratory: Sequence[Effect | None] = [None] * len(claims)
+    if judged is not None and judged < len(results.seeds) and not rules.looks:
+        exploratory = rules.explore(values, claims)
+        values = first_seeds(values, judged)
+    effects = rules.judge(values, claims)
+    found = tuple(
+        claim_result(claim, effect, further, results.arms, rules)
+        for claim, effect, further in zip(claims, effects, exploratory, strict=True)
     )
     return results.model_copy(
         update={
             "look": max(effect.look for effect in effects),
-            "alpha_spent": max(effect.alpha_spent for effect in effects),
-            "claims": judged,
-            "minimum_detectable_effect": pooled_detectable(effects, rules, len(results.seeds), look),
-            "controls": control_results(judged, control_power),
-            "warnings": outlier_warnings(effects),
+            "claims": found,
+            "minimum_detectable_effect": pooled_detectable(effects, rules),
+            "controls": control_results(found, control_power),
+            "warnings": warnings(effects),
         }
     )
 
 
-def claim_result(claim: Claim, effect: Effect, arms: Sequence[ArmResult], rules: Rules) -> ClaimResult:
+def claim_result(
+    claim: Claim, effect: Effect, exploratory: Effect | None, arms: Sequence[ArmResult], rules: Rules
+) -> ClaimResult:
     """An effect, and the differences over training."""
     by_name = {arm.name: arm for arm in arms}
     differences = []
@@ -56,8 +65,9 @@ def claim_result(claim: Claim, effect: Effect, arms: Sequence[ArmResult], rules:
     return ClaimResult(
         role=claim.role,
         effect=effect,
+        exploratory=exploratory,
         minimum_detectable_effect=pair_detectable(rules, effect),
-        effect_over_training=tuple(effect_over_training(differences, effect, rules.alpha)),
+        effect_over_training=tuple(effect_over_training(differences, effect)),
         differences_over_training=tuple(map(tuple, differences)),
     )
 
@@ -81,16 +91,15 @@ def difference_over_training(curve: Curve, baseline: Curve) -> list[tuple[int, f
     return differences
 
 
-def effect_over_training(differences: Sequence[Curve], effect: Effect, alpha: float) -> list[StepEffect]:
+def effect_over_training(differences: Sequence[Curve], effect: Effect) -> list[StepEffect]:
     """The mean difference at every evaluation with the interval it would have had: descriptive, not for choosing a step."""
     rows = []
     steps = sorted({step for seed in differences for step, _ in seed})
     for step in steps:
-        values = {number: value for number, seed in enumerate(differences) for at, value in seed if at == step}
+        values = [value for seed in differences for at, value in seed if at == step]
         if len(values) == len(differences):
-            zero = dict.fromkeys(values, 0.0)
-            judged = judge("", "", values, zero, alpha=alpha, look=effect.look, looks=effect.looks)
-            rows.append(StepEffect(step=step, mean=judged.mean, low=judged.low, high=judged.high))
+            low, high = t_interval(values, effect.nominal_alpha)
+            rows.append(StepEffect(step=step, mean=mean(values), low=low, high=high))
     return rows
 
 
@@ -98,40 +107,25 @@ def pair_detectable(rules: Rules, effect: Effect) -> float | None:
     """The true difference that the planned looks detect with 80% power, given the observed SD of the pairs."""
     if effect.sd_difference is None or effect.n < 2:
         return None
-    return minimum_detectable(rules, effect.interval_sd or effect.sd_difference, effect.n, effect.alpha)
+    return minimum_detectable(rules, effect.sd_difference, effect.n, effect.alpha)
 
 
 def minimum_detectable(rules: Rules, sd_difference: float, n: int, alpha: float) -> float:
-    """The minimum detectable effect over all planned looks, or with `n` pairs at level alpha."""
+    """The minimum detectable effect at level alpha, over all planned looks or with `n` pairs."""
     sd = sd_difference / math.sqrt(2)  # the SD of one run, which the power functions expect
     if rules.looks:
-        return minimum_detectable_effect_over_looks(sd, rules.looks, alpha=rules.alpha)
+        return minimum_detectable_effect_over_looks(sd, rules.looks, alpha=alpha)
     return minimum_detectable_effect(sd, n, alpha=alpha)
 
 
-def pooled_detectable(effects: Sequence[Effect], rules: Rules, seeds: int, look: int) -> float | None:
+def pooled_detectable(effects: Sequence[Effect], rules: Rules) -> float | None:
     """The smallest effect that these seeds detect with 80% power, given their observed SD over all claims."""
-    judged = [[x for x in effect.differences if x is not None] for effect in effects if effect.verdict]
-    pooled = pooled_sd([differences for differences in judged if len(differences) > 1])
-    if pooled is None or seeds < 2:
+    judged = [effect for effect in effects if effect.sd_difference is not None]
+    pooled = pooled_sd([[x for x in effect.differences if x is not None] for effect in judged])
+    if pooled is None:
         return None
-    return minimum_detectable(rules, pooled, seeds, look_alpha(look, rules.alpha))
-
-
-def outlier_warnings(effects: Sequence[Effect]) -> tuple[str, ...]:
-    """Warnings about claims with an outlying pair, where the t interval may undercover."""
-    messages = []
-    for effect in effects:
-        differences = [x for x in effect.differences if x is not None]
-        p = grubbs(differences) if len(differences) == len(effect.differences) else None
-        if p is not None and p < 0.01:
-            distances = [abs(value - (effect.mean or 0.0)) for value in differences]
-            outlier = effect.seeds[distances.index(max(distances))]
-            messages.append(
-                f"seed {outlier} of {effect.arm} is an outlier among the pairs (Grubbs's test, p = {p:.2g}), so the interval "
-                "may cover less than stated: inspect that run and add seeds."
-            )
-    return tuple(messages)
+    n, compared = max(effect.n for effect in judged), max(effect.n_comparisons for effect in judged)
+    return minimum_detectable(rules, pooled, n, rules.alpha / compared)
 
 
 def control_results(claims: Sequence[ClaimResult], power: float | None) -> tuple[ControlResult, ...]:

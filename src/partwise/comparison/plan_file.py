@@ -36,6 +36,10 @@ def read_plan_file(folder: Path, identity: dict[str, Any], seeds: int, data_hash
     if not path.exists():
         return None
     metadata: dict[str, Any] = json.loads(path.read_text())
+    if "variance" in metadata["plan"]:
+        raise ConfigError(
+            f"{folder} has variance={metadata['plan']['variance']}, which no longer exists: choose another --name"
+        )
     rows = difference({"plan": _arms_by_name(metadata["plan"])}, {"plan": _arms_by_name(identity)})
     if rows:
         key, old, new = rows[0]

@@ -71,7 +71,7 @@ def markdown(studies: list[Study]) -> str:
         for key, effect, text in findings(study):
             n = str(effect.n) if effect.paired else f"{effect.n_arm}, {effect.n_against}"
             name, interval = f"{effect.arm} − {effect.against}", with_interval(effect, decimal_places(effect))
-            verdict = effect.verdict or f"{effect.diverged_arm} of {effect.n_arm} diverged"
+            verdict = effect.verdict or f"{effect.failed_arm} of {effect.n_arm} failed"
             lines.append(f"| {key} | {name} | {n} | {interval} | {verdict} | {text or '–'} |")
         if not list(findings(study)):
             lines.append(f"| {NOT_RUN} | | | | | |")

@@ -133,7 +133,7 @@ def outcome(expected: str | None, effect: Effect) -> str:
     """The outcome of one arm's verdict: reproduced, not reproduced, not testable here, or "" without a prediction."""
     if expected is None:
         return ""
-    diverged = 2 * effect.diverged_arm > effect.n_arm and not effect.diverged_against
+    diverged = 2 * effect.failed_arm > effect.n_arm and not effect.failed_against
     if expected == "diverges":
         return "reproduced" if diverged else "not reproduced"
     if effect.verdict in (None, "undecided"):
@@ -173,6 +173,10 @@ def find_study(name: str) -> Study:
 def read_entry(key: str, entry: dict[str, Any], path: Path) -> Iterator[tuple[str, Entry]]:
     """Parse an entry of the YAML file, expanding its grid. Raises ConfigError."""
     expect, grid = entry.pop("expect", {}), entry.pop("grid", [])
+    if "variance" in entry:
+        raise ConfigError(
+            f"{path}: variance={entry['variance']} of {key} no longer exists, as it erred with unequal SDs: delete this line"
+        )
     expect = {"": expect} if isinstance(expect, str) else dict(expect)
     for word in expect.values():
         if word not in EXPECTED:

@@ -1,5 +1,6 @@
 """The plan of a comparison, fixed before the first run: arms, seeds, metric, decision rules and claims."""
 
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -56,8 +57,8 @@ class Arm:
 class Plan:
     """Arms (the first is the baseline) trained on seeds first_seed, first_seed + 1, ..., and the rules that judge them.
 
-    With planned looks it is a protocol and cannot be changed. Without, more seeds can be added later, and each further
-    look spends additional alpha.
+    With planned looks it is a protocol and cannot be changed. Without, more seeds can be added after the verdict, which
+    stands; the estimate from all seeds is exploratory.
     """
 
     arms: tuple[Arm, ...]
@@ -88,7 +89,7 @@ class Plan:
 
     def values(self, results: Values) -> Values:
         """The arms' results, plus those that `additive_predictions` predict."""
-        return add_predictions(results, self.arms[0].name, self.additive_predictions)
+        return add_predictions(results, self.arms[0].name, self.additive_predictions, self.rules)
 
     def identity(self) -> dict[str, Any]:
         """The fields that must be unchanged on resume; without planned looks, the number of seeds may grow."""
@@ -97,10 +98,10 @@ class Plan:
             "margin": self.rules.margin,
             "alpha": self.rules.alpha,
             "metric": self.rules.metric,
+            "failure": self.rules.failure,
         }
         if self.first_seed:
             fixed["first_seed"] = self.first_seed
-        fixed["variance"] = self.rules.variance
         fixed["claims"] = [list(claim) for claim in self.claims]
         if self.rules.looks:
             fixed["looks"] = list(self.rules.looks)
@@ -176,8 +177,6 @@ def make_plan(request: Request) -> Plan:
     ]
     additive_predictions = {}
     if request.interaction:
-        if request.variance != "pair":
-            raise ConfigError("variance=residual does not support interactions: use variance=pair")
         first, second, both = (
             " ".join(
                 override.removeprefix("--")
@@ -193,7 +192,7 @@ def make_plan(request: Request) -> Plan:
         margin=request.margin,
         alpha=request.alpha,
         looks=tuple(request.looks),
-        variance=request.variance,
+        failure=failure_of(request, arms[0].config),
         lower_is_better=request.metric == "loss",
         metric=METRICS[request.metric],
         unit=UNITS.get(request.metric, f"nats per {token_name(arms[0].config)}"),
@@ -204,6 +203,20 @@ def make_plan(request: Request) -> Plan:
         )
     seeds = max(request.looks, default=request.seeds)
     return Plan(tuple(arms), seeds, rules, tuple(claims), request.first_seed, tuple(shared), additive_predictions)
+
+
+def failure_of(request: Request, config: RunConfig) -> float | None:
+    """The value beyond which a run failed: a loss above that of uniform guessing, unless the request sets another.
+
+    Raises ConfigError if it is not finite.
+    """
+    if request.failure is None:
+        return math.log(config.model.vocab_size) if request.metric == "loss" else None
+    if not math.isfinite(request.failure):
+        raise ConfigError(
+            f"failure={request.failure:g}: expected a finite value of the metric; omit it for the default"
+        )
+    return request.failure
 
 
 def interaction_arms(changes: list[str]) -> list[list[str]]:

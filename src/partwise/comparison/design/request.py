@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic.fields import FieldInfo
 
 from partwise.comparison.measures import Measure
-from partwise.comparison.stats.effect import DEFAULT_MARGIN, Variance
+from partwise.comparison.stats.effect import DEFAULT_MARGIN
 from partwise.config import Config
 from partwise.train.run_names import default_run_name
 
@@ -63,10 +63,6 @@ class Request(Config):
         default_factory=list,
         description="Plan interim looks at these numbers of seeds, such as 4,8,16; stop early.",
     )
-    variance: Variance = Field(
-        "pair",
-        description="Variance of the intervals: pair (each pair of arms) or residual (pooled over all arms).",
-    )
     metric: Literal["loss", "exact_match", "char_accuracy"] = Field(
         "loss", description="loss; on arithmetic also exact_match or char_accuracy."
     )
@@ -74,6 +70,10 @@ class Request(Config):
         DEFAULT_MARGIN, gt=0, description="Equivalence margin, in the metric's unit."
     )
     alpha: float = Field(0.05, ge=1e-9, le=0.5, description="Maximum probability of a false claim.")
+    failure: float | None = Field(
+        None,
+        description="Value beyond which a run failed. Default for losses: ln(vocabulary), that of uniform guessing.",
+    )
     negative_control: str | None = Field(
         None, description="Add an A/A arm that re-initializes this family, such as ffn."
     )

@@ -44,7 +44,7 @@ def with_relative_change(value: float | None, base: float | None) -> str:
 
 def confidence(effect: Effect) -> str:
     """The confidence level of the interval, over all planned looks if there are any."""
-    return format_percent(effect.total_alpha if effect.looks else effect.alpha, complement=True)
+    return format_percent(effect.alpha, complement=True)
 
 
 def with_interval(row: Interval, digits: int) -> str:

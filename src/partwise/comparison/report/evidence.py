@@ -205,10 +205,6 @@ def protocol(results: Results) -> Iterator[Table | Paragraph]:
             f"at {', '.join(map(str, rules.looks))} seeds, {format_percent(rules.alpha)} error in total",
         ],
         ["stopping rule", "a claim closes as better, worse or equivalent, or at the last look"],
-        [
-            "variance",
-            {"pair": "of each pair of arms", "residual": "pooled over all arms and seeds"}[rules.variance],
-        ],
         ["claims", str(len([claim for claim in results.claims if claim.role == "claim"]))],
     ]
     for control in results.controls:

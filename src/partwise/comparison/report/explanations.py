@@ -1,6 +1,6 @@
 """The statistics of a comparison, one row per quantity with an explanation."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from partwise.comparison.report.cells import NONE, confidence, decimal_places, number
 from partwise.comparison.results import ClaimResult, Results
@@ -59,20 +59,19 @@ def quantities(results: Results) -> Iterator[tuple[str, str, Callable[[ClaimResu
     yield (
         "p",
         "The probability of a difference at least this large, in either direction, if the arms were equal.",
-        lambda claim: write_p(claim.effect.p, claim.effect.alpha),
+        lambda claim: write_p(claim.effect.p, claim.effect.total_alpha),
     )
     if protocol.looks:
         yield (
             "p over the looks",
-            "p adjusted for every look so far: the smallest alpha at which any look rejects.",
-            lambda claim: write_p(claim.effect.p_looks, claim.effect.alpha),
+            "p adjusted for the looks: the smallest alpha over all looks at which this look rejects.",
+            lambda claim: write_p(claim.effect.p_looks, claim.effect.total_alpha),
         )
-    adjusted = with_holm(results.claims)
-    if len(adjusted) > 1:
+    if max(claim.effect.n_comparisons for claim in results.claims) > 1:
         yield (
-            "p (Holm)",
-            "p adjusted for the number of comparisons as well: the probability of any false claim stays below alpha.",
-            lambda claim: write_p(adjusted.get((claim.effect.arm, claim.effect.against)), claim.effect.alpha),
+            "p adjusted",
+            "p adjusted for the number of comparisons as well (Holm): the probability of any false claim stays below alpha.",
+            lambda claim: write_p(claim.effect.p_adjusted, claim.effect.total_alpha),
         )
     yield (
         "paired correlation",
@@ -90,20 +89,10 @@ def quantities(results: Results) -> Iterator[tuple[str, str, Callable[[ClaimResu
         sized(lambda effect: effect.sd_against),
     )
     yield "SD of differences", "The standard deviation over the pairs.", sized(lambda effect: effect.sd_difference)
-    if protocol.variance == "residual":
-        yield (
-            "SD over all arms",
-            "The residual SD of an arm + seed model, on which the interval is based.",
-            sized(lambda effect: effect.interval_sd),
-        )
-    planned = protocol.looks
-    hint = "A look is an interim analysis at a given number of seeds. "
-    if planned:
+    if planned := protocol.looks:
+        hint = "A look is an interim analysis at a given number of seeds. "
         hint += f"Planned at {', '.join(map(str, planned))}: after n seeds, {wrong} x n / {planned[-1]} is spent."
-    else:
-        hint += f"The first look spends alpha = {wrong}, "
-        hint += "look k >= 2 spends alpha / 2^k, because peeking at accumulating data inflates the error rate."
-    yield "looks", hint, lambda claim: _looks(claim.effect)
+        yield "looks", hint, lambda claim: _looks(claim.effect)
     yield (
         "minimum detectable effect",
         "The true difference that this many seeds with this SD would detect in 4 of 5 comparisons (80% power).",
@@ -114,17 +103,6 @@ def quantities(results: Results) -> Iterator[tuple[str, str, Callable[[ClaimResu
         "The total number of seeds that would likely decide an undecided comparison.",
         lambda claim: _seeds_to_decide(claim.effect),
     )
-
-
-def with_holm(claims: Sequence[ClaimResult]) -> dict[tuple[str, str], float]:
-    """p of every claim adjusted for their number; computed here for results without it."""
-    from partwise.comparison.stats.intervals import holm
-
-    effects = [claim.effect for claim in claims if claim.role == "claim" and claim.effect.p is not None]
-    adjusted = [effect.p_adjusted for effect in effects if effect.p_adjusted is not None]
-    if len(adjusted) < len(effects):
-        adjusted = holm([effect.p for effect in effects if effect.p is not None])
-    return {(effect.arm, effect.against): p for effect, p in zip(effects, adjusted, strict=True)}
 
 
 def write_p(p: float | None, alpha: float = 0.05) -> str:
@@ -145,10 +123,12 @@ def _interval(effect: Effect) -> str:
 
 
 def _looks(effect: Effect) -> str:
-    limit, spent = format_percent(effect.alpha), format_percent(effect.alpha_spent)
-    if effect.looks:
-        return f"look {effect.look} of {len(effect.looks)}: rejects below {limit}, {spent} spent by then"
-    return f"look {effect.look}: {limit} spent now, {spent} in total"
+    spent = format_percent(effect.total_alpha * effect.looks[effect.look - 1] / effect.looks[-1])
+    return f"look {effect.look} of {len(effect.looks)}: {spent} spent by then; the interval is at {_nominal(effect)}"
+
+
+def _nominal(effect: Effect) -> str:
+    return f"a nominal {format_percent(effect.nominal_alpha, complement=True)}"
 
 
 def _seeds_to_decide(effect: Effect) -> str:

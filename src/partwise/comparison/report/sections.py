@@ -19,7 +19,7 @@ from partwise.comparison.report.cells import (
     with_relative_change,
 )
 from partwise.comparison.results import Accuracy, Facts, Results, mean
-from partwise.comparison.stats.number_format import format_percent
+from partwise.comparison.stats.verdict_text import explanations
 
 REFERENCES_NOTE = "A model with a higher loss has not beaten n-gram counting."
 
@@ -211,14 +211,8 @@ def statistics_table(results: Results) -> Iterator[Table | Paragraph]:
         yield Table(head, [[label, *cells] for label, _, cells in rows], hints=[hint for _, hint, _ in rows])
     if results.tuning_note and not results.tuning:
         yield Paragraph(f"Tuning: {results.tuning_note}. Tuning each arm's learning rate could change the answer.")
-    claims = [claim.effect for claim in results.claims if claim.role == "claim"]
-    if len(claims) > 1:
-        each = [effect.total_alpha if effect.looks else effect.alpha_spent for effect in claims]
-        total = format_percent(min(1.0, len(claims) * max(each)))
-        yield Paragraph(
-            f"{len(claims)} comparisons were judged together. Better and worse are adjusted for all of them (Holm); the "
-            f"intervals are not, and the probability that at least one misses the true value is up to {total}."
-        )
+    for text in explanations(results.effects):
+        yield Paragraph(text)
     for warning in results.warnings:
         yield Paragraph(f"Warning: {warning}")
     for sentence in missing_kernels(results):

@@ -18,13 +18,13 @@ from partwise.comparison.results.findings import (
     Tuning,
 )
 from partwise.comparison.results.value import Facts, Value, read_json
-from partwise.comparison.stats.effect import Effect, Variance, Verdict
+from partwise.comparison.stats.effect import Effect, Verdict
 from partwise.config import ConfigError
 
 if TYPE_CHECKING:
     from partwise.comparison.stats.protocol import Rules  # imports scipy
 
-FORMAT = 2
+FORMAT = 3
 """The version of `results.json`."""
 
 
@@ -38,7 +38,8 @@ class Protocol(Value):
     alpha: float
     looks: tuple[int, ...] = ()
     """Numbers of seeds at the planned looks; empty if none are planned."""
-    variance: Variance = "pair"
+    failure: float | None = None
+    """A run with a value worse than this failed; None if only runs with values that are not finite did."""
 
     @classmethod
     def from_rules(cls, rules: "Rules") -> Self:
@@ -94,13 +95,12 @@ class Provenance(Value):
 class Results(Value):
     """Everything that a comparison found. `claims` and what follows from them are empty until it is judged."""
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     question: str
     scope: str = ""
     protocol: Protocol
     seeds: tuple[int, ...]
     look: int | None = None
-    alpha_spent: float | None = None
     task: Task | None = None
     config: dict[str, JsonValue] = Field(default_factory=dict)
     """The configuration of the baseline."""

@@ -8,11 +8,14 @@ from pathlib import Path
 
 from rich.cells import cell_len
 
-from partwise.comparison.stats.effect import DEFAULT_MARGIN, DIVERGENCE_LIMIT, Effect
-from partwise.comparison.stats.intervals import holm, judge, look_alpha, pooled_sd
+from partwise.comparison.stats.effect import Effect
+from partwise.comparison.stats.intervals import has_failed
 from partwise.comparison.stats.number_format import choose_decimals, format_number, format_p, format_percent
 from partwise.comparison.stats.power import minimum_detectable_effect
-from partwise.comparison.stats.protocol import Claim, apply_holm
+from partwise.comparison.stats.protocol import Claim, Rules, first_seeds
+from partwise.comparison.stats.samples import pooled_sd
+from partwise.comparison.stats.verdict_text import explanations
+from partwise.comparison.stats.warnings import warnings
 from partwise.config import ConfigError, did_you_mean
 
 COLUMNS = ("seed", "arm", "value")
@@ -117,85 +120,74 @@ def _value(text: str, where: str) -> float:
 
 
 def judge_arms(
-    values: Mapping[str, Mapping[int, float]],
-    *,
-    margin: float = DEFAULT_MARGIN,
-    higher_is_better: bool = False,
-    alpha: float = 0.05,
-    look: int = 1,
-    metric: str = "value",
-    unit: str = "",
-    baseline: str | None = None,
-    known_sd: float | None = None,
-) -> list[Effect]:
-    """Judge every arm against `baseline` (default: the first arm), with Holm's method over all arms.
+    values: Mapping[str, Mapping[int, float]], rules: Rules, baseline: str | None = None, judged: int | None = None
+) -> tuple[list[Effect], list[Effect]]:
+    """Judge every arm against `baseline` (default: the first arm), all together.
 
-    Raises ConfigError for an unknown baseline, and whatever `judge` raises.
+    If an earlier verdict used the first `judged` seeds in ascending order, these give the verdicts, and the second list has
+    exploratory estimates from all seeds; otherwise it is empty. Raises ConfigError for an unknown baseline or an invalid
+    `judged`, and whatever `Rules.judge` raises.
     """
     against = next(iter(values)) if baseline is None else baseline
     if against not in values:
         raise ConfigError(f"unknown baseline {against!r}{did_you_mean(against, values)}")
-    effects = {
-        Claim(arm, against): judge(
-            arm,
-            against,
-            runs,
-            values[against],
-            margin=margin,
-            alpha=alpha,
-            look=look,
-            lower_is_better=not higher_is_better,
-            metric=metric,
-            unit=unit,
-            known_sd=known_sd,
+    claims = [Claim(arm, against) for arm in values if arm != against]
+    if judged is None:
+        return rules.judge(values, claims), []
+    seeds = set().union(*values.values())
+    if not 2 <= judged <= len(seeds):
+        raise ConfigError(
+            f"judged={judged}: expected the number of seeds of an earlier verdict, from 2 to {len(seeds)}"
         )
-        for arm, runs in values.items()
-        if arm != against
-    }
-    p = {claim: 1.0 if effect.p is None else effect.p for claim, effect in effects.items()}
-    return list(apply_holm(effects, p, look_alpha(look, alpha)).values())
+    return rules.judge(first_seeds(values, judged), claims), rules.explore(values, claims) if judged < len(
+        seeds
+    ) else []
 
 
-def render_verdicts(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]]) -> str:
-    """Plain text: a table of the arms, a table of their differences from the baseline, the verdicts, and notes."""
-    sentences = "\n".join(effect.sentence for effect in effects)
+def render_verdicts(
+    effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]], exploratory: Sequence[Effect] = ()
+) -> str:
+    """Plain text: a table of the arms, a table of their differences from the baseline, the verdicts, and notes.
+
+    `exploratory` are estimates from more seeds than the verdicts used.
+    """
+    sentences = "\n".join([*(effect.sentence for effect in effects), *(effect.sentence for effect in exploratory)])
     parts = [_arms_table(effects, values), _differences_table(effects), sentences]
     return "\n\n".join([*parts, "\n".join(_notes(effects, values))]).rstrip() + "\n"
 
 
 def _arms_table(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]]) -> str:
-    against = effects[0].against if effects else ""
-    rows = [["arm", "seeds", "mean", "SD", "diverged"]]
+    first = effects[0]
+    rows = [["arm", "seeds", "mean", "SD", "failed"]]
     for arm, runs in values.items():
-        diverged = sum(not abs(value) <= DIVERGENCE_LIMIT for value in runs.values())
-        row = [f"{arm} (baseline)" if arm == against else arm, str(len(runs))]
-        sd = None if diverged else pooled_sd([list(runs.values())])
+        failed = sum(has_failed(value, first.failure, first.lower_is_better) for value in runs.values())
+        row = [f"{arm} (baseline)" if arm == first.against else arm, str(len(runs))]
+        sd = None if failed else pooled_sd([list(runs.values())])
         digits = choose_decimals(sd or 0.0, ())
-        row += ["-" if diverged else format_number(math.fsum(runs.values()) / len(runs), digits)]
-        rows.append([*row, "-" if sd is None else format_number(sd, digits), str(diverged)])
+        row += ["-" if failed else format_number(math.fsum(runs.values()) / len(runs), digits)]
+        rows.append([*row, "-" if sd is None else format_number(sd, digits), str(failed)])
     if all(row[-1] == "0" for row in rows[1:]):
         rows = [row[:-1] for row in rows]
     return _align(rows)
 
 
 def _differences_table(effects: Sequence[Effect]) -> str:
-    """One row per comparison; if there are several, with p adjusted by Holm's method."""
-    judged = [effect for effect in effects if effect.p is not None]
-    adjusted = dict(zip((id(e) for e in judged), holm([e.p for e in judged if e.p is not None]), strict=True))
-    confidence = format_percent(effects[0].alpha, complement=True) if effects else ""
-    rows = [["difference", "n", "mean", f"{confidence} interval", "r", "p", "p (Holm)", "verdict"]]
+    """One row per comparison; if there are several, with the adjusted p."""
+    rows = [["difference", "n", "mean", "interval", "r", "p", "p sign flip", "p adjusted", "verdict"]]
     for e in effects:
         row = [f"{e.arm} - {e.against}", str(e.n) if e.paired else f"{e.n_arm}, {e.n_against}"]
-        if e.mean is None or e.low is None or e.high is None or e.p is None:
-            row += ["-" if e.mean is None else format_number(e.mean, 4), "-", "-", "-", "-"]
+        if e.mean is None or e.low is None or e.high is None:
+            row += ["-" if e.mean is None else format_number(e.mean, 4), "-", "-"]
         else:
             digits = choose_decimals((e.high - e.low) / 2, (e.low, e.high), e.margin)
-            row += [format_number(e.mean, digits), f"{format_number(e.low, digits)} to {format_number(e.high, digits)}"]
+            bounds = f"{format_number(e.low, digits)} to {format_number(e.high, digits)}"
+            row += [format_number(e.mean, digits), f"{bounds} ({format_percent(e.alpha, complement=True)})"]
             row += ["-" if e.correlation is None else f"{e.correlation:.2f}"]
-            row += [format_p(e.p, e.alpha), format_p(adjusted[id(e)], e.alpha)]
+        for p in (e.p_failures if e.failed else e.p, e.p_sign_flip, e.p_adjusted):
+            row.append("-" if p is None else format_p(p, e.total_alpha))
         rows.append([*row, e.verdict or "no verdict"])
     if len(effects) < 2:
-        rows = [row[:6] + row[7:] for row in rows]
+        rows = [row[:7] + row[8:] for row in rows]
     return _align(rows)
 
 
@@ -211,22 +203,23 @@ def _align(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _notes(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]]) -> Iterator[str]:
-    """Context for the verdicts: seed SD, minimum detectable effect, multiple comparisons, and alpha spent by looks."""
-    against = effects[0].against if effects else ""
-    finite = [
+    """Context for the verdicts: seed SD, minimum detectable effect, multiple comparisons, and warnings."""
+    first = effects[0]
+    complete = [
         list(runs.values())
         for runs in values.values()
-        if all(abs(value) <= DIVERGENCE_LIMIT for value in runs.values())
+        if not any(has_failed(value, first.failure, first.lower_is_better) for value in runs.values())
     ]
+    yield from explanations(effects)
     pairs = [effect for effect in effects if effect.paired and effect.sd_difference is not None]
-    sd = pooled_sd(finite)
+    sd = pooled_sd(complete)
     if sd is not None:
         seed_sd = format_number(sd, choose_decimals(sd, ()))
-        yield f"Seed SD, pooled over {len(finite)} arm{'s' if len(finite) > 1 else ''}: {seed_sd}."
+        yield f"Seed SD, pooled over {len(complete)} arm{'s' if len(complete) > 1 else ''}: {seed_sd}."
     if any(effect.sd_difference for effect in pairs):
         n = min(effect.n for effect in pairs)
         sd_run = math.hypot(*(e.sd_difference or 0.0 for e in pairs)) / math.sqrt(2 * len(pairs))
-        detectable = minimum_detectable_effect(sd_run, n, alpha=pairs[0].alpha)
+        detectable = minimum_detectable_effect(sd_run, n, alpha=first.total_alpha / first.n_comparisons)
         yield (
             f"Minimum detectable effect of {n} pairs at 80% power: "
             f"{format_number(detectable, choose_decimals(detectable, ()))}; smaller differences are likely to be missed."
@@ -240,11 +233,6 @@ def _notes(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]])
                 "(0.004 at an SD of 0.0013)."
             )
     if len(effects) > 1:
-        at_most = format_percent(min(1.0, len(effects) * effects[0].alpha_spent))
-        yield (
-            f"{len(effects)} comparisons with {against}: the probability that at least one interval misses the true "
-            f"difference is at most {at_most}. Replicate a winner on fresh seeds."
-        )
-    if effects and effects[0].look > 1:
-        total = format_percent(effects[0].alpha_spent)
-        yield f"This is look {effects[0].look}; the looks so far spend an alpha of {total} in total."
+        yield f"{len(effects)} comparisons with {first.against}: replicate a winner on fresh seeds."
+    for warning in warnings(effects):
+        yield f"Warning: {warning}"

@@ -9,26 +9,20 @@ Verdict = Literal["better", "worse", "equivalent", "undecided"]
 Role = Literal["claim", "negative", "positive"]
 """A claim to be tested, or a control: negative (an A/A pair, no effect) or positive (a known large effect)."""
 
-Variance = Literal["pair", "residual"]
-"""The variance an interval uses: of the differences of its own pair of arms, or the residual of an arm + seed model over
-all arms."""
-
 DEFAULT_MARGIN = 0.005
 """Equivalence margin in nats per character: about one seed SD of a small character model."""
 
 MAX_SEEDS_TO_DECIDE = 1000
 """Upper limit of `Effect.seeds_to_decide`; `MAX_SEEDS_TO_DECIDE + 1` means "more than 1000"."""
 
-DIVERGENCE_LIMIT = 1e100
-"""A run whose result exceeds this in magnitude counts as diverged, which keeps sums finite."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Effect:
     """The difference `arm - against` in one metric, its confidence interval and verdict.
 
-    Differences, interval and SDs are in `unit`. `verdict` is None if a run diverged; `low` and `high` are None if there
-    is no interval. `n` is the number of pairs, or the number of runs of the smaller arm if `paired` is False.
+    Differences, interval and SDs are in `unit`. If a run failed, there is no mean, and `verdict` compares the failure rates:
+    'better', 'worse' or None. `low` and `high` are None if there is no interval. `n` is the number of pairs, or the number of
+    runs of the smaller arm if `paired` is False.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
@@ -47,20 +41,28 @@ class Effect:
     """Runs excluded because the other arm lacks their seed; 0 if no runs are paired."""
     seeds: tuple[int, ...]
     differences: tuple[float | None, ...]
-    """One per entry of `seeds`, None if a run of the pair diverged; both are empty if the runs are not paired."""
-    diverged_arm: int
-    diverged_against: int
+    """One per entry of `seeds`, None if a run of the pair failed; both are empty if the runs are not paired."""
+    failure: float | None = None
+    """A run with a value worse than this failed; None if only runs with values that are not finite did."""
+    failed_arm: int
+    failed_against: int
+    p_failures: float | None = None
+    """Of Fisher's exact test of equal failure rates, two-sided; None if no run failed."""
     mean: float | None = None
+    standard_error: float | None = None
     low: float | None = None
     high: float | None = None
     p: float | None = None
-    """Two-sided, not adjusted for multiple comparisons or looks."""
+    """Of the t test of no difference: two-sided, not adjusted for looks or multiple comparisons."""
+    p_sign_flip: float | None = None
+    """Of the sign-flip test: the fraction of sign changes of the differences with a mean at least as large (exact for up to
+    16 pairs). None if the runs are not paired."""
     sd_difference: float | None = None
-    interval_sd: float | None = None
-    """The SD of one difference that the interval uses: that of these pairs, or the residual over all arms; None if the
-    runs are not paired."""
+    """The SD of the paired differences; None if the runs are not paired."""
     correlation: float | None = None
     """Pearson's r of the paired values; None for fewer than 3 pairs (2 always correlate perfectly) or a constant arm."""
+    skewness: float | None = None
+    """Of the differences, adjusted for the sample size (G1); None for fewer than 3 pairs."""
     sd_arm: float | None = None
     sd_against: float | None = None
     sd_pooled: float | None = None
@@ -69,24 +71,35 @@ class Effect:
     margin: float
     look: int
     looks: tuple[int, ...] = ()
-    """Numbers of pairs at the planned looks; empty if none are planned, in which case each further look spends more alpha."""
+    """Numbers of pairs at the planned looks; empty if none are planned."""
     alpha: float
-    """Nominal significance level of this look's interval: `confidence` is 1 - alpha."""
+    """The level of the interval, over all looks: that of the test which the verdict follows from (see `decide`)."""
     confidence: float
-    alpha_spent: float
-    """Alpha spent by this look and all earlier ones."""
-    total_alpha: float = 0.05
-    """The alpha of all looks together."""
+    """1 - alpha."""
+    nominal_alpha: float
+    """The level of the t interval at this look; `alpha` if there is one look."""
+    total_alpha: float
+    """The family-wise error rate of all claims and looks together."""
     n_comparisons: int = 1
     """Number of claims that were judged together."""
     p_looks: float | None = None
-    """p adjusted for the planned looks; see `sequential_p`."""
+    """p of no difference, valid at any planned look (`repeated_p`); of the failure rates if a run failed."""
     p_adjusted: float | None = None
-    """`p_looks` adjusted for the number of comparisons as well, by Holm's method."""
+    """`p_looks` adjusted for the number of comparisons by Holm's method; the arms differ if it is at most `total_alpha`."""
+    p_equivalence: float | None = None
+    """p of a difference of at least the margin, valid at any planned look: the smallest alpha whose interval is within it."""
+    p_equivalence_adjusted: float | None = None
+    """`p_equivalence` adjusted by Holm's method; the arms are equivalent if it is at most `total_alpha`."""
     seeds_to_decide: int | None = None
-    """If undecided: total seeds per arm that would likely decide at the next look; at most `MAX_SEEDS_TO_DECIDE` + 1."""
+    """If undecided at the last look: seeds per arm that would likely decide in a new comparison; at most
+    `MAX_SEEDS_TO_DECIDE` + 1."""
     verdict: Verdict | None = None
     sentence: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether a run of either arm failed."""
+        return bool(self.failed_arm or self.failed_against)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; numbers that are not finite become None."""

@@ -1,6 +1,7 @@
 """A verdict as one sentence."""
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from partwise.comparison.stats.effect import MAX_SEEDS_TO_DECIDE, Effect
@@ -16,15 +17,12 @@ def with_sentence(effect: Effect, **changes: Any) -> Effect:
 def write_sentence(effect: Effect) -> str:
     """The verdict with its interval, sample and, if undecided, the next step."""
     e, unit = effect, f" {effect.unit}" if effect.unit else ""
-    if e.diverged_arm or e.diverged_against:
+    if e.failed:
+        return _failures(e)
+    if e.n > 1 and e.standard_error is None:
         return (
-            f"no verdict: {_runs(e.diverged_arm, e.n_arm)} of {e.arm} and {_runs(e.diverged_against, e.n_against)} of "
-            f"{e.against} diverged; averaging the others would hide that."
-        )
-    if e.n > 1 and e.low is None:
-        return (
-            f"undecided: the runs do not vary at all ({e.arm} minus {e.against} is {format_number(e.mean or 0.0, 4)}{unit} "
-            f"at every seed), so the spread between seeds is unknown."
+            f"undecided: the differences do not vary at all ({e.arm} minus {e.against} is "
+            f"{format_number(e.mean or 0.0, 4)}{unit} at every seed), so the spread between seeds is unknown."
         )
     if e.mean is None or e.low is None or e.high is None:
         too_few = "a single pair of runs" if e.paired else "an arm with a single run"
@@ -34,52 +32,123 @@ def write_sentence(effect: Effect) -> str:
         )
     digits = choose_decimals((e.high - e.low) / 2, (e.low, e.high), e.margin)
     mean, low, high = (format_number(value, digits) for value in (e.mean, e.low, e.high))
-    sample = f"{e.n} paired seeds" if e.paired else f"{e.n_arm} and {e.n_against} unpaired runs"
-    if len(e.looks) > 1:
-        sample += f", look {e.look} of {len(e.looks)}"
-    elif e.look > 1:
-        sample += f", look {e.look}"
-    sample += _left_out(e)
-    interval = f"{format_percent(e.total_alpha if e.looks else e.alpha, complement=True)} interval"
+    sample = f"{_sample(e)}{_left_out(e)}"
+    interval = f"{format_percent(e.alpha, complement=True)} interval"
     zero_width = "; the differences do not vary at all, so the interval has zero width" if e.low == e.high else ""
     if e.verdict in ("better", "worse"):
         size, *bounds = (text.removeprefix("-") for text in ((mean, low, high) if e.mean > 0 else (mean, high, low)))
+        within = ""
+        if -e.margin <= e.low and e.high <= e.margin:  # at the level of this test, not at that of the equivalence test
+            p = format_p(e.p_equivalence_adjusted or 1.0, e.total_alpha)
+            within = f"; it may be smaller than the margin of {e.margin:g}: equivalence has an adjusted p of {p}"
         return (
             f"{e.arm} is {e.verdict} than {e.against}: its {e.metric} is {'higher' if e.mean > 0 else 'lower'} by {size}"
-            f"{unit} ({interval} {bounds[0]} to {bounds[1]}, {sample}){zero_width}."
+            f"{unit} ({interval} {bounds[0]} to {bounds[1]}, {sample}){within}{zero_width}."
         )
     if e.verdict == "equivalent":
         excludes = ", although the interval excludes zero" if e.low > 0 or e.high < 0 else ""
         return (
             f"equivalent: the {e.metric} of {e.arm} and {e.against} differs by no more than the margin of {e.margin:g}"
-            f"{unit} ({e.arm} minus {e.against}: {mean}, {interval} {low} to {high}, {sample}){excludes}{zero_width}."
+            f"{unit} ({e.arm} minus {e.against}: {mean}, {interval} {low} to {high}, {sample}){excludes}{zero_width}. "
+            f"{undetected_failures(e)}"
         )
     if e.looks and e.look < len(e.looks):
         return (
             f"undecided so far: the {interval} of {e.arm} minus {e.against} is {low} to {high}{unit} ({sample}); the next "
             f"look is at {e.looks[e.look]} seeds."
         )
-    if e.low > 0 or e.high < 0:
-        return (
-            f"undecided: the {interval} of {e.arm} minus {e.against}, {low} to {high}{unit} ({sample}), excludes zero, "
-            f"but with {e.n_comparisons} comparisons that is too likely by chance: the adjusted p is "
-            f"{format_p(e.p_adjusted or 1.0, 0.05)}. Replicate it on fresh seeds."
-        )
     seeds = f"about {e.seeds_to_decide}"
     if e.seeds_to_decide is None or e.seeds_to_decide > MAX_SEEDS_TO_DECIDE:
         seeds = f"more than {max(MAX_SEEDS_TO_DECIDE, e.n)}"
     return (
         f"undecided: the {interval} of {e.arm} minus {e.against}, {low} to {high}{unit} ({sample}), includes zero and "
-        f"exceeds the margin of {e.margin:g}; {seeds} {'seeds' if e.paired else 'seeds per arm'} in total would likely "
-        f"decide{', in a new comparison' if e.looks else ''}."
+        f"exceeds the margin of {e.margin:g}; {seeds} {'seeds' if e.paired else 'seeds per arm'} would likely decide in a "
+        "new comparison."
     )
 
 
-def _runs(diverged: int, n: int) -> str:
-    return f"{diverged} of {n} run{'s' if n > 1 else ''}"
+def undetected_failures(effect: Effect) -> str:
+    """The highest failure rate at which a run of neither arm would have failed with a probability of 5%, as a sentence."""
+    n = min(effect.n_arm, effect.n_against)
+    return f"No run failed, which {n} runs of an arm do not rule out for failure rates up to {_upper_limit(n)}."
+
+
+def explanations(effects: Sequence[Effect]) -> Iterator[str]:
+    """What the columns of a table of verdicts mean, and why its claims are undecided: one sentence each."""
+    counted = max((effect.n_comparisons for effect in effects), default=1)
+    if any(len(effect.looks) > 1 for effect in effects) or counted > 1:
+        what = [f"the {counted} comparisons (Holm)"] * (counted > 1)
+        what += ["the looks"] * any(len(effect.looks) > 1 for effect in effects)
+        yield (
+            f"p adjusted: adjusted for {' and '.join(what)}; arms differ if it is at most alpha. Each interval has the "
+            "confidence of the test that its verdict follows from."
+        )
+    if any(effect.verdict == "undecided" for effect in effects):
+        yield "Undecided: the interval includes zero and exceeds the margin, so neither difference nor equivalence is shown."
+    if any(effect.failed for effect in effects):
+        yield "Failed runs have no mean: failure rates compared by Fisher's exact test."
+    elif effects:
+        n = min(min(effect.n_arm, effect.n_against) for effect in effects)
+        yield f"No run failed, which {n} runs of an arm do not rule out for failure rates up to {_upper_limit(n)}."
+
+
+def exploratory_sentence(effect: Effect) -> str:
+    """The estimate over more seeds than the verdict used, without a verdict."""
+    if effect.mean is None or effect.low is None or effect.high is None:
+        return (
+            f"exploratory, over {_sample(effect)}: no estimate of {effect.arm} minus {effect.against}, and no verdict."
+        )
+    digits = choose_decimals((effect.high - effect.low) / 2, (effect.low, effect.high), effect.margin)
+    mean, low, high = (format_number(value, digits) for value in (effect.mean, effect.low, effect.high))
+    interval = f"{format_percent(effect.alpha, complement=True)} interval {low} to {high}"
+    return (
+        f"exploratory, over {_sample(effect)}: {effect.arm} minus {effect.against} is {mean} ({interval}); no verdict, "
+        "because seeds were added after the first one."
+    )
+
+
+def _upper_limit(n: int) -> str:
+    """The 95% upper limit of the failure rate of `n` runs without a failure, as a percentage."""
+    return f"{100 * (1 - 0.05 ** (1 / n)):.0f}%"
+
+
+def _failures(e: Effect) -> str:
+    counts = (
+        f"{_runs(e.failed_arm, e.n_arm)} of {e.arm} and {_runs(e.failed_against, e.n_against)} of {e.against} failed"
+    )
+    p = format_p(1.0 if e.p_adjusted is None else e.p_adjusted, e.total_alpha)
+    test = f"failure rates compared by Fisher's exact test: {'adjusted ' if _is_adjusted(e) else ''}p {_equals(p)}"
+    if e.verdict in ("better", "worse"):
+        own, base = f"{e.failed_arm} of {e.n_arm} runs", f"{e.failed_against} of {e.n_against}"
+        often = "more" if e.verdict == "worse" else "less"
+        return f"{e.arm} is {e.verdict} than {e.against}: it fails {often} often, {own} against {base} ({test})."
+    more = f"; the next look is at {e.looks[e.look]} seeds" if e.look < len(e.looks) else ""
+    so_far = " so far" if more else ""
+    return f"no verdict{so_far}: {counts} ({test}); averaging the others would hide that{more}."
+
+
+def _is_adjusted(effect: Effect) -> bool:
+    return effect.n_comparisons > 1 or len(effect.looks) > 1
+
+
+def _equals(p: str) -> str:
+    return p.replace("<", "< ") if p.startswith("<") else f"= {p}"
+
+
+def _sample(e: Effect) -> str:
+    sample = f"{e.n} paired seeds" if e.paired else f"{e.n_arm} and {e.n_against} unpaired runs"
+    return f"{sample}, look {e.look} of {len(e.looks)}" if len(e.looks) > 1 else sample
+
+
+def _runs(failed: int, n: int) -> str:
+    return f"{failed} of {n} run{'s' if n > 1 else ''}"
 
 
 def _left_out(effect: Effect) -> str:
     n = effect.left_out
+    if not n:
+        return ""
     runs, their = ("runs", "their") if n > 1 else ("run", "its")
-    return f", {n} {runs} left out because the other arm lacks {their} seed" if n else ""
+    few = 2 * 2 * effect.n < effect.n_arm + effect.n_against
+    advice = " (most of the runs: verdict --unpaired uses all)" if few else ""
+    return f", {n} {runs} left out because the other arm lacks {their} seed{advice}"

@@ -1,0 +1,113 @@
+"""Verdicts on a family of claims: two families of hypotheses, each with its error rate controlled by Holm's method.
+
+The hypotheses of the first family are "no difference", those of the second "a difference of at least the margin". A claim is
+'equivalent' if its second hypothesis is rejected; else 'better' or 'worse' if its first is; else 'undecided'.
+"""
+
+import bisect
+import math
+from collections.abc import Sequence
+
+from partwise.comparison.stats.effect import MAX_SEEDS_TO_DECIDE, Effect, Verdict
+from partwise.comparison.stats.group_sequential import nominal_level
+from partwise.comparison.stats.samples import t_critical, welch
+from partwise.comparison.stats.verdict_text import with_sentence
+from partwise.config import ConfigError
+
+Z_80 = 0.8416
+"""The 80% quantile of the standard normal distribution: `seeds_to_decide` seeds decide with a probability of 80%."""
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """p-values adjusted for multiple comparisons, which controls the family-wise error rate. Holm 1979."""
+    adjusted, largest = [0.0] * len(p), 0.0
+    for rank, index in enumerate(sorted(range(len(p)), key=lambda index: p[index])):
+        largest = adjusted[index] = max(largest, min(1.0, (len(p) - rank) * p[index]))
+    return adjusted
+
+
+def holm_levels(p: Sequence[float], alpha: float) -> list[float]:
+    """The level at which Holm's method tests each of k hypotheses: alpha / (k - s + 1) for the s-th smallest p if it is
+    rejected; for the others, with r rejected, alpha / (k - r)."""
+    k, rejected = len(p), sum(adjusted <= alpha for adjusted in holm(p))
+    levels = [0.0] * k
+    for rank, index in enumerate(sorted(range(k), key=lambda index: p[index])):
+        levels[index] = alpha / (k - min(rank, rejected))
+    return levels
+
+
+def decide(effects: Sequence[Effect], alpha: float) -> list[Effect]:
+    """The effects of one family of claims with adjusted p-values, intervals and verdicts.
+
+    The interval of a claim is the one that its verdict follows from: at the level of the rejected hypothesis, or, if neither
+    is rejected, at the smaller level of the two. So it lies within the margin if the verdict is 'equivalent', excludes 0 if
+    it is 'better' or 'worse', and includes 0 and exceeds the margin if it is 'undecided'. Raises ConfigError for an alpha
+    outside 1e-9..0.5.
+    """
+    if not 1e-9 <= alpha <= 0.5:
+        raise ConfigError(f"alpha={alpha:g}: expected an error probability from 1e-9 to 0.5, such as 0.05")
+    families = [[1.0 if p is None else p for p in (effect.p_looks for effect in effects)]]
+    families += [[1.0 if p is None else p for p in (effect.p_equivalence for effect in effects)]]
+    adjusted, levels = [holm(p) for p in families], [holm_levels(p, alpha) for p in families]
+    decided = []
+    for index, effect in enumerate(effects):
+        different, equivalent = (p[index] <= alpha for p in adjusted)
+        level_different, level_equivalent = (level[index] for level in levels)
+        verdict: Verdict | None = None if effect.failed else "undecided"
+        level = min(level_different, level_equivalent)
+        if equivalent:
+            verdict, level = "equivalent", level_equivalent
+        elif different:
+            verdict, level = _direction(effect), level_different
+        nominal = nominal_level(effect.looks, effect.look, level)
+        low, high = _interval(effect, nominal)
+        found = with_sentence(
+            effect,
+            verdict=verdict,
+            low=low,
+            high=high,
+            alpha=level,
+            confidence=1 - level,
+            nominal_alpha=nominal,
+            total_alpha=alpha,
+            n_comparisons=len(effects),
+            p_adjusted=None if effect.p_looks is None else adjusted[0][index],
+            p_equivalence_adjusted=None if effect.p_equivalence is None else adjusted[1][index],
+        )
+        decided.append(with_sentence(found, seeds_to_decide=_seeds_to_decide(found)))
+    return decided
+
+
+def _direction(effect: Effect) -> Verdict:
+    if effect.failed:  # rates over all runs of each arm
+        return "worse" if effect.failed_arm * effect.n_against > effect.failed_against * effect.n_arm else "better"
+    assert effect.mean is not None
+    return "better" if (effect.mean < 0) == effect.lower_is_better else "worse"
+
+
+def _interval(effect: Effect, nominal_alpha: float) -> tuple[float | None, float | None]:
+    """mean ± t(df) SE at a confidence of 1 - nominal_alpha."""
+    if effect.mean is None or effect.standard_error is None or effect.df is None:
+        return None, None
+    half = t_critical(effect.df, nominal_alpha) * effect.standard_error if effect.standard_error else 0.0
+    return effect.mean - half, effect.mean + half
+
+
+def _seeds_to_decide(effect: Effect) -> int | None:
+    """The fewest seeds per arm that decide a claim with the level, mean and SDs of `effect` 4 times in 5."""
+    mean, error = effect.mean, effect.standard_error
+    if effect.verdict != "undecided" or effect.look < len(effect.looks) or mean is None or error is None:
+        return None
+
+    def decides(n: int) -> bool:
+        if effect.sd_difference is not None:
+            later, df = effect.sd_difference / math.sqrt(n), n - 1.0
+        elif effect.df == math.inf:  # a known SD of one run
+            later, df = error / math.sqrt(1 / effect.n_arm + 1 / effect.n_against) * math.sqrt(2 / n), math.inf
+        else:
+            later, df = welch(effect.sd_arm or 0.0, n, effect.sd_against or 0.0, n)
+        reach = (t_critical(df, effect.alpha) + Z_80) * later
+        return reach < abs(mean) or abs(mean) + reach <= effect.margin
+
+    candidates = range(effect.n + 1, max(effect.n, MAX_SEEDS_TO_DECIDE) + 1)
+    return effect.n + 1 + bisect.bisect_left(candidates, True, key=decides)
