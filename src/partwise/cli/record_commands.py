@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from partwise.cli.options import ledger_app
+from partwise.cli.options import app, ledger_app
 
 LedgerFile = Annotated[
     Path | None, typer.Option("--file", help="The ledger. Default: runs/ledger.sqlite in the nearest folder with .git.")
@@ -39,5 +39,15 @@ def export_ledger(
 def verify_ledger(file: LedgerFile = None) -> None:
     """Check the chain of hashes; exit with 1 and name the first record that was changed."""
     from partwise.cli.commands.ledger import verify_ledger as run
+
+    run(file)
+
+
+@app.command()
+def verify(
+    file: Annotated[Path, typer.Argument(help="The certificate.json of a comparison, or its folder.")],
+) -> None:
+    """Check a certificate: judge its values anew; exit with 1 if a verdict does not hold."""
+    from partwise.cli.commands.verify import verify_certificate as run
 
     run(file)
