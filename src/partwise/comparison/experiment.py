@@ -4,22 +4,25 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from partwise.checkpoint import write_json
+from partwise.comparison.certificate.certificate import certify
 from partwise.comparison.design.matching import match_arms
 from partwise.comparison.design.plan import Plan, dataset_of, make_plan
 from partwise.comparison.design.request import Request
 from partwise.comparison.estimate import Estimate, estimate_time
 from partwise.comparison.gathering import gather
 from partwise.comparison.judging import judge_results
+from partwise.comparison.ledger.entries import LedgerEntries
+from partwise.comparison.ledger.project import code_version
 from partwise.comparison.measures import Measure
 from partwise.comparison.noise_store import positive_control_power
 from partwise.comparison.plan_file import PLAN_FILE, new_plan_file, read_plan_file
 from partwise.comparison.report import write_report
-from partwise.comparison.results import Matching, Provenance, Results, Tuning
+from partwise.comparison.results import LedgerEntry, Matching, OnlineLevel, Provenance, Results, Tuning
 from partwise.comparison.setup import choose_setup
 from partwise.comparison.stats.effect import Verdict
 from partwise.comparison.stats.protocol import is_open
@@ -54,12 +57,16 @@ class Comparison:
     match: Measure | None = None
     tune: Tune | None = None
     tune_seeds: int = 2
+    online: bool = False
+    origin: dict[str, str] = field(default_factory=dict)
+    """Why it runs, for the ledger: the study it belongs to, or the comparison it replicates."""
     judged: Results | None = None
     jobs: list[Job] = field(default_factory=list)
     started: float = 0.0
 
     def __post_init__(self) -> None:
         self.requested_plan = self.plan
+        self.entries = LedgerEntries(self.path)
 
     @property
     def results(self) -> Results:
@@ -85,6 +92,9 @@ class Comparison:
         lock = FolderLock(self.path)
         try:
             metadata = self._metadata(dataset)
+            if metadata["online"]:
+                rules = replace(self.plan.rules, alpha=metadata["online"]["level"])
+                self.plan = replace(self.plan, rules=rules)
             power = positive_control_power(self.plan, dataset)
             with WorkerPool(metadata["workers"], metadata["seeds_per_process"]) as pool:
                 matching, tuning = self._match_and_tune(metadata, pool, on_progress)
@@ -104,11 +114,28 @@ class Comparison:
             )
             metadata["looks"] = sorted({*metadata["looks"], self.plan.seeds})
             write_json(self.path / PLAN_FILE, metadata)
+            self._record(metadata)
             self.judged.to_json(self.path / "results.json")
             write_report(self.judged, self.path)
         finally:
             lock.release()
         return self.judged
+
+    def _record(self, metadata: dict[str, Any]) -> None:
+        """Record the results in the ledger, add what it says about them, and write the certificate."""
+        entries, plan, results = self.entries, self.plan, self.results
+        record = entries.result(plan, max(len(arm.trials) for arm in results.arms), results.effects)
+        added: dict[str, Any] = {"asked_before": tuple(entries.asked_before(plan))}
+        if metadata["online"]:
+            added["online"] = OnlineLevel(**metadata["online"])
+        if entries.warning:
+            added["warnings"] = (*results.warnings, entries.warning)
+        self.judged = results.model_copy(update=added)
+        entry = LedgerEntry(number=record.number, hash=record.hash) if record else None
+        arms = {arm.name: arm.config.to_dict() for arm in plan.arms}
+        code = code_version(self.imports)
+        predictions = plan.additive_predictions
+        certify(self.judged, self.identity(), predictions, arms, metadata, code, self.imports, entry).write(self.path)
 
     def _provenance(self, metadata: dict[str, Any]) -> Provenance:
         return Provenance(
@@ -170,6 +197,8 @@ class Comparison:
             pool.run(self.jobs, lambda: on_progress(self))
             on_progress(self)
             effects = plan.rules.judge(plan.values(final_values(self.jobs, plan.rules.metric)), plan.claims)
+            if plan.rules.looks:
+                self.entries.look(plan, seeds, effects)
             open_claims = tuple(claim for claim, effect in zip(plan.claims, effects, strict=True) if is_open(effect))
             if not open_claims:
                 break
@@ -181,6 +210,8 @@ class Comparison:
             fixed["match"] = self.match
         if self.tune:
             fixed["tune"] = {"key": self.tune.key, "values": list(self.tune.values), "seeds": self.tune_seeds}
+        if self.online:
+            fixed["online"] = True
         return fixed
 
     @property
@@ -204,14 +235,21 @@ class Comparison:
     def _metadata(self, dataset: Dataset) -> dict[str, Any]:
         """`compare.json`: everything fixed before the first run. Raises ConfigError if the plan has changed."""
         metadata = read_plan_file(self.path, self.identity(), self.plan.seeds, dataset.hash)
-        if metadata:  # seeds_per_process may change: it affects rounding only
+        if metadata:
+            online = OnlineLevel(**metadata["online"]) if metadata.get("online") else None
+            self.entries.resume(metadata.get("ledger"), self.plan.seeds, online, self.imports)
+            # seeds_per_process may change: it affects rounding only
             seeds_per_process = self.seeds_per_process or metadata.get("seeds_per_process", 1)
-            return {**metadata, "seeds_per_process": seeds_per_process}
+            return {"online": None, "ledger": None, **metadata, "seeds_per_process": seeds_per_process}
         setup = choose_setup(self.plan, self.workers, self.seeds_per_process)
         # matching by seconds needs throughput before the first run; otherwise the runs themselves provide it
         timed = self.match == "seconds"
         throughput = measure_throughput(self.plan, dataset, setup.runtime, setup.plans)[0] if timed else {}
         metadata = new_plan_file(self.identity(), dataset.hash, setup, throughput)
+        level = self.entries.start(
+            self.plan, self.identity(), dataset.hash, metadata["machine"], self.imports, self.online, **self.origin
+        )
+        metadata |= {"ledger": self.entries.started, "online": level.to_dict() if level else None}
         write_json(self.path / PLAN_FILE, metadata)
         return metadata
 
@@ -281,4 +319,5 @@ def make_comparison(
         for value in tune.values:
             tune.apply(plan.arms[0], value)  # raises for an invalid value before anything runs
     command = request.command(name, imports)
-    return Comparison(path, plan, command, imports, workers, seeds_per_process, request.match, tune, request.tune_seeds)
+    tuning = (request.match, tune, request.tune_seeds)
+    return Comparison(path, plan, command, imports, workers, seeds_per_process, *tuning, request.online)

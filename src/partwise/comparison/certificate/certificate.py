@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, JsonValue
 
 from partwise.checkpoint import write_json
-from partwise.comparison.results import Facts, Protocol, Results, Value, read_json
+from partwise.comparison.results import Facts, LedgerEntry, OnlineLevel, Protocol, Results, Value, read_json
 from partwise.comparison.stats.effect import Effect, Role, Verdict
 from partwise.comparison.stats.protocol import Claim
 from partwise.config import ConfigError, digest
@@ -40,26 +40,6 @@ class CertifiedVerdict(Value):
         return Claim(self.arm, self.against, self.role)
 
 
-class Level(Value):
-    """The place of the comparison in the online sequence of its project."""
-
-    alpha: float
-    """The false discovery rate of the sequence."""
-    level: float
-    """The alpha of this comparison, fixed before its first run."""
-    number: int
-    """1 for the first comparison of the sequence."""
-    discoveries: int
-    """Comparisons that were known to have shown a difference when this one started."""
-
-
-class LedgerEntry(Value):
-    """The record of the result in the ledger of the project."""
-
-    number: int
-    hash: str
-
-
 class Code(Value):
     """The code that ran."""
 
@@ -85,7 +65,7 @@ class Certificate(Value):
     plan: dict[str, JsonValue]
     """Everything that was fixed before the first run."""
     plan_hash: str
-    online: Level | None = None
+    online: OnlineLevel | None = None
     protocol: Protocol
     baseline: str
     arms: dict[str, dict[str, JsonValue]]
@@ -148,7 +128,7 @@ def certify(
         question=results.question,
         plan=dict(plan),
         plan_hash=digest(plan),
-        online=Level(**metadata["online"]) if metadata.get("online") else None,
+        online=OnlineLevel(**metadata["online"]) if metadata.get("online") else None,
         protocol=results.protocol,
         baseline=results.arms[0].name,
         arms={name: dict(config) for name, config in arms.items()},

@@ -26,13 +26,21 @@ TABLE = """CREATE TABLE IF NOT EXISTS records (
 )"""
 
 
+KEYS = {
+    "started": {"time", "name", "folder", "question", "questions", "plan", "seeds", "online"},
+    "look": {"time", "started", "seeds", "verdicts"},
+    "result": {"time", "started", "seeds", "verdicts"},
+}
+"""What a record of a kind has at least; other kinds are only listed."""
+
+
 class DamagedLedgerError(Exception):
     """The ledger cannot be read or written, or its chain is broken."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """One entry: `content` has at least `kind` and `time`."""
+    """One entry."""
 
     number: int
     previous: str
@@ -68,7 +76,8 @@ def first_broken(records: Sequence[Record]) -> tuple[int, str] | None:
         if record.hash != record_hash(record.number, record.previous, record.text):
             return position, "its content does not match its hash"
         try:
-            known = isinstance(record.content, dict) and {"kind", "time"} <= record.content.keys()
+            content = record.content
+            known = isinstance(content, dict) and KEYS.get(str(content.get("kind")), {"kind", "time"}) <= content.keys()
         except ValueError:
             known = False
         if not known:
@@ -83,11 +92,12 @@ class Ledger:
 
     path: Path
 
-    def append(self, make: Callable[[Sequence[Record]], Mapping[str, Any]]) -> Record:
-        """Add the record that `make` returns for all records so far, and return it. No other process writes in between.
+    def append(self, make: Callable[[Sequence[Record]], Mapping[str, Any] | None]) -> Record | None:
+        """Add the record that `make` returns for all records so far, and return it; None if it returns None.
 
-        A killed process leaves the whole record or nothing. Raises DamagedLedgerError if the file cannot be written or
-        its chain is broken: a record after a broken one would make the edit look authentic.
+        No other process writes in between, and a killed process leaves the whole record or nothing. Raises
+        DamagedLedgerError if the file cannot be written or its chain is broken: a record after a broken one would make
+        the edit look authentic.
         """
         with explain_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +106,10 @@ class Ledger:
                 connection.execute(TABLE)
                 records = read_all(connection)
                 check_chain(self.path, records)
-                content = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **make(records)}
+                made = make(records)
+                if made is None:
+                    return None
+                content = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **made}
                 record = Record.following(records[-1] if records else None, content)
                 row = (record.number, record.previous, record.text, record.hash)
                 connection.execute("INSERT INTO records VALUES (?, ?, ?, ?)", row)

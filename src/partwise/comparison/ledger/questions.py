@@ -1,10 +1,10 @@
 """What a comparison asked, so that the same question is recognized whatever seeds, margin or training length it had."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from partwise.comparison.ledger.chain import Record
+from partwise.comparison.results import RepeatedQuestion
 from partwise.config import digest
 
 if TYPE_CHECKING:
@@ -43,19 +43,7 @@ def verdict_rows(plan: "Plan", effects: Iterable["Effect"]) -> list[dict[str, An
     return rows
 
 
-@dataclass(frozen=True)
-class Asked:
-    """How often a question was asked before, and what came of it: verdict -> number of comparisons."""
-
-    arm: str
-    against: str
-    times: int
-    outcomes: dict[str, int]
-    names: tuple[str, ...]
-    """The comparisons that asked it, oldest first."""
-
-
-def asked_before(plan: "Plan", records: Sequence[Record], started: int | None = None) -> list[Asked]:
+def asked_before(plan: "Plan", records: Sequence[Record], started: int | None = None) -> list[RepeatedQuestion]:
     """For every claim of the plan, the earlier comparisons that asked the same; `started` is the plan's own record."""
     starts, results = starts_and_results(records)
     earlier = {number: content for number, content in starts.items() if started is None or number < started}
@@ -68,7 +56,11 @@ def asked_before(plan: "Plan", records: Sequence[Record], started: int | None = 
                 outcome = outcome_of(key, results.get(number))
                 outcomes[outcome] = outcomes.get(outcome, 0) + 1
                 names.append(str(content.get("name")))
-        found.append(Asked(claim.arm, claim.against, len(names), outcomes, tuple(names)))
+        found.append(
+            RepeatedQuestion(
+                arm=claim.arm, against=claim.against, times=len(names), outcomes=outcomes, names=tuple(names)
+            )
+        )
     return found
 
 

@@ -1,26 +1,12 @@
 """The comparisons of a ledger that share one false discovery rate, and the level of the next."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from partwise.comparison.ledger.chain import Record
+from partwise.comparison.results import OnlineLevel
 from partwise.comparison.stats.online import online_level
 from partwise.config import ConfigError
-
-
-@dataclass(frozen=True)
-class OnlineLevel:
-    """The place of a comparison in the sequence, fixed when it starts."""
-
-    alpha: float
-    """The false discovery rate of the sequence."""
-    level: float
-    """The alpha of this comparison."""
-    number: int
-    """1 for the first comparison of the sequence."""
-    discoveries: int
-    """Comparisons that were known to have shown a difference when this one started."""
 
 
 def next_level(records: Sequence[Record], alpha: float) -> OnlineLevel:
@@ -42,7 +28,7 @@ def next_level(records: Sequence[Record], alpha: float) -> OnlineLevel:
             if is_discovery(content):
                 discoveries.append(len(started))
     level = online_level(len(started), discoveries, alpha)
-    return OnlineLevel(alpha, level, len(started) + 1, len(discoveries))
+    return OnlineLevel(alpha=alpha, level=level, number=len(started) + 1, discoveries=len(discoveries))
 
 
 def check_alpha(stored: float, alpha: float) -> None:

@@ -16,6 +16,7 @@ from partwise.comparison.report.cells import (
 )
 from partwise.comparison.report.evidence import control_sentence
 from partwise.comparison.report.explanations import missing_kernels, write_p
+from partwise.comparison.report.record import ledger_sentences
 from partwise.comparison.report.sections import (
     ACCURACIES,
     REFERENCES_NOTE,
@@ -202,7 +203,13 @@ def _small_print(results: Results) -> list[str]:
         lines.append(f"references: {', '.join(references)}. {REFERENCES_NOTE}")
     lines += _accuracies(results)
     note = f"margin ±{results.protocol.margin:g}" + (f", {results.tuning_note}" if results.tuning_note else "")
-    return [*lines, f"{results.protocol.metric_with_unit}; {note}", *missing_kernels(results), results.scope]
+    return [
+        *lines,
+        f"{results.protocol.metric_with_unit}; {note}",
+        *missing_kernels(results),
+        *ledger_sentences(results),
+        results.scope,
+    ]
 
 
 def _accuracies(results: Results) -> list[str]:
