@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from partwise.cli.options import app, ledger_app
+from partwise.cli.options import Import, app, ledger_app, load_imports
 
 LedgerFile = Annotated[
     Path | None, typer.Option("--file", help="The ledger. Default: runs/ledger.sqlite in the nearest folder with .git.")
@@ -46,8 +46,12 @@ def verify_ledger(file: LedgerFile = None) -> None:
 @app.command()
 def verify(
     file: Annotated[Path, typer.Argument(help="The certificate.json of a comparison, or its folder.")],
+    rerun: Annotated[
+        int, typer.Option(help="Also repeat this many trials, drawn at random, and compare their values.", min=0)
+    ] = 0,
+    imports: Import = None,
 ) -> None:
     """Check a certificate: judge its values anew; exit with 1 if a verdict does not hold."""
     from partwise.cli.commands.verify import verify_certificate as run
 
-    run(file)
+    run(file, rerun, load_imports(imports))

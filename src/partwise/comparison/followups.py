@@ -75,7 +75,8 @@ def make_replication(comparison: Comparison) -> Comparison | None:
     check_seeds(replication)
     path = comparison.path.with_name(f"{comparison.path.name[:110]}-replication")
     command, parallelism = f"{comparison.command} --replicate", (comparison.workers, comparison.seeds_per_process)
-    return Comparison(path, replication, command, comparison.imports, *parallelism)
+    origin = {"replicates": comparison.path.name}
+    return Comparison(path, replication, command, comparison.imports, *parallelism, origin=origin)
 
 
 def add_replication(comparison: Comparison, replication: Comparison) -> Effect:

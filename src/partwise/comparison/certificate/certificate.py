@@ -85,6 +85,7 @@ class Certificate(Value):
     runtime: Facts
     computation: dict[str, JsonValue] = Field(default_factory=dict)
     """Arm -> which backend computes each layer."""
+    seeds_per_process: int = 1
     ledger: LedgerEntry | None = None
     hash: str = ""
 
@@ -142,5 +143,6 @@ def certify(
         machine=metadata["machine"],
         runtime=metadata["runtime"],
         computation=metadata["computation"],
+        seeds_per_process=metadata["seeds_per_process"],
         ledger=ledger,
     )
