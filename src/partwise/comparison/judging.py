@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from partwise.comparison.results import ArmResult, ClaimResult, ControlResult, Results, StepEffect
 from partwise.comparison.stats.effect import Effect
+from partwise.comparison.stats.intervals import has_failed
 from partwise.comparison.stats.power import minimum_detectable_effect, minimum_detectable_effect_over_looks
 from partwise.comparison.stats.protocol import Claim, Rules, Values, add_predictions, first_seeds
 from partwise.comparison.stats.samples import mean, pooled_sd, t_interval
@@ -38,19 +39,30 @@ def judge_results(
         exploratory = rules.explore(values, claims)
         values = first_seeds(values, judged)
     effects = rules.judge(values, claims)
+    arms = tuple(mark_failed(arm, rules) for arm in results.arms)
     found = tuple(
-        claim_result(claim, effect, further, results.arms, rules)
+        claim_result(claim, effect, further, arms, rules)
         for claim, effect, further in zip(claims, effects, exploratory, strict=True)
     )
     return results.model_copy(
         update={
             "look": max(effect.look for effect in effects),
+            "arms": arms,
             "claims": found,
             "minimum_detectable_effect": pooled_detectable(effects, rules),
             "controls": control_results(found, control_power),
             "warnings": warnings(effects),
         }
     )
+
+
+def mark_failed(arm: ArmResult, rules: Rules) -> ArmResult:
+    """The arm with `failed` set in its trials."""
+    trials = []
+    for trial in arm.trials:
+        value = math.nan if trial.value is None else trial.value
+        trials.append(trial.model_copy(update={"failed": has_failed(value, rules.failure, rules.lower_is_better)}))
+    return arm.model_copy(update={"trials": tuple(trials)})
 
 
 def claim_result(

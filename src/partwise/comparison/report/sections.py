@@ -80,7 +80,7 @@ def seed_table(results: Results) -> Iterator[Table]:
         cells = [str(seed)]
         for trial in (arm.trial(seed) for arm in arms):
             value = trial.value if trial else None
-            cells.append("diverged" if trial and value is None and trial.diverged else number(value))
+            cells.append("failed" if trial and trial.failed else number(value))
         for effect in effects:
             differences = dict(zip(effect.seeds, effect.differences, strict=True)) if effect.paired else {}
             cells.append(number(differences.get(seed), decimal_places(effect)))
@@ -155,15 +155,13 @@ def arm_table(results: Results) -> Iterator[Table]:
         row += [number(arm.mean), number(arm.sd), number(training)]
         validation = mean(tuple(trial.validation_loss for trial in arm.trials))
         row += [number(None if training is None or validation is None else validation - training)]
-        rows.append([*row, str(len(arm.diverged))])
+        rows.append([*row, str(len(arm.failed))])
     head = ["arm", "parameters", "FLOPs per token", "tokens/s", "peak memory", results.protocol.metric]
-    head += ["seed SD", "training loss", "gap", "diverged"]
-    if not any(arm.diverged for arm in arms):
+    head += ["seed SD", "training loss", "gap", "failed"]
+    if not any(arm.failed for arm in arms):
         head, rows = head[:-1], [row[:-1] for row in rows]
     note = "Percentages are relative to the first arm. Tokens per second are medians over steps. Losses are means over "
-    note += (
-        "seeds, omitted if a run diverged; arms whose claims closed early have fewer seeds, so differences of these "
-    )
+    note += "seeds, omitted if a run failed; arms whose claims closed early have fewer seeds, so differences of these "
     note += "means may deviate from the paired differences. The gap is validation minus training loss"
     epochs = results.task.epochs if results.task else None
     note += f", after {epochs:.3g} epochs." if epochs else "."
@@ -302,7 +300,7 @@ def reference_sentence(results: Results) -> str:
         return ""
     name, reference, _ = min(rows, key=lambda row: row[1])
     above = sum(value > reference for value in losses)
-    every = "Every arm" if len(losses) == len(results.arms) else "Every arm without a diverged run"
+    every = "Every arm" if len(losses) == len(results.arms) else "Every arm without a failed run"
     if above in (0, len(losses)):
         where, what = ("above", "has not beaten") if above else ("below", "beats")
         outcome = f"{every} is {where} it and {what} n-gram counting."

@@ -56,7 +56,7 @@ class Effect:
     """Of the t test of no difference: two-sided, not adjusted for looks or multiple comparisons."""
     p_sign_flip: float | None = None
     """Of the sign-flip test: the fraction of sign changes of the differences with a mean at least as large (exact for up to
-    16 pairs). None if the runs are not paired."""
+    16 pairs). None for unpaired runs and for more than 100 pairs."""
     sd_difference: float | None = None
     """The SD of the paired differences; None if the runs are not paired."""
     correlation: float | None = None

@@ -5,6 +5,7 @@ The hypotheses of the first family are "no difference", those of the second "a d
 """
 
 import bisect
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -61,7 +62,7 @@ def decide(effects: Sequence[Effect], alpha: float) -> list[Effect]:
             verdict, level = _direction(effect), level_different
         nominal = nominal_level(effect.looks, effect.look, level)
         low, high = _interval(effect, nominal)
-        found = with_sentence(
+        found = dataclasses.replace(
             effect,
             verdict=verdict,
             low=low,

@@ -150,18 +150,19 @@ def _estimate(effect: Effect, a: Sequence[float], b: Sequence[float], known_sd: 
         error, df = sd_pairs / math.sqrt(effect.n), effect.n - 1.0
     else:
         error, df = welch(sd_a, len(a), sd_b, len(b))
-    known = dataclasses.replace(effect, mean=center, sd_arm=sd_a, sd_against=sd_b)
     if not error and (abs(center) > ROUNDING * scale or not sd_a):
         # constant results say nothing about the spread between seeds; pairs that agree while seeds vary do
-        return known
+        return dataclasses.replace(effect, mean=center, sd_arm=sd_a, sd_against=sd_b)
     if not error:
         center = 0.0
     p = 2 * t_sf(df, abs(center) / error) if error else 1.0
     room = effect.margin - abs(center)  # of the interval on the side of the nearer bound of the margin
     inside = 2 * t_sf(df, room / error) if error and room > 0 else float(bool(error) or room < 0)
     return dataclasses.replace(
-        known,
+        effect,
         mean=center,
+        sd_arm=sd_a,
+        sd_against=sd_b,
         standard_error=error,
         df=df,
         p=p,
