@@ -16,7 +16,7 @@ from partwise.comparison.ledger.chain import FIRST, DamagedLedgerError, Ledger, 
 
 
 def add(ledger: Ledger, **content: object) -> Record:
-    return ledger.append(lambda _: {"kind": "look", **content})
+    return ledger.append(lambda _: {"kind": "note", **content})
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ from pathlib import Path
 from partwise.comparison.ledger.chain import Ledger
 ledger = Ledger(Path(sys.argv[1]))
 for number in range(int(sys.argv[2])):
-    ledger.append(lambda records: {"kind": "look", "seen": len(records), "padding": "x" * 20000})
+    ledger.append(lambda records: {"kind": "note", "seen": len(records), "padding": "x" * 20000})
 """
 
 
