@@ -64,7 +64,19 @@ def test_false_positive_rate_equals_enumeration(differences: list[float]) -> Non
 
 
 def test_a_calibration_is_used_for_the_same_task_only(here: Path) -> None:
-    words = ["calibrate", "mingpt", *ARITHMETIC, "--data", "arithmetic", "--seeds", "4", "--name", "noise"]
+    words = [
+        "calibrate",
+        "mingpt",
+        *ARITHMETIC,
+        "--data",
+        "arithmetic",
+        "--seeds",
+        "4",
+        "--name",
+        "noise",
+        "--failure",
+        "100",
+    ]
     done = CliRunner().invoke(app, [*words, "--positive-control", "d_model=32"])
     assert done.exit_code == 0, done.output
     assert (

@@ -1,5 +1,6 @@
 """Comparisons end to end: fixed plans, pairing, resuming, and errors."""
 
+import json
 import math
 import os
 import shlex
@@ -69,8 +70,8 @@ def test_paired_tensors_are_listed() -> None:
     assert unpaired_tensors(plan.arms[0], plan.arms[2])[0] == []
 
 
-def test_values_equal_single_runs_and_a_further_look_spends_alpha(here: Path) -> None:
-    arguments = {"data": "arithmetic", "common": ARITHMETIC, "name": "c", "margin": 0.01}
+def test_values_equal_single_runs_and_the_first_verdict_stands(here: Path) -> None:
+    arguments = {"data": "arithmetic", "common": ARITHMETIC, "name": "c", "margin": 0.01, "failure": 100.0}
     comparison = partwise.compare("mingpt", "ffn=swiglu", seeds=2, **arguments)
     results = Results.from_json(here / "runs/c/results.json")
     assert results == comparison.results and results.question == comparison.plan.question
@@ -100,20 +101,24 @@ def test_values_equal_single_runs_and_a_further_look_spends_alpha(here: Path) ->
 
     finished = {path: path.stat().st_mtime_ns for path in here.glob("runs/c/runs/*/*/result.json")}
     again = partwise.compare("mingpt", "ffn=swiglu", seeds=2, **arguments)
-    assert again.results.look == 1  # the same seeds are not another look
+    assert again.results.claims[0].exploratory is None
     more = partwise.compare("mingpt", "ffn=swiglu", seeds=3, **arguments)
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
-    assert more.results.look == 2
-    assert more.results.effects[0].alpha == 0.05 / 4
-    assert more.results.alpha_spent == pytest.approx(0.05 + 0.05 / 4)
+    assert more.results.effects == results.effects, "the first verdict stands"
+    exploratory = more.results.claims[0].exploratory
+    differences = [b - a for a, b in zip(more.results.arms[0].values, more.results.arms[1].values, strict=True)]
+    assert exploratory.mean == pytest.approx(sum(differences) / 3) and exploratory.verdict is None
+    assert exploratory.sentence in more.report.read_text()
+    last = partwise.compare("mingpt", "ffn=swiglu", seeds=4, **arguments)
+    assert last.results.effects == results.effects and last.results.claims[0].exploratory.n == 4
     assert more.results.arms[0].values[:2] == results.arms[0].values
 
     with pytest.raises(ConfigError, match="a look cannot be undone"):
         partwise.compare("mingpt", "ffn=swiglu", seeds=2, **arguments)
     with pytest.raises(ConfigError, match="holds another comparison"):
-        partwise.compare("mingpt", "ffn=geglu", seeds=3, **arguments)
+        partwise.compare("mingpt", "ffn=geglu", seeds=4, **arguments)
     with pytest.raises(ConfigError, match=r"margin was 0\.01, now 0\.02"):
-        partwise.compare("mingpt", "ffn=swiglu", seeds=3, **{**arguments, "margin": 0.02})
+        partwise.compare("mingpt", "ffn=swiglu", seeds=4, **{**arguments, "margin": 0.02})
 
     later = plan_comparison("mingpt", "ffn=geglu", seeds=4, **{**arguments, "name": "d"})
     spread = earlier_sd(Path("runs"), later.plan)
@@ -126,20 +131,49 @@ def test_values_equal_single_runs_and_a_further_look_spends_alpha(here: Path) ->
 
 def test_a_change_without_effect_is_equivalent(here: Path) -> None:
     comparison = partwise.compare(
-        "mingpt", "attention.fused_qkv=false", data="text.txt", common=TINY, seeds=2, name="same"
+        "mingpt", "attention.fused_qkv=false", data="text.txt", common=TINY, seeds=2, name="same", failure=9.0
     )
     assert comparison.verdicts == {"attention.fused_qkv=false": "equivalent"}
     assert comparison.results.arms[1].unpaired_tensors == ()
 
 
+def test_a_plan_of_an_earlier_version_is_refused(here: Path) -> None:
+    arguments = {"data": "text.txt", "common": TINY, "seeds": 2, "name": "old"}
+    comparison = partwise.compare("mingpt", "ffn=geglu", **arguments)
+    path = comparison.path / "compare.json"
+    metadata = json.loads(path.read_text())
+    metadata["plan"]["variance"] = "residual"
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(ConfigError, match="variance=residual, which no longer exists: choose another --name") as caught:
+        partwise.compare("mingpt", "ffn=geglu", **arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_loss_above_that_of_uniform_guessing_failed(here: Path) -> None:
+    """The default limit is ln(vocabulary); a limit below every loss makes all runs fail."""
+    arguments = {"data": "text.txt", "common": TINY, "seeds": 2}
+    plan = plan_comparison("mingpt", "ffn=geglu", **arguments, name="f").plan
+    assert plan.rules.failure == math.log(plan.arms[0].config.model.vocab_size)
+    assert plan.identity()["failure"] == plan.rules.failure
+    comparison = partwise.compare("mingpt", "ffn=geglu", **arguments, name="strict", failure=0.01)
+    (effect,) = comparison.results.effects
+    assert (effect.failed_arm, effect.failed_against, effect.verdict) == (2, 2, None)
+    assert comparison.results.arms[0].failed == (0, 1) and comparison.results.arms[0].values == (None, None)
+    assert "A run fails if its value is not finite or above 0.01." in comparison.report.read_text()
+    with pytest.raises(ConfigError, match="failure=inf: expected a finite value of the metric"):
+        plan_comparison("mingpt", "ffn=geglu", **arguments, failure=math.inf)
+
+
 def test_a_diverged_run_gives_counts_instead_of_a_verdict(here: Path) -> None:
-    comparison = partwise.compare("mingpt", "train.lr=1e30", data="text.txt", common=TINY, seeds=2, name="wild")
+    comparison = partwise.compare(
+        "mingpt", "train.lr=1e30", data="text.txt", common=TINY, seeds=2, name="wild", failure=100.0
+    )
     effect = comparison.results.effects[0]
     assert effect.verdict is None and effect.differences == (None, None)
-    assert (effect.diverged_arm, effect.diverged_against) == (2, 0)
+    assert (effect.failed_arm, effect.failed_against) == (2, 0)
     assert comparison.results.arms[1].values == (None, None)
-    assert comparison.results.arms[1].diverged == (0, 1)
-    assert "diverged" in effect.sentence
+    assert comparison.results.arms[1].failed == (0, 1)
+    assert "2 of 2 runs of train.lr=1e30 and 0 of 2 runs of mingpt failed" in effect.sentence
     assert "untuned" in comparison.results.tuning_note
     assert all(math.isfinite(value) for value in comparison.results.arms[0].values)
     assert Results.from_json(comparison.path / "results.json") == comparison.results

@@ -75,7 +75,7 @@ def compare(
 
 
 @app.command(context_settings=ALLOW_OVERRIDES)
-@takes_request("data")
+@takes_request("data", "failure")
 def calibrate(
     context: typer.Context,
     preset: Preset,
@@ -98,7 +98,7 @@ def calibrate(
 
     changes = collect_overrides(context, overrides)
     calibrate_preset(
-        preset, changes, data=options["data"], family=family, positive_control=positive_control, seeds=seeds, name=name
+        preset, changes, **options, family=family, positive_control=positive_control, seeds=seeds, name=name
     )
 
 

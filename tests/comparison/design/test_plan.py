@@ -24,7 +24,7 @@ def test_a_protocol_stops_early_continues_and_cannot_be_changed(here: Path) -> N
     assert not any((comparison.path / "runs").glob("1-*/seed-2")), "arms of closed claims are not trained further"
     again = plan_comparison("mingpt", "ffn=geglu", "ffn.expansion=2", **{**arguments, "margin": 1.0}).run()
     assert again.claims == results.claims
-    for change in ({"looks": [2, 4]}, {"margin": 0.9}, {"variance": "residual"}, {"alpha": 0.01}, {"first_seed": 3}):
+    for change in ({"looks": [2, 4]}, {"margin": 0.9}, {"failure": 9.0}, {"alpha": 0.01}, {"first_seed": 3}):
         with pytest.raises(ConfigError, match="holds another comparison"):
             plan_comparison("mingpt", "ffn=geglu", "ffn.expansion=2", **{**arguments, "margin": 1.0, **change}).run()
     card = comparison.path / "compare.json"
@@ -38,7 +38,7 @@ def test_an_undecided_protocol_runs_to_its_last_look(here: Path) -> None:
     (effect,) = results.effects
     if effect.verdict == "undecided":
         assert effect.look == 2 and effect.n == 3
-    assert effect.p_looks >= effect.p and effect.confidence > 0.95
+    assert effect.p_looks >= effect.p and effect.confidence == 0.95 and effect.nominal_alpha < 0.05
 
 
 def test_an_interaction_is_the_difference_of_differences(here: Path) -> None:

@@ -26,7 +26,7 @@ def test_the_command_round_trips(data: st.DataObject) -> None:
         "cumulative": draw(st.booleans()),
         "common": draw(text([[], ["train.steps=7", "train.lr=1e-3"]])),
         "data": draw(text([None, "shakespeare"])),
-        "variance": draw(text(["pair", "residual"])),
+        "failure": draw(text([None, 4.2])),
         "margin": draw(text([0.005, 1e-5])),
         "alpha": draw(text([0.05, 0.01])),
         "negative_control": draw(text([None, "ffn"])),

@@ -28,6 +28,7 @@ def calibrate_preset(
     overrides: list[str],
     *,
     data: str | None,
+    failure: float | None,
     family: str,
     positive_control: str | None,
     seeds: int,
@@ -41,6 +42,7 @@ def calibrate_preset(
         "change": [f"train.reinitialize={family}"],
         "common": overrides,
         "data": data,
+        "failure": failure,
         "seeds": seeds,
         "positive_control": positive_control,
     }

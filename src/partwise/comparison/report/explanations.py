@@ -82,7 +82,7 @@ def quantities(results: Results) -> Iterator[tuple[str, str, Callable[[ClaimResu
             "p adjusted for the looks: the smallest alpha over all looks at which this look rejects.",
             lambda claim: write_p(claim.effect.p_looks, claim.effect.total_alpha),
         )
-    if max(claim.effect.n_comparisons for claim in results.claims) > 1:
+    if any(claim.effect.n_comparisons > 1 for claim in results.claims):
         yield (
             "p adjusted",
             "p adjusted for the number of comparisons as well (Holm): the probability of any false claim stays below alpha.",
