@@ -24,7 +24,7 @@ def show_ledger(file: Path | None) -> None:
     records = read_ledger(ledger)
     columns = ["record", "started", "comparison", "seeds", "level", "outcome"]
     console.print(table(str(ledger.path), columns, [row.cells() for row in list_comparisons(records)]))
-    console.print(", ".join(f"{value} {key}" for key, value in count(records).items()), markup=False)
+    console.print(", ".join(f"{key}: {value}" for key, value in count(records).items()), markup=False)
 
 
 def export_ledger(file: Path | None, out: Path | None) -> None:
