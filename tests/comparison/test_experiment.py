@@ -160,7 +160,7 @@ def test_a_loss_above_that_of_uniform_guessing_failed(here: Path) -> None:
     assert (effect.failed_arm, effect.failed_against, effect.verdict) == (2, 2, None)
     assert comparison.results.arms[0].failed == (0, 1) and comparison.results.arms[0].values == (None, None)
     assert "A run fails if its value is not finite or above 0.01." in comparison.report.read_text()
-    with pytest.raises(ConfigError, match="failure=inf: expected a finite value of the metric"):
+    with pytest.raises(ConfigError, match="failure=Infinity: input should be a finite number"):
         plan_comparison("mingpt", "ffn=geglu", **arguments, failure=math.inf)
 
 

@@ -84,7 +84,14 @@ def test_a_cumulative_ablation_compares_each_arm_with_the_previous_one(here: Pat
 def test_accuracies_can_be_compared(here: Path, metric: str) -> None:
     """Accuracies can be compared between different forms of the same problems, unlike losses."""
     counts = ["data.train=200", "data.validation=10", "data.test=20"]
-    options = {**SETTINGS, "data": "arithmetic", "common": [*TINY, *counts], "metric": metric, "seeds": 2}
+    options = {
+        **SETTINGS,
+        "data": "arithmetic",
+        "common": [*TINY, *counts],
+        "metric": metric,
+        "seeds": 2,
+        "failure": None,
+    }
     comparison = partwise.compare("mingpt", "data.reverse=false", **options, name=metric)
     assert comparison.results.config["data"]["reverse"] is True
     assert comparison.results.arms[1].config_changes == (("data.reverse", True, False),)
