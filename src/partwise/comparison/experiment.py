@@ -135,7 +135,9 @@ class Comparison:
         arms = {arm.name: arm.config.to_dict() for arm in plan.arms}
         code = code_version(self.imports)
         predictions = plan.additive_predictions
-        certify(self.judged, self.identity(), predictions, arms, metadata, code, self.imports, entry).write(self.path)
+        certify(
+            self.judged, plan.claims, self.identity(), predictions, arms, metadata, code, self.imports, entry
+        ).write(self.path)
 
     def _provenance(self, metadata: dict[str, Any]) -> Provenance:
         return Provenance(

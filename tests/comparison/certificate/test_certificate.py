@@ -52,7 +52,7 @@ def make(**changes: Any) -> Certificate:
         arms={arm: {"d_model": 128} for arm in arms},
         values=values,
         judged=8,
-        verdicts=tuple(CertifiedVerdict.from_effect(e, c.role) for e, c in zip(effects, CLAIMS, strict=True)),
+        verdicts=tuple(map(CertifiedVerdict.from_effect, CLAIMS, effects)),
         data="0" * 64,
         code=Code(version="0.1.0", sources="1" * 64),
         machine={"cpu": "one"},
@@ -144,7 +144,7 @@ def test_a_failed_run_is_a_value_of_null(tmp_path: Path) -> None:
     judged = RULES.judge(
         {arm: {s: math.nan if x is None else x for s, x in v.items()} for arm, v in values.items()}, CLAIMS
     )
-    verdicts = tuple(CertifiedVerdict.from_effect(e, c.role) for e, c in zip(judged, CLAIMS, strict=True))
+    verdicts = tuple(map(CertifiedVerdict.from_effect, CLAIMS, judged))
     path = make(values=values, verdicts=verdicts).write(tmp_path)
     again = Certificate.read(path)
     assert again.values["ffn=swiglu"][2] is None and again.verdicts[0].verdict is None

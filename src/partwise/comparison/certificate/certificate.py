@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue
 
 from partwise.checkpoint import write_json
 from partwise.comparison.results import Facts, LedgerEntry, OnlineLevel, Protocol, Results, Value, read_json
-from partwise.comparison.stats.effect import Effect, Role, Verdict
+from partwise.comparison.stats.effect import Effect, Verdict
 from partwise.comparison.stats.protocol import Claim
 from partwise.config import ConfigError, digest
 
@@ -19,9 +19,7 @@ FORMAT = 1
 class CertifiedVerdict(Value):
     """The verdict on one claim, with the numbers that it follows from."""
 
-    arm: str
-    against: str
-    role: Role
+    claim: Claim
     verdict: Verdict | None
     n: int
     mean: float | None
@@ -31,13 +29,9 @@ class CertifiedVerdict(Value):
     p_equivalence_adjusted: float | None
 
     @classmethod
-    def from_effect(cls, effect: Effect, role: Role) -> Self:
+    def from_effect(cls, claim: Claim, effect: Effect) -> Self:
         values = effect.to_dict()
-        return cls(role=role, **{name: values[name] for name in cls.model_fields if name != "role"})
-
-    @property
-    def claim(self) -> Claim:
-        return Claim(self.arm, self.against, self.role)
+        return cls(claim=claim, **{name: values[name] for name in cls.model_fields if name != "claim"})
 
 
 class Code(Value):
@@ -113,6 +107,7 @@ class Certificate(Value):
 
 def certify(
     results: Results,
+    claims: Sequence[Claim],
     plan: Mapping[str, Any],
     predictions: Mapping[str, tuple[str, str]],
     arms: Mapping[str, Mapping[str, Any]],
@@ -136,7 +131,7 @@ def certify(
         predictions=dict(predictions),
         values={arm.name: {trial.seed: trial.value for trial in arm.trials} for arm in results.arms},
         judged=None if results.protocol.looks else min(metadata["looks"], default=None),
-        verdicts=tuple(CertifiedVerdict.from_effect(claim.effect, claim.role) for claim in results.claims),
+        verdicts=tuple(map(CertifiedVerdict.from_effect, claims, results.effects)),
         data=metadata["data"],
         code=Code(**code),
         imports=tuple(imports),

@@ -61,12 +61,12 @@ def check_protocol(certificate: Certificate) -> str | None:
     for key in ("margin", "alpha", "metric", "looks", "failure"):
         if planned.get(key) != protocol[key]:
             return f"{key} was planned as {planned.get(key)} and is {protocol[key]}"
-    judged = [list(verdict.claim) for verdict in certificate.verdicts]
+    judged = [list(verdict.claim[:3]) for verdict in certificate.verdicts]
     claims = plan.get("claims")
     for claim in claims if isinstance(claims, list) else []:
         if claim not in judged:
             return f"the planned claim {claim} has no verdict"
-    missing = {verdict.arm for verdict in certificate.verdicts} - certificate.values.keys()
+    missing = {verdict.claim.arm for verdict in certificate.verdicts} - certificate.values.keys()
     return f"{sorted(missing)[0]} has no values" if missing else None
 
 
@@ -102,11 +102,11 @@ def check_verdicts(certificate: Certificate) -> Iterator[Check]:
         values = first_seeds(values, certificate.judged)
     effects = rules.judge(values, claims)
     for number, stated in enumerate(certificate.verdicts):
-        statement = f"{stated.arm} against {stated.against}: {stated.verdict or 'no verdict'}"
+        statement = f"{stated.claim.arm} against {stated.claim.against}: {stated.verdict or 'no verdict'}"
         if number >= len(effects):
             yield Check(statement, "the values do not suffice for the first look")
             continue
-        yield Check(statement, difference(stated, CertifiedVerdict.from_effect(effects[number], stated.role)))
+        yield Check(statement, difference(stated, CertifiedVerdict.from_effect(stated.claim, effects[number])))
 
 
 def difference(stated: CertifiedVerdict, found: CertifiedVerdict) -> str | None:
