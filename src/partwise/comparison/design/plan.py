@@ -211,16 +211,9 @@ def make_plan(request: Request) -> Plan:
 
 
 def failure_of(request: Request, config: RunConfig) -> float | None:
-    """The value beyond which a run failed: a loss above that of uniform guessing, unless the request sets another.
-
-    Raises ConfigError if it is not finite.
-    """
-    if request.failure is None:
-        return math.log(config.model.vocab_size) if request.metric == "loss" else None
-    if not math.isfinite(request.failure):
-        raise ConfigError(
-            f"failure={request.failure:g}: expected a finite value of the metric; omit it for the default"
-        )
+    """The value beyond which a run failed: a loss above that of uniform guessing, unless the request sets another."""
+    if request.failure is None and request.metric == "loss":
+        return math.log(config.model.vocab_size)
     return request.failure
 
 
