@@ -16,15 +16,13 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from partwise.comparison.stats.power import (
-    equivalence_power_over_looks,
-    minimum_detectable_effect_over_looks,
-    power_over_looks,
-)
 from partwise.comparison.stats.protocol import Claim, Rules
+from partwise.comparison.stats.simulated_power import Design, detectable_effect, one_real_claim
 
 SD, SHARED = 0.005, 0.004
 """The SD of an arm's own noise, and the SD of the seed effect that all arms share."""
+
+SD_DIFFERENCE = SD * math.sqrt(2)
 
 Noise = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
@@ -118,10 +116,11 @@ def power_table(draws: int) -> Iterator[str]:
     yield "|---|---:|---:|---:|"
     for looks in ((4, 8, 16), (5,), (16,)):
         for power in (0.5, 0.8, 0.95):
-            effect = minimum_detectable_effect_over_looks(SD, looks, power=power)
+            design = Design(looks, margin=1e-9)
+            effect = detectable_effect(design, SD_DIFFERENCE, power)
             rules = Rules(margin=1e-9, looks=looks)
             rates = simulate(rules, truth=effect, draws=draws)
-            expected = power_over_looks(effect, SD, looks)
+            expected = one_real_claim(design, effect, SD_DIFFERENCE).better
             name = ", ".join(map(str, looks))
             yield f"| {name} | {effect / SD:.2f} | {100 * expected:.1f}% | {100 * rates.shown:.1f}% |"
 
@@ -134,7 +133,7 @@ def margin_table(draws: int) -> Iterator[str]:
             rules = Rules(margin=times * SD, looks=looks)
             edge, equal = (simulate(rules, truth=truth, draws=draws) for truth in (times * SD, 0.0))
             ten = simulate(rules, 10, truth=times * SD, draws=max(200, draws // 10))
-            expected = equivalence_power_over_looks(times * SD, SD, looks)
+            expected = one_real_claim(Design(looks, margin=times * SD), 0.0, SD_DIFFERENCE).equivalent
             yield (
                 f"| {', '.join(map(str, looks))} | {times:g} | {100 * edge.equivalent:.2f}% | "
                 f"{100 * ten.any_equivalent:.2f}% | {100 * expected:.1f}% | {100 * equal.equivalent:.1f}% |"

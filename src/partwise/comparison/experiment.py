@@ -56,7 +56,7 @@ class Comparison:
     seeds_per_process: int | None = None
     match: Measure | None = None
     tune: Tune | None = None
-    tune_seeds: int = 2
+    tune_seeds: int = 4
     online: bool = False
     origin: dict[str, str] = field(default_factory=dict)
     """Why it runs, for the ledger: the study it belongs to, or the comparison it replicates."""

@@ -4,11 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 
 from partwise.comparison.results import ArmResult, ClaimResult, ControlResult, Results, StepEffect
+from partwise.comparison.stats.adjusted import adjusted_mean
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.intervals import has_failed
-from partwise.comparison.stats.power import minimum_detectable_effect, minimum_detectable_effect_over_looks
+from partwise.comparison.stats.power import minimum_detectable_effect
 from partwise.comparison.stats.protocol import Claim, Rules, Values, add_predictions, first_seeds
 from partwise.comparison.stats.samples import mean, pooled_sd, t_interval
+from partwise.comparison.stats.simulated_power import Design, detectable_effect
+from partwise.comparison.stats.verdict_text import with_sentence
 from partwise.comparison.stats.warnings import warnings
 
 Curve = Sequence[tuple[int, float]]
@@ -68,7 +71,8 @@ def mark_failed(arm: ArmResult, rules: Rules) -> ArmResult:
 def claim_result(
     claim: Claim, effect: Effect, exploratory: Effect | None, arms: Sequence[ArmResult], rules: Rules
 ) -> ClaimResult:
-    """An effect, and the differences over training."""
+    """An effect, adjusted for stopping, and the differences over training."""
+    effect = with_sentence(effect, adjusted_mean=adjusted_mean(effect))
     by_name = {arm.name: arm for arm in arms}
     differences = []
     if claim.against in by_name and rules.lower_is_better:  # the curves are losses
@@ -124,10 +128,9 @@ def pair_detectable(rules: Rules, effect: Effect) -> float | None:
 
 def minimum_detectable(rules: Rules, sd_difference: float, n: int, alpha: float) -> float:
     """The minimum detectable effect at level alpha, over all planned looks or with `n` pairs."""
-    sd = sd_difference / math.sqrt(2)  # the SD of one run, which the power functions expect
-    if rules.looks:
-        return minimum_detectable_effect_over_looks(sd, rules.looks, alpha=alpha)
-    return minimum_detectable_effect(sd, n, alpha=alpha)
+    if rules.looks and sd_difference:
+        return detectable_effect(Design(rules.looks, alpha=alpha), sd_difference)
+    return minimum_detectable_effect(sd_difference / math.sqrt(2), n, alpha=alpha)  # from the SD of one run
 
 
 def pooled_detectable(effects: Sequence[Effect], rules: Rules) -> float | None:

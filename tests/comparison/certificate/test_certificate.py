@@ -17,6 +17,7 @@ from partwise.comparison.certificate.schema import SCHEMA, schema_text
 from partwise.comparison.certificate.verification import verify
 from partwise.comparison.results import Protocol
 from partwise.comparison.stats.protocol import Claim, Rules
+from partwise.comparison.stats.tuning_noise import TuningNoise
 from partwise.config import ConfigError, digest
 
 ROOT = Path(__file__).parents[3]
@@ -39,7 +40,7 @@ def make(**changes: Any) -> Certificate:
         "alpha": RULES.alpha,
         "metric": RULES.metric,
         "failure": RULES.failure,
-        "claims": [list(claim) for claim in CLAIMS],
+        "claims": [list(claim[:3]) for claim in CLAIMS],
     }
     certificate = Certificate(
         name="a comparison",
@@ -156,6 +157,21 @@ def test_seeds_that_were_added_later_leave_the_verdict() -> None:
     values = {arm: {**runs, 8: runs[0] + 0.3} for arm, runs in certificate.values.items()}
     assert faults(rehashed(make(values=values))) == []
     assert faults(rehashed(make(values=values, judged=9))) != []
+
+
+def test_the_noise_of_tuning_is_part_of_a_claim(tmp_path: Path) -> None:
+    """A tuned claim holds with its noise, and does not without."""
+    certificate = make()
+    claims = [CLAIMS[0]._replace(tuning=TuningNoise(0.01, 3.0)), *CLAIMS[1:]]
+    values = {
+        arm: {s: math.nan if x is None else x for s, x in runs.items()} for arm, runs in certificate.values.items()
+    }
+    verdicts = tuple(map(CertifiedVerdict.from_effect, claims, RULES.judge(values, claims)))
+    assert faults(Certificate.read(make(verdicts=verdicts).write(tmp_path))) == []
+    untuned = tuple(
+        verdict.model_copy(update={"claim": claim}) for verdict, claim in zip(verdicts, CLAIMS, strict=True)
+    )
+    assert any("low is" in line for line in faults(rehashed(make(verdicts=untuned))))
 
 
 @pytest.mark.parametrize(

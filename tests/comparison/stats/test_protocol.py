@@ -15,14 +15,9 @@ from partwise.comparison.stats.group_sequential import (
     spending_function,
     transition_matrix,
 )
-from partwise.comparison.stats.power import (
-    default_looks,
-    equivalence_power_over_looks,
-    minimum_detectable_effect,
-    minimum_detectable_effect_over_looks,
-    power_over_looks,
-)
+from partwise.comparison.stats.power import default_looks, minimum_detectable_effect
 from partwise.comparison.stats.protocol import Claim, Rules, add_predictions, first_seeds, is_open
+from partwise.comparison.stats.simulated_power import Design, detectable_effect, one_real_claim
 from partwise.config import ConfigError
 from simulations import SD, at_least, at_most, simulate
 
@@ -297,25 +292,23 @@ def test_the_false_claim_rate_is_close_to_five_percent() -> None:
 
 
 @pytest.mark.parametrize("looks", [(4, 8, 16), (5,)])
-def test_simulated_power_agrees_with_power_over_looks(looks: tuple[int, ...]) -> None:
-    effect = minimum_detectable_effect_over_looks(SD, looks)
-    expected = power_over_looks(effect, SD, looks)
-    assert abs(expected - 0.8) < 0.003
+def test_simulated_power_agrees_with_that_of_plans(looks: tuple[int, ...]) -> None:
+    design = Design(looks, margin=1e-9)
+    effect = detectable_effect(design, SD * math.sqrt(2))
     found = simulate(Rules(margin=1e-9, looks=looks), truth=effect, draws=1500)
-    assert at_least(expected - 0.005, 1500) <= found.shown <= at_most(expected + 0.005, 1500)
+    assert at_least(0.795, 1500) <= found.shown <= at_most(0.805, 1500)
 
 
 def test_power_of_a_single_look_agrees_with_the_noncentral_t() -> None:
     effect = minimum_detectable_effect(SD, 16)
-    assert minimum_detectable_effect_over_looks(SD, (16,)) == effect
-    assert abs(power_over_looks(effect, SD, (16,)) - 0.8) < 0.005
+    assert math.isclose(detectable_effect(Design((16,)), SD * math.sqrt(2)), effect, rel_tol=0.01)
 
 
 def test_arms_at_the_margin_are_rarely_equivalent() -> None:
     rules = Rules(margin=1.5 * SD)
     edge, equal = (simulate(rules, truth=truth, draws=1000) for truth in (1.5 * SD, 0.0))
     assert edge.equivalent <= at_most(0.025, 1000)
-    expected = equivalence_power_over_looks(1.5 * SD, SD, rules.looks)
+    expected = one_real_claim(Design(rules.looks, margin=1.5 * SD), 0.0, SD * math.sqrt(2)).equivalent
     assert at_least(expected - 0.005, 1000) <= equal.equivalent <= at_most(expected + 0.005, 1000)
 
 

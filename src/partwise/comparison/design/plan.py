@@ -76,6 +76,11 @@ class Plan:
         return self.rules.looks or (self.seeds,)
 
     @property
+    def n_claims(self) -> int:
+        """The number of claims that are judged together; controls are not counted."""
+        return max(1, sum(claim.role == "claim" for claim in self.claims))
+
+    @property
     def question(self) -> str:
         others = list(dict.fromkeys(claim.arm for claim in self.claims if claim.role == "claim"))
         changed = others[0] if len(others) == 1 else f"any of {', '.join(others)}"
@@ -102,7 +107,7 @@ class Plan:
         }
         if self.first_seed:
             fixed["first_seed"] = self.first_seed
-        fixed["claims"] = [list(claim) for claim in self.claims]
+        fixed["claims"] = [list(claim[:3]) for claim in self.claims]
         if self.rules.looks:
             fixed["looks"] = list(self.rules.looks)
             fixed["stopping"] = "a claim stops when better, worse or equivalent, or at the last look"

@@ -85,7 +85,7 @@ class Request(Config):
         None, description="Add an arm with a known large effect: its overrides in quotes."
     )
     tune: str | None = Field(None, description="Tune a setting per arm over these values: train.lr=1e-4,3e-4,1e-3.")
-    tune_seeds: int = Field(2, gt=0, description="Tuning seeds per value, disjoint from the test seeds.")
+    tune_seeds: int = Field(4, ge=4, description="Tuning seeds per value, disjoint from the test seeds.")
     match: Measure | None = Field(None, description="Match the arms in tokens, parameters, flops or seconds.")
 
     def name_parts(self) -> list[str]:

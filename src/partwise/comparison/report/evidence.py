@@ -121,7 +121,7 @@ def tuning(results: Results) -> Iterator[Figure | Table | Paragraph]:
         yield Figure(f"{tuned.key}", svg, "Mean loss on the held-out text; a star marks the best value.", legend)
     rows = []
     for row in tuned.arms:
-        where = "inside the range" if row.interior else "at the edge of the range: try further values"
+        where = "bracketed" if row.interior else "not bracketed: try further values"
         means = [NONE if mean is None else number(mean) for mean in row.means]
         rows.append([row.arm, *means, row.best, where])
     yield Table(["arm", *tuned.values, "best", "best value is"], rows, title=f"{tuned.key}: loss on the held-out text")

@@ -115,6 +115,9 @@ def quantities(results: Results) -> Iterator[tuple[str, str, Callable[[ClaimResu
         lambda claim: NONE if claim.effect.skewness is None else f"{claim.effect.skewness:.2f}",
     )
     if planned := protocol.looks:
+        hint = "Median-unbiased under early stopping: the true difference with which half of all comparisons stop at a mean "
+        hint += "as large as this one (Emerson & Fleming 1990)."
+        yield "adjusted for stopping", hint, sized(lambda effect: effect.adjusted_mean)
         hint = "A look is an interim analysis at a given number of seeds. "
         hint += f"Planned at {', '.join(map(str, planned))}: after n seeds, {wrong} x n / {planned[-1]} is spent."
         yield "looks", hint, lambda claim: _looks(claim.effect)

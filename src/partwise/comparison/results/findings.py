@@ -56,7 +56,9 @@ class TunedArm(Value):
     """None if a trial diverged."""
     best: str
     interior: bool
-    """Whether the best value is inside the range."""
+    """Whether the best value is bracketed: inside the range, without an order, or at a limit of valid values."""
+    losses: tuple[tuple[float | None, ...], ...] = ()
+    """For each value, the loss of every seed; None if a trial failed."""
 
 
 class Tuning(Value):

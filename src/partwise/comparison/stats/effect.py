@@ -50,6 +50,12 @@ class Effect:
     """Of Fisher's exact test of equal failure rates, two-sided; None if no run failed."""
     mean: float | None = None
     standard_error: float | None = None
+    adjusted_mean: float | None = None
+    """The mean adjusted for stopping at a planned look, median-unbiased (`adjusted_mean`); None if there is one look."""
+    tuning_error: float | None = None
+    """The part of the standard error that is the noise of tuning; None if the arms are not at values that tuning chose."""
+    not_bracketed: str = ""
+    """Why there is no verdict, if tuning did not bracket the best value of an arm."""
     low: float | None = None
     high: float | None = None
     p: float | None = None

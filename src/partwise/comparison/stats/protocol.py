@@ -13,6 +13,7 @@ from partwise.comparison.stats.effect import DEFAULT_MARGIN, Effect, Role
 from partwise.comparison.stats.families import decide
 from partwise.comparison.stats.group_sequential import DEFAULT_LOOKS, check_looks
 from partwise.comparison.stats.intervals import has_failed, measure
+from partwise.comparison.stats.tuning_noise import TuningNoise
 from partwise.comparison.stats.verdict_text import exploratory_sentence
 
 Values = Mapping[str, Mapping[int, float]]
@@ -25,6 +26,8 @@ class Claim(NamedTuple):
     arm: str
     against: str
     role: Role = "claim"
+    tuning: TuningNoise | None = None
+    """The noise of the choice of both arms' values, if tuning chose them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +103,7 @@ class Rules:
             unit=self.unit,
             paired=self.paired,
             known_sd=self.known_sd,
+            tuning=claim.tuning,
         )
 
     def _decide(self, measured: Mapping[Claim, Effect]) -> list[Effect]:
@@ -136,4 +140,4 @@ def add_predictions(values: Values, baseline: str, predictions: Mapping[str, tup
 
 def is_open(effect: Effect) -> bool:
     """Whether a further look could still change the verdict."""
-    return effect.verdict in ("undecided", None) and effect.look < len(effect.looks)
+    return effect.verdict in ("undecided", None) and not effect.not_bracketed and effect.look < len(effect.looks)
