@@ -4,19 +4,22 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from partwise.checkpoint import write_json
+from partwise.comparison.certificate.certificate import certify
 from partwise.comparison.design.plan import Plan, make_plan
 from partwise.comparison.design.request import Request
 from partwise.comparison.gathering import gather
 from partwise.comparison.judging import judge_results
+from partwise.comparison.ledger.entries import LedgerEntries
+from partwise.comparison.ledger.project import code_version
 from partwise.comparison.measures import Measure
 from partwise.comparison.plan_file import PLAN_FILE, new_plan_file, read_plan_file
 from partwise.comparison.report import write_report
-from partwise.comparison.results import Matching, Provenance, Results, Tuning
+from partwise.comparison.results import LedgerEntry, Matching, OnlineLevel, Provenance, Results, Tuning
 from partwise.comparison.runs.workload import Estimate, RunWorkload
 from partwise.comparison.stats.effect import Verdict
 from partwise.comparison.stats.protocol import is_open
@@ -44,12 +47,16 @@ class Comparison:
     match: Measure | None = None
     tune: Tune | None = None
     tune_seeds: int = 4
+    online: bool = False
+    origin: dict[str, str] = field(default_factory=dict)
+    """Why it runs, for the ledger: the study it belongs to, or the comparison it replicates."""
     judged: Results | None = None
     trials: list[Trial] = field(default_factory=list)
     started: float = 0.0
 
     def __post_init__(self) -> None:
         self.requested_plan = self.plan
+        self.entries = LedgerEntries(self.path)
 
     @property
     def results(self) -> Results:
@@ -75,6 +82,9 @@ class Comparison:
         lock = FolderLock(self.path)
         try:
             metadata = self._metadata(data)
+            if metadata["online"]:
+                rules = replace(self.plan.rules, alpha=metadata["online"]["level"])
+                self.plan = replace(self.plan, rules=rules)
             power = self.workload.control_power(self.plan)
             with self.workload.executor() as executor:
                 matching, tuning = self._match_and_tune(executor, on_progress)
@@ -91,11 +101,30 @@ class Comparison:
             )
             metadata["looks"] = sorted({*metadata["looks"], self.plan.seeds})
             write_json(self.path / PLAN_FILE, metadata)
+            self._record(metadata)
             self.judged.to_json(self.path / "results.json")
             write_report(self.judged, self.path)
         finally:
             lock.release()
         return self.judged
+
+    def _record(self, metadata: dict[str, Any]) -> None:
+        """Record the results in the ledger, add what it says about them, and write the certificate."""
+        entries, plan, results = self.entries, self.plan, self.results
+        record = entries.result(plan, max(len(arm.trials) for arm in results.arms), results.effects)
+        added: dict[str, Any] = {"asked_before": tuple(entries.asked_before(plan))}
+        if metadata["online"]:
+            added["online"] = OnlineLevel(**metadata["online"])
+        if entries.warning:
+            added["warnings"] = (*results.warnings, entries.warning)
+        self.judged = results.model_copy(update=added)
+        entry = LedgerEntry(number=record.number, hash=record.hash) if record else None
+        arms = {arm.name: arm.config.to_dict() for arm in plan.arms}
+        code, imports = code_version(self.workload.imports), self.workload.imports
+        predictions = plan.additive_predictions
+        certify(self.judged, plan.claims, self.identity(), predictions, arms, metadata, code, imports, entry).write(
+            self.path
+        )
 
     def _provenance(self, metadata: dict[str, Any]) -> Provenance:
         return Provenance(
@@ -139,6 +168,8 @@ class Comparison:
             seeds_of |= dict.fromkeys((*names, plan.arms[0].name), seeds)
             self._run(executor, self._trials(seeds_of), on_progress)
             effects = plan.rules.judge(plan.values(final_values(self.trials, plan.rules.metric)), plan.claims)
+            if plan.rules.looks:
+                self.entries.look(plan, seeds, effects)
             open_claims = tuple(claim for claim, effect in zip(plan.claims, effects, strict=True) if is_open(effect))
             if not open_claims:
                 break
@@ -155,6 +186,8 @@ class Comparison:
             fixed["match"] = self.match
         if self.tune:
             fixed["tune"] = {"key": self.tune.key, "values": list(self.tune.values), "seeds": self.tune_seeds}
+        if self.online:
+            fixed["online"] = True
         return fixed
 
     @property
@@ -179,12 +212,20 @@ class Comparison:
 
     def _metadata(self, data_hash: str) -> dict[str, Any]:
         """`compare.json`: everything fixed before the first trial. Raises ConfigError if the plan has changed."""
-        metadata = read_plan_file(self.path, self.identity(), self.plan.seeds, data_hash)
+        metadata, imports = (
+            read_plan_file(self.path, self.identity(), self.plan.seeds, data_hash),
+            self.workload.imports,
+        )
         if metadata:
+            online = OnlineLevel(**metadata["online"]) if metadata.get("online") else None
+            self.entries.resume(metadata.get("ledger"), self.plan.seeds, online, imports)
             self.workload.restore_setup(metadata)
-            return metadata
+            return {"online": None, "ledger": None, **metadata}
         setup = self.workload.choose_setup(self.plan, timed=self.match == "seconds")
         metadata = new_plan_file(self.identity(), data_hash, setup)
+        machine = metadata.get("machine", {})
+        level = self.entries.start(self.plan, self.identity(), data_hash, machine, imports, self.online, **self.origin)
+        metadata |= {"ledger": self.entries.started, "online": level.to_dict() if level else None}
         write_json(self.path / PLAN_FILE, metadata)
         return metadata
 
@@ -253,4 +294,5 @@ def make_comparison(
             tune.apply(plan.arms[0], value)  # raises for an invalid value before anything runs
     command = request.command(name, imports)
     workload = RunWorkload(imports, workers, seeds_per_process, command)
-    return Comparison(path, plan, workload, command, request.match, tune, request.tune_seeds)
+    tuning = (request.match, tune, request.tune_seeds)
+    return Comparison(path, plan, workload, command, *tuning, request.online)

@@ -77,7 +77,8 @@ def make_replication(comparison: Comparison) -> tuple[Comparison, str] | None:
     check_seeds(replication)
     path = comparison.path.with_name(f"{comparison.path.name[:110]}-replication")
     workload = replace(comparison.runs, command=f"{comparison.command} --replicate")
-    return Comparison(path, replication, workload, workload.command), reason
+    origin = {"replicates": comparison.path.name}
+    return Comparison(path, replication, workload, workload.command, origin=origin), reason
 
 
 def add_replication(comparison: Comparison, replication: Comparison) -> Effect:

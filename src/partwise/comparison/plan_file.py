@@ -30,6 +30,8 @@ def read_plan_file(folder: Path, identity: dict[str, Any], seeds: int, data_hash
         raise ConfigError(f"{folder} holds another comparison ({key} was {old}, now {new}): choose another --name")
     if metadata.get("hash", digest(identity)) != digest(identity):
         raise ConfigError(f"{path} was changed after the first run: its hash does not match; choose another --name")
+    if bool(metadata.get("online")) != ("online" in identity):
+        raise ConfigError(f"{path} was changed after the first run: its online level is missing; choose another --name")
     if metadata["data"] != data_hash:
         raise ConfigError(f"the data of {folder} has changed since its first run: choose another --name")
     if metadata["looks"] and seeds < max(metadata["looks"]):

@@ -96,6 +96,7 @@ class Study:
         """Each comparison, validated but not started, in `runs/study-NAME-KEY`."""
         for key, entry in self.entries.items():
             comparison = make_comparison(entry.request, check_run_name(default_run_name([f"study-{self.name}-{key}"])))
+            comparison.origin = {"study": f"{self.name}, {key}"}
             names = [claim.arm for claim in comparison.plan.claims]
             for arm in entry.expect:
                 if arm and arm not in names:

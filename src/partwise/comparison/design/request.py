@@ -74,6 +74,10 @@ class Request(Config):
         None,
         description="Value beyond which a run failed. Default for losses: ln(vocabulary) + 1, a nat above uniform guessing.",
     )
+    online: bool = Field(
+        False,
+        description="Control the false discovery rate over all --online comparisons of this project at --alpha.",
+    )
     negative_control: str | None = Field(
         None, description="Add an A/A arm that re-initializes this family, such as ffn."
     )

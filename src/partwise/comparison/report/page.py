@@ -17,6 +17,7 @@ from partwise.comparison.report.cells import (
 )
 from partwise.comparison.report.evidence import control_sentence
 from partwise.comparison.report.explanations import write_p
+from partwise.comparison.report.record import ledger_sentences
 from partwise.comparison.report.sections import (
     ACCURACIES,
     REFERENCES_NOTE,
@@ -203,7 +204,7 @@ def _small_print(results: Results) -> list[str]:
         lines.append(f"references: {', '.join(references)}. {REFERENCES_NOTE}")
     lines += _accuracies(results)
     note = f"margin ±{results.protocol.margin:g}" + (f", {results.tuning_note}" if results.tuning_note else "")
-    lines += explanations(results.effects)
+    lines += [*explanations(results.effects), *ledger_sentences(results)]
     return [*lines, f"{results.protocol.metric_with_unit}; {note}", *missing_kernels(results), results.scope]
 
 

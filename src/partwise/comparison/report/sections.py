@@ -20,6 +20,7 @@ from partwise.comparison.report.cells import (
     with_interval,
     with_relative_change,
 )
+from partwise.comparison.report.record import record
 from partwise.comparison.results import Accuracy, Facts, Results, mean
 from partwise.comparison.stats.verdict_text import explanations
 
@@ -42,6 +43,7 @@ def sections(results: Results) -> list[Section]:
         Section("All comparisons", [*evidence.forest(results)]),
         Section("Every seed", [*difference_figures(results), *seed_table(results)]),
         Section("Replication", [*evidence.replication(results)]),
+        Section("The record", [*record(results)]),
         Section("Over training", [*curve_figures(results), *evidence.sign_table(results), *step_table(results)]),
         Section("The arms", [*arm_table(results), *backends(results)]),
         Section("Budgets", [*evidence.matched_budgets(results)]),

@@ -17,6 +17,7 @@ from partwise.comparison.results.findings import (
     StudyFacts,
     Tuning,
 )
+from partwise.comparison.results.record import OnlineLevel, RepeatedQuestion
 from partwise.comparison.results.value import Facts, Value, read_json
 from partwise.comparison.stats.effect import Effect, Verdict
 from partwise.config import ConfigError
@@ -116,6 +117,9 @@ class Results(Value):
     match: Matching | None = None
     replication: Replication | None = None
     study: StudyFacts | None = None
+    online: OnlineLevel | None = None
+    asked_before: tuple[RepeatedQuestion, ...] = ()
+    """The ledger's answer, for every claim; empty without a ledger."""
     provenance: Provenance = Provenance()
 
     @property

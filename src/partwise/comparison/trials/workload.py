@@ -18,7 +18,12 @@ from partwise.config import ConfigError
 
 
 class Workload(ABC):
-    """Makes the trials of a plan's arms. `prepare`, then `choose_setup` or `restore_setup`, come before anything else."""
+    """Makes the trials of a plan's arms. `prepare`, then `choose_setup` or `restore_setup`, come before anything else.
+
+    `imports` name files of the user's own that the trials import.
+    """
+
+    imports: tuple[str, ...] = ()
 
     @abstractmethod
     def prepare(self, plan: Plan) -> str:
