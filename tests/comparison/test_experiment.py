@@ -5,6 +5,7 @@ import math
 import os
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from partwise.comparison.design.plan import Plan, make_plan
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import plan_comparison
 from partwise.comparison.gathering import unpaired_tensors
-from partwise.comparison.noise_store import earlier_sd, expected_noise
+from partwise.comparison.noise_store import expected_noise
 from partwise.comparison.results import Results
 from partwise.comparison.trials.outcome import thin
 from partwise.config import ConfigError
@@ -121,12 +122,10 @@ def test_values_equal_single_runs_and_the_first_verdict_stands(here: Path) -> No
         partwise.compare("mingpt", "ffn=swiglu", seeds=4, **{**arguments, "margin": 0.02})
 
     later = plan_comparison("mingpt", "ffn=geglu", seeds=4, **{**arguments, "name": "d"})
-    spread = earlier_sd(Path("runs"), later.plan)
-    assert spread is not None
-    assert spread[0] == pytest.approx(more.results.effects[0].sd_pooled)
     noise = expected_noise(later.plan, later.prepare())
-    assert noise.sd == spread[0] and "of c" in noise.source
-    assert expected_noise(later.plan, later.prepare(), 0.005).source == "a seed SD of 0.005 and no correlation"
+    assert noise.sd == pytest.approx(statistics.stdev(more.results.claims[0].exploratory.differences)) and noise.df == 3
+    assert "4 pairs of c" in noise.source
+    assert "--sd" in expected_noise(later.plan, later.prepare(), 0.005).source
 
 
 def test_a_change_without_effect_is_equivalent(here: Path) -> None:
