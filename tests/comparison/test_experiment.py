@@ -123,7 +123,7 @@ def test_values_equal_single_runs_and_the_first_verdict_stands(here: Path) -> No
 
     later = plan_comparison("mingpt", "ffn=geglu", seeds=4, **{**arguments, "name": "d"})
     noise = expected_noise(later.plan, later.prepare())
-    assert noise.sd == pytest.approx(statistics.stdev(more.results.claims[0].exploratory.differences)) and noise.df == 3
+    assert noise.sd == pytest.approx(statistics.stdev(last.results.claims[0].exploratory.differences)) and noise.df == 3
     assert "4 pairs of c" in noise.source
     assert "--sd" in expected_noise(later.plan, later.prepare(), 0.005).source
 
