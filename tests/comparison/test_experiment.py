@@ -123,9 +123,9 @@ def test_values_equal_single_runs_and_the_first_verdict_stands(here: Path) -> No
 
     later = plan_comparison("mingpt", "ffn=geglu", seeds=4, **{**arguments, "name": "d"})
     noise = expected_noise(later.plan, later.prepare())
-    pairs = [effect.differences for effect in more.results.effects]
-    assert noise.sd == pytest.approx(statistics.stdev(pairs[0])) and "of c" in noise.source
-    assert "as given" in expected_noise(later.plan, later.prepare(), 0.005).source
+    assert noise.sd == pytest.approx(statistics.stdev(last.results.claims[0].exploratory.differences)) and noise.df == 3
+    assert "4 pairs of c" in noise.source
+    assert "--sd" in expected_noise(later.plan, later.prepare(), 0.005).source
 
 
 def test_a_change_without_effect_is_equivalent(here: Path) -> None:

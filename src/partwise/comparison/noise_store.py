@@ -112,11 +112,9 @@ def earlier_noise(folder: Path, plan: Plan, dataset: Dataset) -> Noise | None:
             continue
         if configuration_key(results.config, results.task.hash or "") != key:
             continue
-        found = [
-            claim.effect
-            for claim in results.claims
-            if claim.role == "claim" and not is_reinitialized(results, claim.effect.arm)
-        ]
+        claims = [claim for claim in results.claims if claim.role == "claim"]
+        claims = [claim for claim in claims if not is_reinitialized(results, claim.effect.arm)]
+        found = [claim.exploratory or claim.effect for claim in claims]  # with the seeds that were added later
         found = [effect for effect in found if effect.arm in arms] or found
         pairs = [[x for x in effect.differences if x is not None] for effect in found]
         n = sum(map(len, pairs))

@@ -73,7 +73,7 @@ def test_replications_succeed_four_times_in_five_if_effect_and_sd_are_as_estimat
 
 def test_the_number_of_seeds_follows_from_the_adjusted_estimate_and_the_upper_limit_of_the_sd() -> None:
     rng = np.random.default_rng(4)
-    found = replace(judged(rng, -1.5), mean=-1.5, sd_difference=1.0, n=8, margin=0.0, adjusted_mean=-1.2)
+    found = replace(judged(rng, -1.5), mean=-1.5, sd_difference=1.0, n=8, margin=0.0, adjusted_mean=-1.2, looks=())
     n, _ = replication_seeds(found, 0.05)
     upper = math.sqrt(7 / stats.chi2.ppf(0.2, 7))
     power = [stats.nct.sf(stats.t.ppf(0.975, k - 1), k - 1, 1.2 / upper * math.sqrt(k)) for k in (n - 1, n)]
@@ -81,3 +81,16 @@ def test_the_number_of_seeds_follows_from_the_adjusted_estimate_and_the_upper_li
     assert replication_seeds(replace(found, adjusted_mean=-0.05), 0.05)[0] == 64
     assert "the most" in replication_seeds(replace(found, adjusted_mean=-0.05), 0.05)[1]
     assert replication_seeds(replace(found, adjusted_mean=-50.0), 0.05)[0] == 4
+
+
+def test_a_claim_that_stopped_at_the_first_look_replicates() -> None:
+    """With as many seeds as its stop had, one in five does."""
+    rng, powers, repeated = np.random.default_rng(5), [], []
+    for _ in range(600):
+        found = judged(rng, -0.85, (4, 8, 16))
+        if found.verdict == "better" and found.look == 1:
+            n, reason = replication_seeds(found, 0.05)
+            assert n >= 16 and ("as many as were planned" in reason) == (n == 16)
+            for seeds, kept in ((n, powers), (4, repeated)):
+                kept.append(stats.nct.cdf(-stats.t.ppf(0.975, seeds - 1), seeds - 1, -0.85 * math.sqrt(seeds)))
+    assert len(powers) > 20 and np.mean(powers) > 0.8 > 0.3 > np.mean(repeated)

@@ -35,19 +35,21 @@ def adjusted_mean(effect: Effect) -> float | None:
 def replication_seeds(effect: Effect, alpha: float) -> tuple[int, str]:
     """The seeds of a replication with 80% power for the adjusted estimate at the upper limit of the SD, and the reason.
 
-    At least 4 and at most 64.
+    At least 4 and as many as the last planned look, since the estimate of a claim that stopped early is too large even when
+    adjusted, which holds over all comparisons; at most 64, if no more were planned.
     """
+    least = max((MIN_REPLICATION_SEEDS, *effect.looks))
+    most = max(MAX_REPLICATION_SEEDS, least)
     found = effect.mean if effect.adjusted_mean is None else effect.adjusted_mean
     if not found or not effect.sd_difference:
-        return MIN_REPLICATION_SEEDS, f"{MIN_REPLICATION_SEEDS} seeds, the fewest, as the differences do not vary"
+        return least, f"{least} seeds, the fewest, as the differences do not vary"
     noise = Noise(effect.sd_difference, effect.n - 1, "")
     what = "" if effect.adjusted_mean is None else ", adjusted for stopping,"
     why = f"an effect of {abs(found):.4g}{what} at an SD of {noise.upper_sd:.4g}, its 80% upper limit"
     fewest = seeds_needed(found, noise.upper_sd / math.sqrt(2), alpha=alpha)  # if no arms were ever called equivalent
-    first = min(max(MIN_REPLICATION_SEEDS, fewest), MAX_REPLICATION_SEEDS)
-    for n in range(first, MAX_REPLICATION_SEEDS + 1):
+    for n in range(min(max(least, fewest), most), most + 1):
         rates = one_real_claim(Design((n,), 1, effect.margin, alpha), found, noise.upper_sd)
         if rates.better >= POWER:
-            least = ", at least" if n == MIN_REPLICATION_SEEDS else ""
-            return n, f"{n} seeds: {100 * rates.better:.0f}% power{least} for {why}"
-    return MAX_REPLICATION_SEEDS, f"{n} seeds, the most: only {100 * rates.better:.0f}% power for {why}"
+            planned = ", as many as were planned" if n == least > MIN_REPLICATION_SEEDS else ""
+            return n, f"{n} seeds{planned}: {100 * rates.better:.0f}% power for {why}"
+    return most, f"{most} seeds, the most: only {100 * rates.better:.0f}% power for {why}"
