@@ -21,7 +21,7 @@ def question_key(plan: "Plan", claim: "Claim") -> str:
     for name, summands in plan.additive_predictions.items():
         changes[name] = {"additive": sorted(changes[summand] for summand in summands)}
     baseline = plan.arms[0]
-    asked = {"preset": baseline.name, "data": str(baseline.config.data), "metric": plan.rules.metric}
+    asked = {"preset": baseline.name, "data": baseline.config.to_dict().get("data"), "metric": plan.rules.metric}
     return digest({**asked, "arm": changes[claim.arm], "against": changes[claim.against]})
 
 
