@@ -29,11 +29,11 @@ test: setup
 test-tokenizers: setup
 	PARTWISE_STRINGS=1000000 $(BIN)/python -m pytest tests/tokenizers
 
-# simulates whole comparisons to measure the instrument's error rates; writes docs/statistics.md (about 20 minutes)
+# simulates whole comparisons to measure the instrument's error rates; writes docs/statistics.md (half an hour)
 test-statistics: setup
-	$(BIN)/python tests/simulations.py $(DRAWS)
+	$(BIN)/python tests/statistics_page.py $(DRAWS)
 
-DRAWS := 10000
+DRAWS := 4000
 
 # compiles every preset with torch's own compiler
 test-inductor: setup

@@ -17,7 +17,7 @@ from measuring import Row, alternate, ratios, write_rows
 from partwise.data import Arithmetic
 from partwise.train.config import run_config
 from partwise.train.loop import Run
-from partwise.train.multi_seed import MultiSeedTrainer
+from partwise.train.multi_seed_trainer import MultiSeedTrainer
 
 SHAPES = {
     "4 layers, width 32, batch 1 x 8": ["d_model=32", "n_layers=4", "train.batch_size=1", "context_length=8"],

@@ -3,6 +3,8 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,11 +37,30 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(1, round(cores))
 
 
+COMPILED_KERNELS = Path(__file__).parents[1] / "build" / "test-kernels"
+"""Kept between sessions: the name of a compiled kernel contains a hash of all that it depends on."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    """Compile the kernels before the workers start: each would compile all of them, at the same time."""
+    from partwise.kernels import build
+
+    def compile_kernel(name: str) -> None:
+        with suppress(build.BuildError):  # the workers skip the tests that need them
+            build.load(name, COMPILED_KERNELS)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(compile_kernel, [path.stem for path in Path(build.__file__).parent.glob("*.cpp")]))
+
+
 @pytest.fixture(autouse=True, scope="session")
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Set PARTWISE_CACHE: prepared data are shared by the tests of one process, but not with the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("cache")
+        COMPILED_KERNELS.mkdir(parents=True, exist_ok=True)
+        (folder / "kernels").symlink_to(COMPILED_KERNELS, target_is_directory=True)
         patch.setenv("PARTWISE_CACHE", str(folder))
         yield folder
 

@@ -7,11 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from partwise.comparison.stats.adjusted import replication_seeds
+from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.intervals import judge
 from partwise.comparison.stats.noise import pooled_noise
+from partwise.comparison.stats.null_pairs import failure_of
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.comparison.stats.simulated_power import Design, detectable_effect, one_real_claim, seeds_for_effect
-from simulations import FAILED, SD, START, simulate
+from partwise.comparison.stats.tuning_noise import tuning_noise
+from partwise.comparison.stats.warnings import warnings
+from simulations import FAILED, NOISES, SD, START, simulate
 
 LOOKS = (4, 8, 16)
 SD_DIFFERENCE = SD * math.sqrt(2)
@@ -111,6 +116,81 @@ def false_claims_of_rounding(draws: int) -> float:
     return false / draws
 
 
+def identical_arms_at_their_best(draws: int) -> float:
+    """The largest rate, over noise from small to large, at which identical arms differ at their best of 5 values."""
+    truth, rates = (np.arange(5) - 2.25) ** 2, []
+    for noise in (0.3, 0.7, 1.0, 1.5, 4.0):
+        rng, false = np.random.default_rng(round(10 * noise)), 0
+        for _ in range(draws):
+            losses = truth[:, None] + noise * rng.standard_normal((2, 5, 4))
+            chosen = [truth[curve.mean(-1).argmin()] for curve in losses]
+            runs = START + noise * rng.standard_normal((2, 16)) + np.array(chosen)[:, None]
+            claim = Claim("arm", "baseline", "claim", tuning_noise(losses[0].tolist(), losses[1].tolist()))
+            values = {name: dict(enumerate(row.tolist())) for name, row in zip(("arm", "baseline"), runs, strict=True)}
+            (effect,) = Rules(margin=0.0, looks=(16,)).judge(values, [claim])
+            false += effect.verdict in ("better", "worse")
+        rates.append(false / draws)
+    return max(rates)
+
+
+def stopped_early(draws: int, effect: float) -> list[Effect]:
+    """Claims of a true effect, in SDs of a difference, that stopped at the first of the looks as better."""
+    rng, found = np.random.default_rng(7), []
+    for _ in range(draws):
+        runs = START + SD * rng.standard_normal((2, 16))
+        runs[0] -= effect * SD_DIFFERENCE
+        values = {name: dict(enumerate(row.tolist())) for name, row in zip(("arm", "baseline"), runs, strict=True)}
+        (claim,) = Rules(margin=1e-9, looks=LOOKS).judge(values, [Claim("arm", "baseline")])
+        if claim.verdict == "better" and claim.look == 1:
+            found.append(claim)
+    return found
+
+
+def replicated(draws: int) -> float:
+    """The mean true power of replications of claims that stopped at the first look, at an effect with 80% power."""
+    powers = []
+    for claim in stopped_early(draws, 0.81):
+        n, _ = replication_seeds(claim, 0.05)
+        powers.append(stats.nct.sf(stats.t.isf(0.025, n - 1), n - 1, 0.81 * math.sqrt(n)))
+    return float(np.mean(powers))
+
+
+def added_seeds(draws: int) -> float:
+    """Any false claim as 4 seeds are added three times, without planned looks."""
+    rng, false = np.random.default_rng(8), 0
+    for _ in range(draws):
+        runs = START + SD * rng.standard_normal((2, 16))
+        values = {name: dict(enumerate(row.tolist())) for name, row in zip(("arm", "baseline"), runs, strict=True)}
+        first = {name: dict(list(each.items())[:4]) for name, each in values.items()}
+        rules, claims = Rules(margin=0.0, looks=()), [Claim("arm", "baseline")]
+        verdicts = [rules.judge(first, claims)[0].verdict]
+        for n in (8, 12, 16):
+            later = {name: dict(list(each.items())[:n]) for name, each in values.items()}
+            verdicts.append(rules.explore(later, claims)[0].verdict)
+        false += any(verdict in ("better", "worse") for verdict in verdicts)
+    return false / draws
+
+
+def calibrations_that_fail(draws: int) -> float:
+    """Of A/A pairs whose mean is off by two of their SDs, where 97% of t tests reject."""
+    rng = np.random.default_rng(9)
+    return sum(failure_of((rng.standard_normal(8) + 2).tolist()) is not None for _ in range(draws)) / draws
+
+
+def covered_if_skewed(draws: int) -> float:
+    return simulate(Rules(margin=0.0, looks=(8,)), noise="skewed over quiet", draws=draws).covered
+
+
+def warned_if_skewed(draws: int) -> float:
+    """Claims with 16 pairs of an exponential arm over a quiet baseline that a report warns about."""
+    rng, warned = np.random.default_rng(10), 0
+    for _ in range(draws):
+        runs = SD * NOISES["skewed over quiet"](rng, (2, 16)) + START
+        effect = judge("arm", "baseline", dict(enumerate(runs[1])), dict(enumerate(runs[0])))
+        warned += any("skew" in message for message in warnings([effect]))
+    return warned / draws
+
+
 ALL = [
     Promise("Power of a plan for 80%: one real arm of 3, looks at 4, 8, 16", "62%", "80 ± 3%", power_of_a_plan(3)),
     Promise("The same, one real arm of 10", "39%", "80 ± 3%", power_of_a_plan(10)),
@@ -135,5 +215,13 @@ ALL = [
     Promise("Called equivalent, of arms with a failed run", "26 to 50%", "0%", equivalent_with_a_failed_run),
     Promise("Any of 10 arms at the margin called equivalent", "15.5%", "at most 5%", equivalent_at_the_margin),
     Promise("False claims, 2 unpaired runs against 10", "9.8%", "at most 5.5%", unpaired_false_claims),
+    Promise(
+        "Identical arms that differ at their best tuned value", "16 to 44%", "at most 5%", identical_arms_at_their_best
+    ),
+    Promise("Power of replications of claims that stopped at look 1", "21%", "80%", replicated),
+    Promise("False claims as seeds are added three times", "7.5%", "at most 5%", added_seeds),
+    Promise("Calibrations that fail, of A/A pairs with a shifted mean", "0%", "about 97%", calibrations_that_fail),
+    Promise("Covered, an exponential arm over a quiet baseline, 8 seeds", "89%", "stated", covered_if_skewed),
+    Promise("Warned about, the same with 16 seeds", "0%", "mostly", warned_if_skewed),
     Promise("Differences of exactly 0.1 in decimals called worse", "100%", "0%", false_claims_of_rounding),
 ]

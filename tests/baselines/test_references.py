@@ -1,11 +1,9 @@
 """References: Kneser-Ney against the equations in exact fractions; known figures; small cases by hand."""
 
 import math
-import os
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +20,7 @@ from partwise.baselines.references import (
     unigram_loss,
 )
 from partwise.config import ConfigError
+from partwise.data import Shakespeare
 from partwise.data.arithmetic import ProblemSpec, generate_problems
 
 EXACT = 1e-12
@@ -196,9 +195,10 @@ def test_unigram_by_hand() -> None:
 def test_text_references_are_fitted_on_at_most_max_tokens() -> None:
     train, ids = random_text(9, 900, 9).astype(np.uint16), random_text(9, 200, 10).astype(np.uint16)
     assert text_references(train, ids, 9, max_tokens=300) == {
-        "unigram": unigram_loss(train[:300], ids, 9),
-        "kneser_ney": kneser_ney_loss(train[:300], ids, 9, context=6),
-        "context": 6,
+        "ngrams": [
+            [1, unigram_loss(train[:300], ids, 9)],
+            *([n, kneser_ney_loss(train[:300], ids, 9, context=n - 1)] for n in (2, 3, 4, 5, 7)),
+        ],
         "fitted_tokens": 300,
     }
     assert text_references(train, ids, 9)["fitted_tokens"] == 900
@@ -223,9 +223,7 @@ def test_bad_ids_are_refused_in_one_line(train: list[int], ids: list[float], con
 
 @pytest.fixture(scope="module")
 def shakespeare() -> tuple[np.ndarray, np.ndarray, int]:
-    if "PARTWISE_MIRROR" not in os.environ:
-        pytest.skip("PARTWISE_MIRROR does not name a folder with tinyshakespeare.txt")
-    text = (Path(os.environ["PARTWISE_MIRROR"]) / "tinyshakespeare.txt").read_text(encoding="utf-8")
+    text = "".join(split[:] for split in Shakespeare().splits().values())
     symbols, ids = np.unique(np.array(list(text)), return_inverse=True)
     train = ids[: int(0.9 * len(ids))]
     return train, ids[len(train) :], len(symbols)
@@ -235,7 +233,8 @@ def test_shakespeare_has_known_references(shakespeare: tuple[np.ndarray, np.ndar
     train, ids, vocab_size = shakespeare
     assert (len(train), len(ids), vocab_size) == (1_003_854, 111_540, 65)
     assert kneser_ney_loss(train, ids, vocab_size) == pytest.approx(1.5165, abs=1e-4)
-    assert kneser_ney_loss(train, ids, vocab_size, context=4) == pytest.approx(1.5612, abs=1e-4)
+    losses = dict(text_references(train, ids, vocab_size)["ngrams"])
+    assert losses == pytest.approx({1: 3.3473, 2: 2.4835, 3: 2.0381, 4: 1.7190, 5: 1.5612, 7: 1.5165}, abs=1e-4)
 
 
 def test_shakespeare_probabilities_sum_to_one(shakespeare: tuple[np.ndarray, np.ndarray, int]) -> None:

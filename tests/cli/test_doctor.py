@@ -11,14 +11,9 @@ import torch
 
 import partwise
 from backends import counts, use_backends
+from partwise.cli import main
 from partwise.compute.backends import attention, block, mlp
 from partwise.kernels.library import kernels_available
-
-
-def doctor(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "partwise", "doctor", *words]
-    return subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=120)
-
 
 CASES = {
     "plain": ["n_layers=3"],
@@ -79,17 +74,24 @@ def test_reported_compiled_blocks_are_used(words: list[str], precision: str, mon
     assert sum(cores.values()) == rest + (config.n_layers if config.encoder_layers else 0)
 
 
-def test_the_command(shared_cache: Path) -> None:
-    done = doctor("mingpt", "gemma2", PARTWISE_CACHE=str(shared_cache), PARTWISE_MIRROR="/no such folder")
-    assert done.returncode == 0, done.stderr
-    assert torch.__version__ in done.stdout and "gemma2" in done.stdout
-    assert "PARTWISE_MIRROR=/no such folder is not a folder" in done.stdout
-    unknown = doctor("mingtp", PARTWISE_CACHE=str(shared_cache))
-    assert unknown.returncode == 2 and "did you mean 'mingpt'?" in unknown.stderr and unknown.stderr.count("\n") == 1
+def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["partwise", "doctor", "mingpt", "gemma2"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    shown = capsys.readouterr().out
+    assert not ended.value.code
+    assert torch.__version__ in shown and "gemma2" in shown
+    monkeypatch.setattr(sys, "argv", ["partwise", "doctor", "mingtp"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    error = capsys.readouterr().err
+    assert "did you mean 'mingpt'?" in error and error.count("\n") == 1
 
 
 def test_without_a_compiler(tmp_path: Path) -> None:
-    done = doctor("mingpt", CXX="no-such-compiler", PARTWISE_CACHE=str(tmp_path))
+    command = [sys.executable, "-m", "partwise", "doctor", "mingpt"]
+    environment = os.environ | {"CXX": "no-such-compiler", "PARTWISE_CACHE": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "missing: no C++ compiler: CXX=no-such-compiler not found: install one" in done.stdout
     assert "cpp 8" not in done.stdout and "eager 8" in done.stdout

@@ -8,7 +8,8 @@ import typer
 from pydantic import Field
 from typer.testing import CliRunner
 
-from partwise.cli.request_options import takes_request
+from partwise.cli.options import app
+from partwise.cli.request_command import request_command
 from partwise.comparison.design.request import Option, Request
 from partwise.config import ConfigError
 from partwise.config.yaml import read_yaml
@@ -22,16 +23,15 @@ class Wider(Request):
 
 
 def run(*words: str) -> tuple[str, dict[str, Any]]:
-    app, given = typer.Typer(), {}
+    tool, given = typer.Typer(), {}
 
-    @app.command()
-    @takes_request(model=Wider, before={"own": "repeats"})
+    @request_command(tool, model=Wider, before={"own": "repeats"})
     def command(
         preset: str, change: list[str], *, options: dict[str, Any], own: Annotated[bool, typer.Option("--own")] = False
     ) -> None:
         given.update(options, preset=preset, change=change)
 
-    done = CliRunner().invoke(app, list(words), env={"COLUMNS": "120", "TERM": "dumb"})
+    done = CliRunner().invoke(tool, list(words), env={"COLUMNS": "120", "TERM": "dumb"})
     assert done.exit_code in (0, 2), done.output
     return done.output, given
 
@@ -58,6 +58,14 @@ def test_a_new_field_is_an_option_a_key_and_part_of_the_command(tmp_path: Path) 
 def test_a_bound_of_a_field_is_a_bound_of_its_option() -> None:
     text, given = run("mingpt", "ffn=swiglu", "--repeats", "1")
     assert "--repeats" in text and not given
+
+
+def test_shell_completion_knows_the_options() -> None:
+    command = typer.main.get_command(app)
+    context = command.make_context("partwise", ["compare", "mingpt"], resilient_parsing=True)
+    compare = command.get_command(context, "compare")  # type: ignore[attr-defined]
+    context = compare.make_context("compare", ["mingpt"], parent=context, resilient_parsing=True)
+    assert [item.value for item in compare.shell_complete(context, "--fi")] == ["--first-seed"]
 
 
 def test_every_option_has_a_help_text() -> None:

@@ -1,6 +1,5 @@
 """Calibration: A/A pairs, their noise, and its use by later comparisons."""
 
-import itertools
 import json
 import math
 from pathlib import Path
@@ -9,23 +8,30 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import stats
 from typer.testing import CliRunner
 
 import partwise
 from comparisons import ARITHMETIC
 from partwise.cli import app
-from partwise.comparison.calibration import false_positive_rate
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import make_comparison
-from partwise.comparison.noise_store import CALIBRATIONS_FILE, expected_noise, positive_control_power, read_calibrations
+from partwise.comparison.noise_store import (
+    CALIBRATIONS_FILE,
+    configuration_key,
+    expected_noise,
+    ignored_calibrations,
+    positive_control_power,
+    read_calibrations,
+)
 from partwise.comparison.results import Results
 from partwise.config import ConfigError
 from partwise.model import Transformer
 from partwise.train.config import run_config
 from partwise.train.loop import Run
+
+LEARNING = [*ARITHMETIC, "train.lr=1e-2"]
+"""With which no tiny run fails: all end below the loss of guessing."""
 
 
 def request(**values: Any) -> Request:
@@ -50,56 +56,79 @@ def test_reinitializing_an_unknown_family_is_refused(here: Path) -> None:
         Transformer(partwise.preset("mingpt", vocab_size=9), reinitialize="fnn")
 
 
-@given(st.lists(st.floats(-1, 1), min_size=3, max_size=8))
-def test_false_positive_rate_equals_enumeration(differences: list[float]) -> None:
-    x = np.array(differences)
-    if np.abs(x).min() == 0 or len(set(np.abs(x).tolist())) == 1:
-        return
-    found = [
-        stats.ttest_1samp(np.array(signs) * x, 0.0).pvalue < 0.05 for signs in itertools.product((1, -1), repeat=len(x))
-    ]
-    share, number = false_positive_rate(x)
-    assert number == len(found) / 2
-    assert math.isclose(share, float(np.mean(found)), abs_tol=1e-12)
-
-
-def test_a_calibration_is_used_for_the_same_task_only(here: Path) -> None:
-    words = ["calibrate", "mingpt", *ARITHMETIC, "--data", "arithmetic", "--seeds", "4", "--name", "noise"]
+def test_a_calibration_is_used_for_the_same_configuration_only(here: Path) -> None:
+    words = ["calibrate", "mingpt", *LEARNING, "--data", "arithmetic", "--seeds", "4", "--name", "noise"]
+    words += ["--failure", "100"]
     done = CliRunner().invoke(app, [*words, "--positive-control", "d_model=32"])
     assert done.exit_code == 0, done.output
-    assert (
-        "seed SD" in done.output and "false positives" in done.output and "positive control: d_model=32" in done.output
-    )
+    assert "SD of a difference" in done.output and "positive control: d_model=32" in done.output
+    assert "of 4 subsets of 3 pairs" in done.output
     (entry,) = read_calibrations().values()
     results = Results.from_json(Path("runs") / "noise" / "results.json")
-    assert entry["sd"] == results.effects[0].sd_pooled and math.isclose(
-        entry["df"], 6 / (1 + entry["correlation"] ** 2)
-    )
-    df = entry["df"]
-    low, high = (entry["sd"] * math.sqrt(df / stats.chi2.ppf(p, df)) for p in (0.975, 0.025))
+    pairs = np.array(results.effects[0].differences)
+    assert math.isclose(entry["sd_difference"], pairs.std(ddof=1), rel_tol=1e-9)
+    low, high = (entry["sd_difference"] * math.sqrt(3 / stats.chi2.ppf(p, 3)) for p in (0.975, 0.025))
     assert math.isclose(entry["sd_low"], low, rel_tol=1e-9) and math.isclose(entry["sd_high"], high, rel_tol=1e-9)
-    same = make_comparison(request(common=ARITHMETIC))
-    assert expected_noise(same.plan, same.prepare()).sd == entry["sd"]
-    longer = make_comparison(request(common=[*ARITHMETIC, "train.steps=13"]))
-    assert "guessed" in expected_noise(longer.plan, longer.prepare()).source
-    controlled = request(common=ARITHMETIC, seeds=8, positive_control="d_model=32")
-    store = read_calibrations()
-    for effect, refused in ((-100 * entry["sd"], False), (-0.1 * entry["sd"], True)):
-        CALIBRATIONS_FILE.write_text(
-            json.dumps({key: {**value, "control_effect": effect} for key, value in store.items()})
-        )
-        plan = make_comparison(controlled).plan
+    assert math.isclose(entry["p_mean"], stats.ttest_1samp(pairs, 0).pvalue, rel_tol=1e-9)
+    write_entry(failure=None)
+    same = make_comparison(request(common=LEARNING))
+    noise = expected_noise(same.plan, same.prepare())
+    assert (noise.sd, noise.df) == (entry["sd_difference"], 3) and "A/A pairs of noise" in noise.source
+    assert noise.upper_sd > noise.sd and expected_noise(same.plan, same.prepare(), 0.5).upper_sd == 0.5
+    for setting in ("train.steps=13", "optimizer=lion", "train.lr=1e-3", "schedule=cosine"):
+        other = make_comparison(request(common=[*LEARNING, setting]))
+        assert "guess" in expected_noise(other.plan, other.prepare()).source, setting
+    machine = make_comparison(request(common=[*LEARNING, "train.threads=2", "train.save_every=7"]))
+    assert expected_noise(machine.plan, machine.prepare()) == noise
+
+    write_entry(failure="the A/A pairs differ")
+    assert "guess" in expected_noise(same.plan, same.prepare()).source, "a calibration that failed is not used"
+    CALIBRATIONS_FILE.write_text(json.dumps({"arithmetic 1234, 999 parameters": {"sd": 0.1, "correlation": 0.5}}))
+    assert read_calibrations() == {} and "1 calibrations of an older version" in str(ignored_calibrations())
+    CALIBRATIONS_FILE.write_text("{ not json")
+    assert read_calibrations() == {} and ignored_calibrations() is None
+
+
+def write_entry(**changes: Any) -> None:
+    store = json.loads(CALIBRATIONS_FILE.read_text())
+    CALIBRATIONS_FILE.write_text(json.dumps({key: {**value, **changes} for key, value in store.items()}))
+
+
+def test_pairs_of_real_arms_go_before_null_pairs(here: Path) -> None:
+    options = {"preset": "mingpt", "data": "arithmetic", "common": LEARNING, "seeds": 3}
+    make_comparison(Request.from_dict({**options, "arms": ["ffn=swiglu", "norm=rmsnorm"]}), "both").run()
+    pairs = {
+        effect.arm: np.array(effect.differences) for effect in Results.from_json(Path("runs/both/results.json")).effects
+    }
+    same, other = (make_comparison(request(change=[arm], common=LEARNING)) for arm in ("ffn=swiglu", "ffn=geglu"))
+    noise = expected_noise(same.plan, same.prepare())
+    assert math.isclose(noise.sd, pairs["ffn=swiglu"].std(ddof=1), rel_tol=1e-9) and noise.df == 2
+    assert "3 pairs of both" in noise.source
+    pooled = expected_noise(other.plan, other.prepare())
+    assert math.isclose(pooled.sd**2, np.mean([x.var(ddof=1) for x in pairs.values()]), rel_tol=1e-9)
+    assert math.isclose(pooled.df, 4 / 1.25)
+
+
+def test_a_positive_control_needs_power(here: Path) -> None:
+    controlled = make_comparison(request(common=LEARNING, seeds=8, positive_control="d_model=32"))
+    dataset, plan = controlled.prepare(), controlled.plan
+    key = configuration_key(plan.arms[0].config.to_dict(), dataset.hash)
+    entry = {"format": 2, "failure": None, "positive_control": "d_model=32", "control_sd": 0.01, "seeds": 8}
+    for effect, refused in ((-0.1, False), (-0.01, True)):
+        CALIBRATIONS_FILE.parent.mkdir(exist_ok=True)
+        CALIBRATIONS_FILE.write_text(json.dumps({key: {**entry, "control_effect": effect}}))
         if refused:
             with pytest.raises(ConfigError, match="a control needs 95%"):
-                positive_control_power(plan, same.prepare())
+                positive_control_power(plan, dataset)
         else:
-            assert positive_control_power(plan, same.prepare()) == 1.0
-            assert positive_control_power(same.plan, same.prepare()) is None
-    CALIBRATIONS_FILE.write_text("{ not json")
-    assert "noise" in expected_noise(same.plan, same.prepare()).source  # falls back to the comparison itself
+            assert positive_control_power(plan, dataset) == 1.0
+            without = make_comparison(request(common=LEARNING)).plan
+            assert positive_control_power(without, dataset) is None
 
-    common = [word for each in ARITHMETIC for word in ("--common", each)]
-    planned = CliRunner().invoke(
-        app, ["plan", "mingpt", "ffn=swiglu", *common, "--data", "arithmetic", "--effect", "0.1"]
-    )
-    assert planned.exit_code == 0 and "8, 16, 32" in planned.output and "power for 0.1" in planned.output
+
+def test_plan_prints_time_and_power(here: Path) -> None:
+    common = [word for each in LEARNING for word in ("--common", each)]
+    words = ["plan", "mingpt", "ffn=swiglu", *common, "--data", "arithmetic", "--effect", "0.1", "--protocol"]
+    planned = CliRunner().invoke(app, words)
+    assert planned.exit_code == 0 and "8, 16, 32" in planned.output and "detected" in planned.output
+    assert "a guess" in planned.output

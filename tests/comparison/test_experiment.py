@@ -1,9 +1,11 @@
 """Comparisons end to end: fixed plans, pairing, resuming, and errors."""
 
+import json
 import math
 import os
 import shlex
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -18,10 +20,10 @@ from comparisons import ARITHMETIC, TINY
 from partwise.comparison.design.plan import Plan, make_plan
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import plan_comparison
-from partwise.comparison.gathering import unpaired_tensors
-from partwise.comparison.noise_store import earlier_sd, expected_noise
+from partwise.comparison.noise_store import expected_noise
 from partwise.comparison.results import Results
-from partwise.comparison.trials.outcome import thin
+from partwise.comparison.runs.facts import unpaired_tensors
+from partwise.comparison.runs.outcome import thin
 from partwise.config import ConfigError
 from partwise.studies.study import StudyResults, find_study
 from partwise.train.loop import Run
@@ -69,8 +71,8 @@ def test_paired_tensors_are_listed() -> None:
     assert unpaired_tensors(plan.arms[0], plan.arms[2])[0] == []
 
 
-def test_values_equal_single_runs_and_a_further_look_spends_alpha(here: Path) -> None:
-    arguments = {"data": "arithmetic", "common": ARITHMETIC, "name": "c", "margin": 0.01}
+def test_values_equal_single_runs_and_the_first_verdict_stands(here: Path) -> None:
+    arguments = {"data": "arithmetic", "common": ARITHMETIC, "name": "c", "margin": 0.01, "failure": 100.0}
     comparison = partwise.compare("mingpt", "ffn=swiglu", seeds=2, **arguments)
     results = Results.from_json(here / "runs/c/results.json")
     assert results == comparison.results and results.question == comparison.plan.question
@@ -100,46 +102,77 @@ def test_values_equal_single_runs_and_a_further_look_spends_alpha(here: Path) ->
 
     finished = {path: path.stat().st_mtime_ns for path in here.glob("runs/c/runs/*/*/result.json")}
     again = partwise.compare("mingpt", "ffn=swiglu", seeds=2, **arguments)
-    assert again.results.look == 1  # the same seeds are not another look
+    assert again.results.claims[0].exploratory is None
     more = partwise.compare("mingpt", "ffn=swiglu", seeds=3, **arguments)
     assert {path: path.stat().st_mtime_ns for path in finished} == finished
-    assert more.results.look == 2
-    assert more.results.effects[0].alpha == 0.05 / 4
-    assert more.results.alpha_spent == pytest.approx(0.05 + 0.05 / 4)
+    assert more.results.effects == results.effects, "the first verdict stands"
+    exploratory = more.results.claims[0].exploratory
+    differences = [b - a for a, b in zip(more.results.arms[0].values, more.results.arms[1].values, strict=True)]
+    assert exploratory.mean == pytest.approx(sum(differences) / 3) and exploratory.verdict is None
+    assert exploratory.sentence in more.report.read_text()
+    last = partwise.compare("mingpt", "ffn=swiglu", seeds=4, **arguments)
+    assert last.results.effects == results.effects and last.results.claims[0].exploratory.n == 4
     assert more.results.arms[0].values[:2] == results.arms[0].values
 
     with pytest.raises(ConfigError, match="a look cannot be undone"):
         partwise.compare("mingpt", "ffn=swiglu", seeds=2, **arguments)
     with pytest.raises(ConfigError, match="holds another comparison"):
-        partwise.compare("mingpt", "ffn=geglu", seeds=3, **arguments)
+        partwise.compare("mingpt", "ffn=geglu", seeds=4, **arguments)
     with pytest.raises(ConfigError, match=r"margin was 0\.01, now 0\.02"):
-        partwise.compare("mingpt", "ffn=swiglu", seeds=3, **{**arguments, "margin": 0.02})
+        partwise.compare("mingpt", "ffn=swiglu", seeds=4, **{**arguments, "margin": 0.02})
 
     later = plan_comparison("mingpt", "ffn=geglu", seeds=4, **{**arguments, "name": "d"})
-    spread = earlier_sd(Path("runs"), later.plan)
-    assert spread is not None
-    assert spread[0] == pytest.approx(more.results.effects[0].sd_pooled)
     noise = expected_noise(later.plan, later.prepare())
-    assert noise.sd == spread[0] and "of c" in noise.source
-    assert expected_noise(later.plan, later.prepare(), 0.005).source == "a seed SD of 0.005 and no correlation"
+    assert noise.sd == pytest.approx(statistics.stdev(last.results.claims[0].exploratory.differences)) and noise.df == 3
+    assert "4 pairs of c" in noise.source
+    assert "--sd" in expected_noise(later.plan, later.prepare(), 0.005).source
 
 
 def test_a_change_without_effect_is_equivalent(here: Path) -> None:
     comparison = partwise.compare(
-        "mingpt", "attention.fused_qkv=false", data="text.txt", common=TINY, seeds=2, name="same"
+        "mingpt", "attention.fused_qkv=false", data="text.txt", common=TINY, seeds=2, name="same", failure=9.0
     )
     assert comparison.verdicts == {"attention.fused_qkv=false": "equivalent"}
     assert comparison.results.arms[1].unpaired_tensors == ()
 
 
+def test_a_plan_of_an_earlier_version_is_refused(here: Path) -> None:
+    arguments = {"data": "text.txt", "common": TINY, "seeds": 2, "name": "old"}
+    comparison = partwise.compare("mingpt", "ffn=geglu", **arguments)
+    path = comparison.path / "compare.json"
+    metadata = json.loads(path.read_text())
+    metadata["plan"]["variance"] = "residual"
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(ConfigError, match="variance=residual, which no longer exists: choose another --name") as caught:
+        partwise.compare("mingpt", "ffn=geglu", **arguments)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_loss_above_that_of_uniform_guessing_failed(here: Path) -> None:
+    """The default limit is ln(vocabulary) + 1; a limit below every loss makes all runs fail."""
+    arguments = {"data": "text.txt", "common": TINY, "seeds": 2}
+    plan = plan_comparison("mingpt", "ffn=geglu", **arguments, name="f").plan
+    assert plan.rules.failure == math.log(plan.arms[0].config.model.vocab_size) + 1
+    assert plan.identity()["failure"] == plan.rules.failure
+    comparison = partwise.compare("mingpt", "ffn=geglu", **arguments, name="strict", failure=0.01)
+    (effect,) = comparison.results.effects
+    assert (effect.failed_arm, effect.failed_against, effect.verdict) == (2, 2, None)
+    assert comparison.results.arms[0].failed == (0, 1) and comparison.results.arms[0].values == (None, None)
+    assert "A run fails if its value is not finite or above 0.01." in comparison.report.read_text()
+    with pytest.raises(ConfigError, match="failure=Infinity: input should be a finite number"):
+        plan_comparison("mingpt", "ffn=geglu", **arguments, failure=math.inf)
+
+
 def test_a_diverged_run_gives_counts_instead_of_a_verdict(here: Path) -> None:
-    comparison = partwise.compare("mingpt", "train.lr=1e30", data="text.txt", common=TINY, seeds=2, name="wild")
+    comparison = partwise.compare(
+        "mingpt", "train.lr=1e30", data="text.txt", common=TINY, seeds=2, name="wild", failure=100.0
+    )
     effect = comparison.results.effects[0]
     assert effect.verdict is None and effect.differences == (None, None)
-    assert (effect.diverged_arm, effect.diverged_against) == (2, 0)
+    assert (effect.failed_arm, effect.failed_against) == (2, 0)
     assert comparison.results.arms[1].values == (None, None)
-    assert comparison.results.arms[1].diverged == (0, 1)
-    assert "diverged" in effect.sentence
+    assert comparison.results.arms[1].failed == (0, 1)
+    assert "2 of 2 runs of train.lr=1e30 and 0 of 2 runs of mingpt failed" in effect.sentence
     assert "untuned" in comparison.results.tuning_note
     assert all(math.isfinite(value) for value in comparison.results.arms[0].values)
     assert Results.from_json(comparison.path / "results.json") == comparison.results
@@ -147,22 +180,13 @@ def test_a_diverged_run_gives_counts_instead_of_a_verdict(here: Path) -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_comparison_resumes_with_equal_results(here: Path) -> None:
-    words = [word for option in [*TINY, "train.steps=400", "train.save_every=1000"] for word in ("--common", option)]
-    command = [
-        sys.executable,
-        "-m",
-        "partwise",
-        "compare",
-        "mingpt",
-        "ffn=swiglu",
-        "--data",
-        "text.txt",
-        "--seeds",
-        "2",
-    ]
-    subprocess.run([*command, *words, "--name", "whole"], check=True, capture_output=True)
+    common = [*TINY, "train.steps=200", "train.eval_every=50", "train.save_every=1000"]
+    settings: dict[str, Any] = {"data": "text.txt", "common": common, "seeds": 2}
+    whole = partwise.compare("mingpt", "ffn=swiglu", **settings, name="whole").results
 
-    process = subprocess.Popen([*command, *words, "--name", "cut"], stdout=subprocess.PIPE, text=True)
+    words = [word for option in common for word in ("--common", option)]
+    words = ["compare", "mingpt", "ffn=swiglu", "--data", "text.txt", "--seeds", "2", *words, "--name", "cut"]
+    process = subprocess.Popen([sys.executable, "-m", "partwise", *words], stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while not list(here.glob("runs/cut/runs/*/*/metrics.jsonl")) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -178,8 +202,7 @@ def test_an_interrupted_comparison_resumes_with_equal_results(here: Path) -> Non
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
 
-    subprocess.run([*command, *words, "--name", "cut"], check=True, capture_output=True)
-    whole, cut = (Results.from_json(here / "runs" / name / "results.json") for name in ("whole", "cut"))
+    cut = partwise.compare("mingpt", "ffn=swiglu", **settings, name="cut").results
     assert [arm.values for arm in whole.arms] == [arm.values for arm in cut.arms]
     assert whole.claims[0].differences_over_training == cut.claims[0].differences_over_training
 

@@ -22,8 +22,11 @@ def test_a_winner_is_replicated_on_fresh_seeds(here: Path) -> None:
     results = comparison.run()
     row = winner(results)
     assert row is not None and row.arm == "train.lr=3e-2"
-    again = make_replication(comparison)
-    assert again is not None and again.plan.first_seed == REPLICATION_SEED_OFFSET and len(again.plan.arms) == 2
+    made = make_replication(comparison)
+    assert made is not None
+    again, reason = made
+    assert again.plan.seeds >= 4 and reason.startswith(f"{again.plan.seeds} seeds")
+    assert again.plan.first_seed == REPLICATION_SEED_OFFSET and len(again.plan.arms) == 2
     assert not set(range(REPLICATION_SEED_OFFSET, REPLICATION_SEED_OFFSET + 4)) & set(results.seeds)
     assert [arm.config for arm in again.plan.arms] == [
         comparison.plan.arms[0].config,
@@ -41,8 +44,9 @@ def test_a_winner_at_its_default_is_replicated_at_its_default(here: Path) -> Non
     better = replace(claim.effect, verdict="better", against="mingpt")
     won = claim.model_copy(update={"effect": better})
     comparison.judged = comparison.results.model_copy(update={"claims": (won,)})
-    again = make_replication(comparison)
-    assert again is not None
+    made = make_replication(comparison)
+    assert made is not None
+    again, _ = made
     assert [arm.config for arm in again.plan.arms] == [
         comparison.plan.arm(name).config for name in ("mingpt", better.arm)
     ]

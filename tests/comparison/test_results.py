@@ -32,8 +32,8 @@ def test_the_committed_schema_is_the_generated_one() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 1}, r"has the format 1, and this version reads 2: run the comparison again"),
-        ({"format": 3}, r"has the format 3"),
+        ({"format": 2}, r"has the format 2, and this version reads 3: run the comparison again"),
+        ({"format": 4}, r"has the format 4"),
         ({"format": None}, r"is damaged \(format: "),
         ({"surprise": 1}, r"is damaged \(surprise: extra inputs"),
         ({"seeds": ["one"]}, r"is damaged \(seeds\.0: "),

@@ -1,16 +1,24 @@
 """Tuning uses its own seeds and a split of the training text, and reports both verdicts."""
 
 import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import partwise
 from comparisons import SETTINGS
+from partwise.comparison.design.plan import Plan
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import make_comparison, plan_comparison
-from partwise.comparison.tuning import FIRST_TUNING_SEED, parse_tune
+from partwise.comparison.results import Tuning
+from partwise.comparison.stats.protocol import Claim, Rules, is_open
+from partwise.comparison.stats.tuning_noise import TuningNoise
+from partwise.comparison.tuning import FIRST_TUNING_SEED, edges, next_value, parse_tune, run_tuning
 from partwise.config import ConfigError
 from partwise.data import SequencePairs, build_examples, prepare
 from partwise.evaluate.references import dataset_references
@@ -33,7 +41,7 @@ def test_the_tuning_split_is_training_text_only(here: Path, data: str) -> None:
         and whole.split_names == ("train", "val", "test")
     )
     references = dataset_references(part)
-    assert "constant_exact_match" not in references and dataset_references(whole)["unigram"] != references["unigram"]
+    assert "constant_exact_match" not in references and dataset_references(whole)["ngrams"] != references["ngrams"]
     if data == "arithmetic_pairs":
         assert all(
             isinstance(build_examples(part, name, 64, 64), SequencePairs) for name in part.split_names
@@ -41,25 +49,29 @@ def test_the_tuning_split_is_training_text_only(here: Path, data: str) -> None:
 
 
 def test_tuning_uses_its_own_seeds_and_split_and_finds_the_best_value(here: Path) -> None:
-    comparison = partwise.compare("mingpt", "ffn=swiglu", **SETTINGS, seeds=2, tune="train.lr=1e-5,3e-4,1e-2", name="t")
+    comparison = partwise.compare("mingpt", "ffn=swiglu", **SETTINGS, seeds=2, tune="train.lr=1e-3,1e-2,1e-1", name="t")
     results = comparison.results
     tuned = results.tuning
-    assert tuned.seeds == (FIRST_TUNING_SEED, FIRST_TUNING_SEED + 1) and tuned.runs == 12
+    assert tuned.seeds == tuple(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + 4))
+    assert tuned.runs == 2 * 4 * len(tuned.values) and {"1e-3", "1e-2", "1e-1"} <= set(tuned.values)
     for row in tuned.arms:
         assert row.best == tuned.values[int(np.argmin(row.means))]
-        assert row.interior == (row.best == "3e-4") and row.default == 3e-4
+        assert row.interior == (row.best not in (tuned.values[0], tuned.values[-1])) and row.default == 3e-4
+        for mean, losses in zip(row.means, row.losses, strict=True):
+            assert (mean is None) == (None in losses) and (mean is None or math.isclose(mean, np.mean(losses)))
     for job in Path("runs/t/tuning").glob("*/*/job.json"):
         config = json.loads(job.read_text())["config"]
         assert config["train"]["tuning_split"] and config["train"]["seed"] >= FIRST_TUNING_SEED
     names = [(effect.arm, effect.against) for effect in results.effects]
     assert names == [
         ("ffn=swiglu", "mingpt"),
-        ("ffn=swiglu train.lr=1e-2", "mingpt train.lr=1e-2"),
+        tuple(f"{row.arm} train.lr={row.best}" for row in reversed(tuned.arms)),
     ], "both verdicts: at the default, and at each arm's best"
+    assert results.effects[0].tuning_error is None
     changes = [{key: new for key, _, new in arm.config_changes} for arm in results.arms]
     lr = results.config["train"]["lr"]
-    assert [each.get("train.lr", lr) for each in changes] == [3e-4, 3e-4, 1e-2, 1e-2]
-    assert "Tuned on 2 seeds" in (Path("runs/t") / "report.md").read_text()
+    assert [each.get("train.lr", lr) for each in changes] == [3e-4, 3e-4, *(float(row.best) for row in tuned.arms)]
+    assert "Tuned on 4 seeds" in (Path("runs/t") / "report.md").read_text()
     assert comparison.hash == json.loads((comparison.path / "compare.json").read_text())["hash"]
     assert comparison.run().claims == results.claims, "a repeated run gives the same comparison"
 
@@ -69,9 +81,9 @@ def test_an_estimate_counts_tuning_runs(here: Path) -> None:
         make_comparison(
             Request.from_dict({"preset": "mingpt", "change": ["ffn=swiglu"], **SETTINGS, "seeds": 3, **more})
         )
-        for more in ({}, {"tune": "train.lr=1e-3,1e-2", "tune_seeds": 2})
+        for more in ({}, {"tune": "train.lr=1e-3,1e-2", "tune_seeds": 4})
     )
-    assert (plain.estimate().runs, tuned.estimate().runs) == (6, 6 + 2 * (3 + 2 * 2))
+    assert (plain.estimate().runs, tuned.estimate().runs) == (6, 6 + 2 * (3 + 2 * 4))
 
 
 @pytest.mark.parametrize("text", ["train.lr", "train.lr=", "train.lr=1", "train.lr=1,1", "=1,2"])
@@ -83,3 +95,92 @@ def test_tuning_over_fewer_than_two_values_is_refused(text: str) -> None:
 def test_tuning_and_test_seeds_never_overlap(here: Path) -> None:
     with pytest.raises(ConfigError, match="are for tuning"):
         plan_comparison("mingpt", "ffn=swiglu", **SETTINGS, tune="train.lr=1e-3,1e-2", first_seed=FIRST_TUNING_SEED - 2)
+
+
+def test_fewer_than_four_tuning_seeds_are_refused(here: Path) -> None:
+    with pytest.raises(ConfigError, match="tune_seeds"):
+        plan_comparison("mingpt", "ffn=swiglu", **SETTINGS, tune="train.lr=1e-3,1e-2", tune_seeds=3)
+
+
+@pytest.mark.parametrize(
+    ("values", "low", "high"),
+    [
+        ("1e-4,3e-4,9e-4", "3.33333e-05", "0.0027"),
+        ("1e-3,1e-2", "0.0001", "0.1"),
+        ("2,4,6", "0", "8"),
+        ("2,4,8", "1", "16"),
+        ("0,0.1,0.2", "-0.1", "0.3"),
+        ("silu,gelu", None, None),
+    ],
+)
+def test_the_grid_goes_on_by_its_ratio_or_step(values: str, low: str | None, high: str | None) -> None:
+    tried = parse_tune(f"key={values}").values
+    assert next_value(tried, tried[0], tried[1]) == low and next_value(tried, tried[-1], tried[-2]) == high
+
+
+def tune_curve(
+    here: Path, tune: str, loss: Callable[[str, float], float], monkeypatch: pytest.MonkeyPatch
+) -> tuple[Plan, Tuning, list[str]]:
+    """Tune two arms whose losses follow a curve instead of training; with the values in the order in which they ran."""
+    comparison = plan_comparison("mingpt", "ffn=swiglu", **SETTINGS, tune=tune)
+    ran: list[str] = []
+
+    def final_values(jobs: list[tuple[str, int]]) -> dict[str, dict[int, float]]:
+        values: dict[str, dict[int, float]] = {}
+        for arm, seed in jobs:
+            name, _, value = arm.partition(" train.lr=")
+            values.setdefault(arm, {})[seed] = loss(name, math.log10(float(value))) + 1e-3 * (seed % 4)
+            ran.extend([value] if value not in ran else [])
+        return values
+
+    monkeypatch.setattr("partwise.comparison.tuning.final_values", final_values)
+    assert comparison.tune is not None
+    plan, tuning = run_tuning(
+        comparison.plan, comparison.tune, 4, here, lambda folder, arm, seed, config: (arm, seed), lambda jobs: None
+    )
+    return plan, tuning, ran
+
+
+def test_an_optimum_at_the_edge_widens_the_grid(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The optima, 10^-1.9 and 10^-3, are bracketed after one value more on the upper side."""
+    plan, tuning, ran = tune_curve(
+        here, "train.lr=1e-4,1e-3,1e-2", lambda arm, x: (x + (1.9 if "swiglu" in arm else 3)) ** 2, monkeypatch
+    )
+    assert ran == ["1e-4", "1e-3", "1e-2", "0.1"] and tuning.values == ("1e-4", "1e-3", "1e-2", "0.1")
+    assert tuning.runs == 4 * 2 * 4 and all(row.interior for row in tuning.arms)
+    assert [row.best for row in tuning.arms] == ["1e-3", "1e-2"]
+    noise = plan.claims[-1].tuning
+    assert noise is not None and not noise.not_bracketed and plan.claims[-1].arm == "ffn=swiglu train.lr=1e-2"
+
+
+def test_a_best_value_that_is_never_bracketed_gets_no_verdict(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, tuning, ran = tune_curve(here, "train.lr=1e-4,1e-3", lambda arm, x: -x, monkeypatch)
+    assert len(ran) == 4 and tuning.values[-1] == "0.1" and not any(row.interior for row in tuning.arms)
+    claim = plan.claims[-1]
+    rng = np.random.default_rng(0)
+    values = {name: dict(enumerate((rng.normal(0, 0.01, 8) + shift).tolist())) for shift, name in enumerate(claim[:2])}
+    (effect,) = replace(plan.rules, looks=(4, 8)).judge(values, [claim])
+    assert effect.verdict is None and effect.look == 1 and not is_open(effect)
+    assert "the best train.lr is not bracketed" in effect.sentence and "0.1" in effect.sentence
+    assert effect.low is None and effect.p_adjusted is None
+
+
+def test_values_at_a_limit_of_valid_ones_count_as_bracketed(here: Path) -> None:
+    comparison = plan_comparison("mingpt", "ffn=swiglu", **SETTINGS, tune="embed_dropout=0,0.5")
+    assert comparison.tune is not None
+    assert list(edges(comparison.tune, comparison.plan.arms, comparison.tune.values)) == []
+
+
+def test_the_interval_of_a_tuned_claim_has_the_noise_of_tuning() -> None:
+    x = np.random.default_rng(1).normal(0, 0.01, (2, 8))
+    values = {name: dict(enumerate(row.tolist())) for name, row in zip("ab", x, strict=True)}
+    (plain,) = Rules(looks=(8,)).judge(values, [Claim("b", "a")])
+    (tuned,) = Rules(looks=(8,)).judge(values, [Claim("b", "a", "claim", TuningNoise(0.02, 3))])
+    d = x[1] - x[0]
+    pairs = d.std(ddof=1) / math.sqrt(8)
+    error = math.hypot(pairs, 0.02)
+    df = error**4 / (pairs**4 / 7 + 0.02**4 / 3)
+    assert plain.standard_error == pytest.approx(pairs) and tuned.standard_error == pytest.approx(error)
+    assert tuned.df == pytest.approx(df) and tuned.mean == plain.mean
+    assert tuned.p == pytest.approx(2 * stats.t.sf(abs(d.mean()) / error, df))
+    assert tuned.sentence.endswith("The interval includes the noise of tuning.")

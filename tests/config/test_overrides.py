@@ -27,11 +27,6 @@ EVERY_PART = [(family, name) for family in REGISTRY for name in REGISTRY[family]
 SPLITS = {"train": 10, "validation": 10, "test": 10}
 
 
-@pytest.fixture(autouse=True)
-def no_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARTWISE_MIRROR", str(tmp_path / "empty"))
-
-
 def changed(*words: str, start: str = "mingpt") -> dict[str, Any]:
     return run_config(start, *words, data="arithmetic").to_dict()
 

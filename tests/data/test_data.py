@@ -1,11 +1,13 @@
 """Corpora, shards and batches: clear errors, repair of corrupt data, and batches that depend only on the step."""
 
+import bz2
 import hashlib
 import json
 import os
 import subprocess
 import sys
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from partwise.data import (
     Shakespeare,
     TextFile,
     cache_root,
+    corpora,
     eval_windows,
     parse_data_option,
     prepare,
@@ -34,9 +37,6 @@ from partwise.data import (
 from partwise.tokenizers import BPE, Bytes, Characters, Text, TokenizerRecipe
 from partwise.tokenizers import text as text_module
 
-needs_shakespeare = pytest.mark.skipif(
-    "PARTWISE_MIRROR" not in os.environ, reason="PARTWISE_MIRROR names no folder with tinyshakespeare.txt"
-)
 SMALL = Arithmetic(train=50, validation=5, test=6)
 
 
@@ -150,7 +150,6 @@ def test_the_shortest_text_that_splits(tmp_path: Path) -> None:
     assert texts(TextFile(path=str(tmp_path / "x.txt"))) == {"train": "abcdefghi", "val": "jk"}
 
 
-@needs_shakespeare
 def test_shakespeare_is_the_known_file() -> None:
     splits = texts(Shakespeare())
     assert {name: len(text) for name, text in splits.items()} == {"train": 1_003_854, "val": 111_540}
@@ -160,35 +159,26 @@ def test_shakespeare_is_the_known_file() -> None:
     assert digest == Shakespeare().identity()["sha256"]
 
 
-def test_a_mirror_without_shakespeare_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PARTWISE_MIRROR", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"tinyshakespeare\.txt.*No such file"):
-        Shakespeare().splits()
-    (tmp_path / "tinyshakespeare.txt").write_text("First Citizen:\n")
-    with pytest.raises(ConfigError, match="is not TinyShakespeare"):
-        Shakespeare().splits()
-
-
-@pytest.mark.parametrize("error", [OSError("no route\nto host"), ValueError("SHA256 hash does not match")])
-def test_a_failed_download_names_the_remedy(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pooch
-
-    calls = []
-
-    def retrieve(url: str, known_hash: str, fname: str, path: Path) -> str:
-        calls.append((url, known_hash, path / fname))
-        raise error
-
-    monkeypatch.delenv("PARTWISE_MIRROR", raising=False)
-    monkeypatch.setenv("PARTWISE_CACHE", str(tmp_path))
-    monkeypatch.setattr(pooch, "retrieve", retrieve)
-    with pytest.raises(ConfigError, match=r"set PARTWISE_MIRROR to a folder with tinyshakespeare\.txt") as caught:
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: None, "No such file"),
+        (lambda content: content[:1000], "cannot be read"),
+        (lambda content: content[:1000] + bytes([content[1000] ^ 1]) + content[1001:], "cannot be read"),
+        (lambda content: bz2.compress(b"First Citizen:\n"), "is not TinyShakespeare"),
+    ],
+)
+def test_a_damaged_shakespeare_is_refused(
+    change: Callable[[bytes], bytes | None], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, path = change(corpora.TINYSHAKESPEARE_FILE.read_bytes()), tmp_path / "tinyshakespeare.txt.bz2"
+    if content is not None:
+        path.write_bytes(content)
+    monkeypatch.setattr(corpora, "TINYSHAKESPEARE_FILE", path)
+    corpora._tinyshakespeare.cache_clear()
+    with pytest.raises(ConfigError, match=f"{message}.*install partwise again") as caught:
         Shakespeare().splits()
     assert "\n" not in str(caught.value)
-    ((url, known_hash, path),) = calls
-    assert url == "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
-    assert known_hash == "sha256:86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-    assert path == tmp_path / "downloads" / "tinyshakespeare.txt"
 
 
 def test_python_is_split_between_files() -> None:
@@ -430,7 +420,7 @@ HASHES = {
 """Hashes of the ids as characters and as a BPE of 280 ids, recorded when texts were still read into memory."""
 
 
-@pytest.mark.parametrize("kind", [*list(HASHES)[:-1], pytest.param("shakespeare", marks=needs_shakespeare)])
+@pytest.mark.parametrize("kind", list(HASHES))
 def test_prepared_data_never_changes(kind: str, tmp_path: Path) -> None:
     """Runs and results are identified by these hashes."""
     twice = [*SOME, *SOME[::40], "one more"]
@@ -447,7 +437,7 @@ def test_prepared_data_never_changes(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tokenizer", [Characters(), Bytes()], ids=["characters", "bytes"])
-@pytest.mark.parametrize("kind", ["text", "arithmetic", pytest.param("shakespeare", marks=needs_shakespeare)])
+@pytest.mark.parametrize("kind", ["text", "arithmetic", "shakespeare"])
 def test_prepared_ids_are_the_text(kind: str, tokenizer: TokenizerRecipe, corpus: TextFile, tmp_path: Path) -> None:
     source: Corpus = {"text": corpus, "arithmetic": SMALL, "shakespeare": Shakespeare()}[kind]
     dataset = prepare(source, tokenizer, cache=tmp_path)

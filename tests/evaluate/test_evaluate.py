@@ -138,15 +138,14 @@ def test_references_are_cached() -> None:
     dataset = prepare(CORPUS, TokenizerRecipe.resolve("characters"))
     references = dataset_references(dataset)
     assert set(references) == {
-        "unigram",
-        "kneser_ney",
-        "context",
+        "ngrams",
         "fitted_tokens",
         "constant_char_accuracy_closed",
         "constant_char_accuracy",
         "constant_exact_match",
     }
     assert references["fitted_tokens"] == len(dataset.split("train"))
-    assert 0 < references["kneser_ney"] < references["unigram"] < math.log(19)
+    losses = dict(references["ngrams"])
+    assert list(losses) == [1, 2, 3, 4, 5, 7] and 0 < losses[7] < losses[1] < math.log(19)
     assert references["constant_char_accuracy"] < references["constant_char_accuracy_closed"]
     assert dataset_references(dataset) == references

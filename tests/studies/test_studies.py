@@ -32,7 +32,7 @@ from partwise.studies.study import StudyResults, find_study, outcome
 def test_the_outcome_follows_from_the_verdict_only(
     expected: str | None, verdict: str | None, diverged: int, written: str
 ) -> None:
-    effect = replace(judge("a", "b", {0: 1.0, 1: 1.0, 2: 1.0}, {0: 1.0}), verdict=verdict, diverged_arm=diverged)
+    effect = replace(judge("a", "b", {0: 1.0, 1: 1.0, 2: 1.0}, {0: 1.0}), verdict=verdict, failed_arm=diverged)
     assert outcome(expected, effect) == written
 
 
@@ -40,9 +40,8 @@ def test_an_outcome_covers_the_setting_of_its_study_only(here: Path) -> None:
     folder = here / "studies"
     folder.mkdir()
     text = "claim: it helps\nsource: a paper\npublished: 1 to 2\ncomparisons:\n  one:\n    preset: mingpt\n"
-    text += (
-        f"    change: [attention.fused_qkv=false]\n    data: text.txt\n    seeds: 2\n    common: {json.dumps(TINY)}\n"
-    )
+    text += "    change: [attention.fused_qkv=false]\n    data: text.txt\n    seeds: 2\n    failure: 100\n"
+    text += f"    common: {json.dumps(TINY)}\n"
     (folder / "same.yaml").write_text(text + "    grid: [train.steps=4]\n    expect: equivalent\n")
     study = find_study("same")
     assert overall(study) == "not run yet" and list(study.comparisons) == ["one train.steps=4"]
@@ -60,6 +59,10 @@ def test_an_outcome_covers_the_setting_of_its_study_only(here: Path) -> None:
         ("expect: good", "expect='good'"),
         ("expect: {ffn=x: better}", "names no arm"),
         ("seed: 3", "seed"),
+        (
+            "variance: residual",
+            "variance=residual of one no longer exists, as it erred with unequal SDs: delete this line",
+        ),
     ):
         (folder / "bad.yaml").write_text(text + f"    {word}\n")
         with pytest.raises(ConfigError, match=message):

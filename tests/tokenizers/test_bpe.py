@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import tokenizers as hugging_face
 from partwise.config import ConfigError
-from partwise.data import Arithmetic, TextFile, prepare, shards
+from partwise.data import Arithmetic, Shakespeare, TextFile, prepare, shards
 from partwise.tokenizers import (
     BPE,
     ByteLevelBPETokenizer,
@@ -73,10 +73,6 @@ HARD = [
     "ǅ ß İ ı ﬁ Æ Ω Å K",
     "a" * 300 + " " * 300 + "漢" * 100,
 ]
-
-NEEDS_SHAKESPEARE = pytest.mark.skipif(
-    "PARTWISE_MIRROR" not in os.environ, reason="PARTWISE_MIRROR names no folder with tinyshakespeare.txt"
-)
 
 
 @pytest.fixture(scope="session")
@@ -142,11 +138,10 @@ def llama2_like() -> dict[str, Any]:
 # GPT-2
 
 
-@NEEDS_SHAKESPEARE
 def test_ids_equal_gpt2s_on_every_line_of_shakespeare(
     gpt2: ByteLevelBPETokenizer, reference: Callable[[str], list[int]]
 ) -> None:
-    text = (Path(os.environ["PARTWISE_MIRROR"]) / "tinyshakespeare.txt").read_text()
+    text = "".join(split[:] for split in Shakespeare().splits().values())
     lines = text.splitlines(keepends=True)
     assert len(lines) == 40_000
     encoded = [gpt2.encode(line).tolist() for line in lines]

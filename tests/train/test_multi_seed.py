@@ -19,10 +19,12 @@ from partwise.tokenizers import TokenizerRecipe
 from partwise.train.config import RunConfig, TrainConfig
 from partwise.train.loop import Diverged, Run, Step
 from partwise.train.metrics import read_metrics
-from partwise.train.multi_seed import CannotVectorize, MultiSeedTrainer, train_seeds
+from partwise.train.multi_seed import train_seeds
+from partwise.train.multi_seed_trainer import CannotVectorize, MultiSeedTrainer
 from partwise.train.optimizers import AdamW, Optimizer
 from partwise.train.run_folder import RunFolder
 from partwise.train.schedules import Schedule
+from partwise.train.seed_stack import SeedStack
 from recipes import LENGTH, configs
 
 Tiny = Callable[..., RunConfig]
@@ -100,7 +102,7 @@ def test_each_seed_equals_a_separate_run(words: list[str], tiny: Tiny) -> None:
 
 
 @pytest.mark.usefixtures("float64")
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(model=configs())
 def test_random_models_equal_separate_runs_or_cannot_be_vectorized(
     model: partwise.ModelConfig, tmp_path_factory: pytest.TempPathFactory
@@ -218,7 +220,7 @@ def test_an_optimizer_must_declare_support_for_several_seeds(tiny: Tiny, monkeyp
 def test_different_gradients_are_detected_before_the_first_step(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = runs(lambda seed: tiny(*PLAIN, f"train.seed={seed}"))
     before = [parameter.clone() for run in seeds for parameter in run.model.parameters()]
-    monkeypatch.setattr(MultiSeedTrainer, "_grad_norms", lambda trainer: torch.ones(3))
+    monkeypatch.setattr(SeedStack, "grad_norms", lambda stack: torch.ones(3))
     with pytest.raises(CannotVectorize, match=r"the vectorized gradient norm is 1\.0, but"):
         MultiSeedTrainer(seeds)
     after = [parameter for run in seeds for parameter in run.model.parameters()]

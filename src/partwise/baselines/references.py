@@ -1,12 +1,14 @@
 """Reference scores for any comparison: n-gram language models and constant answers."""
 
+from typing import Any
+
 import numpy as np
 
 from partwise.baselines.kneser_ney import KneserNey, check_ids
 from partwise.config import ConfigError
 
-CONTEXT_TOKENS = 6
-"""Context tokens: a 7-gram language model is best on a megabyte of characters."""
+NGRAMS = (2, 3, 4, 5, 7)
+"""The n-gram models of the scale; a 7-gram model is best on a megabyte of characters."""
 
 
 def unigram_loss(train_ids: np.ndarray, ids: np.ndarray, vocab_size: int) -> float:
@@ -22,7 +24,7 @@ def unigram_loss(train_ids: np.ndarray, ids: np.ndarray, vocab_size: int) -> flo
     return float(-(scored @ np.log((counts + 1) / (len(train_ids) + vocab_size))) / (len(ids) - 1))
 
 
-def kneser_ney_loss(train_ids: np.ndarray, ids: np.ndarray, vocab_size: int, context: int = CONTEXT_TOKENS) -> float:
+def kneser_ney_loss(train_ids: np.ndarray, ids: np.ndarray, vocab_size: int, context: int = NGRAMS[-1] - 1) -> float:
     """Nats per token over ids[1:] of interpolated modified Kneser-Ney; Chen & Goodman 1998, Harvard TR-10-98.
 
     Each token is predicted from the `context` tokens of `ids` before it (fewer only at the start of `ids`).
@@ -33,18 +35,20 @@ def kneser_ney_loss(train_ids: np.ndarray, ids: np.ndarray, vocab_size: int, con
 
 def text_references(
     train_ids: np.ndarray, ids: np.ndarray, vocab_size: int, max_tokens: int = 2_000_000
-) -> dict[str, float | int]:
-    """The losses `unigram` and `kneser_ney` over ids[1:] in nats per token, the latter's `context`, and `fitted_tokens`.
+) -> dict[str, Any]:
+    """`ngrams`, the losses over ids[1:] of n-gram models in nats per token as [n, loss] by n, and `fitted_tokens`.
 
-    Both are fitted on the first `max_tokens` training tokens, so that a large corpus takes seconds. Raises ConfigError.
+    The unigram model is `unigram_loss`, the others are `kneser_ney_loss`. All are fitted on the first `max_tokens` training
+    tokens, so that a large corpus takes seconds. Raises ConfigError.
     """
     if max_tokens < 1:
         raise ConfigError(f"max_tokens={max_tokens}: must be at least 1")
     fitted_ids = train_ids[:max_tokens]
     return {
-        "unigram": unigram_loss(fitted_ids, ids, vocab_size),
-        "kneser_ney": kneser_ney_loss(fitted_ids, ids, vocab_size),
-        "context": CONTEXT_TOKENS,
+        "ngrams": [
+            [1, unigram_loss(fitted_ids, ids, vocab_size)],
+            *([n, kneser_ney_loss(fitted_ids, ids, vocab_size, n - 1)] for n in NGRAMS),
+        ],
         "fitted_tokens": len(fitted_ids),
     }
 

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from partwise.cli.options import (
-    ALLOW_OVERRIDES,
     Import,
     Name,
     Overrides,
@@ -18,11 +17,10 @@ from partwise.cli.options import (
     load_imports,
     study_app,
 )
-from partwise.cli.request_options import takes_request
+from partwise.cli.request_command import request_command
 
 
-@app.command(context_settings=ALLOW_OVERRIDES)
-@takes_request(before={"protocol": "looks"})
+@request_command(app, before={"protocol": "looks"})
 def compare(
     context: typer.Context,
     preset: Preset,
@@ -41,7 +39,7 @@ def compare(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only estimate the time and the minimum detectable effect.")
     ] = False,
-    sd: Annotated[float | None, typer.Option(help="Seed SD to assume in --dry-run.")] = None,
+    sd: Annotated[float | None, typer.Option(help="SD of a paired difference to assume in --dry-run.")] = None,
     workers: Workers = None,
     seeds_per_process: Annotated[
         int | None,
@@ -74,8 +72,7 @@ def compare(
     )
 
 
-@app.command(context_settings=ALLOW_OVERRIDES)
-@takes_request("data")
+@request_command(app, "data", "failure")
 def calibrate(
     context: typer.Context,
     preset: Preset,
@@ -94,33 +91,50 @@ def calibrate(
 ) -> None:
     """Measure seed-to-seed noise with A/A pairs; later plans and comparisons use it."""
     load_imports(imports)
-    from partwise.cli.commands.plan import calibrate_preset
+    from partwise.cli.commands.calibrate import calibrate_preset
 
     changes = collect_overrides(context, overrides)
     calibrate_preset(
-        preset, changes, data=options["data"], family=family, positive_control=positive_control, seeds=seeds, name=name
+        preset, changes, **options, family=family, positive_control=positive_control, seeds=seeds, name=name
     )
 
 
-@app.command(context_settings=ALLOW_OVERRIDES)
-@takes_request("data", "arms", "common", "margin")
+@request_command(app, "data", "arms", "common", "looks", "margin", "alpha", before={"protocol": "looks"})
 def plan(
     context: typer.Context,
-    preset: Preset,
+    preset: Annotated[str | None, typer.Argument(help="A preset or a YAML file; without one, --sd is needed.")] = None,
     overrides: Overrides = None,
     *,
     options: dict[str, Any],
-    effect: Annotated[float | None, typer.Option(help="Effect size to compute the power for, in nats.")] = None,
-    sd: Annotated[float | None, typer.Option(help="Seed SD to assume. Default: as calibrated.")] = None,
+    protocol: Annotated[bool, typer.Option("--protocol", help="With interim looks, as `compare --protocol`.")] = False,
+    effect: Annotated[float | None, typer.Option(help="True difference to compute the power for, in nats.")] = None,
+    sd: Annotated[
+        float | None, typer.Option(help="SD of a paired difference to assume. Default: as measured before.")
+    ] = None,
+    claims: Annotated[int | None, typer.Option(help="Number of claims, without a preset. Default: 1.", min=1)] = None,
     workers: Workers = None,
     imports: Import = None,
 ) -> None:
-    """Estimate time and statistical power for 4 to 32 seeds, before training."""
+    """Estimate statistical power for 4 to 32 seeds, and with a preset time, before training."""
+    from partwise.config import ConfigError
+
+    if preset is None:
+        from partwise.cli.commands.power_table import plan_numbers
+
+        numbers = {key: options.pop(key) for key in ("margin", "alpha", "looks")}
+        if given := [key for key, value in options.items() if value]:
+            raise ConfigError(f"plan --{given[0]} needs a preset, as in `partwise plan mingpt ffn=swiglu`")
+        plan_numbers(claims=claims or 1, sd=sd, effect=effect, protocol=protocol, **numbers)
+        return
+    if claims:
+        raise ConfigError(f"--claims {claims}: a preset's changes are its claims; leave out --claims or the preset")
     load_imports(imports)
-    from partwise.cli.commands.plan import plan_seeds
+    from partwise.cli.commands.plan import plan_preset
 
     change = collect_overrides(context, overrides)
-    plan_seeds({"preset": preset, "change": change, **options}, sd=sd, effect=effect, workers=workers)
+    plan_preset(
+        {"preset": preset, "change": change, **options}, protocol=protocol, sd=sd, effect=effect, workers=workers
+    )
 
 
 @app.command()

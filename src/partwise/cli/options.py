@@ -17,6 +17,8 @@ study_app = typer.Typer(help="Check published claims.", no_args_is_help=True)
 app.add_typer(study_app, name="study")
 tokenizer_app = typer.Typer(help="Train tokenizers.", no_args_is_help=True)
 app.add_typer(tokenizer_app, name="tokenizer")
+ledger_app = typer.Typer(help="List, export and verify the ledger: every comparison of this project.")
+app.add_typer(ledger_app, name="ledger")
 
 # overrides may be written as `--key=value`: unknown options are collected as overrides
 ALLOW_OVERRIDES: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}

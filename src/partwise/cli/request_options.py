@@ -1,8 +1,11 @@
-"""Command-line options that follow from the fields of a `Request`."""
+"""Command-line options that follow from the fields of a `Request`.
+
+This module imports pydantic. `request_command` imports it when a command with such options runs or shows its help.
+"""
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -15,37 +18,34 @@ OPTIONS = "options"
 """The parameter of a command that receives the values, by field name; None for an option that was not given."""
 
 
-def takes_request(
-    *keys: str, model: type[Request] = Request, before: Mapping[str, str] | None = None
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Replace a command's parameter `options` by one option per field of `model`, or of `keys` alone.
+def with_request_options(
+    command: Callable[..., None], keys: Sequence[str], before: Mapping[str, str], model: type[Request] | None = None
+) -> Callable[..., None]:
+    """The command with one option per field of `model` (default: `Request`), or of `keys` alone, in place of `options`.
 
     `before` maps a parameter of the command to the field before which `--help` lists it.
     """
+    model = model or Request
     fields = {key: model.model_fields[key] for key in keys or model.model_fields}
     fields = {key: field for key, field in fields.items() if not option_of(field).positional}
+    own = inspect.signature(command).parameters
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in own.items():
+        if name == OPTIONS:
+            for key, field in fields.items():
+                parameters += [own[moved] for moved, place in before.items() if place == key]
+                parameters.append(request_parameter(key, field))
+        elif name not in before:
+            parameters.append(parameter)
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command).parameters
-        parameters: list[inspect.Parameter] = []
-        for name, parameter in own.items():
-            if name == OPTIONS:
-                for key, field in fields.items():
-                    parameters += [own[moved] for moved, place in (before or {}).items() if place == key]
-                    parameters.append(request_parameter(key, field))
-            elif name not in (before or {}):
-                parameters.append(parameter)
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        options = {key: values.pop(key) for key in fields}
+        command(**values, **{OPTIONS: options})
 
-        @functools.wraps(command)
-        def run(**values: Any) -> None:
-            options = {key: values.pop(key) for key in fields}
-            command(**values, **{OPTIONS: options})
-
-        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return run
-
-    return decorate
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 def request_parameter(key: str, field: FieldInfo) -> inspect.Parameter:
@@ -64,7 +64,7 @@ def option_type(field: FieldInfo) -> Any:
     """The type on the command line: a choice and a list of numbers are text, which `Request` validates."""
     if is_list_of(field, str):
         return list[str]
-    return next((kind for kind in (bool, int, float) if field.annotation is kind), str)
+    return next((kind for kind in (bool, int, float) if field.annotation in (kind, kind | None)), str)
 
 
 def minimum_of(field: FieldInfo) -> int | None:

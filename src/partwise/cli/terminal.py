@@ -68,7 +68,7 @@ class ComparisonProgress:
         self.initial_steps: dict[int, int] = {}
 
     def __call__(self, comparison: "Comparison") -> None:
-        done = [job.steps if job.finished else min(job.progress(), job.steps) for job in comparison.jobs]
+        done = [trial.steps if trial.finished else min(trial.progress(), trial.steps) for trial in comparison.trials]
         for number, steps in enumerate(done):
             self.initial_steps.setdefault(number, steps)
         left = self._time_left(comparison, done)
@@ -78,11 +78,11 @@ class ComparisonProgress:
                 self.live.start()
             self.live.update(self._table(comparison, done, left))
             return
-        for number, job in enumerate(comparison.jobs):
-            if job.finished and number not in self.reported:
+        for number, trial in enumerate(comparison.trials):
+            if trial.finished and number not in self.reported:
                 self.reported.add(number)
-                n_finished = sum(other.finished for other in comparison.jobs)
-                line = f"{n_finished} of {len(comparison.jobs)} runs: {job.arm}, seed {job.seed}, {job.status}{left}"
+                n_finished = sum(other.finished for other in comparison.trials)
+                line = f"{n_finished} of {len(comparison.trials)} runs: {trial.arm}, seed {trial.seed}, {trial.status}{left}"
                 console.print(line, markup=False)
 
     def __enter__(self) -> "ComparisonProgress":
@@ -95,7 +95,7 @@ class ComparisonProgress:
 
     def _time_left(self, comparison: "Comparison", done: list[int]) -> str:
         steps_done = sum(done) - sum(self.initial_steps.values())
-        steps_left = sum(job.steps for job in comparison.jobs) - sum(done)
+        steps_left = sum(trial.steps for trial in comparison.trials) - sum(done)
         if steps_done <= 0 or not steps_left:
             return ""
         return f"; about {format_duration(steps_left * (time.monotonic() - comparison.started) / steps_done)} left"
@@ -107,13 +107,17 @@ class ComparisonProgress:
         table.add_column("")
         table.add_column("steps", justify="right")
         table.add_column("")
-        for job, steps in zip(comparison.jobs, done, strict=True):
-            filled = round(20 * steps / job.steps)
+        for trial, steps in zip(comparison.trials, done, strict=True):
+            filled = round(20 * steps / trial.steps)
             table.add_row(
-                escape(job.arm), str(job.seed), "█" * filled + "░" * (20 - filled), f"{steps}/{job.steps}", job.status
+                escape(trial.arm),
+                str(trial.seed),
+                "█" * filled + "░" * (20 - filled),
+                f"{steps}/{trial.steps}",
+                trial.status,
             )
-        n_finished = sum(job.finished for job in comparison.jobs)
-        table.caption = f"{n_finished} of {len(comparison.jobs)} runs finished{left}"
+        n_finished = sum(trial.finished for trial in comparison.trials)
+        table.caption = f"{n_finished} of {len(comparison.trials)} runs finished{left}"
         return table
 
 

@@ -1,45 +1,40 @@
-"""Run a comparison: train every arm on every seed, in parallel and resumably, then judge."""
+"""Run a comparison: every arm on every seed, in parallel and resumably, then judge."""
 
 import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from partwise.checkpoint import write_json
-from partwise.comparison.design.matching import match_arms
-from partwise.comparison.design.plan import Plan, dataset_of, make_plan
+from partwise.comparison.certificate.certificate import certify
+from partwise.comparison.design.plan import Plan, make_plan
 from partwise.comparison.design.request import Request
-from partwise.comparison.estimate import Estimate, estimate_time
 from partwise.comparison.gathering import gather
 from partwise.comparison.judging import judge_results
+from partwise.comparison.ledger.entries import LedgerEntries
+from partwise.comparison.ledger.project import code_version
 from partwise.comparison.measures import Measure
-from partwise.comparison.noise_store import positive_control_power
 from partwise.comparison.plan_file import PLAN_FILE, new_plan_file, read_plan_file
 from partwise.comparison.report import write_report
-from partwise.comparison.results import Matching, Provenance, Results, Tuning
-from partwise.comparison.setup import choose_setup
+from partwise.comparison.results import LedgerEntry, Matching, OnlineLevel, Provenance, Results, Tuning
+from partwise.comparison.runs.workload import Estimate, RunWorkload
 from partwise.comparison.stats.effect import Verdict
 from partwise.comparison.stats.protocol import is_open
-from partwise.comparison.trials.outcome import final_values
-from partwise.comparison.trials.throughput import measure_throughput, throughput_of_runs
-from partwise.comparison.trials.worker_pool import Job, WorkerPool, prepare_job
-from partwise.comparison.tuning import Tune, check_seeds, origin_of, parse_tune, run_tuning
-from partwise.compute.plan import Plan as ComputePlan
-from partwise.compute.plan import slower_arms
-from partwise.compute.runtime import Runtime
+from partwise.comparison.trials.executor import Executor, run_trials
+from partwise.comparison.trials.trial import Trial, final_values
+from partwise.comparison.trials.workload import Workload
+from partwise.comparison.tuning import Tune, check_seeds, parse_tune, run_tuning
 from partwise.config import ConfigError, digest
 from partwise.data import Dataset
-from partwise.train.config import RunConfig
-from partwise.train.evaluation import check_split_lengths
 from partwise.train.run_names import FolderLock, check_run_name, default_run_name
 
 
 @dataclass
 class Comparison:
-    """A comparison stored in a folder. Running the same plan again resumes it and repeats no finished run.
+    """A comparison stored in a folder. Running the same plan again resumes it and repeats no finished trial.
 
     `requested_plan` is the plan before matching and tuning, which may change the arms of `plan`. `results` is available
     once `run` has returned.
@@ -47,19 +42,21 @@ class Comparison:
 
     path: Path
     plan: Plan
+    workload: Workload
     command: str = ""
-    imports: tuple[str, ...] = ()
-    workers: int | None = None
-    seeds_per_process: int | None = None
     match: Measure | None = None
     tune: Tune | None = None
-    tune_seeds: int = 2
+    tune_seeds: int = 4
+    online: bool = False
+    origin: dict[str, str] = field(default_factory=dict)
+    """Why it runs, for the ledger: the study it belongs to, or the comparison it replicates."""
     judged: Results | None = None
-    jobs: list[Job] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
     started: float = 0.0
 
     def __post_init__(self) -> None:
         self.requested_plan = self.plan
+        self.entries = LedgerEntries(self.path)
 
     @property
     def results(self) -> Results:
@@ -80,34 +77,54 @@ class Comparison:
     def run(self, on_progress: Callable[["Comparison"], None] = lambda comparison: None) -> Results:
         """Train the missing runs, judge, and write the report. Raises ConfigError, or KeyboardInterrupt after saving."""
         self.plan = self.requested_plan
-        dataset = self.prepare()
+        data = self.workload.prepare(self.plan)
         self.path.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(self.path)
         try:
-            metadata = self._metadata(dataset)
-            power = positive_control_power(self.plan, dataset)
-            with WorkerPool(metadata["workers"], metadata["seeds_per_process"]) as pool:
-                matching, tuning = self._match_and_tune(metadata, pool, on_progress)
-                self._train(metadata, pool, on_progress)
-            throughput = metadata["throughput"] or throughput_of_runs(self.jobs)
-            plans = {arm.name: self._computation(metadata, arm.name) for arm in self.plan.arms}
-            missing = slower_arms(plans, Runtime(**metadata["runtime"]))
-            results = gather(self.plan, self.jobs, dataset, throughput, plans, missing)
+            metadata = self._metadata(data)
+            if metadata["online"]:
+                rules = replace(self.plan.rules, alpha=metadata["online"]["level"])
+                self.plan = replace(self.plan, rules=rules)
+            power = self.workload.control_power(self.plan)
+            with self.workload.executor() as executor:
+                matching, tuning = self._match_and_tune(executor, on_progress)
+                self._run_looks(executor, on_progress)
+            results = self.workload.describe(self.plan, self.trials, gather(self.plan, self.trials))
             added: dict[str, Any] = {"match": matching, "provenance": self._provenance(metadata)}
             if tuning:
                 note = f"{tuning.key} tuned for each arm over {', '.join(tuning.values)}"
                 added |= {"tuning": tuning, "tuning_note": note}
             plan = self.plan
+            judged = min(metadata["looks"], default=None)  # the seeds of the first verdict, which stands
             self.judged = judge_results(
-                results.model_copy(update=added), plan.rules, plan.claims, plan.additive_predictions, power
+                results.model_copy(update=added), plan.rules, plan.claims, plan.additive_predictions, judged, power
             )
             metadata["looks"] = sorted({*metadata["looks"], self.plan.seeds})
             write_json(self.path / PLAN_FILE, metadata)
+            self._record(metadata)
             self.judged.to_json(self.path / "results.json")
             write_report(self.judged, self.path)
         finally:
             lock.release()
         return self.judged
+
+    def _record(self, metadata: dict[str, Any]) -> None:
+        """Record the results in the ledger, add what it says about them, and write the certificate."""
+        entries, plan, results = self.entries, self.plan, self.results
+        record = entries.result(plan, max(len(arm.trials) for arm in results.arms), results.effects)
+        added: dict[str, Any] = {"asked_before": tuple(entries.asked_before(plan))}
+        if metadata["online"]:
+            added["online"] = OnlineLevel(**metadata["online"])
+        if entries.warning:
+            added["warnings"] = (*results.warnings, entries.warning)
+        self.judged = results.model_copy(update=added)
+        entry = LedgerEntry(number=record.number, hash=record.hash) if record else None
+        arms = {arm.name: arm.config.to_dict() for arm in plan.arms}
+        code, imports = code_version(self.workload.imports), self.workload.imports
+        predictions = plan.additive_predictions
+        certify(self.judged, plan.claims, self.identity(), predictions, arms, metadata, code, imports, entry).write(
+            self.path
+        )
 
     def _provenance(self, metadata: dict[str, Any]) -> Provenance:
         return Provenance(
@@ -115,63 +132,52 @@ class Comparison:
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             command=self.command,
             protocol_hash=metadata.get("hash") if self.plan.rules.looks else None,
-            runtime=metadata["runtime"],
-            machine=metadata["machine"],
+            runtime=metadata.get("runtime", {}),
+            machine=metadata.get("machine", {}),
         )
 
-    def _computation(self, metadata: dict[str, Any], arm: str) -> ComputePlan:
-        """The plan of computation of an arm."""
-        return ComputePlan.from_dict(metadata["computation"][origin_of(arm, metadata["computation"])])
-
     def _match_and_tune(
-        self, metadata: dict[str, Any], pool: WorkerPool, on_progress: Callable[["Comparison"], None]
+        self, executor: Executor, on_progress: Callable[["Comparison"], None]
     ) -> tuple[Matching | None, Tuning | None]:
         """Match the arms, then tune them; both may change the plan's arms."""
         matching: Matching | None = None
         tuning: Tuning | None = None
         if self.match:
-            self.plan, matching = match_arms(self.plan, self.match, metadata["throughput"])
+            self.plan, matching = self.workload.match(self.plan, self.match)
         if self.tune:
-            runtime = Runtime(**metadata["runtime"])
 
-            def new_job(folder: Path, arm: str, seed: int, config: RunConfig) -> Job:
-                plan = metadata["computation"][origin_of(arm, metadata["computation"])]
-                return prepare_job(folder, arm, seed, config, runtime, plan, self.imports, self.command)
+            def run(trials: list[Trial]) -> None:
+                self._run(executor, trials, on_progress)
 
-            def train(jobs: list[Job]) -> None:
-                self.jobs, self.started = jobs, time.monotonic()
-                pool.run(jobs, lambda: on_progress(self))
-                on_progress(self)
-
-            path = self.path / "tuning.json"
-            self.plan, tuning = run_tuning(self.plan, self.tune, self.tune_seeds, self.path / "tuning", new_job, train)
+            path, folder = self.path / "tuning.json", self.path / "tuning"
+            self.plan, tuning = run_tuning(self.plan, self.tune, self.tune_seeds, folder, self.workload.trial, run)
             if path.exists():  # a resumed comparison reports the time of the original tuning
                 seconds = json.loads(path.read_text())["seconds"]
                 tuning = tuning.model_copy(update={"seconds": max(tuning.seconds, seconds)})
             write_json(path, tuning.to_dict())
-            throughput = metadata["throughput"]
-            if throughput:
-                for arm in self.plan.arms:  # a tuned arm is as fast as the arm it was derived from
-                    throughput.setdefault(arm.name, throughput[origin_of(arm.name, throughput)])
         return matching, tuning
 
-    def _train(self, metadata: dict[str, Any], pool: WorkerPool, on_progress: Callable[["Comparison"], None]) -> None:
-        """Train up to each look in turn, continuing only the arms that still have an open claim."""
+    def _run_looks(self, executor: Executor, on_progress: Callable[["Comparison"], None]) -> None:
+        """Run the trials up to each look in turn, continuing only the arms that still have an open claim."""
         plan = self.plan
-        runs = {arm.name: 0 for arm in plan.arms}
+        seeds_of = {arm.name: 0 for arm in plan.arms}
         open_claims = plan.claims
         for seeds in plan.looks:
             ends = {end for claim in open_claims for end in claim[:2]}
             names = {name for end in ends for name in plan.additive_predictions.get(end, (end,))}
-            runs |= dict.fromkeys((*names, plan.arms[0].name), seeds)
-            self.jobs = self._jobs(metadata, runs)
-            self.started = time.monotonic()
-            pool.run(self.jobs, lambda: on_progress(self))
-            on_progress(self)
-            effects = plan.rules.judge(plan.values(final_values(self.jobs, plan.rules.metric)), plan.claims)
+            seeds_of |= dict.fromkeys((*names, plan.arms[0].name), seeds)
+            self._run(executor, self._trials(seeds_of), on_progress)
+            effects = plan.rules.judge(plan.values(final_values(self.trials, plan.rules.metric)), plan.claims)
+            if plan.rules.looks:
+                self.entries.look(plan, seeds, effects)
             open_claims = tuple(claim for claim, effect in zip(plan.claims, effects, strict=True) if is_open(effect))
             if not open_claims:
                 break
+
+    def _run(self, executor: Executor, trials: list[Trial], on_progress: Callable[["Comparison"], None]) -> None:
+        self.trials, self.started = trials, time.monotonic()
+        run_trials(executor, trials, lambda: on_progress(self))
+        on_progress(self)
 
     def identity(self) -> dict[str, Any]:
         """Everything fixed before the first run."""
@@ -180,6 +186,8 @@ class Comparison:
             fixed["match"] = self.match
         if self.tune:
             fixed["tune"] = {"key": self.tune.key, "values": list(self.tune.values), "seeds": self.tune_seeds}
+        if self.online:
+            fixed["online"] = True
         return fixed
 
     @property
@@ -187,45 +195,50 @@ class Comparison:
         """SHA-256 of the protocol."""
         return digest(self.identity())
 
+    @property
+    def runs(self) -> RunWorkload:
+        """The workload of training runs. Raises ConfigError for another kind."""
+        if not isinstance(self.workload, RunWorkload):
+            raise ConfigError(f"{self.path} compares no training runs of partwise")
+        return self.workload
+
     def prepare(self) -> Dataset:
-        first = self.plan.arms[0].config
-        dataset = first.prepare()
-        for arm in self.plan.arms:
-            check_split_lengths(dataset_of(self.plan, arm, dataset), arm.config)
-        return dataset
+        """The data of the training runs, checked against every arm. Raises ConfigError."""
+        return self.runs.dataset(self.plan)
 
     def estimate(self) -> Estimate:
         """The time on this machine, measured over a few training steps."""
-        setup = choose_setup(self.plan, self.workers, self.seeds_per_process)
-        tuning_runs = len(self.tune.values) * self.tune_seeds if self.tune else 0
-        return estimate_time(self.plan, self.prepare(), setup, tuning_runs)
+        return self.runs.estimate(self.plan, len(self.tune.values) * self.tune_seeds if self.tune else 0)
 
-    def _metadata(self, dataset: Dataset) -> dict[str, Any]:
-        """`compare.json`: everything fixed before the first run. Raises ConfigError if the plan has changed."""
-        metadata = read_plan_file(self.path, self.identity(), self.plan.seeds, dataset.hash)
-        if metadata:  # seeds_per_process may change: it affects rounding only
-            seeds_per_process = self.seeds_per_process or metadata.get("seeds_per_process", 1)
-            return {**metadata, "seeds_per_process": seeds_per_process}
-        setup = choose_setup(self.plan, self.workers, self.seeds_per_process)
-        # matching by seconds needs throughput before the first run; otherwise the runs themselves provide it
-        timed = self.match == "seconds"
-        throughput = measure_throughput(self.plan, dataset, setup.runtime, setup.plans)[0] if timed else {}
-        metadata = new_plan_file(self.identity(), dataset.hash, setup, throughput)
+    def _metadata(self, data_hash: str) -> dict[str, Any]:
+        """`compare.json`: everything fixed before the first trial. Raises ConfigError if the plan has changed."""
+        metadata, imports = (
+            read_plan_file(self.path, self.identity(), self.plan.seeds, data_hash),
+            self.workload.imports,
+        )
+        if metadata:
+            online = OnlineLevel(**metadata["online"]) if metadata.get("online") else None
+            self.entries.resume(metadata.get("ledger"), self.plan.seeds, online, imports)
+            self.workload.restore_setup(metadata)
+            return {"online": None, "ledger": None, **metadata}
+        setup = self.workload.choose_setup(self.plan, timed=self.match == "seconds")
+        metadata = new_plan_file(self.identity(), data_hash, setup)
+        machine = metadata.get("machine", {})
+        level = self.entries.start(self.plan, self.identity(), data_hash, machine, imports, self.online, **self.origin)
+        metadata |= {"ledger": self.entries.started, "online": level.to_dict() if level else None}
         write_json(self.path / PLAN_FILE, metadata)
         return metadata
 
-    def _jobs(self, metadata: dict[str, Any], runs: dict[str, int]) -> list[Job]:
-        """The first `runs[arm]` runs of each arm."""
-        jobs, runtime = [], Runtime(**metadata["runtime"])
-        for index in range(max(runs.values())):
+    def _trials(self, seeds_of: dict[str, int]) -> list[Trial]:
+        """The trials of the first `seeds_of[arm]` seeds of each arm."""
+        trials = []
+        for index in range(max(seeds_of.values())):
             seed = self.plan.first_seed + index
             for number, arm in enumerate(self.plan.arms):
-                if index < runs[arm.name]:
+                if index < seeds_of[arm.name]:
                     folder = self.path / "runs" / f"{number}-{default_run_name([arm.name])}" / f"seed-{seed}"
-                    config = arm.with_seed(seed)
-                    plan = metadata["computation"][origin_of(arm.name, metadata["computation"])]
-                    jobs.append(prepare_job(folder, arm.name, seed, config, runtime, plan, self.imports, self.command))
-        return jobs
+                    trials.append(self.workload.trial(arm, seed, folder))
+        return trials
 
 
 ProgressDisplay = Callable[[Comparison], AbstractContextManager[Callable[[Comparison], None]]]
@@ -280,4 +293,6 @@ def make_comparison(
         for value in tune.values:
             tune.apply(plan.arms[0], value)  # raises for an invalid value before anything runs
     command = request.command(name, imports)
-    return Comparison(path, plan, command, imports, workers, seeds_per_process, request.match, tune, request.tune_seeds)
+    workload = RunWorkload(imports, workers, seeds_per_process, command)
+    tuning = (request.match, tune, request.tune_seeds)
+    return Comparison(path, plan, workload, command, *tuning, request.online)

@@ -12,6 +12,7 @@ from partwise.comparison.experiment import Comparison, ProgressDisplay, make_com
 from partwise.comparison.report import write_report
 from partwise.comparison.report.figures import draw_forest
 from partwise.comparison.results import Replication, Results
+from partwise.comparison.stats.adjusted import replication_seeds
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.number_format import choose_decimals, format_number
 from partwise.comparison.stats.protocol import Claim, Rules
@@ -54,19 +55,20 @@ def winner(results: Results) -> Effect | None:
     return max(better, key=lambda effect: abs(effect.mean or 0.0), default=None)
 
 
-def make_replication(comparison: Comparison) -> Comparison | None:
-    """The winner of a finished comparison against the arm it beat, unchanged, on as many fresh seeds; None without a winner.
+def make_replication(comparison: Comparison) -> tuple[Comparison, str] | None:
+    """The winner of a finished comparison against the arm it beat, unchanged, on fresh seeds; and why so many.
 
-    Raises ConfigError if those seeds overlap the tuning seeds.
+    None without a winner. Raises ConfigError if those seeds overlap the tuning seeds.
     """
     effect = winner(comparison.results)
     plan = comparison.plan
     if effect is None or effect.against not in {arm.name for arm in plan.arms}:
         return None
+    seeds, reason = replication_seeds(effect, plan.rules.alpha)
     replication = replace(
         plan,
         arms=(plan.arm(effect.against), plan.arm(effect.arm)),
-        seeds=max(effect.n, 4),
+        seeds=seeds,
         rules=replace(plan.rules, looks=()),
         claims=(Claim(effect.arm, effect.against),),
         first_seed=plan.first_seed + REPLICATION_SEED_OFFSET,
@@ -74,8 +76,9 @@ def make_replication(comparison: Comparison) -> Comparison | None:
     )
     check_seeds(replication)
     path = comparison.path.with_name(f"{comparison.path.name[:110]}-replication")
-    command, parallelism = f"{comparison.command} --replicate", (comparison.workers, comparison.seeds_per_process)
-    return Comparison(path, replication, command, comparison.imports, *parallelism)
+    workload = replace(comparison.runs, command=f"{comparison.command} --replicate")
+    origin = {"replicates": comparison.path.name}
+    return Comparison(path, replication, workload, workload.command, origin=origin), reason
 
 
 def add_replication(comparison: Comparison, replication: Comparison) -> Effect:

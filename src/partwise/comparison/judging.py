@@ -4,10 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 
 from partwise.comparison.results import ArmResult, ClaimResult, ControlResult, Results, StepEffect
+from partwise.comparison.stats.adjusted import adjusted_mean
 from partwise.comparison.stats.effect import Effect
-from partwise.comparison.stats.power import minimum_detectable_effect, minimum_detectable_effect_over_looks
-from partwise.comparison.stats.protocol import Claim, Rules, add_predictions
+from partwise.comparison.stats.intervals import has_failed
+from partwise.comparison.stats.power import minimum_detectable_effect
+from partwise.comparison.stats.protocol import Claim, Rules, Values, add_predictions, first_seeds
 from partwise.comparison.stats.samples import mean, pooled_sd, t_interval
+from partwise.comparison.stats.simulated_power import Design, detectable_effect
+from partwise.comparison.stats.verdict_text import with_sentence
 from partwise.comparison.stats.warnings import warnings
 
 Curve = Sequence[tuple[int, float]]
@@ -19,34 +23,56 @@ def judge_results(
     rules: Rules,
     claims: Sequence[Claim],
     predictions: Mapping[str, tuple[str, str]],
+    judged: int | None = None,
     control_power: float | None = None,
 ) -> Results:
     """The results with every claim judged.
 
-    `predictions` name the sums of two effects that a claim may be against, and `control_power` is the power of the positive
-    control if its effect was calibrated.
+    `predictions` name the sums of two effects that a claim may be against. Without planned looks, `judged` is the number of
+    seeds that the first verdict used: it stands, and the estimates from further seeds are exploratory. `control_power` is the
+    power of the positive control if its effect was calibrated.
     """
-    values = {
+    values: Values = {
         arm.name: {trial.seed: math.nan if trial.value is None else trial.value for trial in arm.trials}
         for arm in results.arms
     }
-    effects = rules.judge(add_predictions(values, results.arms[0].name, predictions, rules), claims)
-    judged = tuple(
-        claim_result(claim, effect, results.arms, rules) for claim, effect in zip(claims, effects, strict=True)
+    values = add_predictions(values, results.arms[0].name, predictions, rules)
+    exploratory: Sequence[Effect | None] = [None] * len(claims)
+    if judged is not None and judged < len(results.seeds) and not rules.looks:
+        exploratory = rules.explore(values, claims)
+        values = first_seeds(values, judged)
+    effects = rules.judge(values, claims)
+    arms = tuple(mark_failed(arm, rules) for arm in results.arms)
+    found = tuple(
+        claim_result(claim, effect, further, arms, rules)
+        for claim, effect, further in zip(claims, effects, exploratory, strict=True)
     )
     return results.model_copy(
         update={
             "look": max(effect.look for effect in effects),
-            "claims": judged,
-            "minimum_detectable_effect": pooled_detectable(effects, rules, len(results.seeds)),
-            "controls": control_results(judged, control_power),
+            "arms": arms,
+            "claims": found,
+            "minimum_detectable_effect": pooled_detectable(effects, rules),
+            "controls": control_results(found, control_power),
             "warnings": warnings(effects),
         }
     )
 
 
-def claim_result(claim: Claim, effect: Effect, arms: Sequence[ArmResult], rules: Rules) -> ClaimResult:
-    """An effect, and the differences over training."""
+def mark_failed(arm: ArmResult, rules: Rules) -> ArmResult:
+    """The arm with `failed` set in its trials."""
+    trials = []
+    for trial in arm.trials:
+        value = math.nan if trial.value is None else trial.value
+        trials.append(trial.model_copy(update={"failed": has_failed(value, rules.failure, rules.lower_is_better)}))
+    return arm.model_copy(update={"trials": tuple(trials)})
+
+
+def claim_result(
+    claim: Claim, effect: Effect, exploratory: Effect | None, arms: Sequence[ArmResult], rules: Rules
+) -> ClaimResult:
+    """An effect, adjusted for stopping, and the differences over training."""
+    effect = with_sentence(effect, adjusted_mean=adjusted_mean(effect))
     by_name = {arm.name: arm for arm in arms}
     differences = []
     if claim.against in by_name and rules.lower_is_better:  # the curves are losses
@@ -55,6 +81,7 @@ def claim_result(claim: Claim, effect: Effect, arms: Sequence[ArmResult], rules:
     return ClaimResult(
         role=claim.role,
         effect=effect,
+        exploratory=exploratory,
         minimum_detectable_effect=pair_detectable(rules, effect),
         effect_over_training=tuple(effect_over_training(differences, effect)),
         differences_over_training=tuple(map(tuple, differences)),
@@ -100,20 +127,20 @@ def pair_detectable(rules: Rules, effect: Effect) -> float | None:
 
 
 def minimum_detectable(rules: Rules, sd_difference: float, n: int, alpha: float) -> float:
-    """The minimum detectable effect over all planned looks, or with `n` pairs at level alpha."""
-    sd = sd_difference / math.sqrt(2)  # the SD of one run, which the power functions expect
-    if rules.looks:
-        return minimum_detectable_effect_over_looks(sd, rules.looks, alpha=rules.alpha)
-    return minimum_detectable_effect(sd, n, alpha=alpha)
+    """The minimum detectable effect at level alpha, over all planned looks or with `n` pairs."""
+    if rules.looks and sd_difference:
+        return detectable_effect(Design(rules.looks, alpha=alpha), sd_difference)
+    return minimum_detectable_effect(sd_difference / math.sqrt(2), n, alpha=alpha)  # from the SD of one run
 
 
-def pooled_detectable(effects: Sequence[Effect], rules: Rules, seeds: int) -> float | None:
+def pooled_detectable(effects: Sequence[Effect], rules: Rules) -> float | None:
     """The smallest effect that these seeds detect with 80% power, given their observed SD over all claims."""
-    judged = [[x for x in effect.differences if x is not None] for effect in effects if effect.verdict]
-    pooled = pooled_sd([differences for differences in judged if len(differences) > 1])
-    if pooled is None or seeds < 2:
+    judged = [effect for effect in effects if effect.sd_difference is not None]
+    pooled = pooled_sd([[x for x in effect.differences if x is not None] for effect in judged])
+    if pooled is None:
         return None
-    return minimum_detectable(rules, pooled, seeds, rules.alpha)
+    n, compared = max(effect.n for effect in judged), max(effect.n_comparisons for effect in judged)
+    return minimum_detectable(rules, pooled, n, rules.alpha / compared)
 
 
 def control_results(claims: Sequence[ClaimResult], power: float | None) -> tuple[ControlResult, ...]:

@@ -1,49 +1,63 @@
-"""The store of calibrated seed noise, and the noise to expect of a comparison before it runs.
+"""The store of calibrations, and the noise to expect of a comparison before it runs.
 
-`runs/calibrations.json` has one entry per task, model size and number of steps; `partwise plan` and all comparisons read it.
+`runs/calibrations.json` has one entry per configuration; `partwise plan` and all comparisons read it.
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from partwise.comparison.design.plan import Plan
 from partwise.comparison.results import Results
-from partwise.comparison.stats.power import power_over_looks
-from partwise.config import ConfigError
+from partwise.comparison.stats.noise import Noise, given_noise, pooled_noise
+from partwise.comparison.stats.simulated_power import Design, one_real_claim
+from partwise.config import ConfigError, digest
 from partwise.data import Dataset
-from partwise.train.config import RunConfig
 
 CALIBRATIONS_FILE = Path("runs") / "calibrations.json"
-GUESSED_SD = 0.005
-"""The assumed seed SD of a small character model, in nats, if nothing was measured."""
+FORMAT = 2
+"""The version of an entry of the store."""
 
-GUESSED_ACCURACY_SD = 0.1
-"""The assumed seed SD of an accuracy; seeds differ widely while a task is being learned."""
+GUESSED_SD = 0.007
+"""The assumed SD of a paired difference of small character models, in nats, if nothing was measured."""
+
+GUESSED_ACCURACY_SD = 0.14
+"""The assumed SD of a paired difference of accuracies; seeds differ widely while a task is being learned."""
 
 CONTROL_POWER = 0.95
 """The power required of a positive control."""
 
-
-@dataclass(frozen=True)
-class Noise:
-    """The expected noise of a comparison: the SD of one run, the correlation of a pair, and the source of both."""
-
-    sd: float
-    correlation: float
-    source: str
-
-
-def setting_key(config: RunConfig, dataset: Dataset) -> str:
-    """Task, model size and training length as text."""
-    train = config.train
-    length = f"{train.steps} steps of {train.batch_size} x {config.seq_len}"
-    return f"{config.data} {dataset.hash[:16]}, {config.model.parameters()} parameters, {length}"
+SETTINGS_WITHOUT_EFFECT = (
+    "seed",
+    "device",
+    "attention_backend",
+    "ffn_backend",
+    "block_backend",
+    "threads",
+    "save_every",
+)
+"""Training settings that do not change the distribution of a result."""
 
 
-def read_calibrations(path: Path = CALIBRATIONS_FILE) -> dict[str, Any]:
+def configuration_key(config: Mapping[str, Any], data_hash: str) -> str:
+    """The digest of a baseline's configuration, without its seed and the settings of the machine, and of its data."""
+    train = {key: value for key, value in config["train"].items() if key not in SETTINGS_WITHOUT_EFFECT}
+    return digest({**config, "train": train, "data_hash": data_hash})
+
+
+def read_calibrations(path: Path = CALIBRATIONS_FILE) -> dict[str, dict[str, Any]]:
     """All calibrations of this working folder; empty if the file is missing or damaged."""
+    return {key: entry for key, entry in _read(path).items() if _is_current(entry)}
+
+
+def ignored_calibrations(path: Path = CALIBRATIONS_FILE) -> str | None:
+    """One line about entries of older versions, if there are any."""
+    n = sum(not _is_current(entry) for entry in _read(path).values())
+    return f"{path}: {n} calibrations of an older version are ignored; run `partwise calibrate` again" if n else None
+
+
+def _read(path: Path) -> dict[str, Any]:
     try:
         store = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -51,68 +65,83 @@ def read_calibrations(path: Path = CALIBRATIONS_FILE) -> dict[str, Any]:
     return store if isinstance(store, dict) else {}
 
 
+def _is_current(entry: Any) -> bool:
+    return isinstance(entry, dict) and entry.get("format") == FORMAT
+
+
 def find_calibration(plan: Plan, dataset: Dataset) -> dict[str, Any] | None:
-    """The calibration of the plan's task, size and number of steps, if any; calibrations cover the loss only."""
-    entry = read_calibrations().get(setting_key(plan.arms[0].config, dataset)) if plan.rules.lower_is_better else None
-    return entry if isinstance(entry, dict) else None
+    """The calibration of the plan's baseline, if any that did not fail; calibrations cover the loss only."""
+    if not plan.rules.lower_is_better:
+        return None
+    entry = read_calibrations().get(configuration_key(plan.arms[0].config.to_dict(), dataset.hash))
+    return entry if entry and entry.get("failure") is None else None
 
 
 def expected_noise(plan: Plan, dataset: Dataset, sd: float | None = None) -> Noise:
-    """The expected noise, from the first available of: the user's `sd`, the store, an earlier comparison, a guess.
+    """The expected noise of a difference, from the first available source.
 
-    An earlier comparison has the same task, size and steps.
+    In this order: the user's `sd`; the pairs of an earlier comparison with the same baseline and data; A/A pairs; a guess.
     """
     if sd is not None:
-        return Noise(sd, 0.0, f"a seed SD of {sd:g} and no correlation")
-    entry = find_calibration(plan, dataset)
-    if entry and isinstance(entry.get("sd"), float) and entry["sd"] > 0:
-        r = max(0.0, float(entry.get("correlation") or 0.0))
-        name = entry.get("name")
-        return Noise(entry["sd"], r, f"the seed SD {entry['sd']:.4f} and correlation {r:.2f} calibrated by {name}")
-    if earlier := earlier_sd(Path("runs"), plan):
-        spread, r, name = earlier
-        return Noise(spread, r, f"the seed SD {spread:.4f} and paired correlation {r:.2f} of {name}")
+        return given_noise(sd)
+    if earlier := earlier_noise(Path("runs"), plan, dataset):
+        return earlier
+    if entry := find_calibration(plan, dataset):
+        source = (
+            f"from the A/A pairs of {entry['name']}, whose runs correlate more than those of different arms: a real change "
+            "may need two or three times this SD (--sd)"
+        )
+        return Noise(entry["sd_difference"], entry["seeds"] - 1, source)
     if plan.rules.lower_is_better:
-        source = f"a guessed seed SD of {GUESSED_SD:g} and no correlation (partwise calibrate measures it)"
-        return Noise(GUESSED_SD, 0.0, source)
-    source = f"a guessed seed SD of {GUESSED_ACCURACY_SD:g} and no correlation (set another with --sd)"
-    return Noise(GUESSED_ACCURACY_SD, 0.0, source)
+        return Noise(
+            GUESSED_SD, float("inf"), "a guess (a comparison or `partwise calibrate` measures it, --sd sets it)"
+        )
+    return Noise(GUESSED_ACCURACY_SD, float("inf"), "a guess (a comparison measures it, --sd sets it)")
+
+
+def earlier_noise(folder: Path, plan: Plan, dataset: Dataset) -> Noise | None:
+    """The noise of the latest comparison with the same baseline, data and metric: of the same arms, if it has any of them."""
+    key = configuration_key(plan.arms[0].config.to_dict(), dataset.hash)
+    arms = {claim.arm for claim in plan.claims if claim.role == "claim"}
+    for path in sorted(folder.glob("*/results.json"), key=lambda path: path.stat().st_mtime, reverse=True):
+        try:
+            results = Results.from_json(path)
+        except ConfigError:
+            continue
+        if results.protocol.metric != plan.rules.metric or "train" not in results.config or results.task is None:
+            continue
+        if configuration_key(results.config, results.task.hash or "") != key:
+            continue
+        claims = [claim for claim in results.claims if claim.role == "claim"]
+        claims = [claim for claim in claims if not is_reinitialized(results, claim.effect.arm)]
+        found = [claim.exploratory or claim.effect for claim in claims]  # with the seeds that were added later
+        found = [effect for effect in found if effect.arm in arms] or found
+        pairs = [[x for x in effect.differences if x is not None] for effect in found]
+        n = sum(map(len, pairs))
+        noise = pooled_noise(pairs, f"from {n} pairs of {path.parent.name}, an earlier comparison with this baseline")
+        if noise:
+            return noise
+    return None
+
+
+def is_reinitialized(results: Results, name: str) -> bool:
+    """Whether an arm is the baseline with other initial weights, as in a calibration."""
+    arm = results.arm(name)
+    return arm is not None and [change[0] for change in arm.config_changes] == ["train.reinitialize"]
 
 
 def positive_control_power(plan: Plan, dataset: Dataset) -> float | None:
     """The power of the positive control, if its effect was calibrated. Raises ConfigError if it is below 95%."""
     controls = [claim for claim in plan.claims if claim.role == "positive"]
     entry = find_calibration(plan, dataset)
-    if (
-        not controls
-        or not entry
-        or entry.get("positive_control") != controls[0].arm
-        or entry.get("control_effect") is None
-    ):
+    if not controls or not entry or entry["positive_control"] != controls[0].arm or not entry["control_sd"]:
         return None
-    noise = expected_noise(plan, dataset)
-    power = power_over_looks(float(entry["control_effect"]), noise.sd, plan.looks, noise.correlation, plan.rules.alpha)
+    noise = Noise(entry["control_sd"], entry["seeds"] - 1, "")
+    design = Design(plan.looks, 1, plan.rules.margin, plan.rules.alpha)  # a control is a family of its own
+    power = one_real_claim(design, entry["control_effect"], noise.upper_sd).better
     if power < CONTROL_POWER:
         raise ConfigError(
             f"--positive-control {controls[0].arm!r}: its effect of {entry['control_effect']:+.4f} has {power:.0%} power, "
             f"and a control needs {CONTROL_POWER:.0%}: choose a larger change or more --seeds"
         )
     return power
-
-
-def earlier_sd(folder: Path, plan: Plan) -> tuple[float, float, str] | None:
-    """(seed SD, paired correlation, name) of the latest earlier comparison of the same task, model size and steps."""
-    first = plan.arms[0].config
-    setting = (str(first.data), first.train.steps, first.train.batch_size, first.seq_len, first.model.parameters())
-    for path in sorted(folder.glob("*/results.json"), key=lambda path: path.stat().st_mtime, reverse=True):
-        try:
-            results = Results.from_json(path)
-        except ConfigError:
-            continue
-        task = results.task
-        if task is None or not results.claims or results.protocol.metric != plan.rules.metric:
-            continue
-        effect, parameters = results.claims[0].effect, results.arms[0].parameters
-        if (task.data, task.steps, task.batch_size, task.seq_len, parameters) == setting and effect.sd_pooled:
-            return effect.sd_pooled, effect.correlation or 0.0, path.parent.name
-    return None

@@ -4,30 +4,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from partwise.comparison.setup import Setup
-from partwise.compute.runtime import machine_info
 from partwise.config import ConfigError, digest
 from partwise.config.overrides import difference
 
 PLAN_FILE = "compare.json"
 
 
-def new_plan_file(
-    identity: dict[str, Any], data_hash: str, setup: Setup, throughput: dict[str, float | None]
-) -> dict[str, Any]:
-    return {
-        "format": 1,
-        "plan": identity,
-        "hash": digest(identity),
-        "looks": [],
-        "runtime": setup.runtime.to_dict(),
-        "computation": {arm: plan.to_dict() for arm, plan in setup.plans.items()},
-        "workers": setup.workers,
-        "seeds_per_process": setup.seeds_per_process,
-        "throughput": throughput,
-        "machine": machine_info(),
-        "data": data_hash,
-    }
+def new_plan_file(identity: dict[str, Any], data_hash: str, setup: dict[str, Any]) -> dict[str, Any]:
+    return {"format": 1, "plan": identity, "hash": digest(identity), "looks": [], "data": data_hash, **setup}
 
 
 def read_plan_file(folder: Path, identity: dict[str, Any], seeds: int, data_hash: str) -> dict[str, Any] | None:
@@ -36,12 +20,18 @@ def read_plan_file(folder: Path, identity: dict[str, Any], seeds: int, data_hash
     if not path.exists():
         return None
     metadata: dict[str, Any] = json.loads(path.read_text())
+    if "variance" in metadata["plan"]:
+        raise ConfigError(
+            f"{folder} has variance={metadata['plan']['variance']}, which no longer exists: choose another --name"
+        )
     rows = difference({"plan": _arms_by_name(metadata["plan"])}, {"plan": _arms_by_name(identity)})
     if rows:
         key, old, new = rows[0]
         raise ConfigError(f"{folder} holds another comparison ({key} was {old}, now {new}): choose another --name")
     if metadata.get("hash", digest(identity)) != digest(identity):
         raise ConfigError(f"{path} was changed after the first run: its hash does not match; choose another --name")
+    if bool(metadata.get("online")) != ("online" in identity):
+        raise ConfigError(f"{path} was changed after the first run: its online level is missing; choose another --name")
     if metadata["data"] != data_hash:
         raise ConfigError(f"the data of {folder} has changed since its first run: choose another --name")
     if metadata["looks"] and seeds < max(metadata["looks"]):

@@ -1,10 +1,11 @@
 """Tune one setting for each arm, on seeds that the test does not use and a held-out tenth of the training split."""
 
 import contextlib
+import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from typing import Any
 from partwise.comparison.design.plan import Arm, Plan
 from partwise.comparison.results import TunedArm, Tuning
 from partwise.comparison.stats.protocol import Claim
-from partwise.comparison.trials.outcome import final_values
-from partwise.comparison.trials.worker_pool import Job
+from partwise.comparison.stats.tuning_noise import tuning_noise
+from partwise.comparison.trials.trial import Trial, final_values
 from partwise.config import ConfigError
 from partwise.config.overrides import apply_overrides, flatten, parse_overrides
 from partwise.train.config import RunConfig
@@ -21,8 +22,11 @@ from partwise.train.config import RunConfig
 FIRST_TUNING_SEED = 1_000_000
 """Test seeds are below it."""
 
-NewJob = Callable[[Path, str, int, RunConfig], Job]
-Train = Callable[[list[Job]], None]
+MAX_WIDENINGS = 2
+"""How often the range of values grows if a best value is at its edge."""
+
+NewTrial = Callable[[Arm, int, Path], Trial]
+Train = Callable[[list[Trial]], None]
 
 
 @dataclass(frozen=True)
@@ -63,59 +67,132 @@ def check_seeds(plan: Plan) -> None:
         )
 
 
-def run_tuning(plan: Plan, tune: Tune, seeds: int, folder: Path, new_job: NewJob, train: Train) -> tuple[Plan, Tuning]:
+def run_tuning(
+    plan: Plan, tune: Tune, seeds: int, folder: Path, new_trial: NewTrial, train: Train
+) -> tuple[Plan, Tuning]:
     """Train the baseline and every claimed arm at every value, and add each arm at its best value to the plan.
 
-    The best value has the lowest mean loss on the held-out text; values with a diverged run are excluded.
+    The best value has the lowest mean loss on the held-out text; values with a diverged run are excluded. If it is at an
+    edge of the range for any arm, the range grows by one value there, for all arms, at most twice.
     """
     check_seeds(plan)
     claimed = {claim.arm for claim in plan.claims if claim.role == "claim"} | {plan.arms[0].name}
     arms = [arm for arm in plan.arms if arm.name in claimed]
-    jobs: list[Job] = []
-    for number, arm in enumerate(arms):
-        for value in tune.values:
-            config = tune.apply(arm, value).config
-            config = config.model_copy(update={"train": config.train.model_copy(update={"tuning_split": True})})
-            for seed in range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + seeds):
-                seeded = config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})
-                path = folder / f"{number}-{value}" / f"seed-{seed}"
-                jobs.append(new_job(path, f"{arm.name} {tune.key}={value}", seed, seeded))
-    start = time.monotonic()
-    train(jobs)
-    values = final_values(jobs)
-    rows = []
-    for arm in arms:
-        means = []
-        for value in tune.values:
-            losses = list(values[f"{arm.name} {tune.key}={value}"].values())
-            means.append(statistics.fmean(losses) if all(map(math.isfinite, losses)) else None)
-        finite = [mean for mean in means if mean is not None]
-        if not finite:
-            raise ConfigError(f"--tune {tune.key}: {arm.name} diverged at every value; try smaller values")
-        best = means.index(min(finite))
-        rows.append(
-            TunedArm(
-                arm=arm.name,
-                default=tune.default(arm),
-                means=tuple(means),
-                best=tune.values[best],
-                interior=0 < best < len(means) - 1,
-            )
+    start, trials = time.monotonic(), list[Trial]()
+    curves: dict[str, dict[str, tuple[float | None, ...]]] = {arm.name: {} for arm in arms}
+    values, added = list(tune.values), list(tune.values)
+    for widening in range(MAX_WIDENINGS + 1):
+        new = tuning_trials(arms, tune, added, seeds, folder, new_trial)
+        train(new)
+        trials += new
+        losses = final_values(new)
+        for arm in arms:
+            for value in added:
+                found = losses[f"{arm.name} {tune.key}={value}"].values()
+                curves[arm.name][value] = tuple(loss if math.isfinite(loss) else None for loss in found)
+        best = {arm.name: best_value(arm.name, tune.key, curves[arm.name]) for arm in arms}
+        added = further_values(tune, arms, values, set(best.values()))
+        if not added or widening == MAX_WIDENINGS:
+            break
+        values = sorted([*values, *added], key=float)
+    unbracketed = edges(tune, arms, values) if added else set()
+    rows = [
+        TunedArm(
+            arm=arm.name,
+            default=tune.default(arm),
+            means=tuple(mean_loss(curves[arm.name][value]) for value in values),
+            best=best[arm.name],
+            interior=best[arm.name] not in unbracketed,
+            losses=tuple(curves[arm.name][value] for value in values),
         )
+        for arm in arms
+    ]
     results = Tuning(
         key=tune.key,
-        values=tune.values,
+        values=tuple(values),
         seeds=tuple(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + seeds)),
-        runs=len(jobs),
+        runs=len(trials),
         seconds=time.monotonic() - start,
         arms=tuple(rows),
     )
     return add_tuned_arms(plan, tune, rows), results
 
 
+def tuning_trials(
+    arms: list[Arm], tune: Tune, values: list[str], seeds: int, folder: Path, new_trial: NewTrial
+) -> list[Trial]:
+    """The trials of every arm at each of `values`."""
+    trials: list[Trial] = []
+    for number, arm in enumerate(arms):
+        for value in values:
+            config = tune.apply(arm, value).config
+            config = config.model_copy(update={"train": config.train.model_copy(update={"tuning_split": True})})
+            tuned = Arm(f"{arm.name} {tune.key}={value}", (), config)
+            for seed in range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + seeds):
+                trials.append(new_trial(tuned, seed, folder / f"{number}-{value}" / f"seed-{seed}"))
+    return trials
+
+
+def mean_loss(losses: Sequence[float | None]) -> float | None:
+    known = [loss for loss in losses if loss is not None]
+    return statistics.fmean(known) if len(known) == len(losses) else None
+
+
+def best_value(arm: str, key: str, curve: Mapping[str, Sequence[float | None]]) -> str:
+    """The value with the lowest mean loss. Raises ConfigError if a run diverged at every value."""
+    means = {value: mean for value, losses in curve.items() if (mean := mean_loss(losses)) is not None}
+    if not means:
+        raise ConfigError(f"--tune {key}: {arm} diverged at every value; try smaller values")
+    return min(means, key=lambda value: means[value])
+
+
+def further_values(tune: Tune, arms: Sequence[Arm], values: Sequence[str], best: set[str]) -> list[str]:
+    """The values beyond each edge of the range that is the best value of an arm and that has a valid value beyond it."""
+    return [further for edge, further in edges(tune, arms, values).items() if edge in best]
+
+
+def edges(tune: Tune, arms: Sequence[Arm], values: Sequence[str]) -> dict[str, str]:
+    """The ends of the range with the next value beyond each; not those without an order, or at a limit of valid values."""
+    found = {}
+    for end, next_to_it in ((values[0], values[1]), (values[-1], values[-2])):
+        further = next_value(values, end, next_to_it)
+        with contextlib.suppress(ConfigError):
+            if further is not None and further not in values:
+                for arm in arms:
+                    tune.apply(arm, further)
+                found[end] = further
+    return found
+
+
+def next_value(values: Sequence[str], end: str, next_to_it: str) -> str | None:
+    """The value beyond `end`, by the ratio of the grid if its ratios vary less than its steps, else by its step.
+
+    None if the values are not numbers. Integers stay integers.
+    """
+    try:
+        numbers = [float(value) for value in values]
+    except ValueError:
+        return None
+    last, before = float(end), float(next_to_it)
+    step = 2 * last - before
+    further = step
+    if min(numbers) > 0:
+        ratios = [math.log(high / low) for low, high in itertools.pairwise(numbers)]
+        steps = [high - low for low, high in itertools.pairwise(numbers)]
+        if max(ratios) / min(ratios) <= max(steps) / min(steps):
+            further = last * last / before
+    if all(value.lstrip("+-").isdigit() for value in values):
+        return str(round(further))
+    return f"{further:.6g}"
+
+
 def add_tuned_arms(plan: Plan, tune: Tune, rows: list[TunedArm]) -> Plan:
-    """Add each arm at its best value and its claim against the tuned baseline. An arm whose default is best is reused."""
-    at_best = {}
+    """Add each arm at its best value and its claim against the tuned baseline. An arm whose default is best is reused.
+
+    The claim has the noise of the choice of both values. A claim that is already in the plan gets it too, unless a best value
+    was not bracketed: then it remains a claim about the defaults.
+    """
+    at_best, by_arm = {}, {row.arm: row for row in rows}
     arms = list(plan.arms)
     for row in rows:
         arm = plan.arm(row.arm)
@@ -129,12 +206,17 @@ def add_tuned_arms(plan: Plan, tune: Tune, rows: list[TunedArm]) -> Plan:
     claims = list(plan.claims)
     for claim in plan.claims:
         if claim.role == "claim" and claim.arm in at_best and claim.against in at_best:
-            tuned = Claim(at_best[claim.arm], at_best[claim.against])
-            if tuned not in claims:
+            pair = by_arm[claim.arm], by_arm[claim.against]
+            outside = [f"{row.arm} ({row.best})" for row in pair if not row.interior]
+            reason = ""
+            if outside:
+                reason = (
+                    f"the best {tune.key} is not bracketed for {' and '.join(outside)}; give a wider range to --tune"
+                )
+            noise = tuning_noise(pair[0].losses, pair[1].losses, reason)
+            tuned = Claim(at_best[claim.arm], at_best[claim.against], "claim", noise)
+            if tuned[:2] not in [other[:2] for other in claims]:
                 claims.append(tuned)
+            elif not reason:
+                claims = [tuned if other[:2] == tuned[:2] else other for other in claims]
     return replace(plan, arms=tuple(arms), claims=tuple(claims))
-
-
-def origin_of(arm: str, names: Iterable[str]) -> str:
-    """The arm that a tuned arm was derived from, or the arm itself."""
-    return max((name for name in names if arm.startswith(name)), key=len)

@@ -1,5 +1,6 @@
 """Corpora: synthetic problems, Shakespeare, Python's standard library, and text files."""
 
+import bz2
 import hashlib
 import json
 import os
@@ -16,9 +17,9 @@ from pydantic import Field
 
 from partwise.config import REGISTRY, ConfigError, Part, did_you_mean, part
 from partwise.data import arithmetic
-from partwise.tokenizers.text import LazyText, ScannedText, Text, hash_file, open_text
+from partwise.tokenizers.text import LazyText, Text, hash_file, open_text
 
-TINYSHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
+TINYSHAKESPEARE_FILE = Path(__file__).with_name("texts") / "tinyshakespeare.txt.bz2"
 TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 
 
@@ -134,28 +135,19 @@ class Arithmetic(SyntheticProblems):
 class Shakespeare(Corpus):
     """TinyShakespeare, 1,115,394 characters of the plays: the first 90% for training, the rest for validation.
 
-    Karpathy, github.com/karpathy/char-rnn. Read from the folder PARTWISE_MIRROR if set, else downloaded once.
+    Karpathy, github.com/karpathy/char-rnn. The text is part of the package.
     """
 
     def alphabet(self) -> str:
-        return self._file().alphabet
+        return "".join(sorted(set(_tinyshakespeare())))
 
     def splits(self) -> dict[str, Text]:
-        return _split_90_10(self._file().text)
+        text = _tinyshakespeare()
+        end = int(0.9 * len(text))
+        return {"train": text[:end], "val": text[end:]}
 
     def identity(self) -> dict[str, Any]:
         return {"part": self.name, "sha256": TINYSHAKESPEARE_SHA256}
-
-    def _file(self) -> ScannedText:
-        mirror = os.environ.get("PARTWISE_MIRROR")
-        path = Path(mirror) / "tinyshakespeare.txt" if mirror else _download()
-        file = open_text(path)
-        if file.sha256 != TINYSHAKESPEARE_SHA256:
-            raise ConfigError(
-                f"{path} has the SHA-256 {file.sha256[:16]}..., not {TINYSHAKESPEARE_SHA256[:16]}...: "
-                f"it is not TinyShakespeare, replace it with {TINYSHAKESPEARE_URL}"
-            )
-        return file
 
 
 @part("python")
@@ -242,18 +234,16 @@ def count_train_documents(lengths: Sequence[int] | np.ndarray, separator: str) -
     return max(1, min(len(ends) - 1, int(np.searchsorted(ends, int(0.9 * ends[-1]))))) if len(ends) else 0
 
 
-def _download() -> Path:
-    import pooch  # slow to import, and rarely needed
-
-    folder = cache_root() / "downloads"
+@lru_cache(maxsize=1)
+def _tinyshakespeare() -> str:
+    """The text that the package contains. Raises ConfigError if the file is missing or damaged."""
     try:
-        known_hash = f"sha256:{TINYSHAKESPEARE_SHA256}"
-        return Path(pooch.retrieve(TINYSHAKESPEARE_URL, known_hash, fname="tinyshakespeare.txt", path=folder))
-    except (OSError, ValueError) as error:  # errors of requests are OSErrors; a wrong hash is a ValueError
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError(
-            f"cannot download {TINYSHAKESPEARE_URL} ({reason}): set PARTWISE_MIRROR to a folder with tinyshakespeare.txt"
-        ) from None
+        content = bz2.decompress(TINYSHAKESPEARE_FILE.read_bytes())
+    except (OSError, ValueError, EOFError) as error:
+        raise ConfigError(f"{TINYSHAKESPEARE_FILE} cannot be read ({error}): install partwise again") from None
+    if hashlib.sha256(content).hexdigest() != TINYSHAKESPEARE_SHA256:
+        raise ConfigError(f"{TINYSHAKESPEARE_FILE} is not TinyShakespeare (another SHA-256): install partwise again")
+    return content.decode("ascii")
 
 
 @lru_cache(maxsize=1)

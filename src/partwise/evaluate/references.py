@@ -9,7 +9,7 @@ import numpy as np
 from partwise.baselines.references import constant_char_accuracy, constant_exact_match, text_references
 from partwise.data import Dataset, ProblemWindows, SequencePairs, build_examples, problem_lines
 
-REFERENCES_VERSION = 1
+REFERENCES_VERSION = 2
 FITTED_TOKENS = 2_000_000
 """Training tokens that the n-gram references are fitted on, at most."""
 
@@ -17,7 +17,7 @@ PROBLEM_TOKENS = 4 * FITTED_TOKENS
 """Tokens of problems to take answers from; about a third of them are in answers."""
 
 
-def dataset_references(dataset: Dataset) -> dict[str, float | int]:
+def dataset_references(dataset: Dataset) -> dict[str, Any]:
     """N-gram losses on a dataset's validation split; for arithmetic also constant accuracies on its test problems.
 
     Cached in the dataset's folder, since they depend on nothing else.
@@ -26,7 +26,8 @@ def dataset_references(dataset: Dataset) -> dict[str, float | int]:
     suffix = "-answers" if dataset.corpus.answers_only else ""
     cache_file = dataset.folder / f"references-{REFERENCES_VERSION}-{dataset.hash[:16]}{suffix}.json"
     try:
-        return json.loads(cache_file.read_text())
+        cached: dict[str, Any] = json.loads(cache_file.read_text())
+        return cached
     except (OSError, ValueError):
         pass
     train, validation = (target_ids(dataset, split) for split in ("train", "val"))

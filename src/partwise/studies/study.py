@@ -96,6 +96,7 @@ class Study:
         """Each comparison, validated but not started, in `runs/study-NAME-KEY`."""
         for key, entry in self.entries.items():
             comparison = make_comparison(entry.request, check_run_name(default_run_name([f"study-{self.name}-{key}"])))
+            comparison.origin = {"study": f"{self.name}, {key}"}
             names = [claim.arm for claim in comparison.plan.claims]
             for arm in entry.expect:
                 if arm and arm not in names:
@@ -173,6 +174,10 @@ def find_study(name: str) -> Study:
 def read_entry(key: str, entry: dict[str, Any], path: Path) -> Iterator[tuple[str, Entry]]:
     """Parse an entry of the YAML file, expanding its grid. Raises ConfigError."""
     expect, grid = entry.pop("expect", {}), entry.pop("grid", [])
+    if "variance" in entry:
+        raise ConfigError(
+            f"{path}: variance={entry['variance']} of {key} no longer exists, as it erred with unequal SDs: delete this line"
+        )
     expect = {"": expect} if isinstance(expect, str) else dict(expect)
     for word in expect.values():
         if word not in EXPECTED:

@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 import pytest
 from rich.console import Console
+from scipy import stats
 
 from partwise.comparison.report import page as report
 from partwise.comparison.report.cells import fraction_interval, with_relative_change
@@ -22,8 +23,9 @@ from partwise.comparison.report.figures import draw_differences, draw_losses, th
 from partwise.comparison.report.page import printable, summary, write_report
 from partwise.comparison.report.sections import Paragraph, pairing, reference_sentence
 from partwise.comparison.results import Proportion, Results
-from partwise.comparison.stats.effect import Role, Variance
-from partwise.comparison.stats.intervals import holm, judge
+from partwise.comparison.stats.effect import Role
+from partwise.comparison.stats.intervals import judge
+from partwise.comparison.stats.protocol import Claim, Rules
 
 HOSTILE = "<script>alert('x')</script>|`$\\frac$`\n[bold]**b**\x1b[31m\u202e&amp;\""
 STEPS = list(range(0, 5001, 250))
@@ -66,6 +68,7 @@ def arm(name: str, finals: list[float | None], **more: Any) -> dict[str, Any]:
                 "seed": seed,
                 "value": final,
                 "diverged": final is None,
+                "failed": final is None,
                 "training_loss": None if final is None else final - 0.1,
                 "training_curve": training[seed],
                 "evaluations": evaluations[seed],
@@ -127,11 +130,10 @@ def full() -> dict[str, Any]:
         "norm=none", [1.71, None, 1.72, 1.73, 1.74], config_changes=[["norm", "layernorm", "none"]], peak_memory=None
     )
     return {
-        "format": 2,
+        "format": 3,
         "question": "Does any of ffn=swiglu ffn.expansion=2.667, norm=none change the validation loss of mingpt?",
         "protocol": PROTOCOL,
         "look": 1,
-        "alpha_spent": 0.05,
         "seeds": [0, 1, 2, 3, 4],
         "scope": "This holds for 888,512 parameters trained for 5,000 steps of 16 x 128 characters on shakespeare; "
         "another size, horizon or dataset may answer differently.",
@@ -151,7 +153,7 @@ def full() -> dict[str, Any]:
             comparison(diverged, base),
         ],
         "minimum_detectable_effect": 0.0031,
-        "references": {"unigram": 3.3201, "kneser_ney": 1.5165, "context": 6, "fitted_tokens": 1_003_854}
+        "references": {"ngrams": [[1, 3.3201], [2, 2.4835], [7, 1.5165]], "fitted_tokens": 1_003_854}
         | {"constant_char_accuracy_closed": 0.594, "constant_char_accuracy": 0.553, "constant_exact_match": 0.0016},
     }
 
@@ -166,7 +168,7 @@ def minimal() -> dict[str, Any]:
         side |= dict.fromkeys(numbers)
         side["trials"] = [{"seed": 0, "value": side["trials"][0]["value"]}]
     effect = judge("ffn=geglu", "mingpt", {0: 1.69}, {0: 1.7}).to_dict()
-    plain = {"format": 2, "question": "Does ffn=geglu change it?", "protocol": PROTOCOL}
+    plain = {"format": 3, "question": "Does ffn=geglu change it?", "protocol": PROTOCOL}
     return plain | {"seeds": [0], "arms": sides, "claims": [{"effect": effect}]}
 
 
@@ -220,7 +222,7 @@ def terminal(results: dict[str, Any], width: int = 80, **settings: Any) -> str:
     return console.file.getvalue()
 
 
-CHOICES = {*report.MARKS, *get_args(Role), *get_args(Variance)}
+CHOICES = {*report.MARKS, *get_args(Role)}
 
 
 def everywhere(value: Any, text: str) -> Any:
@@ -268,15 +270,23 @@ def test_every_number_is_in_both_reports(full: dict[str, Any], reports: tuple[st
         "5,898,240",
         "36,120",
         "512 MiB",
-        "diverged",
+        "failed",
     ]
     shown += ["84 of 108 tensors", "100 of 100 tensors", "3.3201", "1.5165", "59.28%", "59.40%", "0.16%", "0.0031"]
-    shown += ["one learning rate (0.0003), untuned", "10,240,000", "2026-11-21", "bfloat16", "up to 10%", "5 pairs"]
+    shown += [
+        "one learning rate (0.0003), untuned",
+        "10,240,000",
+        "2026-11-21",
+        "bfloat16",
+        "1 of 5, 0 of 5",
+        "Fisher's exact test",
+        "5 pairs",
+    ]
     html, markdown = reports
     for text in (Page(html).text, markdown):
         assert [number for number in shown if number not in text] == []
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in markdown.splitlines() if line[:1] == "|"]
-    assert ["1", "1.7103", "1.6598", "diverged", f"{better['differences'][1]:.4f}", "–"] in cells
+    assert ["1", "1.7103", "1.6598", "failed", f"{better['differences'][1]:.4f}", "–"] in cells
     assert ["mean", f"{sum(values_of(full['arms'][0])) / 5:.4f}"] == next(row for row in cells if row[0] == "mean")[:2]
     assert ["ffn.hidden_dropout", "0.0", "–"] in cells
     gap = next(row for row in cells if row[0].startswith("7-gram"))
@@ -365,6 +375,30 @@ def test_hostile_text_stays_text(full: dict[str, Any], tmp_path: Path, reports: 
             widths = []
     shown = terminal(hostile, force_terminal=True, color_system=None)
     assert "\x1b" not in shown and "[bold]**b**" in " ".join(shown.split())
+
+
+def test_the_backends_of_each_arm_are_listed_with_their_reasons(minimal: dict[str, Any], tmp_path: Path) -> None:
+    base, own = minimal["arms"]
+    base["backends"] = [
+        {"kind": "block", "counts": {"cpp": 3, "eager": 1}, "reasons": ["cpp: a window", "sdpa: a cap"]}
+    ]
+    own["backends"] = [
+        {"kind": "block", "counts": {"eager": 4}, "reasons": ["cpp: ffn=mine is not supported"]},
+        {"kind": "attention", "counts": {"sdpa": 4}, "reasons": []},
+        {"kind": "ffn", "counts": {"eager": 4}, "reasons": ["cpp: ffn=mine has no kernel"]},
+    ]
+    of_base = "block: 3 cpp, 1 eager (cpp: a window; sdpa: a cap)"
+    of_own = (
+        "block: 4 eager (cpp: ffn=mine is not supported); attention: 4 sdpa; ffn: 4 eager (cpp: ffn=mine has no kernel)"
+    )
+    html, markdown = written(minimal, tmp_path)
+    for text in (Page(html).text, markdown):
+        assert text.index("The arms") < text.index(of_base) < text.index(of_own)
+    assert f"| {own['name']} | {of_own} |" in markdown
+    own["backends"] = base["backends"]
+    html, markdown = written(minimal, tmp_path)
+    for text in (Page(html).text, markdown):
+        assert text.count(of_base) == 1 and f"Backends of every arm: {of_base}." in text
 
 
 def test_a_command_with_backticks_stays_in_its_block(full: dict[str, Any], tmp_path: Path) -> None:
@@ -473,12 +507,31 @@ def test_the_reference_sentence_counts_the_arms_above(full: dict[str, Any]) -> N
     assert reference_sentence(Results.from_dict(full | {"references": {}})) == ""
 
 
-def test_holm_is_shown_for_several_comparisons(full: dict[str, Any], tmp_path: Path) -> None:
-    changes = [{"p": p, "p_adjusted": None, "arm": f"arm {p}"} for p in (0.03, 0.02)]
-    rows = [{"effect": full["claims"][0]["effect"] | change} for change in changes]
-    _, markdown = written(full | {"claims": rows}, tmp_path)
-    line = next(line for line in markdown.splitlines() if line.startswith("| p (Holm)"))
-    assert [float(cell) for cell in line.split("|")[2:4]] == holm([0.03, 0.02]) == [0.04, 0.04]
+def test_the_adjusted_p_and_the_level_of_each_interval_are_shown(full: dict[str, Any], tmp_path: Path) -> None:
+    """Two comparisons: the smaller p is doubled and its interval has 97.5%; the other is tested at 5%."""
+    base = dict(enumerate([1.7148, 1.7103, 1.7181, 1.7095, 1.7120]))
+    values = {"base": base, "one": {s: v - 0.03 + 0.002 * (-1) ** s for s, v in base.items()}}
+    values["two"] = {s: v - 0.03 + 0.015 * (-1) ** s for s, v in base.items()}
+    effects = Rules(looks=()).judge(values, [Claim("one", "base"), Claim("two", "base")])
+    p = [stats.ttest_rel(list(values[name].values()), list(base.values())).pvalue for name in ("one", "two")]
+    assert p[0] < 0.025 and p[1] < 0.05
+    found = full | {"claims": [{"effect": effect.to_dict()} for effect in effects]}
+    _, markdown = written(found, tmp_path)
+    line = next(line for line in markdown.splitlines() if line.startswith("| p adjusted"))
+    shown = [float(cell.replace("&lt;", "")) for cell in line.split("|")[2:4]]
+    assert shown == [pytest.approx(max(2 * p[0], 1e-4), rel=0.05), pytest.approx(max(p[1], 2 * p[0]), rel=0.05)]
+    line = next(line for line in markdown.splitlines() if line.startswith("| t interval"))
+    assert "(97.5%)" in line.split("|")[2] and "(95%)" in line.split("|")[3]
+    for text in (markdown, terminal(found)):
+        assert "p adjusted: adjusted for the 2 comparisons (Holm)" in " ".join(text.split())
+
+
+def test_an_exploratory_estimate_is_shown_without_a_verdict(full: dict[str, Any], tmp_path: Path) -> None:
+    claim, *others = full["claims"]
+    effect = claim["effect"] | {"verdict": None, "sentence": "exploratory, over 9 paired seeds: no verdict."}
+    found = full | {"claims": [claim | {"exploratory": effect}, *others]}
+    html, markdown = written(found, tmp_path)
+    assert all(effect["sentence"] in text for text in (Page(html).text, markdown, terminal(found)))
 
 
 def test_cells() -> None:

@@ -1,24 +1,33 @@
 """`partwise verdict FILE.csv`: reading the file, error messages, and the output."""
 
 import csv
-import dataclasses
 import math
 import re
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
+from typer.testing import CliRunner
 
+from partwise.cli import app
 from partwise.comparison.stats.csv_verdicts import judge_arms, read_values, render_verdicts
+from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.intervals import judge
 from partwise.comparison.stats.number_format import format_p
+from partwise.comparison.stats.protocol import Rules
 from partwise.config import ConfigError
 
 GOOD = "seed,arm,value\n0,a,1.5\n1,a,1.6\n0,b,1.4\n1,b,1.45\n"
 EXPECTED = {"a": {0: 1.5, 1: 1.6}, "b": {0: 1.4, 1: 1.45}}
+
+
+def verdicts(values: dict[str, dict[int, float]], **options: Any) -> list[Effect]:
+    return judge_arms(values, Rules(looks=(), **options))[0]
 
 
 def write(folder: Path, text: str | bytes) -> Path:
@@ -48,7 +57,7 @@ def test_common_csv_dialects_are_read(tmp_path: Path, text: str) -> None:
 def test_arms_can_have_any_printable_name(tmp_path: Path) -> None:
     values = read_values(write(tmp_path, GOOD.replace(",a,", ',"swiglu, [red]wide",').replace(",b,", ",層,")))
     assert list(values) == ["swiglu, [red]wide", "層"]
-    text = render_verdicts(judge_arms(values), values)
+    text = render_verdicts(verdicts(values), values)
     assert "swiglu, [red]wide (baseline)" in text and "層 - swiglu, [red]wide" in text
 
 
@@ -66,7 +75,7 @@ def test_values_written_by_csv_round_trip(tmp_path_factory: pytest.TempPathFacto
         assert list(values[arm]) == list(rows)
         for seed, pair in rows.items():
             assert values[arm][seed] == pair[index] or math.isnan(pair[index])
-    assert render_verdicts(judge_arms(values), values)
+    assert render_verdicts(verdicts(values), values)
 
 
 @pytest.mark.parametrize(
@@ -115,32 +124,19 @@ def test_a_missing_file_and_a_folder_raise(tmp_path: Path) -> None:
 
 def test_the_first_arm_is_the_default_baseline() -> None:
     values = {"a": {0: 1.0, 1: 1.1}, "b": {0: 2.0, 1: 2.1}, "c": {0: 3.0, 1: 3.2}}
-    assert [(e.arm, e.against) for e in judge_arms(values)] == [("b", "a"), ("c", "a")]
-    assert [(e.arm, e.against) for e in judge_arms(values, baseline="b")] == [("a", "b"), ("c", "b")]
+    assert [(e.arm, e.against) for e in verdicts(values)] == [("b", "a"), ("c", "a")]
+    assert [(e.arm, e.against) for e in judge_arms(values, Rules(looks=()), "b")[0]] == [("a", "b"), ("c", "b")]
     with pytest.raises(ConfigError, match="unknown baseline 'd'"):
-        judge_arms(values, baseline="d")
+        judge_arms(values, Rules(looks=()), "d")
 
 
-def test_options_are_passed_to_judge() -> None:
+def test_the_rules_apply() -> None:
     rng = np.random.default_rng(0)
     values = {arm: {s: float(v) for s, v in enumerate(rng.normal(m, 0.01, 5))} for arm, m in (("a", 1.5), ("b", 1.6))}
-    assert judge_arms(values)[0].verdict == "worse"
-    (effect,) = judge_arms(
-        values, higher_is_better=True, margin=0.01, alpha=0.01, look=2, metric="accuracy", unit="points"
-    )
-    expected = judge(
-        "b",
-        "a",
-        values["b"],
-        values["a"],
-        lower_is_better=False,
-        margin=0.01,
-        alpha=0.01,
-        look=2,
-        metric="accuracy",
-        unit="points",
-    )
-    assert effect == dataclasses.replace(expected, p_looks=expected.p, p_adjusted=expected.p)
+    assert verdicts(values)[0].verdict == "worse"
+    options = {"lower_is_better": False, "margin": 0.01, "alpha": 0.01, "metric": "accuracy", "unit": "points"}
+    (effect,) = verdicts(values, **options)
+    assert effect == judge("b", "a", values["b"], values["a"], **options)
     assert effect.verdict == "better" and "accuracy is higher" in effect.sentence
 
 
@@ -151,31 +147,77 @@ def test_rendered_text() -> None:
         "wild": {0: 1.5, 1: math.inf, 2: 1.49, 3: 1.5, 4: 1.48},
         "alone": {10: 1.5, 11: 1.51},
     }
-    effects = judge_arms(values, metric="loss", look=2)
+    effects = verdicts(values, metric="loss")
     lines = render_verdicts(effects, values).splitlines()
     assert lines[:5] == [
-        "arm              seeds    mean      SD  diverged",
-        "base (baseline)      5  1.5000  0.0158         0",
-        "swiglu               5  1.4490  0.0129         0",
-        "wild                 5       -       -         1",
-        "alone                2  1.5050  0.0071         0",
+        "arm              seeds    mean      SD  failed",
+        "base (baseline)      5  1.5000  0.0158       0",
+        "swiglu               5  1.4490  0.0129       0",
+        "wild                 5       -       -       1",
+        "alone                2  1.5050  0.0071       0",
     ]
-    assert lines[6:10] == [
-        "difference        n     mean     98.75% interval     r        p  p (Holm)     verdict",
-        "swiglu - base     5  -0.0510  -0.0626 to -0.0394  0.93  <0.0001   <0.0001      better",
-        "wild - base       5        -                   -     -        -         -  no verdict",
-        lines[9],
+    x = np.array(list(values["swiglu"].values())) - np.array(list(values["base"].values()))
+    low, high = stats.t.interval(
+        1 - 0.05 / 3, 4, x.mean(), stats.sem(x)
+    )  # the smallest of three p, so Holm's first level
+    assert lines[7].split() == [
+        *("swiglu", "-", "base", "5", "-0.0510", f"{low:.4f}", "to", f"{high:.4f}", "(98.33%)", "0.93", "<0.0001"),
+        *("0.062", f"{3 * stats.ttest_1samp(x, 0).pvalue:.2g}", "better"),
     ]
+    assert lines[8].split() == ["wild", "-", "base", "5", "-", "-", "-", "1", "-", "1", "no", "verdict"]
     assert lines[9].startswith("alone - base   2, 5") and lines[9].endswith("undecided")
     assert [effect.sentence for effect in effects] == lines[11:14]
     notes = "\n".join(lines[15:])
     assert "Seed SD, pooled over 3 arms: 0.0138." in notes
-    assert "3 comparisons with base" in notes and "18.8%" in notes
-    assert "This is look 2; the looks so far spend an alpha of 6.25% in total." in notes
+    assert "p adjusted: adjusted for the 3 comparisons (Holm); arms differ if it is at most alpha." in notes
+    assert "Undecided: the interval includes zero and exceeds the margin" in notes
+    assert "failure rates compared by Fisher's exact test" in notes
+    assert "3 comparisons with base" in notes
     one = {"base": values["base"], "swiglu": values["swiglu"]}
-    assert "Holm" not in render_verdicts(judge_arms(one), one) and "diverged" not in render_verdicts(
-        judge_arms(one), one
+    text = render_verdicts(verdicts(one), one)
+    assert "adjusted" not in text and "  failed" not in text and "Undecided" not in text
+    assert (
+        "No run failed, which 5 runs of an arm do not rule out for failure rates up to 45%." in text
+    )  # 1 - 0.05^(1/5)
+
+
+def test_seeds_added_after_a_verdict_are_exploratory() -> None:
+    """The first seeds in ascending order give the verdict, in whatever order the file has them."""
+    rng = np.random.default_rng(4)
+    values = {arm: dict(zip(range(9, -1, -1), rng.normal(0, 1, 10).tolist(), strict=True)) for arm in "ab"}
+    first = {arm: {seed: runs[seed] for seed in range(4)} for arm, runs in values.items()}
+    effects, exploratory = judge_arms(values, Rules(looks=()), judged=4)
+    assert effects == verdicts(first)
+    x = np.array([values["b"][seed] - values["a"][seed] for seed in range(10)])
+    (estimate,) = exploratory
+    low, high = stats.t.interval(0.95, 9, x.mean(), stats.sem(x))
+    assert estimate.verdict is None and (estimate.n, estimate.confidence) == (10, 0.95)
+    assert np.allclose([estimate.low, estimate.high], [low, high], rtol=1e-12)
+    text = render_verdicts(effects, values, exploratory)
+    assert (
+        f"exploratory, over 10 paired seeds: b minus a is {x.mean():.4f} (95% interval {low:.4f} to {high:.4f})" in text
     )
+    assert judge_arms(first, Rules(looks=()), judged=4) == (effects, [])
+    for judged in (1, 11):
+        with pytest.raises(ConfigError, match=f"judged={judged}: expected the number of seeds of an earlier verdict"):
+            judge_arms(values, Rules(looks=()), judged=judged)
+
+
+def test_one_shared_seed_suggests_an_unpaired_verdict(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    x, y = rng.normal(1.5, 0.01, (2, 10)).tolist()
+    values = {"a": dict(enumerate(x)), "b": {seed + 9: value for seed, value in enumerate(y)}}
+    rows = [f"{seed},{arm},{value}" for arm, runs in values.items() for seed, value in runs.items()]
+    path = write(tmp_path, "\n".join(["seed,arm,value", *rows]))
+    done = CliRunner().invoke(app, ["verdict", str(path)])
+    assert (
+        "18 runs left out because the other arm lacks their seed (most of the runs: verdict --unpaired" in done.output
+    )
+    done = CliRunner().invoke(app, ["verdict", str(path), "--unpaired", "--failure", "2"])
+    assert "10 and 10 unpaired runs" in done.output and "left out" not in done.output
+    half = {"a": {0: 1.0, 1: 1.1, 2: 1.2}, "b": {0: 1.0, 1: 1.2, 3: 1.3}}
+    assert "2 runs left out because the other arm lacks their seed," not in verdicts(half)[0].sentence
+    assert "--unpaired" not in verdicts(half)[0].sentence
 
 
 def test_p_is_never_rounded_across_alpha() -> None:
@@ -195,6 +237,6 @@ def test_ten_thousand_rows_take_under_a_second(tmp_path: Path, arms: int, seeds:
     path = write(tmp_path, "seed,arm,value\n" + "\n".join(rows))
     start = time.process_time()
     table = read_values(path)
-    text = render_verdicts(judge_arms(table), table)
+    text = render_verdicts(verdicts(table), table)
     assert time.process_time() - start < 1.0
     assert len(text.splitlines()) > 2 * arms

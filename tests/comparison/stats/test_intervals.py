@@ -6,30 +6,25 @@ import math
 import subprocess
 import sys
 import warnings
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
-from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower
-from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
+from statsmodels.stats.weightstats import DescrStatsW
 
 from partwise.comparison.stats.effect import MAX_SEEDS_TO_DECIDE, Effect
-from partwise.comparison.stats.intervals import (
-    alpha_spent,
-    holm,
-    judge,
-    look_alpha,
+from partwise.comparison.stats.intervals import judge
+from partwise.comparison.stats.number_format import choose_decimals, format_number, format_percent
+from partwise.comparison.stats.power import (
+    _paired_t_power,
     minimum_detectable_effect,
-    pooled_sd,
     seeds_for_margin,
     seeds_needed,
 )
-from partwise.comparison.stats.number_format import choose_decimals, format_number, format_percent
-from partwise.comparison.stats.power import _paired_t_power
+from partwise.comparison.stats.samples import pooled_sd, welch
 from partwise.config import ConfigError
 
 SWAPPED = {"better": "worse", "worse": "better", "equivalent": "equivalent", "undecided": "undecided", None: None}
@@ -59,17 +54,17 @@ def half_width(differences: np.ndarray, alpha: float = 0.05) -> np.ndarray:
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 10, 50])
-@pytest.mark.parametrize("look", [1, 2, 5])
-def test_paired_interval_and_p_agree_with_scipy_and_statsmodels(n: int, look: int) -> None:
+@pytest.mark.parametrize("alpha", [0.05, 0.01])
+def test_paired_interval_and_p_agree_with_scipy_and_statsmodels(n: int, alpha: float) -> None:
     a, b = draw(n, n, 0.002)
-    effect = judge("a", "b", a, b, look=look)
+    effect = judge("a", "b", a, b, alpha=alpha)
     x, y = np.array(list(a.values())), np.array(list(b.values()))
     result = stats.ttest_rel(x, y)
     interval = result.confidence_interval(effect.confidence)
     assert effect.paired and effect.n == n and effect.seeds == tuple(range(n))
     assert close(effect.mean, float((x - y).mean()))
     assert close(effect.low, interval.low) and close(effect.high, interval.high)
-    assert close(effect.p, result.pvalue)
+    assert close(effect.p, result.pvalue) and effect.alpha == alpha
     low, high = DescrStatsW(x - y).tconfint_mean(effect.alpha)
     assert close(effect.low, low) and close(effect.high, high)
     assert close(effect.sd_difference, (x - y).std(ddof=1))
@@ -81,17 +76,18 @@ def test_paired_interval_and_p_agree_with_scipy_and_statsmodels(n: int, look: in
 
 
 @pytest.mark.parametrize(("n_a", "n_b"), [(2, 2), (3, 7), (10, 2), (40, 30)])
-def test_unpaired_interval_agrees_with_welch(n_a: int, n_b: int) -> None:
+def test_unpaired_interval_agrees_with_welch_except_for_df(n_a: int, n_b: int) -> None:
     rng = np.random.default_rng(n_a)
     x, y = rng.normal(1.5, 0.01, n_a), rng.normal(1.49, 0.002, n_b)
     effect = judge("a", "b", runs(x), {seed + 100: value for seed, value in runs(y).items()})
     result = stats.ttest_ind(x, y, equal_var=False)
-    interval = result.confidence_interval(0.95)
+    fewest = min(n_a, n_b)
+    df = fewest - 1 if fewest < 5 else stats.hmean([result.df, fewest - 1])
+    half = stats.t.isf(0.025, df) * abs(x.mean() - y.mean()) / abs(result.statistic)
     assert not effect.paired and effect.seeds == () and effect.differences == () and effect.correlation is None
     assert (effect.n_arm, effect.n_against, effect.left_out) == (n_a, n_b, 0)
-    assert close(effect.low, interval.low) and close(effect.high, interval.high) and close(effect.p, result.pvalue)
-    low, high = CompareMeans(DescrStatsW(x), DescrStatsW(y)).tconfint_diff(0.05, usevar="unequal")
-    assert close(effect.low, low) and close(effect.high, high)
+    assert close(effect.df, df) and close(effect.p, 2 * stats.t.sf(abs(result.statistic), df))
+    assert close(effect.low, x.mean() - y.mean() - half) and close(effect.high, x.mean() - y.mean() + half)
     pooled = math.sqrt(((n_a - 1) * x.var(ddof=1) + (n_b - 1) * y.var(ddof=1)) / (n_a + n_b - 2))
     assert close(effect.sd_pooled, pooled) and close(pooled_sd([list(x), list(y)]), pooled)
     assert dataclasses.replace(judge("a", "b", runs(x), runs(y), paired=False), sentence="") == dataclasses.replace(
@@ -127,12 +123,6 @@ def test_minimum_detectable_effect_agrees_with_statsmodels(n: int) -> None:
     assert minimum_detectable_effect(1.0, n) == pytest.approx(solved * math.sqrt(2), rel=1e-5)
 
 
-def test_holm_agrees_with_statsmodels() -> None:
-    p = [0.03, 0.001, 0.2, 0.02, 0.02, 0.9]
-    assert holm(p) == pytest.approx(multipletests(p, method="holm")[1], rel=1e-12)
-    assert holm([]) == []
-
-
 # exact values
 
 
@@ -152,19 +142,6 @@ def test_seeds_for_a_margin_of_one_seed_sd() -> None:
     assert seeds_for_margin(0.005, 0.005, correlation=0.6) == 6
 
 
-def test_unplanned_looks_spend_at_most_three_halves_alpha() -> None:
-    assert [look_alpha(k) for k in (1, 2, 3, 4)] == [0.05, 0.0125, 0.00625, 0.003125]
-    assert look_alpha(2, 0.01) == 0.0025
-    for looks in (1, 2, 3, 10, 100):
-        assert alpha_spent(looks) == pytest.approx(math.fsum(look_alpha(k) for k in range(1, looks + 1)), rel=1e-14)
-        assert alpha_spent(looks) <= 1.5 * 0.05
-    a, b = draw(0, 5)
-    widths = [e.high - e.low for e in (judge("a", "b", a, b, look=k) for k in range(1, 8))]  # type: ignore[operator]
-    assert all(wide > narrow for narrow, wide in pairwise(widths))
-    effect = judge("a", "b", a, b, look=3)
-    assert (effect.alpha, effect.confidence, effect.alpha_spent) == (0.00625, 0.99375, 0.06875)
-
-
 def test_verdicts_at_the_bounds() -> None:
     # two pairs with differences mean ∓ half / t have an interval with the wanted bounds
     def at(low: float, high: float, margin: float) -> Effect:
@@ -178,16 +155,11 @@ def test_verdicts_at_the_bounds() -> None:
     assert at(1, 2, 2.1).verdict == "equivalent"
     touching = at(-1, 2, 2.1)
     assert touching.low is not None and touching.high is not None
-    assert at(-1, 2, touching.high).verdict == "equivalent", "a bound at the margin is inside"
-    assert at(-1, 2, math.nextafter(touching.high, 0)).verdict == "undecided"
+    assert at(-1, 2, touching.high * (1 + 1e-12)).verdict == "equivalent"
+    assert at(-1, 2, touching.high * (1 - 1e-12)).verdict == "undecided"
+    assert at(1e-12, 2, 1.5).verdict == "worse" and at(-1e-12, 2, 1.5).verdict == "undecided"
     flat = judge("a", "b", {0: 0.5, 1: 0.5}, {0: 0.0, 1: 0.0}, margin=0.5)
     assert (flat.low, flat.high, flat.verdict) == (None, None, "undecided"), "constant results have no interval"
-
-
-def test_an_interval_with_a_bound_at_zero_includes_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partwise.comparison.stats.intervals._t_critical", lambda df, alpha: 1.0)
-    effect = judge("a", "b", {0: 0.0, 1: 2.0}, {0: 0.0, 1: 0.0}, margin=0.5)  # mean 1, standard error 1
-    assert (effect.low, effect.high, effect.verdict) == (pytest.approx(0.0, abs=0), 2.0, "undecided")
 
 
 def test_one_pair_has_no_interval() -> None:
@@ -219,15 +191,27 @@ def test_pairs_that_agree_while_seeds_vary_are_equivalent() -> None:
     assert "do not vary at all" in effect.sentence and effect.correlation == pytest.approx(1)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e200])
-def test_a_diverged_run_gives_no_verdict(bad: float) -> None:
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e200, 2.5])
+@pytest.mark.parametrize("lower", [True, False])
+def test_a_failed_run_gives_rates_instead_of_a_mean(bad: float, lower: bool) -> None:
+    """Also a finite value beyond the limit; what is worse depends on the metric."""
     a, b = draw(1, 5)
-    effect = judge("a", "b", {**a, 2: bad, 9: bad}, b)  # seed 9 is unpaired but counts as diverged
+    limit = 2.0 if lower else 1.0
+    bad = bad if lower else 3 - bad
+    effect = judge("a", "b", {**a, 2: bad, 9: bad}, b, failure=limit, lower_is_better=lower)  # seed 9 is unpaired
     assert effect.verdict is None and effect.mean is None and effect.low is None and effect.p is None
-    assert (effect.diverged_arm, effect.diverged_against) == (2, 0)
-    assert effect.sentence.startswith("no verdict: 2 of 6 runs of a and 0 of 5 runs of b diverged")
-    assert judge("a", "b", a, {**b, 0: bad}).diverged_against == 1
+    assert (effect.failed_arm, effect.failed_against) == (2, 0)
+    expected = stats.fisher_exact([[2, 4], [0, 5]]).pvalue
+    assert close(effect.p_failures, expected) and close(effect.p_adjusted, expected)
+    assert effect.differences[2] is None and None not in effect.differences[:2]
+    assert effect.sentence == (
+        "no verdict: 2 of 6 runs of a and 0 of 5 runs of b failed (failure rates compared by Fisher's exact test: "
+        "p = 0.45); averaging the others would hide that."
+    )
+    assert judge("a", "b", a, {**b, 0: bad}, failure=limit, lower_is_better=lower).failed_against == 1
     json.dumps(effect.to_dict(), allow_nan=False)
+    better_than_the_limit = 1.4 if lower else 1.6
+    assert judge("a", "b", {**a, 2: better_than_the_limit}, b, failure=limit, lower_is_better=lower).failed_arm == 0
 
 
 def test_only_shared_seeds_are_paired_and_the_rest_counted() -> None:
@@ -245,15 +229,40 @@ def test_seeds_to_decide_is_the_smallest_sufficient_number() -> None:
     def decides(n: int) -> bool:
         assert effect.mean is not None and effect.sd_difference is not None
         error = effect.sd_difference / math.sqrt(n)
-        half = (stats.t.isf(look_alpha(2) / 2, n - 1) + stats.norm.ppf(0.8)) * error  # 4 times in 5
+        half = (stats.t.isf(0.025, n - 1) + stats.norm.ppf(0.8)) * error  # 4 times in 5
         return bool(half < abs(effect.mean) or abs(effect.mean) + half <= effect.margin)
 
     assert effect.seeds_to_decide == next(n for n in range(5, 1001) if decides(n))
-    assert f"about {effect.seeds_to_decide} seeds in total would likely decide" in effect.sentence
+    assert f"about {effect.seeds_to_decide} seeds would likely decide in a new comparison" in effect.sentence
     never = judge("a", "b", {0: -1.0, 1: 1.0}, {0: 0.0, 1: 0.0}, margin=0)
     assert never.seeds_to_decide == MAX_SEEDS_TO_DECIDE + 1 and "more than 1000 seeds" in never.sentence
     many = judge("a", "b", {s: (-1.0) ** s for s in range(2000)}, dict.fromkeys(range(2000), 0.0), margin=0)
     assert "more than 2000 seeds" in many.sentence
+
+
+@pytest.mark.parametrize("shift", [0.1, 0.3, 1e-3])
+def test_differences_that_vary_by_rounding_only_do_not_vary(shift: float) -> None:
+    """Differences of exactly 0.1 in decimals differ by an ulp in binary: no evidence of their spread."""
+    b = {seed: round(1.4 + 0.013 * seed, 4) for seed in range(8)}
+    a = {seed: round(value + shift, 4) for seed, value in b.items()}
+    assert len({a[seed] - b[seed] for seed in b}) > 1
+    effect = judge("a", "b", a, b)
+    assert effect.verdict == "undecided" and effect.p is None and effect.low is None
+    assert "the differences do not vary at all" in effect.sentence
+    same = judge("a", "b", {seed: value + 2**-52 * (-1) ** seed for seed, value in b.items()}, b)
+    assert same.verdict == "equivalent" and (same.low, same.high) == (0, 0)
+
+
+@pytest.mark.parametrize(("n_a", "n_b"), [(2, 10), (3, 3), (3, 50), (4, 8), (5, 5), (5, 50), (8, 40), (20, 20)])
+def test_unpaired_runs_with_unequal_sds_differ_by_chance_in_at_most_5_5_percent(n_a: int, n_b: int) -> None:
+    """Welch and Satterthwaite's df err in 9.8% of cases with 2 against 10 runs."""
+    rng = np.random.default_rng([n_a, n_b])
+    for ratio in (0.25, 0.5, 1.0, 2.0, 4.0):
+        x, y = ratio * rng.standard_normal((20_000, n_a)), rng.standard_normal((20_000, n_b))
+        t = np.abs(stats.ttest_ind(x, y, axis=1, equal_var=False).statistic)
+        sds = zip(x.std(axis=1, ddof=1), y.std(axis=1, ddof=1), strict=True)
+        df = np.array([welch(float(a), n_a, float(b), n_b)[1] for a, b in sds])
+        assert np.mean(2 * stats.t.sf(t, df) <= 0.05) <= 0.055 + 2 * math.sqrt(0.05 / 20_000), ratio
 
 
 # sentences and numbers
@@ -266,9 +275,9 @@ def test_sentences() -> None:
         "swiglu is better than baseline: its validation loss is lower by 0.0510 nats per character "
         "(95% interval 0.0411 to 0.0609, 5 paired seeds)."
     )
-    assert judge("baseline", "swiglu", b, a, look=2).sentence == (
+    assert judge("baseline", "swiglu", b, a, alpha=0.0125).sentence == (
         "baseline is worse than swiglu: its validation loss is higher by 0.0510 nats per character "
-        "(98.75% interval 0.0356 to 0.0664, 5 paired seeds, look 2)."
+        "(98.75% interval 0.0356 to 0.0664, 5 paired seeds)."
     )
     assert judge("swiglu", "baseline", a, b, lower_is_better=False, unit="", metric="accuracy").sentence == (
         "swiglu is worse than baseline: its accuracy is lower by 0.0510 (95% interval 0.0411 to 0.0609, "
@@ -277,7 +286,7 @@ def test_sentences() -> None:
     assert judge("swiglu", "baseline", a, b, margin=0.1).sentence == (
         "equivalent: the validation loss of swiglu and baseline differs by no more than the margin of 0.1 nats per "
         "character (swiglu minus baseline: -0.0510, 95% interval -0.0609 to -0.0411, 5 paired seeds), although the "
-        "interval excludes zero."
+        "interval excludes zero. No run failed, which 5 runs of an arm do not rule out for failure rates up to 45%."
     )
     assert judge("swiglu", "baseline", a, b, paired=False, margin=0.02).sentence.endswith("5 and 5 unpaired runs).")
 
@@ -294,7 +303,7 @@ def test_rounded_numbers_never_contradict_the_verdict() -> None:
     )
     assert [format_percent(p, complement=True) for p in (0.05, 0.0125, 0.003125)] == ["95%", "98.75%", "99.688%"]
     assert format_percent(0.05) == "5%" and format_percent(0.1) == "10%" and format_percent(1.0) == "100%"
-    assert not format_percent(look_alpha(40), complement=True).startswith("100")
+    assert not format_percent(0.05 / 2**40, complement=True).startswith("100")
 
 
 @pytest.mark.parametrize(
@@ -306,6 +315,7 @@ def test_rounded_numbers_never_contradict_the_verdict() -> None:
         (lambda: judge("a", "b", {0: 1.0}, {0: 1.0}, margin=math.nan), "margin=nan"),
         (lambda: judge("a", "b", {0: 1.0}, {0: 1.0}, alpha=1.0), "alpha=1"),
         (lambda: judge("a", "b", {0: 1.0}, {0: 1.0}, look=0), "look=0"),
+        (lambda: judge("a", "b", {0: 1.0}, {0: 1.0}, look=2), "look=2: expected 1, as no looks are planned"),
         (lambda: minimum_detectable_effect(-1.0, 5), "sd=-1"),
         (lambda: minimum_detectable_effect(1.0, 1), "n=1"),
         (lambda: minimum_detectable_effect(1.0, 5, correlation=1.5), "correlation=1.5"),
@@ -344,7 +354,7 @@ def test_equal_arms_differ_in_five_percent_of_comparisons(n: int) -> None:
 
 def test_intervals_cover_the_true_difference() -> None:
     rng = np.random.default_rng(7)
-    for n, options in ((3, {}), (6, {"look": 2}), (4, {"paired": False})):
+    for n, options in ((3, {}), (6, {"alpha": 0.0125}), (4, {"paired": False}), (8, {"paired": False})):
         a, b = rng.normal(0.01, 0.005, (DRAWS, n)), rng.normal(0, 0.002, (DRAWS, n))
         effects = [judge("a", "b", runs(x), runs(y), **options) for x, y in zip(a, b, strict=True)]
         missed = np.mean([not e.low <= 0.01 <= e.high for e in effects])  # type: ignore[operator]
@@ -352,20 +362,7 @@ def test_intervals_cover_the_true_difference() -> None:
         if options.get("paired", True):
             assert abs(missed - alpha) < 5 * math.sqrt(alpha / DRAWS)
         else:
-            assert 0.04 < missed < 0.065, "Welch is approximate"
-
-
-def test_all_unplanned_looks_together_err_less_than_they_spend() -> None:
-    """A look after each new seed from 3 to 10: an uncorrected t test would err in about 17% of cases."""
-    rng = np.random.default_rng(8)
-    differences = rng.normal(0, 1, (20 * DRAWS, 10))
-    wrong = uncorrected = np.zeros(len(differences), bool)
-    for look, n in enumerate(range(3, 11), start=1):
-        part = differences[:, :n]
-        wrong = wrong | (np.abs(part.mean(axis=1)) > half_width(part, look_alpha(look)))
-        uncorrected = uncorrected | (np.abs(part.mean(axis=1)) > half_width(part))
-    assert 0.05 < wrong.mean() < alpha_spent(8) < 0.075
-    assert uncorrected.mean() > 0.13
+            assert 0.01 < missed < alpha + 3 * math.sqrt(alpha / DRAWS), "df is chosen to hold, not to be exact"
 
 
 @pytest.mark.parametrize("truth", [0.005, -0.005])
@@ -399,27 +396,27 @@ def arms(values: st.SearchStrategy[float]) -> st.SearchStrategy[dict[int, float]
     return st.dictionaries(seeds, values, min_size=1, max_size=8)
 
 
-looks = st.integers(1, 100)
+levels = st.sampled_from([0.05, 0.01, 0.2])
 
 
-@given(arms(numbers), arms(numbers), st.floats(0, 1e300), looks, st.booleans(), st.booleans())
+@given(arms(numbers), arms(numbers), st.floats(0, 1e300), levels, st.booleans(), st.booleans())
 def test_judge_handles_any_input(
-    a: dict[int, float], b: dict[int, float], margin: float, look: int, paired: bool, lower: bool
+    a: dict[int, float], b: dict[int, float], margin: float, alpha: float, paired: bool, lower: bool
 ) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        effect = judge("a", "b", a, b, margin=margin, look=look, paired=paired, lower_is_better=lower)
+        effect = judge("a", "b", a, b, margin=margin, alpha=alpha, paired=paired, lower_is_better=lower)
     plain = json.loads(json.dumps(effect.to_dict(), allow_nan=False))
     assert plain["sentence"].endswith(".") and "nan" not in plain["sentence"] and "None" not in plain["sentence"]
-    assert (effect.verdict is None) == bool(effect.diverged_arm or effect.diverged_against)
+    assert effect.failed == (effect.p_failures is not None) and (effect.verdict is not None or effect.failed)
     if effect.low is not None and effect.high is not None and effect.mean is not None:
         assert effect.low <= effect.mean <= effect.high and effect.p is not None and 0 <= effect.p <= 1
     assert (effect.seeds_to_decide is not None) == (effect.verdict == "undecided" and effect.low is not None)
 
 
-@given(arms(st.floats(-1e9, 1e9)), arms(st.floats(-1e9, 1e9)), looks, st.booleans())
-def test_swapping_the_arms_negates(a: dict[int, float], b: dict[int, float], look: int, paired: bool) -> None:
-    one, two = judge("a", "b", a, b, look=look, paired=paired), judge("b", "a", b, a, look=look, paired=paired)
+@given(arms(st.floats(-1e9, 1e9)), arms(st.floats(-1e9, 1e9)), levels, st.booleans())
+def test_swapping_the_arms_negates(a: dict[int, float], b: dict[int, float], alpha: float, paired: bool) -> None:
+    one, two = judge("a", "b", a, b, alpha=alpha, paired=paired), judge("b", "a", b, a, alpha=alpha, paired=paired)
     assert two.verdict == SWAPPED[one.verdict]
     assert two.p == one.p and two.correlation == one.correlation and two.seeds_to_decide == one.seeds_to_decide
     assert one.mean is not None and two.mean == -one.mean
@@ -455,11 +452,11 @@ def test_higher_is_better_flips_better_and_worse_only(a: dict[int, float], b: di
     assert (one.low, one.high, one.p, one.mean) == (two.low, two.high, two.p, two.mean)
 
 
-@given(arms(usual), arms(usual), st.floats(0, 20), looks)
+@given(arms(usual), arms(usual), st.floats(0, 20), levels)
 def test_the_verdict_follows_from_the_interval(
-    a: dict[int, float], b: dict[int, float], margin: float, look: int
+    a: dict[int, float], b: dict[int, float], margin: float, alpha: float
 ) -> None:
-    effect = judge("a", "b", a, b, margin=margin, look=look)
+    effect = judge("a", "b", a, b, margin=margin, alpha=alpha)
     if effect.low is None or effect.high is None:
         assert effect.verdict == "undecided"
     elif max(abs(effect.low), abs(effect.high)) <= margin:

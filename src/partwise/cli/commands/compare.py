@@ -3,14 +3,16 @@
 from pathlib import Path
 from typing import Any
 
+from partwise.cli.commands.power_table import parse_looks, percent
 from partwise.cli.terminal import ComparisonProgress, console, format_duration, table
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import Comparison, make_comparison
 from partwise.comparison.followups import add_replication, make_grid, make_replication, run_grid
-from partwise.comparison.noise_store import expected_noise
+from partwise.comparison.noise_store import expected_noise, ignored_calibrations
 from partwise.comparison.report import summary
 from partwise.comparison.results import Results
-from partwise.comparison.stats.power import default_looks, minimum_detectable_effect_over_looks
+from partwise.comparison.stats.power import default_looks
+from partwise.comparison.stats.simulated_power import Design, detectable_effect, one_real_claim
 from partwise.config import ConfigError
 from partwise.studies.claims import markdown, overall
 from partwise.studies.study import StudyResults, all_studies, find_study
@@ -48,11 +50,12 @@ def compare_variants(
 
 def replicate_winner(comparison: Comparison) -> None:
     """Rerun the winning arm and what it beat on fresh seeds."""
-    replication = make_replication(comparison)
-    if replication is None:
+    made = make_replication(comparison)
+    if made is None:
         console.print("nothing to replicate: no arm was better")
         return
-    console.print("\nreplicating on fresh seeds", style="bold")
+    replication, reason = made
+    console.print(f"\nreplicating on fresh seeds: {reason}", style="bold", markup=False)
     run_comparison(replication)
     effect = add_replication(comparison, replication)
     outcome = "replicated" if effect.verdict == "better" else f"not replicated ({effect.verdict or 'no verdict'})"
@@ -93,10 +96,7 @@ def make_request(options: dict[str, Any], protocol: bool) -> Request:
             raise ConfigError(
                 f"--seeds {values['seeds']} --looks {values['looks']}: give only one; the last look sets the seeds"
             )
-        try:
-            values["looks"] = [int(seeds) for seeds in values["looks"].split(",")]
-        except ValueError:
-            raise ConfigError(f"--looks {values['looks']}: expected numbers of seeds, such as 4,8,16") from None
+        values["looks"] = list(parse_looks(values["looks"]))
     elif protocol:
         values["looks"] = list(default_looks(values.get("seeds", PROTOCOL_SEEDS)))
     return Request.from_dict(values)
@@ -149,10 +149,15 @@ def show_estimate(comparison: Comparison, sd: float | None) -> None:
             "no effect is detectable: a single seed gives no interval; --seeds must be at least 2, preferably 5"
         )
         return
-    effect = minimum_detectable_effect_over_looks(noise.sd, plan.looks, noise.correlation, plan.rules.alpha)
+    if ignored := ignored_calibrations():
+        console.print(ignored, markup=False)
+    design = Design(plan.looks, plan.n_claims, plan.rules.margin, plan.rules.alpha)
+    effect, equal = detectable_effect(design, noise.upper_sd), one_real_claim(design, 0.0, noise.upper_sd).equivalent
+    one = "" if design.claims == 1 else f" for one real effect among {design.claims} claims"
     console.print(
-        f"minimum detectable effect of {plan.seeds} seeds at 80% power: {effect:.4f} {plan.rules.unit}, "
-        f"given {noise.source}"
+        f"minimum detectable effect of {plan.seeds} seeds at 80% power{one}: {effect:.4f} {plan.rules.unit}; equal arms are "
+        f"called equivalent with a probability of {percent(equal)}\n{noise.sentence}",
+        markup=False,
     )
 
 

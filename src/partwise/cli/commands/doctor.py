@@ -1,10 +1,8 @@
 """`doctor`: this machine's capabilities, what is missing, and the backends that each preset uses."""
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from functools import reduce
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -125,7 +123,6 @@ def capabilities(threads: int) -> Iterator[tuple[str, str]]:
     yield "bfloat16 matmul in hardware", "yes" if has_fast_bfloat16(choose_runtime(TrainConfig()).device) else "no"
     yield "C++ kernels", f"in {cache_folder()}" if kernels_available() else "none"
     yield "prepared data", str(cache_root())
-    yield "download mirror", os.environ.get("PARTWISE_MIRROR") or "none (set PARTWISE_MIRROR to a folder)"
 
 
 def accelerator() -> str:
@@ -135,7 +132,7 @@ def accelerator() -> str:
 
 
 def missing() -> Iterator[str]:
-    """Missing components that slow training or lead to download errors, each with its remedy."""
+    """Missing components that slow training, each with its remedy."""
     try:
         build.find_compiler()
     except build.BuildError as error:
@@ -143,9 +140,6 @@ def missing() -> Iterator[str]:
     else:
         if not kernels_available():
             yield "the C++ kernels, which failed to compile (see above): falling back to torch"
-    mirror = os.environ.get("PARTWISE_MIRROR")
-    if mirror and not Path(mirror).is_dir():
-        yield f"PARTWISE_MIRROR={mirror} is not a folder: create it or unset the variable"
 
 
 def format_counts(counts: Counter[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from partwise.baselines.scale import ngram_name, place_loss
 from partwise.checkpoint import load
 from partwise.cli.terminal import console, table
 from partwise.compute.plan import apply_backends
@@ -68,14 +69,16 @@ def show_scores(
         if known
         else mean_loss(model, train_subset.eval_batches(), runtime.precision, training_text=True)
     )
-    with console.status("fitting the n-gram reference") if console.is_terminal else nullcontext():
+    with console.status("fitting the n-gram references") if console.is_terminal else nullcontext():
         references = dataset_references(dataset)
     unit = "character" if dataset.tokenizer.vocab_size == len(dataset.corpus.alphabet()) else "token"
     rows = [
         ("validation", f"{nats:.4f}", f"{score.bits_per_byte:.4f}", f"{score.perplexity:.3f}"),
         ("training (same size)", f"{training:.4f}", "", f"{math.exp(training):.3f}"),
-        ("reference: unigram", f"{references['unigram']:.4f}", "", f"{math.exp(references['unigram']):.3f}"),
-        (f"reference: {references['context'] + 1}-gram", f"{references['kneser_ney']:.4f}", "", ""),
+        *(
+            (f"reference: {ngram_name(n)}", f"{loss:.4f}", "", f"{math.exp(loss):.3f}")
+            for n, loss in references["ngrams"]
+        ),
     ]
     console.print(table("loss", ["", f"nats per {unit}", "bits per byte", "perplexity"], rows))
     if answers_only:
@@ -84,9 +87,10 @@ def show_scores(
         scoring = "in targets given their sources"
     else:
         scoring = f"in windows of {seq_len} without earlier context"
+    console.print(f"the validation loss is {place_loss(nats, dict(references['ngrams']))}")
     console.print(
         f"{score.tokens:,} tokens, each scored once {scoring}; references fitted on {references['fitted_tokens']:,} "
-        "training tokens, the n-gram model with Kneser-Ney smoothing"
+        "training tokens, from 2-gram on with Kneser-Ney smoothing"
     )
     scores: dict[str, Any] = {
         "validation": nats,

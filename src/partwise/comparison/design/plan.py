@@ -1,5 +1,6 @@
 """The plan of a comparison, fixed before the first run: arms, seeds, metric, decision rules and claims."""
 
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -35,6 +36,9 @@ SHARED_TRAIN_KEYS = (
 CUMULATIVE_PREFIX = "+ "
 """Prefix of the name of an arm that adds its change to those of the previous arm, in a cumulative ablation."""
 
+GUESSING_TOLERANCE = 1.0
+"""Nats above the loss of uniform guessing from which on a run failed; short runs are often a little above that loss."""
+
 METRICS = {"loss": "validation loss", "exact_match": "exact match", "char_accuracy": "character accuracy"}
 UNITS = {"exact_match": "of all problems", "char_accuracy": "of all answer characters"}
 
@@ -56,8 +60,8 @@ class Arm:
 class Plan:
     """Arms (the first is the baseline) trained on seeds first_seed, first_seed + 1, ..., and the rules that judge them.
 
-    With planned looks it is a protocol and cannot be changed. Without, more seeds can be added later, and each further
-    look spends additional alpha.
+    With planned looks it is a protocol and cannot be changed. Without, more seeds can be added after the verdict, which
+    stands; the estimate from all seeds is exploratory.
     """
 
     arms: tuple[Arm, ...]
@@ -73,6 +77,11 @@ class Plan:
     def looks(self) -> tuple[int, ...]:
         """Numbers of seeds at the looks."""
         return self.rules.looks or (self.seeds,)
+
+    @property
+    def n_claims(self) -> int:
+        """The number of claims that are judged together; controls are not counted."""
+        return max(1, sum(claim.role == "claim" for claim in self.claims))
 
     @property
     def question(self) -> str:
@@ -97,10 +106,11 @@ class Plan:
             "margin": self.rules.margin,
             "alpha": self.rules.alpha,
             "metric": self.rules.metric,
+            "failure": self.rules.failure,
         }
         if self.first_seed:
             fixed["first_seed"] = self.first_seed
-        fixed["claims"] = [list(claim) for claim in self.claims]
+        fixed["claims"] = [list(claim[:3]) for claim in self.claims]
         if self.rules.looks:
             fixed["looks"] = list(self.rules.looks)
             fixed["stopping"] = "a claim stops when better, worse or equivalent, or at the last look"
@@ -190,6 +200,7 @@ def make_plan(request: Request) -> Plan:
         margin=request.margin,
         alpha=request.alpha,
         looks=tuple(request.looks),
+        failure=failure_of(request, arms[0].config),
         lower_is_better=request.metric == "loss",
         metric=METRICS[request.metric],
         unit=UNITS.get(request.metric, f"nats per {token_name(arms[0].config)}"),
@@ -200,6 +211,13 @@ def make_plan(request: Request) -> Plan:
         )
     seeds = max(request.looks, default=request.seeds)
     return Plan(tuple(arms), seeds, rules, tuple(claims), request.first_seed, tuple(shared), additive_predictions)
+
+
+def failure_of(request: Request, config: RunConfig) -> float | None:
+    """The value beyond which a run failed: `GUESSING_TOLERANCE` above uniform guessing, unless the request sets another."""
+    if request.failure is None and request.metric == "loss":
+        return math.log(config.model.vocab_size) + GUESSING_TOLERANCE
+    return request.failure
 
 
 def interaction_arms(changes: list[str]) -> list[list[str]]:

@@ -70,6 +70,14 @@ class Request(Config):
         DEFAULT_MARGIN, gt=0, description="Equivalence margin, in the metric's unit."
     )
     alpha: float = Field(0.05, ge=1e-9, le=0.5, description="Maximum probability of a false claim.")
+    failure: float | None = Field(
+        None,
+        description="Value beyond which a run failed. Default for losses: ln(vocabulary) + 1, a nat above uniform guessing.",
+    )
+    online: bool = Field(
+        False,
+        description="Control the false discovery rate over all --online comparisons of this project at --alpha.",
+    )
     negative_control: str | None = Field(
         None, description="Add an A/A arm that re-initializes this family, such as ffn."
     )
@@ -77,7 +85,7 @@ class Request(Config):
         None, description="Add an arm with a known large effect: its overrides in quotes."
     )
     tune: str | None = Field(None, description="Tune a setting per arm over these values: train.lr=1e-4,3e-4,1e-3.")
-    tune_seeds: int = Field(2, gt=0, description="Tuning seeds per value, disjoint from the test seeds.")
+    tune_seeds: int = Field(4, ge=4, description="Tuning seeds per value, disjoint from the test seeds.")
     match: Measure | None = Field(None, description="Match the arms in tokens, parameters, flops or seconds.")
 
     def name_parts(self) -> list[str]:

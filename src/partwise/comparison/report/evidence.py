@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from partwise.comparison.report.blocks import Figure, Paragraph, Table
 from partwise.comparison.report.cells import (
     NONE,
+    confidence,
     decimal_places,
     number,
     with_interval,
@@ -37,8 +38,9 @@ def forest(results: Results) -> Iterator[Figure | Table]:
     for index, claim in enumerate(results.claims, start=1):
         effect = claim.effect
         cells = [str(index), f"{effect.arm} − {effect.against}", kinds.get(claim.role, "claim")]
-        table.append([*cells, with_interval(effect, decimal_places(effect)), effect.verdict or "no verdict"])
-    yield Table(["", "difference", "", "mean (interval)", "verdict"], table, left=3)
+        level = NONE if effect.low is None else confidence(effect)
+        table.append([*cells, with_interval(effect, decimal_places(effect)), level, effect.verdict or "no verdict"])
+    yield Table(["", "difference", "", "mean (interval)", "confidence", "verdict"], table, left=3)
 
 
 def sign_table(results: Results) -> Iterator[Table]:
@@ -119,7 +121,7 @@ def tuning(results: Results) -> Iterator[Figure | Table | Paragraph]:
         yield Figure(f"{tuned.key}", svg, "Mean loss on the held-out text; a star marks the best value.", legend)
     rows = []
     for row in tuned.arms:
-        where = "inside the range" if row.interior else "at the edge of the range: try further values"
+        where = "bracketed" if row.interior else "not bracketed: try further values"
         means = [NONE if mean is None else number(mean) for mean in row.means]
         rows.append([row.arm, *means, row.best, where])
     yield Table(["arm", *tuned.values, "best", "best value is"], rows, title=f"{tuned.key}: loss on the held-out text")
@@ -173,7 +175,7 @@ def claim(results: Results) -> Iterator[Table]:
 
 def control_outcome(control: ControlResult) -> str:
     if control.passed is None:
-        return "no verdict, because a run diverged"
+        return "no verdict, because a run failed"
     if control.role == "positive":
         power_text = f"{100 * control.power:.0f}% power" if control.power else "power not calibrated"
         return f"positive control {'passed' if control.passed else 'failed'} ({power_text})"
@@ -189,12 +191,19 @@ def control_sentence(results: Results) -> str:
     return f"Controls: {'; '.join(outcomes)}{advice}." if outcomes else ""
 
 
+def failure_rule(results: Results) -> str:
+    limit, lower = results.protocol.failure, results.protocol.lower_is_better
+    beyond = "" if limit is None else f" or {'above' if lower else 'below'} {limit:.4g}"
+    return f"A run fails if its value is not finite{beyond}."
+
+
 def protocol(results: Results) -> Iterator[Table | Paragraph]:
     rules = results.protocol
     if not rules.looks:
         yield Paragraph(
-            "No looks were planned (a look is an interim analysis at a given number of seeds), so every further look widens "
-            "the intervals. --protocol fixes the looks and the stopping rule before the first run."
+            "No looks were planned (a look is an interim analysis at a given number of seeds), so the first verdict stands, "
+            "and estimates from seeds that are added later are exploratory. --protocol fixes the looks and the stopping rule "
+            f"before the first run. {failure_rule(results)}"
         )
         return
     rows = [
@@ -205,6 +214,7 @@ def protocol(results: Results) -> Iterator[Table | Paragraph]:
             f"at {', '.join(map(str, rules.looks))} seeds, {format_percent(rules.alpha)} error in total",
         ],
         ["stopping rule", "a claim closes as better, worse or equivalent, or at the last look"],
+        ["failure", failure_rule(results)],
         ["claims", str(len([claim for claim in results.claims if claim.role == "claim"]))],
     ]
     for control in results.controls:

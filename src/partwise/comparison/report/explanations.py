@@ -11,17 +11,6 @@ Row = tuple[str, str, list[str]]
 """A quantity, its explanation, and its value for each comparison."""
 
 
-def missing_kernels(results: Results) -> Iterator[str]:
-    """One sentence per arm that lacks a kernel, whose speed is therefore not that of its mathematics alone."""
-    for arm in results.arms:
-        if arm.missing_kernels:
-            yield (
-                f"{arm.name} lacks a kernel that another arm uses ({'; '.join(arm.missing_kernels)}), so its tokens per "
-                "second are not those of its mathematics alone; partwise doctor with its preset, its overrides and --time "
-                "measures what that costs."
-            )
-
-
 def statistics_rows(results: Results) -> Iterator[Row]:
     """Every quantity that at least one claim has."""
     for label, hint, write in quantities(results):
@@ -37,7 +26,7 @@ def quantities(results: Results) -> Iterator[tuple[str, str, Callable[[ClaimResu
     protocol, wrong = results.protocol, format_percent(results.protocol.alpha)
     yield (
         "verdict",
-        "Equivalent: the interval lies within ±margin. Better or worse: it excludes 0. Otherwise undecided.",
+        "Equivalent: the interval lies within ±margin. Better or worse: it excludes 0. Undecided: neither.",
         lambda claim: claim.effect.verdict or "no verdict",
     )
     yield (
@@ -48,7 +37,7 @@ def quantities(results: Results) -> Iterator[tuple[str, str, Callable[[ClaimResu
     yield "mean difference", "The average over the seeds.", sized(lambda effect: effect.mean)
     yield (
         "t interval",
-        "Mean ± t · SD / √n, widened for the planned looks. It contains the true difference with the stated confidence.",
+        "Mean ± t · SD / √n at the confidence of the test that the verdict follows from, over all looks.",
         lambda claim: _interval(claim.effect),
     )
     yield (
@@ -61,18 +50,38 @@ def quantities(results: Results) -> Iterator[tuple[str, str, Callable[[ClaimResu
         "The probability of a difference at least this large, in either direction, if the arms were equal.",
         lambda claim: write_p(claim.effect.p, claim.effect.total_alpha),
     )
+    yield (
+        "p, sign flips",
+        "The same without assuming normality: the fraction of sign changes of the differences with a mean at least as large.",
+        lambda claim: write_p(claim.effect.p_sign_flip, claim.effect.total_alpha),
+    )
+    yield (
+        "failed runs",
+        "Runs of the arm and of its baseline that failed: no mean then, but the failure rates compared.",
+        lambda claim: _failures(claim.effect),
+    )
+    yield (
+        "p, failure rates compared",
+        "Fisher's exact test that both arms fail equally often.",
+        lambda claim: write_p(claim.effect.p_failures, claim.effect.total_alpha),
+    )
     if protocol.looks:
         yield (
             "p over the looks",
             "p adjusted for the looks: the smallest alpha over all looks at which this look rejects.",
             lambda claim: write_p(claim.effect.p_looks, claim.effect.total_alpha),
         )
-    if max(claim.effect.n_comparisons for claim in results.claims) > 1:
+    if any(claim.effect.n_comparisons > 1 for claim in results.claims):
         yield (
             "p adjusted",
             "p adjusted for the number of comparisons as well (Holm): the probability of any false claim stays below alpha.",
             lambda claim: write_p(claim.effect.p_adjusted, claim.effect.total_alpha),
         )
+    yield (
+        "p of equivalence",
+        "Adjusted for looks and comparisons: of a difference of at least the margin. Equivalent if it is at most alpha.",
+        lambda claim: write_p(claim.effect.p_equivalence_adjusted, claim.effect.total_alpha),
+    )
     yield (
         "paired correlation",
         "Between the arms' values at equal seeds. Near 1, pairing removes most of the seed noise; near 0, none.",
@@ -89,7 +98,15 @@ def quantities(results: Results) -> Iterator[tuple[str, str, Callable[[ClaimResu
         sized(lambda effect: effect.sd_against),
     )
     yield "SD of differences", "The standard deviation over the pairs.", sized(lambda effect: effect.sd_difference)
+    yield (
+        "skewness of differences",
+        "0 if they are symmetric. The t interval covers less than stated if they are strongly skewed.",
+        lambda claim: NONE if claim.effect.skewness is None else f"{claim.effect.skewness:.2f}",
+    )
     if planned := protocol.looks:
+        hint = "Median-unbiased under early stopping: the true difference with which half of all comparisons stop at a mean "
+        hint += "as large as this one (Emerson & Fleming 1990)."
+        yield "adjusted for stopping", hint, sized(lambda effect: effect.adjusted_mean)
         hint = "A look is an interim analysis at a given number of seeds. "
         hint += f"Planned at {', '.join(map(str, planned))}: after n seeds, {wrong} x n / {planned[-1]} is spent."
         yield "looks", hint, lambda claim: _looks(claim.effect)
@@ -120,6 +137,12 @@ def _interval(effect: Effect) -> str:
         return NONE
     digits = decimal_places(effect)
     return f"{number(effect.low, digits)} to {number(effect.high, digits)} ({confidence(effect)})"
+
+
+def _failures(effect: Effect) -> str:
+    if not effect.failed:
+        return NONE
+    return f"{effect.failed_arm} of {effect.n_arm}, {effect.failed_against} of {effect.n_against}"
 
 
 def _looks(effect: Effect) -> str:

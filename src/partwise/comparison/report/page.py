@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from partwise.comparison.report.backends import missing_kernels
 from partwise.comparison.report.cells import (
     NONE,
     confidence,
@@ -15,7 +16,8 @@ from partwise.comparison.report.cells import (
     percent,
 )
 from partwise.comparison.report.evidence import control_sentence
-from partwise.comparison.report.explanations import missing_kernels, write_p
+from partwise.comparison.report.explanations import write_p
+from partwise.comparison.report.record import ledger_sentences
 from partwise.comparison.report.sections import (
     ACCURACIES,
     REFERENCES_NOTE,
@@ -24,6 +26,7 @@ from partwise.comparison.report.sections import (
     sections,
 )
 from partwise.comparison.results import Results
+from partwise.comparison.stats.verdict_text import explanations
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -105,6 +108,8 @@ def _verdicts(results: Results) -> list[dict[str, str]]:
         if claim.role == "claim":
             verdict = claim.effect.verdict or "none"
             verdicts.append({"verdict": verdict, "mark": MARKS[verdict], "sentence": claim.effect.sentence})
+        if claim.role == "claim" and claim.exploratory:
+            verdicts.append({"verdict": "none", "mark": MARKS["none"], "sentence": claim.exploratory.sentence})
     return verdicts
 
 
@@ -166,10 +171,10 @@ def _arms(results: Results) -> "Table":
     rows = []
     numbers = {len(arm.trials) for arm in results.arms}
     for arm in results.arms:
-        memory, diverged = arm.peak_memory, len(arm.diverged)
+        memory, failed = arm.peak_memory, len(arm.failed)
         row = [arm.name, count(arm.parameters), count(arm.tokens_per_second)]
         row += [NONE if memory is None else f"{memory / 2**20:,.0f} MiB"]
-        row += [f"{diverged} diverged" if diverged else number(arm.mean), number(arm.sd)]
+        row += [f"{failed} failed" if failed else number(arm.mean), number(arm.sd)]
         if len(numbers) > 1:  # arms of closed claims are not trained further, so their means are over fewer seeds
             row.insert(1, str(len(arm.trials)))
         rows.append(row)
@@ -182,16 +187,13 @@ def _differences(results: Results) -> "Table":
     for claim in results.claims:
         effect, digits, interval = claim.effect, decimal_places(claim.effect), NONE
         if effect.low is not None and effect.high is not None:
-            interval = f"{number(effect.low, digits)} to {number(effect.high, digits)}"
+            interval = f"{number(effect.low, digits)} to {number(effect.high, digits)} ({confidence(effect)})"
         against = "" if effect.against == first.against else f" minus {effect.against}"
         control = {"negative": " (negative control)", "positive": " (positive control)"}.get(claim.role, "")
         cells = [effect.arm + against + control, str(effect.n), number(effect.mean, digits), interval]
-        p = effect.p if effect.p_adjusted is None else effect.p_adjusted
-        alpha = effect.total_alpha if effect.looks else effect.alpha
-        rows.append([*cells, write_p(p, alpha), effect.verdict or "no verdict"])
+        rows.append([*cells, write_p(effect.p_adjusted, effect.total_alpha), effect.verdict or "no verdict"])
     several = len(rows) > 1 or bool(first.looks)
-    head = [f"minus {first.against}", "n", "mean", f"{confidence(first)} interval".strip(), "p", "verdict"]
-    head[4] = "p, adjusted" if several else "p"
+    head = [f"minus {first.against}", "n", "mean", "interval", "p adjusted" if several else "p", "verdict"]
     return _table(head, rows)
 
 
@@ -202,6 +204,7 @@ def _small_print(results: Results) -> list[str]:
         lines.append(f"references: {', '.join(references)}. {REFERENCES_NOTE}")
     lines += _accuracies(results)
     note = f"margin ±{results.protocol.margin:g}" + (f", {results.tuning_note}" if results.tuning_note else "")
+    lines += [*explanations(results.effects), *ledger_sentences(results)]
     return [*lines, f"{results.protocol.metric_with_unit}; {note}", *missing_kernels(results), results.scope]
 
 

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Iterator
 
+from partwise.baselines.scale import ngram_name, place_loss
 from partwise.comparison.report import evidence
+from partwise.comparison.report.backends import backends, missing_kernels
 from partwise.comparison.report.blocks import Figure, Paragraph, Section, Table
 from partwise.comparison.report.cells import (
     NONE,
@@ -18,6 +20,7 @@ from partwise.comparison.report.cells import (
     with_interval,
     with_relative_change,
 )
+from partwise.comparison.report.record import record
 from partwise.comparison.results import Accuracy, Facts, Results, mean
 from partwise.comparison.stats.verdict_text import explanations
 
@@ -40,8 +43,9 @@ def sections(results: Results) -> list[Section]:
         Section("All comparisons", [*evidence.forest(results)]),
         Section("Every seed", [*difference_figures(results), *seed_table(results)]),
         Section("Replication", [*evidence.replication(results)]),
+        Section("The record", [*record(results)]),
         Section("Over training", [*curve_figures(results), *evidence.sign_table(results), *step_table(results)]),
-        Section("The arms", [*arm_table(results)]),
+        Section("The arms", [*arm_table(results), *backends(results)]),
         Section("Budgets", [*evidence.matched_budgets(results)]),
         Section("Tuning", [*evidence.tuning(results)]),
         Section("Activation statistics", [*evidence.activation_table(results)]),
@@ -78,7 +82,7 @@ def seed_table(results: Results) -> Iterator[Table]:
         cells = [str(seed)]
         for trial in (arm.trial(seed) for arm in arms):
             value = trial.value if trial else None
-            cells.append("diverged" if trial and value is None and trial.diverged else number(value))
+            cells.append("failed" if trial and trial.failed else number(value))
         for effect in effects:
             differences = dict(zip(effect.seeds, effect.differences, strict=True)) if effect.paired else {}
             cells.append(number(differences.get(seed), decimal_places(effect)))
@@ -153,15 +157,13 @@ def arm_table(results: Results) -> Iterator[Table]:
         row += [number(arm.mean), number(arm.sd), number(training)]
         validation = mean(tuple(trial.validation_loss for trial in arm.trials))
         row += [number(None if training is None or validation is None else validation - training)]
-        rows.append([*row, str(len(arm.diverged))])
+        rows.append([*row, str(len(arm.failed))])
     head = ["arm", "parameters", "FLOPs per token", "tokens/s", "peak memory", results.protocol.metric]
-    head += ["seed SD", "training loss", "gap", "diverged"]
-    if not any(arm.diverged for arm in arms):
+    head += ["seed SD", "training loss", "gap", "failed"]
+    if not any(arm.failed for arm in arms):
         head, rows = head[:-1], [row[:-1] for row in rows]
     note = "Percentages are relative to the first arm. Tokens per second are medians over steps. Losses are means over "
-    note += (
-        "seeds, omitted if a run diverged; arms whose claims closed early have fewer seeds, so differences of these "
-    )
+    note += "seeds, omitted if a run failed; arms whose claims closed early have fewer seeds, so differences of these "
     note += "means may deviate from the paired differences. The gap is validation minus training loss"
     epochs = results.task.epochs if results.task else None
     note += f", after {epochs:.3g} epochs." if epochs else "."
@@ -203,7 +205,7 @@ def pairing(results: Results) -> Iterator[Table | Paragraph]:
 
 
 def statistics_table(results: Results) -> Iterator[Table | Paragraph]:
-    from partwise.comparison.report.explanations import missing_kernels, statistics_rows
+    from partwise.comparison.report.explanations import statistics_rows
 
     rows = list(statistics_rows(results))
     if rows:
@@ -280,16 +282,11 @@ def loss_references(results: Results) -> list[tuple[str, float, str]]:
     """(name, value, explanation) of the references of a loss, in its unit."""
     if not results.protocol.lower_is_better:
         return []  # accuracies have no loss
-    references = results.references
-    context, fitted = references.context, references.fitted_tokens
-    name = "n-gram" if context is None else f"{context + 1}-gram"
-    hint = "modified Kneser-Ney" + ("" if context is None else f", {context} tokens of context")
-    hint += f", fitted on {count(fitted)} training tokens" if fitted else ""
-    rows = [
-        ("unigram", references.unigram, "token frequencies"),
-        (name, references.kneser_ney, hint),
+    fitted = results.references.fitted_tokens
+    smoothing = "modified Kneser-Ney" + (f", fitted on {count(fitted)} training tokens" if fitted else "")
+    return [
+        (ngram_name(n), loss, "token frequencies" if n == 1 else smoothing) for n, loss in results.references.ngrams
     ]
-    return [(name, value, hint) for name, value, hint in rows if value is not None]
 
 
 def reference_sentence(results: Results) -> str:
@@ -299,11 +296,14 @@ def reference_sentence(results: Results) -> str:
     if not rows or not losses:
         return ""
     name, reference, _ = min(rows, key=lambda row: row[1])
+    ngrams = dict(results.references.ngrams)
+    baseline = results.arms[0]
+    place = "" if baseline.mean is None else f"{baseline.name} is {place_loss(baseline.mean, ngrams)}. "
     above = sum(value > reference for value in losses)
-    every = "Every arm" if len(losses) == len(results.arms) else "Every arm without a diverged run"
+    every = "Every arm" if len(losses) == len(results.arms) else "Every arm without a failed run"
     if above in (0, len(losses)):
         where, what = ("above", "has not beaten") if above else ("below", "beats")
         outcome = f"{every} is {where} it and {what} n-gram counting."
     else:
         outcome = f"{above} of {len(losses)} arms are above it and have not beaten n-gram counting."
-    return f"For scale: the {name} reference has a loss of {number(reference)}. {outcome}"
+    return f"For scale: {place}The best n-gram model, the {name} model, has a loss of {number(reference)}. {outcome}"

@@ -27,6 +27,7 @@ from partwise.comparison.results.findings import (
     TunedArm,
     Tuning,
 )
+from partwise.comparison.results.record import LedgerEntry, OnlineLevel, RepeatedQuestion
 from partwise.comparison.results.results import FORMAT, Protocol, Provenance, References, Results, Task
 from partwise.comparison.results.value import Facts, Value, read_json
 
@@ -41,12 +42,15 @@ __all__ = [
     "ClaimResult",
     "ControlResult",
     "Facts",
+    "LedgerEntry",
     "Match",
     "Matching",
+    "OnlineLevel",
     "Proportion",
     "Protocol",
     "Provenance",
     "References",
+    "RepeatedQuestion",
     "Replication",
     "Results",
     "SiteStatistic",

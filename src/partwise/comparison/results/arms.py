@@ -37,6 +37,8 @@ class TrialResult(Value):
     value: float | None
     """In the metric of the comparison; None if the trial diverged."""
     diverged: bool = False
+    failed: bool = False
+    """Whether it diverged or its value is beyond the limit of the protocol."""
     validation_loss: float | None = None
     training_loss: float | None = None
     peak_memory: int | None = None
@@ -93,12 +95,13 @@ class ArmResult(Value):
 
     @property
     def values(self) -> tuple[float | None, ...]:
-        return tuple(trial.value for trial in self.trials)
+        """None for a trial that failed."""
+        return tuple(None if trial.failed else trial.value for trial in self.trials)
 
     @property
-    def diverged(self) -> tuple[int, ...]:
-        """The seeds of the trials that diverged."""
-        return tuple(trial.seed for trial in self.trials if trial.diverged)
+    def failed(self) -> tuple[int, ...]:
+        """The seeds of the trials that failed."""
+        return tuple(trial.seed for trial in self.trials if trial.failed)
 
     @property
     def mean(self) -> float | None:
@@ -106,7 +109,7 @@ class ArmResult(Value):
 
     @property
     def sd(self) -> float | None:
-        """The standard deviation over seeds; None if one diverged or there is only one."""
+        """The standard deviation over seeds; None if one failed or there is only one."""
         values = [value for value in self.values if value is not None]
         if len(values) < max(2, len(self.values)):
             return None

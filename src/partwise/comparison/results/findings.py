@@ -21,6 +21,8 @@ class ClaimResult(Value):
 
     role: Role = "claim"
     effect: Effect
+    exploratory: Effect | None = None
+    """The estimate from all seeds, without a verdict; None unless seeds were added after the verdict."""
     minimum_detectable_effect: float | None = None
     """The true difference that these seeds detect with 80% power, given the observed SD of the pairs."""
     effect_over_training: tuple[StepEffect, ...] = ()
@@ -32,7 +34,7 @@ class ControlResult(Value):
     arm: str
     role: Role
     passed: bool | None
-    """None without a verdict, because a trial diverged."""
+    """None without a verdict, because a trial failed."""
     power: float | None = None
     """The power of a positive control, if its effect was calibrated."""
 
@@ -54,7 +56,9 @@ class TunedArm(Value):
     """None if a trial diverged."""
     best: str
     interior: bool
-    """Whether the best value is inside the range."""
+    """Whether the best value is bracketed: inside the range, without an order, or at a limit of valid values."""
+    losses: tuple[tuple[float | None, ...], ...] = ()
+    """For each value, the loss of every seed; None if a trial failed."""
 
 
 class Tuning(Value):

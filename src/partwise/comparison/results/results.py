@@ -17,6 +17,7 @@ from partwise.comparison.results.findings import (
     StudyFacts,
     Tuning,
 )
+from partwise.comparison.results.record import OnlineLevel, RepeatedQuestion
 from partwise.comparison.results.value import Facts, Value, read_json
 from partwise.comparison.stats.effect import Effect, Verdict
 from partwise.config import ConfigError
@@ -24,7 +25,7 @@ from partwise.config import ConfigError
 if TYPE_CHECKING:
     from partwise.comparison.stats.protocol import Rules  # imports scipy
 
-FORMAT = 2
+FORMAT = 3
 """The version of `results.json`."""
 
 
@@ -38,6 +39,8 @@ class Protocol(Value):
     alpha: float
     looks: tuple[int, ...] = ()
     """Numbers of seeds at the planned looks; empty if none are planned."""
+    failure: float | None = None
+    """A run with a value worse than this failed; None if only runs with values that are not finite did."""
 
     @classmethod
     def from_rules(cls, rules: "Rules") -> Self:
@@ -67,9 +70,8 @@ class Task(Value):
 class References(Value):
     """What a model must beat: n-gram losses, and on arithmetic the accuracies of constant answers."""
 
-    unigram: float | None = None
-    kneser_ney: float | None = None
-    context: int | None = None
+    ngrams: tuple[tuple[int, float], ...] = ()
+    """[n, loss of the n-gram model] by n: the unigram model, and others with modified Kneser-Ney smoothing."""
     fitted_tokens: int | None = None
     constant_char_accuracy_closed: float | None = None
     constant_char_accuracy: float | None = None
@@ -93,7 +95,7 @@ class Provenance(Value):
 class Results(Value):
     """Everything that a comparison found. `claims` and what follows from them are empty until it is judged."""
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     question: str
     scope: str = ""
     protocol: Protocol
@@ -115,6 +117,9 @@ class Results(Value):
     match: Matching | None = None
     replication: Replication | None = None
     study: StudyFacts | None = None
+    online: OnlineLevel | None = None
+    asked_before: tuple[RepeatedQuestion, ...] = ()
+    """The ledger's answer, for every claim; empty without a ledger."""
     provenance: Provenance = Provenance()
 
     @property

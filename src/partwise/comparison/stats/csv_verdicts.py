@@ -14,7 +14,7 @@ from partwise.comparison.stats.number_format import choose_decimals, format_numb
 from partwise.comparison.stats.power import minimum_detectable_effect
 from partwise.comparison.stats.protocol import Claim, Rules, first_seeds
 from partwise.comparison.stats.samples import pooled_sd
-from partwise.comparison.stats.verdict_text import explanations, exploratory_sentence
+from partwise.comparison.stats.verdict_text import explanations
 from partwise.comparison.stats.warnings import warnings
 from partwise.config import ConfigError, did_you_mean
 
@@ -151,7 +151,7 @@ def render_verdicts(
 
     `exploratory` are estimates from more seeds than the verdicts used.
     """
-    sentences = "\n".join([*(effect.sentence for effect in effects), *map(exploratory_sentence, exploratory)])
+    sentences = "\n".join([*(effect.sentence for effect in effects), *(effect.sentence for effect in exploratory)])
     parts = [_arms_table(effects, values), _differences_table(effects), sentences]
     return "\n\n".join([*parts, "\n".join(_notes(effects, values))]).rstrip() + "\n"
 

@@ -50,13 +50,19 @@ class Effect:
     """Of Fisher's exact test of equal failure rates, two-sided; None if no run failed."""
     mean: float | None = None
     standard_error: float | None = None
+    adjusted_mean: float | None = None
+    """The mean adjusted for stopping at a planned look, median-unbiased (`adjusted_mean`); None if there is one look."""
+    tuning_error: float | None = None
+    """The part of the standard error that is the noise of tuning; None if the arms are not at values that tuning chose."""
+    not_bracketed: str = ""
+    """Why there is no verdict, if tuning did not bracket the best value of an arm."""
     low: float | None = None
     high: float | None = None
     p: float | None = None
     """Of the t test of no difference: two-sided, not adjusted for looks or multiple comparisons."""
     p_sign_flip: float | None = None
     """Of the sign-flip test: the fraction of sign changes of the differences with a mean at least as large (exact for up to
-    16 pairs). None if the runs are not paired."""
+    16 pairs). None for unpaired runs and for more than 100 pairs."""
     sd_difference: float | None = None
     """The SD of the paired differences; None if the runs are not paired."""
     correlation: float | None = None

@@ -5,6 +5,7 @@ The hypotheses of the first family are "no difference", those of the second "a d
 """
 
 import bisect
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -53,7 +54,7 @@ def decide(effects: Sequence[Effect], alpha: float) -> list[Effect]:
     for index, effect in enumerate(effects):
         different, equivalent = (p[index] <= alpha for p in adjusted)
         level_different, level_equivalent = (level[index] for level in levels)
-        verdict: Verdict | None = None if effect.failed else "undecided"
+        verdict: Verdict | None = None if effect.failed or effect.not_bracketed else "undecided"
         level = min(level_different, level_equivalent)
         if equivalent:
             verdict, level = "equivalent", level_equivalent
@@ -61,7 +62,7 @@ def decide(effects: Sequence[Effect], alpha: float) -> list[Effect]:
             verdict, level = _direction(effect), level_different
         nominal = nominal_level(effect.looks, effect.look, level)
         low, high = _interval(effect, nominal)
-        found = with_sentence(
+        found = dataclasses.replace(
             effect,
             verdict=verdict,
             low=low,
@@ -106,6 +107,7 @@ def _seeds_to_decide(effect: Effect) -> int | None:
             later, df = error / math.sqrt(1 / effect.n_arm + 1 / effect.n_against) * math.sqrt(2 / n), math.inf
         else:
             later, df = welch(effect.sd_arm or 0.0, n, effect.sd_against or 0.0, n)
+        later = math.hypot(later, effect.tuning_error or 0.0)  # which more seeds do not reduce
         reach = (t_critical(df, effect.alpha) + Z_80) * later
         return reach < abs(mean) or abs(mean) + reach <= effect.margin
 

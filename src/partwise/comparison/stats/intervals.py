@@ -18,9 +18,12 @@ from partwise.comparison.stats.samples import (
     mean,
     pooled_sd,
     sd,
+    sign_flip_p,
+    skewness,
     t_sf,
     welch,
 )
+from partwise.comparison.stats.tuning_noise import TuningNoise
 from partwise.config import ConfigError
 
 LARGEST = 1e100
@@ -56,12 +59,14 @@ def measure(
     unit: str = "nats per character",
     paired: bool = True,
     known_sd: float | None = None,
+    tuning: TuningNoise | None = None,
 ) -> Effect:
     """The estimated difference of an arm and its baseline, with p-values but without a verdict, which `decide` adds.
 
     `values` and `baseline` map each seed to its run's result, in `unit`. Seeds that both arms have are paired, with
     SE = SD / sqrt(n) and df = n - 1. If they share no seed, or with `paired=False`, standard error and df are Welch's. With
     `known_sd`, the SD of one run, the test is normal and unpaired, with SE = known_sd sqrt(1 / n_arm + 1 / n_against).
+    `tuning` is the noise of the choice of both arms' values, which adds to the standard error.
     If a run of either arm failed (see `has_failed`), there is no estimate, since averaging the others would hide it; the
     p-value is that of equal failure rates. At a look at m more of the N planned pairs than the look before, Fisher's test is
     made at alpha m / N.
@@ -115,7 +120,7 @@ def measure(
         nominal_alpha=1.0,
         total_alpha=1.0,
     )
-    return _compare_failures(effect) if effect.failed else _estimate(effect, a, b, known_sd)
+    return _compare_failures(effect) if effect.failed else _estimate(effect, a, b, known_sd, tuning)
 
 
 def has_failed(value: float, failure: float | None, lower_is_better: bool) -> bool:
@@ -133,11 +138,15 @@ def _compare_failures(effect: Effect) -> Effect:
     return dataclasses.replace(effect, p_failures=p, p_looks=min(1.0, p / share))
 
 
-def _estimate(effect: Effect, a: Sequence[float], b: Sequence[float], known_sd: float | None) -> Effect:
+def _estimate(
+    effect: Effect, a: Sequence[float], b: Sequence[float], known_sd: float | None, tuning: TuningNoise | None
+) -> Effect:
     """The effect with its estimate and p-values, from the results `a` of the arm and `b` of its baseline."""
     differences = [difference for difference in effect.differences if difference is not None]
     scale = max(map(abs, (*a, *b)))
     center = mean(differences) if effect.paired else mean(a) - mean(b)
+    if tuning and tuning.not_bracketed:
+        return dataclasses.replace(effect, mean=center, not_bracketed=tuning.not_bracketed)
     if effect.n < 2:
         return dataclasses.replace(effect, mean=center)
     sd_a, sd_b = sd(a, scale), sd(b, scale)
@@ -148,24 +157,30 @@ def _estimate(effect: Effect, a: Sequence[float], b: Sequence[float], known_sd: 
         error, df = sd_pairs / math.sqrt(effect.n), effect.n - 1.0
     else:
         error, df = welch(sd_a, len(a), sd_b, len(b))
-    known = dataclasses.replace(effect, mean=center, sd_arm=sd_a, sd_against=sd_b)
     if not error and (abs(center) > ROUNDING * scale or not sd_a):
         # constant results say nothing about the spread between seeds; pairs that agree while seeds vary do
-        return known
+        return dataclasses.replace(effect, mean=center, sd_arm=sd_a, sd_against=sd_b)
     if not error:
         center = 0.0
+    if tuning:
+        error, df = tuning.add_to(error, df)
     p = 2 * t_sf(df, abs(center) / error) if error else 1.0
     room = effect.margin - abs(center)  # of the interval on the side of the nearer bound of the margin
     inside = 2 * t_sf(df, room / error) if error and room > 0 else float(bool(error) or room < 0)
     return dataclasses.replace(
-        known,
+        effect,
         mean=center,
+        sd_arm=sd_a,
+        sd_against=sd_b,
         standard_error=error,
+        tuning_error=tuning.standard_error if tuning else None,
         df=df,
         p=p,
         p_looks=repeated_p(p, effect.looks, effect.look),
         p_equivalence=repeated_p(inside, effect.looks, effect.look),
+        p_sign_flip=sign_flip_p(differences) if effect.paired else None,
         sd_difference=sd_pairs,
+        skewness=skewness(differences) if effect.paired else None,
         correlation=correlation(a, b) if effect.paired else None,
         sd_pooled=pooled_sd([a, b]),
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from scipy import special
 
+from partwise.comparison.stats.samples import sd
 from partwise.comparison.stats.simulated_power import check_sd
 from partwise.config import ConfigError
 
@@ -50,9 +51,9 @@ class Noise:
         )
 
 
-def given_noise(sd: float) -> Noise:
+def given_noise(sd_difference: float) -> Noise:
     """The noise that a user states."""
-    return Noise(sd, math.inf, "--sd, of a difference between two arms at one seed, as given")
+    return Noise(sd_difference, math.inf, "--sd, of a difference between two arms at one seed, as given")
 
 
 def pooled_noise(differences: Sequence[Sequence[float]], source: str) -> Noise | None:
@@ -61,13 +62,7 @@ def pooled_noise(differences: Sequence[Sequence[float]], source: str) -> Noise |
     The claims share a baseline, so their variances are correlated by 1/4 and k of them with n pairs each have
     k (n - 1) / (1 + (k - 1) / 4) degrees of freedom.
     """
-    sums, df = [], 0
-    for claim in differences:
-        mean = math.fsum(claim) / max(1, len(claim))
-        sums += [(x - mean) ** 2 for x in claim]
-        df += max(0, len(claim) - 1)
-    variance = math.fsum(sums) / df if df else 0.0
-    if not variance > 0:
-        return None
-    n_claims = sum(len(claim) > 1 for claim in differences)
-    return Noise(math.sqrt(variance), df / (1 + (n_claims - 1) / 4), source)
+    claims = [claim for claim in differences if len(claim) > 1]
+    df = sum(len(claim) - 1 for claim in claims)
+    squares = math.fsum((len(claim) - 1) * sd(claim, max(map(abs, claim))) ** 2 for claim in claims)
+    return Noise(math.sqrt(squares / df), df / (1 + (len(claims) - 1) / 4), source) if squares else None

@@ -1,18 +1,14 @@
-"""Power analysis: the minimum detectable effect of a number of seeds, and the seeds that an effect or margin needs."""
+"""Exact power of a single claim at a single look; `simulated_power` has whole comparisons."""
 
 import bisect
 import math
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable
 
 import numpy as np
 from scipy import special
 
-from partwise.comparison.stats.group_sequential import check_looks, nominal_levels
+from partwise.comparison.stats.group_sequential import check_looks
 from partwise.config import ConfigError
-
-N_SIMULATIONS = 200_000
-"""Simulated comparisons for the power over several looks, which is then known to about 0.2 percentage points."""
 
 MAX_SEEDS = 1_000_000
 """A plan that needs more seeds than this raises ConfigError."""
@@ -72,52 +68,6 @@ def default_looks(seeds: int) -> tuple[int, ...]:
     return check_looks(looks)
 
 
-def power_over_looks(
-    effect: float, sd: float, looks: Sequence[int], correlation: float = 0.0, alpha: float = 0.05
-) -> float:
-    """The probability that a true difference `effect` is detected at one of the looks, by simulation with a fixed seed.
-
-    Raises ConfigError for invalid values.
-    """
-    _check(sd, correlation, alpha, 0.8 if alpha < 0.8 else (1 + alpha) / 2)
-    sd_difference = sd * math.sqrt(2 * (1 - correlation))
-    return (
-        float(bool(effect))
-        if not sd_difference
-        else _simulated_power(abs(effect) / sd_difference, check_looks(looks), alpha)
-    )
-
-
-def equivalence_power_over_looks(
-    margin: float, sd: float, looks: Sequence[int], correlation: float = 0.0, alpha: float = 0.05
-) -> float:
-    """The probability that equal arms are called equivalent at one of the looks, and not different at an earlier one."""
-    _check(sd, correlation, alpha, 0.8 if alpha < 0.8 else (1 + alpha) / 2)
-    sd_difference = sd * math.sqrt(2 * (1 - correlation))
-    if not sd_difference:
-        return 1.0
-    looks = check_looks(looks)
-    undecided, equivalent = np.ones(N_SIMULATIONS, bool), np.zeros(N_SIMULATIONS, bool)
-    for (mean, error), level, n in zip(_simulate_looks(looks), nominal_levels(looks, alpha), looks, strict=True):
-        half = -float(special.stdtrit(n - 1, level / 2)) * error
-        inside = np.abs(mean) + half <= margin / sd_difference
-        equivalent |= undecided & inside
-        undecided &= ~(inside | (np.abs(mean) > half))
-    return float(equivalent.mean())
-
-
-def minimum_detectable_effect_over_looks(
-    sd: float, looks: Sequence[int], correlation: float = 0.0, alpha: float = 0.05, power: float = 0.8
-) -> float:
-    """The smallest true difference that the looks together detect with probability `power`; see `power_over_looks`."""
-    _check(sd, correlation, alpha, power)
-    looks = check_looks(looks)
-    if len(looks) == 1:
-        return minimum_detectable_effect(sd, looks[0], correlation, alpha, power)
-    standardized = _bisect(lambda x: _simulated_power(x, looks, alpha) >= power, 1e-6)
-    return standardized * sd * math.sqrt(2 * (1 - correlation))
-
-
 def _bisect(detects: Callable[[float], bool], tolerance: float) -> float:
     """The smallest x > 0 for which `detects(x)`, to a relative tolerance; importing scipy.optimize would take 0.3 s."""
     high = 1.0
@@ -130,30 +80,6 @@ def _bisect(detects: Callable[[float], bool], tolerance: float) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if detects(middle) else (middle, high)
     return high
-
-
-def _simulated_power(effect: float, looks: tuple[int, ...], alpha: float) -> float:
-    """The power over looks for an effect in SDs of a difference."""
-    detected = np.zeros(N_SIMULATIONS, bool)
-    for (mean, error), level, n in zip(_simulate_looks(looks), nominal_levels(looks, alpha), looks, strict=True):
-        detected |= np.abs(mean + effect) > -float(special.stdtrit(n - 1, level / 2)) * error
-    return float(detected.mean())
-
-
-@lru_cache(maxsize=8)
-def _simulate_looks(looks: tuple[int, ...]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """For each look at n standard normal differences, their mean and its standard error, (N_SIMULATIONS,) each."""
-    rng = np.random.default_rng(0)
-    total, squares, n = np.zeros(N_SIMULATIONS), np.zeros(N_SIMULATIONS), 0
-    samples = []
-    for look in looks:
-        more = look - n
-        added = rng.normal(0, math.sqrt(more), N_SIMULATIONS)
-        total, n = total + added, look
-        squares = squares + added**2 / more + (rng.chisquare(more - 1, N_SIMULATIONS) if more > 1 else 0.0)
-        error = np.sqrt((squares - total**2 / n) / (n - 1) / n)
-        samples.append((total / n, error))
-    return samples
 
 
 def _min_seeds(enough: Callable[[int], bool], goal: str, size: float) -> int:

@@ -13,7 +13,8 @@ from partwise.comparison.stats.effect import DEFAULT_MARGIN, Effect, Role
 from partwise.comparison.stats.families import decide
 from partwise.comparison.stats.group_sequential import DEFAULT_LOOKS, check_looks
 from partwise.comparison.stats.intervals import has_failed, measure
-from partwise.comparison.stats.verdict_text import with_sentence
+from partwise.comparison.stats.tuning_noise import TuningNoise
+from partwise.comparison.stats.verdict_text import exploratory_sentence
 
 Values = Mapping[str, Mapping[int, float]]
 """arm -> seed -> result; nan or inf if the run diverged."""
@@ -25,6 +26,8 @@ class Claim(NamedTuple):
     arm: str
     against: str
     role: Role = "claim"
+    tuning: TuningNoise | None = None
+    """The noise of the choice of both arms' values, if tuning chose them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +83,10 @@ class Rules:
         """Exploratory estimates from all of `values`, each with an interval at a confidence of 1 - alpha and no verdict."""
         rules = dataclasses.replace(self, looks=())
         estimates = [decide([rules._measure(claim, values, 1)], self.alpha)[0] for claim in claims]
-        return [with_sentence(estimate, verdict=None) for estimate in estimates]
+        return [
+            dataclasses.replace(estimate, verdict=None, seeds_to_decide=None, sentence=exploratory_sentence(estimate))
+            for estimate in estimates
+        ]
 
     def _measure(self, claim: Claim, values: Values, look: int) -> Effect:
         return measure(
@@ -97,6 +103,7 @@ class Rules:
             unit=self.unit,
             paired=self.paired,
             known_sd=self.known_sd,
+            tuning=claim.tuning,
         )
 
     def _decide(self, measured: Mapping[Claim, Effect]) -> list[Effect]:
@@ -133,4 +140,4 @@ def add_predictions(values: Values, baseline: str, predictions: Mapping[str, tup
 
 def is_open(effect: Effect) -> bool:
     """Whether a further look could still change the verdict."""
-    return effect.verdict in ("undecided", None) and effect.look < len(effect.looks)
+    return effect.verdict in ("undecided", None) and not effect.not_bracketed and effect.look < len(effect.looks)

@@ -93,12 +93,12 @@ def one_real_claim(design: Design, effect: float, sd: float) -> VerdictRates:
 
 
 def detectable_effect(design: Design, sd: float, power: float = POWER) -> float:
-    """The smallest true difference of one claim, with all other arms equal, that gets its verdict with probability `power`."""
+    """The smallest true difference of one claim, with all other arms equal, that is detected with probability `power`."""
     check_sd(sd)
     high = 1.0
     while one_real_claim(design, high * sd, sd).better < power:
         high *= 2
-        if high > 1e9:
+        if high > 1e12:
             raise ConfigError("no effect of any size would be detected with that power: raise alpha or the seeds")
     low = 0.0
     while high - low > 1e-4 * high:
@@ -126,8 +126,19 @@ def seeds_for_equivalence(sd: float, design: Design, power: float = POWER) -> in
     return _fewest(lambda n: one_real_claim(_at(design, n), 0.0, sd).equivalent >= power, goal)
 
 
+def stopped_means(design: Design, effect: float, margin: float) -> np.ndarray:
+    """The mean difference of a single claim when it stops, (comparisons,); all in SDs of a difference."""
+    samples = []
+    for mean, error in _samples(design.looks, 1, 0.0):
+        noise = mean[:5000]  # and its mirror image: without stopping, the median is the effect exactly
+        samples.append((np.concatenate([noise, -noise]) + effect, np.concatenate([error[:5000], error[:5000]])))
+    pairs = decide_all(samples, design, margin)[1]
+    return np.asarray(np.select([pairs == n for n in design.looks], [mean for mean, _ in samples])[:, 0])
+
+
 def decide_all(samples: Samples, design: Design, margin: float) -> tuple[np.ndarray, np.ndarray]:
-    """The final verdict of every claim and its number of pairs, (comparisons, claims) each; `margin` in the unit of `samples`.
+    """The final verdict of every claim and its number of pairs, (comparisons, claims) each, with `margin` in units of the
+    samples.
 
     A p-value enters Holm's method only through the number of the levels alpha, alpha / 2, ..., alpha / k that it is below.
     """
@@ -162,10 +173,10 @@ def _holm(below: np.ndarray) -> np.ndarray:
 def _samples(looks: tuple[int, ...], claims: int, correlation: float) -> Samples:
     """Normal differences of SD 1 without effects: those of claim i are sqrt(1 - r) a_i + sqrt(r) b, b common to all claims.
 
-    Only sums and sums of squares are drawn. For m further pairs, with squares about their mean: those of b are chi2(m - 1), the
+    Only sums and sums of squares are drawn. For m further pairs, about their mean: the squares of b are chi2(m - 1), the
     products of a_i and b are sqrt(squares of b) z with a normal z, and the squares of a_i are z^2 + chi2(m - 2).
     """
-    draws = max(20_000, 100_000 // claims)
+    draws = max(20_000, 60_000 // claims)
     rng = np.random.default_rng(0)
     own, common = math.sqrt(1 - correlation), math.sqrt(correlation)
     total, squares, n = np.zeros((draws, claims)), np.zeros((draws, claims)), 0

@@ -11,7 +11,7 @@ from partwise.comparison.stats.number_format import choose_decimals, format_numb
 def with_sentence(effect: Effect, **changes: Any) -> Effect:
     """The effect with `changes` applied and its sentence rewritten."""
     changed = dataclasses.replace(effect, **changes)
-    return dataclasses.replace(changed, sentence=write_sentence(changed))
+    return dataclasses.replace(changed, sentence=f"{write_sentence(changed)}{_notes(changed)}")
 
 
 def write_sentence(effect: Effect) -> str:
@@ -19,6 +19,8 @@ def write_sentence(effect: Effect) -> str:
     e, unit = effect, f" {effect.unit}" if effect.unit else ""
     if e.failed:
         return _failures(e)
+    if e.not_bracketed:
+        return f"no verdict: {e.not_bracketed}."
     if e.n > 1 and e.standard_error is None:
         return (
             f"undecided: the differences do not vary at all ({e.arm} minus {e.against} is "
@@ -135,6 +137,17 @@ def _equals(p: str) -> str:
     return p.replace("<", "< ") if p.startswith("<") else f"= {p}"
 
 
+def _notes(e: Effect) -> str:
+    """What the estimate and the interval were adjusted for."""
+    notes = ""
+    if e.adjusted_mean is not None and e.low is not None and e.high is not None:
+        digits = choose_decimals((e.high - e.low) / 2, (e.low, e.high), e.margin)
+        notes += f" Adjusted for stopping, the difference is {format_number(e.adjusted_mean, digits)}."
+    if e.tuning_error:
+        notes += " The interval includes the noise of tuning."
+    return notes
+
+
 def _sample(e: Effect) -> str:
     sample = f"{e.n} paired seeds" if e.paired else f"{e.n_arm} and {e.n_against} unpaired runs"
     return f"{sample}, look {e.look} of {len(e.looks)}" if len(e.looks) > 1 else sample
@@ -146,5 +159,9 @@ def _runs(failed: int, n: int) -> str:
 
 def _left_out(effect: Effect) -> str:
     n = effect.left_out
+    if not n:
+        return ""
     runs, their = ("runs", "their") if n > 1 else ("run", "its")
-    return f", {n} {runs} left out because the other arm lacks {their} seed" if n else ""
+    few = 2 * 2 * effect.n < effect.n_arm + effect.n_against
+    advice = " (most of the runs: verdict --unpaired uses all)" if few else ""
+    return f", {n} {runs} left out because the other arm lacks {their} seed{advice}"

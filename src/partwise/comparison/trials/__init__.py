@@ -1,1 +1,1 @@
-"""The runs of a comparison and the worker processes that execute them."""
+"""What a comparison runs: trials of a workload, by an executor."""

@@ -1,9 +1,10 @@
-"""The server of a comparison's worker processes: it imports torch once and forks a child per group of jobs, so that
+"""The server of a comparison's worker processes: it imports torch once and forks a child per group of trials, so that
 each group has its own memory, whose peak its runs report.
 
-A request is a line of JSON on standard input: a number, and the folders (each with a `job.json`) whose runs one child trains.
-The reply is a line with the number and the runs' statuses once the child has ended.
-There is no other communication; progress is read from each run's `metrics.jsonl`.
+A request is a line of JSON on standard input: a number, and the folders of the trials that one child executes. The
+`job.json` of each folder names the module that executes it, a function `execute(folders, should_stop) -> statuses`. The
+reply is a line with the number and the statuses once the child has ended. There is no other communication; progress is read
+from files of the trials.
 """
 
 import json
@@ -12,18 +13,15 @@ import selectors
 import signal
 import sys
 import traceback
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from partwise.checkpoint import write_json
-from partwise.compute.plan import Plan
-from partwise.compute.runtime import Runtime
-from partwise.config import ConfigError, import_parts
-from partwise.evaluate.arithmetic import accuracy_by_operation, answer_problems
-from partwise.train.config import RunConfig
-from partwise.train.multi_seed import train_seeds
-from partwise.train.run_folder import RunFolder
+from partwise.config import ConfigError
+
+PRELOADED = "partwise.comparison.runs.execution"
+"""Imported by the server, so that its children need not."""
 
 stopping = False
 
@@ -31,47 +29,6 @@ stopping = False
 def stop(signum: int, frame: FrameType | None) -> None:
     global stopping
     stopping = True
-
-
-def train_jobs(folders: list[Path], server: int) -> list[str]:
-    """Train a group of jobs until they finish or a stop is requested; returns their statuses.
-
-    The jobs of a group are seeds of one arm. `server` is the pid of the parent process; training stops if it dies.
-    """
-    jobs = [json.loads((folder / "job.json").read_text()) for folder in folders]
-    for source in jobs[0]["imports"]:
-        import_parts(source)
-    runs = [
-        RunFolder(
-            folder,
-            RunConfig.from_dict(job["config"]),
-            runtime=Runtime(**job["runtime"]),
-            plan=Plan.from_dict(job["plan"]),
-            command=job["command"],
-        )
-        for folder, job in zip(folders, jobs, strict=True)
-    ]
-    statuses = train_seeds(runs, lambda: stopping or os.getppid() != server or orphaned(jobs[0]["parent"]))
-    for run, status in zip(runs, statuses, strict=True):
-        if status == "done" and run.config.data.task == "arithmetic" and "test" in run.run.dataset.split_names:
-            score_problems(run)
-    return statuses
-
-
-def score_problems(run: RunFolder) -> None:
-    """Answer the test problems with greedy decoding and add the accuracy to the run's result."""
-    from partwise.data import problem_lines
-
-    dataset, path = run.run.dataset, run.path / "result.json"
-    result = json.loads(path.read_text())
-    if "accuracy" in result:
-        return
-    problems = problem_lines(dataset, "test")
-    answers = answer_problems(
-        run.run.model, dataset.tokenizer, problems, temperature=0, precision=run.runtime.precision
-    )
-    result["accuracy"] = {kind: score.to_dict() for kind, score in accuracy_by_operation(problems, answers).items()}
-    write_json(path, result)
 
 
 def orphaned(parent: int) -> bool:
@@ -83,10 +40,19 @@ def orphaned(parent: int) -> bool:
 
 
 def run_child(folders: list[Path], server: int) -> None:
-    """The child process: train, and write the statuses to the first run's folder."""
+    """The child process: execute the trials, and write their statuses to the folder of the first.
+
+    It stops if it is asked to, or if the server, `server` being its pid, or the server's parent dies.
+    """
     statuses = ["failed"] * len(folders)
     try:
-        statuses = train_jobs(folders, server)
+        job = json.loads((folders[0] / "job.json").read_text())
+        if not job["executed_by"].startswith("partwise."):
+            raise ConfigError(
+                f"{folders[0]}/job.json names a module that is not part of partwise: {job['executed_by']}"
+            )
+        module = import_module(job["executed_by"])
+        statuses = module.execute(folders, lambda: stopping or os.getppid() != server or orphaned(job["parent"]))
     except ConfigError as error:
         statuses = [f"failed {error}"] * len(folders)
     except BaseException:
@@ -144,6 +110,7 @@ def open_channels() -> tuple[int, TextIO]:
 
 def main() -> None:
     requests, replies = open_channels()
+    import_module(PRELOADED)
     wakeup_read, wakeup_write = os.pipe()
     for end in (wakeup_read, wakeup_write):
         os.set_blocking(end, False)

@@ -1,5 +1,6 @@
 """Activation and gradient statistics of one trained model per arm, over the same text."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from torch.nn import functional as F
 from partwise.checkpoint import load
 from partwise.comparison.design.plan import Plan, dataset_of
 from partwise.comparison.results import SiteStatistic
-from partwise.comparison.trials.worker_pool import Job
+from partwise.comparison.trials.trial import Trial
 from partwise.data import IGNORE_INDEX, Dataset, build_examples
 from partwise.inspection.activations import record_activations
 from partwise.inspection.gradients import gradient_norms, group_norms
@@ -17,7 +18,7 @@ from partwise.model import Transformer
 TOKENS = 2048
 
 
-def measure_activations(plan: Plan, jobs: list[Job], dataset: Dataset) -> tuple[SiteStatistic, ...]:
+def measure_activations(plan: Plan, trials: Sequence[Trial], dataset: Dataset) -> tuple[SiteStatistic, ...]:
     """Rows of site, quantity, and its value in each arm; None where an arm lacks the site.
 
     The quantities are standard deviations of activations, fractions of exact zeros, and gradient norms, for the first seed of
@@ -25,7 +26,7 @@ def measure_activations(plan: Plan, jobs: list[Job], dataset: Dataset) -> tuple[
     """
     by_arm: list[dict[tuple[str, str], float]] = []
     for arm in plan.arms:
-        finished = [job for job in jobs if job.arm == arm.name and job.status == "done"]
+        finished = [trial for trial in trials if trial.arm == arm.name and trial.status == "done"]
         if not finished:
             by_arm.append({})
             continue

@@ -3,43 +3,33 @@
 import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from partwise.comparison.results import Accuracies, Accuracy, Proportion, TrialResult
-from partwise.comparison.trials.worker_pool import Job
+from partwise.comparison.trials.trial import VALIDATION_LOSS
 from partwise.config import ConfigError
 from partwise.train.metrics import read_metrics
 
 CURVE_POINTS = 200
 
-VALIDATION_LOSS = "validation loss"
-
 ACCURACY_KEYS = {"exact match": "exact_match", "character accuracy": "char_accuracy"}
 """The metrics that are accuracies, and their names in an `Accuracy`."""
 
 
-def final_values(jobs: Sequence[Job], metric: str = VALIDATION_LOSS) -> dict[str, dict[int, float]]:
-    """arm -> seed -> the final validation loss or accuracy; nan if the run diverged."""
-    values: dict[str, dict[int, float]] = {}
-    for job in jobs:
-        value = read_outcome(job, metric).value
-        values.setdefault(job.arm, {})[job.seed] = math.nan if value is None else value
-    return values
-
-
-def read_outcome(job: Job, metric: str = VALIDATION_LOSS) -> TrialResult:
-    """The outcome of a finished run. Raises ConfigError if the run lacks the metric."""
-    result = json.loads((job.folder / "result.json").read_text())
-    lines = read_metrics(job.folder)
+def read_outcome(folder: Path, seed: int, steps: int, metric: str = VALIDATION_LOSS) -> TrialResult:
+    """The outcome of a finished run of `steps`. Raises ConfigError if the run lacks the metric."""
+    result = json.loads((folder / "result.json").read_text())
+    lines = read_metrics(folder)
     evaluations = tuple(
         (line["step"], line["validation"], line["training"]) for line in lines if line["kind"] == "evaluation"
     )
-    completed = "diverged" not in result and bool(evaluations) and evaluations[-1][0] == job.steps
+    completed = "diverged" not in result and bool(evaluations) and evaluations[-1][0] == steps
     accuracy = read_accuracy(result.get("accuracy"))
     loss = evaluations[-1][1] if completed else None
     return TrialResult(
-        seed=job.seed,
-        value=metric_value(job, metric, loss, accuracy),
+        seed=seed,
+        value=metric_value(folder, metric, loss, accuracy),
         diverged=not completed,
         validation_loss=loss,
         training_loss=evaluations[-1][2] if completed else None,
@@ -51,11 +41,11 @@ def read_outcome(job: Job, metric: str = VALIDATION_LOSS) -> TrialResult:
     )
 
 
-def metric_value(job: Job, metric: str, loss: float | None, accuracy: Accuracies | None) -> float | None:
+def metric_value(folder: Path, metric: str, loss: float | None, accuracy: Accuracies | None) -> float | None:
     if metric not in ACCURACY_KEYS or loss is None:
         return loss
     if not accuracy:
-        raise ConfigError(f"{job.folder} has no {metric}: delete this run's folder to repeat the run")
+        raise ConfigError(f"{folder} has no {metric}: delete this run's folder to repeat the run")
     proportion: Proportion = getattr(accuracy["all"], ACCURACY_KEYS[metric])
     return proportion.proportion
 

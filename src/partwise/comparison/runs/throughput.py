@@ -3,12 +3,13 @@
 import contextlib
 import statistics
 import time
+from collections.abc import Sequence
 from itertools import islice
 
 import torch
 
 from partwise.comparison.design.plan import Arm, Plan, dataset_of
-from partwise.comparison.trials.worker_pool import Job
+from partwise.comparison.trials.trial import Trial
 from partwise.compute.plan import Plan as ComputePlan
 from partwise.compute.runtime import Runtime
 from partwise.data import Dataset, build_examples
@@ -19,12 +20,12 @@ from partwise.train.metrics import read_metrics
 TIMED_STEPS = 8
 
 
-def throughput_of_runs(jobs: list[Job]) -> dict[str, float | None]:
+def throughput_of_runs(trials: Sequence[Trial]) -> dict[str, float | None]:
     """Training tokens per second by arm, with all runs in parallel: the median over their steps."""
-    rates: dict[str, list[float]] = {job.arm: [] for job in jobs}
-    for job in jobs:
-        steps = (line for line in read_metrics(job.folder) if line["kind"] == "step")
-        rates[job.arm] += [line["tokens"] / line["seconds"] for line in steps]
+    rates: dict[str, list[float]] = {trial.arm: [] for trial in trials}
+    for trial in trials:
+        steps = (line for line in read_metrics(trial.folder) if line["kind"] == "step")
+        rates[trial.arm] += [line["tokens"] / line["seconds"] for line in steps]
     return {arm: statistics.median(each) if each else None for arm, each in rates.items()}
 
 

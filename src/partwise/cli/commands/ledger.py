@@ -1,0 +1,64 @@
+"""`ledger`: list, export and verify the ledger of this project, without importing torch."""
+
+from pathlib import Path
+
+import typer
+
+from partwise.cli.terminal import console, print_error, table
+from partwise.comparison.ledger.chain import DamagedLedgerError, Ledger, Record, first_broken
+from partwise.comparison.ledger.listing import count, list_comparisons, to_csv, to_json_lines
+from partwise.comparison.ledger.project import project_ledger
+from partwise.config import ConfigError
+
+
+def find_ledger(file: Path | None) -> Ledger:
+    ledger = Ledger(file) if file else project_ledger()
+    if not ledger.path.exists():
+        raise ConfigError(f"{ledger.path}: no such file; `partwise compare` begins a ledger in its project")
+    return ledger
+
+
+def show_ledger(file: Path | None) -> None:
+    """Print every comparison with its outcome, and counts."""
+    ledger = find_ledger(file)
+    records = read_ledger(ledger)
+    columns = ["record", "started", "comparison", "seeds", "level", "outcome"]
+    console.print(table(str(ledger.path), columns, [row.cells() for row in list_comparisons(records)]))
+    console.print(", ".join(f"{key}: {value}" for key, value in count(records).items()), markup=False)
+
+
+def export_ledger(file: Path | None, out: Path | None) -> None:
+    """Write all records as CSV if `out` ends in .csv, else as JSON lines; without `out`, print JSON lines."""
+    records = read_ledger(find_ledger(file))
+    if out is None:
+        typer.echo(to_json_lines(records), nl=False)
+        return
+    text = to_csv(records) if out.suffix == ".csv" else to_json_lines(records)
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be written: {error.strerror or error}") from None
+    console.print(f"wrote {len(records)} records to {out}", markup=False)
+
+
+def verify_ledger(file: Path | None) -> None:
+    """Check the chain and print what holds. Exits with 1 at the first broken record."""
+    ledger = find_ledger(file)
+    try:
+        records = ledger.read(checked=False)
+    except DamagedLedgerError as error:
+        raise ConfigError(str(error)) from None
+    if broken := first_broken(records):
+        print_error(f"{ledger.path} was changed: record {broken[0]}: {broken[1]}")
+        raise typer.Exit(1)
+    last = records[-1].hash if records else "none"
+    console.print(f"{ledger.path}: {len(records)} records, the chain is whole; hash of the last: {last}", markup=False)
+    console.print("deleting the last records or the whole file does not show; keep the last hash elsewhere to see it")
+
+
+def read_ledger(ledger: Ledger) -> list[Record]:
+    """The records of a whole chain. Raises ConfigError."""
+    try:
+        return ledger.read()
+    except DamagedLedgerError as error:
+        raise ConfigError(f"{error}") from None

@@ -1,0 +1,60 @@
+"""`verify`: check a certificate, without importing torch unless trials are repeated."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from partwise.cli.terminal import console
+from partwise.comparison.certificate.certificate import Certificate
+from partwise.comparison.certificate.verification import Check, verify
+
+LIMITS = (
+    "this shows that the verdicts follow from the values by the stated protocol; not that the values come from training, "
+    "nor that no other comparison was run: --rerun repeats trials, and `partwise ledger` lists comparisons"
+)
+
+
+def verify_certificate(file: Path, trials: int, imports: Sequence[str]) -> None:
+    """Print for every statement of a certificate whether it holds, and repeat some of its trials.
+
+    Exits with 1 if one does not hold. Raises ConfigError.
+    """
+    certificate = Certificate.read(file)
+    console.print(f"{certificate.name}: {certificate.question}", style="bold", markup=False)
+    checks = verify(certificate)
+    report(checks)
+    if trials:
+        checks += repeat_trials(certificate, trials, imports)
+    console.print(LIMITS)
+    if any(check.fault for check in checks):
+        raise typer.Exit(1)
+
+
+def report(checks: Sequence[Check]) -> None:
+    for check in checks:
+        mark = "✓" if check.fault is None else "✕"
+        console.print(f"{mark} {check.statement}" + (f": {check.fault}" if check.fault else ""), markup=False)
+
+
+def repeat_trials(certificate: Certificate, trials: int, imports: Sequence[str]) -> list[Check]:
+    """Repeat trials, and print whether their values are equal bit for bit, or how far off they are."""
+    from partwise.comparison.certificate.rerun import differences_here, rerun
+
+    others = differences_here(certificate, imports)
+    if others:
+        console.print(f"different here: {'; '.join(others)}; values may differ in their last digits", markup=False)
+    checks = []
+    for repeat in rerun(certificate, trials, imports, lambda jobs: None):
+        statement, fault = f"{repeat.arm}, seed {repeat.seed}: {repeat.stated}", None
+        if repeat.equal:
+            statement += ", bit for bit"
+        elif repeat.stated is None or repeat.found is None:
+            fault = f"repeated, it is {repeat.found}"
+        else:
+            off = f"repeated, it is {repeat.found}: {repeat.found - repeat.stated:+.3g} off"
+            # elsewhere, other roundings grow over training
+            fault, statement = (None, f"{statement}; {off}") if others else (off, statement)
+        checks.append(Check(statement, fault))
+    report(checks)
+    return checks

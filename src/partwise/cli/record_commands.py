@@ -1,0 +1,57 @@
+"""Commands for what comparisons leave behind: the ledger of a project, and certificates."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from partwise.cli.options import Import, app, ledger_app, load_imports
+
+LedgerFile = Annotated[
+    Path | None, typer.Option("--file", help="The ledger. Default: runs/ledger.sqlite in the nearest folder with .git.")
+]
+
+
+@ledger_app.callback(invoke_without_command=True)
+def show_ledger(context: typer.Context, file: LedgerFile = None) -> None:
+    """List every comparison of this project with its outcome, whether or not it found anything."""
+    if context.invoked_subcommand is None:
+        from partwise.cli.commands.ledger import show_ledger as run
+
+        run(file)
+
+
+@ledger_app.command("export")
+def export_ledger(
+    out: Annotated[
+        Path | None,
+        typer.Argument(help="Output file: CSV if it ends in .csv, else JSON lines. Default: print JSON lines."),
+    ] = None,
+    file: LedgerFile = None,
+) -> None:
+    """Write all records as JSON lines or CSV."""
+    from partwise.cli.commands.ledger import export_ledger as run
+
+    run(file, out)
+
+
+@ledger_app.command("verify")
+def verify_ledger(file: LedgerFile = None) -> None:
+    """Check the chain of hashes; exit with 1 and name the first record that was changed."""
+    from partwise.cli.commands.ledger import verify_ledger as run
+
+    run(file)
+
+
+@app.command()
+def verify(
+    file: Annotated[Path, typer.Argument(help="The certificate.json of a comparison, or its folder.")],
+    rerun: Annotated[
+        int, typer.Option(help="Also repeat this many trials, drawn at random, and compare their values.", min=0)
+    ] = 0,
+    imports: Import = None,
+) -> None:
+    """Check a certificate: judge its values anew; exit with 1 if a verdict does not hold."""
+    from partwise.cli.commands.verify import verify_certificate as run
+
+    run(file, rerun, load_imports(imports))

@@ -1,0 +1,1 @@
+"""Certificates: what was planned, what ran where, its values and verdicts, as one file that others can check."""

@@ -1,0 +1,143 @@
+"""The certificate of a comparison, `certificate.json`: all that its verdicts follow from. Nothing here imports torch."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, JsonValue
+
+from partwise.checkpoint import write_json
+from partwise.comparison.results import Facts, LedgerEntry, OnlineLevel, Protocol, Results, Value, read_json
+from partwise.comparison.stats.effect import Effect, Verdict
+from partwise.comparison.stats.protocol import Claim
+from partwise.config import ConfigError, digest
+
+CERTIFICATE_FILE = "certificate.json"
+FORMAT = 1
+
+
+class CertifiedVerdict(Value):
+    """The verdict on one claim, with the numbers that it follows from."""
+
+    claim: Claim
+    verdict: Verdict | None
+    n: int
+    mean: float | None
+    low: float | None
+    high: float | None
+    p_adjusted: float | None
+    p_equivalence_adjusted: float | None
+
+    @classmethod
+    def from_effect(cls, claim: Claim, effect: Effect) -> Self:
+        values = effect.to_dict()
+        return cls(claim=claim, **{name: values[name] for name in cls.model_fields if name != "claim"})
+
+
+class Code(Value):
+    """The code that ran."""
+
+    version: str
+    commit: str | None = None
+    sources: str
+    """SHA-256 of the package's source files."""
+    imports: dict[str, str | None] = Field(default_factory=dict)
+    """File of custom parts -> SHA-256."""
+
+
+class Certificate(Value):
+    """Plan, code, data, machine, values and verdicts of one comparison.
+
+    `hash` is that of everything else in the file, so that an edit shows. It is no signature: whoever can write the file can
+    also compute a new hash, and nothing here proves that the values come from training runs.
+    """
+
+    format: Literal[1] = 1
+    name: str
+    created: str
+    question: str
+    plan: dict[str, JsonValue]
+    """Everything that was fixed before the first run."""
+    plan_hash: str
+    online: OnlineLevel | None = None
+    protocol: Protocol
+    baseline: str
+    arms: dict[str, dict[str, JsonValue]]
+    """Name -> configuration, after matching and tuning."""
+    predictions: dict[str, tuple[str, str]] = Field(default_factory=dict)
+    """For interactions: name of the sum of two effects -> the two arms."""
+    values: dict[str, dict[int, float | None]]
+    """Arm -> seed -> value in the metric; None if the run has none."""
+    judged: int | None = None
+    """Without planned looks: the number of seeds that the verdicts use, if more were added later."""
+    verdicts: tuple[CertifiedVerdict, ...]
+    data: str
+    """Hash of the prepared data."""
+    code: Code
+    imports: tuple[str, ...] = ()
+    machine: Facts
+    runtime: Facts
+    computation: dict[str, JsonValue] = Field(default_factory=dict)
+    """Arm -> which backend computes each layer."""
+    seeds_per_process: int = 1
+    ledger: LedgerEntry | None = None
+    hash: str = ""
+
+    @property
+    def computed_hash(self) -> str:
+        """SHA-256 of everything but `hash`."""
+        return digest({key: value for key, value in self.to_dict().items() if key != "hash"})
+
+    def write(self, folder: Path) -> Path:
+        """Write `certificate.json` atomically, with its hash."""
+        path = folder / CERTIFICATE_FILE
+        write_json(path, self.model_copy(update={"hash": self.computed_hash}).to_dict())
+        return path
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a certificate. Raises ConfigError for another version or a damaged file; an edit is not damage."""
+        values = read_json(path / CERTIFICATE_FILE if path.is_dir() else path)
+        if not isinstance(values, Mapping) or "plan_hash" not in values:
+            raise ConfigError(f"{path} is no certificate: give the {CERTIFICATE_FILE} of a comparison")
+        if values.get("format") != FORMAT:
+            raise ConfigError(f"{path} has the format {values.get('format')}, and this version reads {FORMAT}")
+        return cls.from_dict(values, str(path))
+
+
+def certify(
+    results: Results,
+    claims: Sequence[Claim],
+    plan: Mapping[str, Any],
+    predictions: Mapping[str, tuple[str, str]],
+    arms: Mapping[str, Mapping[str, Any]],
+    metadata: Mapping[str, Any],
+    code: Mapping[str, Any],
+    imports: Sequence[str],
+    ledger: LedgerEntry | None = None,
+) -> Certificate:
+    """The certificate of judged results; `plan` is the identity of the comparison and `metadata` its plan file."""
+    provenance = results.provenance
+    return Certificate(
+        name=provenance.name or "",
+        created=provenance.created or "",
+        question=results.question,
+        plan=dict(plan),
+        plan_hash=digest(plan),
+        online=OnlineLevel(**metadata["online"]) if metadata.get("online") else None,
+        protocol=results.protocol,
+        baseline=results.arms[0].name,
+        arms={name: dict(config) for name, config in arms.items()},
+        predictions=dict(predictions),
+        values={arm.name: {trial.seed: trial.value for trial in arm.trials} for arm in results.arms},
+        judged=None if results.protocol.looks else min(metadata["looks"], default=None),
+        verdicts=tuple(map(CertifiedVerdict.from_effect, claims, results.effects)),
+        data=metadata["data"],
+        code=Code(**code),
+        imports=tuple(imports),
+        machine=metadata.get("machine", {}),
+        runtime=metadata.get("runtime", {}),
+        computation=metadata.get("computation", {}),
+        seeds_per_process=metadata.get("seeds_per_process", 1),
+        ledger=ledger,
+    )

@@ -1,0 +1,123 @@
+"""Check a certificate: its hashes, that plan and protocol agree, and every verdict from the values. Imports no torch."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from partwise.comparison.certificate.certificate import Certificate, CertifiedVerdict
+from partwise.comparison.stats.protocol import Rules, Values, add_predictions, first_seeds
+from partwise.config import ConfigError, digest
+
+PRECISION = 1e-9
+"""Relative difference allowed between numbers that other versions of scipy computed."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One statement of a certificate, and why it does not hold; None if it does."""
+
+    statement: str
+    fault: str | None = None
+
+
+def verify(certificate: Certificate) -> list[Check]:
+    """Check everything that can be recomputed. Raises ConfigError if the values cannot be judged at all."""
+    return [
+        Check("the file is as it was written", check_hash(certificate)),
+        Check("the plan is that of its hash", check_plan_hash(certificate)),
+        Check("plan and protocol agree", check_protocol(certificate)),
+        Check("every planned seed has a value", check_seeds(certificate)),
+        *check_verdicts(certificate),
+    ]
+
+
+def check_hash(certificate: Certificate) -> str | None:
+    found = certificate.computed_hash
+    return (
+        None
+        if found == certificate.hash
+        else f"its content has the hash {found[:16]}, and it states {certificate.hash[:16]}"
+    )
+
+
+def check_plan_hash(certificate: Certificate) -> str | None:
+    found = digest(certificate.plan)
+    return (
+        None
+        if found == certificate.plan_hash
+        else f"the plan has the hash {found[:16]}, not {certificate.plan_hash[:16]}"
+    )
+
+
+def check_protocol(certificate: Certificate) -> str | None:
+    """Whether the rules, claims and arms are those that were fixed before the first run."""
+    plan, protocol = certificate.plan, certificate.protocol.to_dict()
+    if certificate.online:  # the plan has the rate of the sequence, the protocol the level of this comparison
+        rate, level = certificate.online.alpha, certificate.online.level
+        if level != protocol["alpha"]:
+            return f"alpha is {protocol['alpha']:g}, and the online level {level:g}"
+        protocol["alpha"] = rate
+    planned = {**plan, "looks": plan.get("looks", []), "failure": plan.get("failure")}
+    for key in ("margin", "alpha", "metric", "looks", "failure"):
+        if planned.get(key) != protocol[key]:
+            return f"{key} was planned as {planned.get(key)} and is {protocol[key]}"
+    judged = [list(verdict.claim[:3]) for verdict in certificate.verdicts]
+    claims = plan.get("claims")
+    for claim in claims if isinstance(claims, list) else []:
+        if claim not in judged:
+            return f"the planned claim {claim} has no verdict"
+    missing = {verdict.claim.arm for verdict in certificate.verdicts} - certificate.values.keys()
+    return f"{sorted(missing)[0]} has no values" if missing else None
+
+
+def check_seeds(certificate: Certificate) -> str | None:
+    """Whether each arm has its first seeds without a gap: one that was left out could have been left out for its value."""
+    first = certificate.plan.get("first_seed", 0)
+    for arm, runs in certificate.values.items():
+        for index, seed in enumerate(sorted(runs)):
+            if seed != first + index:  # type: ignore[operator]
+                return f"seed {first + index} of {arm} is missing"  # type: ignore[operator]
+        if certificate.protocol.looks and len(runs) not in certificate.protocol.looks:
+            return f"{arm} has {len(runs)} seeds, which is no planned look"
+    return None
+
+
+def check_verdicts(certificate: Certificate) -> Iterator[Check]:
+    """Judge the values anew by the protocol, and compare."""
+    rules = Rules(**{key: getattr(certificate.protocol, key) for key in type(certificate.protocol).model_fields})
+    claims = [verdict.claim for verdict in certificate.verdicts]
+    unknown = (
+        {name for claim in claims for name in claim[:2]} - certificate.values.keys() - certificate.predictions.keys()
+    )
+    if unknown or certificate.baseline not in certificate.values:
+        raise ConfigError(
+            f"the certificate has no values of {sorted(unknown) or certificate.baseline}: ask for a whole one"
+        )
+    values: Values = {
+        arm: {seed: math.nan if value is None else value for seed, value in runs.items()}
+        for arm, runs in certificate.values.items()
+    }
+    values = add_predictions(values, certificate.baseline, certificate.predictions, rules)
+    if certificate.judged is not None and not rules.looks:
+        values = first_seeds(values, certificate.judged)
+    effects = rules.judge(values, claims)
+    for number, stated in enumerate(certificate.verdicts):
+        statement = f"{stated.claim.arm} against {stated.claim.against}: {stated.verdict or 'no verdict'}"
+        if number >= len(effects):
+            yield Check(statement, "the values do not suffice for the first look")
+            continue
+        yield Check(statement, difference(stated, CertifiedVerdict.from_effect(stated.claim, effects[number])))
+
+
+def difference(stated: CertifiedVerdict, found: CertifiedVerdict) -> str | None:
+    """The first number or word that the values do not give."""
+    for name in ("verdict", "n", "mean", "low", "high", "p_adjusted", "p_equivalence_adjusted"):
+        old, new = getattr(stated, name), getattr(found, name)
+        if isinstance(old, float) and isinstance(new, float):
+            # a mean near zero is a difference of far larger values: their rounding is absolute
+            if math.isclose(old, new, rel_tol=PRECISION, abs_tol=1e-12):
+                continue
+            return f"{name} is {old!r}, and the values give {new!r}"
+        if old != new:
+            return f"{name} is {old}, and the values give {new}"
+    return None

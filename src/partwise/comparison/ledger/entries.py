@@ -1,0 +1,165 @@
+"""What one comparison writes to the ledger of its project: its start, every look, its results."""
+
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from partwise.comparison.ledger.chain import DamagedLedgerError, Ledger, Record
+from partwise.comparison.ledger.project import code_version, project_ledger
+from partwise.comparison.ledger.questions import asked_before, question_keys, verdict_rows
+from partwise.comparison.ledger.sequence import next_level
+from partwise.comparison.results import OnlineLevel, RepeatedQuestion
+from partwise.config import ConfigError, digest
+
+if TYPE_CHECKING:
+    from partwise.comparison.design.plan import Plan
+    from partwise.comparison.stats.effect import Effect
+
+
+@dataclass
+class LedgerEntries:
+    """The records of the comparison in `folder`. A ledger that cannot be written sets `warning` and stops nothing.
+
+    `started` is the number of the record of the comparison's start; None if it has none.
+    """
+
+    folder: Path
+    ledger: Ledger = field(default_factory=project_ledger)
+    started: int | None = None
+    warning: str | None = None
+
+    def start(
+        self,
+        plan: "Plan",
+        identity: Mapping[str, Any],
+        data: str,
+        machine: Mapping[str, Any],
+        imports: Sequence[str] = (),
+        online: bool = False,
+        **facts: Any,
+    ) -> OnlineLevel | None:
+        """Record that the comparison starts, before its first run; `facts` are added, such as the study it belongs to.
+
+        With `online`, returns its level. Raises ConfigError if that level cannot be recorded: a comparison that no
+        record shows would be outside the sequence.
+        """
+        code = code_version(imports)
+        level: OnlineLevel | None = None
+
+        def content(records: Sequence[Record]) -> dict[str, Any]:
+            nonlocal level
+            level = next_level(records, plan.rules.alpha) if online else None
+            return {
+                "kind": "started",
+                **self.place(),
+                "question": plan.question,
+                "questions": {f"{claim.arm} - {claim.against}": key for claim, key in question_keys(plan).items()},
+                "plan": digest(identity),
+                "identity": dict(identity),
+                "common": list(plan.common),
+                "seeds": plan.seeds,
+                "data": data,
+                "online": level.to_dict() if level else None,
+                "code": code,
+                "machine": dict(machine),
+                "supersedes": self.last_start(records),
+                **facts,
+            }
+
+        try:
+            record = self.ledger.append(content)
+            self.started = record.number if record else None
+        except DamagedLedgerError as error:
+            if online:
+                raise ConfigError(
+                    f"--online: {error}; move the file away to begin a new one, or omit --online"
+                ) from None
+            self.warn(error)
+        return level
+
+    def resume(self, started: int | None, seeds: int, online: OnlineLevel | None, imports: Sequence[str] = ()) -> None:
+        """Record that the comparison that started as record `started` goes on or is judged again.
+
+        Raises ConfigError if the record has another level than `online`.
+        """
+        self.started = started
+        try:
+            records = self.ledger.read()
+        except DamagedLedgerError as error:
+            self.warn(error)
+            return
+        stored = next((record.content for record in records if record.number == started), {})
+        if stored.get("folder") == self.place()["folder"] and stored["online"] != (
+            online.to_dict() if online else None
+        ):
+            raise ConfigError(
+                f"{self.folder} has another online level than record {started} of {self.ledger.path}, so one of them was "
+                "changed: choose another --name"
+            )
+        self.append({"kind": "resumed", "seeds": seeds, "code": code_version(imports)})
+
+    def look(self, plan: "Plan", seeds: int, effects: Iterable["Effect"]) -> None:
+        """Record an interim look at `seeds` pairs; a resumed comparison repeats its looks, which adds nothing."""
+        self.append({"kind": "look", "seeds": seeds, "verdicts": verdict_rows(plan, effects)}, repeated=False)
+
+    def result(self, plan: "Plan", seeds: int, effects: Iterable["Effect"]) -> Record | None:
+        """Record the outcome; None if it is not new or there is no ledger to write."""
+        return self.append({"kind": "result", "seeds": seeds, "verdicts": verdict_rows(plan, effects)}, repeated=False)
+
+    def asked_before(self, plan: "Plan") -> list[RepeatedQuestion]:
+        """How often each question of the plan was asked before; [] if the ledger cannot be read."""
+        try:
+            return asked_before(plan, self.ledger.read(), self.started)
+        except DamagedLedgerError as error:
+            self.warn(error)
+            return []
+
+    def append(self, content: Mapping[str, Any], repeated: bool = True) -> Record | None:
+        """Add a record of this comparison, with the one of its kind that it supersedes; None if nothing was added.
+
+        Without `repeated`, a record whose content is there already is not added again.
+        """
+
+        def complete(records: Sequence[Record]) -> dict[str, Any] | None:
+            same = [record for record in records if self.is_mine(record, content["kind"])]
+            if not repeated and any(content.items() <= record.content.items() for record in same):
+                return None
+            supersedes = same[-1].number if same and content["kind"] == "result" else None
+            return {**content, **self.place(), "started": self.started, "supersedes": supersedes}
+
+        if self.started is None:  # its start could not be recorded
+            return None
+        try:
+            return self.ledger.append(complete)
+        except DamagedLedgerError as error:
+            self.warn(error)
+            return None
+
+    def place(self) -> dict[str, str]:
+        """The comparison's name, and its folder relative to the project's."""
+        project = self.ledger.path.parent.parent
+        return {"name": self.folder.name, "folder": Path(os.path.relpath(self.folder.resolve(), project)).as_posix()}
+
+    def is_mine(self, record: Record, kind: str) -> bool:
+        content = record.content
+        return bool(content["kind"] == kind and content.get("started") == self.started)
+
+    def last_start(self, records: Sequence[Record]) -> int | None:
+        """The latest comparison in the same folder, which this one replaces."""
+        folder = self.place()["folder"]
+        same = [record.number for record in records if is_start(record, folder)]
+        return same[-1] if same else None
+
+    def warn(self, error: DamagedLedgerError) -> None:
+        """One line, once."""
+        if self.warning is None:
+            self.warning = f"{error}; this comparison is not recorded there: move the file away to begin a new one"
+            print(f"warning: {self.warning}", file=sys.stderr)
+
+
+def is_start(record: Record, folder: str) -> bool:
+    content = record.content
+    return content["kind"] == "started" and content["folder"] == folder

@@ -1,0 +1,86 @@
+"""A ledger as rows, counts, JSON lines and CSV."""
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from partwise.comparison.ledger.chain import Record
+from partwise.comparison.ledger.questions import NO_VERDICT, UNFINISHED, starts_and_results
+
+COLUMNS = ("number", "time", "kind", "name", "question", "seeds", "verdicts", "alpha", "plan", "previous", "hash")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison: its start with its latest outcome."""
+
+    number: int
+    time: str
+    name: str
+    question: str
+    seeds: int
+    level: float | None
+    """Its alpha in the online sequence, if it belongs to that."""
+    outcome: str
+
+    def cells(self) -> list[str]:
+        level = "" if self.level is None else f"{self.level:.2g}"
+        return [str(self.number), self.time, self.name, str(self.seeds), level, self.outcome]
+
+
+def list_comparisons(records: Sequence[Record]) -> list[Row]:
+    """Every comparison that was started, oldest first."""
+    starts, results = starts_and_results(records)
+    rows = []
+    for number, content in starts.items():
+        result = results.get(number)
+        seeds = int(result["seeds"] if result else content["seeds"])
+        level = content["online"]["level"] if content.get("online") else None
+        row = Row(number, content["time"], content["name"], content["question"], seeds, level, describe(result))
+        rows.append(row)
+    return rows
+
+
+def describe(result: dict[str, Any] | None) -> str:
+    """The verdicts of a result: `ffn=swiglu better`."""
+    if result is None:
+        return UNFINISHED
+    return ", ".join(f"{row['arm']} {row['verdict'] or NO_VERDICT}" for row in result["verdicts"])
+
+
+def count(records: Sequence[Record]) -> dict[str, int]:
+    """Comparisons, questions (each counted once, however often it was asked), and verdicts on claims by kind."""
+    starts, results = starts_and_results(records)
+    questions = {key for content in starts.values() for key in content["questions"].values()}
+    outcomes: Counter[str] = Counter()
+    for number in starts:
+        rows = [row for row in results[number]["verdicts"] if row["role"] == "claim"] if number in results else []
+        outcomes.update(row["verdict"] or NO_VERDICT for row in rows)
+    unfinished = {UNFINISHED: sum(number not in results for number in starts)}
+    return {"comparisons": len(starts), "questions": len(questions), **dict(sorted(outcomes.items())), **unfinished}
+
+
+def to_json_lines(records: Sequence[Record]) -> str:
+    """One JSON object per record, with its number, content and hashes."""
+    return "".join(json.dumps(plain(record), sort_keys=True) + "\n" for record in records)
+
+
+def plain(record: Record) -> dict[str, Any]:
+    return {**record.content, "number": record.number, "previous": record.previous, "hash": record.hash}
+
+
+def to_csv(records: Sequence[Record]) -> str:
+    """One line per record with the columns COLUMNS; JSON lines hold everything."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", restval="")
+    writer.writeheader()
+    for record in records:
+        values = plain(record)
+        online = values.get("online") or {}
+        outcome = describe(values) if values.get("verdicts") is not None else ""
+        writer.writerow({**values, "verdicts": outcome, "alpha": online.get("level", "")})
+    return text.getvalue()

@@ -1,0 +1,67 @@
+"""The project that a ledger belongs to, and the code that runs in it."""
+
+import hashlib
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import partwise
+from partwise.comparison.ledger.chain import Ledger
+
+LEDGER_FILE = Path("runs") / "ledger.sqlite"
+SOURCES = (".py", ".cpp", ".h")
+
+
+def project_folder(folder: Path | None = None) -> Path:
+    """The nearest folder that holds `.git`, from `folder` (by default the current one) upward; else `folder` itself."""
+    start = (folder or Path.cwd()).resolve()
+    return next((each for each in (start, *start.parents) if (each / ".git").exists()), start)
+
+
+def project_ledger(folder: Path | None = None) -> Ledger:
+    """The ledger of the project of `folder`: `runs/ledger.sqlite` in the project's folder."""
+    return Ledger(project_folder(folder) / LEDGER_FILE)
+
+
+def code_version(imports: Sequence[str] = ()) -> dict[str, Any]:
+    """The package's version, the hash of its sources, its git commit if it is a checkout, and hashes of imported files."""
+    root = Path(partwise.__file__).parent
+    files = {name: file_hash(Path(name)) for name in imports if name.endswith(".py")}
+    return {
+        "version": partwise.__version__,
+        "commit": commit_of(root),
+        "sources": sources_hash(root),
+        "imports": {Path(name).name: found for name, found in files.items()},
+    }
+
+
+def sources_hash(root: Path) -> str:
+    """SHA-256 over the paths and contents of all source files below `root`."""
+    total = hashlib.sha256()
+    for path in sorted(path for path in root.rglob("*") if path.suffix in SOURCES):
+        total.update(f"{path.relative_to(root).as_posix()}\n{file_hash(path)}\n".encode())
+    return total.hexdigest()
+
+
+def file_hash(path: Path) -> str | None:
+    """SHA-256 of a file; None if it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def commit_of(root: Path) -> str | None:
+    """The commit of the checkout that tracks `root`; None for an installed package or without git."""
+
+    def git(*words: str) -> str | None:
+        command = ["git", "-C", str(root), *words]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    # a virtual environment may lie in another project's checkout, which does not track it
+    return git("rev-parse", "HEAD") if git("ls-files", "--error-unmatch", "__init__.py") is not None else None

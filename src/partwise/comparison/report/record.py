@@ -1,0 +1,40 @@
+"""What the ledger of the project says about a comparison, as sentences."""
+
+from collections.abc import Iterator
+
+from partwise.comparison.report.blocks import Paragraph
+from partwise.comparison.results import OnlineLevel, RepeatedQuestion, Results
+from partwise.comparison.stats.number_format import format_percent
+
+MOST_NAMES = 5
+
+
+def record(results: Results) -> Iterator[Paragraph]:
+    """The section of the report."""
+    for sentence in ledger_sentences(results):
+        yield Paragraph(sentence)
+    if results.asked_before and not any(question.times for question in results.asked_before):
+        yield Paragraph("The ledger of this project has no earlier comparison that asked the same.")
+
+
+def ledger_sentences(results: Results) -> list[str]:
+    """The level in the online sequence, and every question that was asked before; empty if there is nothing to say."""
+    sentences = [online_sentence(results.online)] if results.online else []
+    return sentences + [repetition_sentence(question) for question in results.asked_before if question.times]
+
+
+def online_sentence(online: OnlineLevel) -> str:
+    discoveries = f"{online.discoveries} discover{'y' if online.discoveries == 1 else 'ies'}"
+    return (
+        f"Comparison {online.number} of this project's online sequence, started after {discoveries}: tested at alpha = "
+        f"{online.level:.2g}, so that on average at most {format_percent(online.alpha)} of the sequence's discoveries are "
+        "false."
+    )
+
+
+def repetition_sentence(question: RepeatedQuestion) -> str:
+    times = "once" if question.times == 1 else f"{question.times} times"
+    outcomes = ", ".join(f"{number} {outcome}" for outcome, number in sorted(question.outcomes.items()))
+    names = ", ".join(question.names[-MOST_NAMES:])
+    more = "latest: " if len(question.names) > MOST_NAMES else ""
+    return f"{question.arm} against {question.against} was asked {times} before in this project: {outcomes} ({more}{names})."

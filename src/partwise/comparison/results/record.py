@@ -1,0 +1,35 @@
+"""What the ledger of a project says about a comparison: its level, and how often its questions were asked."""
+
+from partwise.comparison.results.value import Value
+
+
+class OnlineLevel(Value):
+    """The place of a comparison in the sequence of a project that shares one false discovery rate, fixed when it starts."""
+
+    alpha: float
+    """The false discovery rate of the sequence."""
+    level: float
+    """The alpha of this comparison."""
+    number: int
+    """1 for the first comparison of the sequence."""
+    discoveries: int
+    """Comparisons that were known to have shown a difference when this one started."""
+
+
+class RepeatedQuestion(Value):
+    """How often the question of a claim was asked before in the project, and what came of it."""
+
+    arm: str
+    against: str
+    times: int
+    outcomes: dict[str, int]
+    """Verdict, `no verdict` or `unfinished` -> number of comparisons."""
+    names: tuple[str, ...]
+    """The comparisons that asked it, oldest first."""
+
+
+class LedgerEntry(Value):
+    """The record of a result in the ledger."""
+
+    number: int
+    hash: str

@@ -1,0 +1,1 @@
+"""Our own training runs as trials of a comparison."""

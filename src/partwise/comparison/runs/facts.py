@@ -1,0 +1,130 @@
+"""What is known of training runs beyond their values: task, parameters, cost, backends, accuracies and activations."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from partwise.comparison.design.plan import Arm, Plan, token_name, training_budget
+from partwise.comparison.results import ArmResult, Backends, References, Results, Task
+from partwise.comparison.runs.activation_statistics import measure_activations
+from partwise.comparison.runs.outcome import pool_accuracy
+from partwise.comparison.trials.trial import Trial
+from partwise.compute.plan import Plan as ComputePlan
+from partwise.data import Dataset, build_examples
+from partwise.evaluate.references import dataset_references
+from partwise.model import Transformer
+
+
+def add_facts(
+    results: Results,
+    plan: Plan,
+    trials: Sequence[Trial],
+    dataset: Dataset,
+    throughput: Mapping[str, float | None],
+    computation: Mapping[str, ComputePlan],
+    missing_kernels: Mapping[str, Sequence[str]],
+) -> Results:
+    """The gathered results with the facts of our training runs."""
+    arms = []
+    for arm, gathered in zip(plan.arms, results.arms, strict=True):
+        facts = describe_arm(plan, arm, gathered, throughput, computation[arm.name])
+        arms.append(facts.model_copy(update={"missing_kernels": tuple(missing_kernels.get(arm.name, ()))}))
+    return results.model_copy(
+        update={
+            "scope": scope(plan),
+            "task": describe_task(plan, dataset),
+            "arms": tuple(arms),
+            "activation_statistics": measure_activations(plan, trials, dataset),
+            "references": References.from_dict(dataset_references(dataset)),
+            "tuning_note": learning_rate_note(plan),
+        }
+    )
+
+
+def describe_task(plan: Plan, dataset: Dataset) -> Task:
+    first = plan.arms[0].config
+    train, validation = (
+        build_examples(dataset, name, first.seq_len, first.model.context_length) for name in ("train", "val")
+    )
+    tokens = first.train.steps * train.targets_per_batch(first.train.batch_size)
+    return Task(
+        data=str(first.data),
+        name=first.data.name,
+        hash=dataset.hash,
+        tokenizer=first.tokenizer.name,
+        steps=first.train.steps,
+        batch_size=first.train.batch_size,
+        seq_len=first.seq_len,
+        tokens=tokens,
+        epochs=train.epochs(tokens),
+        validation_tokens=sum(batch.n_targets for batch in validation.eval_batches()),
+        validation_estimator=first.train.validation_estimator,
+    )
+
+
+def scope(plan: Plan) -> str:
+    """The setting that the verdict covers."""
+    first = plan.arms[0].config
+    size = f"{first.train.batch_size} x {first.seq_len} {token_name(first)}s"
+    if first.data.paired:
+        size = f"{first.train.batch_size} pairs"
+    return (
+        f"This holds for {first.model.parameters():,} parameters trained for {first.train.steps:,} steps of "
+        f"{size} on {first.data.name}; "
+        "another model size, number of steps or dataset may give a different answer."
+    )
+
+
+def learning_rate_note(plan: Plan) -> str:
+    learning_rates = sorted({arm.config.train.lr for arm in plan.arms})
+    if len(learning_rates) == 1:
+        return f"one learning rate ({learning_rates[0]:g}), untuned"
+    return f"learning rates {', '.join(f'{lr:g}' for lr in learning_rates)}, set by the arms, untuned"
+
+
+def describe_arm(
+    plan: Plan, arm: Arm, gathered: ArmResult, throughput: Mapping[str, float | None], computation: ComputePlan
+) -> ArmResult:
+    unpaired, tensors = unpaired_tensors(plan.arms[0], arm)
+    memory = max((trial.peak_memory for trial in gathered.trials if trial.peak_memory), default=None)
+    return gathered.model_copy(
+        update={
+            "parameters": arm.config.model.parameters(),
+            "flops_per_token": arm.config.model.flops_per_token(arm.config.seq_len),
+            "tokens_per_second": throughput.get(arm.name),
+            "budget": training_budget(arm, throughput),
+            "peak_memory": memory,
+            "accuracy": pool_accuracy(gathered.trials),
+            "unpaired_tensors": tuple(unpaired),
+            "n_paired_tensors": tensors - len(unpaired),
+            "n_tensors": tensors,
+            "backends": describe_backends(computation),
+        }
+    )
+
+
+def describe_backends(plan: ComputePlan) -> tuple[Backends, ...]:
+    """The backends of an arm, by kind of operation."""
+    reasons = plan.reasons()
+    return tuple(
+        Backends(kind=kind, counts=dict(counts), reasons=tuple(reasons.get(kind, ())))
+        for kind, counts in plan.counts().items()
+        if counts
+    )
+
+
+def unpaired_tensors(baseline: Arm, arm: Arm) -> tuple[list[str], int]:
+    """The names of the arm's tensors whose initial weights differ from the baseline's, and the number of all its tensors."""
+
+    def initial_tensors(arm: Arm) -> dict[str, torch.Tensor]:
+        model = Transformer(arm.config.model, seed=0, reinitialize=arm.config.train.reinitialize)
+        return {tensor.name: tensor.data for tensor in model.logical_tensors()}
+
+    with torch.random.fork_rng(devices=[]):
+        old, new = initial_tensors(baseline), initial_tensors(arm)
+    unpaired = [
+        name
+        for name, tensor in new.items()
+        if name not in old or old[name].shape != tensor.shape or not torch.equal(old[name], tensor)
+    ]
+    return unpaired, len(new)

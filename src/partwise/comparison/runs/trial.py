@@ -1,0 +1,68 @@
+"""A training run of ours as a trial of a comparison."""
+
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from partwise.checkpoint import write_json
+from partwise.comparison.results import TrialResult
+from partwise.comparison.runs.outcome import read_outcome
+from partwise.comparison.trials.trial import Trial
+from partwise.compute.runtime import Runtime
+from partwise.train.config import RunConfig
+
+
+class RunTrial(Trial):
+    """One run, in a folder with its `job.json`."""
+
+    def progress(self) -> int:
+        """The last step in the run's metrics."""
+        path = self.folder / "metrics.jsonl"
+        if not path.exists():
+            return 0
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1000))
+            lines = file.read().splitlines()
+        for line in reversed(lines):
+            try:
+                return int(json.loads(line)["step"])
+            except (ValueError, KeyError, TypeError):
+                continue
+        return 0
+
+    def outcome(self, metric: str) -> TrialResult:
+        return read_outcome(self.folder, self.seed, self.steps, metric)
+
+
+def prepare_run(
+    folder: Path,
+    arm: str,
+    seed: int,
+    config: RunConfig,
+    runtime: Runtime,
+    plan: list[dict[str, Any]],
+    imports: Sequence[str],
+    command: str,
+) -> RunTrial:
+    """Write `job.json` and return the trial, waiting or already finished."""
+    folder.mkdir(parents=True, exist_ok=True)
+    job = {
+        "executed_by": "partwise.comparison.runs.execution",
+        "config": config.to_dict(),
+        "runtime": runtime.to_dict(),
+        "plan": plan,
+        "imports": list(imports),
+        "command": shlex.split(command),
+        "parent": os.getpid(),
+    }
+    write_json(folder / "job.json", job)
+    status = "waiting"
+    if (folder / "result.json").exists():
+        result = json.loads((folder / "result.json").read_text())
+        scored = config.data.task != "arithmetic" or config.train.tuning_split or "accuracy" in result
+        status = "diverged" if "diverged" in result else "done" if scored else "waiting"
+    return RunTrial(arm, seed, folder, config.train.steps, status)

@@ -1,0 +1,126 @@
+"""The workload of our own training runs: models of one task, trained by worker processes on this machine."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from partwise.comparison.design.matching import match_arms
+from partwise.comparison.design.plan import Arm, Plan, dataset_of
+from partwise.comparison.measures import Measure
+from partwise.comparison.noise_store import positive_control_power
+from partwise.comparison.results import Matching, Results
+from partwise.comparison.runs.facts import add_facts
+from partwise.comparison.runs.setup import Setup, choose_setup
+from partwise.comparison.runs.throughput import measure_throughput, throughput_of_runs, tokens_per_step
+from partwise.comparison.runs.trial import RunTrial, prepare_run
+from partwise.comparison.trials.local import LocalExecutor
+from partwise.comparison.trials.trial import Trial
+from partwise.comparison.trials.workload import Workload
+from partwise.compute.plan import Plan as ComputePlan
+from partwise.compute.plan import slower_arms
+from partwise.compute.runtime import Runtime, machine_info
+from partwise.data import Dataset
+from partwise.train.evaluation import check_split_lengths
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Minutes on this machine, number of runs and throughput in tokens per second."""
+
+    minutes: float
+    runs: int
+    workers: int
+    seeds_per_process: int
+    throughput: dict[str, float | None]
+
+
+@dataclass
+class RunWorkload(Workload):
+    """Training runs. `imports` name the files with parts of the user's own; `command` is stored with every run."""
+
+    imports: tuple[str, ...] = ()
+    workers: int | None = None
+    seeds_per_process: int | None = None
+    command: str = ""
+    setup: dict[str, Any] = field(default_factory=dict)
+
+    def prepare(self, plan: Plan) -> str:
+        return self.dataset(plan).hash
+
+    def dataset(self, plan: Plan) -> Dataset:
+        """The data of the baseline, checked against every arm."""
+        dataset = plan.arms[0].config.prepare()
+        for arm in plan.arms:
+            check_split_lengths(dataset_of(plan, arm, dataset), arm.config)
+        return dataset
+
+    def choose_setup(self, plan: Plan, timed: bool) -> dict[str, Any]:
+        # matching by seconds needs throughput before the first run; otherwise the runs themselves provide it
+        chosen = self._setup(plan)
+        throughput = measure_throughput(plan, self.dataset(plan), chosen.runtime, chosen.plans)[0] if timed else {}
+        self.setup = {
+            "runtime": chosen.runtime.to_dict(),
+            "computation": {arm: computation.to_dict() for arm, computation in chosen.plans.items()},
+            "workers": chosen.workers,
+            "seeds_per_process": chosen.seeds_per_process,
+            "throughput": throughput,
+            "machine": machine_info(),
+        }
+        return self.setup
+
+    def restore_setup(self, setup: Mapping[str, Any]) -> None:
+        # the seeds per process may change: they affect rounding only
+        seeds_per_process = self.seeds_per_process or setup.get("seeds_per_process", 1)
+        self.setup = {**setup, "seeds_per_process": seeds_per_process}
+
+    def executor(self) -> LocalExecutor:
+        return LocalExecutor(self.setup["workers"], self.setup["seeds_per_process"])
+
+    def trial(self, arm: Arm, seed: int, folder: Path) -> RunTrial:
+        computation = self.setup["computation"]
+        plan = computation[origin_of(arm.name, computation)]
+        runtime = Runtime(**self.setup["runtime"])
+        return prepare_run(folder, arm.name, seed, arm.with_seed(seed), runtime, plan, self.imports, self.command)
+
+    def describe(self, plan: Plan, trials: Sequence[Trial], results: Results) -> Results:
+        measured = self.setup["throughput"] or throughput_of_runs(trials)
+        throughput = {arm.name: measured[origin_of(arm.name, measured)] for arm in plan.arms}
+        stored = self.setup["computation"]
+        plans = {arm.name: ComputePlan.from_dict(stored[origin_of(arm.name, stored)]) for arm in plan.arms}
+        missing = slower_arms(plans, Runtime(**self.setup["runtime"]))
+        return add_facts(results, plan, trials, self.dataset(plan), throughput, plans, missing)
+
+    def control_power(self, plan: Plan) -> float | None:
+        return positive_control_power(plan, self.dataset(plan))
+
+    def match(self, plan: Plan, measure: Measure) -> tuple[Plan, Matching]:
+        return match_arms(plan, measure, self.setup["throughput"])
+
+    def estimate(self, plan: Plan, tuning_runs: int = 0) -> Estimate:
+        """The time of a comparison on this machine, measured over a few training steps.
+
+        `tuning_runs` is the number of runs that tune one arm.
+        """
+        chosen, dataset = self._setup(plan), self.dataset(plan)
+        throughput, scoring = measure_throughput(plan, dataset, chosen.runtime, chosen.plans)
+        seconds, runs = 0.0, 0
+        claimed = {end for claim in plan.claims if claim.role == "claim" for end in claim[:2]}
+        for arm in plan.arms:
+            number = plan.seeds
+            if tuning_runs and arm.name in claimed:
+                number += plan.seeds + tuning_runs  # tuning, and the test of the best value
+            tokens = arm.config.train.steps * tokens_per_step(arm, dataset)
+            seconds += number * (tokens / (throughput[arm.name] or math.inf) + scoring[arm.name])
+            runs += number
+        minutes = seconds / min(chosen.workers, runs) / 60
+        return Estimate(minutes, runs, chosen.workers, chosen.seeds_per_process, throughput)
+
+    def _setup(self, plan: Plan) -> Setup:
+        return choose_setup(plan, self.workers, self.seeds_per_process)
+
+
+def origin_of(arm: str, names: Mapping[str, Any]) -> str:
+    """The arm that a tuned arm was derived from, or the arm itself."""
+    return max((name for name in names if arm.startswith(name)), key=len)

@@ -1,0 +1,52 @@
+"""Where trials run. An executor has three verbs: submit, watch and cancel."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from partwise.comparison.trials.trial import Trial
+from partwise.config import ConfigError
+
+POLL_SECONDS = 0.5
+
+
+class Executor(ABC):
+    """Runs trials somewhere. As a context manager, it cancels on exit what still runs."""
+
+    @abstractmethod
+    def submit(self, trials: Sequence[Trial]) -> None:
+        """Queue trials that are not finished, and return at once."""
+
+    @abstractmethod
+    def watch(self, seconds: float) -> Sequence[Trial]:
+        """Wait for a trial to end, `seconds` at most, and return those that have ended, with their status."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """Ask what runs to save and stop, wait for it, and forget what is queued."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.cancel()
+
+
+def run_trials(executor: Executor, trials: Sequence[Trial], on_progress: Callable[[], None]) -> None:
+    """Run every unfinished trial; `on_progress` is called about twice a second.
+
+    Raises ConfigError if a trial failed; trials of the same arm that were interrupted by it are not reported.
+    """
+    unfinished = [trial for trial in trials if not trial.finished]
+    executor.submit(unfinished)
+    n_running = len(unfinished)
+    while n_running:
+        ended = executor.watch(POLL_SECONDS)
+        n_running -= len(ended)
+        failed = sorted((t for t in ended if not t.finished), key=lambda trial: trial.status == "interrupted")
+        if failed:
+            reason = failed[0].status.removeprefix("failed").strip(": ")
+            raise ConfigError(
+                f"a run failed: {failed[0].arm}, seed {failed[0].seed}: {reason}; run the same command again to resume"
+            )
+        on_progress()

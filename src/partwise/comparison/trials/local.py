@@ -1,0 +1,81 @@
+"""The executor of this machine: worker processes, on a CPU one per core with one thread each."""
+
+import itertools
+import queue
+from collections.abc import Sequence
+
+from partwise.comparison.trials.executor import Executor
+from partwise.comparison.trials.forkserver import ForkServer, take_server
+from partwise.comparison.trials.trial import Trial
+
+
+class LocalExecutor(Executor):
+    """Up to `workers` concurrent processes, each with up to `seeds_per_process` seeds of an arm.
+
+    They are forks of one server, which starts with the first trial. Each folder must have a `job.json`; see `worker`.
+    """
+
+    def __init__(self, workers: int, seeds_per_process: int = 1) -> None:
+        self.workers, self.seeds_per_process = workers, seeds_per_process
+        self._server: ForkServer | None = None
+        self._waiting: list[list[Trial]] = []
+        self._running: dict[int, list[Trial]] = {}
+        self._numbers = itertools.count()
+
+    def submit(self, trials: Sequence[Trial]) -> None:
+        self._waiting += group_by_arm(trials, self.seeds_per_process)
+        self._start()
+
+    def watch(self, seconds: float) -> Sequence[Trial]:
+        if not self._server:
+            return ()
+        try:
+            number, statuses = self._server.replies.get(timeout=seconds)
+        except queue.Empty:
+            return ()
+        if statuses is None:
+            number, *_ = self._running
+            statuses = ["failed: its process ended"] * len(self._running[number])
+        ended = self._running.pop(number)
+        for trial, status in zip(ended, statuses, strict=True):
+            trial.status = f"failed: {failure_reason(ended[0], status)}" if status.startswith("failed") else status
+        if all(trial.finished for trial in ended):
+            self._start()
+        return ended
+
+    def cancel(self) -> None:
+        self._waiting.clear()
+        self._running.clear()
+        if self._server:
+            self._server.end()
+        self._server = None
+
+    def _start(self) -> None:
+        """Start waiting trials while there are free workers."""
+        while self._waiting and len(self._running) < self.workers:
+            self._server = self._server or take_server()
+            number, group = next(self._numbers), self._waiting.pop(0)
+            self._running[number] = group
+            for trial in group:
+                trial.status = "running"
+            self._server.submit(number, [trial.folder for trial in group])
+
+
+def group_by_arm(trials: Sequence[Trial], size: int) -> list[list[Trial]]:
+    """The trials in order, grouped by up to `size` seeds of an arm."""
+    groups: list[list[Trial]] = []
+    latest: dict[str, list[Trial]] = {}
+    for trial in trials:
+        if len(latest.get(trial.arm, ())) % size == 0:
+            latest[trial.arm] = []
+            groups.append(latest[trial.arm])
+        latest[trial.arm].append(trial)
+    return groups
+
+
+def failure_reason(first: Trial, status: str) -> str:
+    """Why a group of trials failed: the last line of the traceback in the folder of its `first` trial, or its status."""
+    error = first.folder / "error.txt"
+    if error.exists():
+        return error.read_text().strip().splitlines()[-1]
+    return status.removeprefix("failed").strip(": ") or "its process exited without an error message"

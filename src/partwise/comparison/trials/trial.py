@@ -1,0 +1,47 @@
+"""A trial: one arm on one seed, in a folder. A comparison knows no more of what it compares."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from partwise.comparison.results import TrialResult
+
+VALIDATION_LOSS = "validation loss"
+
+
+@dataclass
+class Trial(ABC):
+    """One arm on one seed: a value and a curve, from a folder in which it can be resumed.
+
+    `status` is waiting, running, interrupted, done, diverged, or failed followed by the reason; `steps` is its length, of
+    which `progress` tells how much is done.
+    """
+
+    arm: str
+    seed: int
+    folder: Path
+    steps: int
+    status: str = "waiting"
+
+    @property
+    def finished(self) -> bool:
+        return self.status in ("done", "diverged")
+
+    @abstractmethod
+    def progress(self) -> int:
+        """The last step that is done."""
+
+    @abstractmethod
+    def outcome(self, metric: str) -> TrialResult:
+        """The value and the curves of a finished trial. Raises ConfigError if it lacks the metric."""
+
+
+def final_values(trials: Sequence[Trial], metric: str = VALIDATION_LOSS) -> dict[str, dict[int, float]]:
+    """arm -> seed -> the value of each finished trial; nan if it diverged."""
+    values: dict[str, dict[int, float]] = {}
+    for trial in trials:
+        value = trial.outcome(metric).value
+        values.setdefault(trial.arm, {})[trial.seed] = math.nan if value is None else value
+    return values

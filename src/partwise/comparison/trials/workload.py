@@ -1,0 +1,58 @@
+"""What a comparison compares, as one kind of workload: how its trials are made and what is known of them.
+
+Our own training runs are one kind (`comparison/runs/`). Another kind is one more file: a subclass of `Trial` and one of
+`Workload`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from partwise.comparison.design.plan import Arm, Plan
+from partwise.comparison.measures import Measure
+from partwise.comparison.results import Matching, Results
+from partwise.comparison.trials.executor import Executor
+from partwise.comparison.trials.trial import Trial
+from partwise.config import ConfigError
+
+
+class Workload(ABC):
+    """Makes the trials of a plan's arms. `prepare`, then `choose_setup` or `restore_setup`, come before anything else.
+
+    `imports` name files of the user's own that the trials import.
+    """
+
+    imports: tuple[str, ...] = ()
+
+    @abstractmethod
+    def prepare(self, plan: Plan) -> str:
+        """Check the arms and prepare what all trials share; returns the hash of their data. Raises ConfigError."""
+
+    @abstractmethod
+    def choose_setup(self, plan: Plan, timed: bool) -> dict[str, Any]:
+        """What is fixed on this machine before the first trial, as JSON; `timed` if the throughput of the arms is needed."""
+
+    @abstractmethod
+    def restore_setup(self, setup: Mapping[str, Any]) -> None:
+        """Use the setup that an earlier call of `choose_setup` has returned."""
+
+    @abstractmethod
+    def executor(self) -> Executor:
+        """An executor for the trials."""
+
+    @abstractmethod
+    def trial(self, arm: Arm, seed: int, folder: Path) -> Trial:
+        """The trial of an arm on a seed in a folder, waiting or already finished."""
+
+    def describe(self, plan: Plan, trials: Sequence[Trial], results: Results) -> Results:
+        """The gathered results with what only this kind of workload knows."""
+        return results
+
+    def control_power(self, plan: Plan) -> float | None:
+        """The power of the positive control, if its effect is known. Raises ConfigError if it is too small."""
+        return None
+
+    def match(self, plan: Plan, measure: Measure) -> tuple[Plan, Matching]:
+        """The plan with its arms matched in `measure`. Raises ConfigError."""
+        raise ConfigError(f"--match {measure}: these arms cannot be matched; leave it out")

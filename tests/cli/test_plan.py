@@ -1,0 +1,40 @@
+"""`partwise plan` from numbers alone."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from partwise.cli import app
+from partwise.comparison.stats.simulated_power import Design, one_real_claim
+from partwise.config import ConfigError
+
+
+def test_numbers_alone_give_the_table_without_torch() -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from partwise.cli import app; "
+        "done = CliRunner().invoke(app, 'plan --claims 3 --sd 0.01 --effect 0.02 --looks 4,8'.split()); "
+        "print(done.output); assert done.exit_code == 0 and 'torch' not in sys.modules"
+    )
+    output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    rates = one_real_claim(Design((4, 8), 3, 0.005), 0.02, 0.01)
+    (row,) = re.findall(r"^8 +4, 8 .*$", output, re.MULTILINE)
+    assert f"{100 * rates.better:.0f}%" in row and f"{rates.pairs:.1f}" in row
+    assert "SD 0.01" in output and "judged once, with 80% power" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--claims", "3"], "needs --sd"),
+        (["--sd", "0.01", "--data", "arithmetic"], "--data needs a preset"),
+        (["mingpt", "ffn=swiglu", "--claims", "2"], "--claims 2"),
+        (["--sd", "0.01", "--looks", "4,x"], "--looks 4,x"),
+        (["--sd", "-1"], "sd=-1"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(words: list[str], message: str) -> None:
+    done = CliRunner().invoke(app, ["plan", *words])
+    assert isinstance(done.exception, ConfigError) and message in str(done.exception)

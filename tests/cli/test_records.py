@@ -1,0 +1,95 @@
+"""`partwise ledger`: listing, export and verification, with their exit statuses."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from partwise.cli import main
+from partwise.comparison.ledger.chain import Ledger
+from partwise.comparison.ledger.project import LEDGER_FILE
+
+START = {
+    "kind": "started",
+    "name": "glu",
+    "folder": "runs/glu",
+    "question": "Does ffn=swiglu help?",
+    "plan": "0",
+    "seeds": 5,
+}
+VERDICT = {"arm": "ffn=swiglu", "against": "mingpt", "role": "claim", "verdict": "better", "question": "key", "n": 5}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a project with two comparisons, one of them unfinished; the current folder lies within."""
+    ledger = Ledger(tmp_path / LEDGER_FILE)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "a folder").mkdir()
+    monkeypatch.chdir(tmp_path / "a folder")
+    start = {**START, "questions": {"ffn=swiglu - mingpt": "key"}, "online": None}
+    ledger.append(lambda _: start)
+    ledger.append(lambda _: {"kind": "result", "started": 1, "seeds": 5, "verdicts": [VERDICT]})
+    ledger.append(lambda _: {**start, "name": "[bold]again", "online": {"alpha": 0.05, "level": 0.0032}})
+    return tmp_path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["partwise", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def test_all_comparisons_are_listed(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "ledger") == 0
+    text = capsys.readouterr().out
+    assert "ffn=swiglu better" in text and "[bold]again" in text and "0.0032" in text
+    assert "comparisons: 2, questions: 1, better: 1, unfinished: 1" in text
+
+
+def test_records_are_exported(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "ledger", "export") == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["kind"] for line in lines] == ["started", "result", "started"]
+    assert run(monkeypatch, "ledger", "export", "my records.csv") == 0
+    assert Path("my records.csv").read_text().count("\n") == 4
+    assert run(monkeypatch, "ledger", "export", "no/folder.csv") == 2
+
+
+def test_the_chain_is_verified(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "ledger", "verify") == 0
+    assert Ledger(project / LEDGER_FILE).read()[-1].hash in capsys.readouterr().out
+    with sqlite3.connect(project / LEDGER_FILE) as connection:
+        connection.execute("UPDATE records SET content = replace(content, 'better', 'worse') WHERE number = 2")
+    assert run(monkeypatch, "ledger", "verify") == 1
+    assert "record 2: its content does not match its hash" in " ".join(capsys.readouterr().err.split())
+    assert run(monkeypatch, "ledger") == 2
+    (project / LEDGER_FILE).write_text("no database, but text of some length" * 20)
+    assert run(monkeypatch, "ledger", "verify") == 2
+
+
+def test_without_a_ledger_one_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in (["ledger"], ["ledger", "verify"], ["ledger", "export"], ["verify", "none.json"]):
+        assert run(monkeypatch, *words) == 2
+        assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_listing_imports_no_torch(project: Path) -> None:
+    code = "import runpy, sys; sys.argv = ['partwise', 'ledger']\n"
+    code += "try: runpy.run_module('partwise', run_name='__main__')\nfinally: print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"

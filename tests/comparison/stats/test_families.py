@@ -1,0 +1,201 @@
+"""Families of claims: Holm over "no difference" and over "at least the margin", recomputed here with numpy and scipy."""
+
+import math
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+from partwise.comparison.stats.effect import Effect
+from partwise.comparison.stats.families import decide, holm, holm_levels
+from partwise.comparison.stats.group_sequential import nominal_levels
+from partwise.comparison.stats.intervals import judge, measure
+from partwise.comparison.stats.protocol import Claim, Rules
+from partwise.config import ConfigError
+
+MARGIN = 0.006
+
+
+def effects_of(rows: np.ndarray, looks: tuple[int, ...], **options: float) -> list[Effect]:
+    """Each row but the first judged against it."""
+    values = {f"a{i}": dict(enumerate(row.tolist())) for i, row in enumerate(rows)}
+    rules = Rules(margin=MARGIN, looks=looks, **options)  # type: ignore[arg-type]
+    return rules.judge(values, [Claim(f"a{i}", "a0") for i in range(1, len(rows))])
+
+
+def half_widths(differences: np.ndarray, level: float) -> np.ndarray:
+    n = differences.shape[1]
+    return stats.t.isf(level / 2, n - 1) * differences.std(axis=1, ddof=1) / math.sqrt(n)
+
+
+def step_down(rejects: Sequence[Sequence[bool]]) -> list[int]:
+    """Holm's method given whether each of k claims is rejected at alpha / k, ..., alpha: the claims it rejects, in order."""
+    k, rejected = len(rejects), []
+    while len(rejected) < k:
+        level = len(rejected)  # alpha / (k - level)
+        found = [i for i in range(k) if i not in rejected and rejects[i][level]]
+        if not found:
+            break
+        rejected.append(found[0])
+    return rejected
+
+
+def test_holm_agrees_with_statsmodels() -> None:
+    p = [0.03, 0.001, 0.2, 0.02, 0.02, 0.9]
+    assert holm(p) == pytest.approx(multipletests(p, method="holm")[1], rel=1e-12)
+    assert holm([]) == [] and holm_levels([], 0.05) == []
+
+
+def test_the_level_of_each_claim() -> None:
+    """Two of four are rejected, at alpha / 4 and alpha / 3; the others were tested at alpha / 2."""
+    levels = holm_levels([0.3, 0.001, 0.2, 0.015], 0.05)
+    assert levels == pytest.approx([0.05 / 2, 0.05 / 4, 0.05 / 2, 0.05 / 3])
+    assert holm_levels([0.001, 0.002], 0.05) == [0.025, 0.05]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 8), st.sampled_from([3, 8, 16]))
+def test_the_verdicts_of_one_look_are_holm_over_both_families(seed: int, k: int, n: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(0, 0.005, (k + 1, n)) + rng.choice([0.0, 0.004, 0.01], (k + 1, 1))
+    d = x[1:] - x[0]
+    center = d.mean(axis=1)
+    halves = [half_widths(d, 0.05 / (k - s)) for s in range(k)]
+    differ = step_down([[bool(abs(center[i]) > half[i]) for half in halves] for i in range(k)])
+    equal = step_down([[bool(abs(center[i]) + half[i] <= MARGIN) for half in halves] for i in range(k)])
+    for i, effect in enumerate(effects_of(x, (n,))):
+        direction = "better" if center[i] < 0 else "worse"
+        assert effect.verdict == ("equivalent" if i in equal else direction if i in differ else "undecided")
+        assert effect.n_comparisons == k and effect.total_alpha == 0.05
+        p = stats.ttest_rel(x[i + 1], x[0]).pvalue
+        assert math.isclose(effect.p or 0.0, p, rel_tol=1e-9) and effect.p_looks == effect.p
+        everything = [stats.ttest_rel(row, x[0]).pvalue for row in x[1:]]
+        assert math.isclose(effect.p_adjusted or 0.0, multipletests(everything, method="holm")[1][i], rel_tol=1e-9)
+        if effect.verdict == "undecided":  # the wider of both families' last intervals
+            level = 0.05 / (k - min(len(differ), len(equal)))
+            assert math.isclose((effect.high or 0.0) - center[i], half_widths(d, level)[i], rel_tol=1e-9)
+            assert effect.alpha == effect.nominal_alpha == level and effect.confidence == 1 - level
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 10),
+    st.sampled_from([(4, 8, 16), (8,), (), (2, 3, 4)]),
+    st.sampled_from([0.01, 0.05, 0.2]),
+)
+def test_the_interval_is_the_one_that_the_verdict_follows_from(
+    seed: int, k: int, looks: tuple[int, ...], alpha: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = (
+        rng.normal(0, 0.005, (k + 1, 16))
+        + 0.004 * rng.normal(size=16)
+        + rng.choice([0, 0.002, 0.006, 0.012], (k + 1, 1))
+    )
+    for effect in effects_of(x, looks, alpha=alpha):
+        assert effect.low is not None and effect.high is not None and effect.mean is not None
+        excludes, inside = effect.low > 0 or effect.high < 0, effect.low >= -MARGIN and effect.high <= MARGIN
+        if effect.verdict == "equivalent":
+            assert inside
+        elif effect.verdict == "undecided":
+            assert not excludes and not inside
+        else:
+            assert excludes and (effect.verdict == "better") == (effect.high < 0)
+        assert (effect.verdict == "equivalent") == ((effect.p_equivalence_adjusted or 0.0) <= alpha)
+        assert alpha / k <= effect.alpha <= alpha
+        level = effect.nominal_alpha
+        differences = np.array([effect.differences], float)
+        assert math.isclose(effect.high - effect.mean, half_widths(differences, level)[0], rel_tol=1e-9)
+        exact = nominal_levels(looks, effect.alpha)[effect.look - 1] if looks else effect.alpha
+        assert math.isclose(level, exact, rel_tol=0.05 if alpha != 0.05 or looks == (2, 3, 4) else 2e-3)
+        stated = re.findall(r"([\d.]+)% interval", effect.sentence)
+        assert [float(text) for text in stated] == [pytest.approx(100 * (1 - effect.alpha), abs=0.006)]
+
+
+def test_a_small_difference_says_why_it_is_not_equivalent() -> None:
+    """Nine arms differ far; the tenth's interval is inside the margin at 95%, but not at the level of ten such tests."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(0, 0.005, (2, 16))
+    noise = (noise[0] - noise[0].mean()) / noise[0].std(ddof=1)
+    rows = np.vstack([np.zeros(16), *(0.001 * noise + (0.0029 if i == 9 else 0.1) for i in range(10))])
+    values = {f"a{i}": dict(enumerate(row.tolist())) for i, row in enumerate(rows)}
+    effect = Rules(margin=0.0035, looks=(16,)).judge(values, [Claim(f"a{i}", "a0") for i in range(1, 11)])[-1]
+    assert effect.verdict == "worse" and effect.high is not None and effect.high <= 0.0035
+    assert "it may be smaller than the margin of 0.0035: equivalence has an adjusted p of 0.3" in effect.sentence
+
+
+def test_ten_arms_at_the_margin_are_rarely_called_equivalent() -> None:
+    """Each alone errs in up to 2.5% of cases; without Holm, any of ten does in 15.5%."""
+    rng, draws, wrong, single = np.random.default_rng(1), 600, 0, 0
+    for _ in range(draws):
+        x = rng.normal(0, 0.001, (11, 16))
+        x[1:] += MARGIN
+        wrong += any(effect.verdict == "equivalent" for effect in effects_of(x, (16,)))
+        d = x[1:] - x[0]
+        single += bool((d.mean(axis=1) + half_widths(d, 0.05) <= MARGIN).any())
+    assert wrong / draws <= stats.binom.isf(1e-5, draws, 0.025) / draws and single / draws > 0.08
+
+
+def test_a_control_is_a_family_of_its_own() -> None:
+    rng = np.random.default_rng(2)
+    values = {name: dict(enumerate(rng.normal(0, 0.005, 16).tolist())) for name in "abcd"}
+    claims = [Claim("b", "a"), Claim("c", "a", "negative"), Claim("d", "a", "positive")]
+    effects = Rules().judge(values, claims)
+    assert [effect.n_comparisons for effect in effects] == [1, 1, 1]
+    assert effects == [Rules().judge(values, [claim])[0] for claim in claims]
+
+
+def test_an_arm_that_fails_more_often_is_worse_and_counts_in_the_family() -> None:
+    """Its p, of Fisher's test, enters Holm beside the t test of the other arm."""
+    good = dict(enumerate(np.random.default_rng(3).normal(1.5, 0.005, 8).tolist()))
+    other = {seed: value + 0.001 * (-1) ** seed for seed, value in good.items()}
+    failing = {**dict.fromkeys(range(7), 9.0), 7: 1.5}
+    effect, second = Rules(looks=(), failure=4.0).judge(
+        {"a": good, "b": failing, "c": other}, [Claim("b", "a"), Claim("c", "a")]
+    )
+    p = stats.fisher_exact([[7, 1], [0, 8]]).pvalue
+    assert math.isclose(effect.p_failures or 0.0, p, rel_tol=1e-9) and effect.p_adjusted == 2 * (
+        effect.p_failures or 0.0
+    )
+    assert effect.verdict == "worse" and effect.mean is None and effect.p_equivalence is None
+    assert effect.sentence == (
+        "b is worse than a: it fails more often, 7 of 8 runs against 0 of 8 (failure rates compared by Fisher's exact test: "
+        "adjusted p = 0.0028)."
+    )
+    assert second.n_comparisons == 2
+    assert judge("a", "b", good, failing, failure=4.0).verdict == "better"
+
+
+def test_failures_at_looks_are_tested_at_the_increment_of_alpha() -> None:
+    looks = (4, 8, 16)
+    runs, bad = dict.fromkeys(range(8), 1.0), {**dict.fromkeys(range(5), math.nan), **dict.fromkeys(range(5, 8), 1.0)}
+    effect = decide([measure("b", "a", bad, runs, looks=looks, look=2)], 0.05)[0]
+    p = stats.fisher_exact([[5, 3], [0, 8]]).pvalue
+    assert math.isclose(effect.p_failures or 0.0, p, rel_tol=1e-9)
+    assert math.isclose(effect.p_looks or 0.0, p * 16 / (8 - 4), rel_tol=1e-9)
+    assert effect.verdict is None and "no verdict so far" in effect.sentence
+    assert effect.sentence.endswith("averaging the others would hide that; the next look is at 16 seeds.")
+
+
+def test_equal_failure_rates_rarely_differ_over_looks() -> None:
+    """Runs that fail at random, in both arms alike, beside normal values: at most 5% false verdicts over three looks."""
+    rng, draws = np.random.default_rng(4), 1500
+    for rate in (0.1, 0.5):
+        wrong = 0
+        for _ in range(draws):
+            x = np.where(rng.random((2, 16)) < rate, np.nan, rng.normal(0, 0.005, (2, 16)))
+            wrong += effects_of(x, (4, 8, 16))[0].verdict in ("better", "worse")
+        assert wrong / draws <= stats.binom.isf(1e-5, draws, 0.05) / draws
+
+
+def test_an_invalid_alpha_is_refused() -> None:
+    effect = measure("a", "b", {0: 1.0, 1: 2.0}, {0: 1.0, 1: 1.5})
+    for alpha in (0.0, 0.6, math.nan):
+        with pytest.raises(ConfigError, match="expected an error probability"):
+            decide([effect], alpha)

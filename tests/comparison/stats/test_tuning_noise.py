@@ -1,0 +1,58 @@
+"""False verdicts of tuned arms, by simulating quadratic tuning curves of identical arms."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from partwise.comparison.stats.tuning_noise import TuningNoise, tuning_noise
+
+
+def false_verdicts(values: int, pairs: int, noise: float, optimum: float, draws: int = 800) -> tuple[float, float]:
+    """The fraction of identical arms whose 95% interval excludes 0, with tuning's noise and without."""
+    rng = np.random.default_rng([values, pairs, int(100 * noise)])
+    truth = (np.arange(values) - (values - 1) / 2 - optimum) ** 2  # over log lr, in steps of the grid
+    with_noise = without = 0
+    for _ in range(draws):
+        losses = truth[:, None] + noise * rng.standard_normal((2, values, 4)) + noise * rng.standard_normal((2, 1, 4))
+        arm, baseline = (truth[curve.mean(-1).argmin()] for curve in losses)
+        d = arm - baseline + noise * math.sqrt(2) * rng.standard_normal(pairs)
+        error, df = d.std(ddof=1) / math.sqrt(pairs), pairs - 1.0
+        without += abs(d.mean()) > stats.t.ppf(0.975, df) * error
+        error, df = tuning_noise(losses[0].tolist(), losses[1].tolist()).add_to(error, df)
+        with_noise += abs(d.mean()) > stats.t.ppf(0.975, df) * error
+    return with_noise / draws, without / draws
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.7, 1.0, 1.5, 4.0, 20.0])
+@pytest.mark.parametrize(("values", "pairs", "optimum"), [(3, 16, 0.0), (5, 8, 0.25), (5, 16, 0.5)])
+def test_identical_arms_rarely_differ_at_their_best(values: int, pairs: int, optimum: float, noise: float) -> None:
+    rate, _ = false_verdicts(values, pairs, noise, optimum)
+    assert rate <= stats.binom.isf(1e-4, 800, 0.05) / 800
+
+
+def test_ignoring_the_noise_of_tuning_fails_this_check() -> None:
+    assert false_verdicts(3, 16, 1.0, 0.0)[1] > 0.12
+
+
+def test_a_clear_minimum_adds_nothing() -> None:
+    curve = [[1.0, 1.01, 0.99, 1.0], [0.5, 0.51, 0.5, 0.49], [1.2, 1.2, 1.21, 1.2]]
+    assert tuning_noise(curve, curve).standard_error == 0
+    assert TuningNoise(0.0, 3).add_to(0.1, 7) == (0.1, 7)
+    failed = [*curve, [None, 0.1, 0.1, 0.1]]
+    assert tuning_noise(failed, curve).standard_error == 0, "a value with a failed run is no candidate"
+
+
+def test_degrees_of_freedom_are_satterthwaites() -> None:
+    error, df = TuningNoise(3.0, 3).add_to(4.0, 9)
+    assert math.isclose(error, 5) and math.isclose(df, 25**2 / (9**2 / 3 + 16**2 / 9))
+
+
+def test_a_seed_that_shifts_all_values_does_not_change_the_noise() -> None:
+    rng = np.random.default_rng(0)
+    losses = rng.standard_normal((3, 4))
+    shifted = losses + 100 * rng.standard_normal(4)
+    shifted += losses.mean() - shifted.mean()
+    a, b = (tuning_noise(x.tolist(), x.tolist()).standard_error for x in (losses, shifted))
+    assert a > 0 and math.isclose(a, b, rel_tol=1e-9)

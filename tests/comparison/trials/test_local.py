@@ -1,0 +1,139 @@
+"""The worker processes of a comparison: forks of one server, and what happens if a process is killed."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from partwise.comparison.runs.trial import RunTrial, prepare_run
+from partwise.comparison.trials import forkserver
+from partwise.comparison.trials.executor import run_trials
+from partwise.comparison.trials.local import LocalExecutor
+from partwise.compute.plan import plan_config
+from partwise.compute.runtime import choose_runtime
+from partwise.config import ConfigError
+from partwise.train.config import run_config
+
+LONG = 100_000
+TINY = ["d_model=16", "n_layers=1", "attention.n_heads=2", "context_length=16", "train.batch_size=4", "train.threads=1"]
+
+
+@pytest.fixture
+def new_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunTrial]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60)
+
+    def new(seed: int, steps: int, part: str = "relu", imports: tuple[str, ...] = ()) -> RunTrial:
+        words = [*TINY, f"train.steps={steps}", f"train.eval_every={steps}", f"train.seed={seed}", f"ffn={part}"]
+        config = run_config("mingpt", *words, data="text.txt")
+        runtime = choose_runtime(config.train)
+        plan = plan_config(config.model, runtime, n_tokens=config.seq_len).to_dict()
+        return prepare_run(Path("runs") / part / str(seed), part, seed, config, runtime, plan, imports, "train")
+
+    return new
+
+
+@pytest.fixture(autouse=True)
+def no_prestarted_server() -> Iterator[None]:
+    yield
+    while forkserver._prestarted:
+        forkserver._prestarted.pop().end()
+
+
+def pids(trials: list[RunTrial]) -> list[int]:
+    return [int(lock.read_text()) for trial in trials if (lock := trial.folder / ".lock").exists()]
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends within some seconds; a zombie that its new parent has not reaped yet counts as ended."""
+    for _ in range(200):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+            os.kill(pid, 0)
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_runs_are_forks_of_one_process(new_trial: Callable[..., RunTrial]) -> None:
+    trials = [new_trial(seed, 4, part) for seed in range(2) for part in ("relu", "swiglu")]
+    with LocalExecutor(2) as executor:
+        run_trials(executor, trials[:2], lambda: None)
+        server = executor._server
+        run_trials(executor, trials, lambda: None)
+        assert executor._server is server
+    assert [trial.status for trial in trials] == ["done"] * 4
+    assert server is not None and server.process.poll() is not None
+
+
+def test_output_of_a_part_is_not_a_reply(tmp_path: Path, new_trial: Callable[..., RunTrial]) -> None:
+    source = tmp_path / "talking.py"
+    source.write_text(
+        "import os, time\nprint('hello', flush=True)\nos.write(1, b'[0, 1]\\n')\n"
+        "assert not os.read(0, 1)\n"  # nor does it read the server's requests
+        "if not os.fork():\n    time.sleep(60)\n    os._exit(0)\n"  # a grandchild that nobody waits for
+    )
+    began = time.monotonic()
+    trials = [new_trial(0, 2, imports=(str(source),))]
+    with LocalExecutor(1) as executor:
+        run_trials(executor, trials, lambda: None)
+    assert trials[0].status == "done" and time.monotonic() - began < 50
+
+
+def test_a_killed_run_is_reported_and_the_others_are_saved(new_trial: Callable[..., RunTrial]) -> None:
+    trials = [new_trial(seed, LONG) for seed in range(2)]
+
+    def kill() -> None:
+        if len(pids(trials)) == 2 and trials[1].progress() >= 3:
+            os.kill(int((trials[0].folder / ".lock").read_text()), signal.SIGKILL)
+
+    with (
+        pytest.raises(ConfigError, match=r"relu, seed 0: killed \(9\); run the same command again"),
+        LocalExecutor(2) as executor,
+    ):
+        run_trials(executor, trials, kill)
+    assert list((trials[1].folder / "checkpoints").glob("step-*"))
+    assert all(map(gone, pids(trials[1:])))
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc")
+def test_runs_end_if_their_server_is_killed(new_trial: Callable[..., RunTrial]) -> None:
+    trials = [new_trial(seed, LONG) for seed in range(2)]
+    seen: set[int] = set()
+
+    with pytest.raises(ConfigError, match="its process ended"), LocalExecutor(2) as executor:
+
+        def kill() -> None:
+            assert executor._server is not None
+            if len(pids(trials)) == 2 and all(trial.progress() >= 3 for trial in trials):
+                seen.update(pids(trials))
+                executor._server.process.kill()
+
+        run_trials(executor, trials, kill)
+    assert len(seen) == 2 and all(map(gone, seen))
+    assert all(list((trial.folder / "checkpoints").glob("step-*")) for trial in trials)  # saved as on a stop request
+
+
+def test_a_prestarted_server_is_used_in_its_own_environment_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_trial: Callable[..., RunTrial], shared_cache: Path
+) -> None:
+    forkserver.prestart()
+    (server,) = forkserver._prestarted
+    assert forkserver.take_server() is server
+    server.end()
+    forkserver.prestart()
+    (server,) = forkserver._prestarted
+    another = tmp_path / "another"
+    another.mkdir()
+    (another / "kernels").symlink_to(shared_cache / "kernels")  # compiling them would take most of a minute
+    monkeypatch.setenv("PARTWISE_CACHE", str(another))
+    trials = [new_trial(0, 2)]
+    with LocalExecutor(1) as executor:
+        run_trials(executor, trials, lambda: None)
+    assert server.process.poll() is not None  # it would have used the old cache folder
+    assert any(path.name != "kernels" for path in another.iterdir())
