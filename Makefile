@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test test-combinations test-inductor test-tokenizers test-statistics check format clean bench bench-long bench-peers
+.PHONY: setup demo test test-combinations test-inductor test-tokenizers test-statistics test-mutations check format clean bench bench-long bench-peers
 
 setup: $(STAMP)
 
@@ -34,6 +34,10 @@ test-statistics: setup
 	$(BIN)/python tests/statistics_page.py $(DRAWS)
 
 DRAWS := 4000
+
+# changes one line of the statistics at a time and expects a test to fail (about half an hour)
+test-mutations: setup
+	$(BIN)/python tests/mutation_testing.py
 
 # compiles every preset with torch's own compiler
 test-inductor: setup
