@@ -176,9 +176,7 @@ def test_rendered_text() -> None:
     one = {"base": values["base"], "swiglu": values["swiglu"]}
     text = render_verdicts(verdicts(one), one)
     assert "adjusted" not in text and "  failed" not in text and "Undecided" not in text
-    assert (
-        "No run failed, which 5 runs of an arm do not rule out for failure rates up to 45%." in text
-    )  # 1 - 0.05^(1/5)
+    assert "No run failed, but 5 runs per arm do not rule out failure rates up to 45%." in text  # 1 - 0.05^(1/5)
 
 
 def test_seeds_added_after_a_verdict_are_exploratory() -> None:

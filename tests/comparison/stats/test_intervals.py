@@ -286,7 +286,7 @@ def test_sentences() -> None:
     assert judge("swiglu", "baseline", a, b, margin=0.1).sentence == (
         "equivalent: the validation loss of swiglu and baseline differs by no more than the margin of 0.1 nats per "
         "character (swiglu minus baseline: -0.0510, 95% interval -0.0609 to -0.0411, 5 paired seeds), although the "
-        "interval excludes zero. No run failed, which 5 runs of an arm do not rule out for failure rates up to 45%."
+        "interval excludes zero. No run failed, but 5 runs per arm do not rule out failure rates up to 45%."
     )
     assert judge("swiglu", "baseline", a, b, paired=False, margin=0.02).sentence.endswith("5 and 5 unpaired runs).")
 

@@ -72,7 +72,7 @@ def write_sentence(effect: Effect) -> str:
 def undetected_failures(effect: Effect) -> str:
     """The highest failure rate at which a run of neither arm would have failed with a probability of 5%, as a sentence."""
     n = min(effect.n_arm, effect.n_against)
-    return f"No run failed, which {n} runs of an arm do not rule out for failure rates up to {_upper_limit(n)}."
+    return f"No run failed, but {n} runs per arm do not rule out failure rates up to {_upper_limit(n)}."
 
 
 def explanations(effects: Sequence[Effect]) -> Iterator[str]:
@@ -91,7 +91,7 @@ def explanations(effects: Sequence[Effect]) -> Iterator[str]:
         yield "Failed runs have no mean: failure rates compared by Fisher's exact test."
     elif effects:
         n = min(min(effect.n_arm, effect.n_against) for effect in effects)
-        yield f"No run failed, which {n} runs of an arm do not rule out for failure rates up to {_upper_limit(n)}."
+        yield f"No run failed, but {n} runs per arm do not rule out failure rates up to {_upper_limit(n)}."
 
 
 def exploratory_sentence(effect: Effect) -> str:

@@ -23,7 +23,7 @@ def _outlier(effect: Effect) -> str:
     distances = [abs(value - (effect.mean or 0.0)) for value in differences]
     outlier = effect.seeds[distances.index(max(distances))]
     return (
-        f"seed {outlier} of {effect.arm} is an outlier among the pairs (Grubbs's test, p = {p:.2g}), so the interval "
+        f"seed {outlier} of {effect.arm} is an outlier among the pairs (Grubbs's test, p {_p(p)}), so the interval "
         "may cover less than stated: inspect that run and add seeds."
     )
 
@@ -35,6 +35,10 @@ def _skewed(effect: Effect) -> str:
         return ""
     return (
         f"the differences of {effect.arm} and {effect.against} are skewed (skewness {effect.skewness:.1f}, D'Agostino's "
-        f"test, p = {p:.2g}): if they are as skewed as an exponential distribution, a 95% interval covers 89% with 8 pairs, "
+        f"test, p {_p(p)}): if they are as skewed as an exponential distribution, a 95% interval covers 89% with 8 pairs, "
         "91% with 16 and 93% with 32. Compare p with the sign-flip p, and plan more seeds."
     )
+
+
+def _p(p: float) -> str:
+    return "< 0.0001" if p < 0.0001 else f"= {p:.2g}"
