@@ -140,7 +140,8 @@ def _equals(p: str) -> str:
 def _notes(e: Effect) -> str:
     """What the estimate and the interval were adjusted for."""
     notes = ""
-    if e.adjusted_mean is not None and e.low is not None and e.high is not None:
+    stopped = e.look < len(e.looks)  # the mean of a claim that ran to its last look is hardly biased
+    if stopped and e.adjusted_mean is not None and e.low is not None and e.high is not None:
         digits = choose_decimals((e.high - e.low) / 2, (e.low, e.high), e.margin)
         notes += f" Adjusted for stopping, the difference is {format_number(e.adjusted_mean, digits)}."
     if e.tuning_error:
