@@ -136,7 +136,7 @@ def tune_curve(
     monkeypatch.setattr("partwise.comparison.tuning.final_values", final_values)
     assert comparison.tune is not None
     plan, tuning = run_tuning(
-        comparison.plan, comparison.tune, 4, here, lambda folder, arm, seed, config: (arm, seed), lambda jobs: None
+        comparison.plan, comparison.tune, 4, here, lambda arm, seed, folder: (arm.name, seed), lambda trials: None
     )
     return plan, tuning, ran
 

@@ -1,8 +1,9 @@
 """The result of comparing two arms in one metric: effect size, confidence interval and verdict."""
 
+import copy
 import dataclasses
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 Verdict = Literal["better", "worse", "equivalent", "undecided"]
 
@@ -106,6 +107,14 @@ class Effect:
     def failed(self) -> bool:
         """Whether a run of either arm failed."""
         return bool(self.failed_arm or self.failed_against)
+
+    def replace(self, **changes: Any) -> Self:
+        """The effect with `changes`; `dataclasses.replace` would copy 50 fields one by one."""
+        if unknown := changes.keys() - self.__dict__.keys():
+            raise TypeError(f"an effect has no {sorted(unknown)[0]}")
+        changed = copy.copy(self)
+        changed.__dict__.update(changes)
+        return changed
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; numbers that are not finite become None."""

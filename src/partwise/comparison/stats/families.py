@@ -5,7 +5,6 @@ The hypotheses of the first family are "no difference", those of the second "a d
 """
 
 import bisect
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -62,8 +61,7 @@ def decide(effects: Sequence[Effect], alpha: float) -> list[Effect]:
             verdict, level = _direction(effect), level_different
         nominal = nominal_level(effect.looks, effect.look, level)
         low, high = _interval(effect, nominal)
-        found = dataclasses.replace(
-            effect,
+        found = effect.replace(
             verdict=verdict,
             low=low,
             high=high,

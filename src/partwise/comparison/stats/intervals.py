@@ -3,7 +3,6 @@
 Nothing here reads files or trains; pass nan or inf for a run that diverged.
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -135,7 +134,7 @@ def _compare_failures(effect: Effect) -> Effect:
     p = fisher_exact(effect.failed_arm, effect.n_arm, effect.failed_against, effect.n_against)
     looks, before = effect.looks, (0, *effect.looks)[effect.look - 1]
     share = (looks[effect.look - 1] - before) / looks[-1] if looks else 1.0
-    return dataclasses.replace(effect, p_failures=p, p_looks=min(1.0, p / share))
+    return effect.replace(p_failures=p, p_looks=min(1.0, p / share))
 
 
 def _estimate(
@@ -146,9 +145,9 @@ def _estimate(
     scale = max(map(abs, (*a, *b)))
     center = mean(differences) if effect.paired else mean(a) - mean(b)
     if tuning and tuning.not_bracketed:
-        return dataclasses.replace(effect, mean=center, not_bracketed=tuning.not_bracketed)
+        return effect.replace(mean=center, not_bracketed=tuning.not_bracketed)
     if effect.n < 2:
-        return dataclasses.replace(effect, mean=center)
+        return effect.replace(mean=center)
     sd_a, sd_b = sd(a, scale), sd(b, scale)
     sd_pairs = sd(differences, scale) if effect.paired else None
     if known_sd is not None:
@@ -159,7 +158,7 @@ def _estimate(
         error, df = welch(sd_a, len(a), sd_b, len(b))
     if not error and (abs(center) > ROUNDING * scale or not sd_a):
         # constant results say nothing about the spread between seeds; pairs that agree while seeds vary do
-        return dataclasses.replace(effect, mean=center, sd_arm=sd_a, sd_against=sd_b)
+        return effect.replace(mean=center, sd_arm=sd_a, sd_against=sd_b)
     if not error:
         center = 0.0
     if tuning:
@@ -167,8 +166,7 @@ def _estimate(
     p = 2 * t_sf(df, abs(center) / error) if error else 1.0
     room = effect.margin - abs(center)  # of the interval on the side of the nearer bound of the margin
     inside = 2 * t_sf(df, room / error) if error and room > 0 else float(bool(error) or room < 0)
-    return dataclasses.replace(
-        effect,
+    return effect.replace(
         mean=center,
         sd_arm=sd_a,
         sd_against=sd_b,

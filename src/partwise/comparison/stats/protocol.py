@@ -84,7 +84,7 @@ class Rules:
         rules = dataclasses.replace(self, looks=())
         estimates = [decide([rules._measure(claim, values, 1)], self.alpha)[0] for claim in claims]
         return [
-            dataclasses.replace(estimate, verdict=None, seeds_to_decide=None, sentence=exploratory_sentence(estimate))
+            estimate.replace(verdict=None, seeds_to_decide=None, sentence=exploratory_sentence(estimate))
             for estimate in estimates
         ]
 

@@ -1,6 +1,5 @@
 """A verdict as one sentence."""
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,8 +9,8 @@ from partwise.comparison.stats.number_format import choose_decimals, format_numb
 
 def with_sentence(effect: Effect, **changes: Any) -> Effect:
     """The effect with `changes` applied and its sentence rewritten."""
-    changed = dataclasses.replace(effect, **changes)
-    return dataclasses.replace(changed, sentence=f"{write_sentence(changed)}{_notes(changed)}")
+    changed = effect.replace(**changes)
+    return changed.replace(sentence=f"{write_sentence(changed)}{_notes(changed)}")
 
 
 def write_sentence(effect: Effect) -> str:
