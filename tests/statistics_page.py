@@ -46,6 +46,7 @@ def table_line(cells: Iterable[object]) -> str:
 
 def error_rates(draws: int) -> Iterator[Row]:
     """Comparisons of equal arms, for every noise with the default looks, and normal noise with others."""
+    designs: list[tuple[tuple[int, ...], int, str]]
     designs = [(LOOKS, arms, noise) for arms in (1, 3, 10) for noise in NOISES if arms > 1 or noise != "one noisy arm"]
     designs += [((n,), 1, noise) for n in (4, 8, 16) for noise in ("normal", "skewed over quiet")]
     designs += [((4, 6, 8, 10, 12, 14, 16), 1, "normal")]
@@ -118,9 +119,9 @@ def conclusions(rows: list[Row], powers: list[tuple[str, float, float]], edges: 
         f"in at most {100 * edge:.2f}% of comparisons. `plan` is off by at most {100 * off:.1f} points of power. The lowest "
         f"coverage of all is {100 * skewed.rates.covered:.1f}% ({skewed.noise}, {skewed.arms} arms, looks at "
         f"{', '.join(map(str, skewed.looks))}): t intervals of skewed differences cover less. With skewed noise false claims "
-        f"reach {100 * skewed_false.rates.false:.1f}% ({skewed_false.noise}, {skewed_false.arms} arms): the small levels of many "
-        "arms rest on the tails. Reports warn about skew and about a single outlying pair (Grubbs's test at 1%), and show "
-        "the sign-flip p beside the t test's."
+        f"reach {100 * skewed_false.rates.false:.1f}% ({skewed_false.noise}, {skewed_false.arms} arms): the small levels of "
+        "many arms rest on the tails. Reports warn about skew and about a single outlying pair (Grubbs's test at 1%), and "
+        "show the sign-flip p beside the t test's."
     )
 
 

@@ -1,4 +1,4 @@
-"""Gather finished trials into `Results`, which the workload completes and judging judges. Imports no torch."""
+"""Gather finished trials into `Results`, which the workload completes and judging judges."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -35,7 +35,10 @@ class Trial(ABC):
 
     @abstractmethod
     def outcome(self, metric: str) -> TrialResult:
-        """The value and the curves of a finished trial. Raises ConfigError if it lacks the metric."""
+        """The value and the curves of a finished trial; a value of None if it diverged.
+
+        Raises ConfigError if it lacks the metric.
+        """
 
 
 def final_values(trials: Sequence[Trial], metric: str = VALIDATION_LOSS) -> dict[str, dict[int, float]]:
