@@ -7,6 +7,7 @@ This is `make test-statistics`. All results are seeded. The conclusions follow f
 
 import argparse
 import math
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -209,7 +210,7 @@ def main() -> None:
         mixtures=shown(mixed),
         power=shown([line for line, *_ in powers]),
         margin=shown([line for line, _ in edges]),
-        conclusions=conclusions(rows, powers, [rates for _, rates in edges]),
+        conclusions=textwrap.fill(conclusions(rows, powers, [rates for _, rates in edges]), 125),
     )
     options.out.write_text(text, encoding="utf-8")
     print(f"{options.out}, after {time.monotonic() - started:.0f} s")
