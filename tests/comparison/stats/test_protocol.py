@@ -271,6 +271,19 @@ def test_the_first_verdict_stands_when_seeds_are_added() -> None:
     assert wrong / draws <= at_most(0.05, draws) and naive / draws > 0.08
 
 
+@pytest.mark.parametrize("looks", [(), (4, 8)])
+def test_controls_are_families_of_their_own(looks: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    values = {name: dict(enumerate(rng.normal(0, 0.01, 8).tolist())) for name in ("base", "a", "b", "null", "large")}
+    claims = [Claim("a", "base"), Claim("b", "base")]
+    controls = [Claim("null", "base", "negative"), Claim("large", "base", "positive")]
+    rules = Rules(margin=0.005, looks=looks)
+    together = rules.judge(values, [claims[0], *controls, claims[1]])
+    assert [together[0], together[3]] == rules.judge(values, claims)
+    assert together[1:3] == [rules.judge(values, [control])[0] for control in controls]
+    assert [effect.n_comparisons for effect in together] == [2, 1, 1, 2]
+
+
 # simulation: error rates as stated, within the simulation's error (exceeded by chance once in 100,000)
 
 

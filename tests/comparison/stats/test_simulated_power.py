@@ -15,6 +15,7 @@ from partwise.comparison.stats.simulated_power import (
     LOWER,
     UNDECIDED,
     Design,
+    _samples,
     decide_all,
     detectable_effect,
     one_real_claim,
@@ -159,3 +160,11 @@ def test_of_ten_equal_arms_any_differs_in_five_percent(noisy: int | None) -> Non
     rate = float(np.mean(((verdicts == LOWER) | (verdicts == HIGHER)).any(axis=1)))
     assert rate <= at_most(0.05, draws) < 0.06
     assert rate > 0.005
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
+def test_simulated_claims_are_correlated_as_the_design_says(correlation: float) -> None:
+    """Means by r and variances by r^2, as those of differences from one baseline."""
+    for mean, error in _samples((4, 9), 2, correlation):
+        assert abs(np.corrcoef(mean.T)[0, 1] - correlation) < 0.02
+        assert abs(np.corrcoef((error**2).T)[0, 1] - correlation**2) < 0.03
