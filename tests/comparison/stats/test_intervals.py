@@ -21,7 +21,6 @@ from partwise.comparison.stats.number_format import choose_decimals, format_numb
 from partwise.comparison.stats.power import (
     _paired_t_power,
     minimum_detectable_effect,
-    seeds_for_margin,
     seeds_needed,
 )
 from partwise.comparison.stats.samples import pooled_sd, welch
@@ -135,11 +134,6 @@ def test_seeds_needed_inverts_the_minimum_detectable_effect() -> None:
     assert seeds_needed(0.001, 0.0) == 2 and minimum_detectable_effect(0.005, 5, correlation=1.0) == 0
     assert seeds_needed(1e300, 1e-300) == 2
     assert seeds_needed(0.0001, 0.005) == pytest.approx(2 * (1.959964 + 0.841621) ** 2 * 2500, rel=1e-3)
-
-
-def test_seeds_for_a_margin_of_one_seed_sd() -> None:
-    assert seeds_for_margin(0.005, 0.005) == 11
-    assert seeds_for_margin(0.005, 0.005, correlation=0.6) == 6
 
 
 def test_verdicts_at_the_bounds() -> None:
@@ -322,7 +316,6 @@ def test_rounded_numbers_never_contradict_the_verdict() -> None:
         (lambda: minimum_detectable_effect(1.0, 5, power=0.01), "power=0.01"),
         (lambda: seeds_needed(0.0, 1.0), "effect=0"),
         (lambda: seeds_needed(1e-9, 1.0), "more than 1000000 seeds"),
-        (lambda: seeds_for_margin(-0.1, 1.0), "margin=-0.1"),
     ],
 )
 def test_invalid_input_raises_a_one_line_error(call: object, message: str) -> None:

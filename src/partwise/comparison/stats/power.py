@@ -46,20 +46,6 @@ def seeds_needed(effect: float, sd: float, correlation: float = 0.0, alpha: floa
     return _min_seeds(detects, f"effect={effect:g} at sd={sd:g}", effect)
 
 
-def seeds_for_margin(margin: float, sd: float, correlation: float = 0.0, alpha: float = 0.05) -> int:
-    """The fewest paired seeds whose interval, at the expected SD of differences, is no wider than ±margin.
-
-    With fewer, two equal arms cannot be called equivalent. Raises ConfigError as `seeds_needed` does.
-    """
-    _check(sd, correlation, alpha, 0.8)
-    sd_difference = sd * math.sqrt(2 * (1 - correlation))
-
-    def fits_margin(n: int) -> bool:
-        return -float(special.stdtrit(n - 1, alpha / 2)) * sd_difference / math.sqrt(n) <= margin
-
-    return _min_seeds(fits_margin, f"margin={margin:g} at sd={sd:g}", margin)
-
-
 def default_looks(seeds: int) -> tuple[int, ...]:
     """Looks at `seeds`, half and a quarter of them, each only if at least 4: 16 -> (4, 8, 16), 5 -> (5,)."""
     looks = [seeds]
