@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partwise.compute.backends.decoding import Decoder, DecodingCache, unsupported_reason
+from partwise.compute.backends.decoding import Decoder, DecodingCache, UnsupportedModelError
 from partwise.compute.bf16_emulation import emulate_bf16
 from partwise.config import ConfigError
 from partwise.generation.beam_search import beam_search
@@ -80,9 +80,14 @@ def decoding_model(model: Transformer, precision: str = "float32", backend: str 
         if word not in choices:
             raise ConfigError(f"{key}={word}: must be {', '.join(choices[:-1])} or {choices[-1]}")
     model = emulate_bf16(model) if precision == "bfloat16" else model
-    if backend == "eager" or (backend == "auto" and unsupported_reason(model) is not None):
+    if backend == "eager":
         return model
-    return Decoder(model, bf16=precision == "bfloat16")
+    try:  # rather than asking first: whether a model is supported takes as long to find out as a token
+        return Decoder(model, bf16=precision == "bfloat16")
+    except UnsupportedModelError:
+        if backend == "cpp":
+            raise
+        return model
 
 
 def generate(

@@ -46,9 +46,10 @@ def operations(model: Transformer, n_tokens: int | None = None) -> Iterator[Mode
     """
     n_tokens = n_tokens or model.config.context_length
     for path, stack in stacks(model):
-        for index, block in enumerate(stack.blocks):
+        specs = block_specs(model.config, stack, n_tokens)
+        for index, (block, block_spec) in enumerate(zip(stack.blocks, specs, strict=True)):
             name = f"{path}blocks.{index}"
-            yield ModelOperation(name, "block", block, block_spec(model.config, stack, index, n_tokens))
+            yield ModelOperation(name, "block", block, block_spec)
             for layer, kind in (("attention", "attention"), ("cross", "attention"), ("ffn", "ffn")):
                 module = getattr(block, layer)
                 if module is None:
@@ -101,7 +102,13 @@ def core_spec(
     return core.spec(layer.mask_kind(plain, n_tokens) if isinstance(layer, AttentionLayer) else plain)
 
 
-def block_spec(config: ModelConfig, stack: Stack, index: int, n_tokens: int) -> BlockSpec:
+def block_specs(config: ModelConfig, stack: Stack, n_tokens: int) -> tuple[BlockSpec, ...]:
+    """The specs of all blocks of a stack."""
+    shares_values = any(isinstance(module, ValueResidual) for module in stack.blocks.modules())
+    return tuple(block_spec(config, stack, index, n_tokens, shares_values) for index in range(len(stack.blocks)))
+
+
+def block_spec(config: ModelConfig, stack: Stack, index: int, n_tokens: int, shares_values: bool) -> BlockSpec:
     block = stack.blocks[index]
     assert isinstance(block, Block)
     attention: OperationSpec = opaque(config, stack, "attention", index)
@@ -119,7 +126,7 @@ def block_spec(config: ModelConfig, stack: Stack, index: int, n_tokens: int) -> 
         if type(block.mixing) is IdentityShortConv
         else spec_of(block.mixing, option_name(config, stack, "short_conv", index)),
         cross_attention=None if block.cross is None else OpaqueSpec(option="cross-attention"),
-        shares_values=any(isinstance(module, ValueResidual) for module in stack.blocks.modules()),
+        shares_values=shares_values,
     )
 
 
@@ -143,7 +150,7 @@ def model_spec(model: Transformer) -> ModelSpec:
         ends = EndsSpec(final_norm=norm_spec(norm, f"norm={config.norm.name}"))
     lookup, counts = type(model.lookup) is IdentityNGramEmbeddings, type(model.counts) is IdentityNGramLM
     return ModelSpec(
-        blocks=tuple(block_spec(config, model, index, config.context_length) for index in range(len(model.blocks))),
+        blocks=block_specs(config, model, config.context_length),
         ends=ends,
         scale_embeddings=config.scale_embeddings,
         embed_norm=config.embed_norm,

@@ -120,6 +120,10 @@ class Tokenizer(ABC):
             )
         return array
 
+    def check_id(self, index: int) -> int:
+        """`check_ids` of one id without an array: streaming calls it for every sampled token."""
+        return index if 0 <= index < self.vocab_size else int(self.check_ids([index])[0])
+
 
 class DecodeStream(ABC):
     """Decodes ids as they arrive and holds back incomplete characters.

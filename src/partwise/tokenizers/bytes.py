@@ -47,7 +47,7 @@ class ByteTokenizer(Tokenizer):
         return self.check_ids(ids).astype(np.uint8).tobytes().decode(errors="replace")
 
     def token_bytes(self, index: int) -> bytes:
-        return self.check_ids([index]).astype(np.uint8).tobytes()
+        return bytes((self.check_id(index),))
 
     def count_bytes(self, ids: np.ndarray) -> int:
         return len(ids)

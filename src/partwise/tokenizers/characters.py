@@ -68,7 +68,7 @@ class CharacterTokenizer(Tokenizer):
         return self._codes[self.check_ids(ids)].astype("<u4").tobytes().decode("utf-32-le")
 
     def token_bytes(self, index: int) -> bytes:
-        return self.alphabet[int(self.check_ids([index])[0])].encode()
+        return self.alphabet[self.check_id(index)].encode()
 
     def count_bytes(self, ids: np.ndarray) -> int:
         chunks = (ids[start : start + IDS_PER_CHUNK] for start in range(0, len(ids), IDS_PER_CHUNK))

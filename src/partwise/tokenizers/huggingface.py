@@ -139,9 +139,7 @@ class ByteLevelBPETokenizer(Tokenizer):
         return b"".join(map(self._token_bytes.__getitem__, self.check_ids(ids).tolist())).decode(errors="replace")
 
     def token_bytes(self, index: int) -> bytes:
-        if not 0 <= index < self.vocab_size:
-            self.check_ids([index])
-        return self._token_bytes[index]
+        return self._token_bytes[self.check_id(index)]
 
     def count_bytes(self, ids: np.ndarray) -> int:
         starts = range(0, len(ids), IDS_PER_CHUNK)
@@ -217,9 +215,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return self._hf_tokenizer.decode(self.check_ids(ids).tolist(), skip_special_tokens=False)
 
     def token_bytes(self, index: int) -> bytes:
-        if not 0 <= index < self.vocab_size:
-            self.check_ids([index])
-        return self._token_bytes[index]
+        return self._token_bytes[self.check_id(index)]
 
     def count_bytes(self, ids: np.ndarray) -> int:
         sizes = np.array([len(content) for content in self._token_bytes], dtype=np.int64)

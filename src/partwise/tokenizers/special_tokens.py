@@ -38,7 +38,7 @@ class WithSpecialTokens(Tokenizer):
         return self.base.decode(array[array < self.pad_id])
 
     def token_bytes(self, index: int) -> bytes:
-        index = int(self.check_ids([index])[0])
+        index = self.check_id(index)
         return self.base.token_bytes(index) if index < self.pad_id else b""
 
     def count_bytes(self, ids: np.ndarray) -> int:
@@ -72,7 +72,7 @@ class _SkipSpecialTokens(DecodeStream):
         self._stream = tokenizer.base.decode_stream()
 
     def push(self, index: int) -> str:
-        index = int(self._tokenizer.check_ids([index])[0])
+        index = self._tokenizer.check_id(index)
         return self._stream.push(index) if index < self._tokenizer.pad_id else ""
 
     def flush(self) -> str:

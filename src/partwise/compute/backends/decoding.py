@@ -56,6 +56,10 @@ PREFILL_CHUNK = 48
 """Tokens of a prefill that a layer processes together: enough to amortize reading its weights."""
 
 
+class UnsupportedModelError(ConfigError):
+    """The kernel does not support this model on this machine."""
+
+
 def unsupported_reason(model: Transformer) -> str | None:
     """Why the kernel does not support this model on this machine, as a clause, or None if it does."""
     if not all(each.is_cpu and each.dtype == torch.float32 for each in model.parameters()):
@@ -151,14 +155,13 @@ class Decoder:
     """A model run by the C++ decoding kernel: logits of the last token only, no gradients.
 
     It holds a copy of the model's current matrices. With `bf16` they are stored in bfloat16 and their inputs are rounded
-    to it; pass a model from `emulate_bf16`, so that storing its matrices is exact. Raises ConfigError for an unsupported
-    model.
+    to it; pass a model from `emulate_bf16`, so that storing its matrices is exact. Raises UnsupportedModelError.
     """
 
     def __init__(self, model: Transformer, bf16: bool = False) -> None:
         reason = unsupported_reason(model)
         if reason is not None:
-            raise ConfigError(f"backend=cpp does not support this model: {reason}; use backend=auto")
+            raise UnsupportedModelError(f"backend=cpp does not support this model: {reason}; use backend=auto")
         self.model, self.config, self.embed = model, model.config, model.embed
         self.weights = PackedWeights(linear_weights(model), bf16)
         matrices = iter(self.weights.matrices)
