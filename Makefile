@@ -15,12 +15,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 demo: setup
-	$(BIN)/partwise compare mingpt ffn=swiglu --data arithmetic --seeds 3 --name demo \
-		--common train.steps=$(DEMO_STEPS) --common train.eval_every=$(DEMO_EVERY) \
-		--common data.validation=1000 --common data.test=1000
-
-DEMO_STEPS := 201
-DEMO_EVERY := 67
+	$(BIN)/partwise demo
 
 test: setup
 	$(BIN)/python -m pytest -n auto --dist worksteal

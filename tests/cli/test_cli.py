@@ -1,6 +1,7 @@
 """The commands end to end: invalid input prints one line, exits with status 2 and writes nothing."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -251,3 +252,22 @@ def test_show_knows_the_vocabulary_of_synthetic_problems(
         assert "parameters at vocab_size=19" in capsys.readouterr().out
     assert run(monkeypatch, "show", "calculator", "vocab_size=30") == 0
     assert "parameters at vocab_size=30" in capsys.readouterr().out
+
+
+def test_the_demo_names_three_commands_that_work(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from partwise.cli.commands.demo import DEMO
+
+    monkeypatch.setitem(DEMO, "seeds", 1)
+    (here / "play.txt").write_text("ROMEO: she speaks. " * 100)
+    monkeypatch.setitem(DEMO, "data", "play.txt")
+    monkeypatch.setitem(DEMO, "common", ["d_model=8", "n_layers=1", "attention.n_heads=2", "context_length=16"])
+    assert run(monkeypatch, "demo", "--steps", "2", "--name", "tried") == 0
+    lines = capfd.readouterr().out.split("Try next:\n")[1].splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        words = shlex.split(line)
+        assert words[0] == "partwise"
+        if words[1] == "generate":
+            assert run(monkeypatch, *words[1:], "--max-new-tokens", "4") == 0

@@ -72,6 +72,21 @@ def compare(
     )
 
 
+@app.command()
+def demo(
+    name: Name = "demo",
+    first_seed: Annotated[int, typer.Option(help="First seed: other seeds train other models.", min=0)] = 0,
+    steps: Annotated[int | None, typer.Option(help="Training steps. Default: 600.", min=1)] = None,
+) -> None:
+    """Compare three variants of a small GPT in a few minutes: one is better, one equivalent, one worse."""
+    from partwise.comparison.trials.forkserver import prestart
+
+    prestart()
+    from partwise.cli.commands.demo import run_demo
+
+    run_demo(name or "demo", first_seed, steps)
+
+
 @request_command(app, "data", "failure")
 def calibrate(
     context: typer.Context,
