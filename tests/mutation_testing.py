@@ -92,7 +92,7 @@ def failing_test(mutation: Mutation, copy: Path) -> str | None:
 def copy_of_project(folder: Path) -> Path:
     """A copy of what the tests of the statistics need."""
     ignored = shutil.ignore_patterns("__pycache__", "*.so")
-    for name in ("src", "tests", "studies", "docs"):
+    for name in ("src", "tests", "docs"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, folder / name)

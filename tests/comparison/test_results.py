@@ -11,7 +11,7 @@ from partwise.config import ConfigError
 from partwise.studies.study import StudyResults
 
 ROOT = Path(__file__).parents[2]
-COMMITTED = sorted(ROOT.glob("studies/*/results.json"))
+COMMITTED = sorted((ROOT / "src/partwise/studies/library").glob("*/results.json"))
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.parent.name)

@@ -12,7 +12,7 @@ from partwise.cli import app
 from partwise.comparison.stats.intervals import judge
 from partwise.config import ConfigError
 from partwise.studies.claims import markdown, overall, scope
-from partwise.studies.study import StudyResults, find_study, outcome
+from partwise.studies.study import LIBRARY, StudyResults, all_studies, find_study, outcome
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,27 @@ def test_an_outcome_covers_the_setting_of_its_study_only(here: Path) -> None:
         (folder / "bad.yaml").write_text(text + f"    {word}\n")
         with pytest.raises(ConfigError, match=message):
             list(find_study("bad").plan())
+
+
+def test_the_studies_of_the_package_work_outside_a_clone(here: Path) -> None:
+    names = [study.name for study in all_studies()]
+    assert len(names) >= 17 and names == sorted(names)
+    study = find_study("swiglu")
+    assert study.results is not None and study.results.is_relative_to(LIBRARY)
+    (here / "studies").mkdir()
+    (here / "studies" / "swiglu.yaml").write_text(study.path.read_text())
+    assert not find_study("swiglu").path.is_relative_to(LIBRARY), "a study of the working folder hides the package's"
+
+
+def test_a_study_of_the_package_writes_its_results_to_the_working_folder(
+    here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = "claim: it helps\ncomparisons:\n  one:\n    preset: mingpt\n    change: [attention.fused_qkv=false]\n"
+    text += f"    data: text.txt\n    seeds: 2\n    common: {json.dumps(TINY)}\n"
+    library = tmp_path / "library"
+    library.mkdir()
+    (library / "same.yaml").write_text(text)
+    monkeypatch.setattr("partwise.studies.study.LIBRARY", library)
+    assert CliRunner().invoke(app, ["study", "run", "same"]).exit_code == 0
+    assert [path.name for path in library.iterdir()] == ["same.yaml"]
+    assert find_study("same").results == Path("studies/same/results.json")

@@ -194,7 +194,7 @@ def verdict(
 
 @study_app.command("run")
 def run_study(
-    study: Annotated[str, typer.Argument(help="Name of a study in studies/, or its YAML file.")],
+    study: Annotated[str, typer.Argument(help="Name of a study, or a YAML file of your own.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate the time.")] = False,
 ) -> None:
     """Run every comparison of a study. Run the same command again to resume."""
@@ -205,7 +205,7 @@ def run_study(
 
 @study_app.command("list")
 def list_studies() -> None:
-    """List the studies in studies/ with their results so far."""
+    """List the studies with their results so far."""
     from partwise.cli.commands.compare import list_studies as run
 
     run()

@@ -9,6 +9,9 @@ comparisons:
 
 An entry holds the fields of a `Request`. `grid: [train.lr=1e-3,1e-2]` expands to one comparison per combination. `expect`
 is what the claim predicts: better, worse, equivalent or diverges, for all arms or by arm name.
+
+`library/` holds the studies of the package with their results; `studies/` in the working folder holds the user's, and the
+results of every study that was run there.
 """
 
 import itertools
@@ -28,6 +31,7 @@ from partwise.config.overrides import parse_grid
 from partwise.config.yaml import read_yaml
 from partwise.train.run_names import check_run_name, default_run_name
 
+LIBRARY, OWN = Path(__file__).parent / "library", Path("studies")
 EXPECTED = ("better", "worse", "equivalent", "diverges")
 
 
@@ -51,7 +55,7 @@ class Entry:
 
 
 class StudyResults(Value):
-    """A claim and the results of the comparisons that test it: `studies/NAME/results.json`."""
+    """A claim and the results of the comparisons that test it: `NAME/results.json` beside the study."""
 
     claim: str
     source: str
@@ -71,7 +75,7 @@ class StudyResults(Value):
 
 @dataclass(frozen=True)
 class Study:
-    """A claim and the comparisons that test it; results are stored in the folder named after the YAML file."""
+    """A claim and the comparisons that test it."""
 
     path: Path
     claim: str
@@ -89,8 +93,16 @@ class Study:
         return self.path.stem
 
     @property
-    def folder(self) -> Path:
-        return self.path.with_suffix("")
+    def own_results(self) -> Path:
+        """Where a run writes: beside the YAML file, but never into the package."""
+        folder = OWN if self.path.parent == LIBRARY else self.path.parent
+        return folder / self.name / "results.json"
+
+    @property
+    def results(self) -> Path | None:
+        """The user's own results, else those of the package, else None."""
+        stored = (self.own_results, self.path.with_suffix("") / "results.json")
+        return next((path for path in stored if path.exists()), None)
 
     def plan(self) -> Iterator[tuple[str, Comparison]]:
         """Each comparison, validated but not started, in `runs/study-NAME-KEY`."""
@@ -109,7 +121,7 @@ class Study:
         The reports are in the comparisons' own folders, `runs/study-NAME-KEY`.
         """
         results: dict[str, Results] = {}
-        path = self.folder / "results.json"
+        path = self.own_results
         facts = {"claim": self.claim, "source": self.source, "published": self.published, "changed": self.changed}
         for key, comparison in list(self.plan()):
             with show_progress(comparison) as on_progress:
@@ -119,7 +131,7 @@ class Study:
             judged = judged.model_copy(update={"study": study})
             write_report(judged, comparison.path)
             results[key] = without_curves(judged)
-            self.folder.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             # after each comparison, so that an interrupted study has partial results
             write_json(path, StudyResults(**facts, comparisons=results).to_dict())
         return path
@@ -154,11 +166,11 @@ def without_curves(results: Results) -> Results:
 
 
 def find_study(name: str) -> Study:
-    """Load a study by name (`studies/NAME.yaml` in the working folder) or by file. Raises ConfigError."""
-    path = Path(name) if Path(name).suffix in (".yaml", ".yml") else Path("studies") / f"{name}.yaml"
-    if not path.exists():
-        known = [file.stem for file in Path("studies").glob("*.yaml")]
-        raise ConfigError(f"no study {name!r} in {Path('studies').resolve()}{did_you_mean(name, known)}")
+    """Load a study by file or by name: `studies/NAME.yaml` in the working folder, else the package's. Raises ConfigError."""
+    files = study_files()
+    path = Path(name) if Path(name).suffix in (".yaml", ".yml") else files.get(name)
+    if path is None or not path.exists():
+        raise ConfigError(f"no study {name!r} in the package or in {OWN.resolve()}{did_you_mean(name, files)}")
     values = read_yaml(path)
     comparisons = values.get("comparisons")
     if not isinstance(comparisons, dict) or not comparisons:
@@ -188,9 +200,11 @@ def read_entry(key: str, entry: dict[str, Any], path: Path) -> Iterator[tuple[st
         yield " ".join((key, *words)), Entry(request, expect)
 
 
-def all_studies(folder: Path = Path("studies")) -> list[Study]:
-    """All studies in `folder`, sorted by name. Raises ConfigError if there are none."""
-    files = sorted(folder.glob("*.yaml"))
-    if not files:
-        raise ConfigError(f"no studies in {folder.resolve()}: run from a folder with studies/*.yaml")
-    return [find_study(str(file)) for file in files]
+def study_files() -> dict[str, Path]:
+    """The YAML file of each study by name; a file of the working folder hides one of the package."""
+    return {path.stem: path for folder in (LIBRARY, OWN) for path in sorted(folder.glob("*.yaml"))}
+
+
+def all_studies() -> list[Study]:
+    """The studies of the package and of the working folder, sorted by name. Raises ConfigError for a damaged file."""
+    return [find_study(str(path)) for _, path in sorted(study_files().items())]
