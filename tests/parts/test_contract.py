@@ -7,6 +7,7 @@ import copy
 import json
 import re
 from collections.abc import Callable
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -201,6 +202,20 @@ def mtp_logits_are_causal_and_do_not_change_logits(config: partwise.ModelConfig)
         assert error(other[:, :-2], one[:, :-2]) <= EXACT < error(other[:, -2:], one[:, -2:])
 
 
+class Tolerance:
+    """`base` plus `factor` times the effect of rounding on the model, which is computed only if `base` does not suffice."""
+
+    def __init__(self, base: float, factor: float, model: partwise.Transformer, size: float) -> None:
+        self.base, self.factor, self.model, self.size = base, factor, model, size
+
+    @cached_property
+    def total(self) -> float:
+        return self.base + self.factor * rounding_effect(self.model, self.size)
+
+    def holds(self, found: float) -> bool:
+        return found <= self.base or found <= self.total
+
+
 def same(actual: Tensor, expected: Tensor, model: partwise.Transformer) -> bool:
     """Results agree to 1e-12, or up to the effect of rounding if the model amplifies it (nothing normalizes the stream)."""
     found = error(actual, expected)
@@ -260,13 +275,13 @@ def cpp_kernels_agree(config: partwise.ModelConfig) -> None:
     for backends in (("eager", "eager"), ("cpp", "cpp")):
         use_backends(model, *backends)
         found.append((logits_of(model, inputs).detach(), gradients(model, inputs)))
-    allowed = 1e-5 + 8 * rounding_effect(model, 2**-24)
+    allowed = Tolerance(1e-5, 8, model, 2**-24)
     with torch.no_grad():
-        assert error(chunked(model, inputs, 0b01101), found[0][0]) <= allowed
-    assert error(found[1][0], found[0][0]) <= allowed
+        assert allowed.holds(error(chunked(model, inputs, 0b01101), found[0][0]))
+    assert allowed.holds(error(found[1][0], found[0][0]))
     largest = max(gradient.abs().max().item() for gradient in found[0][1].values())
     for name, gradient in found[1][1].items():
-        assert (gradient - found[0][1][name]).abs().max() <= 50 * allowed * largest, name
+        assert allowed.holds((gradient - found[0][1][name]).abs().max().item() / (50 * largest)), name
 
 
 @check
@@ -325,7 +340,7 @@ def bfloat16_is_close(config: partwise.ModelConfig) -> None:
     model = perturbed(config, dtype=torch.float32)
     with torch.no_grad():
         exact = logits_of(model, tokens())
-        allowed = 0.02 + 4 * rounding_effect(model, 2**-8)  # bfloat16 epsilon
+        allowed = Tolerance(0.02, 4, model, 2**-8)  # bfloat16 epsilon
         for backend in BACKENDS:
             use_backends(model, backend)
             with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -334,8 +349,8 @@ def bfloat16_is_close(config: partwise.ModelConfig) -> None:
                 cached = torch.cat(
                     [logits_of(model, tokens()[:, :4], cache), logits_of(model, tokens()[:, 4:], cache)], dim=1
                 )
-            assert error(approximate.float(), exact) < allowed
-            assert error(cached.float(), exact) < allowed
+            assert allowed.holds(error(approximate.float(), exact))
+            assert allowed.holds(error(cached.float(), exact))
 
 
 @check
@@ -400,10 +415,10 @@ def run_checks(number: int, models: int) -> None:
     keeps_the_contract()
 
 
-@pytest.mark.parametrize("number", range(15))
+@pytest.mark.parametrize("number", range(12))
 def test_random_models_keep_the_contract(number: int) -> None:
-    """300 combinations of all families; `make test-combinations N=10000` for more."""
-    run_checks(number, 20)
+    """120 combinations of all families; `make test-combinations N=10000` for more."""
+    run_checks(number, 10)
 
 
 SIZES = {"vocab_size": VOCAB, "context_length": LENGTH, "d_model": 8, "n_layers": 2}
