@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from partwise.comparison.experiment import Comparison
+    from partwise.comparison.trials.trial import Trial
     from partwise.train.run_folder import RunFolder
 
 console = Console(highlight=False, soft_wrap=True)
@@ -101,24 +102,58 @@ class ComparisonProgress:
         return f"; about {format_duration(steps_left * (time.monotonic() - comparison.started) / steps_done)} left"
 
     def _table(self, comparison: "Comparison", done: list[int], left: str) -> Table:
-        table = Table(box=None, padding=(0, 1))
-        table.add_column("arm")
-        table.add_column("seed", justify="right")
-        table.add_column("")
-        table.add_column("steps", justify="right")
-        table.add_column("")
+        """One row per arm with the runs in progress, never more rows than the terminal has."""
+        arms: dict[str, list[tuple[Trial, int]]] = {}
         for trial, steps in zip(comparison.trials, done, strict=True):
-            filled = round(20 * steps / trial.steps)
-            table.add_row(
-                escape(trial.arm),
-                str(trial.seed),
-                "█" * filled + "░" * (20 - filled),
-                f"{steps}/{trial.steps}",
-                trial.status,
-            )
+            arms.setdefault(trial.arm, []).append((trial, steps))
         n_finished = sum(trial.finished for trial in comparison.trials)
-        table.caption = f"{n_finished} of {len(comparison.trials)} runs finished{left}"
-        return table
+        heading = f"{n_finished} of {len(comparison.trials)} runs finished{left}"
+        result = Table(box=None, padding=(0, 1, 0, 0), title=heading, title_justify="left", title_style="")
+        shown = fitting_arms(arms, console.height - RESERVED_LINES)
+        others = len("seeds") + len("seed 12 100%") + 3  # and the spaces between columns
+        name_width = min(max(map(len, shown), default=0), console.width - others)
+        bar_width = min(20, console.width - others - name_width - 1)
+        result.add_column("arm", overflow="ellipsis", no_wrap=True, max_width=name_width)
+        result.add_column("seeds", justify="right", no_wrap=True, min_width=5)
+        if bar_width >= MIN_BAR:
+            result.add_column("", no_wrap=True)
+        result.add_column("now", overflow="ellipsis", no_wrap=True)
+        for name in shown:
+            trials = arms[name]
+            fraction = sum(steps for _, steps in trials) / sum(trial.steps for trial, _ in trials)
+            n_done = sum(trial.finished for trial, _ in trials)
+            bars = [bar(fraction, bar_width)] if bar_width >= MIN_BAR else []
+            result.add_row(escape(name), f"{n_done}/{len(trials)}", *bars, escape(running(trials)))
+        if len(shown) < len(arms):
+            result.caption, result.caption_justify = f"and {len(arms) - len(shown)} more arms", "left"
+        return result
+
+
+RESERVED_LINES, MIN_BAR = 5, 4
+"""Lines for the heading, the names of the columns, the line on further arms, and the cursor; the shortest bar."""
+
+
+def fitting_arms(arms: Mapping[str, list[tuple["Trial", int]]], n: int) -> list[str]:
+    """At most `n` arms in their order: those with a run in progress first, then unfinished ones."""
+
+    def rank(name: str) -> tuple[bool, bool]:
+        trials = [trial for trial, _ in arms[name]]
+        return not running(arms[name]), all(trial.finished for trial in trials)
+
+    chosen = set(sorted(arms, key=rank)[: max(1, n)])
+    return [name for name in arms if name in chosen]
+
+
+def running(trials: list[tuple["Trial", int]]) -> str:
+    """The runs in progress and the failed ones of an arm."""
+    now = [f"seed {trial.seed} {steps / trial.steps:.0%}" for trial, steps in trials if trial.status == "running"]
+    return ", ".join([*now, *(trial.status for trial, _ in trials if trial.status.startswith(("failed", "diverged")))])
+
+
+def bar(fraction: float, width: int) -> str:
+    full, empty = "█░" if console.encoding.lower().startswith("utf") else "#-"
+    filled = round(fraction * width)
+    return full * filled + empty * (width - filled)
 
 
 def format_duration(seconds: float) -> str:

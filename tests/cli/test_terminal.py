@@ -1,0 +1,68 @@
+"""Progress on any terminal: what runs now, how much is done, and the time left, whatever the number of runs."""
+
+import io
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from partwise.cli import terminal
+from partwise.comparison.results import TrialResult
+from partwise.comparison.trials.trial import Trial
+
+
+@dataclass
+class FakeTrial(Trial):
+    done: int = 0
+
+    def progress(self) -> int:
+        return self.done
+
+    def outcome(self, metric: str) -> TrialResult:
+        raise NotImplementedError
+
+
+def comparison(n_arms: int, seeds: int, finished: int) -> Any:
+    """`finished` runs are done, and the next two are running."""
+    names = [f"ffn=swiglu norm=rmsnorm train.lr={index + 1}e-3" for index in range(n_arms)]
+    trials = [FakeTrial(name, seed, Path(), 600) for seed in range(seeds) for name in names]
+    for number, trial in enumerate(trials):
+        if number < finished + 2:
+            trial.status, trial.done = ("done", 600) if number < finished else ("running", 240)
+    return SimpleNamespace(trials=trials, started=time.monotonic() - 60)
+
+
+def screen(monkeypatch: pytest.MonkeyPatch, shown: Any, width: int, height: int, encoding: str = "utf-8") -> list[str]:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
+    console = Console(file=file, force_terminal=True, width=width, height=height, color_system=None)
+    monkeypatch.setattr(terminal, "console", console)
+    progress = terminal.ComparisonProgress()
+    done = [trial.progress() for trial in shown.trials]
+    progress.initial_steps = dict.fromkeys(range(len(done)), 0)
+    console.print(progress._table(shown, done, progress._time_left(shown, done)))
+    file.seek(0)
+    return file.read().splitlines()
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 24), (80, 10)])
+@pytest.mark.parametrize("n_arms", [2, 3, 16, 60])
+def test_progress_fits_and_shows_what_runs_now(
+    monkeypatch: pytest.MonkeyPatch, width: int, height: int, n_arms: int
+) -> None:
+    lines = screen(monkeypatch, comparison(n_arms, 16, finished=5), width, height)
+    assert len(lines) < height and max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert lines[0].startswith(f"5 of {16 * n_arms} runs finished")
+    assert "left" in " ".join(lines[:2])
+    assert text.count("40%") == 2, "both runs in progress are shown"
+    hidden = n_arms - sum("/16" in line for line in lines)
+    assert (f"and {hidden} more arms" in text) == (hidden > 0)
+
+
+def test_bars_are_ascii_if_the_encoding_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "\n".join(screen(monkeypatch, comparison(2, 4, finished=3), 80, 24, "ascii"))
+    assert text.isascii() and "#" in text
