@@ -271,3 +271,23 @@ def test_the_demo_names_three_commands_that_work(
         assert words[0] == "partwise"
         if words[1] == "generate":
             assert run(monkeypatch, *words[1:], "--max-new-tokens", "4") == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [([], 0, "partwise compare mingpt ffn=swiglu"), (["--version"], 0, "partwise 0."), (["study"], 2, "Usage")],
+)
+def test_the_first_words_help(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: list[str], status: int, said: str
+) -> None:
+    assert run(monkeypatch, *words) == status
+    shown = capfd.readouterr()
+    assert said in shown.out + shown.err and "error" not in shown.err
+
+
+def test_help_groups_the_options_of_compare(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "compare", "--help") == 0
+    text = capfd.readouterr().out
+    panels = ["Arms", "Seeds and looks", "Decision", "Controls", "Tuning"]
+    assert [text.index(panel) for panel in panels] == sorted(text.index(panel) for panel in panels)
+    assert "--arm " in text and "OVERRIDES" in text

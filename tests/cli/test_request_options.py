@@ -40,7 +40,7 @@ def test_a_new_field_is_an_option_a_key_and_part_of_the_command(tmp_path: Path) 
     text, _ = run("--help")
     for words in ("--shade", "-s", "The shade of it.", "Looks", "--repeats", "x>=2", "[default: 3]"):
         assert words in text, words
-    assert text.index("--match") < text.index("--own") < text.index("--repeats")
+    assert text.index("--own") < text.index("--repeats") < text.index("--arm ") < text.index("--match")
 
     _, given = run("mingpt", "ffn=swiglu", "-s", "deep blue", "--repeats", "4")
     request = Wider.from_dict({key: value for key, value in given.items() if value is not None})

@@ -35,6 +35,8 @@ def main() -> None:
         format_message = getattr(error, "format_message", None)
         if not isinstance(error, ConfigError) and format_message is None:
             raise
+        if format_message and not format_message():  # a group without a command has printed its help
+            sys.exit(2)
         print_error(add_option_value(format_message(), sys.argv) if format_message else error)
         sys.exit(2)
     sys.exit(status if isinstance(status, int) else 0)

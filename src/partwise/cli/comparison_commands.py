@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from partwise.cli.options import (
+    FLAG,
     Import,
     Name,
     Overrides,
@@ -28,16 +29,24 @@ def compare(
     *,
     options: dict[str, Any],
     protocol: Annotated[
-        bool, typer.Option("--protocol", help="Plan interim looks at a quarter, half and all of the seeds; stop early.")
+        bool,
+        typer.Option(
+            "--protocol",
+            metavar=FLAG,
+            help="Plan interim looks at a quarter, half and all of the seeds; stop early.",
+        ),
     ] = False,
     grid: Annotated[
         list[str] | None,
         typer.Option(help="Run one comparison per value of a setting, such as n_layers=2,4. Repeatable."),
     ] = None,
-    replicate: Annotated[bool, typer.Option("--replicate", help="Rerun the winner on fresh seeds.")] = False,
+    replicate: Annotated[
+        bool, typer.Option("--replicate", metavar=FLAG, help="Rerun the winner on fresh seeds.")
+    ] = False,
     name: Name = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only estimate the time and the minimum detectable effect.")
+        bool,
+        typer.Option("--dry-run", metavar=FLAG, help="Only estimate the time and the minimum detectable effect."),
     ] = False,
     sd: Annotated[float | None, typer.Option(help="SD of a paired difference to assume in --dry-run.")] = None,
     workers: Workers = None,
@@ -121,7 +130,10 @@ def plan(
     overrides: Overrides = None,
     *,
     options: dict[str, Any],
-    protocol: Annotated[bool, typer.Option("--protocol", help="With interim looks, as `compare --protocol`.")] = False,
+    protocol: Annotated[
+        bool,
+        typer.Option("--protocol", metavar=FLAG, help="With interim looks, as `compare --protocol`."),
+    ] = False,
     effect: Annotated[float | None, typer.Option(help="True difference to compute the power for, in nats.")] = None,
     sd: Annotated[
         float | None, typer.Option(help="SD of a paired difference to assume. Default: as measured before.")
@@ -156,7 +168,9 @@ def plan(
 def verdict(
     file: Annotated[Path, typer.Argument(help="CSV file with the columns seed, arm and value.")],
     margin: Annotated[float, typer.Option(help="Equivalence margin, in the values' unit.")] = 0.005,
-    higher_is_better: Annotated[bool, typer.Option("--higher-is-better", help="Higher values are better.")] = False,
+    higher_is_better: Annotated[
+        bool, typer.Option("--higher-is-better", metavar=FLAG, help="Higher values are better.")
+    ] = False,
     baseline: Annotated[str | None, typer.Option(help="Baseline arm. Default: the first in the file.")] = None,
     judged: Annotated[
         int | None,
@@ -165,7 +179,9 @@ def verdict(
         ),
     ] = None,
     failure: Annotated[float | None, typer.Option(help="Value beyond which a run failed.")] = None,
-    unpaired: Annotated[bool, typer.Option("--unpaired", help="Do not pair the runs by their seed.")] = False,
+    unpaired: Annotated[
+        bool, typer.Option("--unpaired", metavar=FLAG, help="Do not pair the runs by their seed.")
+    ] = False,
     metric: Annotated[str, typer.Option(help="Name of the metric.")] = "value",
     known_sd: Annotated[
         float | None, typer.Option("--known-sd", help="Known SD of one run: use a normal interval.")
@@ -195,7 +211,7 @@ def verdict(
 @study_app.command("run")
 def run_study(
     study: Annotated[str, typer.Argument(help="Name of a study, or a YAML file of your own.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only estimate the time.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", metavar=FLAG, help="Only estimate the time.")] = False,
 ) -> None:
     """Run every comparison of a study. Run the same command again to resume."""
     from partwise.cli.commands.compare import run_study as run

@@ -9,6 +9,7 @@ import typer
 
 from partwise.cli.options import (
     ALLOW_OVERRIDES,
+    FLAG,
     Data,
     Import,
     Name,
@@ -29,7 +30,9 @@ def train(
     overrides: Overrides = None,
     data: Data = None,
     name: Name = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete the run's folder and start over.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", metavar=FLAG, help="Delete the run's folder and start over.")
+    ] = False,
     imports: Import = None,
 ) -> None:
     """Train a model. Run the same command again to resume an interrupted run."""
@@ -106,7 +109,10 @@ def doctor(
         list[str] | None,
         typer.Argument(help="Presets to report on, and overrides such as ffn=swiglu. Default: one preset per family."),
     ] = None,
-    time: Annotated[bool, typer.Option("--time", help="Time training steps with and without these backends.")] = False,
+    time: Annotated[
+        bool,
+        typer.Option("--time", metavar=FLAG, help="Time training steps with and without these backends."),
+    ] = False,
     imports: Import = None,
 ) -> None:
     """Report this machine's capabilities, what is missing, and the plan of computation of each preset.

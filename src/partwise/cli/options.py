@@ -5,20 +5,48 @@ from typing import Annotated, Any
 
 import typer
 
+from partwise import __version__
+
 app = typer.Typer(
     name="partwise",
     help="Change one part of a transformer; know what it bought.",
-    no_args_is_help=True,
-    add_completion=False,
+    invoke_without_command=True,
+    add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def greet(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", metavar="", help="Show the version and exit.")] = False,
+) -> None:
+    """Change one part of a transformer; know what it bought."""
+    if version:
+        typer.echo(f"partwise {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(GREETING)
+
+
+GREETING = """partwise: change one part of a transformer; know what it bought.
+
+  partwise demo                          three changes of a small GPT, three answers, in a few minutes
+  partwise train                         train a good small model on Shakespeare; then `partwise generate`
+  partwise compare mingpt ffn=swiglu     what does SwiGLU buy?
+
+partwise parts lists what can be swapped, partwise --help every command."""
+
 study_app = typer.Typer(help="Check published claims.", no_args_is_help=True)
 app.add_typer(study_app, name="study")
 tokenizer_app = typer.Typer(help="Train tokenizers.", no_args_is_help=True)
 app.add_typer(tokenizer_app, name="tokenizer")
 ledger_app = typer.Typer(help="List, export and verify the ledger: every comparison of this project.")
 app.add_typer(ledger_app, name="ledger")
+
+FLAG = ""
+"""The metavar of a flag, which takes no value; typer's own is <bool>."""
 
 # overrides may be written as `--key=value`: unknown options are collected as overrides
 ALLOW_OVERRIDES: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -29,14 +57,19 @@ Overrides = Annotated[
 ]
 Data = Annotated[
     str | None,
-    typer.Option(help="Training data: arithmetic, shakespeare, python, or a text file, .jsonl file or folder."),
+    typer.Option(
+        metavar="DATA", help="Training data: arithmetic, shakespeare, python, or a text file, .jsonl file or folder."
+    ),
 ]
-Name = Annotated[str | None, typer.Option(help="Folder name below runs/. Default: derived from the command.")]
+Name = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Folder name below runs/. Default: derived from the command.")
+]
 Import = Annotated[
-    list[str] | None, typer.Option("--import", help="Module or .py file that registers custom parts. Repeatable.")
+    list[str] | None,
+    typer.Option("--import", metavar="MODULE", help="Module or .py file that registers custom parts. Repeatable."),
 ]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run below runs/, or its folder.")]
-Workers = Annotated[int | None, typer.Option(help="Concurrent runs. Default: one per CPU core.", min=1)]
+Workers = Annotated[int | None, typer.Option(metavar="N", help="Concurrent runs. Default: one per CPU core.", min=1)]
 
 
 def collect_overrides(context: typer.Context, overrides: list[str] | None) -> list[str]:

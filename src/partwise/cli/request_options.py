@@ -12,10 +12,14 @@ import typer
 from annotated_types import Ge, Gt
 from pydantic.fields import FieldInfo
 
+from partwise.cli.options import FLAG
 from partwise.comparison.design.request import Request, flag_of, is_list_of, option_of
 
 OPTIONS = "options"
 """The parameter of a command that receives the values, by field name; None for an option that was not given."""
+
+
+METAVARS: dict[Any, str] = {bool: FLAG, int: "N", float: "X"}
 
 
 def with_request_options(
@@ -56,7 +60,8 @@ def request_parameter(key: str, field: FieldInfo) -> inspect.Parameter:
     minimum = minimum_of(field) if kind is int else None
     if option.unset or isinstance(default, list) or default is None:
         kind, default = kind | None, None
-    declared = typer.Option(*names, help=field.description, min=minimum, rich_help_panel=option.panel)
+    metavar = option.metavar or METAVARS.get(option_type(field), "TEXT")
+    declared = typer.Option(*names, help=field.description, min=minimum, rich_help_panel=option.panel, metavar=metavar)
     return inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared])
 
 

@@ -63,7 +63,7 @@ def test_a_cumulative_ablation_compares_each_arm_with_the_previous_one(here: Pat
         "+ ffn=swiglu",
         "+ norm=rmsnorm",
         "+ train.lr=1e-3",
-        "train.reinitialize=ffn",
+        "A/A control (ffn re-initialized)",
     ]
     assert [list(arm.overrides) for arm in arms[:4]] == [[], changes[:1], changes[:2], changes]
     for number, effect in enumerate(comparison.results.effects[:3], start=1):
@@ -71,7 +71,7 @@ def test_a_cumulative_ablation_compares_each_arm_with_the_previous_one(here: Pat
         differences = np.array(arms[number].values) - np.array(arms[number - 1].values)
         assert np.allclose(effect.differences, differences, atol=1e-12)
     assert comparison.results.effects[3].against == "mingpt"
-    question = "Does any of ffn=swiglu, norm=rmsnorm, train.lr=1e-3, each added to the previous ones"
+    question = "Does any of ffn=swiglu, norm=rmsnorm and train.lr=1e-3, each added to the previous ones"
     assert comparison.plan.question.startswith(question)
     with pytest.raises(ConfigError, match="same configuration as 'mingpt'"):
         plan_comparison("mingpt", cumulative=True, arms=["ffn=swiglu", "ffn=relu"], **SETTINGS)

@@ -86,9 +86,9 @@ class Plan:
     @property
     def question(self) -> str:
         others = list(dict.fromkeys(claim.arm for claim in self.claims if claim.role == "claim"))
-        changed = others[0] if len(others) == 1 else f"any of {', '.join(others)}"
+        changed = others[0] if len(others) == 1 else f"any of {listed(others)}"
         if any(name.startswith(CUMULATIVE_PREFIX) for name in others):
-            steps = ", ".join(name.removeprefix(CUMULATIVE_PREFIX) for name in others)
+            steps = listed([name.removeprefix(CUMULATIVE_PREFIX) for name in others])
             changed = f"any of {steps}, each added to the previous ones,"
         return f"Does {changed} change the {self.rules.metric} of {self.arms[0].name}?"
 
@@ -171,6 +171,8 @@ def make_plan(request: Request) -> Plan:
     arms = [Arm(request.preset, (), run_config(request.preset, *shared, data=request.data))]
     for number, change in enumerate(changes):
         arm_name = (CUMULATIVE_PREFIX if number < n_steps else "") + " ".join(change)
+        if roles[number] == "negative":
+            arm_name = f"A/A control ({request.negative_control} re-initialized)"
         change = [*(arms[-1].overrides if number < n_steps else ()), *change]
         arm = Arm(arm_name, tuple(change), run_config(request.preset, *shared, *change, data=request.data))
         for other in arms:
@@ -211,6 +213,11 @@ def make_plan(request: Request) -> Plan:
         )
     seeds = max(request.looks, default=request.seeds)
     return Plan(tuple(arms), seeds, rules, tuple(claims), request.first_seed, tuple(shared), additive_predictions)
+
+
+def listed(names: list[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def failure_of(request: Request, config: RunConfig) -> float | None:

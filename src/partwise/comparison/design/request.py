@@ -26,11 +26,18 @@ class Option:
     short: str | None = None
     panel: str | None = None
     """The panel of `--help` that lists it."""
+    metavar: str | None = None
+    """What stands for its value in `--help`."""
     positional: bool = False
     unset: bool = False
     """Whether the command can tell that it was not given; its help then names the default."""
     always: bool = False
     """Whether printed commands have it also at its default."""
+
+
+ARMS, SEEDS, DECISION = "Arms", "Seeds and looks", "Decision"
+CONTROLS, TUNING = "Controls", "Tuning"
+"""Panels of `--help`."""
 
 
 class Request(Config):
@@ -40,53 +47,63 @@ class Request(Config):
     change: Annotated[list[str], Option(positional=True)] = Field(
         default_factory=list, description="Overrides of the second arm."
     )
-    data: str | None = Field(
+    data: Annotated[str | None, Option(panel=ARMS, metavar="DATA")] = Field(
         None,
         description="Training data: arithmetic, shakespeare, python, or a text file, .jsonl file or folder.",
     )
-    arms: Annotated[list[str], Option("--arm")] = Field(
+    arms: Annotated[list[str], Option("--arm", panel=ARMS, metavar="OVERRIDES")] = Field(
         default_factory=list, description="Overrides of a further arm, in quotes. Repeatable."
     )
-    cumulative: bool = Field(
+    cumulative: Annotated[bool, Option(panel=ARMS)] = Field(
         False, description="Cumulative ablation: each arm adds to the previous one and is compared with it."
     )
-    interaction: list[str] = Field(
+    interaction: Annotated[list[str], Option(panel=ARMS, metavar="OVERRIDES")] = Field(
         default_factory=list,
         description="Test an interaction: give it twice, for two changes, each alone and both.",
     )
-    common: list[str] = Field(default_factory=list, description="Override that applies to every arm. Repeatable.")
-    seeds: Annotated[int, Option(unset=True, always=True)] = Field(
+    common: Annotated[list[str], Option(panel=ARMS, metavar="OVERRIDE")] = Field(
+        default_factory=list, description="Override that applies to every arm. Repeatable."
+    )
+    seeds: Annotated[int, Option(unset=True, always=True, panel=SEEDS)] = Field(
         5, gt=0, description="Paired seeds per arm. Default: 5, or 16 with --protocol."
     )
-    first_seed: int = Field(0, ge=0, description="First seed.")
-    looks: list[int] = Field(
+    first_seed: Annotated[int, Option(panel=SEEDS)] = Field(0, ge=0, description="First seed.")
+    looks: Annotated[list[int], Option(panel=SEEDS, metavar="N,N,...")] = Field(
         default_factory=list,
         description="Plan interim looks at these numbers of seeds, such as 4,8,16; stop early.",
     )
-    metric: Literal["loss", "exact_match", "char_accuracy"] = Field(
-        "loss", description="loss; on arithmetic also exact_match or char_accuracy."
+    metric: Annotated[Literal["loss", "exact_match", "char_accuracy"], Option(panel=DECISION, metavar="METRIC")] = (
+        Field("loss", description="loss; on arithmetic also exact_match or char_accuracy.")
     )
-    margin: Annotated[float, Option(always=True)] = Field(
+    margin: Annotated[float, Option(always=True, panel=DECISION)] = Field(
         DEFAULT_MARGIN, gt=0, description="Equivalence margin, in the metric's unit."
     )
-    alpha: float = Field(0.05, ge=1e-9, le=0.5, description="Maximum probability of a false claim.")
-    failure: float | None = Field(
+    alpha: Annotated[float, Option(panel=DECISION)] = Field(
+        0.05, ge=1e-9, le=0.5, description="Maximum probability of a false claim."
+    )
+    failure: Annotated[float | None, Option(panel=DECISION)] = Field(
         None,
         description="Value beyond which a run failed. Default for losses: ln(vocabulary) + 1, a nat above uniform guessing.",
     )
-    online: bool = Field(
+    online: Annotated[bool, Option(panel=DECISION)] = Field(
         False,
         description="Control the false discovery rate over all --online comparisons of this project at --alpha.",
     )
-    negative_control: str | None = Field(
+    negative_control: Annotated[str | None, Option(panel=CONTROLS, metavar="FAMILY")] = Field(
         None, description="Add an A/A arm that re-initializes this family, such as ffn."
     )
-    positive_control: str | None = Field(
+    positive_control: Annotated[str | None, Option(panel=CONTROLS, metavar="OVERRIDES")] = Field(
         None, description="Add an arm with a known large effect: its overrides in quotes."
     )
-    tune: str | None = Field(None, description="Tune a setting per arm over these values: train.lr=1e-4,3e-4,1e-3.")
-    tune_seeds: int = Field(4, ge=4, description="Tuning seeds per value, disjoint from the test seeds.")
-    match: Measure | None = Field(None, description="Match the arms in tokens, parameters, flops or seconds.")
+    tune: Annotated[str | None, Option(panel=TUNING, metavar="OPTION=X,X,...")] = Field(
+        None, description="Tune a setting per arm over these values: train.lr=1e-4,3e-4,1e-3."
+    )
+    tune_seeds: Annotated[int, Option(panel=TUNING)] = Field(
+        4, ge=4, description="Tuning seeds per value, disjoint from the test seeds."
+    )
+    match: Annotated[Measure | None, Option(panel=ARMS, metavar="MEASURE")] = Field(
+        None, description="Match the arms in tokens, parameters, flops or seconds."
+    )
 
     def name_parts(self) -> list[str]:
         """The components of the default name."""
