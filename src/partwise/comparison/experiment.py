@@ -245,23 +245,6 @@ ProgressDisplay = Callable[[Comparison], AbstractContextManager[Callable[[Compar
 """Makes the context manager that displays a running comparison."""
 
 
-def compare(
-    preset: str,
-    *overrides: str,
-    on_progress: Callable[[Comparison], None] = lambda comparison: None,
-    **settings: Any,
-) -> Comparison:
-    """Train a preset and its variants over paired seeds and judge the effect of each change.
-
-    `overrides` define the second arm. `settings` are the fields of a `Request` (each string in `arms`, such as
-    `"ffn=geglu norm=rmsnorm"`, defines another arm; `common` applies to every arm; `data`, `seeds`, `margin`, `looks`, ...)
-    and the arguments of `plan_comparison`. Results and report are written to `runs/NAME`. Raises ConfigError.
-    """
-    comparison = plan_comparison(preset, *overrides, **settings)
-    comparison.run(on_progress)
-    return comparison
-
-
 def plan_comparison(
     preset: str,
     *overrides: str,
@@ -271,7 +254,7 @@ def plan_comparison(
     seeds_per_process: int | None = None,
     **settings: Any,
 ) -> Comparison:
-    """The comparison that `compare` would run, validated but not started. Raises ConfigError."""
+    """The comparison that `partwise.compare` would run, validated but not started. Raises ConfigError."""
     fields = {key: value for key, value in settings.items() if value is not None}
     request = Request.from_dict({"preset": preset, "change": list(overrides), **fields})
     return make_comparison(request, name, imports, workers, seeds_per_process)
