@@ -1,17 +1,19 @@
 """Run a comparison: every arm on every seed, in parallel and resumably, then judge."""
 
+import html
 import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from partwise.checkpoint import write_json
 from partwise.comparison.certificate.certificate import certify
 from partwise.comparison.design.plan import Plan, make_plan
 from partwise.comparison.design.request import Request
+from partwise.comparison.display import plot, to_frame, to_html, to_text
 from partwise.comparison.gathering import gather
 from partwise.comparison.judging import judge_results
 from partwise.comparison.ledger.entries import LedgerEntries
@@ -31,8 +33,11 @@ from partwise.config import ConfigError, digest
 from partwise.data import Dataset
 from partwise.train.run_names import FolderLock, check_run_name, default_run_name
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-@dataclass
+
+@dataclass(repr=False)
 class Comparison:
     """A comparison stored in a folder. Running the same plan again resumes it and repeats no finished trial.
 
@@ -73,6 +78,23 @@ class Comparison:
     @property
     def report(self) -> Path:
         return self.path / "report.html"
+
+    def to_frame(self, package: Literal["pandas", "polars"] | None = None) -> Any:
+        """A row per claim and control. Needs the extra `frames`. Raises ConfigError."""
+        return to_frame(self.results, package)
+
+    def plot(self) -> "Figure":
+        """A forest plot of the differences, as a matplotlib figure. Raises ConfigError before `run` has returned."""
+        return plot(self.results)
+
+    def __repr__(self) -> str:
+        """What is compared, and the verdicts if there are any."""
+        plan = self.plan
+        title = f"Comparison in {self.path}: {len(plan.arms)} arms, {plan.seeds} paired seeds"
+        return f"{title}\n{to_text(self.judged) if self.judged else f'{plan.question} (not run: call run())'}"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>" if self.judged is None else to_html(self.judged)
 
     def run(self, on_progress: Callable[["Comparison"], None] = lambda comparison: None) -> Results:
         """Train the missing runs, judge, and write the report. Raises ConfigError, or KeyboardInterrupt after saving."""
