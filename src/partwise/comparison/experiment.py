@@ -103,6 +103,7 @@ class Comparison:
         self.path.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(self.path)
         try:
+            self.workload.store_parts(self.plan, self.path)
             metadata = self._metadata(data)
             if metadata["online"]:
                 rules = replace(self.plan.rules, alpha=metadata["online"]["level"])
