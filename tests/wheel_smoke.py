@@ -12,18 +12,18 @@ import sysconfig
 import tempfile
 from pathlib import Path
 
-TINY = [
+MODEL = [
     "d_model=16",
     "n_layers=2",
     "attention.n_heads=2",
-    "context_length=16",
     "train.batch_size=4",
     "train.steps=12",
     "train.eval_every=12",
 ]
+TINY = [*MODEL, "data.train=300", "data.validation=20", "data.test=20"]
 SCRIPT = f"""
 import partwise
-comparison = partwise.compare("mingpt", "ffn=swiglu", seeds=2, name="c", data="shakespeare", common={TINY!r})
+comparison = partwise.compare("mingpt", "ffn=swiglu", seeds=2, name="c", data="arithmetic", common={TINY!r})
 print(repr(comparison), len(comparison.plot().axes))
 """
 
@@ -48,13 +48,13 @@ def main() -> None:
         package = Path(origin).parent
         for pattern in ("py.typed", "kernels/*.cpp", "kernels/*.h", "**/*.html.jinja", "data/texts/*.bz2"):
             assert list(package.glob(pattern)), f"the wheel lacks {pattern}"
-        trained = partwise("train", "mingpt", "ffn=swiglu", *TINY, "--data", "shakespeare", "--name", "r")
+        trained = partwise("train", "mingpt", "ffn=swiglu", *TINY, "--data", "arithmetic", "--name", "r")
         missing = [line for line in trained.stderr.splitlines() if "C++ kernel" in line]
         assert len(missing) == (os.environ.get("CXX") == "/nonexistent"), trained.stderr
         partwise("eval", "r")
-        partwise("generate", "r", "--prompt", "To be", "--max-new-tokens", "5")
+        partwise("generate", "r", "--prompt", "1+1=", "--max-new-tokens", "5")
         partwise("inspect", "r", "attention")
-        partwise("study", "list")
+        partwise("show", "mingpt", "--data", "shakespeare")
         compared = run("-c", SCRIPT)
         assert "ffn=swiglu minus mingpt" in compared.stdout and "4 of 4 runs" in compared.stdout, compared.stdout
         page = Path("runs/c/report.html").read_text(encoding="utf-8")
