@@ -70,14 +70,14 @@ test-combinations: setup
 N := 10000
 
 check: setup
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not long"
 
 format: setup
-	$(BIN)/ruff format src tests benchmarks
-	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format src tests benchmarks examples
+	$(BIN)/ruff check --fix src tests benchmarks examples
 
 # measures every goal against every installable peer, in one table: over an hour on two idle cores
 #   make bench NANOGPT=path of a nanoGPT checkout
