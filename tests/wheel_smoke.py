@@ -56,7 +56,7 @@ def main() -> None:
         partwise("inspect", "r", "attention")
         partwise("show", "mingpt", "--data", "shakespeare")
         compared = run("-c", SCRIPT)
-        assert "ffn=swiglu minus mingpt" in compared.stdout and "4 of 4 runs" in compared.stdout, compared.stdout
+        assert "Does ffn=swiglu change" in compared.stdout and "4 of 4 runs" in compared.stdout, compared.stdout
         page = Path("runs/c/report.html").read_text(encoding="utf-8")
         html.parser.HTMLParser().feed(page)
         assert "<svg" in page and "ffn=swiglu" in page
