@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test test-combinations test-inductor test-tokenizers test-statistics test-mutations check format clean bench bench-long bench-peers
+.PHONY: setup demo test wheel test-combinations test-inductor test-tokenizers test-statistics test-mutations test-wheel test-lowest check format clean bench bench-long bench-peers
 
 setup: $(STAMP)
 
@@ -38,20 +38,41 @@ test-mutations: setup
 test-inductor: setup
 	$(BIN)/python -m pytest tests/model/test_inductor.py -m long
 
+# the wheel alone in a fresh environment, without a compiler: trains, compares and opens a report
+#   make test-wheel PYTHON=python3.13
+test-wheel: wheel
+	$(call fresh_env,build/wheel-env)
+	build/wheel-env/bin/python -m pip install $(QUIET) dist/*.whl
+	env -i HOME="$$HOME" PATH=/nonexistent CXX=/nonexistent build/wheel-env/bin/python tests/wheel_smoke.py
+
+# the wheel with the oldest versions that pyproject.toml allows, except torch's
+test-lowest: wheel
+	$(call fresh_env,build/lowest-env)
+	$(BIN)/python tests/lowest_versions.py > build/lowest.txt
+	build/lowest-env/bin/python -m pip install $(QUIET) --requirement build/lowest.txt dist/*.whl
+	build/lowest-env/bin/python tests/wheel_smoke.py
+
+wheel: setup
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist . > /dev/null
+
+QUIET := --quiet --disable-pip-version-check --constraint constraints.txt
+fresh_env = rm -rf $(1) && $(PYTHON) -m venv $(1)
+
 test-combinations: setup
 	$(BIN)/python tests/combinations.py $(N)
 
 N := 10000
 
 check: setup
-	$(BIN)/ruff format --check src tests benchmarks
-	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not long"
 
 format: setup
-	$(BIN)/ruff format src tests benchmarks
-	$(BIN)/ruff check --fix src tests benchmarks
+	$(BIN)/ruff format src tests benchmarks examples
+	$(BIN)/ruff check --fix src tests benchmarks examples
 
 # measures every goal against every installable peer, in one table: over an hour on two idle cores
 #   make bench NANOGPT=path of a nanoGPT checkout

@@ -48,6 +48,7 @@ LAYERS = [
     "comparison",
     "studies",
     "cli",
+    "scripting",
     "__main__",
 ]
 """A module imports only from entries above its own, or from its own entry without cycles."""

@@ -1,14 +1,30 @@
 """partwise: change one part of a transformer; know what it bought."""
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # what `__getattr__` imports on first use, for type checkers and editors
+    from partwise.checkpoint import load as load
+    from partwise.comparison.experiment import Comparison as Comparison
+    from partwise.compute.plan import select_backends as select_backends
+    from partwise.config import ConfigError as ConfigError
+    from partwise.config import part as part
+    from partwise.generation.generate import generate as generate
+    from partwise.model import ModelConfig as ModelConfig
+    from partwise.model import Transformer as Transformer
+    from partwise.presets.lookup import preset as preset
+    from partwise.scripting import compare as compare
+    from partwise.train.config import RunConfig as RunConfig
+    from partwise.train.config import run_config as run_config
+    from partwise.train.loop import Run as Run
+    from partwise.train.loop import Step as Step
 
 _MODULES = {
     "ConfigError": "config",
     "part": "config",
     "ModelConfig": "model",
     "Transformer": "model",
-    "preset": "presets",
+    "preset": "presets.lookup",
     "RunConfig": "train.config",
     "run_config": "train.config",
     "Run": "train.loop",
@@ -17,14 +33,20 @@ _MODULES = {
     "generate": "generation.generate",
     "select_backends": "compute.plan",
     "Comparison": "comparison.experiment",
-    "compare": "comparison.experiment",
+    "compare": "scripting",
 }
 __all__ = sorted(_MODULES)
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
-    # names are imported on first use, so that `import partwise` and `partwise --help` do not import torch
-    if name not in _MODULES:
-        raise AttributeError(f"module 'partwise' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"partwise.{_MODULES[name]}"), name)
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+if not TYPE_CHECKING:  # type checkers would accept any name
+
+    def __getattr__(name: str) -> Any:
+        # names are imported on first use, so that `import partwise` and `partwise --help` do not import torch
+        if name not in _MODULES:
+            raise AttributeError(f"module 'partwise' has no attribute {name!r}")
+        return getattr(importlib.import_module(f"partwise.{_MODULES[name]}"), name)

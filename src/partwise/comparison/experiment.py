@@ -1,17 +1,19 @@
 """Run a comparison: every arm on every seed, in parallel and resumably, then judge."""
 
+import html
 import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from partwise.checkpoint import write_json
 from partwise.comparison.certificate.certificate import certify
 from partwise.comparison.design.plan import Plan, make_plan
 from partwise.comparison.design.request import Request
+from partwise.comparison.display import plot, to_frame, to_html, to_text
 from partwise.comparison.gathering import gather
 from partwise.comparison.judging import judge_results
 from partwise.comparison.ledger.entries import LedgerEntries
@@ -31,8 +33,11 @@ from partwise.config import ConfigError, digest
 from partwise.data import Dataset
 from partwise.train.run_names import FolderLock, check_run_name, default_run_name
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-@dataclass
+
+@dataclass(repr=False)
 class Comparison:
     """A comparison stored in a folder. Running the same plan again resumes it and repeats no finished trial.
 
@@ -74,6 +79,23 @@ class Comparison:
     def report(self) -> Path:
         return self.path / "report.html"
 
+    def to_frame(self, package: Literal["pandas", "polars"] | None = None) -> Any:
+        """A row per claim and control. Needs the extra `frames`. Raises ConfigError."""
+        return to_frame(self.results, package)
+
+    def plot(self) -> "Figure":
+        """A forest plot of the differences, as a matplotlib figure. Raises ConfigError before `run` has returned."""
+        return plot(self.results)
+
+    def __repr__(self) -> str:
+        """What is compared, and the verdicts if there are any."""
+        plan = self.plan
+        title = f"Comparison in {self.path}: {len(plan.arms)} arms, {plan.seeds} paired seeds"
+        return f"{title}\n{to_text(self.judged) if self.judged else f'{plan.question} (not run: call run())'}"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(repr(self))}</pre>" if self.judged is None else to_html(self.judged)
+
     def run(self, on_progress: Callable[["Comparison"], None] = lambda comparison: None) -> Results:
         """Train the missing runs, judge, and write the report. Raises ConfigError, or KeyboardInterrupt after saving."""
         self.plan = self.requested_plan
@@ -81,6 +103,7 @@ class Comparison:
         self.path.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(self.path)
         try:
+            self.workload.store_parts(self.plan, self.path)
             metadata = self._metadata(data)
             if metadata["online"]:
                 rules = replace(self.plan.rules, alpha=metadata["online"]["level"])
@@ -245,23 +268,6 @@ ProgressDisplay = Callable[[Comparison], AbstractContextManager[Callable[[Compar
 """Makes the context manager that displays a running comparison."""
 
 
-def compare(
-    preset: str,
-    *overrides: str,
-    on_progress: Callable[[Comparison], None] = lambda comparison: None,
-    **settings: Any,
-) -> Comparison:
-    """Train a preset and its variants over paired seeds and judge the effect of each change.
-
-    `overrides` define the second arm. `settings` are the fields of a `Request` (each string in `arms`, such as
-    `"ffn=geglu norm=rmsnorm"`, defines another arm; `common` applies to every arm; `data`, `seeds`, `margin`, `looks`, ...)
-    and the arguments of `plan_comparison`. Results and report are written to `runs/NAME`. Raises ConfigError.
-    """
-    comparison = plan_comparison(preset, *overrides, **settings)
-    comparison.run(on_progress)
-    return comparison
-
-
 def plan_comparison(
     preset: str,
     *overrides: str,
@@ -271,7 +277,7 @@ def plan_comparison(
     seeds_per_process: int | None = None,
     **settings: Any,
 ) -> Comparison:
-    """The comparison that `compare` would run, validated but not started. Raises ConfigError."""
+    """The comparison that `partwise.compare` would run, validated but not started. Raises ConfigError."""
     fields = {key: value for key, value in settings.items() if value is not None}
     request = Request.from_dict({"preset": preset, "change": list(overrides), **fields})
     return make_comparison(request, name, imports, workers, seeds_per_process)

@@ -48,6 +48,13 @@ class Config(BaseModel):
         """Plain values, the inverse of `from_dict`; a part has its name under the key `part`."""
         return {name: _plain(getattr(self, name)) for name in type(self).model_fields}
 
+    def __str__(self) -> str:
+        """One setting per line, as `NAME VALUE`; a part with its options."""
+        rows = [(name, getattr(self, name)) for name in type(self).model_fields]
+        return "\n".join(
+            f"{name:28}{value if isinstance(value, Part | Pattern) else _shown(value)}" for name, value in rows
+        )
+
     def parts(self) -> "Iterator[Part]":
         """The recipes in the fields of this configuration, all those of a pattern included."""
         for name in type(self).model_fields:
@@ -63,6 +70,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     return value
+
+
+def _shown(value: Any) -> str:
+    """A value on one line, as `partwise show` prints it."""
+    return f"{value:.6g}" if isinstance(value, float) else "none" if value is None else show(_plain(value))
 
 
 def _explain(cls: type[Config], error: ValidationError, prefix: str) -> str:
@@ -120,7 +132,7 @@ class Part(Config):
         return {"part": self.name, **super().to_dict()}
 
     def __str__(self) -> str:
-        options = " ".join(f"{key}={show(_plain(getattr(self, key)))}" for key in type(self).model_fields)
+        options = " ".join(f"{key}={_shown(getattr(self, key))}" for key in type(self).model_fields)
         return f"{self.name} {options}".strip()
 
 

@@ -36,8 +36,14 @@ def load_library(name: str) -> ctypes.CDLL | None:
     try:
         return build.load(name, cache_folder())
     except build.BuildError as error:
-        print(f"C++ kernel {name} is unavailable, torch computes instead: {error}", file=sys.stderr)
+        if str(error) not in _reported:
+            print(f"C++ kernel {name} is unavailable, torch computes instead: {error}", file=sys.stderr)
+        _reported.add(str(error))
         return None
+
+
+_reported: set[str] = set()
+"""The reasons already printed: without a compiler, all kernels are unavailable for the same one."""
 
 
 @lru_cache

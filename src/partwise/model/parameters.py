@@ -52,6 +52,9 @@ class TiedModule(nn.Module):
         """Names of tied matrices -> the name of the matrix they are tied to."""
         raise NotImplementedError
 
+    def extra_repr(self) -> str:
+        return f"{sum(parameter.numel() for parameter in self.parameters()):,} parameters"
+
     def tie_weights(self) -> None:
         for name, source in self.tied_parameters().items():
             self.get_submodule(name.removesuffix(".weight")).weight = self.get_parameter(source)

@@ -89,6 +89,9 @@ class ModelConfig(Config):
             Transformer(self)
         return self
 
+    def __str__(self) -> str:
+        return f"{super().__str__()}\n{'parameters':28}{self.parameters():,}"
+
     def parameters(self) -> int:
         """The number of trainable parameters; tied matrices count once."""
         with torch.device("meta"):
@@ -205,11 +208,8 @@ class Transformer(Stack, TiedModule):
             self.cached_layers = [module for module in self.modules() if isinstance(module, CachedLayer)]
             for index, module in enumerate(self.cached_layers):
                 module.cache_index = index
-            self.encoder = (
-                Encoder(config, self.embed if config.share_encoder_embeddings else None)
-                if config.encoder_layers
-                else None
-            )
+            shared = self.embed if config.share_encoder_embeddings else None
+            self.encoder = Encoder(config, shared) if config.encoder_layers else None
             self.head = linear(config.d_model, config.vocab_size, config.head_bias, "head")
             self.ahead = config.mtp.build(layer_ctx, config.vocab_size)
             self.tie_weights()

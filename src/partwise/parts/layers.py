@@ -45,6 +45,10 @@ class FusedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(sum(sizes.values()))) if bias else None
         self.register_state_dict_post_hook(_split_on_save)
 
+    def extra_repr(self) -> str:
+        sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
+        return f"in_features={self.weight.shape[1]}, {sizes}, bias={self.bias is not None}"
+
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """(..., d_in) -> one (..., size) per layer."""
         return nn.functional.linear(x, self.weight, self.bias).split(list(self.sizes.values()), dim=-1)

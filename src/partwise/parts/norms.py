@@ -96,6 +96,9 @@ class RMSNormLayer(nn.Module):
         self.weight = nn.Parameter(torch.ones(width)) if affine else None
         self.bias = nn.Parameter(torch.zeros(width)) if affine and bias else None
 
+    def extra_repr(self) -> str:
+        return f"{self.width}, eps={self.eps}"
+
     def forward(self, x: Tensor) -> Tensor:
         x = rms_norm(x, self.weight, self.eps)
         return x if self.bias is None else x + self.bias

@@ -65,6 +65,12 @@ class RunConfig(Config):
     data: Corpus
     tokenizer: TokenizerRecipe
 
+    def __str__(self) -> str:
+        """The settings of the model, then `train.*`, then the other parts."""
+        train = [f"train.{name:22}{value}" for name, value in map(str.split, str(self.train).splitlines())]
+        names = ("optimizer", "schedule", "data", "tokenizer")
+        return "\n".join([str(self.model), *train, *(f"{name:28}{getattr(self, name)}" for name in names)])
+
     def to_dict(self) -> dict[str, Any]:
         values = super().to_dict()
         return {**values.pop("model"), **values}

@@ -96,6 +96,12 @@ class Run:
         self.step = 0
         self.updater: Updater | None = None
 
+    def __repr__(self) -> str:
+        size = sum(parameter.numel() for parameter in self.parameters)
+        total, data, runtime = self.config.train.steps, self.config.data.name, self.runtime
+        machine = f"{runtime.device} {runtime.precision}"
+        return f"Run(step {self.step:,} of {total:,}, {size:,} parameters, {data}, {machine})"
+
     def steps(self) -> Iterator[Step]:
         """Yield the metrics of each step until `train.steps`. Raises Diverged instead of a non-finite step."""
         while self.step < self.config.train.steps:

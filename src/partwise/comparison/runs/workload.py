@@ -11,6 +11,7 @@ from partwise.comparison.design.plan import Arm, Plan, dataset_of
 from partwise.comparison.measures import Measure
 from partwise.comparison.noise_store import positive_control_power
 from partwise.comparison.results import Matching, Results
+from partwise.comparison.runs.custom_parts import store_parts
 from partwise.comparison.runs.facts import add_facts
 from partwise.comparison.runs.setup import Setup, choose_setup
 from partwise.comparison.runs.throughput import measure_throughput, throughput_of_runs, tokens_per_step
@@ -48,6 +49,9 @@ class RunWorkload(Workload):
 
     def prepare(self, plan: Plan) -> str:
         return self.dataset(plan).hash
+
+    def store_parts(self, plan: Plan, folder: Path) -> None:
+        self.imports = store_parts(plan, folder, self.imports)
 
     def dataset(self, plan: Plan) -> Dataset:
         """The data of the baseline, checked against every arm."""

@@ -29,6 +29,9 @@ class Workload(ABC):
     def prepare(self, plan: Plan) -> str:
         """Check the arms and prepare what all trials share; returns the hash of their data. Raises ConfigError."""
 
+    def store_parts(self, plan: Plan, folder: Path) -> None:  # noqa: B027 - most kinds have no parts
+        """Add the sources of the user's own parts to `imports`, writing them into the folder if necessary."""
+
     @abstractmethod
     def choose_setup(self, plan: Plan, timed: bool) -> dict[str, Any]:
         """What is fixed on this machine before the first trial, as JSON; `timed` if the throughput of the arms is needed."""

@@ -45,6 +45,9 @@ class LearnedTable(PositionLayer):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(context_length, d_model))
 
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[0]}, {self.weight.shape[1]}"
+
     def at_input(self, x: Tensor, position_ids: Tensor) -> Tensor:
         return x + self.weight[position_ids]
 

@@ -1,0 +1,30 @@
+"""The examples run, at tiny sizes."""
+
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@pytest.mark.parametrize("name", ["plain_loop", "lightning_style"])
+def test_training_examples_learn(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [name, "40"])
+    losses = runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")["losses"]
+    assert losses[-1] < losses[0] - 0.5
+    assert "nats per " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_your_own_part(here: Path) -> None:
+    """As a process of its own: its workers import the part from the script's source."""
+    command = [sys.executable, str(EXAMPLES / "your_own_part.py"), "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "Comparison in runs/own-part: 2 arms, 2 paired seeds" in done.stdout and "failed: " not in done.stdout
+    assert (here / "runs/own-part/report.html").exists()
