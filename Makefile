@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup demo test test-combinations test-inductor test-tokenizers test-statistics test-mutations check format clean bench bench-long bench-peers
+.PHONY: setup demo test test-combinations test-inductor test-tokenizers test-statistics test-mutations docs check format clean bench bench-long bench-peers
 
 setup: $(STAMP)
 
@@ -47,6 +48,14 @@ test-combinations: setup
 	$(BIN)/python tests/combinations.py $(N)
 
 N := 10000
+
+# builds the pages of docs/ and the API reference into build/site; warnings are errors; needs no network after its set-up
+docs: $(DOCS_STAMP)
+	$(BIN)/python -m sphinx -q -W --keep-going docs build/site
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
+	@touch $(DOCS_STAMP)
 
 check: setup
 	$(BIN)/ruff format --check src tests benchmarks

@@ -2,8 +2,8 @@
 
     python benchmarks/chart.py [--table docs/benchmarks.json] [--out docs/images/speed.svg]
 
-A bar is the median ratio to the best peer over alternating rounds, a line its range; 1 is the speed of the peer. Ratios to our own eager
-code, fractions of a peak and shares of a limit are not speeds against a peer and have no bar.
+A bar is the median ratio to the best peer over alternating rounds, a line its range; 1 is the speed of the peer. Ratios to
+our own eager code, fractions of a peak and shares of a limit are not speeds against a peer and have no bar.
 """
 
 import argparse
@@ -28,7 +28,7 @@ LABELS = {
 
 
 def bars(rows: list[dict[str, Any]]) -> list[tuple[str, float, float, float]]:
-    """(label, median, lowest, highest ratio) of every row with a label, in the order of LABELS; the first row of a label counts."""
+    """(label, median, lowest, highest ratio) of the first row of every label, in the order of LABELS."""
     found = []
     for (goal, key), label in LABELS.items():
         for row in rows:
@@ -43,7 +43,7 @@ def draw(rows: list[dict[str, Any]]) -> str:
     """The chart as SVG."""
     values = bars(rows)[::-1]
     figure, axes = new_figure(0.6 + 0.28 * len(values), "speed", width=8.2)
-    for place, (label, ratio, low, high) in enumerate(values):
+    for place, (_, ratio, low, high) in enumerate(values):
         axes.barh(place, ratio - 1, left=1, height=0.6, color=COLORS[0])
         axes.plot([low, high], [place, place], color="#333333", linewidth=1.2)
         axes.annotate(f"{ratio:.3g}", (max(high, ratio), place), (5, 0), textcoords="offset points", va="center")
@@ -56,9 +56,8 @@ def draw(rows: list[dict[str, Any]]) -> str:
     axes.minorticks_off()
     axes.set_xlabel("times as fast as the best peer (median and range)")
     figure.set_facecolor("white")  # a file of its own has no page behind it, and may be read in a dark theme
-    return to_svg(figure, "speed").replace(
-        "<svg ", '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="820" ', 1
-    )
+    attributes = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="820"'
+    return to_svg(figure, "speed").replace("<svg ", f"<svg {attributes} ", 1)
 
 
 def main() -> None:
