@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup demo test test-combinations test-inductor test-tokenizers test-statistics test-mutations docs check format clean bench bench-long bench-peers
+.PHONY: setup demo test test-combinations test-inductor test-tokenizers test-statistics test-docs test-mutations docs check format clean bench bench-long bench-peers
 
 setup: $(STAMP)
 
@@ -29,6 +29,10 @@ test: setup
 # round trips of a million random strings through every byte-pair tokenizer
 test-tokenizers: setup
 	PARTWISE_STRINGS=1000000 $(BIN)/python -m pytest tests/tokenizers
+
+# runs every command of README and docs, made small by a table (minutes)
+test-docs: setup
+	$(BIN)/python -m pytest tests/test_docs_commands.py -m "long or not long"
 
 # simulates whole comparisons to measure the instrument's error rates; writes docs/statistics.md (half an hour)
 test-statistics: setup
