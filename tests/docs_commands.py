@@ -14,6 +14,7 @@ TINY = f"{SIZE} train.steps=4 train.eval_every=2"
 SMALL = {
     "partwise train original": "d_model=16 n_layers=1 encoder_layers=1 train.steps=4 data.validation=20 data.test=20",
     "partwise train calculator": f"{TINY} data.validation=20 data.test=20",
+    "partwise train  ": f"{TINY} train.batch_size=2 ngram_lm=none ngram_embeddings=none",  # the preset fast
     "partwise train": f"{TINY} train.batch_size=2",
     "partwise compare": " ".join(f"--common {word}" for word in TINY.split()),
     "partwise calibrate": "--dry-run",
