@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup demo test wheel test-combinations test-inductor test-tokenizers test-statistics test-mutations test-wheel test-lowest check format clean bench bench-long bench-peers
+.PHONY: setup demo test wheel test-combinations test-inductor test-tokenizers test-statistics test-docs test-mutations test-wheel test-lowest docs check format clean bench bench-long bench-peers
 
 setup: $(STAMP)
 
@@ -23,6 +24,10 @@ test: setup
 # round trips of a million random strings through every byte-pair tokenizer
 test-tokenizers: setup
 	PARTWISE_STRINGS=1000000 $(BIN)/python -m pytest tests/tokenizers
+
+# runs every command of README and docs, made small by a table (minutes)
+test-docs: setup
+	$(BIN)/python -m pytest tests/test_docs_commands.py -m "long or not long"
 
 # simulates whole comparisons to measure the instrument's error rates; writes docs/statistics.md (half an hour)
 test-statistics: setup
@@ -63,6 +68,14 @@ test-combinations: setup
 	$(BIN)/python tests/combinations.py $(N)
 
 N := 10000
+
+# builds the pages of docs/ and the API reference into build/site; warnings are errors; needs no network after its set-up
+docs: $(DOCS_STAMP)
+	$(BIN)/python -m sphinx -q -W --keep-going docs build/site
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
+	@touch $(DOCS_STAMP)
 
 check: setup
 	$(BIN)/ruff format --check src tests benchmarks examples

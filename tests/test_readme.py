@@ -1,4 +1,4 @@
-"""README's tree is complete: it lists every source file, in its folder, and no other."""
+"""The tree of docs/architecture.md is complete: it lists every source file, in its folder, and no other."""
 
 import re
 from pathlib import Path
@@ -6,13 +6,13 @@ from pathlib import Path
 import partwise
 
 SOURCE = Path(partwise.__file__).parent
-README = Path(__file__).parents[1] / "README.md"
+TREE = Path(__file__).parents[1] / "docs" / "architecture.md"
 ENDS = (".py", ".cpp", ".h", ".jinja")
 
 
 def listed() -> set[str]:
     """The files of the tree under src/partwise, by their paths; a folder is a line that begins with `name/`."""
-    tree = README.read_text(encoding="utf-8").split("src/partwise/\n")[1].split("```")[0]
+    tree = TREE.read_text(encoding="utf-8").split("src/partwise/\n")[1].split("```")[0]
     found: set[str] = set()
     folders: list[tuple[int, str]] = []
     for line in tree.splitlines():
@@ -37,7 +37,7 @@ def test_the_tree_lists_folders_in_import_order() -> None:
     """The tree lists folders in the order of LAYERS, against which imports are checked."""
     from test_structure import LAYERS
 
-    tree = README.read_text(encoding="utf-8").split("src/partwise/\n")[1].split("```")[0]
+    tree = TREE.read_text(encoding="utf-8").split("src/partwise/\n")[1].split("```")[0]
     top = re.findall(r"^  (\w+)(?:/|\.py )", tree, re.MULTILINE)
     order = list(dict.fromkeys(name.split(".")[0] for name in LAYERS))
     assert [name for name in top if name != "__init__"] == [name for name in order if name != "__main__"]

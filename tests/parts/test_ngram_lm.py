@@ -99,7 +99,7 @@ def test_interpolation_at_every_position(data: st.DataObject) -> None:
 
 
 def test_real_text_equals_the_reference() -> None:
-    text = np.frombuffer((Path(__file__).parents[2] / "README.md").read_bytes()[:20_000], np.uint8) % 128
+    text = np.frombuffer((Path(__file__).parents[2] / "docs" / "benchmarks.md").read_bytes()[:20_000], np.uint8) % 128
     model, ngram_model = (
         model_of(128, text, context_tokens=6, interpolation_weight=1 - 1e-15, context_length=512),
         KneserNey(text[:20_000], 128, 6),

@@ -1,0 +1,64 @@
+"""The commands of README and docs: taken from fenced blocks, and made small by one table."""
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+GENERATED = {"statistics", "studies", "benchmarks", "benchmarks-float32", "parts-reference"}
+"""Pages that programs write."""
+
+SIZE = "d_model=16 n_layers=1 attention.n_heads=2"
+TINY = f"{SIZE} train.steps=4 train.eval_every=2"
+SMALL = {
+    "partwise train original": "d_model=16 n_layers=1 encoder_layers=1 train.steps=4 data.validation=20 data.test=20",
+    "partwise train calculator": f"{TINY} data.validation=20 data.test=20",
+    "partwise train  ": f"{TINY} train.batch_size=2 ngram_lm=none ngram_embeddings=none",  # the preset fast
+    "partwise train": f"{TINY} train.batch_size=2",
+    "partwise compare": " ".join(f"--common {word}" for word in TINY.split()),
+    "partwise calibrate": "--dry-run",
+    "partwise plan mingpt": " ".join(f"--common {word}" for word in TINY.split()),
+    "partwise study run": "--dry-run",
+    "partwise generate": "--max-new-tokens 4",
+}
+"""Words added to a command that starts with the key; the first that fits counts."""
+
+NOT_RUN = {
+    "partwise verify runs/NAME": "NAME stands for a comparison of the reader's own",
+}
+"""Commands that cannot run as they are, by their start, and why."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command as a page has it, and as a test runs it."""
+
+    page: str
+    text: str
+
+    @property
+    def words(self) -> list[str]:
+        """The words after `partwise`, with those that make the command small."""
+        added = next((words for start, words in SMALL.items() if self.text.startswith(start)), "")
+        return shlex.split(self.text, comments=True)[1:] + shlex.split(added)
+
+
+def pages() -> list[Path]:
+    """README and the pages that people write."""
+    return [ROOT / "README.md", *(path for path in sorted((ROOT / "docs").glob("*.md")) if path.stem not in GENERATED)]
+
+
+def commands(page: Path) -> list[Command]:
+    """The commands of a page's fenced blocks that call partwise, in order; comments are cut and continued lines joined."""
+    found = []
+    # every block is matched, whatever its language, or the end of one would pass for the start of the next
+    for language, block in re.findall(
+        r"^```(.*?)\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    ):
+        if language not in ("", "bash"):
+            continue
+        for line in block.replace("\\\n", " ").splitlines():
+            if line.startswith("partwise ") and not line.startswith(tuple(NOT_RUN)):
+                found.append(Command(page.name, line))
+    return found

@@ -1,0 +1,77 @@
+"""Write docs/parts-reference.md: every registered part and preset, from the registry.
+
+    python tests/parts_page.py [--out docs/parts-reference.md]
+
+tests/test_docs.py checks that the page is current.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import partwise.train.config  # noqa: F401  registers every part, optimizers and schedules included
+from partwise.config import REGISTRY, Part
+from partwise.presets import PRESETS
+
+PAGE = Path(__file__).parents[1] / "docs" / "parts-reference.md"
+
+
+def page() -> str:
+    """The page as Markdown."""
+    lines = [
+        "# Reference of parts and presets",
+        "",
+        "Generated from the registry by `python tests/parts_page.py`. `partwise parts` prints the parts in a terminal,",
+        "`partwise show PRESET` a preset with all its options. [Parts](parts.md) says what each is tested against.",
+        "",
+        "## Presets",
+        "",
+        "| preset | description |",
+        "|---|---|",
+        *(f"| `{name}` | {cell(PRESETS[name].description)} |" for name in sorted(PRESETS)),
+    ]
+    for family in REGISTRY:
+        lines += ["", f"## {family}=", "", "| part | equation and source | options |", "|---|---|---|"]
+        for name, recipe in sorted(built_in(family).items()):
+            lines.append(f"| `{name}` | {cell(first_paragraph(recipe))} | {options(recipe)} |")
+    return "\n".join(lines) + "\n"
+
+
+def built_in(family: str) -> dict[str, type[Part]]:
+    """The parts of a family that the package defines: a test may have registered its own."""
+    return {name: recipe for name, recipe in REGISTRY[family].items() if recipe.__module__.startswith("partwise.")}
+
+
+def first_paragraph(recipe: type[Part]) -> str:
+    return " ".join((recipe.__doc__ or "").split("\n\n")[0].split())
+
+
+def options(recipe: type[Part]) -> str:
+    return ", ".join(f"`{name}={default(recipe, name)}`" for name in recipe.model_fields)
+
+
+def default(recipe: type[Part], option: str) -> str:
+    field = recipe.model_fields[option]
+    if field.is_required():
+        return "(required)"
+    value = field.get_default(call_default_factory=True)
+    if value is None:
+        return "none"
+    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value, default=str).strip('"').replace("|", "\\|")
+
+
+def cell(text: str) -> str:
+    """Text as it must be written in a table's cell, outside of code."""
+    for mark in "\\|*_<$[]":
+        text = text.replace(mark, f"\\{mark}")
+    return text.replace("`", "\\`")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=PAGE)
+    parser.parse_args().out.write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

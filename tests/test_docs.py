@@ -1,0 +1,86 @@
+"""README and docs: links lead somewhere, generated pages are current, every page is in the site."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from parts_page import PAGE, page
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+LATER = {"docs/images/demo.svg", "docs/images/overtraining.svg"}
+"""Recorded from the demo."""
+
+
+def prose(path: Path) -> str:
+    """A page without its code."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"`[^`\n]*`", "code", text)
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and MyST form them."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))], ids=lambda p: p.stem
+)
+def test_relative_links_lead_to_a_file_and_a_heading(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(path)):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        if str(file.relative_to(ROOT)) in LATER:
+            continue
+        assert file.exists(), f"{path.name} links to {target}"
+        if anchor:
+            assert anchor in anchors(file), f"{path.name} links to {target}"
+
+
+def test_every_page_is_in_the_contents_of_the_site() -> None:
+    contents = re.findall(r"```\{toctree\}\n(.*?)```", (DOCS / "index.md").read_text(encoding="utf-8"), re.DOTALL)
+    listed = [line for block in contents for line in block.split() if not line.startswith(":")]
+    pages = {path.stem for path in DOCS.glob("*.md")} - {"index"}
+    assert pages <= set(listed), pages - set(listed)
+
+
+def test_readme_links_to_every_page_or_to_one_that_does() -> None:
+    """From README every page can be reached on a host that shows Markdown only."""
+    reached, queue = set(), [ROOT / "README.md"]
+    while queue:
+        path = queue.pop()
+        if path in reached or not path.exists():
+            continue
+        reached.add(path)
+        links = re.findall(r"\]\(([^)\s#]+\.md)", prose(path))
+        queue += [(path.parent / link).resolve() for link in links if "://" not in link]
+    unreached = {path.name for path in DOCS.glob("*.md") if path not in reached} - {"index.md", "api.md"}
+    assert not unreached
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 200
+
+
+def test_the_reference_of_parts_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python tests/parts_page.py"
+
+
+def test_the_speed_chart_has_a_bar_for_every_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
+    import chart
+
+    rows = json.loads((DOCS / "benchmarks.json").read_text(encoding="utf-8"))["rows"]
+    bars = chart.bars(rows)
+    assert [label for label, *_ in bars] == list(chart.LABELS.values())
+    drawn = (DOCS / "images" / "speed.svg").read_text(encoding="utf-8")
+    for label, ratio, low, high in bars:
+        assert low <= ratio <= high
+        assert label in drawn
+        assert f">{ratio:.3g}<" in drawn, "run python benchmarks/chart.py"

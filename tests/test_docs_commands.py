@@ -1,0 +1,50 @@
+"""The commands of README and docs run as they are, but for the words of `docs_commands.SMALL` that make them small."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs_commands import NOT_RUN, SMALL, commands, pages
+
+NUMBERS = "seed,arm,value\n" + "".join(
+    f"{seed},baseline,{1.52 + 0.01 * seed}\n{seed},ffn=swiglu,{1.48 + 0.011 * seed}\n" for seed in range(4)
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=page.stem, marks=[] if page.name == "README.md" else [pytest.mark.long])
+        for page in pages()
+        if commands(page)
+    ],
+)
+@pytest.mark.timeout(1800)
+def test_commands_run(page: Path, tmp_path: Path) -> None:
+    """One page in one folder, in order: later commands use the runs of earlier ones."""
+    (tmp_path / "numbers.csv").write_text(NUMBERS, encoding="utf-8")
+    (tmp_path / ".git").mkdir()  # the ledger belongs to this folder
+    for command in commands(page):
+        done = subprocess.run(
+            [sys.executable, "-m", "partwise", *command.words],
+            cwd=tmp_path,
+            env=os.environ,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{page.name}: {command.text}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+@pytest.mark.parametrize("start", [*SMALL, *NOT_RUN])
+def test_every_exception_is_for_a_command_that_a_page_has(start: str) -> None:
+    assert any(start in page.read_text(encoding="utf-8") for page in pages())
+
+
+def test_commands_are_found() -> None:
+    """Each line of README's block of commands is one: an extraction that misses them would pass everything."""
+    readme = pages()[0].read_text(encoding="utf-8")
+    assert len(commands(pages()[0])) == sum(line.startswith("partwise ") for line in readme.splitlines()) > 5
