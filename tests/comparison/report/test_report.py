@@ -245,11 +245,16 @@ def test_the_verdict_comes_first_and_sections_follow_in_order(full: dict[str, An
     page = Page(html)
     sentences = [claim["effect"]["sentence"] for claim in full["claims"]]
     body = page.text[page.text.index(full["question"], 120) :]
-    offsets = [body.index(text) for text in (*sentences, full["scope"], "Every seed", "Over training", "The arms")]
-    titles = ("Configuration changes", "Shared initialization", "The statistics", "Arithmetic accuracy")
-    offsets += [body.index(text) for text in titles]
-    offsets += [body.rindex("References"), body.index("How it was run"), body.index(full["provenance"]["command"])]
+    offsets = [body.index(text) for text in (*sentences, full["scope"], "At a glance")]
+    offsets.append(body.rindex(full["provenance"]["command"]))
     assert offsets == sorted(offsets)
+    headings = re.findall("<h2>(.*?)</h2>", html)
+    order = ["At a glance", "Every seed", "Over training", "The arms", "Configuration changes", "Shared initialization"]
+    order += ["The statistics", "Arithmetic accuracy", "References", "How it was run"]
+    assert [title for title in headings if title in order] == order
+    links = re.findall('<a href="#(section-.*?)">(.*?)</a>', html)
+    assert [title for _, title in links] == headings, "the table of contents lists every section"
+    assert [key for key, _ in links] == re.findall('<section id="(.*?)">', html)
     assert [a["class"] for _, a in page.tags if (a.get("class") or "").startswith("verdict ")] == [
         "verdict better",
         "verdict none",
@@ -340,7 +345,7 @@ def test_ids_of_inline_figures_never_clash(reports: tuple[str, str]) -> None:
     used = {value[1:] for value in page.values("xlink:href")} | set(re.findall(r"url\(#([^)]*)\)", html))
     assert used <= set(ids)
     figures = re.findall(r'<div class="plot".*?(<svg.*?</svg>)', html, re.DOTALL)
-    assert len(figures) == 7
+    assert len(figures) == 8
     for svg in figures:
         ElementTree.fromstring(svg.replace("<svg ", '<svg xmlns:xlink="http://www.w3.org/1999/xlink" ', 1))
         assert "<text" in svg and "<metadata" not in svg and "<style" not in svg
@@ -555,3 +560,12 @@ def test_importing_the_report_loads_nothing_heavy() -> None:
     heavy = {"torch", "matplotlib", "jinja2", "rich", "scipy"}
     code = f"import sys, partwise.comparison.report.page; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+
+
+def test_every_color_of_a_figure_has_one_for_dark_pages(reports: tuple[str, str]) -> None:
+    html, _ = reports
+    figures = "".join(re.findall(r'<div class="plot".*?</svg>', html, re.DOTALL))
+    light = set(re.findall(r"(?:stroke|fill): (#[0-9a-f]{6})", figures)) - {"#ffffff"}
+    dark = html[html.index(".plot { background: var(--card)") :]
+    dark = dark[: dark.index(".contents")]
+    assert len(light) > 8 and light <= set(re.findall(r"#[0-9a-f]{6}", dark)), light

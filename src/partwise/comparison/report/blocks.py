@@ -40,3 +40,8 @@ class Paragraph:
 class Section:
     title: str
     blocks: list[Table | Figure | Paragraph]
+
+    @property
+    def key(self) -> str:
+        """The id of its element in the HTML page."""
+        return "section-" + self.title.lower().replace(" ", "-")

@@ -24,15 +24,26 @@ MIN_FACTOR = 1.2  # minimum ratio between the arms of a statistic that is listed
 
 
 def forest(results: Results) -> Iterator[Figure | Table]:
-    """A forest plot and table of all comparisons, if there are several."""
-    from partwise.comparison.report.figures import draw_forest
+    """A forest plot, the differences over training, and a table of all comparisons, if there are several."""
+    from partwise.comparison.report.figures import ARM_COLORS, VERDICT_COLORS, draw_all_over_time, draw_forest
 
     effects, protocol = results.effects, results.protocol
     if len(effects) < 2:
         return
     if svg := draw_forest(effects, protocol.margin, protocol.lower_is_better, "f"):
-        note = f"{protocol.metric_with_unit}. The band is the margin; the numbers refer to the table."
-        yield Figure("Means and intervals", svg, note)
+        note = f"{protocol.metric_with_unit}. A diamond is a mean, the line its interval, the band the margin."
+        verdicts = [(VERDICT_COLORS[effect.verdict or "none"], effect) for effect in effects]
+        legend = [
+            (color, f"{number}. {effect.arm} − {effect.against}: {effect.verdict or 'no verdict'}")
+            for number, (color, effect) in enumerate(verdicts, start=1)
+        ]
+        yield Figure("Every difference", svg, note, legend)
+    colors = [ARM_COLORS[1 + index % (len(ARM_COLORS) - 1)] for index in range(len(results.claims))]
+    curves = [(color, claim.effect_over_training) for color, claim in zip(colors, results.claims, strict=True)]
+    if svg := draw_all_over_time(curves, protocol.margin, "a"):
+        note = "Mean difference at each evaluation, with its interval at that step. The verdict is for the last."
+        names = [f"{effect.arm} − {effect.against}" for effect in effects]
+        yield Figure("Over training", svg, note, list(zip(colors, names, strict=True)))
     kinds = {"negative": "negative control", "positive": "positive control"}
     table = []
     for index, claim in enumerate(results.claims, start=1):

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from partwise.comparison.results import ClaimResult
+from partwise.comparison.results import ClaimResult, StepEffect
 from partwise.comparison.stats.effect import Effect
 from partwise.plots.plotting import new_figure, padded_limits, to_svg
 
@@ -28,6 +28,18 @@ VERDICT_COLORS = {
     "none": "#6b6f76",
 }
 """The color of each verdict."""
+
+DARK_COLORS = {
+    **dict(
+        zip(
+            ARM_COLORS,
+            ("#a6acb3", "#6cb0ee", "#f09a5e", "#4fc9a6", "#d690c6", "#e0b64a", "#9a9df0", "#ee8a80"),
+            strict=True,
+        )
+    ),
+    **dict(zip(VERDICT_COLORS.values(), ("#62c794", "#ee8a80", "#8fb7da", "#e5ae55", "#a6acb3"), strict=True)),
+}
+"""The color on a dark page of each color that a figure uses on a light one."""
 
 MARGIN = "#dde6ee"
 LINE_POINTS = 200
@@ -83,6 +95,34 @@ def draw_forest(effects: Sequence[Effect], margin: float, lower_is_better: bool,
     axes.set_yticks(range(1, len(effects) + 1))
     axes.set_ylim(len(effects) + 0.7, 0.3)
     _label_differences(axes, ends, margin, lower_is_better)
+    return to_svg(figure, key)
+
+
+def draw_all_over_time(
+    lines: Sequence[tuple[str, Sequence[StepEffect]]], margin: float, key: str, height: float = 2.9
+) -> str:
+    """The mean difference of every claim at each evaluation, with its interval as a band: a (color, points) each."""
+    curves = [
+        (color, [(p.step, p.mean, p.low, p.high) for p in points if p.mean is not None]) for color, points in lines
+    ]
+    curves = [(color, points) for color, points in curves if len(points) > 1]
+    if not curves:
+        return ""
+    figure, axes = new_figure(height, key)
+    axes.axhspan(-margin, margin, color=MARGIN, linewidth=0, zorder=0)
+    axes.axhline(0, color="#3c4043", linewidth=1, zorder=1)
+    for color, points in curves:
+        banded = [(step, low, high) for step, _, low, high in points if low is not None and high is not None]
+        if banded:
+            steps, lows, highs = zip(*banded, strict=True)
+            axes.fill_between(steps, lows, highs, color=color, alpha=0.16, linewidth=0)
+        axes.plot(
+            [step for step, *_ in points], [mean for _, mean, *_ in points], color=color, linewidth=2, marker="o", ms=3
+        )
+    means = [[(float(step), mean) for step, mean, *_ in points if mean is not None] for _, points in curves]
+    low, high = _frame(means)
+    axes.set_ylim(*padded_limits(min(low, -margin), max(high, margin), 0.15))
+    _label_steps(axes)
     return to_svg(figure, key)
 
 

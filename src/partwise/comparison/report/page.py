@@ -91,7 +91,7 @@ def printable_results(results: Results) -> Results:
 
 def _page(results: Results) -> dict[str, Any]:
     """The variables of the templates."""
-    from partwise.comparison.report.figures import VERDICT_COLORS
+    from partwise.comparison.report.figures import DARK_COLORS, VERDICT_COLORS
 
     results = printable_results(results)
     return {
@@ -101,6 +101,7 @@ def _page(results: Results) -> dict[str, Any]:
         "controls": control_sentence(results),
         "sections": sections(results),
         "verdict_colors": VERDICT_COLORS,
+        "dark_colors": DARK_COLORS,
     }
 
 

@@ -21,6 +21,7 @@ from partwise.comparison.report.cells import (
     with_relative_change,
 )
 from partwise.comparison.report.record import record
+from partwise.comparison.report.reversals import reversals
 from partwise.comparison.results import Accuracy, Facts, Results, mean
 from partwise.comparison.stats.verdict_text import explanations
 
@@ -39,8 +40,8 @@ ACCURACIES = {
 def sections(results: Results) -> list[Section]:
     """The non-empty sections, in order."""
     all_sections = [
+        Section("At a glance", [*evidence.forest(results), *map(Paragraph, reversals(results))]),
         Section("The claim", [*evidence.claim(results)]),
-        Section("All comparisons", [*evidence.forest(results)]),
         Section("Every seed", [*difference_figures(results), *seed_table(results)]),
         Section("Replication", [*evidence.replication(results)]),
         Section("The record", [*record(results)]),
