@@ -11,7 +11,7 @@ from parts_page import PAGE, page
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-LATER = {"docs/images/demo.svg", "docs/images/overtraining.svg"}
+LATER = set()
 """Recorded from the demo."""
 
 
