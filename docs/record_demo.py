@@ -5,7 +5,9 @@
 Run `partwise demo` in a folder without other comparisons first.
 """
 
+import io
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -20,10 +22,12 @@ IMAGES = Path(__file__).parent / "images"
 
 
 def record_terminal(results: Results) -> None:
-    console = Console(record=True, width=80, file=Path("/dev/null").open("w"), force_terminal=True, highlight=False)
+    console = Console(record=True, width=80, file=io.StringIO(), force_terminal=True, highlight=False)
     console.print("$ partwise demo", style="bold")
     console.print(summary(results))
-    console.save_svg(str(IMAGES / "demo.svg"), title="partwise demo")
+    picture = console.export_svg(title="partwise demo")
+    picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)  # rich's fonts come from a server
+    (IMAGES / "demo.svg").write_text(picture, encoding="utf-8")
 
 
 def draw_over_training(results: Results) -> None:
@@ -42,7 +46,9 @@ def draw_over_training(results: Results) -> None:
             axes.fill_between(steps, [p.low for p in points], [p.high for p in points], color=color, alpha=0.16, lw=0)
             axes.plot(steps, [each.mean for each in points], color=color, marker="o", markersize=4, linewidth=2)
             text = f" {claim.effect.arm}: {claim.effect.verdict}"
-            axes.annotate(text, (steps[-1], points[-1].mean), va="center", color=color, annotation_clip=False)
+            above = 9 if abs(points[-1].mean) <= margin else 0  # off the line at 0
+            end, offset = (steps[-1], points[-1].mean), (3, above)
+            axes.annotate(text, end, offset, textcoords="offset points", va="center", color=color)
         axes.set_xlim(right=max(steps) * 1.36)
         axes.set_xticks(steps)
         axes.set_xlabel("training step")
