@@ -260,7 +260,7 @@ def test_the_demo_names_three_commands_that_work(
     from partwise.cli.commands.demo import DEMO
 
     monkeypatch.setitem(DEMO, "seeds", 1)
-    (here / "play.txt").write_text("ROMEO: she speaks. " * 100)
+    (here / "play.txt").write_text("ROMEO: she speaks.\n" * 100)
     monkeypatch.setitem(DEMO, "data", "play.txt")
     monkeypatch.setitem(DEMO, "common", ["d_model=8", "n_layers=1", "attention.n_heads=2", "context_length=16"])
     assert run(monkeypatch, "demo", "--steps", "2", "--name", "tried") == 0
