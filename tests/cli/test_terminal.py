@@ -1,6 +1,7 @@
 """Progress on any terminal: what runs now, how much is done, and the time left, whatever the number of runs."""
 
 import io
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from partwise.cli import terminal
+from partwise.comparison.report.page import MARKS
 from partwise.comparison.results import TrialResult
 from partwise.comparison.trials.trial import Trial
 
@@ -66,3 +68,12 @@ def test_progress_fits_and_shows_what_runs_now(
 def test_bars_are_ascii_if_the_encoding_is(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "\n".join(screen(monkeypatch, comparison(2, 4, finished=3), 80, 24, "ascii"))
     assert text.isascii() and "#" in text
+
+
+def test_an_encoding_without_the_marks_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.BytesIO()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(file, encoding="ascii", write_through=True))
+    terminal.substitute_unencodable()
+    print("✓ a ≈ b: ±0.02 – naïve", *MARKS.values())
+    assert file.getvalue().decode("ascii") == "+ a = b: +/-0.02 - na?ve + x = ? -\n"

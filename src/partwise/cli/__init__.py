@@ -19,8 +19,9 @@ def add_option_value(message: str, arguments: list[str]) -> str:
 
 def main() -> None:
     """Entry point of `partwise`. Invalid input exits with status 2 and one line on stderr, an interrupt with 130."""
-    from partwise.cli.terminal import print_error
+    from partwise.cli.terminal import print_error, substitute_unencodable
 
+    substitute_unencodable()
     try:
         status = app(standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):

@@ -1,5 +1,7 @@
 """Console output: live tables and progress bars on a terminal, plain lines elsewhere."""
 
+import codecs
+import io
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,12 +14,15 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from partwise.plots.text_table import TextTable
+
 if TYPE_CHECKING:
     from partwise.comparison.experiment import Comparison
     from partwise.comparison.trials.trial import Trial
     from partwise.train.run_folder import RunFolder
 
-console = Console(highlight=False, soft_wrap=True)
+console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+"""A terminal wraps prose between words; files and pipes get whole lines. Commands to copy are printed with soft_wrap=True."""
 stderr_console = Console(stderr=True, highlight=False, soft_wrap=True)
 
 MILESTONES = 10
@@ -156,6 +161,38 @@ def bar(fraction: float, width: int) -> str:
     return full * filled + empty * (width - filled)
 
 
+ASCII = {
+    "✓": "+",
+    "✕": "x",
+    "×": "x",
+    "≈": "=",
+    "–": "-",
+    "−": "-",
+    "±": "+/-",
+    "·": "*",
+    "…": "...",
+    "→": "->",
+    "←": "<-",
+    "█": "#",
+    "░": "-",
+}
+"""Substitutes for characters that the output's encoding lacks; a question mark already means `undecided`."""
+
+
+def substitute_unencodable() -> None:
+    """Let stdout and stderr replace characters that their encoding lacks, where Python would raise UnicodeEncodeError."""
+
+    def substitute(error: UnicodeError) -> tuple[str, int]:
+        assert isinstance(error, UnicodeEncodeError)
+        text = error.object[error.start : error.end]
+        return "".join(ASCII.get(character, "?") for character in text), error.end
+
+    codecs.register_error("partwise", substitute)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="partwise")
+
+
 def format_duration(seconds: float) -> str:
     """75 -> '1:15', 4000 -> '1:06:40'."""
     minutes, rest = divmod(round(seconds), 60)
@@ -163,14 +200,9 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> Table:
-    """A table with the first column left-aligned and the others right-aligned."""
-    result = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
-    for number, column in enumerate(columns):
-        result.add_column(column, justify="left" if number == 0 else "right")
-    for row in rows:
-        result.add_row(*(escape(str(cell)) for cell in row))
-    return result
+def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> TextTable:
+    """A table with the first column left-aligned and numbers right-aligned, whole at any width."""
+    return TextTable(columns, [[str(cell) for cell in row] for row in rows], title)
 
 
 def print_error(message: object) -> None:

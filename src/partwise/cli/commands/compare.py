@@ -109,7 +109,7 @@ def run_comparison(comparison: Comparison) -> Results:
         with ComparisonProgress() as progress:
             results = comparison.run(progress)
     except KeyboardInterrupt:
-        console.print(f"stopped; all runs are saved. To resume:\n  {comparison.command}", markup=False)
+        console.print(f"stopped; all runs are saved. To resume:\n  {comparison.command}", markup=False, soft_wrap=True)
         raise
     console.print(summary(results))
     console.print(f"report: {comparison.report}", markup=False)
@@ -172,7 +172,7 @@ def run_study(name: str, dry_run: bool) -> None:
     try:
         path = study.run(start_progress)
     except KeyboardInterrupt:
-        console.print(f"stopped; all runs are saved. To resume:\n  partwise study run {name}")
+        console.print(f"stopped; all runs are saved. To resume:\n  partwise study run {name}", soft_wrap=True)
         raise
     for results in StudyResults.from_json(path).comparisons.values():
         console.print(summary(results))

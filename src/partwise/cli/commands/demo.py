@@ -39,6 +39,7 @@ def run_demo(name: str, first_seed: int, steps: int | None) -> None:
         "  partwise compare mingpt ffn=swiglu --data shakespeare --dry-run\n"
         "  partwise parts",
         markup=False,
+        soft_wrap=True,
     )
 
 

@@ -46,7 +46,7 @@ def train_run(preset: str, overrides: list[str], data: str | None, name: str | N
     try:
         follow_run(run)
     except Interrupted as reason:
-        console.print(f"{reason}. To resume:\n  {command.replace(' --fresh', '')}", markup=False)
+        console.print(f"{reason}. To resume:\n  {command.replace(' --fresh', '')}", markup=False, soft_wrap=True)
         return 130
     except Diverged as error:
         print_error(f"training diverged at {error}. The last good checkpoint is in {path / 'checkpoints'}")
@@ -58,7 +58,7 @@ def train_run(preset: str, overrides: list[str], data: str | None, name: str | N
     show_scores(run.run.model, dataset, config.seq_len, runtime, max_problems=200, known=known)
     console.print()
     show_sample(run, dataset)
-    console.print(f"\nsaved to {path}; to generate more: partwise generate {folder} --prompt ...")
+    console.print(f"\nsaved to {path}; to generate more: partwise generate {folder} --prompt ...", soft_wrap=True)
     return 0
 
 
@@ -90,7 +90,7 @@ def show_sample(run: RunFolder, dataset: Dataset) -> None:
     prompt = tokenizer.decode(dataset.split("val")[:32])
     text = generate(model, tokenizer, [prompt], max_new_tokens=300, temperature=0.8)[0]
     console.print("[bold]sample[/]")
-    console.print(prompt + text, markup=False)
+    console.print(prompt + text, markup=False, soft_wrap=True)
 
 
 def first_prompt(tokenizer: Tokenizer) -> str:
@@ -140,4 +140,4 @@ def generate_text(
         flush_text("\n")
         return
     for prompt, text in zip(prompts, generate(model, tokenizer, prompts, **settings), strict=True):
-        console.print(f"{prompt} -> {text}" if paired else f"{prompt}{text}\n", markup=False)
+        console.print(f"{prompt} -> {text}" if paired else f"{prompt}{text}\n", markup=False, soft_wrap=True)

@@ -31,7 +31,8 @@ from partwise.comparison.stats.verdict_text import explanations
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
+
+    from partwise.plots.text_table import TextTable
 
 MARKS = {"better": "✓", "worse": "✕", "equivalent": "≈", "undecided": "?", "none": "–"}
 TERMINAL_COLORS = {
@@ -155,22 +156,13 @@ def _line(text: str, style: str = "") -> "RenderableType":
     return Text(" ".join(text.split()), style=style, no_wrap=False, overflow="fold")
 
 
-def _table(head: list[str], rows: list[list[str]]) -> "Table":
-    """Names fold and numbers do not, so the table fits 80 columns whatever the arms' names."""
-    from rich.table import Table
+def _table(head: list[str], rows: list[list[str]]) -> "TextTable":
+    from partwise.plots.text_table import TextTable
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for index, title in enumerate(head):
-        name = index == 0
-        table.add_column(
-            _line(title), justify="left" if name else "right", overflow="fold", no_wrap=not name, min_width=8 * name
-        )
-    for row in rows:
-        table.add_row(*(_line(cell) for cell in row))
-    return table
+    return TextTable(head, [[" ".join(cell.split()) for cell in row] for row in rows])
 
 
-def _arms(results: Results) -> "Table":
+def _arms(results: Results) -> "TextTable":
     rows = []
     numbers = {len(arm.trials) for arm in results.arms}
     for arm in results.arms:
@@ -185,7 +177,7 @@ def _arms(results: Results) -> "Table":
     return _table(["arm", *seeds, "parameters", "tokens/s", "memory", results.protocol.metric, "seed SD"], rows)
 
 
-def _differences(results: Results) -> "Table":
+def _differences(results: Results) -> "TextTable":
     rows, first = [], results.effects[0]
     for claim in results.claims:
         effect, digits, interval = claim.effect, decimal_places(claim.effect), NONE

@@ -1,0 +1,94 @@
+"""Tables for terminals of any width."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions
+from rich.table import Table
+from rich.text import Text
+
+LONGEST_WHOLE_CELL = 32
+"""Columns with a longer cell hold text, which wraps between words; an interval with its level has up to 30 characters."""
+NARROWEST_TEXT = 16
+GAP = 2
+
+
+class TextTable:
+    """A table as wide as the terminal allows, or one block of lines per row if it is too narrow for all columns.
+
+    The columns' names, the first column and columns of text wrap between words; all other cells stay on one line, and nothing is cut. The
+    first column is left-aligned, and so is text; other columns are right-aligned. Cells are plain text without markup.
+    """
+
+    def __init__(self, columns: Iterable[str], rows: Iterable[Iterable[str]], title: str = "") -> None:
+        self.columns, self.rows, self.title = list(columns), [list(row) for row in rows], title
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
+        if self.title:
+            yield _text(self.title, "bold")
+        widths = self._widths(options.max_width)
+        if widths is None:
+            yield from self._blocks(options.max_width)
+        else:
+            yield self._table(widths)
+
+    def _is_text(self, index: int) -> bool:
+        return index == 0 or any(cell_len(row[index]) > LONGEST_WHOLE_CELL for row in self.rows)
+
+    def _widths(self, available: int) -> list[int] | None:
+        """The width of each column, or None if they do not fit."""
+        widths, narrowest = [], []
+        for index, column in enumerate(self.columns):
+            cells = [row[index] for row in self.rows]
+            widths.append(max(map(cell_len, [column, *cells])))
+            head = max(map(cell_len, column.split()), default=0)
+            if self._is_text(index):
+                words = [cell_len(word) for cell in cells for word in cell.split()]
+                narrowest.append(max([head, *words, min(NARROWEST_TEXT, widths[-1])]))
+            else:
+                narrowest.append(max([head, *map(cell_len, cells)]))
+        available -= GAP * (len(widths) - 1)
+        if sum(narrowest) > available:
+            return None
+        while sum(widths) > available:
+            widest = max((at for at in range(len(widths)) if widths[at] > narrowest[at]), key=lambda at: widths[at])
+            widths[widest] -= 1
+        return widths
+
+    def _table(self, widths: Sequence[int]) -> Table:
+        table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim", show_edge=False)
+        for index, (column, width) in enumerate(zip(self.columns, widths, strict=True)):
+            left = self._is_text(index)
+            table.add_column(_text(column), justify="left" if left else "right", overflow="fold", width=width)
+        for row in self.rows:
+            table.add_row(*map(_text, row))
+        return table
+
+    def _blocks(self, available: int) -> Iterator[Text]:
+        """For each row its first cell, then a line per further cell with the column's name."""
+        first, *labels = self.columns
+        label_width = max(map(cell_len, labels), default=0)
+        if first:
+            yield _text(first, "dim")
+        for name, *cells in self.rows:
+            yield _text(name, "bold")
+            for label, cell in zip(labels, cells, strict=True):
+                if not cell:
+                    continue
+                indent = GAP + (label_width + GAP if label else 0)
+                if indent + cell_len(cell) <= available:
+                    yield _text(" " * GAP + (label.ljust(label_width + GAP) if label else "") + cell)
+                    continue
+                if label:
+                    yield _text(" " * GAP + label)
+                yield from _indented(cell, 2 * GAP, available)
+
+
+def _indented(text: str, indent: int, available: int) -> Iterator[Text]:
+    lines = Text(text).wrap(Console(width=available), max(1, available - indent), overflow="fold")
+    for line in lines:
+        yield _text(" " * indent + line.plain.rstrip())
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(text, style=style, no_wrap=False, overflow="fold")
