@@ -1,11 +1,11 @@
-"""Commands for what comparisons leave behind: the ledger of a project, and certificates."""
+"""Commands for what runs and comparisons leave behind: their list, the ledger of a project, and certificates."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from partwise.cli.options import Import, app, ledger_app, load_imports
+from partwise.cli.options import FLAG, Import, app, ledger_app, load_imports
 
 LedgerFile = Annotated[
     Path | None, typer.Option("--file", help="The ledger. Default: runs/ledger.sqlite in the nearest folder with .git.")
@@ -55,3 +55,16 @@ def verify(
     from partwise.cli.commands.verify import verify_certificate as run
 
     run(file, rerun, load_imports(imports))
+
+
+@app.command("runs")
+def list_runs(
+    folder: Annotated[Path, typer.Argument(help="Folder to search.")] = Path("runs"),
+    sort: Annotated[str, typer.Option(help="age (newest first), name, state, size, loss or verdict.")] = "age",
+    text: Annotated[str | None, typer.Option("--filter", metavar="TEXT", help="Only entries with this text.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print JSON.")] = False,
+) -> None:
+    """List every run and comparison below a folder: size, state, loss, verdict and age."""
+    from partwise.cli.commands.runs import show_runs
+
+    show_runs(folder, sort, text, as_json)

@@ -16,8 +16,8 @@ GAP = 2
 class TextTable:
     """A table as wide as the terminal allows, or one block of lines per row if it is too narrow for all columns.
 
-    The columns' names, the first column and columns of text wrap between words; all other cells stay on one line, and nothing is cut. The
-    first column is left-aligned, and so is text; other columns are right-aligned. Cells are plain text without markup.
+    The columns' names, the first column and columns of text wrap between words; all other cells stay on one line, and
+    nothing is cut. Text is left-aligned, other columns are right-aligned. Cells are plain text without markup.
     """
 
     def __init__(self, columns: Iterable[str], rows: Iterable[Iterable[str]], title: str = "") -> None:

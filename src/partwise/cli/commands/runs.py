@@ -1,0 +1,58 @@
+"""`runs`: list runs and comparisons, without importing torch."""
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from partwise.cli.terminal import console, table
+from partwise.comparison.report.page import printable
+from partwise.comparison.run_list import Entry, list_runs
+from partwise.config import ConfigError, did_you_mean
+
+SORT_KEYS: dict[str, Any] = {
+    "age": lambda entry: -entry.modified,
+    "name": lambda entry: entry.name,
+    "state": lambda entry: entry.state,
+    "size": lambda entry: entry.parameters or math.inf,
+    "loss": lambda entry: math.inf if entry.loss is None else entry.loss,
+    "verdict": lambda entry: (not entry.verdict, entry.verdict),
+}
+"""Unknown values come last."""
+
+
+def show_runs(folder: Path, sort: str, text: str | None, as_json: bool) -> None:
+    """Print the runs and comparisons below a folder that contain `text`. Raises ConfigError."""
+    if sort not in SORT_KEYS:
+        raise ConfigError(f"--sort {sort}: unknown key{did_you_mean(sort, SORT_KEYS)}")
+    entries = sorted(list_runs(folder), key=SORT_KEYS[sort])
+    if text is not None:
+        entries = [
+            entry for entry in entries if any(text.lower() in str(each).lower() for each in entry.to_dict().values())
+        ]
+    if as_json:
+        typer.echo(json.dumps([entry.to_dict() for entry in entries], indent=1))
+        return
+    if not entries:
+        console.print(f"no runs in {folder}" + ("" if text is None else f" contain {text!r}"), markup=False)
+        return
+    columns = ["name", "what", "parameters", "state", "loss", "n-gram scale", "verdict", "age"]
+    console.print(table("", columns, [printable(cells(entry)) for entry in entries]))
+
+
+def cells(entry: Entry) -> list[str]:
+    size = "" if entry.parameters is None else f"{entry.parameters:,}"
+    loss = "" if entry.loss is None else f"{entry.loss:.4f}"
+    age = format_age(time.time() - entry.modified)
+    return [entry.name, entry.what, size, entry.state, loss, entry.scale, entry.verdict, age]
+
+
+def format_age(seconds: float) -> str:
+    """The age in its largest whole unit: 7300 -> '2 h'."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{max(0, seconds):.0f} s"
