@@ -1,6 +1,7 @@
 """The commands end to end: invalid input prints one line, exits with status 2 and writes nothing."""
 
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -214,7 +215,14 @@ def test_parts_and_show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     assert "ffn.approximate: none, dropped with ffn=gelu" in shown
     assert "ffn.hidden_dropout: 0.1 -> 0" in shown
     assert run(monkeypatch, "show", "mingpt", "ffn=swiglu") == 0
-    assert "913,601 parameters at vocab_size=65" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "913,601 parameters at vocab_size=65" in shown
+    title, weights = "settings of mingpt ffn=swiglu", re.findall(r"^(\S+) +(\d+) x (\d+)$", shown, re.MULTILINE)
+    assert title in shown.splitlines() and ("blocks.*.ffn.up", "256", "96") in weights
+    # the matrices of 8 layers, the vectors of 17 norms, and 8 + 1 biases
+    sizes = {name: int(rows) * int(columns) for name, rows, columns in weights}
+    matrices = sum(size * (8 if name.startswith("blocks.") else 1) for name, size in sizes.items())
+    assert matrices + 17 * 2 * 96 + 8 * 96 + 65 == 913_601
 
 
 def test_custom_parts(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

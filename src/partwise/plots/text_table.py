@@ -56,7 +56,9 @@ class TextTable:
         return widths
 
     def _table(self, widths: Sequence[int]) -> Table:
-        table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim", show_edge=False)
+        table = Table(
+            box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim", show_header=any(self.columns)
+        )
         for index, (column, width) in enumerate(zip(self.columns, widths, strict=True)):
             left = self._is_text(index)
             table.add_column(_text(column), justify="left" if left else "right", overflow="fold", width=width)

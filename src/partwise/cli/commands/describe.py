@@ -1,13 +1,18 @@
 """`parts` and `show`: list the parts, print a configuration."""
 
 import json
+import re
 import textwrap
 from typing import Any
 
-from partwise.cli.terminal import console
+import torch
+
+from partwise.cli.terminal import console, table
 from partwise.config import REGISTRY, ConfigError, Part, did_you_mean
 from partwise.config.overrides import Override, apply_overrides, difference, parse_overrides
 from partwise.data import Corpus
+from partwise.model.parameters import logical_tensors
+from partwise.model.transformer import ModelConfig, Transformer
 from partwise.presets import PRESETS, find_preset
 from partwise.train.config import RunConfig, preset_settings, resolve_settings, run_config
 
@@ -21,12 +26,18 @@ def list_parts(family: str | None) -> None:
         for name, recipe in sorted(REGISTRY[key].items()):
             about = " ".join((recipe.__doc__ or "").split("\n\n")[0].split())
             console.print(f"  [bold]{name}[/]")
-            console.print(textwrap.indent(textwrap.fill(about, 108), "      "), markup=False)
+            console.print(_paragraph(about), markup=False)
             options = [f"{option}={_default(recipe, option)}" for option in recipe.model_fields]
             if options:
-                console.print(
-                    textwrap.indent(textwrap.fill("options: " + ", ".join(options), 108), "      "), markup=False
-                )
+                console.print(_paragraph("options: " + ", ".join(options)), markup=False)
+
+
+def _paragraph(text: str) -> str:
+    indent = " " * 6
+    width = min(console.width, 114)
+    return textwrap.fill(
+        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _default(recipe: type[Part], option: str) -> str:
@@ -54,27 +65,42 @@ def show_configuration(preset: str, overrides: list[str], data: str | None, voca
     base = RunConfig.from_dict({**preset_settings(preset), "vocab_size": config.model.vocab_size})
     if preset in PRESETS:
         console.print(f"[bold]{preset}[/]: {find_preset(preset).description}")
+    rows = []
     for key, value in config.to_dict().items():
         if isinstance(value, dict):
-            name = value.get("part", "")
             options = " ".join(f"{option}={_format_value(item)}" for option, item in value.items() if option != "part")
-            console.print(f"  {key:26}{name:12}{options}".rstrip(), markup=False)
+            rows.append((key, f"{value.get('part', '')} {options}".strip()))
         else:
-            console.print(f"  {key:26}{_format_value(value)}", markup=False)
+            rows.append((key, _format_value(value)))
+    console.print(table(f"settings of {' '.join([preset, *overrides])}", ["", ""], rows))
+    console.print()
+    console.print(table("shapes of the weights", ["", ""], weight_shapes(config.model)))
     flops = config.model.flops_per_token(config.seq_len)
     console.print(
         f"\n{config.model.parameters():,} parameters at vocab_size={config.model.vocab_size}; {flops:,} training FLOPs per "
         f"token at train.seq_len={config.seq_len}"
     )
-    rows = difference(base.to_dict(), config.to_dict())
-    if not rows:
+    changes_made = difference(base.to_dict(), config.to_dict())
+    if not changes_made:
         console.print(f"no differences from {preset}")
         return
     change = config.model.parameters() - base.model.parameters()
     console.print(f"\n[bold]differences from {preset}[/] ({change:+,} parameters)")
     before, after = base.to_dict(), config.to_dict()
-    for path, old, new in rows:
+    for path, old, new in changes_made:
         console.print(f"  {path}: {_format_change(path, old, new, before, after)}", markup=False)
+
+
+def weight_shapes(config: ModelConfig) -> list[tuple[str, str]]:
+    """The name and shape of every matrix, once for layers of equal shapes: `blocks.*.ffn.up`, `384 x 96`."""
+    with torch.device("meta"):
+        model = Transformer(config)
+    rows = [
+        (re.sub(r"\.\d+(?=\.|$)", ".*", tensor.name.removesuffix(".weight")), " x ".join(map(str, tensor.data.shape)))
+        for tensor in logical_tensors(model)
+        if tensor.data.ndim > 1
+    ]
+    return list(dict.fromkeys(rows))
 
 
 def _format_change(path: str, old: Any, new: Any, before: dict[str, Any], after: dict[str, Any]) -> str:
