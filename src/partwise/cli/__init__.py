@@ -23,7 +23,7 @@ def main() -> None:
 
     substitute_unencodable()
     try:
-        status = app(standalone_mode=False)
+        status = app(prog_name="partwise", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except BrokenPipeError:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from partwise.cli.completion import complete_preset
 from partwise.cli.options import (
     FLAG,
     Import,
@@ -126,7 +127,10 @@ def calibrate(
 @request_command(app, "data", "arms", "common", "looks", "margin", "alpha", before={"protocol": "looks"})
 def plan(
     context: typer.Context,
-    preset: Annotated[str | None, typer.Argument(help="A preset or a YAML file; without one, --sd is needed.")] = None,
+    preset: Annotated[
+        str | None,
+        typer.Argument(help="A preset or a YAML file; without one, --sd is needed.", autocompletion=complete_preset),
+    ] = None,
     overrides: Overrides = None,
     *,
     options: dict[str, Any],

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from partwise.cli.completion import complete_preset
 from partwise.cli.options import (
     ALLOW_OVERRIDES,
     FLAG,
@@ -26,7 +27,9 @@ from partwise.cli.options import (
 @app.command(context_settings=ALLOW_OVERRIDES)
 def train(
     context: typer.Context,
-    preset: Annotated[str, typer.Argument(help="A preset (mingpt, toy, llama) or a YAML file.")] = "fast",
+    preset: Annotated[
+        str, typer.Argument(help="A preset (mingpt, toy, llama) or a YAML file.", autocompletion=complete_preset)
+    ] = "fast",
     overrides: Overrides = None,
     data: Data = None,
     name: Name = None,

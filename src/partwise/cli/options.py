@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from partwise import __version__
+from partwise.cli.completion import complete_override, complete_preset
 
 app = typer.Typer(
     name="partwise",
@@ -51,9 +52,15 @@ FLAG = ""
 # overrides may be written as `--key=value`: unknown options are collected as overrides
 ALLOW_OVERRIDES: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True}
 
-Preset = Annotated[str, typer.Argument(help="A preset (mingpt, toy, llama) or a YAML file.", show_default=False)]
+Preset = Annotated[
+    str,
+    typer.Argument(
+        help="A preset (mingpt, toy, llama) or a YAML file.", show_default=False, autocompletion=complete_preset
+    ),
+]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(help="Configuration overrides, such as ffn=swiglu train.lr=1e-3.")
+    list[str] | None,
+    typer.Argument(help="Configuration overrides, such as ffn=swiglu train.lr=1e-3.", autocompletion=complete_override),
 ]
 Data = Annotated[
     str | None,
