@@ -299,3 +299,20 @@ def test_help_groups_the_options_of_compare(monkeypatch: pytest.MonkeyPatch, cap
     panels = ["Arms", "Seeds and looks", "Decision", "Controls", "Tuning"]
     assert [text.index(panel) for panel in panels] == sorted(text.index(panel) for panel in panels)
     assert "--arm " in text and "OVERRIDES" in text
+
+
+@pytest.mark.parametrize("words", [["train", "mingpt"], ["compare", "mingpt", "norm=rmsnorm", "--seeds", "2"]])
+def test_a_folder_that_cannot_be_written_is_one_line(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """A file in the place of a folder; modes do not stop root. First `runs`, then the cache."""
+    (here / "runs").write_text("")
+    small = [word for option in TINY for word in (["--common", option] if words[0] == "compare" else [option])]
+    assert run(monkeypatch, *words, "--data", "text.txt", *small) == 2
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1 and error.startswith("error: cannot write runs/mingpt") and "permissions" in error
+    (here / "runs").unlink()
+    monkeypatch.setenv("PARTWISE_CACHE", str(here / "text.txt" / "cache"))
+    assert run(monkeypatch, *words, "--data", "text.txt", *small) == 2
+    error = capfd.readouterr().err
+    assert error.count("\n") == 1 and "set PARTWISE_CACHE" in error

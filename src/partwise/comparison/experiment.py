@@ -31,7 +31,7 @@ from partwise.comparison.trials.workload import Workload
 from partwise.comparison.tuning import Tune, check_seeds, parse_tune, run_tuning
 from partwise.config import ConfigError, digest
 from partwise.data import Dataset
-from partwise.train.run_names import FolderLock, check_run_name, default_run_name
+from partwise.train.run_names import FolderLock, check_run_name, default_run_name, explain_write_errors
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,7 +100,8 @@ class Comparison:
         """Train the missing runs, judge, and write the report. Raises ConfigError, or KeyboardInterrupt after saving."""
         self.plan = self.requested_plan
         data = self.workload.prepare(self.plan)
-        self.path.mkdir(parents=True, exist_ok=True)
+        with explain_write_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(self.path)
         try:
             self.workload.store_parts(self.plan, self.path)
