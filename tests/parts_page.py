@@ -30,9 +30,13 @@ def page() -> str:
         "|---|---|",
         *(f"| `{name}` | {cell(PRESETS[name].description)} |" for name in sorted(PRESETS)),
     ]
-    for family in REGISTRY:
+    # Sorted: the registry's own order is the order of imports, which is another one in every process.
+    for family in sorted(REGISTRY):
+        parts = built_in(family)
+        if not parts:
+            continue
         lines += ["", f"## {family}=", "", "| part | equation and source | options |", "|---|---|---|"]
-        for name, recipe in sorted(built_in(family).items()):
+        for name, recipe in sorted(parts.items()):
             lines.append(f"| `{name}` | {cell(first_paragraph(recipe))} | {options(recipe)} |")
     return "\n".join(lines) + "\n"
 
