@@ -4,8 +4,9 @@ from contextlib import nullcontext
 from typing import Literal
 
 from partwise.cli.terminal import ComparisonProgress
-from partwise.comparison.experiment import Comparison, plan_comparison
+from partwise.comparison.experiment import Comparison
 from partwise.comparison.measures import Measure
+from partwise.comparison.runs.comparison import plan_comparison
 from partwise.comparison.stats.effect import DEFAULT_MARGIN
 
 

@@ -15,7 +15,6 @@ import partwise
 from comparisons import ARITHMETIC
 from partwise.cli import app
 from partwise.comparison.design.request import Request
-from partwise.comparison.experiment import make_comparison
 from partwise.comparison.noise_store import (
     CALIBRATIONS_FILE,
     configuration_key,
@@ -25,6 +24,7 @@ from partwise.comparison.noise_store import (
     read_calibrations,
 )
 from partwise.comparison.results import Results
+from partwise.comparison.runs.comparison import make_comparison
 from partwise.config import ConfigError
 from partwise.model import Transformer
 from partwise.train.config import run_config

@@ -17,13 +17,14 @@ import pytest
 
 import partwise
 from comparisons import ARITHMETIC, TINY
-from partwise.comparison.design.plan import Plan, make_plan
+from partwise.comparison.design.plan import Plan
 from partwise.comparison.design.request import Request
-from partwise.comparison.experiment import plan_comparison
 from partwise.comparison.noise_store import expected_noise
 from partwise.comparison.results import Results
+from partwise.comparison.runs.comparison import plan_comparison
 from partwise.comparison.runs.facts import unpaired_tensors
 from partwise.comparison.runs.outcome import thin
+from partwise.comparison.runs.plan import make_plan
 from partwise.config import ConfigError
 from partwise.studies.study import StudyResults, find_study
 from partwise.train.loop import Run
@@ -80,7 +81,7 @@ def test_values_equal_single_runs_and_the_first_verdict_stands(here: Path) -> No
     first = claim.effect
     for number, arm in enumerate(comparison.plan.arms):
         for seed in range(2):
-            run = Run(arm.with_seed(seed))
+            run = Run(arm.config.with_seed(seed))
             for _ in run.steps():
                 pass
             expected = split_loss(run.model, run.dataset.split("val"), 16)

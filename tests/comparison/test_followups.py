@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from comparisons import SETTINGS, TINY
 from partwise.cli import app
 from partwise.comparison.design.request import Request
-from partwise.comparison.experiment import make_comparison
 from partwise.comparison.followups import REPLICATION_SEED_OFFSET, make_replication, winner
+from partwise.comparison.runs.comparison import make_comparison
 from partwise.config import ConfigError
 
 

@@ -14,8 +14,8 @@ import partwise
 from comparisons import SETTINGS
 from partwise.comparison.design.plan import Plan
 from partwise.comparison.design.request import Request
-from partwise.comparison.experiment import make_comparison, plan_comparison
 from partwise.comparison.results import Tuning
+from partwise.comparison.runs.comparison import make_comparison, plan_comparison
 from partwise.comparison.stats.protocol import Claim, Rules, is_open
 from partwise.comparison.stats.tuning_noise import TuningNoise
 from partwise.comparison.tuning import FIRST_TUNING_SEED, edges, next_value, parse_tune, run_tuning

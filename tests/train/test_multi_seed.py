@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, reject, settings
 
 import partwise
-from partwise.comparison.experiment import plan_comparison
+from partwise.comparison.runs.comparison import plan_comparison
 from partwise.config import ConfigError
 from partwise.data import Corpus
 from partwise.kernels.library import kernels_available

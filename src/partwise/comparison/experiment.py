@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from partwise.checkpoint import write_json
 from partwise.comparison.certificate.certificate import certify
-from partwise.comparison.design.plan import Plan, make_plan
-from partwise.comparison.design.request import Request
+from partwise.comparison.design.plan import Plan
 from partwise.comparison.display import plot, to_frame, to_html, to_text
 from partwise.comparison.gathering import gather
 from partwise.comparison.judging import judge_results
@@ -22,16 +21,14 @@ from partwise.comparison.measures import Measure
 from partwise.comparison.plan_file import PLAN_FILE, new_plan_file, read_plan_file
 from partwise.comparison.report import write_report
 from partwise.comparison.results import LedgerEntry, Matching, OnlineLevel, Provenance, Results, Tuning
-from partwise.comparison.runs.workload import Estimate, RunWorkload
 from partwise.comparison.stats.effect import Verdict
 from partwise.comparison.stats.protocol import is_open
 from partwise.comparison.trials.executor import Executor, run_trials
 from partwise.comparison.trials.trial import Trial, final_values
 from partwise.comparison.trials.workload import Workload
-from partwise.comparison.tuning import Tune, check_seeds, parse_tune, run_tuning
+from partwise.comparison.tuning import Tune, run_tuning
 from partwise.config import ConfigError, digest
-from partwise.data import Dataset
-from partwise.train.run_names import FolderLock, check_run_name, default_run_name, explain_write_errors
+from partwise.train.run_names import FolderLock, default_run_name, explain_write_errors
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -174,7 +171,8 @@ class Comparison:
                 self._run(executor, trials, on_progress)
 
             path, folder = self.path / "tuning.json", self.path / "tuning"
-            self.plan, tuning = run_tuning(self.plan, self.tune, self.tune_seeds, folder, self.workload.trial, run)
+            new_trial = self.workload.tuning_trial
+            self.plan, tuning = run_tuning(self.plan, self.tune, self.tune_seeds, folder, new_trial, run)
             if path.exists():  # a resumed comparison reports the time of the original tuning
                 seconds = json.loads(path.read_text())["seconds"]
                 tuning = tuning.model_copy(update={"seconds": max(tuning.seconds, seconds)})
@@ -219,21 +217,6 @@ class Comparison:
         """SHA-256 of the protocol."""
         return digest(self.identity())
 
-    @property
-    def runs(self) -> RunWorkload:
-        """The workload of training runs. Raises ConfigError for another kind."""
-        if not isinstance(self.workload, RunWorkload):
-            raise ConfigError(f"{self.path} compares no training runs of partwise")
-        return self.workload
-
-    def prepare(self) -> Dataset:
-        """The data of the training runs, checked against every arm. Raises ConfigError."""
-        return self.runs.dataset(self.plan)
-
-    def estimate(self) -> Estimate:
-        """The time on this machine, measured over a few training steps."""
-        return self.runs.estimate(self.plan, len(self.tune.values) * self.tune_seeds if self.tune else 0)
-
     def _metadata(self, data_hash: str) -> dict[str, Any]:
         """`compare.json`: everything fixed before the first trial. Raises ConfigError if the plan has changed."""
         metadata, imports = (
@@ -267,39 +250,3 @@ class Comparison:
 
 ProgressDisplay = Callable[[Comparison], AbstractContextManager[Callable[[Comparison], None]]]
 """Makes the context manager that displays a running comparison."""
-
-
-def plan_comparison(
-    preset: str,
-    *overrides: str,
-    name: str | None = None,
-    imports: tuple[str, ...] = (),
-    workers: int | None = None,
-    seeds_per_process: int | None = None,
-    **settings: Any,
-) -> Comparison:
-    """The comparison that `partwise.compare` would run, validated but not started. Raises ConfigError."""
-    fields = {key: value for key, value in settings.items() if value is not None}
-    request = Request.from_dict({"preset": preset, "change": list(overrides), **fields})
-    return make_comparison(request, name, imports, workers, seeds_per_process)
-
-
-def make_comparison(
-    request: Request,
-    name: str | None = None,
-    imports: tuple[str, ...] = (),
-    workers: int | None = None,
-    seeds_per_process: int | None = None,
-) -> Comparison:
-    """The comparison for a request, validated but not started. Raises ConfigError."""
-    path = Path("runs") / (check_run_name(name) if name else request.name())
-    tune = parse_tune(request.tune) if request.tune else None
-    plan = make_plan(request)
-    if tune:
-        check_seeds(plan)
-        for value in tune.values:
-            tune.apply(plan.arms[0], value)  # raises for an invalid value before anything runs
-    command = request.command(name, imports)
-    workload = RunWorkload(imports, workers, seeds_per_process, command)
-    tuning = (request.match, tune, request.tune_seeds)
-    return Comparison(path, plan, workload, command, *tuning, request.online)

@@ -1,17 +1,18 @@
 """Follow-ups of a comparison: replicate its winner on fresh seeds, or repeat the question over a grid of settings."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from partwise.checkpoint import write_json
 from partwise.comparison.design.request import Request
-from partwise.comparison.experiment import Comparison, ProgressDisplay, make_comparison
+from partwise.comparison.experiment import Comparison, ProgressDisplay
 from partwise.comparison.report import write_report
 from partwise.comparison.report.figures import draw_forest
 from partwise.comparison.results import Replication, Results
+from partwise.comparison.runs.comparison import RunComparison, make_comparison
 from partwise.comparison.stats.adjusted import replication_seeds
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.number_format import choose_decimals, format_number
@@ -76,9 +77,10 @@ def make_replication(comparison: Comparison) -> tuple[Comparison, str] | None:
     )
     check_seeds(replication)
     path = comparison.path.with_name(f"{comparison.path.name[:110]}-replication")
-    workload = replace(comparison.runs, command=f"{comparison.command} --replicate")
+    command = f"{comparison.command} --replicate"
+    workload = comparison.workload.with_command(command)
     origin = {"replicates": comparison.path.name}
-    return Comparison(path, replication, workload, workload.command, origin=origin), reason
+    return type(comparison)(path, replication, workload, command, origin=origin), reason
 
 
 def add_replication(comparison: Comparison, replication: Comparison) -> Effect:
@@ -94,7 +96,7 @@ def add_replication(comparison: Comparison, replication: Comparison) -> Effect:
 
 def make_grid(
     request: Request, texts: list[str], name: str | None, **settings: Any
-) -> Iterator[tuple[str, Comparison]]:
+) -> Iterator[tuple[str, RunComparison]]:
     """One comparison per combination of the grid's values, validated but not started."""
     base = name or request.name()
     for words in itertools.product(*parse_grid(texts)):
@@ -103,7 +105,7 @@ def make_grid(
 
 
 def run_grid(
-    cells: list[tuple[str, Comparison]], show_progress: ProgressDisplay, path: Path, question: str
+    cells: Sequence[tuple[str, Comparison]], show_progress: ProgressDisplay, path: Path, question: str
 ) -> list[GridRow]:
     """Run every unfinished cell and return a row per claim, also written to `grid.json` and `grid.html` in `path`.
 

@@ -16,8 +16,7 @@ from partwise.comparison.stats.protocol import Claim
 from partwise.comparison.stats.tuning_noise import tuning_noise
 from partwise.comparison.trials.trial import Trial, final_values
 from partwise.config import ConfigError
-from partwise.config.overrides import apply_overrides, flatten, parse_overrides
-from partwise.train.config import RunConfig
+from partwise.config.overrides import flatten
 
 FIRST_TUNING_SEED = 1_000_000
 """Test seeds are below it."""
@@ -39,8 +38,7 @@ class Tune:
     def apply(self, arm: Arm, value: str) -> Arm:
         """The arm with the setting at `value`."""
         override = f"{self.key}={value}"
-        values = apply_overrides(arm.config.to_dict(), parse_overrides([override]))
-        return Arm(f"{arm.name} {override}", (*arm.overrides, override), RunConfig.from_dict(values))
+        return Arm(f"{arm.name} {override}", (*arm.overrides, override), arm.config.with_override(override))
 
     def default(self, arm: Arm) -> Any:
         return dict(flatten(arm.config.to_dict())).get(tuple(self.key.split(".")))
@@ -125,9 +123,7 @@ def tuning_trials(
     trials: list[Trial] = []
     for number, arm in enumerate(arms):
         for value in values:
-            config = tune.apply(arm, value).config
-            config = config.model_copy(update={"train": config.train.model_copy(update={"tuning_split": True})})
-            tuned = Arm(f"{arm.name} {tune.key}={value}", (), config)
+            tuned = replace(tune.apply(arm, value), overrides=())
             for seed in range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + seeds):
                 trials.append(new_trial(tuned, seed, folder / f"{number}-{value}" / f"seed-{seed}"))
     return trials

@@ -22,9 +22,10 @@ from typing import Any, Self
 
 from partwise.checkpoint import write_json
 from partwise.comparison.design.request import Request
-from partwise.comparison.experiment import Comparison, ProgressDisplay, make_comparison
+from partwise.comparison.experiment import ProgressDisplay
 from partwise.comparison.report import write_report
 from partwise.comparison.results import Answer, Results, StudyFacts, Value, read_json
+from partwise.comparison.runs.comparison import RunComparison, make_comparison
 from partwise.comparison.stats.effect import Effect
 from partwise.config import ConfigError, did_you_mean
 from partwise.config.overrides import parse_grid
@@ -104,7 +105,7 @@ class Study:
         stored = (self.own_results, self.path.with_suffix("") / "results.json")
         return next((path for path in stored if path.exists()), None)
 
-    def plan(self) -> Iterator[tuple[str, Comparison]]:
+    def plan(self) -> Iterator[tuple[str, RunComparison]]:
         """Each comparison, validated but not started, in `runs/study-NAME-KEY`."""
         for key, entry in self.entries.items():
             comparison = make_comparison(entry.request, check_run_name(default_run_name([f"study-{self.name}-{key}"])))

@@ -84,6 +84,13 @@ class RunConfig(Config):
         config.check()
         return config
 
+    def with_override(self, override: str) -> Self:
+        """The configuration with one override applied, such as `train.lr=1e-3`. Raises ConfigError."""
+        return self.from_dict(apply_overrides(self.to_dict(), parse_overrides([override])))
+
+    def with_seed(self, seed: int) -> Self:
+        return self.model_copy(update={"train": self.train.model_copy(update={"seed": seed})})
+
     def check(self) -> None:
         if self.seq_len > self.model.context_length:
             raise ConfigError(

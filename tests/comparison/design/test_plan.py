@@ -8,7 +8,7 @@ import pytest
 
 import partwise
 from comparisons import SETTINGS, TINY
-from partwise.comparison.experiment import plan_comparison
+from partwise.comparison.runs.comparison import plan_comparison
 from partwise.config import ConfigError
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import partwise
 from comparisons import ARITHMETIC
-from partwise.comparison.design.plan import Plan, make_plan
+from partwise.comparison.design.plan import Plan
 from partwise.comparison.design.request import Request
 from partwise.comparison.ledger.chain import Ledger
 from partwise.comparison.ledger.entries import LedgerEntries
@@ -22,6 +22,7 @@ from partwise.comparison.ledger.listing import count, list_comparisons, to_csv, 
 from partwise.comparison.ledger.project import LEDGER_FILE, code_version, project_folder, project_ledger, sources_hash
 from partwise.comparison.ledger.questions import question_key
 from partwise.comparison.ledger.sequence import next_level
+from partwise.comparison.runs.plan import make_plan
 from partwise.comparison.stats.effect import Effect
 from partwise.config import ConfigError
 

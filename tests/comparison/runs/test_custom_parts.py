@@ -10,7 +10,8 @@ from types import ModuleType
 import pytest
 
 from comparisons import ARITHMETIC
-from partwise.comparison.experiment import Comparison, plan_comparison
+from partwise.comparison.experiment import Comparison
+from partwise.comparison.runs.comparison import plan_comparison
 from partwise.comparison.runs.custom_parts import FILE, store_parts
 from partwise.config import REGISTRY, ConfigError
 

@@ -5,8 +5,8 @@ from typing import Any
 from partwise.cli.commands.compare import make_request, run_comparison
 from partwise.cli.terminal import console, table
 from partwise.comparison.calibration import Calibration, calibrate
-from partwise.comparison.experiment import make_comparison
 from partwise.comparison.report.cells import number
+from partwise.comparison.runs.comparison import make_comparison
 from partwise.comparison.stats.number_format import format_p
 from partwise.config import ConfigError
 from partwise.train.run_names import check_run_name

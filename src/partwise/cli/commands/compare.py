@@ -6,11 +6,12 @@ from typing import Any
 from partwise.cli.commands.power_table import parse_looks, percent
 from partwise.cli.terminal import ComparisonProgress, console, format_duration, table
 from partwise.comparison.design.request import Request
-from partwise.comparison.experiment import Comparison, make_comparison
+from partwise.comparison.experiment import Comparison
 from partwise.comparison.followups import add_replication, make_grid, make_replication, run_grid
 from partwise.comparison.noise_store import expected_noise, ignored_calibrations
 from partwise.comparison.report import summary
 from partwise.comparison.results import Results
+from partwise.comparison.runs.comparison import RunComparison, make_comparison
 from partwise.comparison.stats.power import default_looks
 from partwise.comparison.stats.simulated_power import Design, detectable_effect, one_real_claim
 from partwise.config import ConfigError
@@ -128,7 +129,7 @@ def announce(comparison: Comparison) -> None:
         console.print(f"for every arm: {' '.join(plan.common)}", markup=False)
 
 
-def show_estimate(comparison: Comparison, sd: float | None) -> None:
+def show_estimate(comparison: RunComparison, sd: float | None) -> None:
     plan = comparison.plan
     announce(comparison)
     estimate = comparison.estimate()

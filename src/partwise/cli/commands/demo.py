@@ -7,7 +7,8 @@ from partwise.checkpoint import load
 from partwise.cli.commands.compare import run_comparison
 from partwise.cli.terminal import console
 from partwise.comparison.design.request import Request
-from partwise.comparison.experiment import Comparison, make_comparison
+from partwise.comparison.experiment import Comparison
+from partwise.comparison.runs.comparison import make_comparison
 from partwise.generation.generate import generate
 
 DEMO: dict[str, Any] = {

@@ -5,8 +5,8 @@ from typing import Any
 from partwise.cli.commands.compare import make_request
 from partwise.cli.commands.power_table import make_designs, show_power
 from partwise.cli.terminal import console
-from partwise.comparison.experiment import make_comparison
 from partwise.comparison.noise_store import expected_noise, ignored_calibrations
+from partwise.comparison.runs.comparison import make_comparison
 
 
 def plan_preset(

@@ -64,8 +64,7 @@ def rerun(
 
 
 def make_trial(certificate: Certificate, folder: Path, arm: str, seed: int, imports: Sequence[str]) -> RunTrial:
-    config = RunConfig.from_dict(certificate.arms[arm])
-    config = config.model_copy(update={"train": config.train.model_copy(update={"seed": seed})})
+    config = RunConfig.from_dict(certificate.arms[arm]).with_seed(seed)
     plan: Any = certificate.computation[origin_of(arm, certificate.computation)]
     runtime: dict[str, Any] = certificate.runtime
     return prepare_run(folder, arm, seed, config, Runtime(**runtime), plan, imports, "partwise verify")

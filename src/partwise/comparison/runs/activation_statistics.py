@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from partwise.checkpoint import load
-from partwise.comparison.design.plan import Plan, dataset_of
 from partwise.comparison.results import SiteStatistic
+from partwise.comparison.runs.plan import RunPlan, dataset_of
 from partwise.comparison.trials.trial import Trial
 from partwise.data import IGNORE_INDEX, Dataset, build_examples
 from partwise.inspection.activations import record_activations
@@ -18,7 +18,7 @@ from partwise.model import Transformer
 TOKENS = 2048
 
 
-def measure_activations(plan: Plan, trials: Sequence[Trial], dataset: Dataset) -> tuple[SiteStatistic, ...]:
+def measure_activations(plan: RunPlan, trials: Sequence[Trial], dataset: Dataset) -> tuple[SiteStatistic, ...]:
     """Rows of site, quantity, and its value in each arm; None where an arm lacks the site.
 
     The quantities are standard deviations of activations, fractions of exact zeros, and gradient norms, for the first seed of

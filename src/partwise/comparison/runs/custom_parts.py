@@ -7,14 +7,14 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from partwise.comparison.design.plan import Plan
+from partwise.comparison.runs.plan import RunPlan
 from partwise.config import Config, ConfigError, Part
 
 FILE = "custom_parts.py"
 REMEDY = "put the part into a file and pass imports=('my_parts.py',)"
 
 
-def store_parts(plan: Plan, folder: Path, imports: Sequence[str]) -> tuple[str, ...]:
+def store_parts(plan: RunPlan, folder: Path, imports: Sequence[str]) -> tuple[str, ...]:
     """Return `imports` and the sources of all other parts of the user's own in `plan`.
 
     The source of parts that a script or a notebook defines is written into `folder`. Raises ConfigError.

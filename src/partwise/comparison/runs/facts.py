@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from partwise.comparison.design.plan import Arm, Plan, token_name, training_budget
 from partwise.comparison.results import ArmResult, Backends, References, Results, Task
 from partwise.comparison.runs.activation_statistics import measure_activations
 from partwise.comparison.runs.outcome import pool_accuracy
+from partwise.comparison.runs.plan import RunArm, RunPlan, token_name, training_budget
 from partwise.comparison.trials.trial import Trial
 from partwise.compute.plan import Plan as ComputePlan
 from partwise.data import Dataset, build_examples
@@ -17,7 +17,7 @@ from partwise.model import Transformer
 
 def add_facts(
     results: Results,
-    plan: Plan,
+    plan: RunPlan,
     trials: Sequence[Trial],
     dataset: Dataset,
     throughput: Mapping[str, float | None],
@@ -41,7 +41,7 @@ def add_facts(
     )
 
 
-def describe_task(plan: Plan, dataset: Dataset) -> Task:
+def describe_task(plan: RunPlan, dataset: Dataset) -> Task:
     first = plan.arms[0].config
     train, validation = (
         build_examples(dataset, name, first.seq_len, first.model.context_length) for name in ("train", "val")
@@ -62,7 +62,7 @@ def describe_task(plan: Plan, dataset: Dataset) -> Task:
     )
 
 
-def scope(plan: Plan) -> str:
+def scope(plan: RunPlan) -> str:
     """The setting that the verdict covers."""
     first = plan.arms[0].config
     size = f"{first.train.batch_size} x {first.seq_len} {token_name(first)}s"
@@ -75,7 +75,7 @@ def scope(plan: Plan) -> str:
     )
 
 
-def learning_rate_note(plan: Plan) -> str:
+def learning_rate_note(plan: RunPlan) -> str:
     learning_rates = sorted({arm.config.train.lr for arm in plan.arms})
     if len(learning_rates) == 1:
         return f"one learning rate ({learning_rates[0]:g}), untuned"
@@ -83,7 +83,7 @@ def learning_rate_note(plan: Plan) -> str:
 
 
 def describe_arm(
-    plan: Plan, arm: Arm, gathered: ArmResult, throughput: Mapping[str, float | None], computation: ComputePlan
+    plan: RunPlan, arm: RunArm, gathered: ArmResult, throughput: Mapping[str, float | None], computation: ComputePlan
 ) -> ArmResult:
     unpaired, tensors = unpaired_tensors(plan.arms[0], arm)
     memory = max((trial.peak_memory for trial in gathered.trials if trial.peak_memory), default=None)
@@ -113,10 +113,10 @@ def describe_backends(plan: ComputePlan) -> tuple[Backends, ...]:
     )
 
 
-def unpaired_tensors(baseline: Arm, arm: Arm) -> tuple[list[str], int]:
+def unpaired_tensors(baseline: RunArm, arm: RunArm) -> tuple[list[str], int]:
     """The names of the arm's tensors whose initial weights differ from the baseline's, and the number of all its tensors."""
 
-    def initial_tensors(arm: Arm) -> dict[str, torch.Tensor]:
+    def initial_tensors(arm: RunArm) -> dict[str, torch.Tensor]:
         model = Transformer(arm.config.model, seed=0, reinitialize=arm.config.train.reinitialize)
         return {tensor.name: tensor.data for tensor in model.logical_tensors()}
 

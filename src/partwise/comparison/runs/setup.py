@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from partwise.comparison.design.plan import Plan
+from partwise.comparison.runs.plan import RunPlan
 from partwise.compute.plan import Plan as ComputePlan
 from partwise.compute.plan import check_requested, multi_seed_backends, shared_plans
 from partwise.compute.runtime import Runtime, choose_runtime, requested
@@ -28,7 +28,7 @@ class Setup:
     seeds_per_process: int
 
 
-def choose_setup(plan: Plan, workers: int | None, seeds_per_process: int | None) -> Setup:
+def choose_setup(plan: RunPlan, workers: int | None, seeds_per_process: int | None) -> Setup:
     """The setup of this machine; None stands for a default. Raises ConfigError if a backend is not available."""
     train = plan.arms[0].config.train
     runtime, backends = choose_runtime(train), requested(train)

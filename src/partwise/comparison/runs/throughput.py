@@ -8,7 +8,7 @@ from itertools import islice
 
 import torch
 
-from partwise.comparison.design.plan import Arm, Plan, dataset_of
+from partwise.comparison.runs.plan import RunArm, RunPlan, dataset_of
 from partwise.comparison.trials.trial import Trial
 from partwise.compute.plan import Plan as ComputePlan
 from partwise.compute.runtime import Runtime
@@ -29,14 +29,14 @@ def throughput_of_runs(trials: Sequence[Trial]) -> dict[str, float | None]:
     return {arm: statistics.median(each) if each else None for arm, each in rates.items()}
 
 
-def tokens_per_step(arm: Arm, dataset: Dataset) -> int:
+def tokens_per_step(arm: RunArm, dataset: Dataset) -> int:
     """Targets per batch, on average if rows differ in length."""
     train = build_examples(dataset, "train", arm.config.seq_len, arm.config.model.context_length)
     return train.targets_per_batch(arm.config.train.batch_size)
 
 
 def measure_throughput(
-    plan: Plan, dataset: Dataset, runtime: Runtime, plans: dict[str, ComputePlan]
+    plan: RunPlan, dataset: Dataset, runtime: Runtime, plans: dict[str, ComputePlan]
 ) -> tuple[dict[str, float | None], dict[str, float]]:
     """Training tokens per second and seconds to evaluate a run, by arm.
 

@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from partwise.comparison.design.matching import match_arms
-from partwise.comparison.design.plan import Arm, Plan, dataset_of
 from partwise.comparison.measures import Measure
 from partwise.comparison.noise_store import positive_control_power
 from partwise.comparison.results import Matching, Results
 from partwise.comparison.runs.custom_parts import store_parts
 from partwise.comparison.runs.facts import add_facts
+from partwise.comparison.runs.matching import match_arms
+from partwise.comparison.runs.plan import RunArm, RunPlan, dataset_of
 from partwise.comparison.runs.setup import Setup, choose_setup
 from partwise.comparison.runs.throughput import measure_throughput, throughput_of_runs, tokens_per_step
 from partwise.comparison.runs.trial import RunTrial, prepare_run
@@ -47,20 +47,23 @@ class RunWorkload(Workload):
     command: str = ""
     setup: dict[str, Any] = field(default_factory=dict)
 
-    def prepare(self, plan: Plan) -> str:
+    def prepare(self, plan: RunPlan) -> str:
         return self.dataset(plan).hash
 
-    def store_parts(self, plan: Plan, folder: Path) -> None:
+    def store_parts(self, plan: RunPlan, folder: Path) -> None:
         self.imports = store_parts(plan, folder, self.imports)
 
-    def dataset(self, plan: Plan) -> Dataset:
+    def with_command(self, command: str) -> Self:
+        return replace(self, command=command)
+
+    def dataset(self, plan: RunPlan) -> Dataset:
         """The data of the baseline, checked against every arm."""
         dataset = plan.arms[0].config.prepare()
         for arm in plan.arms:
             check_split_lengths(dataset_of(plan, arm, dataset), arm.config)
         return dataset
 
-    def choose_setup(self, plan: Plan, timed: bool) -> dict[str, Any]:
+    def choose_setup(self, plan: RunPlan, timed: bool) -> dict[str, Any]:
         # matching by seconds needs throughput before the first run; otherwise the runs themselves provide it
         chosen = self._setup(plan)
         throughput = measure_throughput(plan, self.dataset(plan), chosen.runtime, chosen.plans)[0] if timed else {}
@@ -82,13 +85,19 @@ class RunWorkload(Workload):
     def executor(self) -> LocalExecutor:
         return LocalExecutor(self.setup["workers"], self.setup["seeds_per_process"])
 
-    def trial(self, arm: Arm, seed: int, folder: Path) -> RunTrial:
+    def trial(self, arm: RunArm, seed: int, folder: Path) -> RunTrial:
         computation = self.setup["computation"]
         plan = computation[origin_of(arm.name, computation)]
         runtime = Runtime(**self.setup["runtime"])
-        return prepare_run(folder, arm.name, seed, arm.with_seed(seed), runtime, plan, self.imports, self.command)
+        config = arm.config.with_seed(seed)
+        return prepare_run(folder, arm.name, seed, config, runtime, plan, self.imports, self.command)
 
-    def describe(self, plan: Plan, trials: Sequence[Trial], results: Results) -> Results:
+    def tuning_trial(self, arm: RunArm, seed: int, folder: Path) -> RunTrial:
+        """A run that trains on the first 90% of the training split and validates on its last 10%."""
+        train = arm.config.train.model_copy(update={"tuning_split": True})
+        return self.trial(replace(arm, config=arm.config.model_copy(update={"train": train})), seed, folder)
+
+    def describe(self, plan: RunPlan, trials: Sequence[Trial], results: Results) -> Results:
         measured = self.setup["throughput"] or throughput_of_runs(trials)
         throughput = {arm.name: measured[origin_of(arm.name, measured)] for arm in plan.arms}
         stored = self.setup["computation"]
@@ -96,13 +105,13 @@ class RunWorkload(Workload):
         missing = slower_arms(plans, Runtime(**self.setup["runtime"]))
         return add_facts(results, plan, trials, self.dataset(plan), throughput, plans, missing)
 
-    def control_power(self, plan: Plan) -> float | None:
+    def control_power(self, plan: RunPlan) -> float | None:
         return positive_control_power(plan, self.dataset(plan))
 
-    def match(self, plan: Plan, measure: Measure) -> tuple[Plan, Matching]:
+    def match(self, plan: RunPlan, measure: Measure) -> tuple[RunPlan, Matching]:
         return match_arms(plan, measure, self.setup["throughput"])
 
-    def estimate(self, plan: Plan, tuning_runs: int = 0) -> Estimate:
+    def estimate(self, plan: RunPlan, tuning_runs: int = 0) -> Estimate:
         """The time of a comparison on this machine, measured over a few training steps.
 
         `tuning_runs` is the number of runs that tune one arm.
@@ -121,7 +130,7 @@ class RunWorkload(Workload):
         minutes = seconds / min(chosen.workers, runs) / 60
         return Estimate(minutes, runs, chosen.workers, chosen.seeds_per_process, throughput)
 
-    def _setup(self, plan: Plan) -> Setup:
+    def _setup(self, plan: RunPlan) -> Setup:
         return choose_setup(plan, self.workers, self.seeds_per_process)
 
 

@@ -7,7 +7,7 @@ Our own training runs are one kind (`comparison/runs/`). Another kind is one mor
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from partwise.comparison.design.plan import Arm, Plan
 from partwise.comparison.measures import Measure
@@ -32,6 +32,10 @@ class Workload(ABC):
     def store_parts(self, plan: Plan, folder: Path) -> None:  # noqa: B027 - most kinds have no parts
         """Add the sources of the user's own parts to `imports`, writing them into the folder if necessary."""
 
+    def with_command(self, command: str) -> Self:
+        """The workload of the same kind whose trials say that `command` has started them, if they say that."""
+        return self
+
     @abstractmethod
     def choose_setup(self, plan: Plan, timed: bool) -> dict[str, Any]:
         """What is fixed on this machine before the first trial, as JSON; `timed` if the throughput of the arms is needed."""
@@ -47,6 +51,10 @@ class Workload(ABC):
     @abstractmethod
     def trial(self, arm: Arm, seed: int, folder: Path) -> Trial:
         """The trial of an arm on a seed in a folder, waiting or already finished."""
+
+    def tuning_trial(self, arm: Arm, seed: int, folder: Path) -> Trial:
+        """As `trial`, but its value comes from data that the verdict does not use, if the kind has any."""
+        return self.trial(arm, seed, folder)
 
     def describe(self, plan: Plan, trials: Sequence[Trial], results: Results) -> Results:
         """The gathered results with what only this kind of workload knows."""

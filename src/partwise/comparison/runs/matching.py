@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from partwise.comparison.design.plan import Arm, Plan, training_budget
 from partwise.comparison.measures import Measure
 from partwise.comparison.results import Match, Matching
+from partwise.comparison.runs.plan import RunArm, RunPlan, training_budget
 from partwise.config import ConfigError
 from partwise.train.config import RunConfig
 
@@ -15,7 +15,7 @@ TOLERANCE = 0.01
 """Arms are matched if they agree within this fraction of the baseline."""
 
 
-def match_arms(plan: Plan, measure: Measure, rates: Mapping[str, float | None]) -> tuple[Plan, Matching]:
+def match_arms(plan: RunPlan, measure: Measure, rates: Mapping[str, float | None]) -> tuple[RunPlan, Matching]:
     """The plan with every claimed arm matched to the baseline's tokens, parameters, FLOPs or seconds.
 
     Parameters are matched by the hidden width of the FFN, the others by the number of steps, to which schedules rescale.
@@ -32,7 +32,7 @@ def match_arms(plan: Plan, measure: Measure, rates: Mapping[str, float | None]) 
     return replace(plan, arms=tuple(arms)), Matching(measure=measure, arms=tuple(matches))
 
 
-def match_arm(arm: Arm, base: Arm, measure: Measure, rates: Mapping[str, float | None]) -> tuple[Arm, Match]:
+def match_arm(arm: RunArm, base: RunArm, measure: Measure, rates: Mapping[str, float | None]) -> tuple[RunArm, Match]:
     target, own = (getattr(training_budget(each, rates), measure) for each in (base, arm))
     if target is None or own is None:
         raise ConfigError(
@@ -48,7 +48,7 @@ def match_arm(arm: Arm, base: Arm, measure: Measure, rates: Mapping[str, float |
     return matched, check_residual(matched, match, measure)
 
 
-def match_hidden_width(arm: Arm, target: float) -> tuple[Arm, Match]:
+def match_hidden_width(arm: RunArm, target: float) -> tuple[RunArm, Match]:
     """Match the number of parameters, which is linear in the FFN's hidden width."""
     ffn: Any = arm.config.model.ffn
     if not hasattr(ffn, "hidden"):
@@ -67,7 +67,7 @@ def match_hidden_width(arm: Arm, target: float) -> tuple[Arm, Match]:
     return matched, check_residual(matched, match, "parameters")
 
 
-def check_residual(arm: Arm, match: Match, measure: str) -> Match:
+def check_residual(arm: RunArm, match: Match, measure: str) -> Match:
     if abs(match.residual) > TOLERANCE:
         raise ConfigError(
             f"--match {measure}: {arm.name} still differs by {match.residual:+.1%} at the nearest {match.key}={match.new}, "

@@ -1,0 +1,65 @@
+"""The comparison of training runs that a request describes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from partwise.comparison.design.request import Request
+from partwise.comparison.experiment import Comparison
+from partwise.comparison.runs.plan import RunPlan, make_plan
+from partwise.comparison.runs.workload import Estimate, RunWorkload
+from partwise.comparison.tuning import check_seeds, parse_tune
+from partwise.data import Dataset
+from partwise.train.run_names import check_run_name
+
+
+@dataclass(repr=False)
+class RunComparison(Comparison):
+    """A comparison of training runs."""
+
+    plan: RunPlan
+    workload: RunWorkload
+
+    def prepare(self) -> Dataset:
+        """The data of the training runs, checked against every arm. Raises ConfigError."""
+        return self.workload.dataset(self.plan)
+
+    def estimate(self) -> Estimate:
+        """The time on this machine, measured over a few training steps."""
+        return self.workload.estimate(self.plan, len(self.tune.values) * self.tune_seeds if self.tune else 0)
+
+
+def plan_comparison(
+    preset: str,
+    *overrides: str,
+    name: str | None = None,
+    imports: tuple[str, ...] = (),
+    workers: int | None = None,
+    seeds_per_process: int | None = None,
+    **settings: Any,
+) -> RunComparison:
+    """The comparison that `partwise.compare` would run, validated but not started. Raises ConfigError."""
+    fields = {key: value for key, value in settings.items() if value is not None}
+    request = Request.from_dict({"preset": preset, "change": list(overrides), **fields})
+    return make_comparison(request, name, imports, workers, seeds_per_process)
+
+
+def make_comparison(
+    request: Request,
+    name: str | None = None,
+    imports: tuple[str, ...] = (),
+    workers: int | None = None,
+    seeds_per_process: int | None = None,
+) -> RunComparison:
+    """The comparison for a request, validated but not started. Raises ConfigError."""
+    path = Path("runs") / (check_run_name(name) if name else request.name())
+    tune = parse_tune(request.tune) if request.tune else None
+    plan = make_plan(request)
+    if tune:
+        check_seeds(plan)
+        for value in tune.values:
+            tune.apply(plan.arms[0], value)  # raises for an invalid value before anything runs
+    command = request.command(name, imports)
+    workload = RunWorkload(imports, workers, seeds_per_process, command)
+    tuning = (request.match, tune, request.tune_seeds)
+    return RunComparison(path, plan, workload, command, *tuning, request.online)
