@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from partwise.comparison.runs.matching import match_arms
 
 from comparisons import SETTINGS, TINY
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.judging import difference_over_training
 from partwise.comparison.runs.comparison import make_comparison
+from partwise.comparison.runs.matching import match_arms
 from partwise.comparison.runs.plan import training_budget
 from partwise.config import ConfigError
 
