@@ -14,6 +14,7 @@ import partwise
 ROOT = Path(partwise.__file__).parent
 LAYERS = [
     "config",
+    "machine",
     "plots",
     "kernels",
     "baselines",

@@ -21,6 +21,24 @@ from partwise.cli.options import (
 )
 from partwise.cli.request_command import request_command
 
+ANY: Any = {"rich_help_panel": "Any command"}
+
+
+def is_command_comparison(first: str, refs: bool, options: dict[str, Any]) -> bool:
+    """Whether commands are compared rather than presets. Raises ConfigError for options without --refs."""
+    given = next((name for name, value in options.items() if value), None)
+    if given and not refs:
+        from partwise.config import ConfigError
+
+        raise ConfigError(f"--{given} needs --refs, as in `partwise compare --refs main my-branch --command ...`")
+    if refs:
+        return True
+    if not first.endswith((".yaml", ".yml")):
+        return False
+    from partwise.comparison.commands.experiment_file import is_experiment
+
+    return is_experiment(first)
+
 
 @request_command(app, before={"protocol": "looks"})
 def compare(
@@ -59,17 +77,73 @@ def compare(
         ),
     ] = None,
     imports: Import = None,
+    refs: Annotated[
+        bool,
+        typer.Option(
+            "--refs", metavar=FLAG, help="Compare commits: branches, tags or hashes, the baseline first.", **ANY
+        ),
+    ] = False,
+    command: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND", help="With --refs: what to run, such as 'python train.py --seed={seed}'.", **ANY
+        ),
+    ] = None,
+    setup: Annotated[
+        str | None, typer.Option(metavar="COMMAND", help="With --refs: what prepares each worktree.", **ANY)
+    ] = None,
+    share: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="With --refs: ignored data to link into each worktree. Repeatable.", **ANY),
+    ] = None,
+    higher_is_better: Annotated[
+        bool,
+        typer.Option(
+            "--higher-is-better", metavar=FLAG, help="With --refs: higher values of the metric are better.", **ANY
+        ),
+    ] = False,
+    allow_changes: Annotated[
+        bool,
+        typer.Option(
+            "--allow-changes",
+            metavar=FLAG,
+            help="Continue although code or packages changed since the first trial.",
+            **ANY,
+        ),
+    ] = False,
 ) -> None:
-    """Compare variants of a preset over paired seeds, with confidence intervals and verdicts."""
+    """Compare variants of a preset over paired seeds, with confidence intervals and verdicts.
+
+    Or compare any commands: give an experiment's YAML file, or two commits with --refs.
+    """
+    words = [preset, *collect_overrides(context, overrides)]
+    own = {"seeds_per_process": seeds_per_process, "grid": grid, "import": imports, "sd": sd}
+    any_command = {"command": command, "setup": setup, "share": share or []}
+    if is_command_comparison(words[0], refs, any_command):
+        from partwise.cli.commands.compare_commands import compare_commands
+
+        compare_commands(
+            words,
+            {**options, **own},
+            refs={**any_command, "better": "higher" if higher_is_better else "lower"} if refs else None,
+            protocol=protocol,
+            name=name,
+            dry_run=dry_run,
+            workers=workers,
+            allow_changes=allow_changes,
+            replicate=replicate,
+        )
+        return
     if not dry_run:
+        from partwise.comparison.runs import EXECUTED_BY
         from partwise.comparison.trials.forkserver import prestart
 
-        prestart()  # the server imports torch in parallel with this process
+        prestart(EXECUTED_BY)  # the server imports torch in parallel with this process
     from partwise.cli.commands.compare import compare_variants
 
     loaded = load_imports(imports)
     compare_variants(
-        {"preset": preset, "change": collect_overrides(context, overrides), **options},
+        {"preset": preset, "change": words[1:], **options},
         protocol=protocol,
         grid=grid or [],
         replicate=replicate,
@@ -89,9 +163,10 @@ def demo(
     steps: Annotated[int | None, typer.Option(help="Training steps. Default: 600.", min=1)] = None,
 ) -> None:
     """Compare three variants of a small GPT in a few minutes: one is better, one equivalent, one worse."""
+    from partwise.comparison.runs import EXECUTED_BY
     from partwise.comparison.trials.forkserver import prestart
 
-    prestart()
+    prestart(EXECUTED_BY)
     from partwise.cli.commands.demo import run_demo
 
     run_demo(name or "demo", first_seed, steps)
@@ -153,6 +228,7 @@ def plan(
         from partwise.cli.commands.power_table import plan_numbers
 
         numbers = {key: options.pop(key) for key in ("margin", "alpha", "looks")}
+        numbers = {key: value for key, value in numbers.items() if value is not None}
         if given := [key for key, value in options.items() if value]:
             raise ConfigError(f"plan --{given[0]} needs a preset, as in `partwise plan mingpt ffn=swiglu`")
         plan_numbers(claims=claims or 1, sd=sd, effect=effect, protocol=protocol, **numbers)

@@ -225,8 +225,8 @@ class Comparison:
         )
         if metadata:
             online = OnlineLevel(**metadata["online"]) if metadata.get("online") else None
+            self.workload.restore_setup(self.plan, metadata)
             self.entries.resume(metadata.get("ledger"), self.plan.seeds, online, imports)
-            self.workload.restore_setup(metadata)
             return {"online": None, "ledger": None, **metadata}
         setup = self.workload.choose_setup(self.plan, timed=self.match == "seconds")
         metadata = new_plan_file(self.identity(), data_hash, setup)

@@ -1,8 +1,5 @@
 """Runtime settings: chosen once per run or comparison, stored with it, and never changed on resume."""
 
-import os
-import platform
-import sys
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -12,6 +9,7 @@ import torch
 import partwise
 from partwise.config import ConfigError
 from partwise.kernels.library import kernels_available
+from partwise.machine import hardware
 
 
 class RuntimeSettings(Protocol):
@@ -104,18 +102,5 @@ def has_fast_bfloat16(device: str) -> bool:
 
 def machine_info() -> dict[str, str]:
     """The software versions and hardware that a bitwise equal resume depends on, besides the runtime settings."""
-    cpu = platform.processor() or platform.machine()
-    try:
-        with open("/proc/cpuinfo") as file:
-            cpu = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), cpu)
-    except OSError:
-        pass
-    return {
-        "partwise": partwise.__version__,
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "python": ".".join(map(str, sys.version_info[:3])),
-        "system": f"{platform.system()} {platform.machine()}",
-        "cpu": cpu,
-        "cores": str(os.cpu_count()),
-    }
+    versions = {"partwise": partwise.__version__, "torch": torch.__version__, "numpy": numpy.__version__}
+    return versions | hardware()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from partwise.comparison.runs import EXECUTED_BY
 from partwise.comparison.runs.trial import RunTrial, prepare_run
 from partwise.comparison.trials import forkserver
 from partwise.comparison.trials.executor import run_trials
@@ -62,7 +63,7 @@ def gone(pid: int) -> bool:
 
 def test_runs_are_forks_of_one_process(new_trial: Callable[..., RunTrial]) -> None:
     trials = [new_trial(seed, 4, part) for seed in range(2) for part in ("relu", "swiglu")]
-    with LocalExecutor(2) as executor:
+    with LocalExecutor(2, module=EXECUTED_BY) as executor:
         run_trials(executor, trials[:2], lambda: None)
         server = executor._server
         run_trials(executor, trials, lambda: None)
@@ -80,7 +81,7 @@ def test_output_of_a_part_is_not_a_reply(tmp_path: Path, new_trial: Callable[...
     )
     began = time.monotonic()
     trials = [new_trial(0, 2, imports=(str(source),))]
-    with LocalExecutor(1) as executor:
+    with LocalExecutor(1, module=EXECUTED_BY) as executor:
         run_trials(executor, trials, lambda: None)
     assert trials[0].status == "done" and time.monotonic() - began < 50
 
@@ -94,7 +95,7 @@ def test_a_killed_run_is_reported_and_the_others_are_saved(new_trial: Callable[.
 
     with (
         pytest.raises(ConfigError, match=r"relu, seed 0: killed \(9\); run the same command again"),
-        LocalExecutor(2) as executor,
+        LocalExecutor(2, module=EXECUTED_BY) as executor,
     ):
         run_trials(executor, trials, kill)
     assert list((trials[1].folder / "checkpoints").glob("step-*"))
@@ -106,7 +107,7 @@ def test_runs_end_if_their_server_is_killed(new_trial: Callable[..., RunTrial]) 
     trials = [new_trial(seed, LONG) for seed in range(2)]
     seen: set[int] = set()
 
-    with pytest.raises(ConfigError, match="its process ended"), LocalExecutor(2) as executor:
+    with pytest.raises(ConfigError, match="its process ended"), LocalExecutor(2, module=EXECUTED_BY) as executor:
 
         def kill() -> None:
             assert executor._server is not None
@@ -122,18 +123,18 @@ def test_runs_end_if_their_server_is_killed(new_trial: Callable[..., RunTrial]) 
 def test_a_prestarted_server_is_used_in_its_own_environment_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_trial: Callable[..., RunTrial], shared_cache: Path
 ) -> None:
-    forkserver.prestart()
+    forkserver.prestart(EXECUTED_BY)
     (server,) = forkserver._prestarted
-    assert forkserver.take_server() is server
+    assert forkserver.take_server(EXECUTED_BY) is server
     server.end()
-    forkserver.prestart()
+    forkserver.prestart(EXECUTED_BY)
     (server,) = forkserver._prestarted
     another = tmp_path / "another"
     another.mkdir()
     (another / "kernels").symlink_to(shared_cache / "kernels")  # compiling them would take most of a minute
     monkeypatch.setenv("PARTWISE_CACHE", str(another))
     trials = [new_trial(0, 2)]
-    with LocalExecutor(1) as executor:
+    with LocalExecutor(1, module=EXECUTED_BY) as executor:
         run_trials(executor, trials, lambda: None)
     assert server.process.poll() is not None  # it would have used the old cache folder
     assert any(path.name != "kernels" for path in another.iterdir())

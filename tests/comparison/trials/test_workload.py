@@ -90,7 +90,7 @@ class Function(Workload):
     def choose_setup(self, plan: Plan, timed: bool) -> dict[str, Any]:
         return {"machine": {"cpu": "any"}}
 
-    def restore_setup(self, setup: Mapping[str, Any]) -> None:
+    def restore_setup(self, plan: Plan, setup: Mapping[str, Any]) -> None:
         assert setup["machine"] == {"cpu": "any"}
 
     def executor(self) -> InThisProcess:

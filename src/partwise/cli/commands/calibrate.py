@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from partwise.cli.commands.compare import make_request, run_comparison
+from partwise.cli.commands.compare import make_request
+from partwise.cli.commands.compare_output import run_comparison
 from partwise.cli.terminal import console, table
 from partwise.comparison.calibration import Calibration, calibrate
 from partwise.comparison.report.cells import number

@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from partwise.cli.commands.compare_output import announce, run_comparison, start_progress
 from partwise.cli.commands.power_table import parse_looks, percent
-from partwise.cli.terminal import ComparisonProgress, console, format_duration, table
+from partwise.cli.terminal import console, format_duration, table
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.followups import add_replication, make_grid, make_replication, run_grid
 from partwise.comparison.noise_store import expected_noise, ignored_calibrations
 from partwise.comparison.report import summary
-from partwise.comparison.results import Results
 from partwise.comparison.runs.comparison import RunComparison, make_comparison
 from partwise.comparison.stats.power import default_looks
 from partwise.comparison.stats.simulated_power import Design, detectable_effect, one_real_claim
@@ -84,11 +84,6 @@ def run_over_grid(
     console.print(f"the verdicts do not extend to other settings; figure: {path / 'grid.html'}", markup=False)
 
 
-def start_progress(comparison: Comparison) -> ComparisonProgress:
-    announce(comparison)
-    return ComparisonProgress()
-
-
 def make_request(options: dict[str, Any], protocol: bool) -> Request:
     """The request that the command's options describe. Raises ConfigError."""
     values = {key: value for key, value in options.items() if value is not None}
@@ -101,32 +96,6 @@ def make_request(options: dict[str, Any], protocol: bool) -> Request:
     elif protocol:
         values["looks"] = list(default_looks(values.get("seeds", PROTOCOL_SEEDS)))
     return Request.from_dict(values)
-
-
-def run_comparison(comparison: Comparison) -> Results:
-    """Train all runs, judge them and print the summary."""
-    announce(comparison)
-    try:
-        with ComparisonProgress() as progress:
-            results = comparison.run(progress)
-    except KeyboardInterrupt:
-        console.print(f"stopped; all runs are saved. To resume:\n  {comparison.command}", markup=False, soft_wrap=True)
-        raise
-    console.print(summary(results))
-    console.print(f"report: {comparison.report}", markup=False)
-    return results
-
-
-def announce(comparison: Comparison) -> None:
-    plan = comparison.plan
-    steps = plan.arms[0].config.train.steps
-    console.print(plan.question, style="bold", markup=False)
-    seeds = f"{plan.seeds} paired seeds"
-    if len(plan.looks) > 1:
-        seeds = f"up to {seeds} with looks at {', '.join(map(str, plan.looks))}"
-    console.print(f"{len(plan.arms)} arms x {seeds}, {steps:,} steps each, in {comparison.path}", markup=False)
-    if plan.common:
-        console.print(f"for every arm: {' '.join(plan.common)}", markup=False)
 
 
 def show_estimate(comparison: RunComparison, sd: float | None) -> None:

@@ -4,7 +4,7 @@ import shlex
 from typing import Any
 
 from partwise.checkpoint import load
-from partwise.cli.commands.compare import run_comparison
+from partwise.cli.commands.compare_output import run_comparison
 from partwise.cli.terminal import console
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import Comparison

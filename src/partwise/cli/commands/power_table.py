@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from partwise.cli.terminal import console, format_duration, table
+from partwise.comparison.stats.effect import DEFAULT_MARGIN
 from partwise.comparison.stats.noise import Noise, given_noise
 from partwise.comparison.stats.power import default_looks
 from partwise.comparison.stats.simulated_power import (
@@ -22,9 +23,9 @@ def plan_numbers(
     claims: int,
     sd: float | None,
     effect: float | None,
-    margin: float,
-    alpha: float,
-    looks: str | None,
+    margin: float = DEFAULT_MARGIN,
+    alpha: float = 0.05,
+    looks: str | None = None,
     protocol: bool,
 ) -> None:
     """Print the power of a comparison that is known by its numbers. Raises ConfigError without `sd`."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from partwise.comparison.certificate.certificate import Certificate
 from partwise.comparison.ledger.project import code_version
+from partwise.comparison.runs import EXECUTED_BY
 from partwise.comparison.runs.trial import RunTrial, prepare_run
 from partwise.comparison.runs.workload import origin_of
 from partwise.comparison.trials.executor import run_trials
@@ -54,7 +55,7 @@ def rerun(
         repeated = [
             make_trial(certificate, Path(folder) / str(number), *each, imports) for number, each in enumerate(drawn)
         ]
-        with LocalExecutor(1) as executor:
+        with LocalExecutor(1, module=EXECUTED_BY) as executor:
             run_trials(executor, repeated, lambda: on_progress(repeated))
         values = [trial.outcome(certificate.protocol.metric).value for trial in repeated]
     return [

@@ -75,8 +75,8 @@ class Request(Config):
     metric: Annotated[Literal["loss", "exact_match", "char_accuracy"], Option(panel=DECISION, metavar="METRIC")] = (
         Field("loss", description="loss; on arithmetic also exact_match or char_accuracy.")
     )
-    margin: Annotated[float, Option(always=True, panel=DECISION)] = Field(
-        DEFAULT_MARGIN, gt=0, description="Equivalence margin, in the metric's unit."
+    margin: Annotated[float, Option(unset=True, always=True, panel=DECISION)] = Field(
+        DEFAULT_MARGIN, gt=0, description=f"Equivalence margin, in the metric's unit. Default: {DEFAULT_MARGIN:g}."
     )
     alpha: Annotated[float, Option(panel=DECISION)] = Field(
         0.05, ge=1e-9, le=0.5, description="Maximum probability of a false claim."

@@ -16,6 +16,12 @@ class Table:
     kind: str = "table"
 
 
+def without_empty_columns(head: list[str], rows: list[list[str]], empty: str) -> tuple[list[str], list[list[str]]]:
+    """The columns in which at least one cell differs from `empty`."""
+    kept = [index for index in range(len(head)) if any(row[index] != empty for row in rows)]
+    return [head[index] for index in kept], [[row[index] for index in kept] for row in rows]
+
+
 @dataclass(frozen=True)
 class Figure:
     """A figure as SVG text, with the (color, name) pairs of its legend."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partwise.comparison.report.backends import missing_kernels
+from partwise.comparison.report.blocks import without_empty_columns
 from partwise.comparison.report.cells import (
     NONE,
     confidence,
@@ -174,7 +175,8 @@ def _arms(results: Results) -> "TextTable":
             row.insert(1, str(len(arm.trials)))
         rows.append(row)
     seeds = ["n"] if len(numbers) > 1 else []
-    return _table(["arm", *seeds, "parameters", "tokens/s", "memory", results.protocol.metric, "seed SD"], rows)
+    head = ["arm", *seeds, "parameters", "tokens/s", "memory", results.protocol.metric, "seed SD"]
+    return _table(*without_empty_columns(head, rows, NONE))
 
 
 def _differences(results: Results) -> "TextTable":

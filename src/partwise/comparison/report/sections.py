@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterator
+from statistics import median
 
 from partwise.baselines.scale import ngram_name, place_loss
 from partwise.comparison.report import evidence
 from partwise.comparison.report.backends import backends, missing_kernels
-from partwise.comparison.report.blocks import Figure, Paragraph, Section, Table
+from partwise.comparison.report.blocks import Figure, Paragraph, Section, Table, without_empty_columns
 from partwise.comparison.report.cells import (
     NONE,
     capitalize_first,
@@ -20,6 +21,7 @@ from partwise.comparison.report.cells import (
     with_interval,
     with_relative_change,
 )
+from partwise.comparison.report.commands import code_changes, failures
 from partwise.comparison.report.record import record
 from partwise.comparison.report.reversals import reversals
 from partwise.comparison.results import Accuracy, Facts, Results, mean
@@ -43,6 +45,7 @@ def sections(results: Results) -> list[Section]:
         Section("At a glance", [*evidence.forest(results), *map(Paragraph, reversals(results))]),
         Section("The claim", [*evidence.claim(results)]),
         Section("Every seed", [*difference_figures(results), *seed_table(results)]),
+        Section("Trials without a value", [*failures(results)]),
         Section("Replication", [*evidence.replication(results)]),
         Section("The record", [*record(results)]),
         Section("Over training", [*curve_figures(results), *evidence.sign_table(results), *step_table(results)]),
@@ -52,6 +55,7 @@ def sections(results: Results) -> list[Section]:
         Section("Activation statistics", [*evidence.activation_table(results)]),
         Section("The protocol", [*evidence.protocol(results)]),
         Section("Configuration changes", [*config_tables(results)]),
+        Section("Code changes", [*code_changes(results)]),
         Section("Shared initialization", [*pairing(results)]),
         Section("The statistics", [*statistics_table(results)]),
         Section("Arithmetic accuracy", [*accuracy_table(results)]),
@@ -112,11 +116,12 @@ def curve_figures(results: Results) -> Iterator[Figure]:
         note = f"One line per seed, smoothed over a twentieth of the run. {axis_note}"
         yield Figure(f"training loss, {unit}", svg, note, legend)
     if svg := draw_losses(validation, references, False, "v"):
+        title = f"validation loss, {unit}" if results.task else results.protocol.metric_with_unit
         names = ", ".join(f"{name} {number(value)}" for name, value in references)
         note = f"One line per seed. {axis_note}" + (
             f" References, dashed if within the range: {names}." if names else ""
         )
-        yield Figure(f"validation loss, {unit}", svg, note, legend)
+        yield Figure(title, svg, note, legend)
     for index, claim in enumerate(results.claims):
         effect = claim.effect
         svg = draw_over_time(claim, VERDICT_COLORS[effect.verdict or "none"], results.protocol.margin, f"o{index}")
@@ -158,9 +163,11 @@ def arm_table(results: Results) -> Iterator[Table]:
         row += [number(arm.mean), number(arm.sd), number(training)]
         validation = mean(tuple(trial.validation_loss for trial in arm.trials))
         row += [number(None if training is None or validation is None else validation - training)]
+        seconds = [trial.seconds for trial in arm.trials if trial.seconds is not None]
+        row.append(f"{median(seconds):.1f}" if seconds else NONE)
         rows.append([*row, str(len(arm.failed))])
     head = ["arm", "parameters", "FLOPs per token", "tokens/s", "peak memory", results.protocol.metric]
-    head += ["seed SD", "training loss", "gap", "failed"]
+    head += ["seed SD", "training loss", "gap", "seconds", "failed"]
     if not any(arm.failed for arm in arms):
         head, rows = head[:-1], [row[:-1] for row in rows]
     note = "Percentages are relative to the first arm. Tokens per second are medians over steps. Losses are means over "
@@ -168,8 +175,10 @@ def arm_table(results: Results) -> Iterator[Table]:
     note += "means may deviate from the paired differences. The gap is validation minus training loss"
     epochs = results.task.epochs if results.task else None
     note += f", after {epochs:.3g} epochs." if epochs else "."
+    if results.task is None:
+        note = "Means over the seeds, omitted if a trial failed; seconds are those of one trial, the median."
     if rows:
-        yield Table(head, rows, note=note)
+        yield Table(*without_empty_columns(head, rows, NONE), note=note)
 
 
 def config_tables(results: Results) -> Iterator[Table | Paragraph]:

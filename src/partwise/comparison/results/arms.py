@@ -46,8 +46,14 @@ class TrialResult(Value):
     accuracy: Accuracies | None = None
     training_curve: tuple[tuple[int, float], ...] = ()
     """[step, training loss], thinned; empty if not stored."""
-    evaluations: tuple[tuple[int, float, float], ...] = ()
-    """[step, validation loss, training loss]; empty if not stored."""
+    evaluations: tuple[tuple[int, float, float | None], ...] = ()
+    """[step, validation loss or another metric, training loss if known]; empty if not stored."""
+    reason: str | None = None
+    """Why there is no value, if a command ended without one."""
+    seconds: float | None = None
+    """How long a command ran."""
+    log: str | None = None
+    """The file with the output of a command, below the folder of the comparison."""
 
 
 class Budget(Value):
@@ -91,6 +97,8 @@ class ArmResult(Value):
     backends: tuple[Backends, ...] = ()
     missing_kernels: tuple[str, ...] = ()
     """Why layers of this arm use slower backends than the same layers of another arm."""
+    code_changes: str | None = None
+    """The diff from the baseline's commit to the arm's, if arms are commits."""
     trials: tuple[TrialResult, ...] = ()
 
     @property

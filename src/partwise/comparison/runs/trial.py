@@ -9,6 +9,7 @@ from typing import Any
 
 from partwise.checkpoint import write_json
 from partwise.comparison.results import TrialResult
+from partwise.comparison.runs import EXECUTED_BY
 from partwise.comparison.runs.outcome import read_outcome
 from partwise.comparison.trials.trial import Trial
 from partwise.compute.runtime import Runtime
@@ -51,7 +52,7 @@ def prepare_run(
     """Write `job.json` and return the trial, waiting or already finished."""
     folder.mkdir(parents=True, exist_ok=True)
     job = {
-        "executed_by": "partwise.comparison.runs.execution",
+        "executed_by": EXECUTED_BY,
         "config": config.to_dict(),
         "runtime": runtime.to_dict(),
         "plan": plan,

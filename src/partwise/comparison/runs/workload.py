@@ -9,6 +9,7 @@ from typing import Any, Self
 from partwise.comparison.measures import Measure
 from partwise.comparison.noise_store import positive_control_power
 from partwise.comparison.results import Matching, Results
+from partwise.comparison.runs import EXECUTED_BY
 from partwise.comparison.runs.custom_parts import store_parts
 from partwise.comparison.runs.facts import add_facts
 from partwise.comparison.runs.matching import match_arms
@@ -77,13 +78,13 @@ class RunWorkload(Workload):
         }
         return self.setup
 
-    def restore_setup(self, setup: Mapping[str, Any]) -> None:
+    def restore_setup(self, plan: RunPlan, setup: Mapping[str, Any]) -> None:
         # the seeds per process may change: they affect rounding only
         seeds_per_process = self.seeds_per_process or setup.get("seeds_per_process", 1)
         self.setup = {**setup, "seeds_per_process": seeds_per_process}
 
     def executor(self) -> LocalExecutor:
-        return LocalExecutor(self.setup["workers"], self.setup["seeds_per_process"])
+        return LocalExecutor(self.setup["workers"], self.setup["seeds_per_process"], module=EXECUTED_BY)
 
     def trial(self, arm: RunArm, seed: int, folder: Path) -> RunTrial:
         computation = self.setup["computation"]
@@ -96,6 +97,9 @@ class RunWorkload(Workload):
         """A run that trains on the first 90% of the training split and validates on its last 10%."""
         train = arm.config.train.model_copy(update={"tuning_split": True})
         return self.trial(replace(arm, config=arm.config.model_copy(update={"train": train})), seed, folder)
+
+    def trial_length(self, plan: RunPlan) -> str:
+        return f", {plan.arms[0].config.train.steps:,} steps each"
 
     def describe(self, plan: RunPlan, trials: Sequence[Trial], results: Results) -> Results:
         measured = self.setup["throughput"] or throughput_of_runs(trials)

@@ -19,15 +19,15 @@ Reply = tuple[int, list[str] | None]
 
 
 class ForkServer:
-    """The process of `partwise.comparison.trials.worker`. Created before torch is imported here, it imports in parallel."""
+    """The process of `partwise.comparison.trials.worker`, which imports `module` in parallel with this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str) -> None:
         home = str(Path(partwise.__file__).parent.parent)
         path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
-        self.context = process_context()
+        self.context = module, *process_context()
         self.replies: queue.Queue[Reply] = queue.Queue()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "partwise.comparison.trials.worker"],
+            [sys.executable, "-m", "partwise.comparison.trials.worker", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -75,17 +75,17 @@ def process_context() -> tuple[str, dict[str, str]]:
     return os.getcwd(), dict(os.environ)
 
 
-def prestart() -> None:
+def prestart(module: str) -> None:
     """Start a server now, so that it imports while this process does; `take_server` returns it."""
     if not _prestarted:
-        _prestarted.append(ForkServer())
+        _prestarted.append(ForkServer(module))
 
 
-def take_server() -> ForkServer:
-    """The prestarted server if it has the current working directory and environment, else a new one."""
+def take_server(module: str) -> ForkServer:
+    """The prestarted server if it has the module, the current working directory and environment, else a new one."""
     while _prestarted:
         server = _prestarted.pop()
-        if server.context == process_context():
+        if server.context == (module, *process_context()):
             return server
         server.end()
-    return ForkServer()
+    return ForkServer(module)

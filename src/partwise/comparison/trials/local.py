@@ -12,10 +12,12 @@ from partwise.comparison.trials.trial import Trial
 class LocalExecutor(Executor):
     """Up to `workers` concurrent processes, each with up to `seeds_per_process` seeds of an arm.
 
-    They are forks of one server, which starts with the first trial. Each folder must have a `job.json`; see `worker`.
+    They are forks of one server, which starts with the first trial and imports `module`, whose `execute` runs trials. Each
+    folder must have a `job.json`; see `worker`.
     """
 
-    def __init__(self, workers: int, seeds_per_process: int = 1) -> None:
+    def __init__(self, workers: int, seeds_per_process: int = 1, *, module: str) -> None:
+        self.module = module
         self.workers, self.seeds_per_process = workers, seeds_per_process
         self._server: ForkServer | None = None
         self._waiting: list[list[Trial]] = []
@@ -53,7 +55,7 @@ class LocalExecutor(Executor):
     def _start(self) -> None:
         """Start waiting trials while there are free workers."""
         while self._waiting and len(self._running) < self.workers:
-            self._server = self._server or take_server()
+            self._server = self._server or take_server(self.module)
             number, group = next(self._numbers), self._waiting.pop(0)
             self._running[number] = group
             for trial in group:

@@ -10,13 +10,16 @@ from partwise.comparison.results import TrialResult
 
 VALIDATION_LOSS = "validation loss"
 
+NO_VALUE = "no value"
+"""The status of a finished trial without one, followed by the reason: failures are counted, not repeated."""
+
 
 @dataclass
 class Trial(ABC):
     """One arm on one seed: a value and a curve, from a folder in which it can be resumed.
 
-    `status` is waiting, running, interrupted, done, diverged, or failed followed by the reason; `steps` is its length, of
-    which `progress` tells how much is done.
+    `status` is waiting, running, interrupted, done, diverged, or `NO_VALUE` or failed followed by the reason; `steps` is
+    its length, of which `progress` tells how much is done.
     """
 
     arm: str
@@ -27,7 +30,7 @@ class Trial(ABC):
 
     @property
     def finished(self) -> bool:
-        return self.status in ("done", "diverged")
+        return self.status in ("done", "diverged") or self.status.startswith(NO_VALUE)
 
     @abstractmethod
     def progress(self) -> int:
@@ -35,7 +38,7 @@ class Trial(ABC):
 
     @abstractmethod
     def outcome(self, metric: str) -> TrialResult:
-        """The value and the curves of a finished trial; a value of None if it diverged.
+        """The value and the curves of a finished trial; a value of None if it has none.
 
         Raises ConfigError if it lacks the metric.
         """

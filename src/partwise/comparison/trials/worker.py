@@ -1,5 +1,7 @@
-"""The server of a comparison's worker processes: it imports torch once and forks a child per group of trials, so that
-each group has its own memory, whose peak its runs report.
+"""The server of a comparison's worker processes, `python -m partwise.comparison.trials.worker MODULE`.
+
+It imports a module once, with torch if trials need it, and forks a child per group of trials, so that each group has its own
+memory, whose peak its runs report.
 
 A request is a line of JSON on standard input: a number, and the folders of the trials that one child executes. The
 `job.json` of each folder names the module that executes it, a function `execute(folders, should_stop) -> statuses`. The
@@ -19,9 +21,6 @@ from types import FrameType
 from typing import TextIO
 
 from partwise.config import ConfigError
-
-PRELOADED = "partwise.comparison.runs.execution"
-"""Imported by the server, so that its children need not."""
 
 stopping = False
 
@@ -110,7 +109,7 @@ def open_channels() -> tuple[int, TextIO]:
 
 def main() -> None:
     requests, replies = open_channels()
-    import_module(PRELOADED)
+    import_module(sys.argv[1])
     wakeup_read, wakeup_write = os.pipe()
     for end in (wakeup_read, wakeup_write):
         os.set_blocking(end, False)

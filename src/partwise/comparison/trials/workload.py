@@ -41,8 +41,8 @@ class Workload(ABC):
         """What is fixed on this machine before the first trial, as JSON; `timed` if the throughput of the arms is needed."""
 
     @abstractmethod
-    def restore_setup(self, setup: Mapping[str, Any]) -> None:
-        """Use the setup that an earlier call of `choose_setup` has returned."""
+    def restore_setup(self, plan: Plan, setup: Mapping[str, Any]) -> None:
+        """Use the setup that an earlier call of `choose_setup` has returned. Raises ConfigError if it is not to be had."""
 
     @abstractmethod
     def executor(self) -> Executor:
@@ -55,6 +55,10 @@ class Workload(ABC):
     def tuning_trial(self, arm: Arm, seed: int, folder: Path) -> Trial:
         """As `trial`, but its value comes from data that the verdict does not use, if the kind has any."""
         return self.trial(arm, seed, folder)
+
+    def trial_length(self, plan: Plan) -> str:
+        """How long each trial is, as the end of a phrase, such as `, 600 steps each`."""
+        return ""
 
     def describe(self, plan: Plan, trials: Sequence[Trial], results: Results) -> Results:
         """The gathered results with what only this kind of workload knows."""

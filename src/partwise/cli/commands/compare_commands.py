@@ -1,0 +1,135 @@
+"""`compare` for commands: an experiment's YAML file, or commits of a repository."""
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from partwise.cli.commands.compare_output import announce, print_results, run_with_progress
+from partwise.cli.commands.power_table import parse_looks
+from partwise.cli.terminal import console, format_duration
+from partwise.comparison.commands.checks import looks_like_training
+from partwise.comparison.commands.comparison import CommandComparison, make_command_comparison
+from partwise.comparison.commands.experiment_file import Experiment, parse_experiment, read_experiment
+from partwise.comparison.stats.power import default_looks
+from partwise.config import ConfigError
+from partwise.train.run_names import default_run_name
+
+PROTOCOL_SEEDS, SEEDS = 16, 5
+GENERAL = ("seeds", "first_seed", "looks", "margin", "alpha", "failure", "online")
+"""The options of a request that any kind of trial has."""
+
+NO_OPTION: dict[str, Any] = {"first_seed": 0, "alpha": 0.05, "tune_seeds": 4, "metric": "loss"}
+"""The values of options that were not given."""
+
+
+def compare_commands(
+    words: list[str],
+    options: dict[str, Any],
+    *,
+    refs: Mapping[str, Any] | None,
+    protocol: bool,
+    name: str | None,
+    dry_run: bool,
+    workers: int | None,
+    allow_changes: bool,
+    replicate: bool,
+) -> None:
+    """Run the comparison, or with `dry_run` only the check of every arm. Raises ConfigError."""
+    metric = options.pop("metric")
+    if refs:
+        experiment, folder = experiment_of_refs(words, metric, refs), Path()
+    else:
+        experiment, folder = read_experiment(Path(words[0])), Path(words[0]).parent
+        options["metric"] = metric
+        if len(words) > 1:
+            raise ConfigError(f"{words[1]}: an experiment has its arms in {words[0]}; leave it out")
+    check_options(options, replicate)
+    settings = {key: options[key] for key in GENERAL if options.get(key) is not None}
+    if "looks" in settings:
+        settings["looks"] = parse_looks(settings["looks"])
+    elif protocol:
+        settings["looks"] = default_looks(settings.get("seeds", PROTOCOL_SEEDS))
+    settings.setdefault("seeds", SEEDS)
+    name = name or default_run_name(["refs", *words] if refs else [Path(words[0]).stem])
+    comparison = make_command_comparison(
+        experiment, folder, name, this_command(), workers=workers, allow_changes=allow_changes, **settings
+    )
+    confirm_metric(comparison)
+    announce(comparison)
+    if dry_run:
+        show_check(comparison)
+        return
+    if experiment.check:
+        show_check(comparison)
+    print_results(comparison, run_with_progress(comparison))
+
+
+def check_options(options: Mapping[str, Any], replicate: bool) -> None:
+    """Raise ConfigError for an option that only training runs have."""
+    for key, value in {**options, "replicate": replicate}.items():
+        if key not in GENERAL and value and value != NO_OPTION.get(key):
+            raise ConfigError(f"--{key.replace('_', '-')} is for presets: leave it out when comparing commands")
+
+
+def experiment_of_refs(words: list[str], metric: str, refs: Mapping[str, Any]) -> Experiment:
+    """The experiment of `--refs A B --command ... --metric ...`. Raises ConfigError."""
+    if len(words) < 2:
+        raise ConfigError("--refs needs two commits or more, the baseline first, as in --refs main my-branch")
+    if not refs["command"]:
+        raise ConfigError("--refs needs --command, as in --command 'python train.py --seed={seed}'")
+    if metric == NO_OPTION["metric"]:
+        raise ConfigError("--refs needs --metric: a pattern of the output, as in 'val loss (\\S+)', or FILE:KEY")
+    values = {
+        "command": refs["command"],
+        "arms": {word: {"ref": word} for word in words},
+        "metric": {**parse_metric(metric), "better": refs["better"]},
+        "setup": refs["setup"],
+        "share": refs["share"],
+    }
+    return parse_experiment(values, "--refs")
+
+
+def parse_metric(text: str) -> dict[str, str]:
+    """A pattern with a group, or FILE:KEY."""
+    if "(" in text:
+        words = re.sub(r"\\.|[^\w ]", " ", text.partition("(")[0]).split()
+        return {"pattern": text, "name": " ".join(words) or "value"}
+    file, colon, key = text.rpartition(":")
+    if not colon or not file or not key:
+        raise ConfigError(f"--metric {text}: expected a pattern with a group, such as 'val loss (\\S+)', or FILE:KEY")
+    return {"from": file, "value": key, "name": key}
+
+
+def confirm_metric(comparison: CommandComparison) -> None:
+    """Ask whether a training loss is meant; without a terminal, say so on standard error."""
+    metric = comparison.workload.experiment.metric
+    if not looks_like_training(comparison.plan, metric.pattern or metric.value or "") or comparison.path.exists():
+        return
+    question = f"{metric.name} is named like a loss on the training data, which over-fitting lowers too."
+    if not sys.stdin.isatty():
+        print(f"warning: {question}", file=sys.stderr)
+        return
+    import typer
+
+    typer.confirm(f"{question} Compare it?", abort=True)
+
+
+def show_check(comparison: CommandComparison) -> None:
+    """Run the check, and say what it has shown and how long everything will take."""
+    plan = comparison.plan
+    with console.status("a short trial of every arm"):
+        found = comparison.check()
+    for sentence in found.sentences:
+        console.print(sentence, markup=False)
+    if not comparison.workload.experiment.check:
+        trials = plan.seeds * len(plan.arms)
+        workers = min(trials, comparison.workload.executor().workers)
+        duration = format_duration(found.seconds * trials / workers)
+        console.print(f"about {duration} for {trials} trials, {workers} at a time", markup=False)
+
+
+def this_command() -> str:
+    return shlex.join(["partwise", *sys.argv[1:]])

@@ -1,0 +1,71 @@
+"""The comparison of commands that an experiment describes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from partwise.checkpoint import write_json
+from partwise.comparison.commands.checks import Check, CheckResult
+from partwise.comparison.commands.experiment_file import Experiment
+from partwise.comparison.commands.plan import make_plan
+from partwise.comparison.commands.workload import CommandPlan, CommandWorkload
+from partwise.comparison.commands.worktrees import Repository
+from partwise.comparison.experiment import Comparison
+from partwise.comparison.plan_file import PLAN_FILE
+from partwise.comparison.results import Results, read_json
+from partwise.config import ConfigError
+from partwise.train.run_names import check_run_name, explain_write_errors
+
+CHECK_FILE = "check.json"
+
+
+@dataclass(repr=False)
+class CommandComparison(Comparison):
+    """A comparison of commands."""
+
+    plan: CommandPlan
+    workload: CommandWorkload
+
+    def check(self) -> CheckResult:
+        """Run every arm shortly, once for the comparison; later calls return what was found. Raises ConfigError."""
+        path = self.path / CHECK_FILE
+        if path.exists():
+            return CheckResult.from_dict(read_json(path), str(path))
+        with explain_write_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        self.workload.add_worktrees(self.plan)
+        found = Check(self.workload, self.plan, self.path / "check").run()
+        write_json(path, found.to_dict())
+        return found
+
+    def run(self, on_progress: Callable[[Comparison], None] = lambda comparison: None) -> Results:
+        if self.workload.experiment.check and not (self.path / PLAN_FILE).exists():
+            self.check()
+        self.workload.add_worktrees(self.plan)
+        results = super().run(on_progress)
+        self.workload.remove_worktrees(self.plan)
+        return results
+
+
+def make_command_comparison(
+    experiment: Experiment,
+    folder: Path,
+    name: str,
+    command: str = "",
+    *,
+    workers: int | None = None,
+    allow_changes: bool = False,
+    online: bool = False,
+    **settings: Any,
+) -> CommandComparison:
+    """The comparison of an experiment whose file is in `folder`, validated but not started. Raises ConfigError."""
+    folder = folder / experiment.folder
+    if not folder.is_dir():
+        raise ConfigError(f"folder: {folder} does not exist; it is relative to the experiment's file")
+    refs = list(dict.fromkeys(spec.ref for spec in experiment.arms.values() if spec.ref))
+    commits = {ref: Repository.around(folder).commit_of(ref) for ref in refs}
+    path = Path("runs") / check_run_name(name)
+    plan = make_plan(experiment, commits, **settings)
+    workload = CommandWorkload(experiment, folder, path, workers, allow_changes)
+    return CommandComparison(path, plan, workload, command, online=online)

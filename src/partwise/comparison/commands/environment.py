@@ -1,0 +1,88 @@
+"""What commands run in: code, packages, machine. It is recorded before the first trial, and a change is not overlooked."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from partwise.config import digest
+from partwise.machine import graphics, hardware
+
+MAX_FILE = 64 * 2**20
+"""Larger files that a command names are data rather than code, and are not hashed."""
+
+
+def describe_environment(cwd: Path, words: Iterable[str], variables: Iterable[str]) -> dict[str, Any]:
+    """The code in `cwd`, the packages of this environment, the machine, and the `variables` that are set here."""
+    set_here = {name: os.environ[name] for name in sorted(set(variables)) if name in os.environ}
+    return {
+        "code": describe_code(cwd, words),
+        "packages": digest(installed_packages()),
+        "machine": {**hardware(), **({"gpus": ", ".join(found)} if (found := graphics()) else {})},
+        "variables": set_here,
+    }
+
+
+def describe_code(cwd: Path, words: Iterable[str]) -> dict[str, Any]:
+    """The commit and the hash of uncommitted changes of the repository around `cwd`, and of the files among `words`."""
+    code: dict[str, Any] = {}
+    commit = git(cwd, "rev-parse", "HEAD")
+    if commit is not None:
+        code["commit"] = commit.strip()
+        changes = git(cwd, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--binary") or ""
+        code["uncommitted"] = hashlib.sha256(changes.encode()).hexdigest() if changes else None
+    code["files"] = {word: found for word in sorted(set(words)) if (found := file_hash(cwd / word))}
+    return code
+
+
+def git(cwd: Path, *words: str) -> str | None:
+    """The output of a git command in `cwd`; None if it fails or there is no git."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(cwd), *words], capture_output=True, encoding="utf-8", errors="replace", check=False
+        )
+    except OSError:
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def file_hash(path: Path) -> str | None:
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_FILE:
+            return None
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except (OSError, ValueError):  # a word that is no path
+        return None
+
+
+def installed_packages() -> list[str]:
+    found = {f"{each.metadata['Name']}=={each.version}" for each in metadata.distributions()}
+    return [sys.version, *sorted(found)]
+
+
+def changes_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What is not as it was, in words."""
+    found = []
+    old, new = before["code"], now["code"]
+    if old.get("commit") != new.get("commit"):
+        found.append(f"the commit was {short(old.get('commit'))}, now {short(new.get('commit'))}")
+    if old.get("uncommitted") != new.get("uncommitted"):
+        found.append("uncommitted changes of the repository")
+    found += [f"the file {name}" for name, value in new["files"].items() if old["files"].get(name, value) != value]
+    if before["packages"] != now["packages"]:
+        found.append("the installed packages")
+    for name, value in now["machine"].items():
+        if before["machine"].get(name) != value:
+            found.append(f"{name} was {before['machine'].get(name)}, now {value}")
+    for name in sorted({*before["variables"], *now["variables"]}):
+        if before["variables"].get(name) != now["variables"].get(name):
+            found.append(f"the variable {name}")
+    return found
+
+
+def short(commit: str | None) -> str:
+    return commit[:10] if commit else "unknown"

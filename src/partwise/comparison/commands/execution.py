@@ -1,0 +1,192 @@
+"""What a worker process does for a command: run it, wait for it, read its numbers, write `result.json`."""
+
+import contextlib
+import ctypes
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from partwise.checkpoint import write_json
+from partwise.comparison.commands.experiment_file import Curve, Metric, TrialLimits
+from partwise.comparison.commands.numbers import read_curve, read_metric
+from partwise.comparison.commands.plan import CommandConfig
+from partwise.comparison.commands.trial import JOB, OUTPUT, RESULT, STDERR, STDOUT, Outcome
+from partwise.comparison.trials.trial import NO_VALUE
+from partwise.config import ConfigError, digest
+
+POLL_SECONDS = 0.05
+GRACE_SECONDS = 10.0
+"""Between asking a command to end and killing it."""
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass
+class Ended:
+    """How a process ended: its exit status, or what stopped it."""
+
+    status: int
+    seconds: float
+    interrupted: bool = False
+    timed_out: bool = False
+
+    def fault(self, minutes: float | None, errors: Path) -> str | None:
+        """Why it has no value; None if it ended well."""
+        if self.timed_out:
+            return f"it ran longer than {minutes:g} minutes"
+        if self.status < 0:
+            with contextlib.suppress(ValueError):
+                return f"killed by {signal.Signals(-self.status).name}"
+            return f"killed by signal {-self.status}"
+        if self.status:
+            last = last_line(errors)
+            return f"exit status {self.status}" + (f": {last}" if last else "")
+        return None
+
+
+def execute(folders: list[Path], should_stop: Callable[[], bool]) -> list[str]:
+    """Run the commands of the folders one after the other; returns their statuses."""
+    return [execute_one(folder, should_stop) for folder in folders]
+
+
+def execute_one(folder: Path, should_stop: Callable[[], bool]) -> str:
+    stored = json.loads((folder / JOB).read_text())
+    job = stored["job"]
+    if digest(job) != stored["hash"]:
+        raise ConfigError(f"{folder / JOB} was changed: run the comparison again")
+    limits = TrialLimits.from_dict(job["trial"])
+    outcome: Outcome | None = None
+    for attempt in range(1, limits.retries + 2):
+        outcome = attempt_once(folder, job, Path(stored["cwd"]), limits, attempt, should_stop)
+        if outcome is None:
+            return "interrupted"
+        if outcome.status == "done":
+            break
+    assert outcome is not None
+    write_json(folder / RESULT, outcome.model_copy(update={"job": stored["hash"]}).to_dict())
+    return "done" if outcome.status == "done" else f"{NO_VALUE}: {outcome.reason}"
+
+
+def attempt_once(
+    folder: Path, job: Mapping[str, Any], cwd: Path, limits: TrialLimits, attempt: int, should_stop: Callable[[], bool]
+) -> Outcome | None:
+    """One execution; None if it was stopped."""
+    config, output = CommandConfig.from_dict(job["config"]), folder / OUTPUT
+    if attempt > 1:
+        for name in (STDOUT, STDERR):
+            os.replace(folder / name, folder / name.replace(".txt", f"-attempt-{attempt - 1}.txt"))
+    if not limits.resumable or attempt > 1:
+        shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(exist_ok=True)
+    values = config.values(job["arm"], job["seed"], str(output.resolve()))
+    words = config.words(values, tuple(job["check"]))
+    ended = run(words, cwd, environment(config.variables(values), limits), folder, limits.minutes, should_stop)
+    if ended.interrupted:
+        return None
+    facts: dict[str, Any] = {"job": "", "exit_status": ended.status, "seconds": ended.seconds, "attempts": attempt}
+    reason = ended.fault(limits.minutes, folder / STDERR)
+    if reason is None:
+        try:
+            value = read_metric(Metric.from_dict(job["metric"]), folder, cwd, values)
+            facts["value"] = value
+        except ConfigError as error:
+            reason = str(error)
+    if job["curve"]:
+        with contextlib.suppress(ConfigError):  # a missing curve costs a figure, not the trial
+            facts["curve"] = tuple(read_curve(Curve.from_dict(job["curve"]), folder, cwd, values))
+    return Outcome(status="failed" if reason else "done", reason=reason, **facts)
+
+
+def environment(variables: Mapping[str, str], limits: TrialLimits) -> dict[str, str]:
+    """This process's environment with the trial's variables; threads follow `cpus`, unless the user sets them."""
+    threads = dict.fromkeys(THREAD_VARIABLES, str(limits.cpus))
+    return {**threads, "PYTHONUNBUFFERED": "1", **os.environ, **variables}
+
+
+def run(
+    words: list[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    folder: Path,
+    minutes: float | None,
+    should_stop: Callable[[], bool],
+) -> Ended:
+    """Run a command to its end, with its output in `folder`, or stop it with all its children."""
+    start = time.monotonic()
+    deadline = start + 60 * (math.inf if minutes is None else minutes)
+    with (folder / STDOUT).open("wb") as stdout, (folder / STDERR).open("wb") as stderr:
+        process = launch(words, cwd, env, stdout, stderr)
+        if process is None:
+            return Ended(127, 0.0)
+        interrupted = timed_out = False
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(POLL_SECONDS)
+                break
+            interrupted, timed_out = should_stop(), time.monotonic() > deadline
+            if interrupted or timed_out:
+                stop(process)
+                break
+        end_group(process.pid, signal.SIGKILL)  # what it left running would disturb the next trial
+    return Ended(process.returncode, time.monotonic() - start, interrupted, timed_out)
+
+
+def launch(
+    words: list[str], cwd: Path, env: Mapping[str, str], stdout: IO[bytes], stderr: IO[bytes]
+) -> "subprocess.Popen[bytes] | None":
+    """Start the command in a session of its own; None, with the reason in `stderr`, if it cannot be started."""
+    try:
+        return subprocess.Popen(
+            words,
+            cwd=cwd,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+            preexec_fn=die_with_parent if sys.platform == "linux" else None,
+        )
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        stderr.write(f"cannot start {words[0]}: {reason}\n".encode())
+        return None
+
+
+def die_with_parent() -> None:
+    """In the new process: ask the kernel to end it if its parent is killed, so that no command outlives its worker."""
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+
+
+def stop(process: "subprocess.Popen[bytes]") -> None:
+    """End a command and its children: ask, wait, kill."""
+    end_group(process.pid, signal.SIGTERM)
+    try:
+        process.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        end_group(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def end_group(group: int, which: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, which)
+
+
+def last_line(path: Path) -> str:
+    """The last line of a log, shortened."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 4096))
+        lines = file.read().decode("utf-8", errors="replace").split("\n")
+    text = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return text if len(text) <= 120 else f"{text[:120]}..."

@@ -1,0 +1,147 @@
+"""The workload of commands: any program, run by worker processes on this machine."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from partwise.comparison.commands import EXECUTED_BY
+from partwise.comparison.commands.environment import changes_since, describe_environment
+from partwise.comparison.commands.experiment_file import Experiment
+from partwise.comparison.commands.plan import CommandConfig
+from partwise.comparison.commands.template import split_words
+from partwise.comparison.commands.trial import CommandTrial, prepare_trial
+from partwise.comparison.commands.worktrees import Repository
+from partwise.comparison.design.plan import Arm, Plan
+from partwise.comparison.results import ArmResult, Results
+from partwise.comparison.trials.local import LocalExecutor
+from partwise.comparison.trials.trial import Trial
+from partwise.comparison.trials.workload import Workload
+from partwise.config import ConfigError, digest
+
+CommandArm = Arm[CommandConfig]
+CommandPlan = Plan[CommandConfig]
+
+WORKTREES = "worktrees"
+
+
+@dataclass
+class CommandWorkload(Workload):
+    """The commands of `experiment`, run in `folder`; `path` is the folder of the comparison.
+
+    Without `allow_changes`, code, packages and machine must stay as they were before the first trial.
+    """
+
+    experiment: Experiment
+    folder: Path
+    path: Path
+    workers: int | None = None
+    allow_changes: bool = False
+    changed: list[str] = field(default_factory=list)
+    setup: dict[str, Any] = field(default_factory=dict)
+
+    def prepare(self, plan: CommandPlan) -> str:
+        """What every trial shares: where the metric is found, and the limits of a trial."""
+        if not self.folder.is_dir():
+            raise ConfigError(f"folder: {self.folder} does not exist")
+        if self.experiment.trial.cpus > cores():
+            raise ConfigError(f"trial.cpus={self.experiment.trial.cpus}: this machine has {cores()}; lower it")
+        return digest(
+            {key: value for key, value in self.experiment.to_dict().items() if key in ("metric", "curve", "trial")}
+        )
+
+    def choose_setup(self, plan: CommandPlan, timed: bool) -> dict[str, Any]:
+        environment = self.environment(plan)
+        self.setup = {"environment": environment, "machine": environment["machine"]}
+        return self.setup
+
+    def restore_setup(self, plan: CommandPlan, setup: Mapping[str, Any]) -> None:
+        self.setup = dict(setup)
+        self.changed = changes_since(self.setup["environment"], self.environment(plan))
+        if self.changed and not self.allow_changes:
+            raise ConfigError(
+                f"since the first trial of {self.path} something has changed: {'; '.join(self.changed)}. Choose another "
+                "--name, or give --allow-changes to continue and have the report say so"
+            )
+
+    def environment(self, plan: CommandPlan) -> dict[str, Any]:
+        words = [] if self.experiment.shell else split_words(self.experiment.command)
+        names = [name for arm in plan.arms for name in arm.config.env]
+        found = describe_environment(self.folder, words, names)
+        if all(arm.config.commit for arm in plan.arms):
+            found["code"] = {"files": {}}  # the commits are part of the plan, and this checkout does not matter
+        return found
+
+    def executor(self) -> LocalExecutor:
+        workers = self.workers or max(1, cores() // self.experiment.trial.cpus)
+        return LocalExecutor(workers, module=EXECUTED_BY)
+
+    def trial(self, arm: CommandArm, seed: int, folder: Path) -> CommandTrial:
+        return prepare_trial(folder, arm.name, seed, self.job(arm, seed), self.cwd(arm))
+
+    def job(self, arm: CommandArm, seed: int, check: Sequence[str] = ()) -> dict[str, Any]:
+        """Everything that one execution depends on, except the place and the environment."""
+        experiment = self.experiment
+        return {
+            "arm": arm.name,
+            "seed": seed,
+            "config": arm.config.to_dict(),
+            "check": list(check),
+            "metric": {key: getattr(experiment.metric, key) for key in ("source", "pattern", "value", "take", "name")},
+            "curve": experiment.curve.to_dict() if experiment.curve else None,
+            "trial": experiment.trial.to_dict(),
+        }
+
+    def cwd(self, arm: CommandArm) -> Path:
+        """Where the arm's command runs: its worktree, or the folder of the experiment."""
+        if arm.config.commit is None:
+            return self.folder.resolve()
+        repository = Repository.around(self.folder)
+        return (self.path / WORKTREES / arm.config.commit[:12]).resolve() / repository.inside
+
+    def add_worktrees(self, plan: CommandPlan) -> None:
+        """Check out the commit of every arm that has one. Raises ConfigError."""
+        for commit in self.commits(plan):
+            repository, target = Repository.around(self.folder), self.path / WORKTREES / commit[:12]
+            repository.add_worktree(target, commit, self.experiment.share, self.experiment.setup)
+
+    def remove_worktrees(self, plan: CommandPlan) -> None:
+        for commit in self.commits(plan):
+            Repository.around(self.folder).remove_worktree((self.path / WORKTREES / commit[:12]).resolve())
+
+    def commits(self, plan: CommandPlan) -> list[str]:
+        return list(dict.fromkeys(arm.config.commit for arm in plan.arms if arm.config.commit))
+
+    def describe(self, plan: CommandPlan, trials: Sequence[Trial], results: Results) -> Results:
+        """Adds the changes of code between arms, and refuses arms whose values are all identical."""
+        check_values_differ(plan, results)
+        arms = [self._with_diff(plan.arms[0], *pair) for pair in zip(plan.arms, results.arms, strict=True)]
+        changes = f" Changed while it ran: {'; '.join(self.changed)}." if self.changed else ""
+        scope = f"Measured with the command {self.experiment.command!r} on this machine.{changes}"
+        return results.model_copy(update={"arms": tuple(arms), "scope": scope})
+
+    def _with_diff(self, baseline: CommandArm, arm: CommandArm, result: ArmResult) -> ArmResult:
+        before, after = baseline.config.commit, arm.config.commit
+        if before is None or after is None or before == after:
+            return result
+        return result.model_copy(update={"code_changes": Repository.around(self.folder).difference(before, after)})
+
+
+def check_values_differ(plan: CommandPlan, results: Results) -> None:
+    """Raise ConfigError if an arm has the values of the baseline, bit for bit: then the same code has probably run."""
+    baseline, *others = results.arms
+    for arm in others:
+        known = [(mine.value, trial.value) for trial in baseline.trials if (mine := arm.trial(trial.seed))]
+        if len(known) > 1 and all(one is not None and one == other for one, other in known):
+            cause = "an installed package may hide the code of the worktree: let `setup` install each commit on its own"
+            if plan.arm(arm.name).config.commit is None:
+                cause = "its change may not reach the program: try the command by hand"
+            raise ConfigError(
+                f"{arm.name} and {baseline.name} have identical values on all {len(known)} seeds, so nothing is judged: "
+                f"{cause}"
+            )
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,101 @@
+"""Worktrees of git: each commit that is compared lies in a folder of its own, and the user's checkout is not touched."""
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from partwise.comparison.commands.environment import git
+from partwise.config import ConfigError
+from partwise.config.yaml import show
+
+READY = ".partwise-ready"
+"""Written once the setup of a worktree has succeeded."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """The repository around a folder; `inside` is that folder within it."""
+
+    root: Path
+    inside: Path
+
+    @classmethod
+    def around(cls, folder: Path) -> "Repository":
+        """Raises ConfigError if the folder is in no repository."""
+        root = git(folder, "rev-parse", "--show-toplevel")
+        if root is None:
+            raise ConfigError(f"{folder} is in no git repository: arms with `ref` need one")
+        path = Path(root.rstrip("\n"))
+        return cls(path, folder.resolve().relative_to(path.resolve()))
+
+    def commit_of(self, ref: str) -> str:
+        """The commit that a branch, tag or hash names. Raises ConfigError."""
+        found = None if ref.startswith("-") else git(self.root, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+        if not found:
+            raise ConfigError(f"ref {show(ref)} is no commit of {self.root}: give a branch, a tag or a hash")
+        return found.strip()
+
+    def difference(self, before: str, after: str) -> str:
+        """What changed from one commit to another, as a unified diff."""
+        return git(self.root, "diff", "--no-ext-diff", "--no-textconv", "--no-color", before, after) or ""
+
+    def ignored_link_targets(self, share: Sequence[str]) -> list[tuple[Path, Path]]:
+        """(path in this checkout, relative path) of what worktrees share. Raises ConfigError."""
+        found = []
+        for name in share:
+            relative = Path(os.path.normpath(name))
+            if relative.is_absolute() or ".." in relative.parts:
+                raise ConfigError(f"share: {name!r} must be a path within the repository")
+            if not (self.root / relative).exists():
+                raise ConfigError(f"share: {self.root / relative} does not exist")
+            found.append(((self.root / relative).resolve(), relative))
+        return found
+
+    def add_worktree(self, folder: Path, commit: str, share: Sequence[str], setup: str | None) -> Path:
+        """Check out a commit into `folder`, link what is shared, run the setup once; returns where commands run."""
+        folder = folder.resolve()
+        if not (folder / READY).exists():
+            self.remove_worktree(folder)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            words = ["git", "-C", str(self.root), "worktree", "add", "--detach", "--force", str(folder), commit]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise ConfigError(f"no worktree of {commit[:10]} can be made: {show(' '.join(done.stderr.split()))}")
+            for target, relative in self.ignored_link_targets(share):
+                link = folder / relative
+                if link.exists():
+                    raise ConfigError(f"share: {relative} is part of commit {commit[:10]}: share only what git ignores")
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(target)
+            if setup:
+                run_setup(setup, folder / self.inside)
+            (folder / READY).touch()
+        return folder / self.inside
+
+    def remove_worktree(self, folder: Path) -> None:
+        """Remove a worktree, and what an interrupted one left."""
+        git(self.root, "worktree", "remove", "--force", str(folder))
+        shutil.rmtree(folder, ignore_errors=True)
+        git(self.root, "worktree", "prune")
+
+
+def run_setup(setup: str, cwd: Path) -> None:
+    """Run the setup in a worktree with a shell. Raises ConfigError with its last line."""
+    log = cwd / "partwise-setup.txt"
+    with log.open("wb") as file:
+        done = subprocess.run(
+            ["/bin/sh", "-c", setup],
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if done.returncode:
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        last = f": {show(lines[-1])}" if lines else ""
+        raise ConfigError(f"setup {shlex.quote(setup)} ended with status {done.returncode}{last}; its output: {log}")

@@ -1,0 +1,35 @@
+"""The hardware and operating system of this machine. Imports no torch."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+
+
+def hardware() -> dict[str, str]:
+    """Python, system, processor and cores."""
+    cpu = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo") as file:
+            cpu = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), cpu)
+    except OSError:
+        pass
+    return {
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": cpu,
+        "cores": str(os.cpu_count()),
+    }
+
+
+def graphics() -> list[str]:
+    """The names of the NVIDIA GPUs, as nvidia-smi reports them."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    words = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
