@@ -81,7 +81,8 @@ def _explain(cls: type[Config], error: ValidationError, prefix: str) -> str:
     first = error.errors(include_url=False)[0]
     path = ".".join([prefix, *map(str, first["loc"])] if prefix else map(str, first["loc"]))
     if first["type"] == "extra_forbidden":
-        return f"unknown option {path!r}{did_you_mean(str(first['loc'][-1]), cls.model_fields)}"
+        known = [field.alias or name for name, field in cls.model_fields.items()]
+        return f"unknown option {path!r}{did_you_mean(str(first['loc'][-1]), known)}"
     if first["type"] == "missing":
         return f"{path!r} is missing: give it a value, as in {path}=..."
     message = " ".join(first["msg"].removeprefix("Value error, ").split())

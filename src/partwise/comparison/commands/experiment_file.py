@@ -155,8 +155,10 @@ def read_experiment(path: Path) -> Experiment:
 
 
 def parse_experiment(values: dict[str, Any], source: str) -> Experiment:
+    kinds: dict[str, type[Config]] = {"metric": Metric, "curve": Curve, "trial": TrialLimits}
     try:
-        return Experiment.from_dict(values)
+        parsed = {key: kind.from_dict(values[key], key) for key, kind in kinds.items() if values.get(key) is not None}
+        return Experiment.from_dict({**values, **parsed})
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from None
 

@@ -35,8 +35,10 @@ def read_metric(metric: Metric, outputs: Path, cwd: Path, values: Mapping[str, s
     if not found:
         raise ConfigError(where)
     numbers = [to_number(each, metric.name) for each in found]
+    if metric.take in ("min", "max") and any(math.isnan(number) for number in numbers):
+        raise ConfigError(f"{metric.name} is nan at least once, so it has no {metric.take}")
     chosen = {"last": numbers[-1], "first": numbers[0], "min": min(numbers), "max": max(numbers)}[metric.take]
-    if not math.isfinite(chosen) or any(math.isnan(number) for number in numbers if metric.take in ("min", "max")):
+    if not math.isfinite(chosen):
         raise ConfigError(f"{metric.name} is {chosen}")
     return chosen
 

@@ -1,0 +1,276 @@
+"""Comparisons of commands: looks, failures, interrupts, resuming, changes midway, commits, and the command line."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from partwise.comparison.experiment import Comparison
+from partwise.comparison.results import Results
+from partwise.config import ConfigError
+from programs import ARMS, COMMAND, METRIC, comparison, expected, write_program
+
+LATE = {"base": {"args": "--sleep=0.3"}, "gain": {"args": "--gain=0.1 --sleep=0.3"}}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a space in its name, and the program in it."""
+    folder = tmp_path / "my project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    write_program(folder)
+    return folder
+
+
+def values_of(results: Results, arm: int) -> list[float | None]:
+    return [trial.value for trial in results.arms[arm].trials]
+
+
+def partwise(*words: str, **settings: Any) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "partwise", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, **settings)
+
+
+def test_values_are_the_programs_and_the_verdict_follows(here: Path) -> None:
+    made = comparison(here, curve={"from": "{folder}/log.jsonl", "step": "step", "value": "val"})
+    results = made.run()
+    for arm, gain in enumerate((0.0, 0.1)):
+        assert values_of(results, arm) == [round(expected(seed, gain), 6) for seed in range(4)]
+    assert results.verdicts == {"gain": "better"}
+    assert results == Results.from_json(here / "runs/c/results.json")
+    assert [point.step for point in results.claims[0].effect_over_training] == [0, 10, 20]
+    report = made.report.read_text()
+    assert "gain is better than base" in report and "--gain=0.1" in report
+    assert "tokens/s" not in report and "validation loss" not in report  # what is unknown is not shown
+
+
+def test_looks_stop_early_and_failures_are_counted(here: Path) -> None:
+    arms = {**ARMS, "crash": {"args": "--fail-at=1"}}
+    made = comparison(here, arms=arms, settings={"looks": (2, 4, 8)})
+    results = made.run()
+    assert len(results.arms[1].trials) == 4 and results.verdicts["gain"] == "better"
+    assert len(results.arms[2].trials) == 8 and results.verdicts["crash"] is None
+    (failed,) = [trial for trial in results.arms[2].trials if trial.value is None]
+    assert failed.seed == 1 and failed.reason == "exit status 1: CUDA out of memory"
+    report = (here / "runs/c/report.md").read_text()
+    assert "exit status 1: CUDA out of memory" in report and "runs/2-crash/seed-1/stderr.txt" in report
+    assert (here / "runs/c" / str(failed.log)).read_text() == "CUDA out of memory\n"
+
+
+def test_resuming_repeats_no_finished_trial(here: Path) -> None:
+    finished: list[int] = []
+
+    def interrupt(running: Comparison) -> None:
+        finished[:] = [sum(trial.finished for trial in running.trials)]
+        if finished[0] >= 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        comparison(here, arms=LATE).run(interrupt)
+    written = {path: path.stat().st_mtime_ns for path in here.glob("runs/c/runs/*/*/result.json")}
+    assert 3 <= len(written) < 8
+    results = comparison(here, arms=LATE).run()
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    assert values_of(results, 1) == [round(expected(seed, 0.1), 6) for seed in range(4)]
+    more = comparison(here, arms=LATE, settings={"seeds": 6}).run()
+    assert more.claims[0].effect == results.claims[0].effect and more.claims[0].exploratory is not None
+
+
+def test_a_killed_comparison_leaves_nothing_running_and_resumes(here: Path) -> None:
+    arms = {"base": {"args": "--sleep=3"}, "gain": {"args": "--gain=0.1 --sleep=3"}}
+    text = yaml.safe_dump({"command": COMMAND, "arms": arms, "metric": METRIC})
+    (here / "e.yaml").write_text(text)
+    words = [sys.executable, "-m", "partwise", "compare", "e.yaml", "--seeds", "2", "--name", "c"]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for _ in range(400):
+        if list(here.glob("runs/c/runs/*/*/stdout.txt")):
+            break
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    for _ in range(200):
+        if not [pid for pid in os.listdir("/proc") if pid.isdigit() and runs_in(here, pid)]:
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("a command still runs")
+    assert not list(here.glob("runs/c/runs/*/*/result.json"))
+    (here / "e.yaml").write_text(text.replace("--sleep=3", "--sleep=0"))
+    refused = partwise("compare", "e.yaml", "--seeds", "2", "--name", "c")
+    assert refused.returncode == 2 and "holds another comparison (plan.arms.base.args" in refused.stderr
+
+
+def runs_in(folder: Path, pid: str) -> bool:
+    try:
+        return "train.py" in Path(f"/proc/{pid}/cmdline").read_text() and os.readlink(f"/proc/{pid}/cwd") == str(folder)
+    except OSError:
+        return False
+
+
+def test_a_change_of_the_code_midway_is_refused_unless_allowed(here: Path) -> None:
+    comparison(here).run()
+    with (here / "train.py").open("a") as program:
+        program.write("# changed\n")
+    with pytest.raises(ConfigError, match=r"something has changed: the file train\.py\. Choose another --name, or"):
+        comparison(here, settings={"seeds": 6}).run()
+    results = comparison(here, settings={"seeds": 6, "allow_changes": True}).run()
+    assert "Changed while it ran: the file train.py." in results.scope
+
+
+def test_a_result_of_another_arm_is_not_believed(here: Path) -> None:
+    results = comparison(here).run()
+    source, target = (here / f"runs/c/runs/{arm}/seed-2/result.json" for arm in ("1-gain", "0-base"))
+    shutil.copy(source, target)
+    assert values_of(comparison(here).run(), 0) == values_of(results, 0)
+
+
+def test_a_change_that_does_not_reach_the_program_is_refused(here: Path) -> None:
+    arms = {"base": {}, "nothing": {"env": {"GAIN": "0.1"}}}
+    with pytest.raises(
+        ConfigError, match="nothing and base have identical values on all 4 seeds, so nothing is judged"
+    ):
+        comparison(here, arms=arms).run()
+
+
+def test_the_check_comes_first_and_once(here: Path) -> None:
+    made = comparison(here, check="--sleep=0.01", negative_control=True)
+    results = made.run()
+    assert json.loads((here / "runs/c/check.json").read_text())["repeats"] is True
+    assert "The same seed gave the same number twice." in made.check().sentences
+    assert results.claims[-1].role == "negative"
+    assert not (here / "runs/c/check").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"check": "--no-such"}, "the check of base failed: exit status 2: .*its output is in runs/c/check/0-once"),
+        ({"check": "--seed=3"}, "seeds 0 and 1 of base gave the same value, .*: let the command use {seed}"),
+    ],
+)
+def test_a_check_that_fails_stops_before_the_first_trial(here: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        comparison(here, **changes).run()
+    assert not (here / "runs/c/runs").exists()
+
+
+def git(*words: str) -> str:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    return subprocess.run(["git", *identity, *words], check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def repository(here: Path) -> Path:
+    """The program at two commits; the second gains 0.1, adding noise of its own. Both read a file that git ignores."""
+    git("init", "--quiet", "--initial-branch=main")
+    (here / ".gitignore").write_text("runs\ndata\n")
+    (here / "data").mkdir()
+    (here / "data" / "offset").write_text("0")
+    program = here / "train.py"
+    program.write_text(program.read_text() + "\nprint('final', value + float(open('data/offset').read()))\n")
+    git("add", ".")
+    git("commit", "--quiet", "--message=one")
+    git("checkout", "--quiet", "-b", "better")
+    program.write_text(program.read_text().replace("default=0.0)", "default=0.1)", 1))
+    git("commit", "--quiet", "--all", "--message=two")
+    git("checkout", "--quiet", "main")
+    return here
+
+
+METRIC_WORDS = ("--metric", r"^final (\S+)", "--margin", "0.01")
+REFS = ("compare", "--refs", "main", "better", *METRIC_WORDS, "--seeds", "3", "--share", "data")
+RUN = ("--command", "x {seed}")
+
+
+def test_two_commits_of_a_repository(repository: Path) -> None:
+    command = f"{sys.executable} train.py --seed={{seed}} --out={{folder}}"
+    (repository / "untracked").write_text("stays")
+    done = partwise(*REFS, "--command", command, "--name", "refs", "--setup", "echo prepared > prepared.txt")
+    assert done.returncode == 0, done.stderr
+    assert "better is better than main: its final is lower by" in " ".join(done.stdout.split())
+    results = Results.from_json(repository / "runs/refs/results.json")
+    assert values_of(results, 0) == pytest.approx([expected(seed, 0.0) for seed in range(3)])
+    assert values_of(results, 1) == pytest.approx([expected(seed, 0.1) for seed in range(3)])
+    assert "+parser.add_argument(" in (repository / "runs/refs/report.md").read_text()
+    assert git("status", "--porcelain") == "?? untracked\n" and len(git("worktree", "list").splitlines()) == 1
+    assert git("rev-parse", "--abbrev-ref", "HEAD") == "main\n"
+
+    git("branch", "--force", "better", "main")
+    moved = partwise(*REFS, "--command", command, "--name", "refs", "--setup", "echo prepared > prepared.txt")
+    assert moved.returncode == 2 and "runs the same" not in moved.stderr
+    assert "holds another comparison" in moved.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--setup", "echo no compiler; false"), "ended with status 1: no compiler; its output:"),
+        (("--share", "absent"), "absent does not exist"),
+        (("--share", "../x"), "share: '../x' must be a path within the repository"),
+        (("--share", "train.py"), "share: train.py is part of commit"),
+    ],
+)
+def test_a_worktree_that_cannot_be_prepared(repository: Path, words: tuple[str, ...], message: str) -> None:
+    done = partwise(*REFS, "--command", "python train.py --seed={seed}", *words)
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--refs", "main"), "--refs needs two commits or more"),
+        (
+            ("--refs", "main", "nope", *RUN, *METRIC_WORDS),
+            "ref nope is no commit of",
+        ),
+        (
+            ("--refs", "main", "--output=x", *RUN, *METRIC_WORDS),
+            "--output=x is no commit",
+        ),
+        (("--refs", "main", "better", "--metric", "(.)"), "--refs needs --command"),
+        (("--refs", "main", "better", *RUN), "--refs needs --metric"),
+        (
+            ("--refs", "main", "better", *RUN, "--metric", "loss in"),
+            "--metric loss in: expected a pattern",
+        ),
+        (("mingpt", "ffn=swiglu", "--setup", "x"), "--setup needs --refs"),
+        (("e.yaml", "--data", "shakespeare"), "--data is for presets: leave it out when comparing commands"),
+        (("e.yaml", "ffn=swiglu"), "ffn=swiglu: an experiment has its arms in e.yaml; leave it out"),
+    ],
+)
+def test_one_line_for_bad_words(repository: Path, words: tuple[str, ...], message: str) -> None:
+    (repository / "e.yaml").write_text(yaml.safe_dump({"command": COMMAND, "arms": ARMS, "metric": METRIC}))
+    done = partwise("compare", *words)
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_training_loss_is_asked_about(here: Path) -> None:
+    metric = {**METRIC, "name": "train loss"}
+    (here / "e.yaml").write_text(
+        yaml.safe_dump({"command": COMMAND, "arms": ARMS, "metric": {**metric, "pattern": "loss (.*)"}})
+    )
+    done = partwise("compare", "e.yaml", "--seeds", "2", stdin=subprocess.DEVNULL)
+    assert done.returncode == 0 and "train loss is named like a loss on the training data" in done.stderr
+
+
+def test_comparing_commands_imports_no_torch(here: Path) -> None:
+    (here / "e.yaml").write_text(yaml.safe_dump({"command": COMMAND, "arms": ARMS, "metric": METRIC}))
+    code = (
+        "import sys; sys.argv = ['partwise', 'compare', 'e.yaml', '--seeds', '2']\n"
+        "from partwise.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as error: assert not error.code, error.code\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,200 @@
+"""One command: its output, its number, time-outs, retries, interrupts, and nothing of it left running."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from partwise.comparison.commands import execution
+from partwise.comparison.commands.execution import execute, last_line
+from partwise.comparison.commands.plan import make_plan
+from partwise.comparison.commands.trial import CommandTrial, Outcome, prepare_trial
+from partwise.comparison.commands.workload import CommandWorkload
+from partwise.config import ConfigError
+from programs import TRAIN, expected, experiment
+
+
+def trial(folder: Path, seed: int = 0, arm: int = 1, **changes: Any) -> CommandTrial:
+    (folder / "train.py").write_text(TRAIN)
+    made = experiment(**changes)
+    plan = make_plan(made, {}, seeds=2)
+    workload = CommandWorkload(made, folder, folder / "c")
+    job = workload.job(plan.arms[arm], seed)
+    return prepare_trial(folder / "c" / "runs" / "1-gain" / f"seed-{seed}", plan.arms[arm].name, seed, job, folder)
+
+
+def script(text: str) -> str:
+    return f"{sys.executable} -c '{text}' {{seed}} {{args}}"
+
+
+def run(made: CommandTrial) -> str:
+    (status,) = execute([made.folder], lambda: False)
+    return status
+
+
+def test_a_value_a_curve_and_the_logs(tmp_path: Path) -> None:
+    made = trial(tmp_path, seed=3, curve={"from": "{folder}/log.jsonl", "step": "step", "value": "val"})
+    assert run(made) == "done"
+    found = made.outcome("val loss")
+    assert found.value == round(expected(3, 0.1), 6) and found.reason is None
+    assert [(step, round(value - found.value, 5), train) for step, value, train in found.evaluations] == [
+        (0, 1.0, None),
+        (10, 0.5, None),
+        (20, 0.0, None),
+    ]
+    assert "step 20: val loss" in (made.folder / "stdout.txt").read_text()
+    assert found.log == "1-gain/seed-3/stdout.txt" or found.log == "runs/1-gain/seed-3/stdout.txt"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"command": script('import sys; sys.exit("CUDA out of memory")')}, "exit status 1: CUDA out of memory"),
+        ({"command": script("import sys; sys.exit(7)")}, "exit status 7"),
+        ({"command": script("import os; os.abort()")}, "killed by SIGABRT"),
+        ({"command": script('print("nothing")')}, r"no match for val loss (\S+) in stdout"),
+        ({"command": script('print("val loss nan")')}, "val loss is nan"),
+        (
+            {"command": "no-such-program {seed} {args}"},
+            "exit status 127: cannot start no-such-program: No such file or directory",
+        ),
+        (
+            {"command": script("import time; time.sleep(60)"), "trial": {"minutes": 0.005}},
+            "it ran longer than 0.005 minutes",
+        ),
+    ],
+)
+def test_a_trial_without_a_value_is_finished_and_says_why(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    made = trial(tmp_path, **changes)
+    assert run(made) == f"no value: {reason}"
+    found = made.outcome("")
+    assert found.value is None and found.reason == reason
+    again = trial(tmp_path, **changes)
+    assert again.finished and again.status == f"no value: {reason}"
+
+
+def test_retries_keep_every_output(tmp_path: Path) -> None:
+    text = (
+        f'import os; n = len(os.listdir("{tmp_path}/tries")); open(f"{tmp_path}/tries/{{{{n}}}}", "w"); print(n); '
+        'n == 2 and print("val loss 1.5"); raise SystemExit(n != 2)'
+    )
+    (tmp_path / "tries").mkdir()
+    made = trial(tmp_path, command=script(text), trial={"retries": 3})
+    assert run(made) == "done"
+    assert made.outcome("").value == 1.5
+    assert [(made.folder / f"stdout-attempt-{n}.txt").read_text() for n in (1, 2)] == ["0\n", "1\n"]
+    assert Outcome.of_job(made.folder, made.job).attempts == 3  # type: ignore[union-attr]
+
+
+def test_an_interrupt_ends_the_command_and_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "GRACE_SECONDS", 1.0)
+    text = 'import os, subprocess, sys; c = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]); '
+    text += "print(os.getpid(), c.pid, flush=True); c.wait()"
+    made = trial(tmp_path, command=script(text))
+    stop = threading.Event()
+    threading.Timer(1.5, stop.set).start()
+    assert execute([made.folder], stop.is_set) == ["interrupted"]
+    for pid in map(int, (made.folder / "stdout.txt").read_text().split()):
+        assert ended(pid)
+    assert not (made.folder / "result.json").exists() and not trial(tmp_path, command=script(text)).finished
+
+
+def test_a_command_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(execution, "GRACE_SECONDS", 0.3)
+    text = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(os.getpid(), flush=True); "
+    text += "time.sleep(60)"
+    made = trial(tmp_path, command=script(text), trial={"minutes": 0.01})
+    assert run(made) == "no value: it ran longer than 0.01 minutes"
+    assert ended(int((made.folder / "stdout.txt").read_text()))
+
+
+def test_nothing_is_left_running_after_a_command_ends(tmp_path: Path) -> None:
+    text = 'import subprocess, sys; c = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]); '
+    text += 'print(c.pid); print("val loss 1")'
+    made = trial(tmp_path, command=script(text))
+    assert run(made) == "done"
+    assert ended(int((made.folder / "stdout.txt").read_text().split()[0]))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: only there a command ends with its worker")
+def test_no_command_outlives_a_killed_worker(tmp_path: Path) -> None:
+    made = trial(tmp_path, command=script("import os, time; print(os.getpid(), flush=True); time.sleep(60)"))
+    worker = os.fork()
+    if worker == 0:
+        try:
+            execute([made.folder], lambda: False)
+        finally:
+            os._exit(0)
+    for _ in range(200):
+        if (made.folder / "stdout.txt").exists() and (made.folder / "stdout.txt").read_text():
+            break
+        time.sleep(0.05)
+    os.kill(worker, signal.SIGKILL)
+    os.waitpid(worker, 0)
+    assert ended(int((made.folder / "stdout.txt").read_text()))
+
+
+def ended(pid: int) -> bool:
+    """Whether a process ends within some seconds; a zombie counts as ended."""
+    for _ in range(200):
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+            os.kill(pid, 0)
+        except (ProcessLookupError, FileNotFoundError):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_each_execution_starts_in_an_empty_folder_unless_it_can_resume(tmp_path: Path) -> None:
+    for resumable, lines in ((False, 3), (True, 4)):
+        made = trial(tmp_path, trial={"resumable": resumable})
+        (made.folder / "output").mkdir(exist_ok=True)
+        (made.folder / "output" / "log.jsonl").write_text("left by an interrupted one\n")
+        assert run(made) == "done"
+        assert len((made.folder / "output" / "log.jsonl").read_text().splitlines()) == lines
+        (made.folder / "result.json").unlink()
+
+
+def test_threads_follow_the_cores_of_a_trial_unless_the_user_sets_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setenv("MKL_NUM_THREADS", "7")
+    text = 'import os; print("val loss", os.environ["OMP_NUM_THREADS"] + os.environ["MKL_NUM_THREADS"])'
+    made = trial(tmp_path, command=script(text), trial={"cpus": 2})
+    assert run(made) == "done" and made.outcome("").value == 27
+
+
+def test_a_result_belongs_to_its_job(tmp_path: Path) -> None:
+    made, other = trial(tmp_path, seed=1), trial(tmp_path, seed=2)
+    assert run(made) == run(other) == "done"
+    stolen = (other.folder / "result.json").read_text()
+    (made.folder / "result.json").write_text(stolen)
+    assert not trial(tmp_path, seed=1).finished
+    with pytest.raises(ConfigError, match="is not the result of its job: run the same command again"):
+        made.outcome("")
+    for damaged in ("", "{", '{"format": 1}', "[1]", stolen.replace('"done"', '"good"')):
+        (other.folder / "result.json").write_text(damaged)
+        assert not trial(tmp_path, seed=2).finished
+
+
+def test_a_changed_job_is_not_run(tmp_path: Path) -> None:
+    made = trial(tmp_path)
+    path = made.folder / "job.json"
+    path.write_text(path.read_text().replace("--gain=0.1", "--gain=0.2"))
+    with pytest.raises(ConfigError, match="was changed: run the comparison again"):
+        run(made)
+
+
+def test_the_last_line_of_a_long_log(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"x" * 10_000 + b"\nlast \xff line\n\n")
+    assert last_line(tmp_path / "log") == "last \ufffd line"
+    (tmp_path / "log").write_bytes(b"y" * 300)
+    assert last_line(tmp_path / "log") == "y" * 120 + "..."
