@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # what `__getattr__` imports on first use, for type checkers 
     from partwise.model import Transformer as Transformer
     from partwise.presets.lookup import preset as preset
     from partwise.scripting import compare as compare
+    from partwise.scripting import compare_function as compare_function
     from partwise.train.config import RunConfig as RunConfig
     from partwise.train.config import run_config as run_config
     from partwise.train.loop import Run as Run
@@ -34,6 +35,7 @@ _MODULES = {
     "select_backends": "compute.plan",
     "Comparison": "comparison.experiment",
     "compare": "scripting",
+    "compare_function": "scripting",
 }
 __all__ = sorted(_MODULES)
 __version__ = "0.1.0"

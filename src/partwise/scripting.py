@@ -1,13 +1,15 @@
-"""`partwise.compare`: a comparison from a script or a notebook."""
+"""`partwise.compare` and `partwise.compare_function`: comparisons from a script or a notebook."""
 
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Literal
+from typing import Any, Literal
 
 from partwise.cli.terminal import ComparisonProgress
 from partwise.comparison.experiment import Comparison
+from partwise.comparison.functions.comparison import make_function_comparison
 from partwise.comparison.measures import Measure
-from partwise.comparison.runs.comparison import plan_comparison
 from partwise.comparison.stats.effect import DEFAULT_MARGIN
+from partwise.config import ConfigError
 
 
 def compare(
@@ -44,6 +46,12 @@ def compare(
     token for losses. Results and report are written to `runs/NAME`; the same call resumes the comparison. `imports` name
     files with parts of your own. `progress=False` prints nothing. Raises ConfigError.
     """
+    if callable(preset):
+        raise ConfigError(
+            "partwise.compare takes the name of a preset: compare a function by partwise.compare_function"
+        )
+    from partwise.comparison.runs.comparison import plan_comparison  # imports torch, which functions may not need
+
     comparison = plan_comparison(
         preset,
         *overrides,
@@ -70,6 +78,57 @@ def compare(
         workers=workers,
         seeds_per_process=seeds_per_process,
     )
+    return run(comparison, progress)
+
+
+def compare_function(
+    train: Callable[..., float],
+    arms: Mapping[str, Mapping[str, Any]],
+    *,
+    margin: float,
+    seeds: int = 5,
+    first_seed: int = 0,
+    looks: Sequence[int] = (),
+    metric: str = "value",
+    unit: str = "",
+    higher_is_better: bool = False,
+    alpha: float = 0.05,
+    failure: float | None = None,
+    online: bool = False,
+    name: str | None = None,
+    workers: int | None = None,
+    progress: bool = True,
+) -> Comparison:
+    """Call a function of your own over paired seeds, and judge what each change of its arguments bought.
+
+    It is called as `train(seed=seed, report=report, **settings)` for every seed and every arm; `arms` maps an arm's name to
+    its settings, the baseline first. It returns the metric, and `report(step, value)` adds a point to a curve. `margin` is
+    the smallest difference that would matter, in the metric's unit.
+
+    With `workers`, that many processes import the function from its file; otherwise it runs in this process, one trial after
+    the other. A call that raises an exception is a failed trial: it is counted, and the others go on. Results and report are
+    written to `runs/NAME`; the same call resumes the comparison. Raises ConfigError.
+    """
+    comparison = make_function_comparison(
+        train,
+        arms,
+        seeds=seeds,
+        first_seed=first_seed,
+        looks=looks,
+        margin=margin,
+        alpha=alpha,
+        failure=failure,
+        online=online,
+        metric=metric,
+        unit=unit,
+        higher_is_better=higher_is_better,
+        name=name,
+        workers=workers,
+    )
+    return run(comparison, progress)
+
+
+def run(comparison: Comparison, progress: bool) -> Comparison:
     with ComparisonProgress() if progress else nullcontext(lambda comparison: None) as display:
         comparison.run(display)
     return comparison

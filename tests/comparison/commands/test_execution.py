@@ -10,29 +10,36 @@ from typing import Any
 
 import pytest
 
-from partwise.comparison.commands import execution
+from partwise.comparison.commands import EXECUTED_BY, execution
 from partwise.comparison.commands.execution import execute, last_line
 from partwise.comparison.commands.plan import make_plan
-from partwise.comparison.commands.trial import CommandTrial, Outcome, prepare_trial
 from partwise.comparison.commands.workload import CommandWorkload
+from partwise.comparison.trials.stored import Outcome, StoredTrial, prepare_trial
 from partwise.config import ConfigError
 from programs import TRAIN, expected, experiment
 
 
-def trial(folder: Path, seed: int = 0, arm: int = 1, **changes: Any) -> CommandTrial:
+def trial(folder: Path, seed: int = 0, arm: int = 1, **changes: Any) -> StoredTrial:
     (folder / "train.py").write_text(TRAIN)
     made = experiment(**changes)
     plan = make_plan(made, {}, seeds=2)
     workload = CommandWorkload(made, folder, folder / "c")
     job = workload.job(plan.arms[arm], seed)
-    return prepare_trial(folder / "c" / "runs" / "1-gain" / f"seed-{seed}", plan.arms[arm].name, seed, job, folder)
+    return prepare_trial(
+        folder / "c" / "runs" / "1-gain" / f"seed-{seed}",
+        plan.arms[arm].name,
+        seed,
+        job,
+        EXECUTED_BY,
+        {"cwd": str(folder)},
+    )
 
 
 def script(text: str) -> str:
     return f"{sys.executable} -c '{text}' {{seed}} {{args}}"
 
 
-def run(made: CommandTrial) -> str:
+def run(made: StoredTrial) -> str:
     (status,) = execute([made.folder], lambda: False)
     return status
 

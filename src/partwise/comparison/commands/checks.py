@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from partwise.comparison.commands import EXECUTED_BY
 from partwise.comparison.commands.plan import CommandConfig
 from partwise.comparison.commands.template import split_words
-from partwise.comparison.commands.trial import CommandTrial, prepare_trial
 from partwise.comparison.commands.workload import CommandPlan, CommandWorkload
 from partwise.comparison.design.plan import Arm
 from partwise.comparison.results import Value
 from partwise.comparison.trials.executor import run_trials
+from partwise.comparison.trials.stored import StoredTrial, prepare_trial
 from partwise.config import ConfigError
 
 
@@ -32,7 +33,7 @@ class Check:
     workload: CommandWorkload
     plan: CommandPlan
     folder: Path
-    trials: list[CommandTrial] = field(default_factory=list)
+    trials: list[StoredTrial] = field(default_factory=list)
 
     def run(self) -> CheckResult:
         """Run them. Raises ConfigError if one has no value, or if the seed changes nothing."""
@@ -52,9 +53,9 @@ class Check:
 
     def short_trial(
         self, number: int, arm: Arm[CommandConfig], seed: int, kind: str, more: Sequence[str]
-    ) -> CommandTrial:
+    ) -> StoredTrial:
         folder, job = self.folder / f"{number}-{kind}", self.workload.job(arm, seed, more)
-        return prepare_trial(folder, arm.name, seed, job, self.workload.cwd(arm))
+        return prepare_trial(folder, arm.name, seed, job, EXECUTED_BY, {"cwd": str(self.workload.cwd(arm))})
 
     def conclude(self) -> CheckResult:
         for trial in self.trials:

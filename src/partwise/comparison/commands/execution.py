@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from partwise.checkpoint import write_json
 from partwise.comparison.commands.experiment_file import Curve, Metric, TrialLimits
 from partwise.comparison.commands.numbers import read_curve, read_metric
 from partwise.comparison.commands.plan import CommandConfig
-from partwise.comparison.commands.trial import JOB, OUTPUT, RESULT, STDERR, STDOUT, Outcome
-from partwise.comparison.trials.trial import NO_VALUE
+from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome
 from partwise.config import ConfigError, digest
+
+OUTPUT = "output"
+"""The folder of a trial that `{folder}` stands for."""
 
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 10.0
@@ -66,14 +67,13 @@ def execute_one(folder: Path, should_stop: Callable[[], bool]) -> str:
     limits = TrialLimits.from_dict(job["trial"])
     outcome: Outcome | None = None
     for attempt in range(1, limits.retries + 2):
-        outcome = attempt_once(folder, job, Path(stored["cwd"]), limits, attempt, should_stop)
+        outcome = attempt_once(folder, job, Path(stored["place"]["cwd"]), limits, attempt, should_stop)
         if outcome is None:
             return "interrupted"
         if outcome.status == "done":
             break
     assert outcome is not None
-    write_json(folder / RESULT, outcome.model_copy(update={"job": stored["hash"]}).to_dict())
-    return "done" if outcome.status == "done" else f"{NO_VALUE}: {outcome.reason}"
+    return outcome.write(folder, stored["hash"])
 
 
 def attempt_once(
@@ -92,7 +92,7 @@ def attempt_once(
     ended = run(words, cwd, environment(config.variables(values), limits), folder, limits.minutes, should_stop)
     if ended.interrupted:
         return None
-    facts: dict[str, Any] = {"job": "", "exit_status": ended.status, "seconds": ended.seconds, "attempts": attempt}
+    facts: dict[str, Any] = {"exit_status": ended.status, "seconds": ended.seconds, "attempts": attempt}
     reason = ended.fault(limits.minutes, folder / STDERR)
     if reason is None:
         try:

@@ -11,11 +11,11 @@ from partwise.comparison.commands.environment import changes_since, describe_env
 from partwise.comparison.commands.experiment_file import Experiment
 from partwise.comparison.commands.plan import CommandConfig
 from partwise.comparison.commands.template import split_words
-from partwise.comparison.commands.trial import CommandTrial, prepare_trial
 from partwise.comparison.commands.worktrees import Repository
 from partwise.comparison.design.plan import Arm, Plan
 from partwise.comparison.results import ArmResult, Results
 from partwise.comparison.trials.local import LocalExecutor
+from partwise.comparison.trials.stored import StoredTrial, prepare_trial
 from partwise.comparison.trials.trial import Trial
 from partwise.comparison.trials.workload import Workload
 from partwise.config import ConfigError, digest
@@ -77,8 +77,8 @@ class CommandWorkload(Workload):
         workers = self.workers or max(1, cores() // self.experiment.trial.cpus)
         return LocalExecutor(workers, module=EXECUTED_BY)
 
-    def trial(self, arm: CommandArm, seed: int, folder: Path) -> CommandTrial:
-        return prepare_trial(folder, arm.name, seed, self.job(arm, seed), self.cwd(arm))
+    def trial(self, arm: CommandArm, seed: int, folder: Path) -> StoredTrial:
+        return prepare_trial(folder, arm.name, seed, self.job(arm, seed), EXECUTED_BY, {"cwd": str(self.cwd(arm))})
 
     def job(self, arm: CommandArm, seed: int, check: Sequence[str] = ()) -> dict[str, Any]:
         """Everything that one execution depends on, except the place and the environment."""

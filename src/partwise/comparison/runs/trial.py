@@ -58,7 +58,6 @@ def prepare_run(
         "plan": plan,
         "imports": list(imports),
         "command": shlex.split(command),
-        "parent": os.getpid(),
     }
     write_json(folder / "job.json", job)
     status = "waiting"

@@ -27,7 +27,7 @@ class ForkServer:
         self.context = module, *process_context()
         self.replies: queue.Queue[Reply] = queue.Queue()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "partwise.comparison.trials.worker", module],
+            [sys.executable, "-m", "partwise.comparison.trials.worker", module, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

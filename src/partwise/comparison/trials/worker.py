@@ -1,4 +1,4 @@
-"""The server of a comparison's worker processes, `python -m partwise.comparison.trials.worker MODULE`.
+"""The server of a comparison's worker processes, `python -m partwise.comparison.trials.worker MODULE PARENT_PID`.
 
 It imports a module once, with torch if trials need it, and forks a child per group of trials, so that each group has its own
 memory, whose peak its runs report.
@@ -38,10 +38,10 @@ def orphaned(parent: int) -> bool:
     return False
 
 
-def run_child(folders: list[Path], server: int) -> None:
+def run_child(folders: list[Path], server: int, parent: int) -> None:
     """The child process: execute the trials, and write their statuses to the folder of the first.
 
-    It stops if it is asked to, or if the server, `server` being its pid, or the server's parent dies.
+    It stops if it is asked to, or if the process `server` or its parent dies.
     """
     statuses = ["failed"] * len(folders)
     try:
@@ -51,7 +51,7 @@ def run_child(folders: list[Path], server: int) -> None:
                 f"{folders[0]}/job.json names a module that is not part of partwise: {job['executed_by']}"
             )
         module = import_module(job["executed_by"])
-        statuses = module.execute(folders, lambda: stopping or os.getppid() != server or orphaned(job["parent"]))
+        statuses = module.execute(folders, lambda: stopping or os.getppid() != server or orphaned(parent))
     except ConfigError as error:
         statuses = [f"failed {error}"] * len(folders)
     except BaseException:
@@ -62,8 +62,8 @@ def run_child(folders: list[Path], server: int) -> None:
 class ChildProcesses:
     """The forked training processes."""
 
-    def __init__(self, replies: TextIO) -> None:
-        self.replies = replies
+    def __init__(self, replies: TextIO, parent: int) -> None:
+        self.replies, self.parent = replies, parent
         self.running: dict[int, tuple[int, list[Path]]] = {}
 
     def fork(self, number: int, folders: list[Path]) -> None:
@@ -75,7 +75,7 @@ class ChildProcesses:
             try:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                run_child(folders, server)
+                run_child(folders, server, self.parent)
                 code = 0
             finally:
                 os._exit(code)  # never return into the server's loop
@@ -117,7 +117,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent stops the runs in order
-    children, accepting, unread = ChildProcesses(replies), True, b""
+    children, accepting, unread = ChildProcesses(replies, int(sys.argv[2])), True, b""
     with replies, selectors.DefaultSelector() as selector:
         for source in (requests, wakeup_read):
             selector.register(source, selectors.EVENT_READ)

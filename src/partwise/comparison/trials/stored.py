@@ -1,18 +1,14 @@
-"""One execution of a command as a trial, and the two files of its folder: `job.json` and `result.json`."""
+"""A trial that is described by `job.json` and whose outcome is `result.json`: a command, or a function."""
 
-import os
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from partwise.checkpoint import write_json
-from partwise.comparison.commands import EXECUTED_BY
 from partwise.comparison.results import TrialResult, Value, read_json
 from partwise.comparison.trials.trial import NO_VALUE, Trial
 from partwise.config import ConfigError, digest
 
-JOB, RESULT, OUTPUT = "job.json", "result.json", "output"
-"""The files of a trial's folder; `output` is the folder that `{folder}` stands for."""
-
+JOB, RESULT = "job.json", "result.json"
 STDOUT, STDERR = "stdout.txt", "stderr.txt"
 
 
@@ -20,7 +16,7 @@ class Outcome(Value):
     """What came of a job. It belongs to the job by its hash: a result copied from elsewhere is not believed."""
 
     format: Literal[1] = 1
-    job: str
+    job: str = ""
     status: Literal["done", "failed"]
     reason: str | None = None
     """Why there is no value."""
@@ -31,6 +27,10 @@ class Outcome(Value):
     seconds: float = 0.0
     attempts: int = 1
 
+    @property
+    def trial_status(self) -> str:
+        return "done" if self.status == "done" else f"{NO_VALUE}: {self.reason}"
+
     @classmethod
     def of_job(cls, folder: Path, job: str) -> Self | None:
         """The outcome of the job with this hash; None if there is none, or it is damaged or another's."""
@@ -40,9 +40,14 @@ class Outcome(Value):
             return None
         return outcome if outcome.job == job else None
 
+    def write(self, folder: Path, job: str) -> str:
+        """Store it as the outcome of a job; returns the status of the trial."""
+        write_json(folder / RESULT, self.model_copy(update={"job": job}).to_dict())
+        return self.trial_status
 
-class CommandTrial(Trial):
-    """A command, in a folder with its `job.json`. It counts as one step."""
+
+class StoredTrial(Trial):
+    """A trial in a folder with its `job.json`. It counts as one step."""
 
     job: str = ""
 
@@ -53,28 +58,29 @@ class CommandTrial(Trial):
         outcome = Outcome.of_job(self.folder, self.job)
         if outcome is None:
             raise ConfigError(f"{self.folder / RESULT} is not the result of its job: run the same command again")
+        log = STDERR if outcome.reason else STDOUT
         return TrialResult(
             seed=self.seed,
             value=outcome.value,
             reason=outcome.reason,
             seconds=outcome.seconds,
-            log=f"{'/'.join(self.folder.parts[-3:])}/{STDERR if outcome.reason else STDOUT}",
+            log="/".join((*self.folder.parts[-3:], log)) if (self.folder / log).exists() else None,
             evaluations=tuple((step, value, None) for step, value in outcome.curve),
         )
 
 
-def prepare_trial(folder: Path, arm: str, seed: int, job: dict[str, Any], cwd: Path) -> CommandTrial:
-    """Write `job.json` and return the trial, waiting or already finished."""
+def prepare_trial(
+    folder: Path, arm: str, seed: int, job: dict[str, Any], executed_by: str, place: dict[str, str]
+) -> StoredTrial:
+    """Write `job.json` and return the trial, waiting or already finished.
+
+    A result belongs to the job alone; `place` is stored beside it, for the module `executed_by`.
+    """
     key = digest(job)
     outcome = Outcome.of_job(folder, key)
-    status = "waiting"
-    if outcome:
-        status = "done" if outcome.status == "done" else f"{NO_VALUE}: {outcome.reason}"
-    else:
+    if outcome is None:
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(
-            folder / JOB, {"executed_by": EXECUTED_BY, "parent": os.getpid(), "cwd": str(cwd), "hash": key, "job": job}
-        )
-    trial = CommandTrial(arm, seed, folder, 1, status)
+        write_json(folder / JOB, {"executed_by": executed_by, "place": place, "hash": key, "job": job})
+    trial = StoredTrial(arm, seed, folder, 1, outcome.trial_status if outcome else "waiting")
     trial.job = key
     return trial

@@ -1,0 +1,179 @@
+"""Functions as trials: in this process and in workers, with failures, interrupts and settings that cannot be stored."""
+
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import partwise
+from partwise.comparison.functions.comparison import make_function_comparison
+from partwise.config import ConfigError
+
+Report = Callable[[int, float], None]
+called: list[tuple[int, float]] = []
+
+
+def train(seed: int, report: Report, gain: float = 0.0, crash: int = -1, stop: int = -1) -> float:
+    """A noisy loss that `gain` lowers."""
+    called.append((seed, gain))
+    if seed == crash:
+        raise ValueError("no\nmemory")
+    if seed == stop:
+        raise KeyboardInterrupt
+    loss = expected(seed, gain)
+    for step in range(3):
+        report(step, loss + 1 / (1 + step))
+    report(3, float("nan"))
+    return np.float32(loss)  # type: ignore[return-value]
+
+
+def expected(seed: int, gain: float) -> float:
+    return 1 - gain + random.Random(seed).gauss(0, 0.05) + random.Random(f"{seed} {gain}").gauss(0, 0.002)
+
+
+ARMS: dict[str, dict[str, Any]] = {"base": {}, "gain": {"gain": 0.1}}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    called.clear()
+    return tmp_path
+
+
+def compare(arms: dict[str, dict[str, Any]] = ARMS, function: Any = train, **settings: Any) -> partwise.Comparison:
+    usual = {"margin": 0.01, "seeds": 4, "progress": False, "name": "f"}
+    return partwise.compare_function(function, arms, **{**usual, **settings})
+
+
+def test_a_function_is_called_for_every_arm_and_seed_and_judged() -> None:
+    made = compare(metric="loss", unit="nats")
+    assert called == [(seed, gain) for seed in range(4) for gain in (0.0, 0.1)]
+    assert made.verdicts == {"gain": "better"}
+    assert [trial.value for trial in made.results.arms[1].trials] == [
+        float(np.float32(expected(s, 0.1))) for s in range(4)
+    ]
+    assert [step for step, _, _ in made.results.arms[0].trials[0].evaluations] == [0, 1, 2]
+    assert "gain is better than base: its loss is lower by" in made.report.read_text()
+    called.clear()
+    compare(metric="loss", unit="nats")
+    assert called == []
+
+
+def test_higher_may_be_better() -> None:
+    assert compare(higher_is_better=True).verdicts == {"gain": "worse"}
+
+
+def test_an_exception_is_a_failed_trial_and_the_others_go_on() -> None:
+    made = compare({"base": {}, "crash": {"crash": 2, "gain": 0.1}})
+    (failed,) = [trial for trial in made.results.arms[1].trials if trial.value is None]
+    assert failed.seed == 2 and failed.reason == "ValueError: no memory"
+    assert "raise ValueError" in (made.path / str(failed.log)).read_text()
+    assert made.verdicts == {"crash": None}
+
+
+@pytest.mark.parametrize("value", [None, "good", [1.0], float("nan")])
+def test_what_is_no_finite_number_is_a_failed_trial(value: Any) -> None:
+    def function(seed: int, report: Report, x: int = 0) -> Any:
+        return value if x else random.Random(seed).random()
+
+    made = compare({"a": {}, "b": {"x": 1}}, function)
+    assert all(trial.value is None and "returned" in str(trial.reason) for trial in made.results.arms[1].trials)
+
+
+def test_an_interrupt_loses_no_finished_trial() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        compare({"base": {}, "gain": {"gain": 0.1, "stop": 2}})
+    assert called == [(0, 0.0), (0, 0.1), (1, 0.0), (1, 0.1), (2, 0.0), (2, 0.1)]
+    called.clear()
+    with pytest.raises(KeyboardInterrupt):
+        compare({"base": {}, "gain": {"gain": 0.1, "stop": 2}})
+    assert called == [(2, 0.1)]
+
+
+SCRIPT = """\
+import partwise
+from training import train
+
+if __name__ == "__main__":
+    made = partwise.compare_function(train, {"base": {}, "gain": {"gain": 0.1}}, margin=0.01, seeds=4, workers=2)
+    assert made.verdicts == {"gain": "better"}, made
+    import sys
+    assert "torch" not in sys.modules
+"""
+
+TRAINING = """\
+import random
+
+def train(seed, report, gain=0.0):
+    print("training", seed)
+    shared, own = random.Random(seed).gauss(0, 0.05), random.Random(f"{seed} {gain}").gauss(0, 0.002)
+    return 1 - gain + shared + own
+"""
+
+
+def test_workers_import_the_function_from_its_file(here: Path) -> None:
+    folder = here / "my project"
+    folder.mkdir()
+    (folder / "training.py").write_text(TRAINING)
+    (folder / "script.py").write_text(SCRIPT)
+    done = subprocess.run([sys.executable, str(folder / "script.py")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (log,) = here.glob("runs/*/runs/1-gain/seed-3/stdout.txt")
+    assert log.read_text() == "training 3\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"arms": {"base": {}}}, "arms needs at least two"),
+        ({"arms": {"a": {"gain": 1}, "b": {"gain": 1}}}, "arm 'b' has the same settings as 'a'"),
+        (
+            {"arms": {"a": {}, "b": {"model": object()}}},
+            r"arms\['b'\]\['model'\]=<object.*settings are stored",
+        ),
+        ({"arms": {"a": {}, "b": {"seed": 1}}}, r"arms\['b'\]\['seed'\]: the name is taken"),
+        ({"margin": 0.0}, r"margin=0\.0: give the smallest difference"),
+        ({"function": lambda seed: 1.0}, "has no parameter 'report': define it as train"),
+        ({"function": lambda seed, report, x=0: 1.0, "workers": 2}, "worker processes cannot import .*lambda"),
+    ],
+)
+def test_one_line_for_what_cannot_be_compared(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        compare(**settings)
+    assert "\n" not in str(caught.value) and not Path("runs").exists()
+
+
+def test_another_version_of_the_function_does_not_continue() -> None:
+    def first(seed: int, report: Report, gain: float = 0.0) -> float:
+        return expected(seed, gain)
+
+    def second(seed: int, report: Report, gain: float = 0.0) -> float:
+        return expected(seed, gain) + 1
+
+    second.__qualname__ = first.__qualname__
+    compare(function=first)
+    with pytest.raises(ConfigError, match="holds another comparison"):
+        compare(function=second)
+
+
+def test_a_function_is_no_preset() -> None:
+    with pytest.raises(ConfigError, match=r"compare a function by partwise\.compare_function"):
+        partwise.compare(train)  # type: ignore[arg-type]
+
+
+def test_tuples_are_settings_and_come_as_lists() -> None:
+    seen: list[Any] = []
+
+    def function(seed: int, report: Report, widths: Any = ()) -> float:
+        seen.append(widths)
+        return expected(seed, len(widths))
+
+    made = make_function_comparison(function, {"a": {}, "b": {"widths": (1, 2)}}, margin=0.1, seeds=2, name="t")
+    made.run()
+    assert [1, 2] in seen
