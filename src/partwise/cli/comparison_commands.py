@@ -22,6 +22,7 @@ from partwise.cli.options import (
 from partwise.cli.request_command import request_command
 
 ANY: Any = {"rich_help_panel": "Any command"}
+PIPELINES: Any = {"rich_help_panel": "Pipelines"}
 
 
 def is_command_comparison(first: str, refs: bool, options: dict[str, Any]) -> bool:
@@ -77,6 +78,18 @@ def compare(
         ),
     ] = None,
     imports: Import = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", metavar=FLAG, help="Print the results as JSON, everything else on stderr.", **PIPELINES),
+    ] = False,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="REQUIREMENT",
+            help="'ARM better' or 'ARM not-worse': exit with 0 if met, 1 if not, 3 if undecided. Repeatable.",
+            **PIPELINES,
+        ),
+    ] = None,
     refs: Annotated[
         bool,
         typer.Option(
@@ -132,6 +145,8 @@ def compare(
             workers=workers,
             allow_changes=allow_changes,
             replicate=replicate,
+            as_json=as_json,
+            require=require or [],
         )
         return
     if not dry_run:
@@ -153,6 +168,8 @@ def compare(
         workers=workers,
         seeds_per_process=seeds_per_process,
         imports=loaded,
+        as_json=as_json,
+        require=require or [],
     )
 
 

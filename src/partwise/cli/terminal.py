@@ -2,6 +2,7 @@
 
 import codecs
 import io
+import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,6 +25,18 @@ if TYPE_CHECKING:
 console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 """A terminal wraps prose between words; files and pipes get whole lines. Commands to copy are printed with soft_wrap=True."""
 stderr_console = Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_json(values: Any) -> None:
+    """Print one JSON document on standard output."""
+    print(json.dumps(values, indent=1, allow_nan=False))
+
+
+def only_json() -> None:
+    """Send everything else to standard error: standard output is for `print_json`."""
+    console.stderr = True
+    console.soft_wrap = not sys.stderr.isatty()
+
 
 MILESTONES = 10
 

@@ -274,3 +274,17 @@ def test_comparing_commands_imports_no_torch(here: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_json_and_requirements_for_pipelines(here: Path) -> None:
+    (here / "e.yaml").write_text(yaml.safe_dump({"command": COMMAND, "arms": ARMS, "metric": METRIC}))
+    words = ("compare", "e.yaml", "--seeds", "3", "--json")
+    done = partwise(*words, "--require", "gain better")
+    assert done.returncode == 0, done.stderr
+    assert Results.from_dict(json.loads(done.stdout)) == Results.from_json(here / "runs/e/results.json")
+    assert "required: gain better: met" in done.stderr and "is better than base" in done.stderr
+    swapped = {"command": COMMAND, "arms": dict(reversed(ARMS.items())), "metric": METRIC}
+    (here / "e.yaml").write_text(yaml.safe_dump(swapped, sort_keys=False))
+    assert partwise(*words, "--name", "swapped", "--require", "base not-worse").returncode == 1
+    assert partwise(*words, "--name", "third", "--require", "gain better").returncode == 2
+    assert not (here / "runs/third").exists()

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from partwise.cli.commands.compare_output import announce, run_comparison, start_progress
+from partwise.cli.commands.compare_output import Output, announce, run_comparison, start_progress
 from partwise.cli.commands.power_table import parse_looks, percent
 from partwise.cli.terminal import console, format_duration, table
 from partwise.comparison.design.request import Request
@@ -33,10 +33,15 @@ def compare_variants(
     workers: int | None,
     seeds_per_process: int | None,
     imports: tuple[str, ...],
+    as_json: bool = False,
+    require: list[str] | None = None,
 ) -> None:
     """Run a comparison and print its summary, or with `dry_run` print an estimate of its time and power."""
+    output = Output(as_json, require or [])
     request = make_request(options, protocol)
     if grid:
+        if as_json or require:
+            raise ConfigError("--json and --require are about one comparison: leave out --grid")
         processes = {"workers": workers, "seeds_per_process": seeds_per_process}
         run_over_grid(request, grid, name, dry_run=dry_run, sd=sd, imports=imports, **processes)
         return
@@ -44,9 +49,11 @@ def compare_variants(
     if dry_run:
         show_estimate(comparison, sd)
         return
+    output.check(comparison)
     run_comparison(comparison)
     if replicate:
         replicate_winner(comparison)
+    output.end(comparison, comparison.results)
 
 
 def replicate_winner(comparison: Comparison) -> None:

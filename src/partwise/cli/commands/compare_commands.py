@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from partwise.cli.commands.compare_output import announce, print_results, run_with_progress
+from partwise.cli.commands.compare_output import Output, announce, print_results, run_with_progress
 from partwise.cli.commands.power_table import parse_looks
 from partwise.cli.terminal import console, format_duration
 from partwise.comparison.commands.checks import looks_like_training
@@ -36,8 +36,11 @@ def compare_commands(
     workers: int | None,
     allow_changes: bool,
     replicate: bool,
+    as_json: bool,
+    require: list[str],
 ) -> None:
     """Run the comparison, or with `dry_run` only the check of every arm. Raises ConfigError."""
+    output = Output(as_json, require)
     metric = options.pop("metric")
     if refs:
         experiment, folder = experiment_of_refs(words, metric, refs), Path()
@@ -57,6 +60,7 @@ def compare_commands(
     comparison = make_command_comparison(
         experiment, folder, name, this_command(), workers=workers, allow_changes=allow_changes, **settings
     )
+    output.check(comparison)
     confirm_metric(comparison)
     announce(comparison)
     if dry_run:
@@ -64,7 +68,9 @@ def compare_commands(
         return
     if experiment.check:
         show_check(comparison)
-    print_results(comparison, run_with_progress(comparison))
+    results = run_with_progress(comparison)
+    print_results(comparison, results)
+    output.end(comparison, results)
 
 
 def check_options(options: Mapping[str, Any], replicate: bool) -> None:

@@ -1,7 +1,10 @@
 """What `compare` prints of a comparison of any kind: its question, its progress, its summary."""
 
-from partwise.cli.terminal import ComparisonProgress, console
+import typer
+
+from partwise.cli.terminal import ComparisonProgress, console, only_json, print_json
 from partwise.comparison.experiment import Comparison
+from partwise.comparison.gate import MET, NOT_MET, UNDECIDED, Requirement, gate_status
 from partwise.comparison.report import summary
 from partwise.comparison.results import Results
 
@@ -27,6 +30,32 @@ def run_with_progress(comparison: Comparison) -> Results:
 def print_results(comparison: Comparison, results: Results) -> None:
     console.print(summary(results))
     console.print(f"report: {comparison.report}", markup=False)
+
+
+class Output:
+    """How a comparison ends: with `as_json`, results as JSON on standard output; with requirements, an exit status."""
+
+    def __init__(self, as_json: bool, require: list[str]) -> None:
+        self.as_json, self.require = as_json, require
+        if as_json:
+            only_json()
+
+    def check(self, comparison: Comparison) -> list[Requirement]:
+        """The requirements. Raises ConfigError, so that a typing error is found before anything runs."""
+        arms = [claim.arm for claim in comparison.plan.claims if claim.role == "claim"]
+        return [Requirement.parse(text, arms) for text in self.require]
+
+    def end(self, comparison: Comparison, results: Results) -> None:
+        """Print the JSON, and exit with the status of the requirements unless they are met."""
+        if self.as_json:
+            print_json(results.to_dict())
+        requirements = self.check(comparison)
+        status = gate_status(requirements, results.effects)
+        if requirements:
+            met = {MET: "met", NOT_MET: "not met", UNDECIDED: "undecided"}[status]
+            console.print(f"required: {'; '.join(self.require)}: {met}", markup=False)
+        if status:
+            raise typer.Exit(status)
 
 
 def announce(comparison: Comparison) -> None:
