@@ -1,4 +1,4 @@
-"""Commands for comparisons: compare, calibrate, plan, verdict and studies."""
+"""Commands for comparisons: compare, work, demo, calibrate, plan and verdict."""
 
 import gc
 from pathlib import Path
@@ -17,7 +17,6 @@ from partwise.cli.options import (
     app,
     collect_overrides,
     load_imports,
-    study_app,
 )
 from partwise.cli.request_command import request_command
 
@@ -39,6 +38,15 @@ def is_command_comparison(first: str, refs: bool, options: dict[str, Any]) -> bo
     from partwise.comparison.commands.experiment_file import is_experiment
 
     return is_experiment(first)
+
+
+def place(text: str) -> Any:
+    """Raises ConfigError for an unknown place."""
+    from partwise.config import ConfigError, did_you_mean
+
+    if text not in ("local", "workers"):
+        raise ConfigError(f"--on {text}: unknown place{did_you_mean(text, ('local', 'workers'))}")
+    return text
 
 
 @request_command(app, before={"protocol": "looks"})
@@ -78,6 +86,10 @@ def compare(
         ),
     ] = None,
     imports: Import = None,
+    on: Annotated[
+        str,
+        typer.Option(metavar="PLACE", help="local, or workers: runs are left to `partwise work`.", **PIPELINES),
+    ] = "local",
     as_json: Annotated[
         bool,
         typer.Option("--json", metavar=FLAG, help="Print the results as JSON, everything else on stderr.", **PIPELINES),
@@ -147,9 +159,10 @@ def compare(
             replicate=replicate,
             as_json=as_json,
             require=require or [],
+            on=place(on),
         )
         return
-    if not dry_run:
+    if not dry_run and on == "local":
         from partwise.comparison.runs import EXECUTED_BY
         from partwise.comparison.trials.forkserver import prestart
 
@@ -170,7 +183,21 @@ def compare(
         imports=loaded,
         as_json=as_json,
         require=require or [],
+        on=place(on),
     )
+
+
+@app.command()
+def work(
+    comparison: Annotated[str, typer.Argument(metavar="COMPARISON", help="Name below runs/, or folder.")],
+    workers: Annotated[int, typer.Option(metavar="N", help="Runs at a time.", min=1)] = 1,
+    imports: Import = None,
+) -> None:
+    """Run trials of a comparison that was started with --on workers, here or on any machine that sees its folder."""
+    load_imports(imports)
+    from partwise.cli.commands.work import work_on
+
+    work_on(comparison, workers)
 
 
 @app.command()
@@ -303,32 +330,3 @@ def verdict(
         )
     finally:
         gc.enable()
-
-
-@study_app.command("run")
-def run_study(
-    study: Annotated[str, typer.Argument(help="Name of a study, or a YAML file of your own.")],
-    dry_run: Annotated[bool, typer.Option("--dry-run", metavar=FLAG, help="Only estimate the time.")] = False,
-) -> None:
-    """Run every comparison of a study. Run the same command again to resume."""
-    from partwise.cli.commands.compare import run_study as run
-
-    run(study, dry_run)
-
-
-@study_app.command("list")
-def list_studies() -> None:
-    """List the studies with their results so far."""
-    from partwise.cli.commands.compare import list_studies as run
-
-    run()
-
-
-@study_app.command("table")
-def study_table(
-    out: Annotated[Path | None, typer.Option(help="Output file. Default: print.")] = None,
-) -> None:
-    """Print a table of published claims, our results with intervals, and the answers."""
-    from partwise.cli.commands.compare import show_claims
-
-    show_claims(out)

@@ -24,6 +24,7 @@ from partwise.comparison.results import LedgerEntry, Matching, OnlineLevel, Prov
 from partwise.comparison.stats.effect import Verdict
 from partwise.comparison.stats.protocol import is_open
 from partwise.comparison.trials.executor import Executor, run_trials
+from partwise.comparison.trials.shared import SharedExecutor
 from partwise.comparison.trials.trial import Trial, final_values
 from partwise.comparison.trials.workload import Workload
 from partwise.comparison.tuning import Tune, run_tuning
@@ -32,6 +33,8 @@ from partwise.train.run_names import FolderLock, default_run_name, explain_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+Place = Literal["local", "workers"]
 
 
 @dataclass(repr=False)
@@ -50,6 +53,8 @@ class Comparison:
     tune: Tune | None = None
     tune_seeds: int = 4
     online: bool = False
+    on: Place = "local"
+    """Where trials run: in processes of this machine, or wherever `partwise work` runs."""
     origin: dict[str, str] = field(default_factory=dict)
     """Why it runs, for the ledger: the study it belongs to, or the comparison it replicates."""
     judged: Results | None = None
@@ -107,7 +112,7 @@ class Comparison:
                 rules = replace(self.plan.rules, alpha=metadata["online"]["level"])
                 self.plan = replace(self.plan, rules=rules)
             power = self.workload.control_power(self.plan)
-            with self.workload.executor() as executor:
+            with self.executor() as executor:
                 matching, tuning = self._match_and_tune(executor, on_progress)
                 self._run_looks(executor, on_progress)
             results = self.workload.describe(self.plan, self.trials, gather(self.plan, self.trials))
@@ -128,6 +133,10 @@ class Comparison:
         finally:
             lock.release()
         return self.judged
+
+    def executor(self) -> Executor:
+        """The executor of the trials."""
+        return self.workload.executor() if self.on == "local" else SharedExecutor(self.path)
 
     def _record(self, metadata: dict[str, Any]) -> None:
         """Record the results in the ledger, add what it says about them, and write the certificate."""

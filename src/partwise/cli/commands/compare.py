@@ -7,7 +7,7 @@ from partwise.cli.commands.compare_output import Output, announce, run_compariso
 from partwise.cli.commands.power_table import parse_looks, percent
 from partwise.cli.terminal import console, format_duration, table
 from partwise.comparison.design.request import Request
-from partwise.comparison.experiment import Comparison
+from partwise.comparison.experiment import Comparison, Place
 from partwise.comparison.followups import add_replication, make_grid, make_replication, run_grid
 from partwise.comparison.noise_store import expected_noise, ignored_calibrations
 from partwise.comparison.report import summary
@@ -35,6 +35,7 @@ def compare_variants(
     imports: tuple[str, ...],
     as_json: bool = False,
     require: list[str] | None = None,
+    on: Place = "local",
 ) -> None:
     """Run a comparison and print its summary, or with `dry_run` print an estimate of its time and power."""
     output = Output(as_json, require or [])
@@ -45,7 +46,7 @@ def compare_variants(
         processes = {"workers": workers, "seeds_per_process": seeds_per_process}
         run_over_grid(request, grid, name, dry_run=dry_run, sd=sd, imports=imports, **processes)
         return
-    comparison = make_comparison(request, name, imports, workers, seeds_per_process)
+    comparison = make_comparison(request, name, imports, workers, seeds_per_process, on)
     if dry_run:
         show_estimate(comparison, sd)
         return

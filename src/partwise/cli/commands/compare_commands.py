@@ -13,6 +13,7 @@ from partwise.cli.terminal import console, format_duration
 from partwise.comparison.commands.checks import looks_like_training
 from partwise.comparison.commands.comparison import CommandComparison, make_command_comparison
 from partwise.comparison.commands.experiment_file import Experiment, parse_experiment, read_experiment
+from partwise.comparison.experiment import Place
 from partwise.comparison.stats.power import default_looks
 from partwise.config import ConfigError
 from partwise.train.run_names import default_run_name
@@ -38,6 +39,7 @@ def compare_commands(
     replicate: bool,
     as_json: bool,
     require: list[str],
+    on: Place,
 ) -> None:
     """Run the comparison, or with `dry_run` only the check of every arm. Raises ConfigError."""
     output = Output(as_json, require)
@@ -58,7 +60,7 @@ def compare_commands(
     settings.setdefault("seeds", SEEDS)
     name = name or default_run_name(["refs", *words] if refs else [Path(words[0]).stem])
     comparison = make_command_comparison(
-        experiment, folder, name, this_command(), workers=workers, allow_changes=allow_changes, **settings
+        experiment, folder, name, this_command(), workers=workers, allow_changes=allow_changes, on=on, **settings
     )
     output.check(comparison)
     confirm_metric(comparison)

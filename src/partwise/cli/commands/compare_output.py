@@ -1,5 +1,7 @@
 """What `compare` prints of a comparison of any kind: its question, its progress, its summary."""
 
+import shlex
+
 import typer
 
 from partwise.cli.terminal import ComparisonProgress, console, only_json, print_json
@@ -67,6 +69,10 @@ def announce(comparison: Comparison) -> None:
         seeds = f"up to {seeds} with looks at {', '.join(map(str, plan.looks))}"
     length = comparison.workload.trial_length(plan)
     console.print(f"{len(plan.arms)} arms x {seeds}{length}, in {comparison.path}", markup=False)
+    if comparison.on == "workers":
+        console.print(
+            f"waiting for workers: partwise work {shlex.quote(str(comparison.path))}", markup=False, soft_wrap=True
+        )
     if plan.common:
         console.print(f"for every arm: {' '.join(plan.common)}", markup=False)
 

@@ -11,7 +11,7 @@ from partwise.comparison.commands.experiment_file import Experiment
 from partwise.comparison.commands.plan import make_plan
 from partwise.comparison.commands.workload import CommandPlan, CommandWorkload
 from partwise.comparison.commands.worktrees import Repository
-from partwise.comparison.experiment import Comparison
+from partwise.comparison.experiment import Comparison, Place
 from partwise.comparison.plan_file import PLAN_FILE
 from partwise.comparison.results import Results, read_json
 from partwise.config import ConfigError
@@ -57,6 +57,7 @@ def make_command_comparison(
     workers: int | None = None,
     allow_changes: bool = False,
     online: bool = False,
+    on: Place = "local",
     **settings: Any,
 ) -> CommandComparison:
     """The comparison of an experiment whose file is in `folder`, validated but not started. Raises ConfigError."""
@@ -68,4 +69,4 @@ def make_command_comparison(
     path = Path("runs") / check_run_name(name)
     plan = make_plan(experiment, commits, **settings)
     workload = CommandWorkload(experiment, folder, path, workers, allow_changes)
-    return CommandComparison(path, plan, workload, command, online=online)
+    return CommandComparison(path, plan, workload, command, online=online, on=on)

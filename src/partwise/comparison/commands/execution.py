@@ -18,8 +18,10 @@ from typing import IO, Any
 from partwise.comparison.commands.experiment_file import Curve, Metric, TrialLimits
 from partwise.comparison.commands.numbers import read_curve, read_metric
 from partwise.comparison.commands.plan import CommandConfig
-from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome
+from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome, stored_status
 from partwise.config import ConfigError, digest
+
+__all__ = ["execute", "stored_status"]
 
 OUTPUT = "output"
 """The folder of a trial that `{folder}` stands for."""

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome
+from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome, stored_status
 from partwise.config import ConfigError
 from partwise.config.yaml import show
+
+__all__ = ["TrainingFunction", "call", "check_function", "execute", "name_of", "stored_status"]
 
 TrainingFunction = Callable[..., float]
 """`train(seed, report, **settings)` returns the metric; `report(step, value)` adds a point to the curve."""

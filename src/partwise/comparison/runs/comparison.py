@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from partwise.comparison.design.request import Request
-from partwise.comparison.experiment import Comparison
+from partwise.comparison.experiment import Comparison, Place
 from partwise.comparison.runs.plan import RunPlan, make_plan
 from partwise.comparison.runs.workload import Estimate, RunWorkload
 from partwise.comparison.tuning import check_seeds, parse_tune
@@ -50,6 +50,7 @@ def make_comparison(
     imports: tuple[str, ...] = (),
     workers: int | None = None,
     seeds_per_process: int | None = None,
+    on: Place = "local",
 ) -> RunComparison:
     """The comparison for a request, validated but not started. Raises ConfigError."""
     path = Path("runs") / (check_run_name(name) if name else request.name())
@@ -62,4 +63,4 @@ def make_comparison(
     command = request.command(name, imports)
     workload = RunWorkload(imports, workers, seeds_per_process, command)
     tuning = (request.match, tune, request.tune_seeds)
-    return RunComparison(path, plan, workload, command, *tuning, request.online)
+    return RunComparison(path, plan, workload, command, *tuning, request.online, on)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from partwise.checkpoint import write_json
+from partwise.comparison.runs.trial import stored_status
 from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime
 from partwise.config import import_parts
@@ -12,6 +13,8 @@ from partwise.evaluate.arithmetic import accuracy_by_operation, answer_problems
 from partwise.train.config import RunConfig
 from partwise.train.multi_seed import train_seeds
 from partwise.train.run_folder import RunFolder
+
+__all__ = ["execute", "stored_status"]
 
 
 def execute(folders: list[Path], should_stop: Callable[[], bool]) -> list[str]:

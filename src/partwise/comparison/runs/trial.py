@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from partwise import __version__
 from partwise.checkpoint import write_json
 from partwise.comparison.results import TrialResult
 from partwise.comparison.runs import EXECUTED_BY
 from partwise.comparison.runs.outcome import read_outcome
 from partwise.comparison.trials.trial import Trial
 from partwise.compute.runtime import Runtime
+from partwise.config import find_part
 from partwise.train.config import RunConfig
 
 
@@ -35,6 +37,9 @@ class RunTrial(Trial):
                 continue
         return 0
 
+    def stored_status(self) -> str | None:
+        return stored_status(self.folder)
+
     def outcome(self, metric: str) -> TrialResult:
         return read_outcome(self.folder, self.seed, self.steps, metric)
 
@@ -53,6 +58,7 @@ def prepare_run(
     folder.mkdir(parents=True, exist_ok=True)
     job = {
         "executed_by": EXECUTED_BY,
+        "version": __version__,
         "config": config.to_dict(),
         "runtime": runtime.to_dict(),
         "plan": plan,
@@ -60,9 +66,18 @@ def prepare_run(
         "command": shlex.split(command),
     }
     write_json(folder / "job.json", job)
-    status = "waiting"
-    if (folder / "result.json").exists():
-        result = json.loads((folder / "result.json").read_text())
-        scored = config.data.task != "arithmetic" or config.train.tuning_split or "accuracy" in result
-        status = "diverged" if "diverged" in result else "done" if scored else "waiting"
-    return RunTrial(arm, seed, folder, config.train.steps, status)
+    return RunTrial(arm, seed, folder, config.train.steps, stored_status(folder) or "waiting")
+
+
+def stored_status(folder: Path) -> str | None:
+    """The status of the run in a folder with its job, if it has ended and is scored; None otherwise."""
+    path = folder / "result.json"
+    if not path.exists():
+        return None
+    result = json.loads(path.read_text())
+    if "diverged" in result:
+        return "diverged"
+    config = json.loads((folder / "job.json").read_text())["config"]
+    corpus: Any = find_part("data", config["data"]["part"])
+    has_answers = corpus.task == "arithmetic" and not config["train"]["tuning_split"]
+    return None if has_answers and "accuracy" not in result else "done"

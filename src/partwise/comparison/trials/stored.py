@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, Literal, Self
 
+from partwise import __version__
 from partwise.checkpoint import write_json
 from partwise.comparison.results import TrialResult, Value, read_json
 from partwise.comparison.trials.trial import NO_VALUE, Trial
@@ -54,6 +55,10 @@ class StoredTrial(Trial):
     def progress(self) -> int:
         return int(self.finished)
 
+    def stored_status(self) -> str | None:
+        outcome = Outcome.of_job(self.folder, self.job)
+        return outcome.trial_status if outcome else None
+
     def outcome(self, metric: str) -> TrialResult:
         outcome = Outcome.of_job(self.folder, self.job)
         if outcome is None:
@@ -69,6 +74,12 @@ class StoredTrial(Trial):
         )
 
 
+def stored_status(folder: Path) -> str | None:
+    """The status of the trial in a folder, if its job has ended; None otherwise."""
+    outcome = Outcome.of_job(folder, read_json(folder / JOB)["hash"])
+    return outcome.trial_status if outcome else None
+
+
 def prepare_trial(
     folder: Path, arm: str, seed: int, job: dict[str, Any], executed_by: str, place: dict[str, str]
 ) -> StoredTrial:
@@ -80,7 +91,8 @@ def prepare_trial(
     outcome = Outcome.of_job(folder, key)
     if outcome is None:
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / JOB, {"executed_by": executed_by, "place": place, "hash": key, "job": job})
+        stored = {"executed_by": executed_by, "version": __version__, "place": place, "hash": key, "job": job}
+        write_json(folder / JOB, stored)
     trial = StoredTrial(arm, seed, folder, 1, outcome.trial_status if outcome else "waiting")
     trial.job = key
     return trial

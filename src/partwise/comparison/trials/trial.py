@@ -37,6 +37,10 @@ class Trial(ABC):
         """The last step that is done."""
 
     @abstractmethod
+    def stored_status(self) -> str | None:
+        """The status of a trial that has ended, read from its folder; None if it has not."""
+
+    @abstractmethod
     def outcome(self, metric: str) -> TrialResult:
         """The value and the curves of a finished trial; a value of None if it has none.
 

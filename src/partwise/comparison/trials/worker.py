@@ -9,6 +9,7 @@ reply is a line with the number and the statuses once the child has ended. There
 from files of the trials.
 """
 
+import contextlib
 import json
 import os
 import selectors
@@ -18,7 +19,6 @@ import traceback
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
 
 from partwise.config import ConfigError
 
@@ -62,7 +62,7 @@ def run_child(folders: list[Path], server: int, parent: int) -> None:
 class ChildProcesses:
     """The forked training processes."""
 
-    def __init__(self, replies: TextIO, parent: int) -> None:
+    def __init__(self, replies: int, parent: int) -> None:
         self.replies, self.parent = replies, parent
         self.running: dict[int, tuple[int, list[Path]]] = {}
 
@@ -90,7 +90,8 @@ class ChildProcesses:
             del self.running[child]
             path = folders[0] / "status.json"
             statuses = json.loads(path.read_text()) if code == 0 else [f"failed killed ({code})"] * len(folders)
-            print(json.dumps([number, statuses]), file=self.replies, flush=True)
+            with contextlib.suppress(BrokenPipeError):  # the parent was killed
+                os.write(self.replies, f"{json.dumps([number, statuses])}\n".encode())
 
     def stop(self) -> None:
         """Send SIGTERM to every child again: one being forked when the signal arrived missed it."""
@@ -98,9 +99,9 @@ class ChildProcesses:
             os.kill(child, signal.SIGTERM)
 
 
-def open_channels() -> tuple[int, TextIO]:
-    """The request and reply streams, kept separate from the standard streams that a user's part may read or print to."""
-    requests, replies = os.dup(0), os.fdopen(os.dup(1), "w")
+def open_channels() -> tuple[int, int]:
+    """The descriptors of requests and replies, apart from the standard streams, which a user's part may read or print to."""
+    requests, replies = os.dup(0), os.dup(1)
     devnull = os.open(os.devnull, os.O_RDWR)
     os.dup2(devnull, 0)
     os.dup2(devnull if sys.stderr is None else sys.stderr.fileno(), 1)
@@ -118,7 +119,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the parent stops the runs in order
     children, accepting, unread = ChildProcesses(replies, int(sys.argv[2])), True, b""
-    with replies, selectors.DefaultSelector() as selector:
+    with selectors.DefaultSelector() as selector:
         for source in (requests, wakeup_read):
             selector.register(source, selectors.EVENT_READ)
         while accepting or children.running:

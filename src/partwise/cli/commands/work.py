@@ -1,0 +1,21 @@
+"""`work`: run trials of a comparison beside other workers."""
+
+from pathlib import Path
+
+from partwise.cli.terminal import console
+from partwise.comparison.plan_file import PLAN_FILE
+from partwise.comparison.trials.work import Work
+from partwise.config import ConfigError
+
+
+def work_on(name: str, parallel: int) -> None:
+    """Run trials until none is left. Raises ConfigError if the folder is no comparison."""
+    folder = next((each for each in (Path(name), Path("runs") / name) if (each / PLAN_FILE).exists()), None)
+    if folder is None:
+        raise ConfigError(f"{name} is no comparison: start `partwise compare ... --on workers` first")
+    try:
+        done = Work(folder.resolve(), parallel, on_event=lambda text: console.print(text, markup=False)).run()
+    except KeyboardInterrupt:
+        console.print("stopped; other workers take over what was begun here", markup=False)
+        raise
+    console.print(f"{done} trials run here; none is left", markup=False)

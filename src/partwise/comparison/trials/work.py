@@ -1,0 +1,148 @@
+"""`partwise work`: one process that takes the next open trial of a comparison until none is left."""
+
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+
+import partwise
+from partwise.checkpoint import write_json
+from partwise.comparison.trials.claims import EXPIRES, HEARTBEAT, Claim, claim
+from partwise.comparison.trials.forkserver import ForkServer
+from partwise.comparison.trials.shared import FAILED, POLL_SECONDS, is_open
+from partwise.config import ConfigError
+from partwise.machine import hardware
+
+JOB, WORKER = "job.json", "worker.json"
+"""A trial's job, and which machine runs it."""
+
+SCAN_SECONDS = 2.0
+"""Between two searches for new jobs, while there are open ones."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A trial as its `job.json` describes it."""
+
+    folder: Path
+    executed_by: str
+
+    @property
+    def finished(self) -> bool:
+        status: str | None = import_module(self.executed_by).stored_status(self.folder)
+        return status is not None or (self.folder / FAILED).exists()
+
+    def may_run_on(self, cpu: str) -> bool:
+        """Whether every trial of its seed ran on this kind of machine: another kind would be a difference in the pair."""
+        for other in self.folder.parent.parent.glob(f"*/{self.folder.name}/{WORKER}"):
+            try:
+                if json.loads(other.read_text())["cpu"] != cpu:
+                    return False
+            except (OSError, ValueError, KeyError):  # being written
+                continue
+        return True
+
+
+@dataclass
+class Work:
+    """Runs trials of the comparison in `folder`, `parallel` at a time, beside other workers."""
+
+    folder: Path
+    parallel: int = 1
+    expires: float = EXPIRES
+    """Seconds without a sign of life after which another worker's trial is taken over."""
+    on_event: Callable[[str], None] = print
+    n_done: int = 0
+    claims: dict[int, Claim] = field(default_factory=dict)
+
+    def run(self) -> int:
+        """Run trials until all have ended and no more are to come; returns how many this process ran."""
+        server, stop = ForkServer(self._first_job().executed_by), threading.Event()
+        threading.Thread(target=self._show_life, args=(server, stop), daemon=True).start()
+        try:
+            self._loop(server)
+        finally:
+            stop.set()
+            server.end()
+            for each in self.claims.values():
+                each.release()
+        return self.n_done
+
+    def _first_job(self) -> Job:
+        while (job := next(find_jobs(self.folder), None)) is None:
+            if not is_open(self.folder):
+                raise ConfigError(f"{self.folder} has no trials: start `partwise compare ... --on workers` first")
+            time.sleep(POLL_SECONDS)
+        return job
+
+    def _loop(self, server: ForkServer) -> None:
+        cpu, number, scanned = hardware()["cpu"], 0, -SCAN_SECONDS
+        open_jobs: list[Job] = []
+        while True:
+            if not open_jobs and time.monotonic() - scanned >= (POLL_SECONDS if self.claims else 0):
+                open_jobs, scanned = [job for job in find_jobs(self.folder) if not job.finished], time.monotonic()
+                mine = {each.folder for each in self.claims.values()}
+                others = [job for job in open_jobs if job.folder not in mine]
+                open_jobs = [job for job in others if job.may_run_on(cpu)]
+                if not self.claims and not open_jobs and not is_open(self.folder):
+                    if others:
+                        self.on_event(
+                            f"{len(others)} trials are left for the kind of machine that their pairs began on"
+                        )
+                    return
+            while open_jobs and len(self.claims) < self.parallel:
+                job = open_jobs.pop(0)
+                taken = None if job.finished or not job.may_run_on(cpu) else claim(job.folder, self.expires)
+                if taken and job.finished:  # by the worker whose claim this process took over
+                    taken.release()
+                elif taken:
+                    number += 1
+                    self.claims[number] = taken
+                    write_json(job.folder / WORKER, {"cpu": cpu, "host": os.uname().nodename})
+                    server.submit(number, [job.folder])
+            self._wait(server)
+
+    def _wait(self, server: ForkServer) -> None:
+        """Wait a moment for a trial to end."""
+        try:
+            number, statuses = server.replies.get(timeout=POLL_SECONDS)
+        except queue.Empty:
+            return
+        if statuses is None:
+            raise ConfigError(f"the worker process of {self.folder} ended: start `partwise work` again")
+        taken, (status,) = self.claims.pop(number), statuses
+        if status.startswith("failed"):
+            write_json(taken.folder / FAILED, {"reason": status.removeprefix("failed").strip(": ")})
+        taken.release()
+        self.n_done += 1
+        self.on_event(f"{taken.folder.parent.name}, {taken.folder.name}: {status}")
+
+    def _show_life(self, server: ForkServer, stop: threading.Event) -> None:
+        """Touch every claim; if one was lost, since this process was suspended, stop: the trial now runs elsewhere."""
+        while not stop.wait(min(HEARTBEAT, self.expires / 4)):
+            lost = [each for each in list(self.claims.values()) if not each.touch()]
+            if lost and not stop.is_set():
+                server.end()
+
+
+def find_jobs(folder: Path) -> Iterator[Job]:
+    """The jobs of a comparison and of its tuning by seed, so that pairs are complete soon. Raises ConfigError."""
+    paths = [*folder.glob(f"runs/*/seed-*/{JOB}"), *folder.glob(f"tuning/*/seed-*/{JOB}")]
+    for path in sorted(paths, key=lambda path: (int(path.parent.name.removeprefix("seed-")), path.parent.parent.name)):
+        try:
+            job = json.loads(path.read_text())
+            executed_by, version = str(job["executed_by"]), job["version"]
+        except (OSError, ValueError, KeyError, TypeError):  # being written
+            continue
+        if version != partwise.__version__:
+            raise ConfigError(
+                f"{path} is of partwise {version}, and this is {partwise.__version__}: install the same version everywhere"
+            )
+        if not executed_by.startswith("partwise.comparison."):
+            raise ConfigError(f"{path} names a module that is not part of partwise: {executed_by}")
+        yield Job(path.parent, executed_by)
