@@ -121,7 +121,11 @@ def test_train_resume_eval_and_generate(
     assert {"torch", "python", "partwise"} <= card["machine"].keys()
 
     assert run(monkeypatch, *words) == 0
-    assert "resuming after step 6" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "resuming after step 6" in shown
+    offered = shlex.split(shown.splitlines()[-1].partition(": ")[2])
+    assert run(monkeypatch, *offered[1:]) == 0, "the command that the last line offers"
+    assert "report: runs/first/report.html" in capsys.readouterr().out
     assert run(monkeypatch, *words, "train.lr=1e-2") == 2
     assert "train.lr was 0.0003, now 0.01" in capsys.readouterr().err
     assert run(monkeypatch, *words, "train.lr=1e-2", "--fresh") == 0
@@ -191,7 +195,7 @@ def test_arithmetic_training_and_evaluation(
         == 0
     )
     shown = capsys.readouterr().out
-    assert "five test problems" in shown
+    assert "5 test problems" in shown
     assert run(monkeypatch, "eval", "sums", "--max-problems", "10") == 0
     shown = capsys.readouterr().out
     for word in (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from partwise import studies
 from partwise.cli import main
 from partwise.comparison.ledger.chain import Ledger
 from partwise.comparison.ledger.project import LEDGER_FILE
@@ -93,3 +94,25 @@ def test_listing_imports_no_torch(project: Path) -> None:
     code += "try: runpy.run_module('partwise', run_name='__main__')\nfinally: print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_a_report_is_written_from_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A comparison by its name or folder, from `results.json` alone; a run is tested with the command `train`."""
+    folder = tmp_path / "runs" / "glu"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    study = json.loads((Path(studies.__file__).parent / "library" / "glu" / "results.json").read_text())
+    (folder / "results.json").write_text(json.dumps(study["comparisons"]["shakespeare"]))
+    for name in ("glu", "runs/glu", str(folder)):
+        assert run(monkeypatch, "report", name) == 0
+        assert capsys.readouterr().out.strip().endswith("runs/glu/report.html")
+        assert "</html>" in (folder / "report.html").read_text("utf-8")
+        (folder / "report.html").unlink()
+    (folder / "results.json").rename(folder / "compare.json")
+    assert run(monkeypatch, "report", "glu") == 2
+    assert "no results yet" in capsys.readouterr().err
+    assert run(monkeypatch, "report", "glo") == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "there is no run or comparison 'glo'; did you mean 'glu'?" in error

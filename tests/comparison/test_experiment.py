@@ -23,9 +23,9 @@ from partwise.comparison.noise_store import expected_noise
 from partwise.comparison.results import Results
 from partwise.comparison.runs.comparison import plan_comparison
 from partwise.comparison.runs.facts import unpaired_tensors
-from partwise.comparison.runs.outcome import thin
 from partwise.comparison.runs.plan import make_plan
 from partwise.config import ConfigError
+from partwise.plots.curves import thin
 from partwise.studies.study import StudyResults, find_study
 from partwise.train.loop import Run
 from recipes import split_loss

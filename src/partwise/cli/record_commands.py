@@ -68,3 +68,15 @@ def list_runs(
     from partwise.cli.commands.runs import show_runs
 
     show_runs(folder, sort, text, as_json)
+
+
+@app.command()
+def report(
+    target: Annotated[str, typer.Argument(metavar="RUN_OR_COMPARISON", help="Its name under runs/, or its folder.")],
+    imports: Import = None,
+) -> None:
+    """Write the page of a run or a comparison, report.html in its folder, and print its path."""
+    from partwise.cli.commands.report import report as run
+
+    load_imports(imports)
+    run(target)

@@ -4,9 +4,9 @@ import html
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from partwise.comparison.report.figures import VERDICT_COLORS
 from partwise.comparison.results import Results
 from partwise.config import ConfigError
+from partwise.plots.colors import VERDICT_COLORS
 from partwise.plots.plotting import new_figure, padded_limits, to_svg
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import Any
 from partwise.baselines.scale import place_loss
 from partwise.config import ConfigError
 
+COMPARISON_FILES = ("compare.json", "results.json")
 DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What reading a damaged file raises."""
 
@@ -64,6 +65,12 @@ def list_runs(folder: Path) -> list[Entry]:
         for entry in entries
     ]
     return sorted(placed, key=lambda entry: -entry.modified)
+
+
+def find_comparison(name: str) -> Path | None:
+    """The folder of a comparison, by its name below `runs/` or its path; None if there is none."""
+    folders = [Path("runs") / name, Path(name)]
+    return next((path for path in folders if any((path / file).exists() for file in COMPARISON_FILES)), None)
 
 
 def _find(folder: Path) -> Iterator[Path]:

@@ -4,6 +4,7 @@ runs/NAME/run.json         everything needed to reproduce the run
           metrics.jsonl    one line per step and per evaluation, append-only
           checkpoints/     step-00000500, ...: the two newest
           result.json      the final evaluations, or where the run diverged
+          report.html      its page, if `partwise report` has written one
 """
 
 import resource
@@ -157,7 +158,7 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Remove the files of a run and no others; run.json last, as it describes the rest."""
-        for name in ("checkpoints", "result.json", "metrics.jsonl", "run.json"):
+        for name in ("checkpoints", "report.html", "result.json", "metrics.jsonl", "run.json"):
             path = self.path / name
             if path.is_dir():
                 remove_folder(path)

@@ -19,7 +19,7 @@ from scipy import stats
 from partwise.comparison.report import page as report
 from partwise.comparison.report.cells import fraction_interval, with_relative_change
 from partwise.comparison.report.explanations import write_p
-from partwise.comparison.report.figures import draw_differences, draw_losses, thin
+from partwise.comparison.report.figures import draw_differences
 from partwise.comparison.report.page import printable, summary, write_report
 from partwise.comparison.report.sections import Paragraph, pairing, reference_sentence
 from partwise.comparison.results import Proportion, Results
@@ -428,7 +428,7 @@ def test_files_are_replaced_atomically(full: dict[str, Any], tmp_path: Path, mon
     before = written(full, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "report.md"]
     replaced = []
-    monkeypatch.setattr(report.os, "replace", lambda old, new: replaced.append((old, new)))
+    monkeypatch.setattr(os, "replace", lambda old, new: replaced.append((old, new)))
     write_report(Results.from_dict(full | {"question": "another"}), tmp_path)
     assert [(old.parent, new.name) for old, new in replaced] == [(tmp_path, "report.html"), (tmp_path, "report.md")]
     assert ((tmp_path / "report.html").read_text("utf-8"), (tmp_path / "report.md").read_text("utf-8")) == before
@@ -465,25 +465,6 @@ def test_dots_are_at_their_differences(full: dict[str, Any]) -> None:
 def test_figures_handle_missing_values() -> None:
     diverged = judge("a", "b", {0: math.nan}, {0: 1.0})
     assert draw_differences(diverged, "#000", 0.0, True, "k") == ""
-    assert draw_losses([("#000", []), ("#000", [[1, None], [2, math.nan]])], [], True, "k") == ""
-    assert "<svg" in draw_losses([("#000", [[1, 2.0]])], [("unigram", 3.3)], True, "k")
-
-
-def test_a_reference_is_drawn_if_it_is_near() -> None:
-    line = [[step, 2.0 - step / 1000] for step in range(0, 1001, 10)]
-    svg = draw_losses([("#000", line)], [("near", 0.9), ("far", -9.0), ("over", 3.3)], False, "k")
-    assert "near</text>" in svg and "far" not in svg and "over" not in svg
-
-
-@pytest.mark.parametrize("length", [1, 199, 200, 201, 1250])
-def test_thinned_curves_keep_their_mean_and_their_end(length: int) -> None:
-    points = [(float(step), math.sin(step)) for step in range(length)]
-    thinned = thin(points)
-    assert len(thinned) <= 200 and thinned[-1][0] == length - 1
-    size = math.ceil(length / 200)
-    weights = [min(size, length - size * index) for index in range(len(thinned))]
-    total = sum(weight * value for weight, (_, value) in zip(weights, thinned, strict=True))
-    assert total == pytest.approx(sum(value for _, value in points), abs=1e-9)
 
 
 def test_terminal_fits_80_columns(full: dict[str, Any], minimal: dict[str, Any]) -> None:

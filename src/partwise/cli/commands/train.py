@@ -12,14 +12,14 @@ from partwise.cli.terminal import console, flush_text, follow_run, print_error, 
 from partwise.compute.plan import apply_backends
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
-from partwise.data import Dataset, SequencePairs, build_examples, problem_lines
-from partwise.evaluate.arithmetic import answer_problems
+from partwise.data import Dataset
 from partwise.generation.generate import generate
-from partwise.tokenizers import Tokenizer, WithSpecialTokens
+from partwise.tokenizers import WithSpecialTokens
 from partwise.train.config import TrainConfig, run_config
 from partwise.train.loop import Diverged
 from partwise.train.run_folder import Interrupted, RunFolder
 from partwise.train.run_names import check_run_name, default_run_name
+from partwise.train.samples import draw_sample, first_prompt
 
 
 def train_run(preset: str, overrides: list[str], data: str | None, name: str | None, fresh: bool, command: str) -> int:
@@ -59,47 +59,18 @@ def train_run(preset: str, overrides: list[str], data: str | None, name: str | N
     console.print()
     show_sample(run, dataset)
     console.print(f"\nsaved to {path}; to generate more: partwise generate {folder} --prompt ...", soft_wrap=True)
+    console.print(f"its page with curves: partwise report {folder}", markup=False, soft_wrap=True)
     return 0
 
 
 def show_sample(run: RunFolder, dataset: Dataset) -> None:
     """Print generated text, or the model's answers to a few problems or sources."""
-    model, tokenizer = run.run.model, dataset.tokenizer
-    if dataset.corpus.task == "arithmetic":
-        problems = problem_lines(dataset, "test", 5)
-        answers = answer_problems(model, tokenizer, problems, temperature=0, precision=run.runtime.precision)
-        rows = [
-            (problem[: problem.index("=") + 1], answer, problem[problem.index("=") + 1 :])
-            for problem, answer in zip(problems, answers, strict=True)
-        ]
-        console.print(table("five test problems", ["problem", "model", "truth"], rows))
+    sample = draw_sample(run.run.model, dataset, run.runtime.precision)
+    if sample.rows:
+        console.print(table(f"{len(sample.rows)} {sample.title}", sample.columns, sample.rows))
         return
-    if dataset.corpus.paired:
-        pairs = build_examples(dataset, "val", 1, model.config.context_length)
-        assert isinstance(pairs, SequencePairs)
-        rows = [
-            (
-                source,
-                generate(model, tokenizer, [source], max_new_tokens=model.config.context_length, temperature=0)[0],
-                target,
-            )
-            for source, target in pairs.texts(tokenizer, 5)
-        ]
-        console.print(table("five validation pairs", ["source", "model", "target"], rows))
-        return
-    prompt = tokenizer.decode(dataset.split("val")[:32])
-    text = generate(model, tokenizer, [prompt], max_new_tokens=300, temperature=0.8)[0]
-    console.print("[bold]sample[/]")
-    console.print(prompt + text, markup=False, soft_wrap=True)
-
-
-def first_prompt(tokenizer: Tokenizer) -> str:
-    """A newline if the tokenizer has one, else its first token, the `$` that starts a problem."""
-    try:
-        tokenizer.encode("\n")
-    except ConfigError:
-        return tokenizer.decode([0])
-    return "\n"
+    console.print(f"[bold]{sample.title}[/]")
+    console.print(sample.prompt + sample.text, markup=False, soft_wrap=True)
 
 
 def generate_text(

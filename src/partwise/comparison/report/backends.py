@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from partwise.comparison.report.blocks import Paragraph, Table
 from partwise.comparison.results import ArmResult, Results
+from partwise.plots.blocks import Paragraph, Table
 
 BACKENDS_NOTE = (
     "The number of operations that each backend computes in training, and why not a faster one. eager: plain torch "

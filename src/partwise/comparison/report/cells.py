@@ -1,14 +1,11 @@
-"""The text of the report's table cells: numbers, percentages and intervals, with a dash for unknown values."""
+"""The text of the report's table cells: differences, intervals and proportions."""
 
-import json
-from typing import Any, Protocol
+from typing import Protocol
 
 from partwise.comparison.results import Proportion
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.number_format import choose_decimals, format_number, format_percent
-
-NONE = "–"
-"""An unknown value."""
+from partwise.plots.cells import NONE, count, percent
 
 
 class Interval(Protocol):
@@ -32,10 +29,6 @@ def number(value: float | None, digits: int = 4) -> str:
     return NONE if value is None else format_number(value, digits)
 
 
-def count(value: float | None) -> str:
-    return NONE if value is None else f"{value:,.0f}"
-
-
 def with_relative_change(value: float | None, base: float | None) -> str:
     if value is None or not base or value == base:
         return count(value)
@@ -53,28 +46,9 @@ def with_interval(row: Interval, digits: int) -> str:
     return f"{number(row.mean, digits)} ({format_number(row.low, digits)} to {format_number(row.high, digits)})"
 
 
-def percent(value: float | None) -> str:
-    return NONE if value is None else f"{100 * value:.2f}%"
-
-
 def fraction_interval(found: Proportion | None) -> str:
     if not found or found.proportion is None:
         return NONE
     if found.low is None or found.high is None:
         return percent(found.proportion)
     return f"{percent(found.proportion)} ({100 * found.low:.2f} to {100 * found.high:.2f})"
-
-
-def format_value(value: Any) -> str:
-    """A configuration value on one line."""
-    if value is None:
-        return NONE
-    if isinstance(value, str):
-        return value
-    return (
-        f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) and value > 9999 else json.dumps(value)
-    )
-
-
-def capitalize_first(text: str) -> str:
-    return text[:1].upper() + text[1:]

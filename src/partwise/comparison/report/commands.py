@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from partwise.comparison.report.blocks import Paragraph, Table
-from partwise.comparison.report.cells import NONE
 from partwise.comparison.results import Results
+from partwise.plots.blocks import Paragraph, Table
+from partwise.plots.cells import NONE
 
 MAX_DIFF = 20_000
 """Characters of a diff that the report shows; the whole is in `results.json`."""

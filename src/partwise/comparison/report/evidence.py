@@ -2,16 +2,12 @@
 
 from collections.abc import Iterator
 
-from partwise.comparison.report.blocks import Figure, Paragraph, Table
-from partwise.comparison.report.cells import (
-    NONE,
-    confidence,
-    decimal_places,
-    number,
-    with_interval,
-)
+from partwise.comparison.report.cells import confidence, decimal_places, number, with_interval
 from partwise.comparison.results import Budget, ControlResult, Results, SiteStatistic, StepEffect
 from partwise.comparison.stats.number_format import format_percent
+from partwise.plots.blocks import Figure, Paragraph, Table
+from partwise.plots.cells import NONE
+from partwise.plots.colors import ARM_COLORS, VERDICT_COLORS
 
 BUDGETS = {
     "tokens": "equal tokens",
@@ -25,7 +21,7 @@ MIN_FACTOR = 1.2  # minimum ratio between the arms of a statistic that is listed
 
 def forest(results: Results) -> Iterator[Figure | Table]:
     """A forest plot, the differences over training, and a table of all comparisons, if there are several."""
-    from partwise.comparison.report.figures import ARM_COLORS, VERDICT_COLORS, draw_all_over_time, draw_forest
+    from partwise.comparison.report.figures import draw_all_over_time, draw_forest
 
     effects, protocol = results.effects, results.protocol
     if len(effects) < 2:
@@ -117,7 +113,7 @@ def budget_cell(name: str, budget: Budget, baseline: Budget, interval: str) -> s
 
 
 def tuning(results: Results) -> Iterator[Figure | Table | Paragraph]:
-    from partwise.comparison.report.figures import ARM_COLORS, draw_tuning
+    from partwise.comparison.report.figures import draw_tuning
 
     tuned = results.tuning
     if not tuned:

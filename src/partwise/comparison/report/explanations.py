@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
-from partwise.comparison.report.cells import NONE, confidence, decimal_places, number
+from partwise.comparison.report.cells import confidence, decimal_places, number
 from partwise.comparison.results import ClaimResult, Results
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.number_format import format_p, format_percent
+from partwise.plots.cells import NONE
 
 Row = tuple[str, str, list[str]]
 """A quantity, its explanation, and its value for each comparison."""

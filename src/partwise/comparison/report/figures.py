@@ -9,41 +9,12 @@ from typing import TYPE_CHECKING
 
 from partwise.comparison.results import ClaimResult, StepEffect
 from partwise.comparison.stats.effect import Effect
+from partwise.plots.colors import MARGIN, VERDICT_COLORS
+from partwise.plots.curves import Points, finite_points, label_steps, late_range, points_per_line, thin
 from partwise.plots.plotting import new_figure, padded_limits, to_svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-Points = Sequence[Sequence[float | None]]
-"""[[step, value], ...]; an unknown value is None."""
-
-ARM_COLORS = ("#5f6368", "#1f6fb2", "#d1651a", "#0f8f6f", "#a4508b", "#b8860b", "#4b4fb0", "#b03a3a")
-"""The baseline is gray; colors repeat after eight arms. Distinguishable for color-blind readers."""
-
-VERDICT_COLORS = {
-    "better": "#1b7f4d",
-    "worse": "#b3382c",
-    "equivalent": "#41688a",
-    "undecided": "#a86a00",
-    "none": "#6b6f76",
-}
-"""The color of each verdict."""
-
-DARK_COLORS = {
-    **dict(
-        zip(
-            ARM_COLORS,
-            ("#a6acb3", "#6cb0ee", "#f09a5e", "#4fc9a6", "#d690c6", "#e0b64a", "#9a9df0", "#ee8a80"),
-            strict=True,
-        )
-    ),
-    **dict(zip(VERDICT_COLORS.values(), ("#62c794", "#ee8a80", "#8fb7da", "#e5ae55", "#a6acb3"), strict=True)),
-}
-"""The color on a dark page of each color that a figure uses on a light one."""
-
-MARGIN = "#dde6ee"
-LINE_POINTS = 200
-FIGURE_POINTS = 8000
 
 
 def draw_differences(effect: Effect, color: str, margin: float, lower_is_better: bool, key: str) -> str:
@@ -120,15 +91,15 @@ def draw_all_over_time(
             [step for step, *_ in points], [mean for _, mean, *_ in points], color=color, linewidth=2, marker="o", ms=3
         )
     means = [[(float(step), mean) for step, mean, *_ in points if mean is not None] for _, points in curves]
-    low, high = _frame(means)
+    low, high = late_range(means)
     axes.set_ylim(*padded_limits(min(low, -margin), max(high, margin), 0.15))
-    _label_steps(axes)
+    label_steps(axes)
     return to_svg(figure, key)
 
 
 def draw_tuning(lines: Sequence[tuple[str, Points]], numeric: bool, key: str) -> str:
     """Mean loss at each value of the tuned setting: a (color, points) line per arm with a star at its best value."""
-    curves = [(color, finite) for color, points in lines if (finite := _finite(points))]
+    curves = [(color, finite) for color, points in lines if (finite := finite_points(points))]
     if not curves:
         return ""
     figure, axes = new_figure(2.9, key)
@@ -148,13 +119,13 @@ def draw_tuning(lines: Sequence[tuple[str, Points]], numeric: bool, key: str) ->
 
 def draw_over_time(claim: ClaimResult, color: str, margin: float, key: str) -> str:
     """The paired difference at every evaluation: a thin line per seed, the mean with its interval, zero and the margin."""
-    lines = [line for line in map(_finite, claim.differences_over_training) if line]
+    lines = [line for line in map(finite_points, claim.differences_over_training) if line]
     if not lines:
         return ""
     figure, axes = new_figure(2.9, key)
     axes.axhspan(-margin, margin, color=MARGIN, linewidth=0, zorder=0)
     axes.axhline(0, color="#3c4043", linewidth=1, zorder=1)
-    limit = _points_per_line(len(lines))
+    limit = points_per_line(len(lines))
     for line in lines:
         steps, values = zip(*thin(line, limit), strict=True)
         axes.plot(steps, values, color=color, linewidth=1, alpha=0.45, marker="o", markersize=2)
@@ -169,44 +140,9 @@ def draw_over_time(claim: ClaimResult, color: str, margin: float, key: str) -> s
         steps, values = zip(*means, strict=True)
         axes.plot(steps, values, color=color, linewidth=2.4)
     edges = [(step, value) for step, *ends in bands for value in ends]
-    low, high = _frame([*lines, edges] if edges else lines)
+    low, high = late_range([*lines, edges] if edges else lines)
     axes.set_ylim(*padded_limits(min(low, -margin), max(high, margin)))
-    _label_steps(axes)
-    return to_svg(figure, key)
-
-
-def draw_losses(
-    lines: Sequence[tuple[str, Points]], references: Sequence[tuple[str, float]], smooth: bool, key: str
-) -> str:
-    """A curve per (color, points), and each (label, value) of `references` near the curves as a dashed line."""
-    curves = [(color, finite) for color, points in lines if (finite := _finite(points))]
-    if not curves:
-        return ""
-    figure, axes = new_figure(2.9, key)
-    limit = _points_per_line(len(curves))
-    drawn = [(color, _smoothed(thin(line, limit)) if smooth else thin(line, limit)) for color, line in curves]
-    for color, line in drawn:
-        steps, values = zip(*line, strict=True)
-        marker = "o" if len(line) <= 25 else ""
-        axes.plot(steps, values, color=color, linewidth=1.2, alpha=0.8, marker=marker, markersize=2.5)
-    low, high = _frame([line for _, line in drawn])
-    span = high - low or 0.1
-    near = [(label, value) for label, value in references if low - 3 * span <= value <= high + span / 4]
-    axes.set_ylim(*padded_limits(min([low, *(v for _, v in near)]), max([high, *(v for _, v in near)]), 0.11))
-    for label, value in near:
-        axes.axhline(value, color="#3c4043", linewidth=1, linestyle=(0, (5, 3)))
-        above = value > low  # keeps the label off the curves
-        axes.annotate(
-            label,
-            (1, value),
-            (0, 3 if above else -3),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            ha="right",
-            va="bottom" if above else "top",
-            fontsize=9,
-        )
-    _label_steps(axes)
+    label_steps(axes)
     return to_svg(figure, key)
 
 
@@ -220,52 +156,3 @@ def _label_differences(axes: "Axes", ends: Sequence[float], margin: float, lower
     axes.spines["left"].set_visible(False)
     axes.locator_params(axis="x", nbins=5)
     axes.set_xlabel("← better · difference · worse →" if lower_is_better else "← worse · difference · better →")
-
-
-def thin(points: Sequence[tuple[float, float]], limit: int = LINE_POINTS) -> list[tuple[float, float]]:
-    """At most `limit` points, each the mean of consecutive points up to its step; the last step is kept."""
-    size = max(1, math.ceil(len(points) / limit))
-    bins = [points[start : start + size] for start in range(0, len(points), size)]
-    return [(part[-1][0], math.fsum(value for _, value in part) / len(part)) for part in bins]
-
-
-def _smoothed(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """A centered mean over about a twentieth of the run; the window shrinks at the ends so that nothing is shifted."""
-    max_radius = len(points) // 40
-    result = []
-    for i, (step, _) in enumerate(points):
-        radius = min(max_radius, i, len(points) - 1 - i)
-        part = points[i - radius : i + radius + 1]
-        result.append((step, math.fsum(value for _, value in part) / len(part)))
-    return result
-
-
-def _points_per_line(lines: int) -> int:
-    return max(10, min(LINE_POINTS, FIGURE_POINTS // lines))
-
-
-def _known(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
-
-
-def _finite(points: Points) -> list[tuple[float, float]]:
-    return [(step, value) for step, value, *_ in points if step is not None and value is not None and _known(value)]
-
-
-def _frame(lines: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float]:
-    """The range of values after the first tenth of the completed runs: the start or a diverged run would flatten the rest."""
-    last = max(step for line in lines for step, _ in line)
-    completed = [line for line in lines if max(step for step, _ in line) == last]
-    late = [value for line in completed for step, value in line if step >= last / 10]
-    return min(late), max(late)
-
-
-def _label_steps(axes: "Axes") -> None:
-    from matplotlib.ticker import FuncFormatter
-
-    axes.locator_params(axis="x", nbins=6, integer=True)
-    axes.locator_params(axis="y", nbins=6)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda step, _: f"{step:,.0f}"))
-    axes.grid(axis="y", color="#eceff1", linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.set_xlabel("step")

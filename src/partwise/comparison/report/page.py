@@ -1,21 +1,12 @@
 """Render a comparison's report: an offline HTML page, the same as Markdown, and the terminal summary."""
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partwise.comparison.report.backends import missing_kernels
-from partwise.comparison.report.blocks import without_empty_columns
-from partwise.comparison.report.cells import (
-    NONE,
-    confidence,
-    count,
-    decimal_places,
-    number,
-    percent,
-)
+from partwise.comparison.report.cells import confidence, decimal_places, number
 from partwise.comparison.report.evidence import control_sentence
 from partwise.comparison.report.explanations import write_p
 from partwise.comparison.report.record import ledger_sentences
@@ -29,6 +20,9 @@ from partwise.comparison.report.sections import (
 )
 from partwise.comparison.results import Results
 from partwise.comparison.stats.verdict_text import explanations
+from partwise.plots.blocks import without_empty_columns
+from partwise.plots.cells import NONE, count, percent
+from partwise.plots.layout import render_page, template_environment, write_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -48,10 +42,8 @@ TERMINAL_COLORS = {
 def write_report(results: Results, folder: Path) -> None:
     """Write `report.html` and `report.md` into `folder`, each atomically. Unknown values are omitted."""
     page = _page(results)
-    for name in ("report.html", "report.md"):
-        temporary = folder / f".{name}.tmp"
-        temporary.write_bytes(_render(f"{name}.jinja", page).encode())
-        os.replace(temporary, folder / name)
+    write_text(folder / "report.html", render_page("comparison/report/report.html.jinja", page))
+    write_text(folder / "report.md", _render_markdown(page))
 
 
 def summary(results: Results, folder: Path | None = None) -> "RenderableType":
@@ -93,17 +85,14 @@ def printable_results(results: Results) -> Results:
 
 def _page(results: Results) -> dict[str, Any]:
     """The variables of the templates."""
-    from partwise.comparison.report.figures import DARK_COLORS, VERDICT_COLORS
-
     results = printable_results(results)
     return {
+        "title": results.question,
         "results": results,
         "verdicts": _verdicts(results),
         "reference": reference_sentence(results),
         "controls": control_sentence(results),
         "sections": sections(results),
-        "verdict_colors": VERDICT_COLORS,
-        "dark_colors": DARK_COLORS,
     }
 
 
@@ -118,22 +107,12 @@ def _verdicts(results: Results) -> list[dict[str, str]]:
     return verdicts
 
 
-def _render(name: str, page: dict[str, Any]) -> str:
-    from jinja2 import ChainableUndefined, Environment, PackageLoader
+def _render_markdown(page: dict[str, Any]) -> str:
     from markupsafe import Markup
 
-    html = name == "report.html.jinja"
-    environment = Environment(
-        loader=PackageLoader(__package__, "."),
-        autoescape=html,
-        finalize=None if html else _markdown,
-        undefined=ChainableUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = template_environment(_markdown)
     environment.filters["verbatim"] = lambda text: Markup(_fenced(text))
-    return environment.get_template(name).render(page)
+    return environment.get_template("comparison/report/report.md.jinja").render(page)
 
 
 def _markdown(value: Any) -> Any:

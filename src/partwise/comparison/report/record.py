@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from partwise.comparison.report.blocks import Paragraph
 from partwise.comparison.results import OnlineLevel, RepeatedQuestion, Results
 from partwise.comparison.stats.number_format import format_percent
+from partwise.plots.blocks import Paragraph
 
 MOST_NAMES = 5
 

@@ -7,25 +7,23 @@ from statistics import median
 from partwise.baselines.scale import ngram_name, place_loss
 from partwise.comparison.report import evidence
 from partwise.comparison.report.backends import backends, missing_kernels
-from partwise.comparison.report.blocks import Figure, Paragraph, Section, Table, without_empty_columns
 from partwise.comparison.report.cells import (
-    NONE,
-    capitalize_first,
     confidence,
-    count,
     decimal_places,
-    format_value,
     fraction_interval,
     number,
-    percent,
     with_interval,
     with_relative_change,
 )
 from partwise.comparison.report.commands import code_changes, failures
 from partwise.comparison.report.record import record
 from partwise.comparison.report.reversals import reversals
-from partwise.comparison.results import Accuracy, Facts, Results, mean
+from partwise.comparison.results import Accuracy, ArmResult, Facts, Results, mean
 from partwise.comparison.stats.verdict_text import explanations
+from partwise.plots.blocks import Figure, Paragraph, Section, Table, without_empty_columns
+from partwise.plots.cells import NONE, capitalize_first, count, format_value, percent
+from partwise.plots.colors import ARM_COLORS, VERDICT_COLORS
+from partwise.plots.curves import Line, draw_views, numbers_of
 
 REFERENCES_NOTE = "A model with a higher loss has not beaten n-gram counting."
 
@@ -66,7 +64,7 @@ def sections(results: Results) -> list[Section]:
 
 
 def difference_figures(results: Results) -> Iterator[Figure]:
-    from partwise.comparison.report.figures import VERDICT_COLORS, draw_differences
+    from partwise.comparison.report.figures import draw_differences
 
     protocol = results.protocol
     for index, effect in enumerate(results.effects):
@@ -100,28 +98,11 @@ def seed_table(results: Results) -> Iterator[Table]:
 
 
 def curve_figures(results: Results) -> Iterator[Figure]:
-    from partwise.comparison.report.figures import ARM_COLORS, VERDICT_COLORS, draw_losses, draw_over_time
+    from partwise.comparison.report.figures import draw_over_time
 
-    arms = results.arms
-    colors = [ARM_COLORS[index % len(ARM_COLORS)] for index in range(len(arms))]
-    legend = [(color, arm.name) for color, arm in zip(colors, arms, strict=True)]
-    training, validation = [], []
-    for color, arm in zip(colors, arms, strict=True):
-        training += [(color, trial.training_curve) for trial in arm.trials]
-        validation += [(color, trial.evaluations) for trial in arm.trials]
-    unit = results.protocol.unit
     references = [(name, value) for name, value, _ in loss_references(results)]
-    axis_note = "The y axis is scaled to the run after its first tenth."
-    if svg := draw_losses(training, [], True, "t"):
-        note = f"One line per seed, smoothed over a twentieth of the run. {axis_note}"
-        yield Figure(f"training loss, {unit}", svg, note, legend)
-    if svg := draw_losses(validation, references, False, "v"):
-        title = f"validation loss, {unit}" if results.task else results.protocol.metric_with_unit
-        names = ", ".join(f"{name} {number(value)}" for name, value in references)
-        note = f"One line per seed. {axis_note}" + (
-            f" References, dashed if within the range: {names}." if names else ""
-        )
-        yield Figure(title, svg, note, legend)
+    yield from loss_figure(results, "training", [], "t")
+    yield from loss_figure(results, "validation", references, "v")
     for index, claim in enumerate(results.claims):
         effect = claim.effect
         svg = draw_over_time(claim, VERDICT_COLORS[effect.verdict or "none"], results.protocol.margin, f"o{index}")
@@ -130,6 +111,44 @@ def curve_figures(results: Results) -> Iterator[Figure]:
             note += ", the mean in bold with the interval it would have had at that step" if effect.verdict else ""
             note += ". The verdict is for the last step only; the earlier steps are descriptive."
             yield Figure(f"{effect.arm} minus {effect.against}, over training", svg, note)
+
+
+def loss_figure(results: Results, kind: str, references: list[tuple[str, float]], key: str) -> Iterator[Figure]:
+    """The `training` or `validation` loss of every trial, against steps, tokens and seconds as far as they are known."""
+    arms, training = results.arms, kind == "training"
+    colors = [ARM_COLORS[index % len(ARM_COLORS)] for index in range(len(arms))]
+    lines = []
+    for color, arm in zip(colors, arms, strict=True):
+        scales = steps_per_axis(results, arm)
+        for trial in arm.trials:
+            points = trial.training_curve if training else trial.evaluations
+            lines.append(Line(color, points, (arm.name, trial.seed), smoothed=training, scales=scales))
+    views = draw_views(lines, references, key)
+    if not views:
+        return
+    note = f"One line per seed{', smoothed over a twentieth of the run' if training else ''}. "
+    note += "The y axis is scaled to the run after its first tenth."
+    if references:
+        names = ", ".join(f"{name} {number(value)}" for name, value in references)
+        note += f" References, dashed if within the range: {names}."
+    if "seconds" in views:
+        note += " Tokens and seconds follow from the tokens per step and the median throughput of each arm."
+    legend = [(color, arm.name) for color, arm in zip(colors, arms, strict=True)]
+    title = f"{kind} loss, {results.protocol.unit}" if results.task else results.protocol.metric_with_unit
+    columns, rows = numbers_of(lines, ["arm", "seed"], list(views))
+    yield Figure(title, note=note, legend=legend, columns=columns, rows=rows, views=views)
+
+
+def steps_per_axis(results: Results, arm: ArmResult) -> dict[str, float]:
+    """The tokens and the seconds of one step of an arm, as far as they are known."""
+    planned = results.task.steps if results.task else None
+    steps = max(
+        [trial.evaluations[-1][0] for trial in arm.trials if trial.evaluations and not trial.diverged], default=planned
+    )
+    if not arm.budget or not steps:
+        return {}
+    totals = {"tokens": arm.budget.tokens, "seconds": arm.budget.seconds}
+    return {name: total / steps for name, total in totals.items() if total}
 
 
 def step_table(results: Results, most: int = 12) -> Iterator[Table]:

@@ -1,7 +1,6 @@
 """The outcome of a run: its final losses, curves and accuracies, read from its folder."""
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,10 @@ from typing import Any
 from partwise.comparison.results import Accuracies, Accuracy, Proportion, TrialResult
 from partwise.comparison.trials.trial import VALIDATION_LOSS
 from partwise.config import ConfigError
+from partwise.plots.curves import thin
 from partwise.train.metrics import read_metrics
 
 CURVE_POINTS = 200
-
 ACCURACY_KEYS = {"exact match": "exact_match", "character accuracy": "char_accuracy"}
 """The metrics that are accuracies, and their names in an `Accuracy`."""
 
@@ -24,6 +23,7 @@ def read_outcome(folder: Path, seed: int, steps: int, metric: str = VALIDATION_L
     evaluations = tuple(
         (line["step"], line["validation"], line["training"]) for line in lines if line["kind"] == "evaluation"
     )
+    losses = [(line["step"], line["loss"]) for line in lines if line["kind"] == "step"]
     completed = "diverged" not in result and bool(evaluations) and evaluations[-1][0] == steps
     accuracy = read_accuracy(result.get("accuracy"))
     loss = evaluations[-1][1] if completed else None
@@ -36,7 +36,7 @@ def read_outcome(folder: Path, seed: int, steps: int, metric: str = VALIDATION_L
         # unknown for a single run if several seeds share a process
         peak_memory=None if "seeds_per_process" in result else result["peak_memory"],
         accuracy=accuracy,
-        training_curve=thin([(line["step"], line["loss"]) for line in lines if line["kind"] == "step"]),
+        training_curve=tuple(thin(losses, CURVE_POINTS)),
         evaluations=evaluations,
     )
 
@@ -52,13 +52,6 @@ def metric_value(folder: Path, metric: str, loss: float | None, accuracy: Accura
 
 def read_accuracy(stored: dict[str, Any] | None) -> Accuracies | None:
     return {kind: Accuracy.from_dict(scores) for kind, scores in stored.items()} if stored else None
-
-
-def thin(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    """At most CURVE_POINTS points, each the mean of consecutive points."""
-    size = max(1, math.ceil(len(points) / CURVE_POINTS))
-    bins = [points[start : start + size] for start in range(0, len(points), size)]
-    return tuple((part[-1][0], sum(loss for _, loss in part) / len(part)) for part in bins)
 
 
 def pool_accuracy(trials: Sequence[TrialResult]) -> Accuracies | None:

@@ -1,6 +1,9 @@
-"""The building blocks of a report: tables, figures and paragraphs, rendered as HTML or Markdown."""
+"""The building blocks of report pages: tables, figures and paragraphs, rendered as HTML or Markdown."""
 
 from dataclasses import dataclass, field
+
+Cell = str | float | None
+"""A name or a number of a figure; None if it is unknown."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,18 @@ def without_empty_columns(head: list[str], rows: list[list[str]], empty: str) ->
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure as SVG text, with the (color, name) pairs of its legend."""
+    """A figure as SVG text, with the (color, name) pairs of its legend and the `rows` of numbers that it shows.
+
+    `views` are versions of it of which a page shows one at a time, such as a loss against steps, tokens and seconds.
+    """
 
     title: str
-    svg: str
+    svg: str = ""
     note: str = ""
     legend: list[tuple[str, str]] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)
+    rows: list[list[Cell]] = field(default_factory=list)
+    views: dict[str, str] = field(default_factory=dict)
     kind: str = "figure"
 
 

@@ -1,0 +1,39 @@
+"""Report pages: sections of tables, figures and paragraphs as one HTML file that opens offline."""
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from partwise.plots.colors import DARK_COLORS, VERDICT_COLORS
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+def template_environment(finalize: Callable[[Any], Any] | None = None) -> "Environment":
+    """Templates by their path in the package; text is escaped for HTML, or by `finalize` if it is given."""
+    from jinja2 import ChainableUndefined, Environment, PackageLoader
+
+    return Environment(
+        loader=PackageLoader("partwise", "."),
+        autoescape=finalize is None,
+        finalize=finalize,
+        undefined=ChainableUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def render_page(template: str, values: Mapping[str, Any]) -> str:
+    """The page of a template that extends `plots/layout.html.jinja`; `values` include its `title` and `sections`."""
+    colors = {"verdict_colors": VERDICT_COLORS, "dark_colors": DARK_COLORS}
+    return template_environment().get_template(template).render({**colors, **values})
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file atomically."""
+    draft = path.with_name(f".{path.name}.tmp")
+    draft.write_bytes(text.encode("utf-8", errors="replace"))
+    os.replace(draft, path)
