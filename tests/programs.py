@@ -49,7 +49,7 @@ def experiment(**changes: Any) -> Experiment:
 
 
 def comparison(
-    here: Path, name: str = "c", settings: dict[str, Any] | None = None, **changes: Any
+    here: Path, name: str = "c", options: dict[str, Any] | None = None, **changes: Any
 ) -> CommandComparison:
     """A comparison of the program in `here`, which must also be the working folder."""
-    return make_command_comparison(experiment(**changes), here, name, **{"seeds": 4, **(settings or {})})
+    return make_command_comparison(experiment(**changes), here, name, **{"seeds": 4, **(options or {})})

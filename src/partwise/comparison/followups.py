@@ -1,26 +1,21 @@
 """Follow-ups of a comparison: replicate its winner on fresh seeds, or repeat the question over a grid of settings."""
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from partwise.checkpoint import write_json
-from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import Comparison, ProgressDisplay
 from partwise.comparison.report import write_report
 from partwise.comparison.report.figures import draw_forest
 from partwise.comparison.results import Replication, Results
-from partwise.comparison.runs.comparison import RunComparison, make_comparison
 from partwise.comparison.stats.adjusted import replication_seeds
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.number_format import choose_decimals, format_number
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.comparison.tuning import check_seeds
-from partwise.config.overrides import parse_grid
 from partwise.plots.page import Figure, Page, write_page
-from partwise.train.run_names import default_run_name
 
 REPLICATION_SEED_OFFSET = 100_000
 """The first seed of a replication minus that of its comparison."""
@@ -92,16 +87,6 @@ def add_replication(comparison: Comparison, replication: Comparison) -> Effect:
     comparison.results.to_json(comparison.path / "results.json")
     write_report(comparison.results, comparison.path)
     return effect
-
-
-def make_grid(
-    request: Request, texts: list[str], name: str | None, **settings: Any
-) -> Iterator[tuple[str, RunComparison]]:
-    """One comparison per combination of the grid's values, validated but not started."""
-    base = name or request.name()
-    for words in itertools.product(*parse_grid(texts)):
-        cell = request.model_copy(update={"common": [*request.common, *words]})
-        yield " ".join(words), make_comparison(cell, default_run_name([base[:80], *words]), **settings)
 
 
 def run_grid(

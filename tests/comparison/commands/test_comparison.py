@@ -55,7 +55,7 @@ def test_values_are_the_programs_and_the_verdict_follows(here: Path) -> None:
 
 def test_looks_stop_early_and_failures_are_counted(here: Path) -> None:
     arms = {**ARMS, "crash": {"args": "--fail-at=1"}}
-    made = comparison(here, arms=arms, settings={"looks": (2, 4, 8)})
+    made = comparison(here, arms=arms, options={"looks": (2, 4, 8)})
     results = made.run()
     assert len(results.arms[1].trials) == 4 and results.verdicts["gain"] == "better"
     assert len(results.arms[2].trials) == 8 and results.verdicts["crash"] is None
@@ -81,7 +81,7 @@ def test_resuming_repeats_no_finished_trial(here: Path) -> None:
     results = comparison(here, arms=LATE).run()
     assert {path: path.stat().st_mtime_ns for path in written} == written
     assert values_of(results, 1) == [round(expected(seed, 0.1), 6) for seed in range(4)]
-    more = comparison(here, arms=LATE, settings={"seeds": 6}).run()
+    more = comparison(here, arms=LATE, options={"seeds": 6}).run()
     assert more.claims[0].effect == results.claims[0].effect and more.claims[0].exploratory is not None
 
 
@@ -122,8 +122,8 @@ def test_a_change_of_the_code_midway_is_refused_unless_allowed(here: Path) -> No
     with (here / "train.py").open("a") as program:
         program.write("# changed\n")
     with pytest.raises(ConfigError, match=r"something has changed: the file train\.py\. Choose another --name, or"):
-        comparison(here, settings={"seeds": 6}).run()
-    results = comparison(here, settings={"seeds": 6, "allow_changes": True}).run()
+        comparison(here, options={"seeds": 6}).run()
+    results = comparison(here, options={"seeds": 6, "allow_changes": True}).run()
     assert "Changed while it ran: the file train.py." in results.scope
 
 
@@ -288,3 +288,43 @@ def test_json_and_requirements_for_pipelines(here: Path) -> None:
     assert partwise(*words, "--name", "swapped", "--require", "base not-worse").returncode == 1
     assert partwise(*words, "--name", "third", "--require", "gain better").returncode == 2
     assert not (here / "runs/third").exists()
+
+
+WITH_SETTING = {"command": f"{COMMAND} --gain={{gain}}", "settings": {"gain": 0.0}, "metric": METRIC}
+BY_SETTING = {**WITH_SETTING, "arms": {"base": {}, "late": {"args": "--sleep=0.01"}}}
+
+
+def test_settings_are_common_or_tuned(here: Path) -> None:
+    """The same seed has the same value with and without a pause, so the program adds noise of the arm's name."""
+    (here / "train.py").write_text((here / "train.py").read_text().replace("own = ", "own = 1e-4 * options.sleep + "))
+    common = comparison(here, "common", {"common": ["gain=0.2"]}, **BY_SETTING).run()
+    assert values_of(common, 0) == [round(expected(seed, 0.2), 6) for seed in range(4)]
+    tuned = comparison(here, "tuned", {"tune": "gain=0,0.1,0.2", "tune_seeds": 4}, **BY_SETTING).run()
+    assert tuned.tuning and len(tuned.tuning.values) == 5 and [arm.best for arm in tuned.tuning.arms] == ["0.4"] * 2
+    assert {arm.name for arm in tuned.arms} == {"base", "late", "base gain=0.4", "late gain=0.4"}
+    for setting, message in (
+        ("common", r"--common x=1: the experiment has no such setting"),
+        ("tune", "has no setting 'x'"),
+    ):
+        value: Any = ["x=1"] if setting == "common" else "x=1,2"
+        with pytest.raises(ConfigError, match=message):
+            comparison(here, "refused", {setting: value}, **BY_SETTING)
+
+
+def test_a_grid_and_a_replication_of_commands(here: Path) -> None:
+    values = {
+        "command": f"{COMMAND} --gain={{gain}} --sleep={{pause}}",
+        "arms": {"base": {}, "gain": {"gain": 0.1}},
+        "metric": METRIC,
+        "settings": {"gain": 0.0},
+    }
+    (here / "e.yaml").write_text(yaml.safe_dump(values))
+    refused = partwise("compare", "e.yaml", "--seeds", "3")
+    assert refused.returncode == 2 and "{pause} is unknown" in refused.stderr
+    (here / "e.yaml").write_text(yaml.safe_dump({**values, "settings": {"gain": 0.0, "pause": 0}}))
+    grid = partwise("compare", "e.yaml", "--seeds", "3", "--grid", "pause=0,0.01")
+    assert grid.returncode == 0 and (here / "runs/e_pause=0.01/report.html").exists(), grid.stderr
+    rows = json.loads((here / "runs/e/grid.json").read_text())["rows"]
+    assert [row["verdict"] for row in rows] == ["better", "better"]
+    replicated = partwise("compare", "e.yaml", "--seeds", "3", "--name", "r", "--replicate")
+    assert replicated.returncode == 0 and "gain: replicated on fresh seeds" in replicated.stdout, replicated.stderr

@@ -3,15 +3,21 @@
 from pathlib import Path
 from typing import Any
 
-from partwise.cli.commands.compare_output import Output, announce, run_comparison, start_progress
+from partwise.cli.commands.compare_output import (
+    Output,
+    announce,
+    compare_over_grid,
+    replicate_winner,
+    run_comparison,
+    start_progress,
+)
 from partwise.cli.commands.power_table import parse_looks, percent
 from partwise.cli.terminal import console, format_duration, table
 from partwise.comparison.design.request import Request
-from partwise.comparison.experiment import Comparison, Place
-from partwise.comparison.followups import add_replication, make_grid, make_replication, run_grid
+from partwise.comparison.experiment import Place
 from partwise.comparison.noise_store import expected_noise, ignored_calibrations
 from partwise.comparison.report import summary
-from partwise.comparison.runs.comparison import RunComparison, make_comparison
+from partwise.comparison.runs.comparison import RunComparison, make_comparison, make_grid
 from partwise.comparison.stats.power import default_looks
 from partwise.comparison.stats.simulated_power import Design, detectable_effect, one_real_claim
 from partwise.config import ConfigError
@@ -41,8 +47,7 @@ def compare_variants(
     output = Output(as_json, require or [])
     request = make_request(options, protocol)
     if grid:
-        if as_json or require:
-            raise ConfigError("--json and --require are about one comparison: leave out --grid")
+        output.refuse_grid()
         processes = {"workers": workers, "seeds_per_process": seeds_per_process}
         run_over_grid(request, grid, name, dry_run=dry_run, sd=sd, imports=imports, **processes)
         return
@@ -57,20 +62,6 @@ def compare_variants(
     output.end(comparison, comparison.results)
 
 
-def replicate_winner(comparison: Comparison) -> None:
-    """Rerun the winning arm and what it beat on fresh seeds."""
-    made = make_replication(comparison)
-    if made is None:
-        console.print("nothing to replicate: no arm was better")
-        return
-    replication, reason = made
-    console.print(f"\nreplicating on fresh seeds: {reason}", style="bold", markup=False)
-    run_comparison(replication)
-    effect = add_replication(comparison, replication)
-    outcome = "replicated" if effect.verdict == "better" else f"not replicated ({effect.verdict or 'no verdict'})"
-    console.print(f"{effect.arm}: {outcome} on fresh seeds; added to {comparison.report}", markup=False)
-
-
 def run_over_grid(
     request: Request, grid: list[str], name: str | None, *, dry_run: bool, sd: float | None, **settings: Any
 ) -> None:
@@ -80,16 +71,7 @@ def run_over_grid(
         for _, comparison in cells:
             show_estimate(comparison, sd)
         return
-    path = Path("runs") / (name or request.name())
-    question = f"{cells[0][1].plan.question} ({', '.join(grid)})"
-    try:
-        rows = run_grid(cells, start_progress, path, question)
-    except KeyboardInterrupt:
-        console.print("stopped; all runs are saved. Run the same command again to resume.")
-        raise
-    columns = ["setting", "change", "seeds", "mean", "interval", "sign", "verdict"]
-    console.print(table(question, columns, [row.cells() for row in rows]))
-    console.print(f"the verdicts do not extend to other settings; figure: {path / 'grid.html'}", markup=False)
+    compare_over_grid(cells, grid, name or request.name())
 
 
 def make_request(options: dict[str, Any], protocol: bool) -> Request:

@@ -1,5 +1,6 @@
 """`compare` for commands: an experiment's YAML file, or commits of a repository."""
 
+import itertools
 import re
 import shlex
 import sys
@@ -7,7 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from partwise.cli.commands.compare_output import Output, announce, print_results, run_with_progress
+from partwise.cli.commands.compare_output import (
+    Output,
+    announce,
+    compare_over_grid,
+    print_results,
+    replicate_winner,
+    run_with_progress,
+)
 from partwise.cli.commands.power_table import parse_looks
 from partwise.cli.terminal import console, format_duration
 from partwise.comparison.commands.checks import looks_like_training
@@ -16,13 +24,14 @@ from partwise.comparison.commands.experiment_file import Experiment, parse_exper
 from partwise.comparison.experiment import Place
 from partwise.comparison.stats.power import default_looks
 from partwise.config import ConfigError
+from partwise.config.overrides import parse_grid
 from partwise.train.run_names import default_run_name
 
 PROTOCOL_SEEDS, SEEDS = 16, 5
-GENERAL = ("seeds", "first_seed", "looks", "margin", "alpha", "failure", "online")
+GENERAL = ("seeds", "first_seed", "looks", "margin", "alpha", "failure", "online", "common", "tune", "tune_seeds")
 """The options of a request that any kind of trial has."""
 
-NO_OPTION: dict[str, Any] = {"first_seed": 0, "alpha": 0.05, "tune_seeds": 4, "metric": "loss"}
+NO_OPTION: dict[str, Any] = {"metric": "loss"}
 """The values of options that were not given."""
 
 
@@ -51,17 +60,30 @@ def compare_commands(
         options["metric"] = metric
         if len(words) > 1:
             raise ConfigError(f"{words[1]}: an experiment has its arms in {words[0]}; leave it out")
-    check_options(options, replicate)
+    grid = options.pop("grid", None)
+    check_options(options)
     settings = {key: options[key] for key in GENERAL if options.get(key) is not None}
     if "looks" in settings:
         settings["looks"] = parse_looks(settings["looks"])
     elif protocol:
         settings["looks"] = default_looks(settings.get("seeds", PROTOCOL_SEEDS))
     settings.setdefault("seeds", SEEDS)
-    name = name or default_run_name(["refs", *words] if refs else [Path(words[0]).stem])
-    comparison = make_command_comparison(
-        experiment, folder, name, this_command(), workers=workers, allow_changes=allow_changes, on=on, **settings
-    )
+    common = settings.pop("common", [])
+    name = name or default_run_name([*(["refs", *words] if refs else [Path(words[0]).stem]), *common])
+    settings |= {"workers": workers, "allow_changes": allow_changes, "on": on}
+
+    def make(common: list[str], name: str) -> CommandComparison:
+        return make_command_comparison(experiment, folder, name, this_command(), common=common, **settings)
+
+    if grid:
+        output.refuse_grid()
+        cells = [
+            (" ".join(cell), make([*common, *cell], default_run_name([name[:80], *cell])))
+            for cell in itertools.product(*parse_grid(grid))
+        ]
+        compare_over_grid(cells, grid, name)
+        return
+    comparison = make(common, name)
     output.check(comparison)
     confirm_metric(comparison)
     announce(comparison)
@@ -72,12 +94,14 @@ def compare_commands(
         show_check(comparison)
     results = run_with_progress(comparison)
     print_results(comparison, results)
+    if replicate:
+        replicate_winner(comparison)
     output.end(comparison, results)
 
 
-def check_options(options: Mapping[str, Any], replicate: bool) -> None:
+def check_options(options: Mapping[str, Any]) -> None:
     """Raise ConfigError for an option that only training runs have."""
-    for key, value in {**options, "replicate": replicate}.items():
+    for key, value in options.items():
         if key not in GENERAL and value and value != NO_OPTION.get(key):
             raise ConfigError(f"--{key.replace('_', '-')} is for presets: leave it out when comparing commands")
 

@@ -1,14 +1,18 @@
 """What `compare` prints of a comparison of any kind: its question, its progress, its summary."""
 
 import shlex
+from collections.abc import Sequence
+from pathlib import Path
 
 import typer
 
-from partwise.cli.terminal import ComparisonProgress, console, only_json, print_json
+from partwise.cli.terminal import ComparisonProgress, console, only_json, print_json, table
 from partwise.comparison.experiment import Comparison
+from partwise.comparison.followups import add_replication, make_replication, run_grid
 from partwise.comparison.gate import MET, NOT_MET, UNDECIDED, Requirement, gate_status
 from partwise.comparison.report import summary
 from partwise.comparison.results import Results
+from partwise.config import ConfigError
 
 
 def run_comparison(comparison: Comparison) -> Results:
@@ -47,6 +51,11 @@ class Output:
         arms = [claim.arm for claim in comparison.plan.claims if claim.role == "claim"]
         return [Requirement.parse(text, arms) for text in self.require]
 
+    def refuse_grid(self) -> None:
+        """Raise ConfigError if one comparison's outcome is asked for."""
+        if self.as_json or self.require:
+            raise ConfigError("--json and --require are about one comparison: leave out --grid")
+
     def end(self, comparison: Comparison, results: Results) -> None:
         """Print the JSON, and exit with the status of the requirements unless they are met."""
         if self.as_json:
@@ -80,3 +89,31 @@ def announce(comparison: Comparison) -> None:
 def start_progress(comparison: Comparison) -> ComparisonProgress:
     announce(comparison)
     return ComparisonProgress()
+
+
+def replicate_winner(comparison: Comparison) -> None:
+    """Rerun the winning arm and what it beat on fresh seeds."""
+    made = make_replication(comparison)
+    if made is None:
+        console.print("nothing to replicate: no arm was better")
+        return
+    replication, reason = made
+    console.print(f"\nreplicating on fresh seeds: {reason}", style="bold", markup=False)
+    run_comparison(replication)
+    effect = add_replication(comparison, replication)
+    outcome = "replicated" if effect.verdict == "better" else f"not replicated ({effect.verdict or 'no verdict'})"
+    console.print(f"{effect.arm}: {outcome} on fresh seeds; added to {comparison.report}", markup=False)
+
+
+def compare_over_grid(cells: Sequence[tuple[str, Comparison]], grid: list[str], name: str) -> None:
+    """Run one comparison per setting of the grid, and print a row for each verdict."""
+    path = Path("runs") / name
+    question = f"{cells[0][1].plan.question} ({', '.join(grid)})"
+    try:
+        rows = run_grid(cells, start_progress, path, question)
+    except KeyboardInterrupt:
+        console.print("stopped; all runs are saved. Run the same command again to resume.")
+        raise
+    columns = ["setting", "change", "seeds", "mean", "interval", "sign", "verdict"]
+    console.print(table(question, columns, [row.cells() for row in rows]))
+    console.print(f"the verdicts do not extend to other settings; figure: {path / 'grid.html'}", markup=False)

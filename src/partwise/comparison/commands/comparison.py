@@ -1,7 +1,7 @@
 """The comparison of commands that an experiment describes."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ from partwise.comparison.commands.worktrees import Repository
 from partwise.comparison.experiment import Comparison, Place
 from partwise.comparison.plan_file import PLAN_FILE
 from partwise.comparison.results import Results, read_json
-from partwise.config import ConfigError
+from partwise.comparison.tuning import check_seeds, parse_tune
+from partwise.config import ConfigError, did_you_mean
+from partwise.config.yaml import parse_value
 from partwise.train.run_names import check_run_name, explain_write_errors
 
 CHECK_FILE = "check.json"
@@ -58,9 +60,16 @@ def make_command_comparison(
     allow_changes: bool = False,
     online: bool = False,
     on: Place = "local",
+    common: Sequence[str] = (),
+    tune: str | None = None,
+    tune_seeds: int = 4,
     **settings: Any,
 ) -> CommandComparison:
-    """The comparison of an experiment whose file is in `folder`, validated but not started. Raises ConfigError."""
+    """The comparison of an experiment whose file is in `folder`, validated but not started. Raises ConfigError.
+
+    `common` sets settings of all arms, such as `steps=2000`; `tune` tunes one for each arm, over values in its range.
+    """
+    experiment = with_settings(experiment, common)
     folder = folder / experiment.folder
     if not folder.is_dir():
         raise ConfigError(f"folder: {folder} does not exist; it is relative to the experiment's file")
@@ -69,4 +78,24 @@ def make_command_comparison(
     path = Path("runs") / check_run_name(name)
     plan = make_plan(experiment, commits, **settings)
     workload = CommandWorkload(experiment, folder, path, workers, allow_changes)
-    return CommandComparison(path, plan, workload, command, online=online, on=on)
+    chosen = parse_tune(tune) if tune else None
+    if chosen:
+        check_seeds(plan)
+        for value in chosen.values:
+            chosen.apply(plan.arms[0], value)  # raises for an unknown setting before anything runs
+    made = CommandComparison(path, replace(plan, common=tuple(common)), workload, command, online=online, on=on)
+    made.tune, made.tune_seeds = chosen, tune_seeds
+    return made
+
+
+def with_settings(experiment: Experiment, common: Sequence[str]) -> Experiment:
+    """The experiment with other values of its settings. Raises ConfigError for one that it does not have."""
+    changed = dict(experiment.settings)
+    for word in common:
+        key, equals, value = word.removeprefix("--").partition("=")
+        if not equals or key not in changed:
+            raise ConfigError(
+                f"--common {word}: the experiment has no such setting{did_you_mean(key, changed)}; give it under `settings`"
+            )
+        changed[key] = parse_value(value)
+    return experiment.model_copy(update={"settings": changed})

@@ -1,5 +1,7 @@
 """The comparison of training runs that a request describes."""
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,9 @@ from partwise.comparison.experiment import Comparison, Place
 from partwise.comparison.runs.plan import RunPlan, make_plan
 from partwise.comparison.runs.workload import Estimate, RunWorkload
 from partwise.comparison.tuning import check_seeds, parse_tune
+from partwise.config.overrides import parse_grid
 from partwise.data import Dataset
-from partwise.train.run_names import check_run_name
+from partwise.train.run_names import check_run_name, default_run_name
 
 
 @dataclass(repr=False)
@@ -64,3 +67,13 @@ def make_comparison(
     workload = RunWorkload(imports, workers, seeds_per_process, command)
     tuning = (request.match, tune, request.tune_seeds)
     return RunComparison(path, plan, workload, command, *tuning, request.online, on)
+
+
+def make_grid(
+    request: Request, texts: list[str], name: str | None, **settings: Any
+) -> Iterator[tuple[str, RunComparison]]:
+    """One comparison per combination of the grid's values, validated but not started."""
+    base = name or request.name()
+    for words in itertools.product(*parse_grid(texts)):
+        cell = request.model_copy(update={"common": [*request.common, *words]})
+        yield " ".join(words), make_comparison(cell, default_run_name([base[:80], *words]), **settings)
