@@ -48,8 +48,6 @@ def experiment(**changes: Any) -> Experiment:
     return parse_experiment({"command": COMMAND, "arms": ARMS, "metric": METRIC, **changes}, "test")
 
 
-def comparison(
-    here: Path, name: str = "c", options: dict[str, Any] | None = None, **changes: Any
-) -> CommandComparison:
+def comparison(here: Path, name: str = "c", options: dict[str, Any] | None = None, **changes: Any) -> CommandComparison:
     """A comparison of the program in `here`, which must also be the working folder."""
     return make_command_comparison(experiment(**changes), here, name, **{"seeds": 4, **(options or {})})

@@ -23,13 +23,13 @@ from partwise.comparison.report import write_report
 from partwise.comparison.results import LedgerEntry, Matching, OnlineLevel, Provenance, Results, Tuning
 from partwise.comparison.stats.effect import Verdict
 from partwise.comparison.stats.protocol import is_open
-from partwise.comparison.trials.executor import Executor, run_trials
+from partwise.comparison.trials.executor import Executor, NoValuesError, run_trials
 from partwise.comparison.trials.shared import SharedExecutor
 from partwise.comparison.trials.trial import Trial, final_values
 from partwise.comparison.trials.workload import Workload
 from partwise.comparison.tuning import Tune, run_tuning
 from partwise.config import ConfigError, digest
-from partwise.train.run_names import FolderLock, default_run_name, explain_write_errors
+from partwise.train.run_names import FolderLock, explain_write_errors
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -130,9 +130,18 @@ class Comparison:
             self._record(metadata)
             self.judged.to_json(self.path / "results.json")
             write_report(self.judged, self.path)
+        except NoValuesError:
+            self._forget()
+            raise
         finally:
             lock.release()
         return self.judged
+
+    def _forget(self) -> None:
+        """Remove the outcomes and the plan, which no value belongs to, so that the mended command can take the name."""
+        for trial in self.trials:
+            trial.forget()
+        (self.path / PLAN_FILE).unlink(missing_ok=True)
 
     def executor(self) -> Executor:
         """The executor of the trials."""
@@ -252,7 +261,7 @@ class Comparison:
             seed = self.plan.first_seed + index
             for number, arm in enumerate(self.plan.arms):
                 if index < seeds_of[arm.name]:
-                    folder = self.path / "runs" / f"{number}-{default_run_name([arm.name])}" / f"seed-{seed}"
+                    folder = self.path / "runs" / f"{number}-{self.workload.folder_name(arm)}" / f"seed-{seed}"
                     trials.append(self.workload.trial(arm, seed, folder))
         return trials
 

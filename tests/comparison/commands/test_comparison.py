@@ -323,7 +323,7 @@ def test_a_grid_and_a_replication_of_commands(here: Path) -> None:
     assert refused.returncode == 2 and "{pause} is unknown" in refused.stderr
     (here / "e.yaml").write_text(yaml.safe_dump({**values, "settings": {"gain": 0.0, "pause": 0}}))
     grid = partwise("compare", "e.yaml", "--seeds", "3", "--grid", "pause=0,0.01")
-    assert grid.returncode == 0 and (here / "runs/e_pause=0.01/report.html").exists(), grid.stderr
+    assert grid.returncode == 0 and (here / "runs/e_pause-0.01/report.html").exists(), grid.stderr
     rows = json.loads((here / "runs/e/grid.json").read_text())["rows"]
     assert [row["verdict"] for row in rows] == ["better", "better"]
     replicated = partwise("compare", "e.yaml", "--seeds", "3", "--name", "r", "--replicate")

@@ -79,6 +79,10 @@ def test_the_negative_control_is_the_baseline_on_other_seeds() -> None:
         ({"curve": {"pattern": r"(\S+)"}}, "the pattern needs 2 group"),
         ({"curve": {"from": "x.csv", "value": "v"}}, "`step` is missing"),
         ({"trial": {"minutes": -1}}, "trial.minutes"),
+        (
+            {"command": "x {seed}", "check": "--few", "arms": {"a": {}, "b": {"env": {"X": "1"}}}},
+            "check: --few: the command has no",
+        ),
         ({"folder": "nowhere"}, "folder: .*nowhere does not exist"),
         ({"arms": {**ARMS, "r": {"ref": "main"}}}, "is in no git repository: arms with `ref` need one"),
     ],

@@ -86,6 +86,17 @@ def test_what_is_no_finite_number_is_a_failed_trial(value: Any) -> None:
     assert all(trial.value is None and "returned" in str(trial.reason) for trial in made.results.arms[1].trials)
 
 
+def test_a_function_that_always_fails_stops_at_once_and_can_be_mended() -> None:
+    def broken(seed: int, report: Report, gain: float = 0.0) -> float:
+        called.append((seed, gain))
+        return expected(seed, gain) if len(called) > 2 else 1 / 0
+
+    with pytest.raises(ConfigError, match=r"the first 2 trials all ended without a value \(ZeroDivisionError"):
+        compare(function=broken)
+    assert len(called) == 2
+    assert compare(function=broken).verdicts == {"gain": "better"}
+
+
 def test_an_interrupt_loses_no_finished_trial() -> None:
     with pytest.raises(KeyboardInterrupt):
         compare({"base": {}, "gain": {"gain": 0.1, "stop": 2}})

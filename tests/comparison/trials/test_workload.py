@@ -44,6 +44,9 @@ class Evaluated(Trial):
     def progress(self) -> int:
         return STEPS if (self.folder / "curve.json").exists() else 0
 
+    def stored_status(self) -> str | None:
+        return "done" if self.progress() else None
+
     def evaluate(self) -> None:
         noise = np.random.default_rng(self.seed).normal(0, 0.01)
         own = np.random.default_rng([self.seed, round(10_000 * self.loss)]).normal(0, 0.001)

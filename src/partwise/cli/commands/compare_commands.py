@@ -69,7 +69,7 @@ def compare_commands(
         settings["looks"] = default_looks(settings.get("seeds", PROTOCOL_SEEDS))
     settings.setdefault("seeds", SEEDS)
     common = settings.pop("common", [])
-    name = name or default_run_name([*(["refs", *words] if refs else [Path(words[0]).stem]), *common])
+    name = name or plain_name([*(["refs", *words] if refs else [Path(words[0]).stem]), *common])
     settings |= {"workers": workers, "allow_changes": allow_changes, "on": on}
 
     def make(common: list[str], name: str) -> CommandComparison:
@@ -78,7 +78,7 @@ def compare_commands(
     if grid:
         output.refuse_grid()
         cells = [
-            (" ".join(cell), make([*common, *cell], default_run_name([name[:80], *cell])))
+            (" ".join(cell), make([*common, *cell], plain_name([name[:80], *cell])))
             for cell in itertools.product(*parse_grid(grid))
         ]
         compare_over_grid(cells, grid, name)
@@ -161,6 +161,11 @@ def show_check(comparison: CommandComparison) -> None:
         workers = min(trials, comparison.workload.executor().workers)
         duration = format_duration(found.seconds * trials / workers)
         console.print(f"about {duration} for {trials} trials, {workers} at a time", markup=False)
+
+
+def plain_name(words: list[str]) -> str:
+    """A name without `=`, which some programs do not expect in the path of `{folder}`."""
+    return default_run_name(words).replace("=", "-")
 
 
 def this_command() -> str:

@@ -1,5 +1,6 @@
 """A short trial of every arm before hours are spent: it works, its metric is found, seeds matter, and how long it takes."""
 
+import contextlib
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from partwise.comparison.commands.template import split_words
 from partwise.comparison.commands.workload import CommandPlan, CommandWorkload
 from partwise.comparison.design.plan import Arm
 from partwise.comparison.results import Value
-from partwise.comparison.trials.executor import run_trials
+from partwise.comparison.trials.executor import NoValuesError, run_trials
 from partwise.comparison.trials.stored import StoredTrial, prepare_trial
 from partwise.config import ConfigError
 
@@ -44,7 +45,7 @@ class Check:
         wanted += [(baseline, first, "again"), (baseline, first + 1, "other")]
         self.trials = [self.short_trial(number, *each, more) for number, each in enumerate(wanted)]
         try:
-            with self.workload.executor() as executor:
+            with self.workload.executor() as executor, contextlib.suppress(NoValuesError):
                 run_trials(executor, self.trials, lambda: None)
             return self.conclude()
         finally:

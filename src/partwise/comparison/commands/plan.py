@@ -86,6 +86,8 @@ def make_plan(
         raise ConfigError(
             f"metric.margin is missing: give the smallest difference of {metric.name} that would matter to you, in its unit"
         )
+    if experiment.check and "args" not in placeholders(experiment.command):
+        raise ConfigError(f"check: {experiment.check}: the command has no {{args}}, where these would go: add it")
     arms: list[Arm[CommandConfig]] = []
     roles: list[Role] = []
     for name, spec in experiment.arms.items():

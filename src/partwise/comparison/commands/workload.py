@@ -80,6 +80,10 @@ class CommandWorkload(Workload):
     def trial(self, arm: CommandArm, seed: int, folder: Path) -> StoredTrial:
         return prepare_trial(folder, arm.name, seed, self.job(arm, seed), EXECUTED_BY, {"cwd": str(self.cwd(arm))})
 
+    def folder_name(self, arm: CommandArm) -> str:
+        """Without `=`, which some programs do not expect in the path of `{folder}`."""
+        return super().folder_name(arm).replace("=", "-")
+
     def job(self, arm: CommandArm, seed: int, check: Sequence[str] = ()) -> dict[str, Any]:
         """Everything that one execution depends on, except the place and the environment."""
         experiment = self.experiment

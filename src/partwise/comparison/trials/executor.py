@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from partwise.comparison.trials.trial import Trial
+from partwise.comparison.trials.trial import NO_VALUE, Trial
 from partwise.config import ConfigError
 
 POLL_SECONDS = 0.5
@@ -32,10 +32,15 @@ class Executor(ABC):
         self.cancel()
 
 
+class NoValuesError(ConfigError):
+    """No arm has a value: it is the command that fails, not a change that makes it fail."""
+
+
 def run_trials(executor: Executor, trials: Sequence[Trial], on_progress: Callable[[], None]) -> None:
     """Run every unfinished trial; `on_progress` is called about twice a second.
 
-    Raises ConfigError if a trial failed; trials of the same arm that were interrupted by it are not reported.
+    Raises NoValuesError if as many trials as there are arms have ended and none has a value, and ConfigError if a trial
+    could not be run; trials of the same arm that were interrupted by it are not reported.
     """
     unfinished = [trial for trial in trials if not trial.finished]
     executor.submit(unfinished)
@@ -50,3 +55,12 @@ def run_trials(executor: Executor, trials: Sequence[Trial], on_progress: Callabl
                 f"a run failed: {failed[0].arm}, seed {failed[0].seed}: {reason}; run the same command again to resume"
             )
         on_progress()
+        finished = [trial for trial in trials if trial.finished]
+        if len(finished) >= len({trial.arm for trial in trials}) and all(
+            t.status.startswith(NO_VALUE) for t in finished
+        ):
+            reason = finished[0].status.removeprefix(NO_VALUE).strip(": ")
+            raise NoValuesError(
+                f"the first {len(finished)} trials all ended without a value ({reason}): mend that and start again; nothing "
+                "was judged"
+            )

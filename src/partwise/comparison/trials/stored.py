@@ -59,6 +59,9 @@ class StoredTrial(Trial):
         outcome = Outcome.of_job(self.folder, self.job)
         return outcome.trial_status if outcome else None
 
+    def forget(self) -> None:
+        (self.folder / RESULT).unlink(missing_ok=True)
+
     def outcome(self, metric: str) -> TrialResult:
         outcome = Outcome.of_job(self.folder, self.job)
         if outcome is None:

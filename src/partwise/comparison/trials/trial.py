@@ -40,6 +40,9 @@ class Trial(ABC):
     def stored_status(self) -> str | None:
         """The status of a trial that has ended, read from its folder; None if it has not."""
 
+    def forget(self) -> None:  # noqa: B027 - a training run that diverged has
+        """Remove the outcome, so that the trial is repeated."""
+
     @abstractmethod
     def outcome(self, metric: str) -> TrialResult:
         """The value and the curves of a finished trial; a value of None if it has none.

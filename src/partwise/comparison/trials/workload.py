@@ -15,6 +15,7 @@ from partwise.comparison.results import Matching, Results
 from partwise.comparison.trials.executor import Executor
 from partwise.comparison.trials.trial import Trial
 from partwise.config import ConfigError
+from partwise.train.run_names import default_run_name
 
 
 class Workload(ABC):
@@ -51,6 +52,10 @@ class Workload(ABC):
     @abstractmethod
     def trial(self, arm: Arm, seed: int, folder: Path) -> Trial:
         """The trial of an arm on a seed in a folder, waiting or already finished."""
+
+    def folder_name(self, arm: Arm) -> str:
+        """The name of the folder of an arm's trials."""
+        return default_run_name([arm.name])
 
     def tuning_trial(self, arm: Arm, seed: int, folder: Path) -> Trial:
         """As `trial`, but its value comes from data that the verdict does not use, if the kind has any."""
