@@ -18,7 +18,7 @@ from partwise.comparison.report.record import record
 from partwise.comparison.report.reversals import reversals
 from partwise.comparison.results import Accuracy, ArmResult, Facts, Results, mean
 from partwise.comparison.stats.verdict_text import explanations
-from partwise.plots.blocks import Figure, Paragraph, Section, Table
+from partwise.plots.blocks import Cell, Figure, Paragraph, Section, Table
 from partwise.plots.cells import NONE, capitalize_first, count, format_value, percent
 from partwise.plots.colors import ARM_COLORS, VERDICT_COLORS
 from partwise.plots.curves import Line, draw_views, numbers_of
@@ -71,7 +71,15 @@ def difference_figures(results: Results) -> Iterator[Figure]:
             note += "; the diamond is the mean" if effect.mean is not None else ""
             note += f" with its {confidence(effect)} interval" if effect.low is not None else ""
             note += f"; the band is the margin of ±{protocol.margin:g}." if protocol.margin else "."
-            yield Figure(f"{effect.arm} minus {effect.against}", svg, note)
+            rows: list[list[Cell]] = [
+                [f"seed {seed}", difference, None, None]
+                for seed, difference in zip(effect.seeds, effect.differences, strict=True)
+                if difference is not None
+            ]
+            if effect.mean is not None:
+                rows.append(["mean", effect.mean, effect.low, effect.high])
+            columns = ["", "difference", "low", "high"]
+            yield Figure(f"{effect.arm} minus {effect.against}", svg, note, columns=columns, rows=rows)
 
 
 def seed_table(results: Results) -> Iterator[Table]:
@@ -106,7 +114,17 @@ def curve_figures(results: Results) -> Iterator[Figure]:
             note = "One thin line per seed"
             note += ", the mean in bold with the interval it would have had at that step" if effect.verdict else ""
             note += ". The verdict is for the last step only; the earlier steps are descriptive."
-            yield Figure(f"{effect.arm} minus {effect.against}, over training", svg, note)
+            rows: list[list[Cell]] = [
+                [f"seed {seed}", step, difference, None, None]
+                for seed, line in zip(effect.seeds, claim.differences_over_training, strict=True)
+                for step, difference in line
+            ]
+            if effect.verdict:
+                rows += [
+                    ["mean", point.step, point.mean, point.low, point.high] for point in claim.effect_over_training
+                ]
+            columns = ["", "step", "difference", "low", "high"]
+            yield Figure(f"{effect.arm} minus {effect.against}, over training", svg, note, columns=columns, rows=rows)
 
 
 def loss_figure(results: Results, kind: str, references: list[tuple[str, float]], key: str) -> Iterator[Figure]:
@@ -130,7 +148,7 @@ def loss_figure(results: Results, kind: str, references: list[tuple[str, float]]
     if "seconds" in views:
         note += " Tokens and seconds follow from the tokens per step and the median throughput of each arm."
     legend = [(color, arm.name) for color, arm in zip(colors, arms, strict=True)]
-    title = f"{kind} loss, {results.protocol.unit}"
+    title = f"{kind.capitalize()} loss, {results.protocol.unit}"
     columns, rows = numbers_of(lines, ["arm", "seed"], list(views))
     yield Figure(title, note=note, legend=legend, columns=columns, rows=rows, views=views)
 
@@ -230,7 +248,7 @@ def statistics_table(results: Results) -> Iterator[Table | Paragraph]:
 
     rows = list(statistics_rows(results))
     if rows:
-        head = ["", *(f"{effect.arm} − {effect.against}" for effect in results.effects)]
+        head = ["quantity", *(f"{effect.arm} − {effect.against}" for effect in results.effects)]
         yield Table(head, [[label, *cells] for label, _, cells in rows], hints=[hint for _, hint, _ in rows])
     if results.tuning_note and not results.tuning:
         yield Paragraph(f"Tuning: {results.tuning_note}. Tuning each arm's learning rate could change the answer.")
