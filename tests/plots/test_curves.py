@@ -22,7 +22,7 @@ def test_a_reference_is_drawn_if_it_is_near() -> None:
 @pytest.mark.parametrize("length", [1, 199, 200, 201, 1250])
 def test_thinned_curves_keep_their_mean_and_their_end(length: int) -> None:
     points = [(float(step), math.sin(step)) for step in range(length)]
-    thinned = thin(points)
+    thinned = thin(points, 200)
     assert len(thinned) <= 200 and thinned[-1][0] == length - 1
     size = math.ceil(length / 200)
     weights = [size] * len(thinned)

@@ -112,9 +112,11 @@ def run_grid(
 
 def grid_page(question: str, rows: list[GridRow], rules: Rules) -> Page:
     columns = ["", "setting", "change", "seeds", "mean", "interval", "sign", "verdict"]
+    effects = [row.effect for row in rows]
+    names = [f"{number}. {row.cell} {row.effect.arm}: {row.cells()[-1]}" for number, row in enumerate(rows, start=1)]
     figure = Figure(
         "The difference in each setting",
-        draw_forest([row.effect for row in rows], rules.margin, rules.lower_is_better, "g"),
+        draw_forest(effects, names, rules.margin, rules.lower_is_better, "g"),
         f"Rows as in the table; the band is the margin of ±{rules.margin:g}. Every row has its own verdict.",
     )
     cells = [[str(number), *row.cells()] for number, row in enumerate(rows, start=1)]

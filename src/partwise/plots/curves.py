@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from partwise.plots.blocks import Cell
 from partwise.plots.colors import ARM_COLORS
@@ -19,8 +19,9 @@ Points = Sequence[Sequence[float | None]]
 AXES = ("tokens", "seconds")
 """What a loss may be drawn against besides steps."""
 
-LINE_POINTS = 200
-FIGURE_POINTS = 8000
+LINE_POINTS = 120
+FIGURE_POINTS = 4000
+MOST_MARKERS = 60
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,16 @@ def draw_views(lines: Sequence[Line], references: Sequence[tuple[str, float]], k
 
 
 def numbers_of(lines: Sequence[Line], names: Sequence[str], axes: Sequence[str]) -> tuple[list[str], list[list[Cell]]]:
-    """The columns and rows of the numbers that `draw_losses` draws, before smoothing."""
+    """The columns and rows of the numbers that `draw_losses` draws; `smoothed` as well if it smooths a line."""
     limit, rows = points_per_line(len(lines)), list[list[Cell]]()
+    any_smoothed = any(line.smoothed for line in lines)
     for line in lines:
-        for step, loss in thin(finite_points(line.points), limit):
-            rows.append([*line.names, *(line.place(step, axis) for axis in axes), loss])
-    return [*names, *axes, "loss"], rows
+        points = thin(finite_points(line.points), limit)
+        drawn = smooth(points) if line.smoothed else points
+        for (step, loss), (_, value) in zip(points, drawn, strict=True):
+            numbers = [loss, value] if any_smoothed else [loss]
+            rows.append([*line.names, *(line.place(step, axis) for axis in axes), *numbers])
+    return [*names, *axes, "loss", *(["smoothed"] if any_smoothed else [])], rows
 
 
 def draw_losses(lines: Sequence[Line], references: Sequence[tuple[str, float]], key: str, axis: str = "step") -> str:
@@ -64,11 +69,13 @@ def draw_losses(lines: Sequence[Line], references: Sequence[tuple[str, float]], 
     figure, axes = new_figure(2.9, key)
     limit = points_per_line(len(curves))
     drawn = [(line, smooth(thin(points, limit)) if line.smoothed else thin(points, limit)) for line, points in curves]
+    few = [points for _, points in drawn if len(points) <= MOST_MARKERS]
+    marker = choose_marker(few)
     for line, points in drawn:
         steps, values = zip(*points, strict=True)
-        marker = "o" if len(points) <= 25 else ""
         places = [line.place(step, axis) for step in steps]
-        axes.plot(places, values, color=line.color, linewidth=1.2, alpha=0.8, marker=marker, markersize=2.5)
+        style: Any = {"marker": marker if len(points) <= MOST_MARKERS else "", "markersize": 2.5}
+        axes.plot(places, values, color=line.color, linewidth=1.2, alpha=0.8, **style)
     low, high = late_range([points for _, points in drawn])
     span = high - low or 0.1
     near = [(label, value) for label, value in references if low - 3 * span <= value <= high + span / 4]
@@ -89,7 +96,7 @@ def draw_losses(lines: Sequence[Line], references: Sequence[tuple[str, float]], 
             fontsize=9,
         )
     label_steps(axes, axis)
-    return to_svg(figure, key)
+    return to_svg(figure, key, axis, "smoothed" if any(line.smoothed for line in lines) else "loss")
 
 
 def join_labels(labels: Sequence[tuple[str, float]], distance: float) -> list[tuple[str, float]]:
@@ -121,7 +128,7 @@ def draw_scale(losses: Mapping[str, float], marked: str, key: str) -> str:
     axes.spines["left"].set_visible(False)
     axes.locator_params(axis="x", nbins=6)
     axes.set_xlabel("← better · loss · worse →")
-    return to_svg(figure, key)
+    return to_svg(figure, key, "loss")
 
 
 def thin(points: Sequence[tuple[X, float]], limit: int = LINE_POINTS) -> list[tuple[X, float]]:
@@ -154,6 +161,11 @@ def smooth(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
         slope = rise / max(1, sum(offset**2 for offset in offsets))
         result.append((step, mean + slope * (index - center)))
     return result
+
+
+def choose_marker(lines: Sequence[Sequence[object]]) -> str:
+    """A dot for every point, unless there are many: each takes as much of a page as ten points of a line."""
+    return "o" if sum(map(len, lines)) <= MOST_MARKERS else ""
 
 
 def points_per_line(lines: int) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partwise.plots.colors import DARK_COLORS, VERDICT_COLORS
+from partwise.plots.downloads import csv_link, file_name, svg_link
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -29,7 +30,9 @@ def template_environment(finalize: Callable[[Any], Any] | None = None) -> "Envir
 def render_page(template: str, values: Mapping[str, Any]) -> str:
     """The page of a template that extends `plots/layout.html.jinja`; `values` include its `title` and `sections`."""
     colors = {"verdict_colors": VERDICT_COLORS, "dark_colors": DARK_COLORS}
-    return template_environment().get_template(template).render({**colors, **values})
+    environment = template_environment()
+    environment.filters |= {"csv_link": csv_link, "svg_link": svg_link, "file_name": file_name}
+    return environment.get_template(template).render({**colors, **values})
 
 
 def write_text(path: Path, text: str) -> None:

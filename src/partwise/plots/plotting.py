@@ -56,10 +56,11 @@ def new_subplots(
     return figure, grid
 
 
-def to_svg(figure: "Figure", key: str) -> str:
+def to_svg(figure: "Figure", key: str, x: str = "", y: str = "") -> str:
     """The figure as an `<svg>` element without prolog, metadata or style sheet; its ids start with `key`.
 
-    Text of any script stays text: the browser has the glyphs that matplotlib's default font lacks.
+    Text of any script stays text: the browser has the glyphs that matplotlib's default font lacks. `x` and `y` name the
+    columns of the figure's numbers on its axes, which `hover.js` shows; without `y`, the row's number, from 0.
     """
     import matplotlib
 
@@ -72,8 +73,30 @@ def to_svg(figure: "Figure", key: str) -> str:
     text = text[text.index("<svg") :]
     text = re.sub(r"<(metadata|style)\b.*?</\1>", "", text, flags=re.DOTALL)
     text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{key}-", text)
-    text = re.sub(r'\bd="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), text)
-    return re.sub(r'<svg\b[^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', text, count=1)
+    text = re.sub(r'(?<=\bd=")[^"]*', lambda path: _shorten_path(path[0]), text)
+    text = re.sub(r' transform="rotate\(-?0 [^"]*"', "", re.sub(r"\n\s*", "\n", text))
+    axes = f" {_describe_axes(figure, x, y)}" if x else ""
+    return re.sub(
+        r'<svg\b[^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" aria-hidden="true"{axes}>', text, count=1
+    )
+
+
+def _shorten_path(path: str) -> str:
+    """The path with one decimal, a sixth of a pixel on a page; without the L of lines, which follows from M."""
+    path = " ".join(re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), path).split())
+    return path if re.search("[CQ]", path) else path.replace("L ", "")
+
+
+def _describe_axes(figure: "Figure", x: str, y: str) -> str:
+    """Attributes of the `<svg>`: the place of its axes as left, top, right, bottom; their limits; what they show."""
+    axes = figure.axes[0]
+    width, height = 72 * figure.get_size_inches()
+    box = axes.get_position()
+    places = (box.x0 * width, (1 - box.y1) * height, box.x1 * width, (1 - box.y0) * height)
+    limits = (*axes.get_xlim(), *axes.get_ylim())
+    numbers = [" ".join(f"{value:.6g}" for value in values) for values in (places, limits)]
+    log = ' data-log="x"' if axes.get_xscale() == "log" else ""
+    return f'data-places="{numbers[0]}" data-limits="{numbers[1]}" data-x="{x}" data-y="{y}"{log}'
 
 
 def padded_limits(low: float, high: float, fraction: float = 0.07) -> tuple[float, float]:

@@ -199,7 +199,7 @@ def scale_figure(run: StoredRun) -> Iterator[Figure]:
     evaluations = run.metrics["evaluation"]
     if evaluations and run.ngrams:
         losses = {ngram_name(n): loss for n, loss in run.ngrams.items()} | {"this run": evaluations[-1]["validation"]}
-        rows: list[list[Cell]] = [[name, loss] for name, loss in losses.items()]
+        rows: list[list[Cell]] = [[name, loss] for name, loss in sorted(losses.items(), key=lambda row: -row[1])]
         note = f"Losses on the validation split, {run.unit}. A model with a higher loss has not beaten n-gram counting."
         svg = draw_scale(losses, "this run", "s")
         yield Figure("The n-gram scale", svg, note, columns=["model", "loss"], rows=rows)

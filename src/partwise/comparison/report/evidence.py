@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from partwise.comparison.report.cells import confidence, decimal_places, number, with_interval
 from partwise.comparison.results import Budget, ControlResult, Results, SiteStatistic, StepEffect
 from partwise.comparison.stats.number_format import format_percent
-from partwise.plots.blocks import Figure, Paragraph, Table
-from partwise.plots.cells import NONE
-from partwise.plots.colors import ARM_COLORS, VERDICT_COLORS
+from partwise.plots.blocks import Cell, Figure, Paragraph, Table
+from partwise.plots.cells import NONE, capitalize_first
+from partwise.plots.colors import ARM_COLORS
 
 BUDGETS = {
     "tokens": "equal tokens",
@@ -26,28 +26,35 @@ def forest(results: Results) -> Iterator[Figure | Table]:
     effects, protocol = results.effects, results.protocol
     if len(effects) < 2:
         return
-    if svg := draw_forest(effects, protocol.margin, protocol.lower_is_better, "f"):
-        note = f"{protocol.metric_with_unit}. A diamond is a mean, the line its interval, the band the margin."
-        verdicts = [(VERDICT_COLORS[effect.verdict or "none"], effect) for effect in effects]
-        legend = [
-            (color, f"{number}. {effect.arm} − {effect.against}: {effect.verdict or 'no verdict'}")
-            for number, (color, effect) in enumerate(verdicts, start=1)
+    names = [f"{effect.arm} − {effect.against}" for effect in effects]
+    labels = [f"{name}: {effect.verdict or 'no verdict'}" for name, effect in zip(names, effects, strict=True)]
+    if svg := draw_forest(effects, labels, protocol.margin, protocol.lower_is_better, "f"):
+        note = f"{capitalize_first(protocol.metric_with_unit)}. "
+        note += "Diamonds are means, lines their intervals; the band is the margin."
+        rows: list[list[Cell]] = [
+            [name, effect.verdict, effect.mean, effect.low, effect.high]
+            for name, effect in zip(names, effects, strict=True)
         ]
-        yield Figure("Every difference", svg, note, legend)
+        yield Figure("Every difference", svg, note, columns=["difference", "verdict", "mean", "low", "high"], rows=rows)
     colors = [ARM_COLORS[1 + index % (len(ARM_COLORS) - 1)] for index in range(len(results.claims))]
     curves = [(color, claim.effect_over_training) for color, claim in zip(colors, results.claims, strict=True)]
     if svg := draw_all_over_time(curves, protocol.margin, "a"):
         note = "Mean difference at each evaluation, with its interval at that step. The verdict is for the last."
-        names = [f"{effect.arm} − {effect.against}" for effect in effects]
-        yield Figure("Over training", svg, note, list(zip(colors, names, strict=True)))
+        rows = [
+            [name, point.step, point.mean, point.low, point.high]
+            for name, (_, points) in zip(names, curves, strict=True)
+            for point in points
+        ]
+        legend = list(zip(colors, names, strict=True))
+        yield Figure("Over training", svg, note, legend, ["difference", "step", "mean", "low", "high"], rows)
     kinds = {"negative": "negative control", "positive": "positive control"}
     table = []
-    for index, claim in enumerate(results.claims, start=1):
+    for claim in results.claims:
         effect = claim.effect
-        cells = [str(index), f"{effect.arm} − {effect.against}", kinds.get(claim.role, "claim")]
+        cells = [f"{effect.arm} − {effect.against}", kinds.get(claim.role, "claim")]
         level = NONE if effect.low is None else confidence(effect)
         table.append([*cells, with_interval(effect, decimal_places(effect)), level, effect.verdict or "no verdict"])
-    yield Table(["", "difference", "", "mean (interval)", "confidence", "verdict"], table, left=3)
+    yield Table(["difference", "role", "mean (interval)", "confidence", "verdict"], table, left=2)
 
 
 def sign_table(results: Results) -> Iterator[Table]:
@@ -95,7 +102,7 @@ def matched_budgets(results: Results) -> Iterator[Table | Paragraph]:
             else "of the runs themselves, which trained in parallel"
         )
         note += f"the arm uses. --match holds one budget equal. Seconds are computed from the throughput {how}."
-        yield Table(["", *BUDGETS.values()], rows, note=note)
+        yield Table(["difference", *BUDGETS.values()], rows, note=note)
     for match in results.match.arms if results.match else ():
         assert results.match is not None
         yield Paragraph(
@@ -125,7 +132,11 @@ def tuning(results: Results) -> Iterator[Figure | Table | Paragraph]:
     lines = [(color, list(zip(x, row.means, strict=True))) for color, row in zip(colors, tuned.arms, strict=True)]
     if svg := draw_tuning(lines, numeric, "u"):
         legend = [(color, row.arm) for color, row in zip(colors, tuned.arms, strict=True)]
-        yield Figure(f"{tuned.key}", svg, "Mean loss on the held-out text; a star marks the best value.", legend)
+        note = "Mean loss on the held-out text; a star marks the best value."
+        numbers = [
+            [row.arm, value, loss] for row in tuned.arms for value, loss in zip(tuned.values, row.means, strict=True)
+        ]
+        yield Figure(tuned.key, svg, note, legend, ["arm", "value", "loss"], numbers)
     rows = []
     for row in tuned.arms:
         where = "bracketed" if row.interior else "not bracketed: try further values"

@@ -1,20 +1,25 @@
 """The report's figures as SVG text for embedding in an HTML page.
 
-Figures contain no user-supplied names; the surrounding page shows them, where they are escaped and wrap.
+Names that users supply are escaped; long ones are broken into two lines and then cut, as the page has them in full.
 """
 
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from partwise.comparison.results import ClaimResult, StepEffect
 from partwise.comparison.stats.effect import Effect
 from partwise.plots.colors import MARGIN, VERDICT_COLORS
-from partwise.plots.curves import Points, finite_points, label_steps, late_range, points_per_line, thin
+from partwise.plots.curves import Points, choose_marker, finite_points, label_steps, late_range, points_per_line, thin
 from partwise.plots.plotting import new_figure, padded_limits, to_svg
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+NAME_LENGTH = 58
+"""Characters of a name on one line of a figure."""
 
 
 def draw_differences(effect: Effect, color: str, margin: float, lower_is_better: bool, key: str) -> str:
@@ -44,29 +49,45 @@ def draw_differences(effect: Effect, color: str, margin: float, lower_is_better:
     ticks = [row for row in range(len(rows)) if row % every == 0]
     axes.set_yticks([*ticks, bottom], [*(rows[row] for row in ticks), "mean" if mean is not None else ""])
     axes.set_ylim(bottom + 0.8, -0.8)
+    axes.axvspan(-margin, margin, color=MARGIN, linewidth=0, zorder=0)
+    axes.axvline(0, color="#3c4043", linewidth=1, zorder=1)
     _label_differences(axes, ends, margin, lower_is_better)
-    return to_svg(figure, key)
+    return to_svg(figure, key, "difference")
 
 
-def draw_forest(effects: Sequence[Effect], margin: float, lower_is_better: bool, key: str) -> str:
-    """A forest plot: mean and interval of every effect in its verdict's color, numbered from the top; '' for none."""
-    known = [(number, each) for number, each in enumerate(effects, start=1) if each.mean is not None]
-    if not known:
+def draw_forest(effects: Sequence[Effect], names: Sequence[str], margin: float, lower_is_better: bool, key: str) -> str:
+    """A forest plot: below its name, the mean and interval of every effect in its verdict's color; '' for none."""
+    if all(effect.mean is None for effect in effects):
         return ""
-    figure, axes = new_figure(0.8 + 0.27 * len(effects), key)
+    labels = ["\n".join(textwrap.wrap(name, NAME_LENGTH, max_lines=2, placeholder=" …")) for name in names]
+    height = 0.42 + 0.15 * any("\n" in label for label in labels)
+    figure, axes = new_figure(0.7 + height * len(effects), key)
     ends: list[float] = []
-    for number, effect in known:
+    for row, (effect, label) in enumerate(zip(effects, labels, strict=True)):
         color, mean, low, high = VERDICT_COLORS[effect.verdict or "none"], effect.mean, effect.low, effect.high
-        assert mean is not None
+        axes.annotate(
+            label,
+            (0, row),
+            (0, 6),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            va="bottom",
+            fontsize=9,
+            color=color,
+            parse_math=False,
+        )
         if low is not None and high is not None:
-            axes.plot([low, high], [number, number], color=color, linewidth=2.2, solid_capstyle="butt")
+            axes.plot([low, high], [row, row], color=color, linewidth=2.2, solid_capstyle="butt")
             ends += [low, high]
-        axes.plot([mean], [number], "D", color=color, markersize=6.5, markeredgecolor="white")
-        ends.append(mean)
-    axes.set_yticks(range(1, len(effects) + 1))
-    axes.set_ylim(len(effects) + 0.7, 0.3)
+        if mean is not None:
+            axes.plot([mean], [row], "D", color=color, markersize=6.5, markeredgecolor="white")
+            ends.append(mean)
+        axes.fill_between([-margin, margin], row - 0.25, row + 0.25, color=MARGIN, linewidth=0, zorder=0)
+        axes.plot([0, 0], [row - 0.25, row + 0.25], color="#3c4043", linewidth=1, zorder=1)
+    axes.set_yticks([])
+    axes.set_ylim(len(effects) - 0.6, -0.85)
     _label_differences(axes, ends, margin, lower_is_better)
-    return to_svg(figure, key)
+    return to_svg(figure, key, "mean")
 
 
 def draw_all_over_time(
@@ -82,19 +103,19 @@ def draw_all_over_time(
     figure, axes = new_figure(height, key)
     axes.axhspan(-margin, margin, color=MARGIN, linewidth=0, zorder=0)
     axes.axhline(0, color="#3c4043", linewidth=1, zorder=1)
+    marker = choose_marker([points for _, points in curves])
     for color, points in curves:
         banded = [(step, low, high) for step, _, low, high in points if low is not None and high is not None]
         if banded:
             steps, lows, highs = zip(*banded, strict=True)
             axes.fill_between(steps, lows, highs, color=color, alpha=0.16, linewidth=0)
-        axes.plot(
-            [step for step, *_ in points], [mean for _, mean, *_ in points], color=color, linewidth=2, marker="o", ms=3
-        )
-    means = [[(float(step), mean) for step, mean, *_ in points if mean is not None] for _, points in curves]
-    low, high = late_range(means)
+        steps, means, *_ = zip(*points, strict=True)
+        axes.plot(steps, means, color=color, linewidth=2, marker=marker, markersize=3)
+    lines_drawn = [[(float(step), mean) for step, mean, *_ in points if mean is not None] for _, points in curves]
+    low, high = late_range(lines_drawn)
     axes.set_ylim(*padded_limits(min(low, -margin), max(high, margin), 0.15))
     label_steps(axes)
-    return to_svg(figure, key)
+    return to_svg(figure, key, "step", "mean")
 
 
 def draw_tuning(lines: Sequence[tuple[str, Points]], numeric: bool, key: str) -> str:
@@ -114,7 +135,7 @@ def draw_tuning(lines: Sequence[tuple[str, Points]], numeric: bool, key: str) ->
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_xticks([], minor=True)
     axes.grid(axis="y", color="#eceff1", linewidth=0.8)
-    return to_svg(figure, key)
+    return to_svg(figure, key, "value" if numeric else "", "loss")
 
 
 def draw_over_time(claim: ClaimResult, color: str, margin: float, key: str) -> str:
@@ -125,10 +146,10 @@ def draw_over_time(claim: ClaimResult, color: str, margin: float, key: str) -> s
     figure, axes = new_figure(2.9, key)
     axes.axhspan(-margin, margin, color=MARGIN, linewidth=0, zorder=0)
     axes.axhline(0, color="#3c4043", linewidth=1, zorder=1)
-    limit = points_per_line(len(lines))
+    limit, marker = points_per_line(len(lines)), choose_marker(lines)
     for line in lines:
         steps, values = zip(*thin(line, limit), strict=True)
-        axes.plot(steps, values, color=color, linewidth=1, alpha=0.45, marker="o", markersize=2)
+        axes.plot(steps, values, color=color, linewidth=1, alpha=0.45, marker=marker, markersize=2)
     judged = claim.effect.verdict is not None  # a mean over the surviving runs would hide those that diverged
     rows = claim.effect_over_training if judged else ()
     means = [(row.step, row.mean) for row in rows if row.mean is not None]
@@ -143,13 +164,11 @@ def draw_over_time(claim: ClaimResult, color: str, margin: float, key: str) -> s
     low, high = late_range([*lines, edges] if edges else lines)
     axes.set_ylim(*padded_limits(min(low, -margin), max(high, margin)))
     label_steps(axes)
-    return to_svg(figure, key)
+    return to_svg(figure, key, "step", "difference")
 
 
 def _label_differences(axes: "Axes", ends: Sequence[float], margin: float, lower_is_better: bool) -> None:
-    """Set up an x axis of differences that covers `ends` and zero, with the margin as a band."""
-    axes.axvspan(-margin, margin, color=MARGIN, linewidth=0, zorder=0)
-    axes.axvline(0, color="#3c4043", linewidth=1, zorder=1)
+    """Set up an x axis of differences that covers `ends`, zero and the margin."""
     ends = [0.0, -margin, margin, *ends]
     axes.set_xlim(*padded_limits(min(ends), max(ends)))
     axes.tick_params(axis="y", length=0)

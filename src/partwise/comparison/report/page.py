@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from partwise.comparison.report.accuracy import ACCURACIES
 from partwise.comparison.report.backends import missing_kernels
 from partwise.comparison.report.cells import confidence, decimal_places, number
 from partwise.comparison.report.evidence import control_sentence
@@ -12,7 +13,6 @@ from partwise.comparison.report.explanations import write_p
 from partwise.comparison.report.record import ledger_sentences
 from partwise.comparison.report.reversals import reversals
 from partwise.comparison.report.sections import (
-    ACCURACIES,
     REFERENCES_NOTE,
     loss_references,
     reference_sentence,

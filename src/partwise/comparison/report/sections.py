@@ -6,11 +6,11 @@ from statistics import median
 
 from partwise.baselines.scale import ngram_name, place_loss
 from partwise.comparison.report import evidence
+from partwise.comparison.report.accuracy import accuracy_table
 from partwise.comparison.report.backends import backends, missing_kernels
 from partwise.comparison.report.cells import (
     confidence,
     decimal_places,
-    fraction_interval,
     number,
     with_interval,
     with_relative_change,
@@ -18,10 +18,10 @@ from partwise.comparison.report.cells import (
 from partwise.comparison.report.commands import code_changes, failures
 from partwise.comparison.report.record import record
 from partwise.comparison.report.reversals import reversals
-from partwise.comparison.results import Accuracy, ArmResult, Facts, Results, mean
+from partwise.comparison.results import ArmResult, Facts, Results, mean
 from partwise.comparison.stats.verdict_text import explanations
-from partwise.plots.blocks import Figure, Paragraph, Section, Table, without_empty_columns
-from partwise.plots.cells import NONE, capitalize_first, count, format_value, percent
+from partwise.plots.blocks import Cell, Figure, Paragraph, Section, Table, without_empty_columns
+from partwise.plots.cells import NONE, capitalize_first, count, format_value
 from partwise.plots.colors import ARM_COLORS, VERDICT_COLORS
 from partwise.plots.curves import Line, draw_views, numbers_of
 
@@ -29,12 +29,6 @@ REFERENCES_NOTE = "A model with a higher loss has not beaten n-gram counting."
 
 BATCH_SETTINGS = {"batch_size", "seq_len", "grad_accumulation", "context_length"}
 """Settings that change the content of a batch."""
-
-ACCURACIES = {
-    "char_accuracy_closed": "character accuracy, closing $ included",
-    "char_accuracy": "character accuracy, without it",
-    "exact_match": "exact match",
-}
 
 
 def sections(results: Results) -> list[Section]:
@@ -75,7 +69,15 @@ def difference_figures(results: Results) -> Iterator[Figure]:
             note += "; the diamond is the mean" if effect.mean is not None else ""
             note += f" with its {confidence(effect)} interval" if effect.low is not None else ""
             note += f"; the band is the margin of ±{protocol.margin:g}." if protocol.margin else "."
-            yield Figure(f"{effect.arm} minus {effect.against}", svg, note)
+            rows: list[list[Cell]] = [
+                [f"seed {seed}", difference, None, None]
+                for seed, difference in zip(effect.seeds, effect.differences, strict=True)
+                if difference is not None
+            ]
+            if effect.mean is not None:
+                rows.append(["mean", effect.mean, effect.low, effect.high])
+            columns = ["", "difference", "low", "high"]
+            yield Figure(f"{effect.arm} minus {effect.against}", svg, note, columns=columns, rows=rows)
 
 
 def seed_table(results: Results) -> Iterator[Table]:
@@ -110,7 +112,17 @@ def curve_figures(results: Results) -> Iterator[Figure]:
             note = "One thin line per seed"
             note += ", the mean in bold with the interval it would have had at that step" if effect.verdict else ""
             note += ". The verdict is for the last step only; the earlier steps are descriptive."
-            yield Figure(f"{effect.arm} minus {effect.against}, over training", svg, note)
+            rows: list[list[Cell]] = [
+                [f"seed {seed}", step, difference, None, None]
+                for seed, line in zip(effect.seeds, claim.differences_over_training, strict=True)
+                for step, difference in line
+            ]
+            if effect.verdict:
+                rows += [
+                    ["mean", point.step, point.mean, point.low, point.high] for point in claim.effect_over_training
+                ]
+            columns = ["", "step", "difference", "low", "high"]
+            yield Figure(f"{effect.arm} minus {effect.against}, over training", svg, note, columns=columns, rows=rows)
 
 
 def loss_figure(results: Results, kind: str, references: list[tuple[str, float]], key: str) -> Iterator[Figure]:
@@ -134,7 +146,9 @@ def loss_figure(results: Results, kind: str, references: list[tuple[str, float]]
     if "seconds" in views:
         note += " Tokens and seconds follow from the tokens per step and the median throughput of each arm."
     legend = [(color, arm.name) for color, arm in zip(colors, arms, strict=True)]
-    title = f"{kind} loss, {results.protocol.unit}" if results.task else results.protocol.metric_with_unit
+    title = f"{kind.capitalize()} loss, {results.protocol.unit}"
+    if results.task is None:
+        title = capitalize_first(results.protocol.metric_with_unit)
     columns, rows = numbers_of(lines, ["arm", "seed"], list(views))
     yield Figure(title, note=note, legend=legend, columns=columns, rows=rows, views=views)
 
@@ -238,7 +252,7 @@ def statistics_table(results: Results) -> Iterator[Table | Paragraph]:
 
     rows = list(statistics_rows(results))
     if rows:
-        head = ["", *(f"{effect.arm} − {effect.against}" for effect in results.effects)]
+        head = ["quantity", *(f"{effect.arm} − {effect.against}" for effect in results.effects)]
         yield Table(head, [[label, *cells] for label, _, cells in rows], hints=[hint for _, hint, _ in rows])
     if results.tuning_note and not results.tuning:
         yield Paragraph(f"Tuning: {results.tuning_note}. Tuning each arm's learning rate could change the answer.")
@@ -248,34 +262,6 @@ def statistics_table(results: Results) -> Iterator[Table | Paragraph]:
         yield Paragraph(f"Warning: {warning}")
     for sentence in missing_kernels(results):
         yield Paragraph(sentence)
-
-
-def accuracy_table(results: Results) -> Iterator[Table]:
-    scored = [(arm.name, arm.accuracy) for arm in results.arms if arm.accuracy]
-    rows = []
-    for kind in dict.fromkeys(kind for _, accuracies in scored for kind in accuracies):
-        for name, accuracies in scored:
-            found: Accuracy | None = accuracies.get(kind)
-            problems = found.exact_match.total if found else None
-            cells = [fraction_interval(getattr(found, measure, None)) for measure in ACCURACIES]
-            rows.append(["all" if kind == "all" else f"only {kind}", name, *cells, count(problems)])
-    if not rows:
-        return
-    references = results.references.to_dict()
-    for name, keys in (
-        (
-            "the most frequent character at each position",
-            ("constant_char_accuracy_closed", "constant_char_accuracy", ""),
-        ),
-        ("one constant answer", ("", "", "constant_exact_match")),
-    ):
-        if any(references.get(key) is not None for key in keys):
-            rows.append(["reference", name, *(percent(references.get(key)) for key in keys), ""])
-    note = (
-        "Pooled over the seeds, with Wilson 95% intervals. They treat characters as independent and ignore variation "
-    )
-    note += "between seeds, so they are too narrow. A constant reference ignores the problem."
-    yield Table(["problems", "arm", *ACCURACIES.values(), "problems scored"], rows, note=note, left=2)
 
 
 def reference_table(results: Results) -> Iterator[Table]:
