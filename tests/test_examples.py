@@ -21,6 +21,16 @@ def test_training_examples_learn(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("name", "package"), [("digits", "sklearn"), ("hf_trainer", "accelerate")])
+def test_functions_of_other_libraries(name: str, package: str, here: Path) -> None:
+    pytest.importorskip(package)
+    command = [sys.executable, str(EXAMPLES / "any_code" / f"{name}.py"), "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "3 arms, 2 paired seeds" in done.stdout and "no value" not in done.stdout, done.stdout
+
+
+@pytest.mark.slow
 def test_your_own_part(here: Path) -> None:
     """As a process of its own: its workers import the part from the script's source."""
     command = [sys.executable, str(EXAMPLES / "your_own_part.py"), "3"]

@@ -55,6 +55,8 @@ def main() -> None:
         partwise("generate", "r", "--prompt", "1+1=", "--max-new-tokens", "5")
         partwise("inspect", "r", "attention")
         partwise("show", "mingpt", "--data", "shakespeare")
+        assert "swiglu" in partwise("study", "list").stdout
+        assert '"name": "r"' in partwise("runs", "--json").stdout
         compared = run("-c", SCRIPT)
         assert "Does ffn=swiglu change" in compared.stdout and "4 of 4 runs" in compared.stdout, compared.stdout
         page = Path("runs/c/report.html").read_text(encoding="utf-8")
