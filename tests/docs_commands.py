@@ -16,6 +16,8 @@ SMALL = {
     "partwise train calculator": f"{TINY} data.validation=20 data.test=20",
     "partwise train  ": f"{TINY} train.batch_size=2 ngram_lm=none ngram_embeddings=none",  # the preset fast
     "partwise train": f"{TINY} train.batch_size=2",
+    "partwise compare experiment.yaml": "",
+    "partwise compare --refs": "",
     "partwise compare": " ".join(f"--common {word}" for word in TINY.split()),
     "partwise calibrate": "--dry-run",
     "partwise plan mingpt": " ".join(f"--common {word}" for word in TINY.split()),
@@ -25,6 +27,8 @@ SMALL = {
 """Words added to a command that starts with the key; the first that fits counts."""
 
 NOT_RUN = {
+    "partwise compare experiment.yaml --seeds 20 --on workers": "it waits for workers; test_work.py has them",
+    "partwise work sweep": "it belongs to the command above",
     "partwise verify runs/NAME": "NAME stands for a comparison of the reader's own",
 }
 """Commands that cannot run as they are, by their start, and why."""

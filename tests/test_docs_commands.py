@@ -1,17 +1,42 @@
 """The commands of README and docs run as they are, but for the words of `docs_commands.SMALL` that make them small."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from docs_commands import NOT_RUN, SMALL, commands, pages
+from docs_commands import NOT_RUN, ROOT, SMALL, commands, pages
+from programs import write_program
 
 NUMBERS = "seed,arm,value\n" + "".join(
     f"{seed},baseline,{1.52 + 0.01 * seed}\n{seed},ffn=swiglu,{1.48 + 0.011 * seed}\n" for seed in range(4)
 )
+
+
+def make_repository(folder: Path) -> None:
+    """The repository that docs/any-code.md assumes: a program, its experiment, and a branch that improves it."""
+    experiment = re.search(
+        r"^```yaml\n(command.*?)^```", (ROOT / "docs/any-code.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    assert experiment
+    (folder / "experiment.yaml").write_text(experiment[1], encoding="utf-8")
+    write_program(folder)
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
+    program = folder / "train.py"
+    for words in (
+        ["init", "--quiet", "--initial-branch=main"],
+        ["add", "train.py", "experiment.yaml"],
+        ["commit", "--quiet", "--message=baseline"],
+        ["checkout", "--quiet", "-b", "my-branch"],
+        ["commit", "--quiet", "--all", "--message=gain"],
+        ["checkout", "--quiet", "main"],
+    ):
+        subprocess.run([*git, *words], cwd=folder, check=True, capture_output=True)
+        if "-b" in words:
+            program.write_text(program.read_text().replace("default=0.0)", "default=0.05)", 1))
 
 
 @pytest.mark.slow
@@ -27,7 +52,7 @@ NUMBERS = "seed,arm,value\n" + "".join(
 def test_commands_run(page: Path, tmp_path: Path) -> None:
     """One page in one folder, in order: later commands use the runs of earlier ones."""
     (tmp_path / "numbers.csv").write_text(NUMBERS, encoding="utf-8")
-    (tmp_path / ".git").mkdir()  # the ledger belongs to this folder
+    make_repository(tmp_path)
     for command in commands(page):
         done = subprocess.run(
             [sys.executable, "-m", "partwise", *command.words],
