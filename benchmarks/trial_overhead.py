@@ -1,0 +1,61 @@
+"""What a trial of a trivial command costs beyond the command: `python benchmarks/trial_overhead.py [--trials 1000]`.
+
+Prints the seconds of a comparison of `true`-like commands, the seconds of the bare commands in turn, and the peak memory of the
+process that waits.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from partwise.comparison.commands.comparison import make_command_comparison
+from partwise.comparison.commands.experiment_file import parse_experiment
+
+SCRIPT = 'echo "value $(({seed} * 7919 % 1000)).{arm}"'
+
+
+def measure(trials: int) -> dict[str, float]:
+    """Seconds of all trials, of the bare commands one after the other, and of the difference per trial and worker."""
+    values = {
+        "command": SCRIPT.replace("{", "{{").replace("}", "}}").replace("{{seed}}", "{seed}").replace("{{arm}}", "{arm}"),
+        "shell": True,
+        "arms": {"1": {}, "2": {"env": {"OTHER": "1"}}},
+        "metric": {"name": "value", "margin": 1.0, "pattern": r"value (\S+)"},
+    }
+    comparison = make_command_comparison(parse_experiment(values, "benchmark"), Path(), "overhead", seeds=trials // 2)
+    start = time.perf_counter()
+    comparison.run()
+    total = time.perf_counter() - start
+    start = time.perf_counter()
+    for seed in range(100):
+        subprocess.run(["/bin/sh", "-c", f"echo value {seed}"], capture_output=True, check=True)
+    bare = (time.perf_counter() - start) / 100
+    workers = comparison.workload.executor().workers
+    return {
+        "trials": trials,
+        "seconds": total,
+        "bare seconds per command": bare,
+        "seconds added per trial": total * workers / trials - bare,
+        "peak MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        rows = [measure(options.trials)]
+    json.dump(rows, options.json.open("w") if options.json else sys.stdout, indent=1)
+
+
+if __name__ == "__main__":
+    main()
