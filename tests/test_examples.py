@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -18,6 +19,19 @@ def test_training_examples_learn(
     losses = runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")["losses"]
     assert losses[-1] < losses[0] - 0.5
     assert "nats per " in capsys.readouterr().out
+
+
+def test_look_inside(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last layer of the lens is the model's own prediction, and attention weights sum to 1 without the future."""
+    monkeypatch.setattr(sys, "argv", ["look_inside", "4"])
+    names = runpy.run_path(str(EXAMPLES / "look_inside.py"), run_name="__main__")
+    with torch.no_grad():
+        own = names["model"](names["ids"])[0, -1].softmax(-1)
+    torch.testing.assert_close(names["lens"]["layer 1"], own, rtol=1e-4, atol=1e-6)
+    for weights in names["maps"].values():
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:2]))
+        assert not weights.triu(1).any()
+    assert "nats per character" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ training must fall back to torch with one line of warning.
 """
 
 import html.parser
+import json
 import os
 import subprocess
 import sys
@@ -46,7 +47,14 @@ def main() -> None:
         origin = run("-c", "import partwise; print(partwise.__file__)").stdout.strip()
         assert Path(origin).is_relative_to(sysconfig.get_path("purelib")), origin
         package = Path(origin).parent
-        for pattern in ("py.typed", "kernels/*.cpp", "kernels/*.h", "**/*.html.jinja", "data/texts/*.bz2"):
+        for pattern in (
+            "py.typed",
+            "kernels/*.cpp",
+            "kernels/*.h",
+            "**/*.html.jinja",
+            "data/texts/*.bz2",
+            "studies/library/*.yaml",
+        ):
             assert list(package.glob(pattern)), f"the wheel lacks {pattern}"
         trained = partwise("train", "mingpt", "ffn=swiglu", *TINY, "--data", "arithmetic", "--name", "r")
         missing = [line for line in trained.stderr.splitlines() if "C++ kernel" in line]
@@ -62,6 +70,9 @@ def main() -> None:
         page = Path("runs/c/report.html").read_text(encoding="utf-8")
         html.parser.HTMLParser().feed(page)
         assert "<svg" in page and "ffn=swiglu" in page
+        assert {entry["name"] for entry in json.loads(partwise("runs", "--json").stdout)} >= {"r", "c"}
+        claims = partwise("study", "list").stdout
+        assert "answer-loss" in claims and "reproduced" in claims, claims
     print(f"passed with Python {sys.version.split()[0]}: {origin}")
 
 
