@@ -91,6 +91,8 @@ class ArmResult(Value):
     backends: tuple[Backends, ...] = ()
     missing_kernels: tuple[str, ...] = ()
     """Why layers of this arm use slower backends than the same layers of another arm."""
+    samples: tuple[str, ...] = ()
+    """Lines of text by the model of its first trial that did not diverge."""
     trials: tuple[TrialResult, ...] = ()
 
     @property
