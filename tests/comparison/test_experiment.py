@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shlex
 import signal
 import statistics
@@ -98,6 +99,8 @@ def test_values_equal_single_runs_and_the_first_verdict_stands(here: Path) -> No
     assert None not in results.references.to_dict().values()
     assert [row.step for row in claim.effect_over_training] == [4, 8, 12]
     assert claim.effect_over_training[-1].mean == pytest.approx(first.mean)
+    for arm in results.arms:  # on arithmetic: a problem, the model's answer and the truth
+        assert len(arm.samples) == 2 and all(re.fullmatch(r"[^=]+=.* \([^ ]+\)", line) for line in arm.samples)
     assert (here / "runs/c/report.html").exists()
     assert (here / "runs/c/report.md").exists()
 

@@ -67,5 +67,11 @@ def test_a_loss_is_drawn_against_every_axis_that_all_lines_have() -> None:
 
 def test_labels_of_close_references_are_joined() -> None:
     scale = [("2-gram", 2.48), ("5-gram", 1.56), ("7-gram", 1.52), ("3-gram", 2.04)]
-    assert join_labels(scale, 0.1) == [("2-gram", 2.48), ("3-gram", 2.04), ("5-gram, 7-gram", 1.56)]
-    assert join_labels(scale, 0.01) == [("2-gram", 2.48), ("3-gram", 2.04), ("5-gram", 1.56), ("7-gram", 1.52)]
+    two, three, five, seven = (
+        ("2-gram", 2.48, 2.48),
+        ("3-gram", 2.04, 2.04),
+        ("5-gram", 1.56, 1.56),
+        ("7-gram", 1.52, 1.52),
+    )
+    assert join_labels(scale, 0.1) == [two, three, ("5-gram, 7-gram", 1.56, 1.52)]
+    assert join_labels(scale, 0.01) == [two, three, five, seven]

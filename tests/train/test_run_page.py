@@ -50,6 +50,7 @@ def test_everything_is_on_the_page(tried: Path) -> None:
     assert html.count('<svg viewBox="0 0') >= 4, "three views of the loss and the scale"
     assert "7-gram" in html and "<b>" not in html, "text of the data is escaped"
     assert re.findall(r"https?:|src=", html) == []
+    assert "2.66667" in text and re.findall(r".{20}\.0*[1-9]\d{8,}", html) == [], "the expansion of swiglu is 8/3"
 
 
 def test_the_differences_from_the_preset_are_complete(tried: Path) -> None:

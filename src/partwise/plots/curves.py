@@ -83,11 +83,11 @@ def draw_losses(lines: Sequence[Line], references: Sequence[tuple[str, float]], 
     for _, value in near:
         axes.axhline(value, color="#3c4043", linewidth=1, linestyle=(0, (5, 3)))
     bottom, top = axes.get_ylim()
-    for label, value in join_labels(near, (top - bottom) / 14):
-        above = value > low  # keeps the label off the curves
+    for label, highest, lowest in join_labels(near, (top - bottom) / 14):
+        above = highest > low  # keeps the label off the curves
         axes.annotate(
             label,
-            (1, value),
+            (1, highest if above else lowest),
             (0, 3 if above else -3),
             xycoords=("axes fraction", "data"),
             textcoords="offset points",
@@ -99,14 +99,14 @@ def draw_losses(lines: Sequence[Line], references: Sequence[tuple[str, float]], 
     return to_svg(figure, key, axis, "smoothed" if any(line.smoothed for line in lines) else "loss")
 
 
-def join_labels(labels: Sequence[tuple[str, float]], distance: float) -> list[tuple[str, float]]:
-    """The labels from the highest value down; one that is closer than `distance` to that above joins it: `5-gram, 7-gram`."""
-    joined: list[tuple[str, float]] = []
+def join_labels(labels: Sequence[tuple[str, float]], distance: float) -> list[tuple[str, float, float]]:
+    """(label, highest value, lowest value) from the top down; values within `distance` share a label: `5-gram, 7-gram`."""
+    joined: list[tuple[str, float, float]] = []
     for label, value in sorted(labels, key=lambda each: -each[1]):
-        if joined and joined[-1][1] - value < distance:
-            joined[-1] = (f"{joined[-1][0]}, {label}", joined[-1][1])
+        if joined and joined[-1][2] - value < distance:
+            joined[-1] = (f"{joined[-1][0]}, {label}", joined[-1][1], value)
         else:
-            joined.append((label, value))
+            joined.append((label, value, value))
     return joined
 
 

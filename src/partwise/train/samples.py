@@ -56,7 +56,7 @@ def sample_lines(model: Transformer, dataset: Dataset, n: int = 2) -> list[str]:
         rows = draw_sample(model, dataset, n=n).rows
         return [f"{given}{arrow}{answer} ({truth})" for given, answer, truth in rows]
     prompt = first_prompt(dataset.tokenizer)
-    (text,) = generate(model, dataset.tokenizer, [prompt], max_new_tokens=100 * n, temperature=TEMPERATURE)
+    (text,) = generate(model, dataset.tokenizer, [prompt], max_new_tokens=80 * n, temperature=TEMPERATURE)
     return [line.strip()[:LINE_LENGTH] for line in text.splitlines() if line.strip()][:n]
 
 

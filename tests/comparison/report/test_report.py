@@ -1,6 +1,7 @@
 """The report of a comparison: complete, correct, safe for any names, and fast to import."""
 
 import copy
+import csv
 import io
 import math
 import os
@@ -11,6 +12,7 @@ import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import unquote
 
 import pytest
 from rich.console import Console
@@ -120,7 +122,7 @@ def full() -> dict[str, Any]:
         "ffn=swiglu ffn.expansion=2.667",
         [1.6631, 1.6598, 1.6690, 1.6570, 1.6612],
         parameters=890_112,
-        config_changes=[["ffn", "relu", "swiglu"], ["ffn.expansion", 4.0, 2.667], ["ffn.hidden_dropout", 0.0, None]],
+        config_changes=[["ffn", "relu", "swiglu"], ["ffn.expansion", 4.0, 8 / 3], ["ffn.hidden_dropout", 0.0, None]],
         unpaired_tensors=[f"blocks.{i}.ffn.{name}.weight" for i in range(8) for name in ("gate", "up", "down")],
         n_paired_tensors=84,
         n_tensors=108,
@@ -296,6 +298,58 @@ def test_every_number_is_in_both_reports(full: dict[str, Any], reports: tuple[st
     assert ["ffn.hidden_dropout", "0.0", "–"] in cells
     gap = next(row for row in cells if row[0].startswith("7-gram"))
     assert gap[2] == f"{sum(values_of(full['arms'][0])) / 5 - 1.5165:+.4f}" and gap[4] == "–"
+
+
+def test_no_number_has_more_digits_than_it_needs(full: dict[str, Any], tmp_path: Path) -> None:
+    """Also not in the figures, their downloads or lists of parts by layer."""
+    first, *arms = copy.deepcopy(full["arms"])
+    layers = [{"part": "swiglu", "expansion": 8 / 3}, {"part": "relu", "expansion": 1 / 3}]
+    arms[0]["config_changes"].append(["ffn", "relu", layers])
+    for each in (first, *arms):
+        each["budget"] = {"tokens": 1e7 / 3, "parameters": 1e6, "flops": 1e15 / 3, "seconds": 1e3 / 3}
+    for text in written(full | {"arms": [first, *arms]}, tmp_path):
+        assert "2.66667" in text and "0.333333" in text
+        assert re.findall(r".{20}\.0*[1-9]\d{8,}", text) == []
+
+
+def test_losses_are_shown_against_all_that_is_known(full: dict[str, Any], tmp_path: Path) -> None:
+    """Tokens and seconds need the budget of every arm; without one, a figure has no choice."""
+    arms = copy.deepcopy(full["arms"])
+    for each in arms:
+        each["budget"] = {"tokens": 1e7, "parameters": 1e6, "flops": 1e15, "seconds": 300.0}
+    page = Page(written(full | {"arms": arms}, tmp_path)[0])
+    choices = [attributes for tag, attributes in page.tags if tag == "input"]
+    assert [each["aria-label"].rpartition(" ")[2] for each in choices if each["aria-label"]] == 2 * [
+        "step",
+        "tokens",
+        "seconds",
+    ]
+    assert len({each["name"] for each in choices}) == 2 and sum("checked" in each for each in choices) == 2
+    assert {each["id"] for each in choices} == set(page.values("for"))
+    arms[1]["budget"] = None
+    page = Page(written(full | {"arms": arms}, tmp_path)[0])
+    assert [tag for tag, _ in page.tags if tag == "input"] == []
+
+
+def test_every_figure_downloads(reports: tuple[str, str]) -> None:
+    page = Page(reports[0])
+    files = [attributes["download"] for _, attributes in page.tags if attributes.get("download")]
+    figures = [tag for tag, _ in page.tags if tag == "figure"]
+    for ending in (".svg", ".csv"):
+        assert len({name for name in files if name.endswith(ending)}) == len(figures) == 8
+    link = next(a["href"] for _, a in page.tags if a.get("download") == "Every-difference.csv")
+    assert link is not None
+    numbers = list(csv.DictReader(io.StringIO(unquote(link.partition(",")[2]))))
+    assert [row["verdict"] for row in numbers] == ["better", ""] and float(numbers[0]["mean"]) < 0
+
+
+def test_samples_are_shown_by_arm(full: dict[str, Any], tmp_path: Path) -> None:
+    arms = [side | {"samples": [f"{number} says <i>", "more"]} for number, side in enumerate(full["arms"])]
+    html, markdown = written(full | {"arms": arms}, tmp_path)
+    places = [html.index(text) for text in ("<h2>At", "0 says &lt;i&gt;\nmore", "2 says &lt;i&gt;", "<h2>Every seed")]
+    assert places == sorted(places)
+    assert "| norm=none | 2 says &lt;i&gt; more |" in markdown
+    assert "Samples" not in Page(written(full, tmp_path)[0]).text
 
 
 def test_a_mean_never_omits_diverged_runs(full: dict[str, Any], reports: tuple[str, str]) -> None:

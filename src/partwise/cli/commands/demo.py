@@ -3,13 +3,11 @@
 import shlex
 from typing import Any
 
-from partwise.checkpoint import load
 from partwise.cli.commands.compare_output import run_comparison
 from partwise.cli.terminal import console
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.runs.comparison import make_comparison
-from partwise.generation.generate import generate
 
 DEMO: dict[str, Any] = {
     "preset": "mingpt",
@@ -47,12 +45,7 @@ def run_demo(name: str, first_seed: int, steps: int | None) -> None:
 def print_samples(comparison: Comparison) -> None:
     """Two lines of text by each arm's first trial."""
     console.print('\nWhat each arm writes after "\\n":', markup=False)
-    for trial in comparison.trials:
-        if trial.seed != comparison.plan.first_seed:
-            continue
-        model, tokenizer = load(trial.folder)
-        (text,) = generate(model, tokenizer, ["\n"], max_new_tokens=200, temperature=0.8)
-        lines = [line for line in text.splitlines() if line.strip()][:2]
-        console.print(f"  {trial.arm}", style="bold", markup=False)
-        for line in lines:
-            console.print(f"    {line[:72]}", markup=False)
+    for arm in comparison.results.arms:
+        console.print(f"  {arm.name}", style="bold", markup=False)
+        for line in arm.samples:
+            console.print(f"    {line}", markup=False)

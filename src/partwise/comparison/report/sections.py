@@ -35,6 +35,7 @@ def sections(results: Results) -> list[Section]:
     """The non-empty sections, in order."""
     all_sections = [
         Section("At a glance", [*evidence.forest(results), *map(Paragraph, reversals(results))]),
+        Section("Samples", [*sample_table(results)]),
         Section("The claim", [*evidence.claim(results)]),
         Section("Every seed", [*difference_figures(results), *seed_table(results)]),
         Section("Trials without a value", [*failures(results)]),
@@ -55,6 +56,13 @@ def sections(results: Results) -> list[Section]:
         Section("How it was run", [*run_details(results)]),
     ]
     return [section for section in all_sections if section.blocks]
+
+
+def sample_table(results: Results) -> Iterator[Table]:
+    rows = [[arm.name, "\n".join(arm.samples)] for arm in results.arms if arm.samples]
+    if rows:
+        note = "By the model of each arm's first seed; no verdict depends on them. Of answers, the truth is in parentheses."
+        yield Table(["arm", "sample"], rows, note=note, left=2, kind="facts")
 
 
 def difference_figures(results: Results) -> Iterator[Figure]:

@@ -99,6 +99,8 @@ class ArmResult(Value):
     """Why layers of this arm use slower backends than the same layers of another arm."""
     code_changes: str | None = None
     """The diff from the baseline's commit to the arm's, if arms are commits."""
+    samples: tuple[str, ...] = ()
+    """Lines of text by the model of its first trial that did not diverge."""
     trials: tuple[TrialResult, ...] = ()
 
     @property

@@ -4,15 +4,17 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from partwise.checkpoint import load
 from partwise.comparison.results import ArmResult, Backends, References, Results, Task
 from partwise.comparison.runs.activation_statistics import measure_activations
 from partwise.comparison.runs.outcome import pool_accuracy
-from partwise.comparison.runs.plan import RunArm, RunPlan, token_name, training_budget
+from partwise.comparison.runs.plan import RunArm, RunPlan, dataset_of, token_name, training_budget
 from partwise.comparison.trials.trial import Trial
 from partwise.compute.plan import Plan as ComputePlan
 from partwise.data import Dataset, build_examples
 from partwise.evaluate.references import dataset_references
 from partwise.model import Transformer
+from partwise.train.samples import sample_lines
 
 
 def add_facts(
@@ -25,10 +27,11 @@ def add_facts(
     missing_kernels: Mapping[str, Sequence[str]],
 ) -> Results:
     """The gathered results with the facts of our training runs."""
-    arms = []
+    arms, samples = [], write_samples(plan, trials, dataset)
     for arm, gathered in zip(plan.arms, results.arms, strict=True):
         facts = describe_arm(plan, arm, gathered, throughput, computation[arm.name])
-        arms.append(facts.model_copy(update={"missing_kernels": tuple(missing_kernels.get(arm.name, ()))}))
+        missing = tuple(missing_kernels.get(arm.name, ()))
+        arms.append(facts.model_copy(update={"missing_kernels": missing, "samples": samples[arm.name]}))
     return results.model_copy(
         update={
             "scope": scope(plan),
@@ -39,6 +42,16 @@ def add_facts(
             "tuning_note": learning_rate_note(plan),
         }
     )
+
+
+def write_samples(plan: RunPlan, trials: Sequence[Trial], dataset: Dataset) -> dict[str, tuple[str, ...]]:
+    """Two lines of text or answers by each arm, from its first trial that did not diverge; none if all did."""
+    samples: dict[str, tuple[str, ...]] = {}
+    for arm in plan.arms:
+        trained = next((trial for trial in trials if trial.arm == arm.name and trial.status == "done"), None)
+        model = load(trained.folder)[0] if trained else None
+        samples[arm.name] = tuple(sample_lines(model, dataset_of(plan, arm, dataset))) if model else ()
+    return samples
 
 
 def describe_task(plan: RunPlan, dataset: Dataset) -> Task:
