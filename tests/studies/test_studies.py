@@ -18,14 +18,15 @@ from partwise.studies.study import LIBRARY, StudyResults, all_studies, find_stud
 @pytest.mark.parametrize(
     ("expected", "verdict", "diverged", "written"),
     [
-        ("better", "better", 0, "reproduced"),
-        ("better", "worse", 0, "not reproduced"),
-        ("better", "equivalent", 0, "not reproduced"),
-        ("better", "undecided", 0, "not testable here"),
-        ("equivalent", "equivalent", 0, "reproduced"),
-        ("worse", None, 2, "not testable here"),
-        ("diverges", None, 2, "reproduced"),
-        ("diverges", "worse", 0, "not reproduced"),
+        ("better", "better", 0, "seen here"),
+        ("better", "worse", 0, "opposite here"),
+        ("worse", "better", 0, "opposite here"),
+        ("better", "equivalent", 0, "not seen here"),
+        ("better", "undecided", 0, "too noisy here"),
+        ("equivalent", "equivalent", 0, "seen here"),
+        ("worse", None, 2, "too noisy here"),
+        ("diverges", None, 2, "seen here"),
+        ("diverges", "worse", 0, "not seen here"),
         (None, "better", 0, ""),
     ],
 )
@@ -47,10 +48,8 @@ def test_an_outcome_covers_the_setting_of_its_study_only(here: Path) -> None:
     assert overall(study) == "not run yet" and list(study.comparisons) == ["one train.steps=4"]
     done = CliRunner().invoke(app, ["study", "run", "same"])
     assert done.exit_code == 0, done.output
-    assert overall(study) == "reproduced" and scope(study) == "text.txt, 4 and 12 steps only"
-    assert (
-        "| **reproduced** |" in markdown([study]) and "reproduced" in CliRunner().invoke(app, ["study", "list"]).output
-    )
+    assert overall(study) == "seen here" and scope(study) == "text.txt, 4 and 12 steps only"
+    assert "| **seen here** |" in markdown([study]) and "seen here" in CliRunner().invoke(app, ["study", "list"]).output
     assert "## The claim" in (Path("runs/study-same-one-train.steps=4") / "report.md").read_text()
     stored = StudyResults.from_json(folder / "same" / "results.json").comparisons["one train.steps=4"]
     assert not any(trial.training_curve or trial.evaluations for arm in stored.arms for trial in arm.trials)

@@ -34,6 +34,8 @@ from partwise.train.run_names import check_run_name, default_run_name
 
 LIBRARY, OWN = Path(__file__).parent / "library", Path("studies")
 EXPECTED = ("better", "worse", "equivalent", "diverges")
+SEEN, NOT_SEEN, OPPOSITE, TOO_NOISY = "seen here", "not seen here", "opposite here", "too noisy here"
+"""The outcomes of a claim at the size, number of steps and data of its study."""
 
 
 @dataclass(frozen=True)
@@ -144,15 +146,17 @@ def is_direct(effect: Effect, results: Results) -> bool:
 
 
 def outcome(expected: str | None, effect: Effect) -> str:
-    """The outcome of one arm's verdict: reproduced, not reproduced, not testable here, or "" without a prediction."""
+    """The outcome of one arm's verdict: one of the four words above, or "" without a prediction."""
     if expected is None:
         return ""
     diverged = 2 * effect.failed_arm > effect.n_arm and not effect.failed_against
     if expected == "diverges":
-        return "reproduced" if diverged else "not reproduced"
+        return SEEN if diverged else NOT_SEEN
     if effect.verdict in (None, "undecided"):
-        return "not testable here"
-    return "reproduced" if effect.verdict == expected else "not reproduced"
+        return TOO_NOISY
+    if effect.verdict == expected:
+        return SEEN
+    return OPPOSITE if {effect.verdict, expected} == {"better", "worse"} else NOT_SEEN
 
 
 def without_curves(results: Results) -> Results:

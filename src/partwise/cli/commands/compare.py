@@ -21,7 +21,8 @@ from partwise.comparison.runs.comparison import RunComparison, make_comparison, 
 from partwise.comparison.stats.power import default_looks
 from partwise.comparison.stats.simulated_power import Design, detectable_effect, one_real_claim
 from partwise.config import ConfigError
-from partwise.studies.claims import markdown, overall
+from partwise.studies.claims import PICTURE, markdown, overall
+from partwise.studies.forest import draw_claims
 from partwise.studies.study import StudyResults, all_studies, find_study
 
 PROTOCOL_SEEDS = 16
@@ -148,10 +149,13 @@ def list_studies() -> None:
 
 
 def show_claims(out: Path | None) -> None:
-    text = markdown(all_studies())
+    studies = all_studies()
+    text = markdown(studies)
     if out is None:
         console.print(text, markup=False)
         return
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text, encoding="utf-8")
-    console.print(f"wrote {out}", markup=False)
+    picture = out.parent / PICTURE
+    for path, content in ((out, text), (picture, draw_claims(studies))):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+        console.print(f"wrote {path}", markup=False)

@@ -1,0 +1,99 @@
+"""The forest plot of all claims: each difference with its interval, its margin as a band, and its outcome in words."""
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from partwise.comparison.stats.effect import Effect
+from partwise.plots.plotting import STYLE, shorten
+from partwise.studies.claims import findings
+from partwise.studies.study import NOT_SEEN, OPPOSITE, SEEN, TOO_NOISY, Study
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLORS = {SEEN: "#1b7f4d", NOT_SEEN: "#41688a", OPPOSITE: "#b3382c", TOO_NOISY: "#a86a00", "": "#6b6f76"}
+"""The color of each outcome; gray where the claim predicts nothing."""
+
+ROW = 0.2  # inches
+LINEAR = 0.05
+"""Differences up to this size are drawn to scale, larger ones logarithmically: a claim's effect is 0.001 to 1 nat."""
+
+Row = tuple[str, Effect | None, str]
+"""A row's label, its effect (None for the heading of a study) and its outcome."""
+
+
+def draw_claims(studies: Sequence[Study]) -> str:
+    """An SVG of one row per claim under its study's name; a panel for losses, another for accuracies; '' without claims."""
+    panels = [rows for lower in (True, False) if (rows := panel_rows(studies, lower))]
+    if not panels:
+        return ""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(STYLE | {"svg.hashsalt": "claims"}):
+        heights = [len(rows) + 3 for rows in panels]
+        figure = Figure(figsize=(9.2, ROW * sum(heights)), layout="constrained", facecolor="white")
+        grid = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
+        for axes, rows in zip((row[0] for row in grid), panels, strict=True):
+            draw_panel(axes, rows)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+
+
+def panel_rows(studies: Sequence[Study], lower_is_better: bool) -> list[Row]:
+    """The rows of the metrics of one direction, in the order of the table."""
+    rows: list[Row] = []
+    for study in studies:
+        found = [each for each in findings(study) if each[1].lower_is_better is lower_is_better]
+        if found:
+            rows.append((study.name, None, ""))
+        for key, effect, outcome in found:
+            setting = f", {key}" if len(study.entries) > 1 else ""
+            rows.append((shorten(effect.arm.removeprefix("+ "), 36) + setting, effect, outcome))
+    return rows
+
+
+def draw_panel(axes: "Axes", rows: Sequence[Row]) -> None:
+    """One axis for all rows; each row has its own margin as a band."""
+    from matplotlib.patches import Rectangle
+    from matplotlib.ticker import NullLocator
+
+    effects = [effect for _, effect, _ in rows if effect]
+    for row, (_, effect, outcome) in enumerate(rows):
+        if effect is None:
+            continue
+        color = COLORS[outcome]
+        axes.add_patch(Rectangle((-effect.margin, row - 0.5), 2 * effect.margin, 1, color="#dde6ee", linewidth=0))
+        if effect.low is not None and effect.high is not None:
+            axes.plot([effect.low, effect.high], [row, row], color=color, linewidth=2.2, solid_capstyle="butt")
+        if effect.mean is not None:
+            axes.plot([effect.mean], [row], "D", color=color, markersize=6, markeredgecolor="white")
+        word = outcome or "no prediction"
+        axes.annotate(
+            word,
+            (1, row),
+            (6, 0),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            va="center",
+            color=color,
+        )
+    axes.axvline(0, color="#3c4043", linewidth=1, zorder=1)
+    axes.set_yticks(range(len(rows)), [label for label, _, _ in rows])
+    for label, (_, effect, _) in zip(axes.get_yticklabels(), rows, strict=True):
+        label.set_fontweight("normal" if effect else "bold")
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xscale("symlog", linthresh=LINEAR, linscale=1.5)
+    reach = max(abs(end) for each in effects for end in (each.mean, each.low, each.high) if end is not None)
+    ticks = [tick for tick in (0.02, 0.05, 0.2, 1.0) if tick <= reach]
+    axes.set_xlim(-1.1 * reach, 1.1 * reach)
+    axes.set_xticks([*(-tick for tick in reversed(ticks)), 0, *ticks])
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    first = effects[0]
+    metric = f"difference of {first.metric}" + (f", {first.unit}" if first.unit else "")
+    axes.set_xlabel(f"← better · {metric} · worse →" if first.lower_is_better else f"← worse · {metric} · better →")

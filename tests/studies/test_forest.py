@@ -1,0 +1,60 @@
+"""The forest plot of all claims: committed beside its page, current, and readable without color."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from partwise.studies.claims import PICTURE, findings, markdown
+from partwise.studies.forest import COLORS, LINEAR, draw_claims
+from partwise.studies.study import LIBRARY, Study, StudyResults, find_study
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture
+def library() -> list[Study]:
+    """The studies of the package, read apart from the working folder's."""
+    return [find_study(str(path)) for path in sorted(LIBRARY.glob("*.yaml"))]
+
+
+def test_the_page_and_its_plot_are_current(library: list[Study], here: Path) -> None:
+    message = "run `partwise study table --out docs/studies.md`"
+    assert (DOCS / "studies.md").read_text(encoding="utf-8") == markdown(library), message
+    assert (DOCS / PICTURE).read_text(encoding="utf-8") == draw_claims(library), message
+
+
+def test_every_claim_has_a_row_with_its_outcome_as_a_word(library: list[Study], here: Path) -> None:
+    texts = re.findall(r"<text[^>]*>(.*?)</text>", draw_claims(library))
+    outcomes = [outcome or "no prediction" for study in library for _, _, outcome in findings(study)]
+    for word in (*COLORS, "no prediction"):
+        if word:
+            assert texts.count(word) == outcomes.count(word) and outcomes.count(word), word
+    assert {study.name for study in library} <= set(texts)
+
+
+def test_means_are_where_the_axis_puts_them() -> None:
+    """Symmetric about zero, linear to LINEAR: a claim of twice the effect lies twice as far from zero."""
+    from matplotlib.figure import Figure
+
+    from partwise.comparison.stats.intervals import judge
+    from partwise.studies.forest import draw_panel
+
+    values = (-LINEAR / 2, LINEAR / 4, LINEAR / 2)
+    effects = [
+        judge("a", "b", {0: 1 + v, 1: 1 + v + 1e-4, 2: 1 + v - 1e-4}, dict.fromkeys(range(3), 1.0)) for v in values
+    ]
+    axes = Figure().subplots()
+    draw_panel(axes, [("arm", effect, "seen here") for effect in effects])
+    left, zero, near, far = (axes.transData.transform((v, 0))[0] for v in (values[0], 0.0, *values[1:]))
+    assert far - zero == pytest.approx(2 * (near - zero)) == pytest.approx(zero - left)
+    bands = [(patch.get_x(), patch.get_width()) for patch in axes.patches]
+    assert bands == [(-each.margin, 2 * each.margin) for each in effects]
+
+
+def test_stored_outcomes_follow_from_the_stored_verdicts(library: list[Study]) -> None:
+    for study in library:
+        assert study.results is not None
+        for key, results in StudyResults.from_json(study.results).comparisons.items():
+            if results.study:
+                assert results.study.answers == tuple(study.entries[key].answers(results)), f"{study.name}, {key}"
