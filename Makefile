@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup demo test wheel test-combinations test-inductor test-tokenizers test-statistics test-docs test-mutations test-wheel test-lowest docs check format clean bench bench-long bench-peers
+.PHONY: setup demo test wheel test-combinations test-inductor test-tokenizers test-statistics test-docs test-notebooks test-mutations test-wheel test-lowest docs check format clean bench bench-long bench-peers
 
 setup: $(STAMP)
 
@@ -28,6 +28,11 @@ test-tokenizers: setup
 # runs every command of README and docs, made small by a table (minutes)
 test-docs: setup
 	$(BIN)/python -m pytest tests/test_docs_commands.py -m "long or not long"
+
+# executes the notebooks (minutes)
+test-notebooks: setup
+	$(BIN)/python -m pip install $(QUIET) --editable '.[dev,notebook]'
+	$(BIN)/python -m pytest --nbmake --nbmake-timeout=1200 -o timeout=1200 -n 0 examples/notebooks
 
 # simulates whole comparisons to measure the instrument's error rates; writes docs/statistics.md (half an hour)
 test-statistics: setup

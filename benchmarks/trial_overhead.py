@@ -1,7 +1,6 @@
 """What a trial of a trivial command costs beyond the command: `python benchmarks/trial_overhead.py [--trials 1000]`.
 
-Prints the seconds of a comparison of `true`-like commands, the seconds of the bare commands in turn, and the peak memory of the
-process that waits.
+Prints the seconds of a comparison of `echo`, of the bare command, and the peak memory of the process that waits.
 """
 
 import argparse
@@ -23,7 +22,10 @@ SCRIPT = 'echo "value $(({seed} * 7919 % 1000)).{arm}"'
 def measure(trials: int) -> dict[str, float]:
     """Seconds of all trials, of the bare commands one after the other, and of the difference per trial and worker."""
     values = {
-        "command": SCRIPT.replace("{", "{{").replace("}", "}}").replace("{{seed}}", "{seed}").replace("{{arm}}", "{arm}"),
+        "command": SCRIPT.replace("{", "{{")
+        .replace("}", "}}")
+        .replace("{{seed}}", "{seed}")
+        .replace("{{arm}}", "{arm}"),
         "shell": True,
         "arms": {"1": {}, "2": {"env": {"OTHER": "1"}}},
         "metric": {"name": "value", "margin": 1.0, "pattern": r"value (\S+)"},
