@@ -1,5 +1,6 @@
 """Small programs that tests compare: they start in a fraction of a second and need nothing but Python's standard library."""
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ with open(os.path.join(options.out or ".", "log.jsonl"), "a") as log:
         log.write(json.dumps({"step": step, "val": value}) + "\\n")
 """
 
-COMMAND = f"{sys.executable} train.py --seed={{seed}} --out={{folder}} {{args}}"
+PYTHON = shlex.quote(sys.executable)
+COMMAND = f"{PYTHON} train.py --seed={{seed}} --out={{folder}} {{args}}"
 ARMS: dict[str, Any] = {"base": {}, "gain": {"args": "--gain=0.1"}}
 METRIC = {"name": "val loss", "margin": 0.01, "pattern": r"val loss (\S+)"}
 

@@ -57,7 +57,7 @@ def test_commands_run(page: Path, tmp_path: Path) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "partwise", *command.words],
             cwd=tmp_path,
-            env=os.environ,
+            env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
             capture_output=True,
             text=True,
         )

@@ -85,6 +85,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
         (["verdict", "no_value.csv"], ["no_value.csv", "value"]),
         (["verdict", "word.csv"], ["word.csv line 3", "low"]),
         (["verdict", "one.csv"], ["one.csv", "only one seed"]),
+        (["verdict", "one.csv", "--columns", "arms=x"], ["--columns 'arms=x'", "arm=group"]),
         (["study", "run", "unknown"], ["unknown"]),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else None,

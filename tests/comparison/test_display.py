@@ -64,6 +64,14 @@ def test_names_are_escaped(comparison: Comparison) -> None:
     assert "<script" not in page and "&lt;script&gt;" in page
 
 
+def test_a_frame_of_polars(comparison: Comparison) -> None:
+    polars = pytest.importorskip("polars")
+    frame = comparison.to_frame("polars")
+    assert isinstance(frame, polars.DataFrame) and frame.columns == list(display.COLUMNS)
+    assert frame["verdict"].to_list() == [claim.effect.verdict for claim in comparison.results.claims]
+    assert frame["mean"].to_list() == [claim.effect.mean for claim in comparison.results.claims]
+
+
 def test_a_comparison_that_has_not_run(here: Path) -> None:
     comparison = plan_comparison("mingpt", "ffn=swiglu", **OPTIONS)
     assert repr(comparison).endswith("(not run: call run())")

@@ -290,7 +290,7 @@ def plan(
 
 @app.command()
 def verdict(
-    file: Annotated[Path, typer.Argument(help="CSV file with the columns seed, arm and value.")],
+    file: Annotated[Path, typer.Argument(help="CSV, .jsonl or .parquet with seed, arm and value.")],
     margin: Annotated[float, typer.Option(help="Equivalence margin, in the values' unit.")] = 0.005,
     higher_is_better: Annotated[
         bool, typer.Option("--higher-is-better", metavar=FLAG, help="Higher values are better.")
@@ -310,8 +310,12 @@ def verdict(
     known_sd: Annotated[
         float | None, typer.Option("--known-sd", help="Known SD of one run: use a normal interval.")
     ] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="NAME=COLUMN,...", help="The file's own names: arm=group,value=val_loss.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print JSON.")] = False,
 ) -> None:
-    """Judge results from a CSV file: differences, confidence intervals and verdicts."""
+    """Judge results from a file: differences, confidence intervals and verdicts."""
     gc.disable()  # collecting would take a fifth of the time of so short a command
     try:
         from partwise.cli.commands.verdict import judge_file
@@ -327,6 +331,8 @@ def verdict(
             metric=metric,
             unit="",
             known_sd=known_sd,
+            columns=columns,
+            as_json=as_json,
         )
     finally:
         gc.enable()

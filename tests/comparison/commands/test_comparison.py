@@ -16,7 +16,7 @@ import yaml
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.results import Results
 from partwise.config import ConfigError
-from programs import ARMS, COMMAND, METRIC, comparison, expected, write_program
+from programs import ARMS, COMMAND, METRIC, PYTHON, comparison, expected, write_program
 
 LATE = {"base": {"args": "--sleep=0.3"}, "gain": {"args": "--gain=0.1 --sleep=0.3"}}
 
@@ -193,7 +193,7 @@ RUN = ("--command", "x {seed}")
 
 
 def test_two_commits_of_a_repository(repository: Path) -> None:
-    command = f"{sys.executable} train.py --seed={{seed}} --out={{folder}}"
+    command = f"{PYTHON} train.py --seed={{seed}} --out={{folder}}"
     (repository / "untracked").write_text("stays")
     done = partwise(*REFS, "--command", command, "--name", "refs", "--setup", "echo prepared > prepared.txt")
     assert done.returncode == 0, done.stderr

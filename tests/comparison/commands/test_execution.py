@@ -16,7 +16,7 @@ from partwise.comparison.commands.plan import make_plan
 from partwise.comparison.commands.workload import CommandWorkload
 from partwise.comparison.trials.stored import Outcome, StoredTrial, prepare_trial
 from partwise.config import ConfigError
-from programs import TRAIN, expected, experiment
+from programs import PYTHON, TRAIN, expected, experiment
 
 
 def trial(folder: Path, seed: int = 0, arm: int = 1, **changes: Any) -> StoredTrial:
@@ -36,7 +36,7 @@ def trial(folder: Path, seed: int = 0, arm: int = 1, **changes: Any) -> StoredTr
 
 
 def script(text: str) -> str:
-    return f"{sys.executable} -c '{text}' {{seed}} {{args}}"
+    return f"{PYTHON} -c '{text}' {{seed}} {{args}}"
 
 
 def run(made: StoredTrial) -> str:

@@ -326,7 +326,8 @@ def test_invalid_input_raises_a_one_line_error(call: object, message: str) -> No
 
 def test_statistics_import_neither_torch_nor_scipy_stats() -> None:
     heavy = "{'torch', 'scipy.stats', 'matplotlib'}"
-    code = f"import sys, partwise.comparison.stats.csv_verdicts; assert not {heavy} & set(sys.modules)"
+    modules = "partwise.comparison.stats.value_verdicts, partwise.comparison.stats.value_files"
+    code = f"import sys, {modules}; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

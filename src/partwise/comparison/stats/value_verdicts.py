@@ -1,10 +1,7 @@
-"""Verdicts for existing results: read a CSV file with the columns seed, arm and value, judge it, and format the result."""
+"""Verdicts for existing values: judge every arm against a baseline, and write the result as plain text."""
 
-import csv
-import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from rich.cells import cell_len
 
@@ -17,106 +14,6 @@ from partwise.comparison.stats.samples import pooled_sd
 from partwise.comparison.stats.verdict_text import explanations
 from partwise.comparison.stats.warnings import warnings
 from partwise.config import ConfigError, did_you_mean
-
-COLUMNS = ("seed", "arm", "value")
-
-
-def read_values(path: str | Path) -> dict[str, dict[int, float]]:
-    """arm -> seed -> value from a CSV file with a header; arms keep the file's order, other columns are ignored.
-
-    Use nan or inf for a run that diverged. Raises ConfigError naming file, line, value and remedy.
-    """
-    values: dict[str, dict[int, float]] = {}
-    first_line: dict[tuple[str, int], int] = {}
-    for line, (seed_text, arm, value_text) in _rows(Path(path)):
-        where = f"{path} line {line}"
-        seed, value = _seed(seed_text, where), _value(value_text, where)
-        if not arm or not arm.isprintable():
-            raise ConfigError(f"{where}: arm={arm!r}: give the arm a printable name")
-        if (earlier := first_line.setdefault((arm, seed), line)) != line:
-            raise ConfigError(
-                f"{where}: arm {arm!r} already has seed {seed} on line {earlier}: keep one row per arm and seed"
-            )
-        values.setdefault(arm, {})[seed] = value
-    if len(values) < 2:
-        content = f"only arm {next(iter(values))!r}" if values else "no rows below the header"
-        raise ConfigError(f"{path}: {content}: must have at least 2 arms with at least 2 seeds each")
-    for arm, runs in values.items():
-        if len(runs) == 1:
-            raise ConfigError(
-                f"{path}: arm {arm!r} has only one seed, which gives no interval: run at least 2 seeds, preferably 5"
-            )
-    return values
-
-
-def _rows(path: Path) -> Iterator[tuple[int, tuple[str, str, str]]]:
-    """The line number and the stripped `COLUMNS` of each row that is not blank."""
-    try:
-        data = path.read_bytes()
-        text = data.decode("utf-8-sig")
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise ConfigError(f"{path} line {line}: not UTF-8 text; save the file as CSV in UTF-8") from None
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    try:
-        header: list[str] = []
-        columns: list[int] = []
-        for row in reader:
-            fields = [field.strip() for field in row]
-            if not any(fields):
-                continue
-            if not header:
-                header = [field.lower() for field in fields]
-                columns = _find_columns(header, path, reader.line_num)
-            elif len(fields) < len(header) or any(fields[len(header) :]):
-                raise ConfigError(
-                    f"{path} line {reader.line_num}: {len(fields)} fields but {len(header)} columns in the header: "
-                    f'use a decimal point and quote text that contains a comma, as in "a,b"'
-                )
-            else:
-                seed, arm, value = (fields[column] for column in columns)
-                yield reader.line_num, (seed, arm, value)
-    except csv.Error as error:
-        raise ConfigError(
-            f"{path} line {reader.line_num}: not valid CSV ({error}); check the quotes on this line"
-        ) from None
-    if not header:
-        raise ConfigError(f"{path} is empty: expected the header {','.join(COLUMNS)} and one row per run")
-
-
-def _find_columns(header: Sequence[str], path: Path, line: int) -> list[int]:
-    for name in COLUMNS:
-        if header.count(name) == 1:
-            continue
-        where = f"{path} line {line}"
-        if name in header:
-            raise ConfigError(f"{where}: column {name!r} occurs {header.count(name)} times: keep one")
-        if len(header) == 1 and any(separator in header[0] for separator in ";\t"):
-            raise ConfigError(f"{where}: the fields are not comma-separated: write {','.join(COLUMNS)}")
-        raise ConfigError(f"{where}: no column {name!r} in the header{did_you_mean(name, header)}")
-    return [header.index(name) for name in COLUMNS]
-
-
-def _seed(text: str, where: str) -> int:
-    try:
-        if "_" in text:  # Python would read 1_5 as 15
-            raise ValueError
-        return int(text.removesuffix(".0"))  # pandas writes integers in a column with missing values as 1.0, 2.0
-    except ValueError:
-        raise ConfigError(f"{where}: seed={text!r}: expected an integer, such as 3") from None
-
-
-def _value(text: str, where: str) -> float:
-    try:
-        if "_" in text:
-            raise ValueError
-        return float(text)
-    except ValueError:
-        raise ConfigError(
-            f"{where}: value={text!r}: expected a number such as 1.47, or nan if the run diverged"
-        ) from None
 
 
 def judge_arms(

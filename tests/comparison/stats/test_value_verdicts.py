@@ -1,6 +1,7 @@
 """`partwise verdict FILE.csv`: reading the file, error messages, and the output."""
 
 import csv
+import json
 import math
 import re
 import time
@@ -15,11 +16,12 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from partwise.cli import app
-from partwise.comparison.stats.csv_verdicts import judge_arms, read_values, render_verdicts
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.intervals import judge
 from partwise.comparison.stats.number_format import format_p
 from partwise.comparison.stats.protocol import Rules
+from partwise.comparison.stats.value_files import parse_columns, read_values
+from partwise.comparison.stats.value_verdicts import judge_arms, render_verdicts
 from partwise.config import ConfigError
 
 GOOD = "seed,arm,value\n0,a,1.5\n1,a,1.6\n0,b,1.4\n1,b,1.45\n"
@@ -76,6 +78,72 @@ def test_values_written_by_csv_round_trip(tmp_path_factory: pytest.TempPathFacto
         for seed, pair in rows.items():
             assert values[arm][seed] == pair[index] or math.isnan(pair[index])
     assert render_verdicts(verdicts(values), values)
+
+
+RUNS = [(0, "a", 1.5), (1, "a", 1.6), (0, "b", 1.4), (1, "b", 1.45)]
+
+
+def test_json_lines_and_columns_of_other_names(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_text("".join(json.dumps({"seed": s, "arm": a, "value": v, "note": "x"}) + "\n\n" for s, a, v in RUNS))
+    assert read_values(path) == EXPECTED
+    nested = [{"config": {"seed": s}, "group": a, "summary": {"val/loss": v}} for s, a, v in RUNS]
+    path.write_text("\n".join(map(json.dumps, nested)))
+    assert read_values(path, parse_columns("seed=config.seed, arm=group,value=summary.val/loss")) == EXPECTED
+    exported = "Name,Group,Seed,val_loss\n" + "".join(f'run{s},"{a}",{s},{v}\n' for s, a, v in RUNS)
+    assert read_values(write(tmp_path, exported), parse_columns("arm=Group,value=val_loss")) == EXPECTED
+    path.write_text(
+        '{"seed": 0, "arm": "a", "value": NaN}\n{"seed": 1, "arm": "a", "value": null}\n' * 1
+        + "\n".join(json.dumps({"seed": s, "arm": "b", "value": 1.0}) for s in (0, 1))
+    )
+    assert all(map(math.isnan, read_values(path)["a"].values()))
+
+
+@pytest.mark.parametrize("package", ["polars", "pyarrow"])
+def test_parquet(tmp_path: Path, package: str) -> None:
+    pytest.importorskip(package)
+    path = tmp_path / "runs.parquet"
+    frame = {name: [run[index] for run in RUNS] for index, name in enumerate(("seed", "group", "value"))}
+    if package == "polars":
+        import polars
+
+        polars.DataFrame(frame).write_parquet(path)
+    else:
+        import pandas
+
+        pandas.DataFrame(frame).to_parquet(path)
+    assert read_values(path, {"arm": "group"}) == EXPECTED
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(ConfigError, match="cannot read") as caught:
+        read_values(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "message"),
+    [
+        ('{"seed": 0, "arms": "a", "value": 1}', None, "line 1: no 'arm'; did you mean 'arms'?"),
+        ('{"seed": 0, "arms": "a", "value": 1}', None, "give --columns arm=NAME"),
+        ('{"seed": 0, "arm": "a", "loss": 1}', {"value": "los"}, "line 1: no 'los'; did you mean 'loss'?"),
+        ('{"seed": 0, "arm": "a", "value": "x"}', None, "line 1: value='x': expected a number"),
+        ('{"seed": true, "arm": "a", "value": 1}', None, "line 1: seed='True': expected an integer"),
+        ('{"seed": 0}\n[1]', None, "line 1: no 'arm'"),
+        ("[1]", None, "line 1: [1]: expected an object"),
+        ("{", None, "line 1: not JSON; expected one object per line"),
+    ],
+)
+def test_invalid_json_lines(tmp_path: Path, text: str, columns: dict[str, str] | None, message: str) -> None:
+    path = tmp_path / "runs.jsonl"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        read_values(path, columns)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["arm", "arm=", "group=arm", "arm=a,loss=b", ""])
+def test_columns_that_mean_nothing_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected the file's names for seed, arm, value, as in arm=group"):
+        parse_columns(text)
 
 
 @pytest.mark.parametrize(

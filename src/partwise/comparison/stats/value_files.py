@@ -1,0 +1,194 @@
+"""Read existing results: files with a row per run and the columns seed, arm and value. CSV, JSON lines or Parquet."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from partwise.config import ConfigError, did_you_mean
+from partwise.config.yaml import show
+
+COLUMNS = ("seed", "arm", "value")
+
+
+def read_values(path: str | Path, columns: Mapping[str, str] | None = None) -> dict[str, dict[int, float]]:
+    """arm -> seed -> value from a file; arms keep the file's order, other columns are ignored.
+
+    The format follows from the suffix: .jsonl, .parquet (which needs polars, or pandas with pyarrow), else CSV with a header.
+    `columns` gives the file's own names, such as {"arm": "group"}. Use nan or inf for a run that diverged. Raises
+    ConfigError naming file, line, value and remedy.
+    """
+    path = Path(path)
+    names = [(columns or {}).get(name, name) for name in COLUMNS]
+    readers = {".jsonl": _json_rows, ".parquet": _parquet_rows}
+    values: dict[str, dict[int, float]] = {}
+    first_line: dict[tuple[str, int], int] = {}
+    for line, (seed_text, arm, value_text) in readers.get(path.suffix.lower(), _rows)(path, names):
+        where = f"{path} line {line}"
+        seed, value = _seed(seed_text, where), _value(value_text, where)
+        if not arm or not arm.isprintable():
+            raise ConfigError(f"{where}: arm={arm!r}: give the arm a printable name")
+        if (earlier := first_line.setdefault((arm, seed), line)) != line:
+            raise ConfigError(
+                f"{where}: arm {arm!r} already has seed {seed} on line {earlier}: keep one row per arm and seed"
+            )
+        values.setdefault(arm, {})[seed] = value
+    if len(values) < 2:
+        content = f"only arm {next(iter(values))!r}" if values else "no rows below the header"
+        raise ConfigError(f"{path}: {content}: must have at least 2 arms with at least 2 seeds each")
+    for arm, runs in values.items():
+        if len(runs) == 1:
+            raise ConfigError(
+                f"{path}: arm {arm!r} has only one seed, which gives no interval: run at least 2 seeds, preferably 5"
+            )
+    return values
+
+
+def parse_columns(text: str) -> dict[str, str]:
+    """`arm=group,value=val_loss` as a mapping. Raises ConfigError."""
+    found = {}
+    for each in text.split(","):
+        name, equals, column = (part.strip() for part in each.partition("="))
+        if name not in COLUMNS or not equals or not column:
+            raise ConfigError(
+                f"--columns {text!r}: expected the file's names for {', '.join(COLUMNS)}, as in arm=group,value=val_loss"
+            )
+        found[name] = column
+    return found
+
+
+Row = tuple[int, tuple[str, str, str]]
+"""The line number, and seed, arm and value."""
+
+
+def _read_text(path: Path, kind: str) -> str:
+    try:
+        data = path.read_bytes()
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path} line {line}: not UTF-8 text; save the file as {kind} in UTF-8") from None
+
+
+def _json_rows(path: Path, names: Sequence[str]) -> Iterator[Row]:
+    """The rows of a file with one JSON object per line; a key with dots may name nested objects."""
+    for number, line in enumerate(_read_text(path, "JSON lines").splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            raise ConfigError(f"{path} line {number}: not JSON; expected one object per line") from None
+        if not isinstance(row, dict):
+            raise ConfigError(f"{path} line {number}: {show(row)}: expected an object")
+        yield number, _cells([_look_up(row, name) for name in names], names, list(row), f"{path} line {number}")
+
+
+def _look_up(row: Mapping[str, Any], name: str) -> Any:
+    value: Any = row
+    if name in row:
+        return row[name]
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[Row]:
+    from importlib.util import find_spec
+
+    backend = next((name for name in ("polars", "pandas") if find_spec(name)), None)
+    if backend is None or not find_spec("narwhals") or (backend == "pandas" and not find_spec("pyarrow")):
+        raise ConfigError(
+            f"{path}: Parquet needs narwhals with polars, or with pandas and pyarrow: install them, or use CSV"
+        )
+    import narwhals
+
+    try:
+        rows = narwhals.read_parquet(str(path), backend=backend).rows(named=True)  # type: ignore[arg-type]
+    except Exception as error:  # each backend has its own
+        raise ConfigError(f"cannot read {path}: {show(' '.join(str(error).split()))}") from None
+    for number, row in enumerate(rows, start=1):
+        yield number, _cells([row.get(name) for name in names], names, list(row), f"{path} row {number}")
+
+
+def _cells(values: Sequence[Any], names: Sequence[str], known: Sequence[str], where: str) -> tuple[str, str, str]:
+    """Seed, arm and value as text. Raises ConfigError for one that is missing."""
+    for name, column, value in zip(COLUMNS, names, values, strict=True):
+        if value is None and (name != "value" or column not in known):
+            raise ConfigError(f"{where}: no {column!r}{did_you_mean(column, known)}{_mapping_hint(name, column)}")
+    seed, arm, value = (
+        "nan" if each is None else f"{each!r}" if isinstance(each, float) else str(each) for each in values
+    )
+    return seed, arm, value
+
+
+def _mapping_hint(name: str, column: str) -> str:
+    return f"; if it has another name, give --columns {name}=NAME" if name == column else ""
+
+
+def _rows(path: Path, names: Sequence[str]) -> Iterator[Row]:
+    """The rows of a CSV file that are not blank, with stripped cells."""
+    text = _read_text(path, "CSV")
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header: list[str] = []
+        columns: list[int] = []
+        for row in reader:
+            fields = [field.strip() for field in row]
+            if not any(fields):
+                continue
+            if not header:
+                header = [field.lower() for field in fields]
+                columns = _find_columns([name.lower() for name in names], header, path, reader.line_num)
+            elif len(fields) < len(header) or any(fields[len(header) :]):
+                raise ConfigError(
+                    f"{path} line {reader.line_num}: {len(fields)} fields but {len(header)} columns in the header: "
+                    f'use a decimal point and quote text that contains a comma, as in "a,b"'
+                )
+            else:
+                seed, arm, value = (fields[column] for column in columns)
+                yield reader.line_num, (seed, arm, value)
+    except csv.Error as error:
+        raise ConfigError(
+            f"{path} line {reader.line_num}: not valid CSV ({error}); check the quotes on this line"
+        ) from None
+    if not header:
+        raise ConfigError(f"{path} is empty: expected the header {','.join(COLUMNS)} and one row per run")
+
+
+def _find_columns(names: Sequence[str], header: Sequence[str], path: Path, line: int) -> list[int]:
+    for wanted, name in zip(COLUMNS, names, strict=True):
+        if header.count(name) == 1:
+            continue
+        where = f"{path} line {line}"
+        if name in header:
+            raise ConfigError(f"{where}: column {name!r} occurs {header.count(name)} times: keep one")
+        if len(header) == 1 and any(separator in header[0] for separator in ";\t"):
+            raise ConfigError(f"{where}: the fields are not comma-separated: write {','.join(COLUMNS)}")
+        hint = _mapping_hint(wanted, name)
+        raise ConfigError(f"{where}: no column {name!r} in the header{did_you_mean(name, header)}{hint}")
+    return [header.index(name) for name in names]
+
+
+def _seed(text: str, where: str) -> int:
+    try:
+        if "_" in text:  # Python would read 1_5 as 15
+            raise ValueError
+        return int(text.removesuffix(".0"))  # pandas writes integers in a column with missing values as 1.0, 2.0
+    except ValueError:
+        raise ConfigError(f"{where}: seed={text!r}: expected an integer, such as 3") from None
+
+
+def _value(text: str, where: str) -> float:
+    try:
+        if "_" in text:
+            raise ValueError
+        return float(text)
+    except ValueError:
+        raise ConfigError(
+            f"{where}: value={text!r}: expected a number such as 1.47, or nan if the run diverged"
+        ) from None
