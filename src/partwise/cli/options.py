@@ -7,8 +7,10 @@ import typer
 
 from partwise import __version__
 from partwise.cli.completion import complete_override, complete_preset
+from partwise.cli.help import Group
 
 app = typer.Typer(
+    cls=Group,
     name="partwise",
     help="Change one part of a transformer; know what it bought.",
     invoke_without_command=True,
@@ -39,11 +41,11 @@ GREETING = """partwise: change one part of a transformer; know what it bought.
 
 partwise parts lists what can be swapped, partwise --help every command."""
 
-study_app = typer.Typer(help="Check published claims.", no_args_is_help=True)
+study_app = typer.Typer(cls=Group, help="Check published claims.", no_args_is_help=True)
 app.add_typer(study_app, name="study")
-tokenizer_app = typer.Typer(help="Train tokenizers.", no_args_is_help=True)
+tokenizer_app = typer.Typer(cls=Group, help="Train tokenizers.", no_args_is_help=True)
 app.add_typer(tokenizer_app, name="tokenizer")
-ledger_app = typer.Typer(help="List, export and verify the ledger: every comparison of this project.")
+ledger_app = typer.Typer(cls=Group, help="List, export and verify the ledger: every comparison of this project.")
 app.add_typer(ledger_app, name="ledger")
 
 FLAG = ""
