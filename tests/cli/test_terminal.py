@@ -24,6 +24,9 @@ class FakeTrial(Trial):
     def progress(self) -> int:
         return self.done
 
+    def stored_status(self) -> str | None:
+        raise NotImplementedError
+
     def outcome(self, metric: str) -> TrialResult:
         raise NotImplementedError
 
