@@ -7,6 +7,7 @@ import pytest
 
 from partwise.comparison.commands.experiment_file import is_experiment, read_experiment
 from partwise.comparison.commands.plan import make_plan
+from partwise.comparison.ledger.questions import question_key
 from partwise.config import ConfigError
 from programs import ARMS, COMMAND, METRIC, comparison, experiment, write_program
 
@@ -52,6 +53,14 @@ def test_the_negative_control_is_the_baseline_on_other_seeds() -> None:
     assert plan.claims[-1].role == "negative" and plan.arms[-1].name == "A/A control (base on other seeds)"
     assert control.values("c", 0, "/o")["seed"] == "500000" and base.values("b", 0, "/o")["seed"] == "0"
     assert control.seed_offset and control.command == base.command and control.args == base.args
+
+
+def test_the_same_change_of_another_command_is_another_question() -> None:
+    def key(command: str, seeds: int = 3) -> str:
+        plan = make_plan(experiment(command=command), {}, seeds=seeds)
+        return question_key(plan, plan.claims[0])
+
+    assert key(COMMAND) == key(COMMAND, seeds=5) != key(COMMAND.replace("train.py", "other.py"))
 
 
 @pytest.mark.parametrize(

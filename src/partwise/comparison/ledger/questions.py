@@ -16,12 +16,14 @@ NO_VERDICT, UNFINISHED = "no verdict", "unfinished"
 
 
 def question_key(plan: "Plan", claim: "Claim") -> str:
-    """Identifies preset, data, metric and the changes of both arms; independent of `--common`, seeds, margin and alpha."""
+    """Identifies preset or command, data, metric and the changes of both arms; independent of `--common`, seeds, margin and alpha."""
     changes: dict[str, Any] = {arm.name: sorted(arm.overrides) for arm in plan.arms}
     for name, summands in plan.additive_predictions.items():
         changes[name] = {"additive": sorted(changes[summand] for summand in summands)}
     baseline = plan.arms[0]
-    asked = {"preset": baseline.name, "data": baseline.config.to_dict().get("data"), "metric": plan.rules.metric}
+    config = baseline.config.to_dict()
+    asked = {"preset": baseline.name, "data": config.get("data"), "metric": plan.rules.metric}
+    asked |= {key: config[key] for key in ("command", "function") if key in config}  # of the kinds that have no preset
     return digest({**asked, "arm": changes[claim.arm], "against": changes[claim.against]})
 
 
