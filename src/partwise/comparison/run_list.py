@@ -105,12 +105,13 @@ def _read_comparison(path: Path, name: str, ngrams: dict[str, dict[int, float]])
         state = f"{_activity(path)}, {finished} runs finished"
         return Entry(name, "comparison", " / ".join(arms), None, state, None, "", "", _modified(path))
     results = _read(file)
-    data = _data(plan["data"], results["config"])
+    ours = results["task"] is not None  # training runs rather than commands or functions
+    data = _data(plan["data"], results["config"]) if ours else ""
     effects = [claim["effect"] for claim in results["claims"] if claim["role"] == "claim"]
     verdicts = ", ".join(f"{effect['arm']} {effect['verdict'] or 'no verdict'}" for effect in effects)
     baseline, loss = results["arms"][0], None
     values = [trial["value"] for trial in baseline["trials"] if trial["value"] is not None]
-    if values and results["protocol"]["metric"] == "validation loss":
+    if ours and values and results["protocol"]["metric"] == "validation loss":
         loss = _finite(sum(values) / len(values))
         ngrams[data] = {int(n): float(value) for n, value in results["references"]["ngrams"] or []}
     parameters = None if baseline["parameters"] is None else int(baseline["parameters"])

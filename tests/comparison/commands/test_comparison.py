@@ -15,6 +15,7 @@ import yaml
 
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.results import Results
+from partwise.comparison.run_list import list_runs
 from partwise.config import ConfigError
 from programs import ARMS, COMMAND, METRIC, PYTHON, comparison, expected, write_program
 
@@ -50,6 +51,8 @@ def test_values_are_the_programs_and_the_verdict_follows(here: Path) -> None:
     assert [point.step for point in results.claims[0].effect_over_training] == [0, 10, 20]
     report = made.report.read_text()
     assert "gain is better than base" in report and "--gain=0.1" in report
+    (entry,) = list_runs(here / "runs")
+    assert (entry.state, entry.verdict) == ("finished", "gain better")
     assert "tokens/s" not in report and "validation loss" not in report  # what is unknown is not shown
 
 

@@ -45,6 +45,11 @@ def rerun(
     Custom parts must be imported by the caller, with their sources in `imports`: nothing is imported because a certificate
     names it. Raises ConfigError if the data have changed, or a part or backend is not available.
     """
+    if "train" not in certificate.arms[certificate.baseline]:
+        raise ConfigError(
+            f"{certificate.name} compares commands or functions, which only their own code can repeat: run the comparison "
+            "again under another --name"
+        )
     every = [(arm, seed) for arm, runs in certificate.values.items() for seed in runs]
     drawn = sorted(random.sample(every, min(trials, len(every))))
     if RunConfig.from_dict(certificate.arms[certificate.baseline]).prepare().hash != certificate.data:

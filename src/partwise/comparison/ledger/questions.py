@@ -16,7 +16,7 @@ NO_VERDICT, UNFINISHED = "no verdict", "unfinished"
 
 
 def question_key(plan: "Plan", claim: "Claim") -> str:
-    """Identifies preset or command, data, metric and the changes of both arms; independent of `--common`, seeds, margin and alpha."""
+    """Identifies preset or command, data, metric and both arms' changes; not `--common`, seeds, margin or alpha."""
     changes: dict[str, Any] = {arm.name: sorted(arm.overrides) for arm in plan.arms}
     for name, summands in plan.additive_predictions.items():
         changes[name] = {"additive": sorted(changes[summand] for summand in summands)}
