@@ -16,6 +16,7 @@ from partwise.comparison.commands.plan import make_plan
 from partwise.comparison.commands.workload import CommandWorkload
 from partwise.comparison.trials.stored import Outcome, StoredTrial, prepare_trial
 from partwise.config import ConfigError
+from processes import gone
 from programs import PYTHON, TRAIN, expected, experiment
 
 
@@ -107,7 +108,7 @@ def test_an_interrupt_ends_the_command_and_its_children(tmp_path: Path, monkeypa
     threading.Timer(1.5, stop.set).start()
     assert execute([made.folder], stop.is_set) == ["interrupted"]
     for pid in map(int, (made.folder / "stdout.txt").read_text().split()):
-        assert ended(pid)
+        assert gone(pid)
     assert not (made.folder / "result.json").exists() and not trial(tmp_path, command=script(text)).finished
 
 
@@ -117,7 +118,7 @@ def test_a_command_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: p
     text += "time.sleep(60)"
     made = trial(tmp_path, command=script(text), trial={"minutes": 0.01})
     assert run(made) == "no value: it ran longer than 0.01 minutes"
-    assert ended(int((made.folder / "stdout.txt").read_text()))
+    assert gone(int((made.folder / "stdout.txt").read_text()))
 
 
 def test_nothing_is_left_running_after_a_command_ends(tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_nothing_is_left_running_after_a_command_ends(tmp_path: Path) -> None:
     text += 'print(c.pid); print("val loss 1")'
     made = trial(tmp_path, command=script(text))
     assert run(made) == "done"
-    assert ended(int((made.folder / "stdout.txt").read_text().split()[0]))
+    assert gone(int((made.folder / "stdout.txt").read_text().split()[0]))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: only there a command ends with its worker")
@@ -143,20 +144,7 @@ def test_no_command_outlives_a_killed_worker(tmp_path: Path) -> None:
         time.sleep(0.05)
     os.kill(worker, signal.SIGKILL)
     os.waitpid(worker, 0)
-    assert ended(int((made.folder / "stdout.txt").read_text()))
-
-
-def ended(pid: int) -> bool:
-    """Whether a process ends within some seconds; a zombie counts as ended."""
-    for _ in range(200):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-            os.kill(pid, 0)
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        time.sleep(0.05)
-    return False
+    assert gone(int((made.folder / "stdout.txt").read_text()))
 
 
 def test_each_execution_starts_in_an_empty_folder_unless_it_can_resume(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from partwise.compute.plan import plan_config
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
 from partwise.train.config import run_config
+from processes import gone
 
 LONG = 100_000
 TINY = ["d_model=16", "n_layers=1", "attention.n_heads=2", "context_length=16", "train.batch_size=4", "train.threads=1"]
@@ -46,19 +47,6 @@ def no_prestarted_server() -> Iterator[None]:
 
 def pids(trials: list[RunTrial]) -> list[int]:
     return [int(lock.read_text()) for trial in trials if (lock := trial.folder / ".lock").exists()]
-
-
-def gone(pid: int) -> bool:
-    """Whether a process ends within some seconds; a zombie that its new parent has not reaped yet counts as ended."""
-    for _ in range(200):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-            os.kill(pid, 0)
-        except (ProcessLookupError, FileNotFoundError):
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_runs_are_forks_of_one_process(new_trial: Callable[..., RunTrial]) -> None:
