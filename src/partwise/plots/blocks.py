@@ -16,6 +16,8 @@ class Table:
     note: str = ""
     left: int = 1
     hints: list[str] = field(default_factory=list)
+    links: tuple[int, ...] = ()
+    """The columns of paths to files beside the page."""
     kind: str = "table"
 
 

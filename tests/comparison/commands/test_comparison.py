@@ -66,6 +66,7 @@ def test_looks_stop_early_and_failures_are_counted(here: Path) -> None:
     assert failed.seed == 1 and failed.reason == "exit status 1: CUDA out of memory"
     report = (here / "runs/c/report.md").read_text()
     assert "exit status 1: CUDA out of memory" in report and "runs/2-crash/seed-1/stderr.txt" in report
+    assert 'href="runs/2-crash/seed-1/stderr.txt"' in made.report.read_text()
     assert (here / "runs/c" / str(failed.log)).read_text() == "CUDA out of memory\n"
 
 

@@ -20,7 +20,7 @@ def failures(results: Results) -> Iterator[Table]:
     ]
     if rows:
         note = "Failed trials are counted and compared, never dropped or repeated."
-        yield Table(["arm", "seed", "reason", "output"], rows, note=note, left=4)
+        yield Table(["arm", "seed", "reason", "output"], rows, note=note, left=4, links=(3,))
 
 
 def code_changes(results: Results) -> Iterator[Paragraph]:
