@@ -229,7 +229,7 @@ def test_a_study_gathers_its_comparisons(here: Path) -> None:
 
 def test_curves_are_thinned_to_means() -> None:
     points = [(step, float(step)) for step in range(1, 1001)]
-    curve = thin(points)
+    curve = thin(points, 200)
     assert len(curve) == 200
     assert curve[0] == (5, 3.0)
     assert curve[-1] == (1000, 998.0)
