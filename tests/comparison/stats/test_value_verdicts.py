@@ -128,7 +128,7 @@ def test_parquet(tmp_path: Path, package: str) -> None:
         ('{"seed": 0, "arm": "a", "value": "x"}', None, "line 1: value='x': expected a number"),
         ('{"seed": true, "arm": "a", "value": 1}', None, "line 1: seed='True': expected an integer"),
         ('{"seed": 0}\n[1]', None, "line 1: no 'arm'"),
-        ("[1]", None, "line 1: [1]: expected an object"),
+        ("[1]", None, "line 1: '[1]': expected an object"),
         ("{", None, "line 1: not JSON; expected one object per line"),
     ],
 )

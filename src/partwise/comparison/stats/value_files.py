@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from partwise.config import ConfigError, did_you_mean
-from partwise.config.yaml import show
 
 COLUMNS = ("seed", "arm", "value")
 
@@ -84,7 +83,7 @@ def _json_rows(path: Path, names: Sequence[str]) -> Iterator[Row]:
         except (ValueError, RecursionError):
             raise ConfigError(f"{path} line {number}: not JSON; expected one object per line") from None
         if not isinstance(row, dict):
-            raise ConfigError(f"{path} line {number}: {show(row)}: expected an object")
+            raise ConfigError(f"{path} line {number}: {line.strip()[:80]!r}: expected an object")
         yield number, _cells([_look_up(row, name) for name in names], names, list(row), f"{path} line {number}")
 
 
@@ -110,7 +109,7 @@ def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[Row]:
     try:
         rows = narwhals.read_parquet(str(path), backend=backend).rows(named=True)  # type: ignore[arg-type]
     except Exception as error:  # each backend has its own
-        raise ConfigError(f"cannot read {path}: {show(' '.join(str(error).split()))}") from None
+        raise ConfigError(f"cannot read {path}: {' '.join(str(error).split())[:200]}") from None
     for number, row in enumerate(rows, start=1):
         yield number, _cells([row.get(name) for name in names], names, list(row), f"{path} row {number}")
 
