@@ -1,6 +1,5 @@
 """The result of comparing two arms in one metric: effect size, confidence interval and verdict."""
 
-import copy
 import dataclasses
 import math
 from typing import Any, ClassVar, Literal, Self
@@ -112,8 +111,8 @@ class Effect:
         """The effect with `changes`; `dataclasses.replace` would copy 50 fields one by one."""
         if unknown := changes.keys() - self.__dict__.keys():
             raise TypeError(f"an effect has no {sorted(unknown)[0]}")
-        changed = copy.copy(self)
-        changed.__dict__.update(changes)
+        changed = object.__new__(type(self))
+        changed.__dict__.update(self.__dict__ | changes)
         return changed
 
     def to_dict(self) -> dict[str, Any]:
