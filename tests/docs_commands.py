@@ -19,7 +19,7 @@ SMALL = {
     "partwise compare experiment.yaml": "",
     "partwise compare --refs": "",
     "partwise compare": " ".join(f"--common {word}" for word in TINY.split()),
-    "partwise calibrate": "--dry-run",
+    "partwise calibrate": f"{TINY} --seeds 4 --failure 100",
     "partwise plan mingpt": " ".join(f"--common {word}" for word in TINY.split()),
     "partwise study run": "--dry-run",
     "partwise generate": "--max-new-tokens 4",
