@@ -260,6 +260,8 @@ def find_run(path: str | Path) -> Path:
     for folder in (Path("runs") / text, Path(text)):
         if (folder / "run.json").exists() or (folder / MANIFEST).exists():
             return folder
+        if runs := sorted(folder.glob("runs/*/*/run.json")):
+            raise ConfigError(f"{text} is a comparison: name one of its runs, such as {runs[0].parent}")
     known = [folder.parent.name for folder in Path("runs").glob("*/run.json")]
     raise ConfigError(f"there is no run {text!r}{did_you_mean(text, known)}")
 

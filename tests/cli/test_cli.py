@@ -298,14 +298,6 @@ def test_the_first_words_help(
     assert said in shown.out + shown.err and "error" not in shown.err
 
 
-def test_help_groups_the_options_of_compare(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run(monkeypatch, "compare", "--help") == 0
-    text = capfd.readouterr().out
-    panels = ["Arms", "Seeds and looks", "Decision", "Controls", "Tuning"]
-    assert [text.index(panel) for panel in panels] == sorted(text.index(panel) for panel in panels)
-    assert "--arm " in text and "OVERRIDES" in text
-
-
 @pytest.mark.parametrize("words", [["train", "mingpt"], ["compare", "mingpt", "norm=rmsnorm", "--seeds", "2"]])
 def test_a_folder_that_cannot_be_written_is_one_line(
     here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: list[str]

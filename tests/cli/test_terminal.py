@@ -1,6 +1,8 @@
 """Progress on any terminal: what runs now, how much is done, and the time left, whatever the number of runs."""
 
 import io
+import os
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -80,3 +82,29 @@ def test_an_encoding_without_the_marks_gets_ascii(monkeypatch: pytest.MonkeyPatc
     terminal.substitute_unencodable()
     print("✓ a ≈ b: ±0.02 – naïve", *MARKS.values())
     assert file.getvalue().decode("ascii") == "+ a = b: +/-0.02 - na?ve + x = ? -\n"
+
+
+def test_an_error_wraps_between_words_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = "train.lr=fast: expected a number; see /a/very/long/folder/name/that/no/terminal/can/show/whole"
+    shown = []
+    for is_terminal in (True, False):
+        file = io.StringIO()
+        console = Console(file=file, force_terminal=is_terminal, width=40, color_system=None, soft_wrap=True)
+        monkeypatch.setattr(terminal, "stderr_console", console)
+        terminal.print_error(message)
+        shown.append(file.getvalue())
+    assert shown == [
+        "error: train.lr=fast: expected a number;\nsee\n/a/very/long/folder/name/that/no/terminal/can/show/whole\n",
+        f"error: {message}\n",
+    ]
+
+
+@pytest.mark.parametrize(("variables", "said"), [({}, b"+ +/-0.02"), ({"PYTHONUTF8": "1"}, "✓ ±0.02".encode())])
+def test_a_terminal_in_the_c_locale_gets_ascii(variables: dict[str, str], said: bytes) -> None:
+    code = "from partwise.cli.terminal import substitute_unencodable as go; go(); print('✓ ±0.02')"
+    program = f"import pty, sys; sys.exit(pty.spawn([sys.executable, '-c', {code!r}]))"
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), "LC_ALL": "C", **variables}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, stdin=subprocess.DEVNULL
+    )
+    assert done.stdout.strip() == said, done.stderr

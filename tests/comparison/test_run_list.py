@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import partwise
 from comparisons import SETTINGS, TINY
 from partwise.baselines.scale import place_loss
-from partwise.cli import main
+from partwise.cli import main, terminal
 from partwise.comparison.run_list import list_runs
 from partwise.config import ConfigError
 from partwise.train.run_folder import RunFolder
@@ -145,6 +145,16 @@ def test_the_command_sorts_and_filters(
     assert "stopped at step 12 of 12" in capsys.readouterr().out
     assert command(monkeypatch, folder, "--sort", "los") == 2
     assert "--sort los: unknown key; did you mean 'loss'?" in " ".join(capsys.readouterr().err.split())
+
+
+def test_each_entry_has_one_row_at_80_columns(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(terminal.console, "width", 80)
+    command(monkeypatch, folder, "--sort", "name")
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["name", "parameters", "state", "loss", "verdict", "age"]
+    assert [row.split()[0] for row in rows] == ["c", "deep/r", "stopped"]
 
 
 @pytest.mark.parametrize("parameters", ["Infinity", "1e999", '"many"', "null", "[]"])

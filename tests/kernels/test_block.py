@@ -470,4 +470,4 @@ def test_smaller_cpus_compute_the_same(flag: str, tmp_path: Path) -> None:
     environment = {**os.environ, "CXX": f"g++ {flag}", "PARTWISE_CACHE": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "compiling block for this machine" in done.stderr
+    assert "compiling block.cpp" in done.stderr

@@ -58,6 +58,21 @@ def test_empty_names_and_cells_take_no_line() -> None:
     assert lines(table, 24) == ["SD of a paired", "difference", "  value  0.0123456789", "n", "  a note"]
 
 
+def test_a_name_and_its_value_share_a_line_if_they_fit() -> None:
+    rows = [
+        ["d_model", "96"],
+        ["attention", "multihead n_heads=8 attention_backend=auto"],
+        ["share_embeddings", "true"],
+    ]
+    assert lines(TextTable(["", ""], rows), 36) == [
+        "d_model           96",
+        "attention",
+        "    multihead n_heads=8",
+        "    attention_backend=auto",
+        "share_embeddings  true",
+    ]
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 132])
 def test_text_wraps_between_words(width: int) -> None:
     rows = [["glu", SENTENCE, "3", "supported"], ["a-study-of-kv-heads", SENTENCE, "12", "not supported"]]

@@ -1,11 +1,15 @@
-"""What `--help` shows for the value of an option: a word such as N or PATH, where typer would show a Python type."""
+"""The text of `--help`, readable in terminals of any width: no boxes, no cut names, options in their groups."""
 
+import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 from typer.core import TyperGroup
 
 WORDS = {"int": "N", "float": "X", "str": "TEXT", "Path": "PATH", "bool": "", "list[str]": "TEXT"}
-"""By type; a flag has no value."""
+"""The word for an option's value by type, where typer would show the Python type; a flag has no value."""
+
+Entries = list[tuple[str, str]]
 
 
 def name_values(params: list[Any]) -> list[Any]:
@@ -17,7 +21,7 @@ def name_values(params: list[Any]) -> list[Any]:
 
 
 class Group(TyperGroup):
-    """A group of commands whose options have such words."""
+    """A group of commands with such options and such a text."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return name_values(super().get_params(ctx))
@@ -27,4 +31,86 @@ class Group(TyperGroup):
         if command is not None and not isinstance(command, Group):
             get_params = type(command).get_params
             command.get_params = lambda ctx: name_values(get_params(command, ctx))  # type: ignore[method-assign]
+            command.format_help = lambda ctx, formatter: print_help(command, ctx)  # type: ignore[method-assign]
         return command
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        print_help(self, ctx)
+
+
+def print_help(command: Any, ctx: Any) -> None:
+    """Print usage, description, arguments, commands and the options by group."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)  # soft_wrap: the lines fit already
+    width = min(console.width, MAX_WIDTH)
+    usage = " ".join(["Usage:", ctx.command_path, "[OPTIONS]", *usage_pieces(command, ctx)])
+    lines = wrap(usage, width, subsequent=" " * 4)
+    for paragraph in (command.help or "").split("\n\n"):
+        lines += ["", *wrap(paragraph, width)]
+    groups = groups_of_entries(command, ctx)
+    longest = max((len(name) for entries in groups.values() for name, _ in entries), default=0)
+    console.print(Text("\n".join(lines)))
+    for title, entries in groups.items():
+        console.print(Text(f"\n{title}", style="bold"))
+        for line in lines_of_entries(entries, longest, width):
+            console.print(Text(line))
+
+
+NARROW, MAX_WIDTH = 64, 110
+"""In a narrower terminal, a description starts on the line below its option; longer lines are hard to read."""
+
+
+def lines_of_entries(entries: Entries, longest: int, width: int) -> Iterator[str]:
+    """Names, the longest of this length, with their descriptions beside or below them."""
+    indent = 2 + longest + 2 if width >= NARROW else 6
+    for name, text in entries:
+        yield from entry_lines(name, text, indent, width)
+
+
+def entry_lines(name: str, text: str, indent: int, width: int) -> Iterator[str]:
+    """An option with its description, all but the first line indented."""
+    head = f"  {name}"
+    if len(head) + 2 > indent:
+        yield from wrap(name, width, "  ", " " * 4)
+        head = ""
+    yield from wrap(text, width, head.ljust(indent), " " * indent) if text else [head]
+
+
+def wrap(text: str, width: int, initial: str = "", subsequent: str = "") -> list[str]:
+    """Lines that break between words only."""
+    wrapper = textwrap.TextWrapper(width, initial, subsequent, break_long_words=False, break_on_hyphens=False)
+    return wrapper.wrap(" ".join(text.split()))
+
+
+def usage_pieces(command: Any, ctx: Any) -> Iterator[str]:
+    for param in command.get_params(ctx):
+        if param.param_type_name == "argument":
+            name = argument_name(param)
+            yield name if param.required else f"[{name}]"
+    if hasattr(command, "list_commands"):
+        yield "COMMAND ..."
+
+
+def argument_name(param: Any) -> str:
+    name = (param.metavar or param.name.upper()).removesuffix("...")
+    return f"{name}..." if param.nargs != 1 else name
+
+
+def groups_of_entries(command: Any, ctx: Any) -> dict[str, Entries]:
+    """Arguments, commands, then the options by group, those without a group first."""
+    groups: dict[str, Entries] = {"Arguments": [], "Commands": [], "Options": []}
+    if hasattr(command, "list_commands"):
+        for name in command.list_commands(ctx):
+            child = command.get_command(ctx, name)
+            groups["Commands"].append((name, (child.short_help or child.help or "").split("\n\n")[0]))
+    for param in command.get_params(ctx):
+        record = param.get_help_record(ctx)  # None if hidden
+        if record is not None:
+            argument = param.param_type_name == "argument"
+            group = "Arguments" if argument else getattr(param, "rich_help_panel", None) or "Options"
+            name = argument_name(param) if argument else record[0]
+            text = record[1].removesuffix("[required]").replace("x>=", "at least ").strip()
+            groups.setdefault(group, []).append((name, text))
+    return {title: entries for title, entries in groups.items() if entries}

@@ -1,5 +1,6 @@
 """The typer applications, and the arguments and options that several commands share."""
 
+import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,12 +8,14 @@ import typer
 
 from partwise import __version__
 from partwise.cli.completion import complete_override, complete_preset
-from partwise.cli.help import Group
+from partwise.cli.help import Group, lines_of_entries, wrap
+
+ABOUT = "Change one part of a transformer; know what it bought."
 
 app = typer.Typer(
     cls=Group,
     name="partwise",
-    help="Change one part of a transformer; know what it bought.",
+    help=ABOUT,
     invoke_without_command=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -25,21 +28,22 @@ def greet(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", metavar="", help="Show the version and exit.")] = False,
 ) -> None:
-    """Change one part of a transformer; know what it bought."""
     if version:
         typer.echo(f"partwise {__version__}")
         raise typer.Exit
     if context.invoked_subcommand is None:
-        typer.echo(GREETING)
+        width = shutil.get_terminal_size().columns
+        longest = max(len(command) for command, _ in FIRST_COMMANDS)
+        lines = [*wrap(f"partwise: {ABOUT.lower()}", width), "", *lines_of_entries(FIRST_COMMANDS, longest, width), ""]
+        typer.echo("\n".join([*lines, *wrap(MORE, width)]))
 
 
-GREETING = """partwise: change one part of a transformer; know what it bought.
-
-  partwise demo                          three changes of a small GPT, three answers, in a few minutes
-  partwise train                         train a good small model on Shakespeare; then `partwise generate`
-  partwise compare mingpt ffn=swiglu     what does SwiGLU buy?
-
-partwise parts lists what can be swapped, partwise --help every command."""
+FIRST_COMMANDS = [
+    ("partwise demo", "three changes, three answers, in minutes"),
+    ("partwise train", "train a small GPT on Shakespeare"),
+    ("partwise compare mingpt ffn=swiglu", "what does SwiGLU buy?"),
+]
+MORE = "partwise parts lists what can be swapped, partwise --help every command."
 
 study_app = typer.Typer(cls=Group, help="Check published claims.", no_args_is_help=True)
 app.add_typer(study_app, name="study")

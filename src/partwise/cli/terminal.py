@@ -3,6 +3,8 @@
 import codecs
 import io
 import json
+import locale
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +16,9 @@ from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
+from partwise.cli.help import NARROW, wrap
 from partwise.plots.text_table import TextTable
 
 if TYPE_CHECKING:
@@ -55,7 +59,8 @@ def follow_run(run: "RunFolder") -> None:
                 tokens += event.tokens
                 rate = tokens / (time.monotonic() - started)
                 note = f"loss {event.loss:.4f}  {rate:,.0f} tokens/s"
-                progress.update(task, completed=event.step, note=note)
+                shown = note if console.width >= NARROW else f"loss {event.loss:.4f}"
+                progress.update(task, completed=event.step, note=shown)
                 if not console.is_terminal and event.step % max(1, total // MILESTONES) == 0:
                     remaining = (total - event.step) * (time.monotonic() - started) / (event.step - first)
                     console.print(f"step {event.step} of {total}  {note}  {format_duration(remaining)} left")
@@ -67,13 +72,8 @@ def follow_run(run: "RunFolder") -> None:
 
 @contextmanager
 def _progress_bar() -> Iterator[Progress]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
+    wide = [TextColumn("{task.description}"), BarColumn()] if console.width >= NARROW else []
+    columns = (*wide, MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         yield progress
 
@@ -201,9 +201,12 @@ def substitute_unencodable() -> None:
         return "".join(ASCII.get(character, "?") for character in text), error.end
 
     codecs.register_error("partwise", substitute)
+    # in the C locale, Python writes UTF-8 all the same; a terminal there shows such characters as rubbish
+    in_ascii_locale = sys.flags.utf8_mode and "PYTHONUTF8" not in os.environ
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="partwise")
+            encoding = locale.getencoding() if in_ascii_locale and stream.isatty() else None
+            stream.reconfigure(encoding=encoding, errors="partwise")
 
 
 def format_duration(seconds: float) -> str:
@@ -219,12 +222,12 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> 
 
 
 def print_error(message: object) -> None:
-    """Print one line to stderr."""
-    stderr_console.print(f"[bold red]error:[/] {_one_line(str(message))}", soft_wrap=True)
-
-
-def _one_line(text: str) -> str:
-    return escape(" ".join(text.split()))
+    """Print one line to stderr, which a terminal shows wrapped between words."""
+    text = f"error: {' '.join(str(message).split())}"
+    lines = wrap(text, stderr_console.width) if stderr_console.is_terminal else [text]
+    shown = Text("\n".join(lines))
+    shown.stylize("bold red", 0, len("error:"))
+    stderr_console.print(shown, soft_wrap=True)
 
 
 def flush_text(piece: str) -> None:

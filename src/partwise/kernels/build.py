@@ -74,7 +74,8 @@ def cpu_features() -> list[str]:
 
 def compile_library(path: Path, command: list[str]) -> None:
     """Raises BuildError, and OSError if the folder is not writable."""
-    print(f"compiling {path.stem.partition('-')[0]} for this machine, once (a few seconds)", file=sys.stderr)
+    # one short write: compilers run in parallel, and the line fits a narrow terminal
+    sys.stderr.write(f"compiling {path.stem.partition('-')[0]}.cpp (only once)\n")
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".compiling-") as folder:
         output = Path(folder) / path.name

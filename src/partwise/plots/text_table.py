@@ -67,12 +67,16 @@ class TextTable:
         return table
 
     def _blocks(self, available: int) -> Iterator[Text]:
-        """For each row its first cell, then a line per further cell with the column's name."""
+        """For each row its first cell, then a line per further cell with the column's name; pairs share a line."""
         first, *labels = self.columns
         label_width = max(map(cell_len, labels), default=0)
+        name_width = max(cell_len(row[0]) for row in self.rows)
         if first:
             yield _text(first, "dim")
         for name, *cells in self.rows:
+            if labels == [""] and name_width + GAP + cell_len(cells[0]) <= available:
+                yield Text.assemble((name.ljust(name_width + GAP), "bold"), cells[0])
+                continue
             yield _text(name, "bold")
             for label, cell in zip(labels, cells, strict=True):
                 if not cell:

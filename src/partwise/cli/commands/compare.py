@@ -141,10 +141,8 @@ def run_study(name: str, dry_run: bool) -> None:
 
 
 def list_studies() -> None:
-    rows = []
-    for study in all_studies():
-        rows.append((study.name, " ".join(study.claim.split()), str(len(study.entries)), overall(study)))
-    console.print(table("studies", ["study", "claim", "comparisons", "result"], rows))
+    rows = [(study.name, " ".join(study.claim.split()), overall(study)) for study in all_studies()]
+    console.print(table("", ["study", "claim", "result"], rows))
     console.print("`partwise study run NAME` runs a study; `partwise study table` shows all figures")
 
 

@@ -36,7 +36,7 @@ def show_machine(names: list[str], overrides: list[str], time_steps: bool) -> No
     plans = {
         name: plan_config(run.model, choose_runtime(run.train), requested(run.train)) for name, run in runs.items()
     }
-    console.print(table("this machine", ["", "found"], capabilities(runtime.threads)))
+    console.print(table("this machine", ["", ""], capabilities(runtime.threads)))
     console.print(
         f"training defaults: train.device={runtime.device} train.precision={runtime.precision} "
         f"train.threads={runtime.threads}",

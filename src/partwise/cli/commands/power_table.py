@@ -61,7 +61,7 @@ def show_power(
     columns = ["seeds", *(["looks"] if has_looks else []), *(["time, at most"] if seconds_per_seed else [])]
     columns += ["MDE", "equal arms: equivalent"]
     if effect:
-        columns += [f"{effect:g}: detected", "equivalent", *(["pairs used"] if has_looks else [])]
+        columns += [f"{effect:g}: detected", f"{effect:g}: equivalent", *(["pairs used"] if has_looks else [])]
     rows = []
     for design in designs:
         seeds = design.looks[-1]

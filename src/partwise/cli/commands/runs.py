@@ -39,15 +39,26 @@ def show_runs(folder: Path, sort: str, text: str | None, as_json: bool) -> None:
     if not entries:
         console.print(f"no runs in {folder}" + ("" if text is None else f" contain {text!r}"), markup=False)
         return
-    columns = ["name", "what", "parameters", "state", "loss", "n-gram scale", "verdict", "age"]
-    console.print(table("", columns, [printable(cells(entry)) for entry in entries]))
+    rows = [cells(entry) for entry in entries]
+    columns = [column for column in rows[0] if console.width >= WIDE or column not in ("what", "n-gram scale")]
+    console.print(table("", columns, [printable([row[column] for column in columns]) for row in rows]))
 
 
-def cells(entry: Entry) -> list[str]:
-    size = "" if entry.parameters is None else f"{entry.parameters:,}"
-    loss = "" if entry.loss is None else f"{entry.loss:.4f}"
-    age = format_age(time.time() - entry.modified)
-    return [entry.name, entry.what, size, entry.state, loss, entry.scale, entry.verdict, age]
+WIDE = 110
+"""A narrower terminal shows neither the question nor the n-gram scale, so that each entry has one row."""
+
+
+def cells(entry: Entry) -> dict[str, str]:
+    return {
+        "name": entry.name,
+        "what": entry.what,
+        "parameters": "" if entry.parameters is None else f"{entry.parameters:,}",
+        "state": entry.state,
+        "loss": "" if entry.loss is None else f"{entry.loss:.4f}",
+        "n-gram scale": entry.scale,
+        "verdict": entry.verdict,
+        "age": format_age(time.time() - entry.modified),
+    }
 
 
 def format_age(seconds: float) -> str:

@@ -58,7 +58,8 @@ def train_run(preset: str, overrides: list[str], data: str | None, name: str | N
     show_scores(run.run.model, dataset, config.seq_len, runtime, max_problems=200, known=known)
     console.print()
     show_sample(run, dataset)
-    console.print(f"\nsaved to {path}; to generate more: partwise generate {folder} --prompt ...", soft_wrap=True)
+    console.print(f"\nsaved to {path}", markup=False, soft_wrap=True)
+    console.print(f"generate more: partwise generate {folder} --prompt ...", markup=False, soft_wrap=True)
     console.print(f"its page with curves: partwise report {folder}", markup=False, soft_wrap=True)
     return 0
 

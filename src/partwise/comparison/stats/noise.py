@@ -53,7 +53,7 @@ class Noise:
 
 def given_noise(sd_difference: float) -> Noise:
     """The noise that a user states."""
-    return Noise(sd_difference, math.inf, "--sd, of a difference between two arms at one seed, as given")
+    return Noise(sd_difference, math.inf, "given by --sd, for two arms at one seed")
 
 
 def pooled_noise(differences: Sequence[Sequence[float]], source: str) -> Noise | None:

@@ -1,0 +1,48 @@
+"""`--help` in terminals of any width: all words whole, in the same order, with no line longer than the terminal."""
+
+import sys
+
+import pytest
+import typer
+
+from partwise.cli import main
+from partwise.cli.options import app
+
+COMMANDS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int, *words: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["partwise", *words])
+    monkeypatch.setenv("COLUMNS", str(width))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], *([command, "--help"] for command in COMMANDS)], ids=" ".join)
+def test_help_fits_terminals_of_any_width(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    whole = shown(monkeypatch, capsys, 200, *words)
+    assert not set("…<>│") & set(whole), "cut words, Python types or boxes"
+    for width in (40, 64, 80):
+        text = shown(monkeypatch, capsys, width, *words)
+        assert text.split() == whole.split()
+        assert all(len(line) <= width or len(line.split()) == 1 for line in text.splitlines())
+
+
+def test_options_stand_in_their_groups(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(monkeypatch, capsys, 80, "compare", "--help").splitlines()
+    assert lines[0] == "Usage: partwise compare [OPTIONS] PRESET [OVERRIDES...]"
+    wanted = ["Arguments", "Options", "Arms", "Seeds and looks", "Decision", "Controls", "Tuning"]
+    assert [line for line in lines if line in wanted] == wanted
+    group = lines[lines.index("Seeds and looks") : lines.index("Decision")]
+    assert any(line.startswith("  --first-seed N ") and line.endswith("[default: 0; at least 0]") for line in group)
+
+
+def test_a_group_lists_its_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(monkeypatch, capsys, 80, "study", "-h").splitlines()
+    assert lines[0] == "Usage: partwise study [OPTIONS] COMMAND ..."
+    names = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
+    assert names == ["run", "list", "table", "-h,"]
