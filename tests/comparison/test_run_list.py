@@ -147,14 +147,14 @@ def test_the_command_sorts_and_filters(
     assert "--sort los: unknown key; did you mean 'loss'?" in " ".join(capsys.readouterr().err.split())
 
 
-def test_each_entry_has_one_row_at_80_columns(
+def test_each_entry_has_a_name_and_a_row_at_80_columns(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(terminal.console, "width", 80)
     command(monkeypatch, folder, "--sort", "name")
-    head, *rows = capsys.readouterr().out.splitlines()
-    assert head.split() == ["name", "parameters", "state", "loss", "verdict", "age"]
-    assert [row.split()[0] for row in rows] == ["c", "deep/r", "stopped"]
+    name, columns, *rows = capsys.readouterr().out.splitlines()
+    assert [name, *columns.split()] == ["name", "parameters", "state", "loss", "verdict", "age"]
+    assert rows[::2] == ["c", "deep/r", "stopped"] and len(rows) == 6
 
 
 @pytest.mark.parametrize("parameters", ["Infinity", "1e999", '"many"', "null", "[]"])

@@ -53,6 +53,19 @@ def test_a_narrow_terminal_has_a_block_per_row() -> None:
     assert len(shown) == 2 + len(ROWS) * len(COLUMNS)
 
 
+def test_a_long_name_has_a_line_of_its_own() -> None:
+    rows = [["attention.n_kv_heads=2_ffn=swiglu", "4", "-0.2372"], ["ffn=swiglu", "16", "0.0153"]]
+    assert lines(TextTable(["minus mingpt", "n", "mean"], rows, title="a title"), 40) == [
+        "a title",
+        "minus mingpt",
+        "   n     mean",
+        "attention.n_kv_heads=2_ffn=swiglu",
+        "   4  -0.2372",
+        "ffn=swiglu",
+        "  16   0.0153",
+    ]
+
+
 def test_empty_names_and_cells_take_no_line() -> None:
     table = TextTable(["", "value", ""], [["SD of a paired difference", "0.0123456789", ""], ["n", "", "a note"]])
     assert lines(table, 24) == ["SD of a paired", "difference", "  value  0.0123456789", "n", "  a note"]

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -14,31 +15,34 @@ GAP = 2
 
 
 class TextTable:
-    """A table as wide as the terminal allows, or one block of lines per row if it is too narrow for all columns.
+    """A table as wide as the terminal allows.
 
-    The columns' names, the first column and columns of text wrap between words; all other cells stay on one line, and
-    nothing is cut. Text is left-aligned, other columns are right-aligned. Cells are plain text without markup.
+    If it is too narrow for all columns, the first cell of each row is a line above the others; if these do not fit, each
+    row is a block of lines. The columns' names, the first column and columns of text wrap between words; all other cells
+    stay on one line, and nothing is cut. Text is left-aligned, other columns are right-aligned. Cells are plain text
+    without markup.
     """
 
     def __init__(self, columns: Iterable[str], rows: Iterable[Iterable[str]], title: str = "") -> None:
         self.columns, self.rows, self.title = list(columns), [list(row) for row in rows], title
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text]:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Table | Text | Padding]:
         if self.title:
             yield _text(self.title, "bold")
-        widths = self._widths(options.max_width)
-        if widths is None:
-            yield from self._blocks(options.max_width)
+        if widths := self._widths(0, options.max_width):
+            yield self._table(widths, self.rows)
+        elif len(self.columns) > 2 and all(self.columns[1:]) and (widths := self._widths(1, options.max_width - GAP)):
+            yield from self._stacked(widths)
         else:
-            yield self._table(widths)
+            yield from self._blocks(options.max_width)
 
     def _is_text(self, index: int) -> bool:
         return index == 0 or any(cell_len(row[index]) > LONGEST_WHOLE_CELL for row in self.rows)
 
-    def _widths(self, available: int) -> list[int] | None:
-        """The width of each column, or None if they do not fit."""
+    def _widths(self, first: int, available: int) -> list[int] | None:
+        """The width of each column from the first of these, or None if there are none or they do not fit."""
         widths, narrowest = [], []
-        for index, column in enumerate(self.columns):
+        for index, column in list(enumerate(self.columns))[first:]:
             cells = [row[index] for row in self.rows]
             widths.append(max(map(cell_len, [column, *cells])))
             head = max(map(cell_len, column.split()), default=0)
@@ -55,16 +59,27 @@ class TextTable:
             widths[widest] -= 1
         return widths
 
-    def _table(self, widths: Sequence[int]) -> Table:
-        table = Table(
-            box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim", show_header=any(self.columns)
-        )
-        for index, (column, width) in enumerate(zip(self.columns, widths, strict=True)):
+    def _table(self, widths: Sequence[int], rows: Sequence[Sequence[str]], header: bool = True) -> Table:
+        """The last columns, as many as there are widths."""
+        first = len(self.columns) - len(widths)
+        columns = self.columns[first:]
+        header = header and any(columns)
+        table = Table(box=None, padding=(0, GAP, 0, 0), pad_edge=False, header_style="dim", show_header=header)
+        for index, (column, width) in enumerate(zip(columns, widths, strict=True), first):
             left = self._is_text(index)
             table.add_column(_text(column), justify="left" if left else "right", overflow="fold", width=width)
-        for row in self.rows:
-            table.add_row(*map(_text, row))
+        for row in rows:
+            table.add_row(*map(_text, row[first:]))
         return table
+
+    def _stacked(self, widths: Sequence[int]) -> Iterator[Text | Padding]:
+        """The first cell of each row above a line with the others."""
+        if self.columns[0]:
+            yield _text(self.columns[0], "dim")
+        yield Padding(self._table(widths, []), (0, 0, 0, GAP))
+        for row in self.rows:
+            yield _text(row[0], "bold")
+            yield Padding(self._table(widths, [row], header=False), (0, 0, 0, GAP))
 
     def _blocks(self, available: int) -> Iterator[Text]:
         """For each row its first cell, then a line per further cell with the column's name; pairs share a line."""

@@ -45,7 +45,7 @@ def show_runs(folder: Path, sort: str, text: str | None, as_json: bool) -> None:
 
 
 WIDE = 110
-"""A narrower terminal shows neither the question nor the n-gram scale, so that each entry has one row."""
+"""A narrower terminal shows neither the question nor the n-gram scale, so that an entry has few lines."""
 
 
 def cells(entry: Entry) -> dict[str, str]:
