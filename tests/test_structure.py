@@ -38,6 +38,7 @@ LAYERS = [
     "checkpoint",
     "generation",
     "evaluate",
+    "formats",
     "train",
     "inspection",
     "comparison.stats",

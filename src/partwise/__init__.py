@@ -4,11 +4,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what `__getattr__` imports on first use, for type checkers and editors
-    from partwise.checkpoint import load as load
     from partwise.comparison.experiment import Comparison as Comparison
     from partwise.compute.plan import select_backends as select_backends
     from partwise.config import ConfigError as ConfigError
     from partwise.config import part as part
+    from partwise.formats.loading import load as load
     from partwise.generation.generate import generate as generate
     from partwise.model import ModelConfig as ModelConfig
     from partwise.model import Transformer as Transformer
@@ -30,7 +30,7 @@ _MODULES = {
     "run_config": "train.config",
     "Run": "train.loop",
     "Step": "train.loop",
-    "load": "checkpoint",
+    "load": "formats.loading",
     "generate": "generation.generate",
     "select_backends": "compute.plan",
     "Comparison": "comparison.experiment",

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import typer
 
-from partwise.cli import comparison_commands, model_commands, record_commands, study_commands  # noqa: F401  (importing them registers their commands)
+from partwise.cli import comparison_commands, exchange_commands, model_commands, record_commands, study_commands  # noqa: F401  (importing them registers their commands)
 from partwise.cli.options import app
 
 

@@ -54,6 +54,9 @@ def evaluate(
     max_problems: Annotated[
         int | None, typer.Option(help="Arithmetic: maximum number of test problems. Default: all.")
     ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Other data than the run's: a corpus or a file, encoded by the run's tokenizer.")
+    ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the scores to this JSON file.")] = None,
     imports: Import = None,
 ) -> None:
@@ -61,7 +64,7 @@ def evaluate(
     load_imports(imports)
     from partwise.cli.commands.evaluate import evaluate_run
 
-    evaluate_run(run, max_problems, json_file)
+    evaluate_run(run, max_problems, json_file, data)
 
 
 @app.command()

@@ -81,7 +81,9 @@ Import = Annotated[
     list[str] | None,
     typer.Option("--import", metavar="MODULE", help="Module or .py file that registers custom parts. Repeatable."),
 ]
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run below runs/, or its folder.")]
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="Name of a run below runs/, its folder, or a Hugging Face folder.")
+]
 Workers = Annotated[int | None, typer.Option(metavar="N", help="Concurrent runs. Default: one per CPU core.", min=1)]
 
 

@@ -8,10 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partwise.checkpoint import DamagedFileError, find_run, load, load_weights
+from partwise.checkpoint import DamagedFileError, find_run, load_weights
 from partwise.config import ConfigError, did_you_mean
 from partwise.config.overrides import Override, apply_overrides, flatten, parse_overrides
 from partwise.data import IGNORE_INDEX, Batch, Dataset, build_examples, parse_data_option
+from partwise.formats.huggingface.reading import is_hf_folder
+from partwise.formats.loading import load
 from partwise.model import Transformer
 from partwise.presets import PRESETS
 from partwise.tokenizers import WithSpecialTokens
@@ -112,12 +114,14 @@ def find_subject(
         subject = Subject(target, preset_config(target, words, overrides, data), Path(), None, seq_len, text)
     else:
         try:
-            find_run(target)
+            if not is_hf_folder(target):
+                find_run(target)
         except ConfigError as error:
             raise ConfigError(f"{target!r} is no preset{did_you_mean(target, PRESETS)}, and no run: {error}") from None
         folder, config, _ = open_run(target)
         changed = RunConfig.from_dict(apply_overrides(config.to_dict(), overrides))
-        subject = Subject(folder.resolve().name, changed, folder, folder, seq_len, text)
+        pages = Path() if is_hf_folder(target) else folder  # nothing is written into another program's folder
+        subject = Subject(folder.resolve().name, changed, pages, folder, seq_len, text)
     limit = subject.config.model.context_length
     if seq_len is not None and not 0 < seq_len <= limit:
         raise ConfigError(f"--seq-len {seq_len}: must be from 1 to {limit}, the model's context_length")

@@ -7,7 +7,9 @@ from partwise.checkpoint import FORMAT, DamagedFileError, find_run, read_json
 from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime, choose_runtime
 from partwise.config import ConfigError
+from partwise.formats.huggingface.reading import is_hf_folder
 from partwise.train.config import RunConfig, TrainConfig
+from partwise.train.imported import open_hf_folder
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
@@ -61,7 +63,12 @@ def check_stored_plan(folder: Path, metadata: dict[str, Any], plan: Plan) -> Non
 
 
 def open_run(name: str | Path) -> tuple[Path, RunConfig, dict[str, Any]]:
-    """The folder, configuration and metadata of an existing run. Raises ConfigError."""
+    """The folder, configuration and metadata of an existing run, or of a folder as `transformers` writes it.
+
+    Raises ConfigError.
+    """
+    if is_hf_folder(name):
+        return open_hf_folder(Path(name))
     folder = find_run(name)
     metadata = read_metadata(folder)
     return folder, RunConfig.from_dict(metadata["config"]), metadata

@@ -5,7 +5,6 @@ from fractions import Fraction
 
 import numpy as np
 
-from partwise.checkpoint import load
 from partwise.cli.terminal import console, table
 from partwise.compute.plan import apply_backends
 from partwise.compute.runtime import choose_runtime
@@ -14,6 +13,7 @@ from partwise.data import ProblemSpec, solve
 from partwise.data.arithmetic import ProblemBatch
 from partwise.data.corpora import SyntheticProblems
 from partwise.evaluate.arithmetic import prompt_text
+from partwise.formats.loading import load
 from partwise.generation.generate import generate
 from partwise.tokenizers import WithSpecialTokens
 from partwise.train.config import TrainConfig

@@ -5,41 +5,59 @@ import math
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
 from partwise.baselines.scale import ngram_name, place_loss
-from partwise.checkpoint import load
 from partwise.cli.terminal import console, table
 from partwise.compute.plan import apply_backends
 from partwise.compute.runtime import Runtime, requested
 from partwise.config import ConfigError
-from partwise.data import Dataset, build_examples, problem_lines
+from partwise.config.overrides import apply_overrides, flatten
+from partwise.data import Dataset, build_examples, parse_data_option, problem_lines
 from partwise.evaluate.arithmetic import Proportion, accuracy_by_operation, answer_problems
 from partwise.evaluate.loss import SplitLoss, mean_loss
 from partwise.evaluate.references import dataset_references
+from partwise.formats.loading import load
 from partwise.kernels.library import kernels_available
 from partwise.model import Transformer
+from partwise.tokenizers import Tokenizer
+from partwise.train.config import RunConfig
 from partwise.train.evaluation import Evaluation
 from partwise.train.run_metadata import open_run
 
 
-def evaluate_run(name: str, max_problems: int | None, json_file: Path | None) -> None:
-    """Evaluate a run and print its scores next to the references."""
+def evaluate_run(name: str, max_problems: int | None, json_file: Path | None, data: str | None = None) -> None:
+    """Evaluate a run and print its scores next to the references.
+
+    `data` names other data than the run's; they are encoded by the run's tokenizer.
+    """
     folder, config, metadata = open_run(name)
-    model, _ = load(folder)
+    model, tokenizer = load(folder)
     runtime = Runtime(**metadata["runtime"])
     if runtime.device != "cpu" and getattr(torch, runtime.device).is_available():
         model.to(runtime.device)
     runtime = replace(runtime, kernels=runtime.kernels and kernels_available())
     apply_backends(model, runtime, requested(config.train), config.seq_len)
-    dataset = config.prepare()
-    if dataset.hash != metadata["data"]["hash"]:
+    dataset = config.prepare() if data is None else prepare_other(config, data, tokenizer)
+    if data is None and metadata["data"]["hash"] not in (None, dataset.hash):
         raise ConfigError(f"the data of {name} has changed since training: train it again with --fresh")
     scores = show_scores(model, dataset, config.seq_len, runtime, max_problems)
     if json_file:
         json_file.write_text(json.dumps(scores, indent=1) + "\n")
+
+
+def prepare_other(config: RunConfig, data: str, tokenizer: Tokenizer) -> Dataset:
+    """Other data, encoded by a run's tokenizer. Raises ConfigError."""
+    with TemporaryDirectory() as folder:
+        tokenizer.save(Path(folder) / "tokenizer.json")
+        overrides = [
+            *flatten({"data": parse_data_option(data)}),
+            *flatten({"tokenizer": {"part": "bpe", "path": folder}}),
+        ]
+        return RunConfig.from_dict(apply_overrides(config.to_dict(), overrides)).prepare()
 
 
 def show_scores(

@@ -6,13 +6,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from partwise.checkpoint import load
 from partwise.cli.commands.evaluate import show_scores
 from partwise.cli.terminal import console, flush_text, follow_run, print_error, table
 from partwise.compute.plan import apply_backends
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
 from partwise.data import Dataset
+from partwise.formats.loading import load
 from partwise.generation.generate import generate
 from partwise.tokenizers import WithSpecialTokens
 from partwise.train.config import TrainConfig, run_config

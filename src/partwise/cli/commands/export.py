@@ -1,0 +1,147 @@
+"""`export` and `import`: models as folders of Hugging Face's `transformers`."""
+
+import importlib.util
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from partwise.baselines.scale import place_loss
+from partwise.cli.terminal import console
+from partwise.config import ConfigError, did_you_mean
+from partwise.evaluate.references import dataset_references
+from partwise.formats.huggingface.reading import is_hf_folder, stored_dtype
+from partwise.formats.huggingface.writing import check_new, write_hf_folder
+from partwise.formats.loading import load
+from partwise.model import Transformer
+from partwise.train.config import RunConfig
+from partwise.train.imported import import_hf_folder
+from partwise.train.metrics import read_metrics
+from partwise.train.run_metadata import open_run
+from partwise.train.run_names import check_run_name, default_run_name
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
+TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
+"""Of the largest difference of logits, relative to their largest magnitude if that exceeds 1."""
+
+
+def export_run(
+    name: str, folder: Path, to: str, family: str | None, dtype: str | None, check: bool, command: str
+) -> None:
+    """Write a run in another program's format. Raises ConfigError."""
+    if to != "hf":
+        raise ConfigError(f"--to {to}: unknown format{did_you_mean(to, ['hf'])}")
+    if dtype is not None and dtype not in DTYPES:
+        raise ConfigError(f"--dtype {dtype}: unknown precision{did_you_mean(dtype, DTYPES)}")
+    check_new(folder)
+    source, config, metadata = open_run(name)
+    model, tokenizer = load(name)
+    precision = DTYPES[dtype] if dtype else source_dtype(source, metadata)
+    text = model_card(source, config, metadata, command)
+    chosen = write_hf_folder(
+        model,
+        tokenizer,
+        folder,
+        family_name=family,
+        dtype=precision,
+        card=lambda family: text.replace("FAMILY", family.title),
+    )
+    console.print(f"{folder}: a {chosen.title} model ({chosen.architecture}) in {str(precision)[6:]}", markup=False)
+    if check:
+        check_logits(model, folder, precision)
+    console.print(
+        f'load it: transformers.AutoModelForCausalLM.from_pretrained("{folder}")', markup=False, soft_wrap=True
+    )
+
+
+def source_dtype(source: Path, metadata: dict[str, Any]) -> torch.dtype:
+    """The precision of the weights that were imported and not trained since, else float32."""
+    if is_hf_folder(source):
+        return stored_dtype(source)
+    return DTYPES.get(metadata.get("imported", {}).get("dtype"), torch.float32)
+
+
+@torch.no_grad()
+def check_logits(model: Transformer, folder: Path, dtype: torch.dtype) -> None:
+    """Compare the logits of the folder in `transformers` with the model's. Raises ConfigError if they differ."""
+    if importlib.util.find_spec("transformers") is None:
+        console.print(
+            "not compared with transformers, which is not installed: pip install 'partwise[hf]'", markup=False
+        )
+        return
+    import transformers
+
+    tokens = torch.randint(0, model.config.vocab_size, (1, min(64, model.config.context_length)))
+    with console.status("comparing with transformers") if console.is_terminal else nullcontext():
+        transformers.logging.disable_progress_bar()
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+        difference = (theirs.eval()(tokens).logits - model.float()(tokens)).abs().max().item()
+    largest = max(1.0, model(tokens).abs().max().item())
+    if not difference <= TOLERANCE[dtype] * largest:
+        raise ConfigError(
+            f"transformers {transformers.__version__} computes other logits from {folder}, by up to {difference:.3g}: "
+            "do not use it, and report this configuration"
+        )
+    console.print(
+        f"transformers {transformers.__version__} computes the same logits, to {difference:.1g}", markup=False
+    )
+
+
+def model_card(source: Path, config: RunConfig, metadata: dict[str, Any], command: str) -> str:
+    """README.md of an exported model: data, scores beside the references, verdicts and commands."""
+    lines = [
+        "---",
+        "library_name: transformers",
+        "tags: [partwise]",
+        "---",
+        f"# {source.resolve().name}",
+        "",
+        f"A FAMILY model with {config.model.parameters():,} parameters, trained and exported with partwise.",
+        "",
+    ]
+    if metadata.get("imported"):
+        lines += ["It was imported, not trained here; its publisher's card applies.", ""]
+    else:
+        lines += ["## Data and scores", "", f"Trained on `{config.data}` with the tokenizer `{config.tokenizer}`.", ""]
+        lines += [*scores(source, config), *verdicts(source)]
+    lines += ["## Commands", "", "```", *filter(None, [" ".join(metadata.get("command", []))]), command, "```", ""]
+    return "\n".join(lines)
+
+
+def scores(source: Path, config: RunConfig) -> list[str]:
+    """The last evaluation, beside the n-gram references."""
+    evaluations = [line for line in read_metrics(source) if line["kind"] == "evaluation"]
+    if not evaluations:
+        return []
+    last = evaluations[-1]
+    with console.status("fitting the n-gram references") if console.is_terminal else nullcontext():
+        references = dataset_references(config.prepare())
+    loss = last["validation"]
+    rows = [f"| validation loss after {last['step']:,} steps | {loss:.4f} |"]
+    rows += [f"| {n}-gram reference | {reference:.4f} |" for n, reference in references["ngrams"]]
+    place = place_loss(loss, dict(references["ngrams"]))
+    return ["| | nats per token |", "|---|---|", *rows, "", f"The validation loss is {place}.", ""]
+
+
+def verdicts(source: Path) -> list[str]:
+    """The verdicts of the comparison that the run belongs to."""
+    try:
+        results = json.loads((source.resolve().parents[2] / "results.json").read_text(encoding="utf-8"))
+        texts = [str(verdict["text"]) for verdict in results["verdicts"]]
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
+        return []
+    return ["It was trained in a comparison, with these verdicts:", "", *(f"- {text}" for text in texts), ""]
+
+
+def import_folder(folder: Path, name: str | None) -> None:
+    """Write the model of a folder as a run below runs/."""
+    if not is_hf_folder(folder):
+        raise ConfigError(f"{folder} is no folder of transformers with a config.json: name one")
+    target = Path("runs") / (check_run_name(name) if name else default_run_name([str(folder.resolve())]))
+    with console.status("importing") if console.is_terminal else nullcontext():
+        config = import_hf_folder(folder, target)
+    console.print(f"{target}: {config.model.parameters():,} parameters", markup=False)
+    console.print(f"generate text: partwise generate {target} --prompt ...", markup=False, soft_wrap=True)
+    console.print(f"its loss on your text: partwise eval {target} --data FILE", markup=False, soft_wrap=True)

@@ -1,0 +1,117 @@
+"""The correspondence of tensors: one tensor of `transformers` for one or several of ours, and its layout."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+class Layout:
+    """The same tensor. Subclasses join several of ours into one of theirs, or order its elements differently."""
+
+    def join(self, ours: Sequence[Tensor]) -> Tensor:
+        (tensor,) = ours
+        return tensor
+
+    def split(self, theirs: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        """The inverse of `join`; `sizes` are the first dimensions of ours."""
+        return [theirs]
+
+
+class Transposed(Layout):
+    """Ours (out, in), one below the other, are theirs (in, out); vectors are concatenated."""
+
+    def join(self, ours: Sequence[Tensor]) -> Tensor:
+        tensor = torch.cat(list(ours)) if len(ours) > 1 else ours[0]
+        return tensor.T if tensor.dim() == 2 else tensor
+
+    def split(self, theirs: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        return list((theirs.T if theirs.dim() == 2 else theirs).split(list(sizes)))
+
+
+class Rows(Layout):
+    """Ours one below the other."""
+
+    def join(self, ours: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(ours))
+
+    def split(self, theirs: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        return list(theirs.split(list(sizes)))
+
+
+@dataclass(frozen=True)
+class RowsByHead(Layout):
+    """For each head, its rows of every one of ours."""
+
+    n_heads: int
+
+    def join(self, ours: Sequence[Tensor]) -> Tensor:
+        return torch.cat([tensor.unflatten(0, (self.n_heads, -1)) for tensor in ours], dim=1).flatten(0, 1)
+
+    def split(self, theirs: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        pieces = theirs.unflatten(0, (self.n_heads, -1)).split([size // self.n_heads for size in sizes], dim=1)
+        return [piece.flatten(0, 1) for piece in pieces]
+
+
+@dataclass(frozen=True)
+class SwappedHalves(Layout):
+    """The two halves of each head's rows in reverse order: a rotation in the opposite direction."""
+
+    head_dim: int
+
+    def join(self, ours: Sequence[Tensor]) -> Tensor:
+        (tensor,) = ours
+        return tensor.unflatten(0, (-1, 2, self.head_dim // 2)).flip(1).flatten(0, 2)
+
+    def split(self, theirs: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        return [self.join([theirs])]
+
+
+@dataclass(frozen=True)
+class Offset(Layout):
+    """Ours below `rows` unused rows."""
+
+    rows: int
+
+    def join(self, ours: Sequence[Tensor]) -> Tensor:
+        (tensor,) = ours
+        return torch.cat([torch.zeros_like(tensor[:1]).expand(self.rows, -1), tensor])
+
+    def split(self, theirs: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+        return [theirs[self.rows :]]
+
+
+SAME = Layout()
+
+
+@dataclass(frozen=True)
+class TensorRule:
+    """A tensor of theirs and those of ours that it consists of; of `expert`, the part of ours with this index."""
+
+    theirs: str
+    ours: tuple[str, ...]
+    layout: Layout = SAME
+    expert: int | None = None
+
+    def sources(self, tensors: dict[str, Tensor]) -> list[Tensor]:
+        found = [tensors[name] for name in self.ours]
+        return found if self.expert is None else [tensor[self.expert] for tensor in found]
+
+    def join(self, tensors: dict[str, Tensor]) -> Tensor:
+        """Theirs, from all of ours by name."""
+        return self.layout.join(self.sources(tensors))
+
+    @torch.no_grad()
+    def copy(self, theirs: Tensor, tensors: dict[str, Tensor]) -> None:
+        """Copy theirs into ours, in the precision of ours."""
+        targets = self.sources(tensors)
+        pieces = self.layout.split(theirs, [len(target) for target in targets])
+        for target, piece in zip(targets, pieces, strict=True):
+            target.copy_(piece)
+
+
+def rules_for(prefix: str, ours: str, theirs: str, has_bias: bool, layout: Layout = SAME) -> Iterator[TensorRule]:
+    """The weight, and the bias if there is one, of a linear layer or norm."""
+    for kind in ("weight", "bias") if has_bias else ("weight",):
+        yield TensorRule(f"{theirs}.{kind}", tuple(f"{prefix}{name}.{kind}" for name in ours.split()), layout)

@@ -1,0 +1,120 @@
+"""A model as a folder that `transformers` loads without partwise."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from partwise.config import ConfigError
+from partwise.formats.huggingface.families import choose_family
+from partwise.formats.huggingface.family import Family
+from partwise.formats.huggingface.function import describe
+from partwise.formats.huggingface.reading import CONFIG, WEIGHTS
+from partwise.formats.huggingface.widening import widen_tensors
+from partwise.model import Transformer
+from partwise.tokenizers import Tokenizer
+
+NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+
+
+def hf_tensors(model: Transformer, family_name: str | None = None) -> tuple[Family, dict[str, Any], dict[str, Tensor]]:
+    """The family of a model, the values of its `config.json`, and its tensors by their names in `transformers`.
+
+    Raises ConfigError naming what no family has.
+    """
+    config = model.config
+    family, wide = choose_family(config, family_name)
+    tensors = {name: tensor.detach() for name, tensor in model.state_dict().items() if not name.startswith("ahead.")}
+    tensors = widen_tensors(config, wide, tensors)
+    rules = list(family.rules(wide))
+    used = {name for rule in rules for name in rule.ours}
+    assert used == {*tensors}, f"{family.title} has no rule for {sorted(used ^ {*tensors})}"
+    return family, family.write(describe(wide)), {rule.theirs: rule.join(tensors) for rule in rules}
+
+
+def write_hf_folder(
+    model: Transformer,
+    tokenizer: Tokenizer | None,
+    folder: Path,
+    *,
+    family_name: str | None = None,
+    dtype: torch.dtype = torch.float32,
+    card: Callable[[Family], str] | None = None,
+) -> Family:
+    """Write config, weights, tokenizer, generation settings and model card into a new or empty folder.
+
+    The folder is complete or absent. Raises ConfigError for a folder with files, and for a model of no family.
+    """
+    check_new(folder)
+    family, values, tensors = hf_tensors(model, family_name)
+    name = str(dtype).removeprefix("torch.")
+    config = {
+        "architectures": [family.architecture],
+        "model_type": family.model_type,
+        "dtype": name,
+        "torch_dtype": name,  # the same for older readers
+        **values,
+        **NO_SPECIAL_TOKENS,
+        "use_cache": True,
+    }
+    files: dict[str, Any] = {
+        CONFIG: config,
+        "generation_config.json": {"_from_model_config": True, **NO_SPECIAL_TOKENS, "max_new_tokens": 200},
+    }
+    if tokenizer is not None:
+        files["tokenizer_config.json"] = {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "model_max_length": model.config.context_length,
+            "clean_up_tokenization_spaces": False,
+        }
+    write_new_folder(folder, lambda draft: write_files(draft, files, tensors, tokenizer, dtype, card and card(family)))
+    return family
+
+
+def check_new(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} exists and is not empty: name a new folder")
+
+
+def write_files(
+    draft: Path,
+    files: dict[str, Any],
+    tensors: dict[str, Tensor],
+    tokenizer: Tokenizer | None,
+    dtype: torch.dtype,
+    card: str | None,
+) -> None:
+    from safetensors.torch import save_file
+
+    for name, values in files.items():
+        (draft / name).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    converted = {name: tensor.cpu().to(dtype).contiguous() for name, tensor in tensors.items()}
+    for name, tensor in converted.items():
+        if not tensor.isfinite().all():
+            raise ConfigError(f"{name} is not finite in {str(dtype).removeprefix('torch.')}: choose --dtype float32")
+    save_file(converted, draft / WEIGHTS, metadata={"format": "pt"})
+    if tokenizer is not None:
+        tokenizer.save(draft / "tokenizer.json")
+    if card is not None:
+        (draft / "README.md").write_text(card, encoding="utf-8")
+
+
+def write_new_folder(folder: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` fill a hidden folder beside it, then rename. On an error nothing is left."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(draft, ignore_errors=True)
+    try:
+        draft.mkdir()
+        write(draft)
+        if folder.exists():
+            folder.rmdir()  # empty
+        draft.rename(folder)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)

@@ -1,0 +1,21 @@
+"""A model from any folder that holds one: a run, a checkpoint, or a folder as `transformers` writes it."""
+
+from pathlib import Path
+
+from partwise import checkpoint
+from partwise.formats.huggingface.reading import is_hf_folder, read_hf_model, read_hf_tokenizer
+from partwise.model import Transformer
+from partwise.tokenizers import Tokenizer
+
+
+def load(path: str | Path) -> tuple[Transformer, Tokenizer]:
+    """The model, in eval mode, and the tokenizer of a run (its name under `runs/`, or its folder), of a checkpoint, or of
+    a folder as `transformers` writes it.
+
+    Of a run, the latest checkpoint that verifies is loaded; skipped ones are reported on stderr. Nothing in the folder is
+    executed. Raises ConfigError.
+    """
+    if not is_hf_folder(path):
+        return checkpoint.load(path)
+    model = read_hf_model(Path(path))
+    return model, read_hf_tokenizer(Path(path), model.config.vocab_size)

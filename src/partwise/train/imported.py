@@ -1,0 +1,89 @@
+"""Models of other programs as runs: a folder as `transformers` writes it, with the settings of a run to evaluate it."""
+
+import hashlib
+import time
+from pathlib import Path
+from typing import Any
+
+from partwise.checkpoint import FORMAT, json_writer, make_folder, tensor_writer, write_folder, write_json
+from partwise.compute.runtime import choose_runtime, machine_info
+from partwise.config import ConfigError
+from partwise.formats.huggingface.reading import (
+    read_hf_config,
+    read_hf_model,
+    read_hf_tokenizer,
+    stored_dtype,
+    weight_files,
+)
+from partwise.model import ModelConfig
+from partwise.train.config import RunConfig, default_settings
+from partwise.train.run_names import explain_write_errors
+
+SEQ_LEN = 1024
+"""Tokens per row in evaluations, if the model's context is longer."""
+
+
+def imported_config(model: ModelConfig, tokenizer_folder: Path) -> RunConfig:
+    """The configuration of a run with this model and tokenizer on TinyShakespeare, the default data."""
+    settings = default_settings() | model.to_dict()
+    settings["train"] |= {"seq_len": min(model.context_length, SEQ_LEN)}
+    return RunConfig.from_dict({**settings, "tokenizer": {"part": "bpe", "path": str(tokenizer_folder)}})
+
+
+def open_hf_folder(folder: Path) -> tuple[Path, RunConfig, dict[str, Any]]:
+    """What `open_run` returns of a run: folder, configuration and metadata. Raises ConfigError."""
+    family, model = read_hf_config(folder)
+    config = imported_config(model, folder)
+    return folder, config, imported_metadata(config, {"family": family.model_type})
+
+
+def imported_metadata(config: RunConfig, source: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "config": config.to_dict(),
+        "runtime": choose_runtime(config.train).to_dict(),
+        "machine": machine_info(),
+        "data": {"hash": None},  # unknown: it was trained elsewhere
+        "parameters": config.model.parameters(),
+        "imported": source,
+        "command": [],
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def import_hf_folder(source: Path, target: Path) -> RunConfig:
+    """Write the model of a folder as a run whose only checkpoint is that of step 0. Raises ConfigError."""
+    if target.exists():
+        raise ConfigError(f"{target} exists: choose another --name")
+    family, model_config = read_hf_config(source)
+    tokenizer = read_hf_tokenizer(source, model_config.vocab_size)
+    model = read_hf_model(source)
+    config = imported_config(model_config, target / "tokenizer")
+    details = {
+        "family": family.model_type,
+        "from": str(source),
+        "sha256": hash_weights(source),
+        "dtype": str(stored_dtype(source)).removeprefix("torch."),
+    }
+    with explain_write_errors(target):
+        make_folder(target / "tokenizer")
+        tokenizer.save(target / "tokenizer" / "tokenizer.json")
+        write_folder(
+            target / "checkpoints" / "step-00000000",
+            {
+                "config.json": json_writer({"format": FORMAT, "model": model_config.to_dict()}),
+                "model.safetensors": tensor_writer(model.state_dict()),
+                "tokenizer.json": tokenizer.save,
+            },
+        )
+        write_json(target / "run.json", imported_metadata(config, details))  # last: it makes the folder a run
+    return config
+
+
+def hash_weights(folder: Path) -> str:
+    """SHA-256 over the weight files, in the order of their names. Raises ConfigError."""
+    hasher = hashlib.sha256()
+    for path in sorted(weight_files(folder)):
+        with path.open("rb") as file:
+            hasher.update(hashlib.file_digest(file, "sha256").digest())
+    return hasher.hexdigest()

@@ -1,0 +1,188 @@
+"""Random configurations of each family equal the models of `transformers`, in both directions; others are refused."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import partwise
+from partwise.config import ConfigError
+from partwise.formats.huggingface.families import FAMILIES, choose_family, read_config
+from partwise.formats.huggingface.function import describe, differences
+from partwise.formats.huggingface.reading import read_hf_config, read_hf_model
+from partwise.formats.huggingface.writing import NO_SPECIAL_TOKENS, hf_tensors, write_hf_folder
+from partwise.model import ModelConfig
+from recipes import error, perturbed
+from transformers_models import build_reference, in_float64
+
+transformers = pytest.importorskip("transformers", reason="transformers is a development dependency")
+
+VOCAB, LENGTH = 29, 70  # at least 64 tokens: fewer may not reveal a wrong rotary layout
+SIZES = {"vocab_size": VOCAB, "d_model": 32, "n_layers": 3, "context_length": 80}
+GATED = ["swiglu", "reglu", "glu", "bilinear", {"part": "geglu", "approximate": "tanh"}, "geglu"]
+UNGATED = ["relu", "relu2", "gelu", {"part": "gelu", "approximate": "tanh"}, "swish", {"part": "swish", "beta": 1.702}]
+HEADS = [(4, 4, None), (4, 2, None), (4, 1, None), (4, 2, 12), (2, 2, 6)]
+ROPES: list[Any] = [
+    {"part": "rope", "theta": 5000.0},
+    {"part": "rope_linear", "factor": 3.0},
+    {"part": "rope_yarn", "factor": 4.0, "original_context_length": 20},
+    {"part": "rope_yarn", "factor": 4.0, "original_context_length": 20, "mscale": 1.3, "truncate": False},
+    {"part": "rope_llama3", "factor": 8.0, "original_context_length": 16},
+]
+
+
+def some(choices: random.Random, name: str) -> dict[str, Any]:
+    """A random configuration within the reach of a family."""
+    n_heads, n_kv_heads, head_dim = choices.choice(HEADS)
+    attention: dict[str, Any] = {"part": "multihead", "n_heads": n_heads, "n_kv_heads": n_kv_heads}
+    eps, flag = choices.choice([1e-6, 1e-5, 1e-3]), lambda: choices.random() < 0.5
+    rms, layer_norm = {"part": "rmsnorm", "eps": eps}, {"part": "layernorm", "eps": eps}
+    ffn = choices.choice(UNGATED if name in ("arcee", "nanochat", "gpt2", "gpt_neox", "opt") else GATED)
+    ffn = ({"part": ffn} if isinstance(ffn, str) else ffn) | {"hidden": choices.choice([24, 44])}
+    rope: Any = dict(choices.choice(ROPES))
+    settings: dict[str, Any] = SIZES | {"positions": rope, "norm": rms, "tie_embeddings": flag(), "residual": "pre"}
+    wide = {"head_dim": head_dim}
+    if name == "llama":
+        attention |= wide | {"bias": flag(), "out_bias": flag()}
+        ffn |= {"bias": flag()}
+        rms |= {"unit_offset": flag()}
+        rope |= {"layout": choices.choice(["half", "interleaved"])}
+    elif name == "mistral":
+        attention |= wide | {"window": choices.choice([5, 20])}
+    elif name == "qwen2":
+        attention |= {"bias": True, "window": choices.choice([None, 7])}
+    elif name == "qwen3":
+        attention |= wide | {"qk_norm": "head", "qk_norm_eps": eps, "bias": flag(), "window": choices.choice([None, 7])}
+    elif name == "smollm3":
+        settings["positions"] = "none"
+        attention |= wide | {"bias": flag(), "out_bias": flag(), "window": choices.choice([None, 7])}
+    elif name == "arcee":
+        attention |= wide | {"bias": flag()}
+        ffn |= {"bias": flag()}
+    elif name == "olmo2":
+        attention |= {"qk_norm": "full", "qk_norm_eps": eps, "bias": flag()}
+        settings["residual"] = "reordered"
+    elif name == "gemma2":
+        attention |= wide | {"softcap": choices.choice([None, 5.0]), "scale": choices.choice([None, 4**-0.5])}
+        settings |= {"residual": "sandwich", "scale_embeddings": True, "logit_softcap": choices.choice([None, 3.0])}
+        rms |= {"unit_offset": flag()}
+    elif name == "nanochat":
+        attention |= {"qk_norm": "head", "qk_norm_eps": eps, "qk_norm_affine": False, "bias": flag()}
+        rope |= {"mscale": 1.0} if rope["part"] == "rope_yarn" else {}
+        rms |= {"affine": False}
+        settings |= {"embed_norm": True, "logit_softcap": choices.choice([None, 3.0])}
+    elif name in ("gpt2", "opt"):
+        attention = {"part": "multihead", "n_heads": n_heads, "bias": flag(), "out_bias": flag()}
+        ffn |= {"bias": flag()}
+        layer_norm |= {"bias": flag(), "affine": flag()} | ({"eps": 1e-5} if name == "opt" else {})
+        settings |= {"positions": choices.choice(["learned", "sinusoidal", "none"]), "norm": layer_norm}
+        settings["residual"] = choices.choice(["post"] if name == "opt" else ["pre"])
+    elif name == "mpt":
+        attention = {"part": "multihead", "n_heads": choices.choice([1, 2, 4, 8]), "scale": choices.choice([None, 0.3])}
+        settings |= {"positions": "alibi", "norm": layer_norm | {"bias": False}}
+        ffn = {"part": "gelu", "expansion": 4.0}
+    elif name in ("gpt_neox", "stablelm"):
+        attention["n_heads"] = 4
+        attention["n_kv_heads"] = choices.choice([4, 2])
+        n_heads = 4
+        rope |= {"partial_rotary_factor": choices.choice([0.5, 1.0])}
+        settings |= {"norm": layer_norm | {"bias": flag()}}
+        attention |= {"bias": flag()}
+        shared = {"part": "parallel", "shared_norm": name == "stablelm"}
+        settings["residual"] = choices.choice(["pre", shared])
+        if name == "gpt_neox":
+            attention |= {"n_kv_heads": n_heads, "out_bias": flag()}
+            ffn |= {"bias": flag()}
+    elif name == "deepseek_v3":
+        sizes = {"kv_lora_rank": 16, "rope_head_dim": 8, "v_head_dim": 12, "head_dim": 10}
+        attention = {"part": "mla", "n_heads": 4, "q_lora_rank": choices.choice([None, 20]), **sizes}
+        settings["positions"] = {"part": "rope", "layout": choices.choice(["half", "interleaved"])}
+        ffn = {"part": "swiglu", "hidden": 44}
+        moe = {"part": "moe", "n_experts": 6, "top_k": 2, "hidden": 14, "n_shared_experts": choices.choice([1, 2])}
+        moe |= {"scoring_func": "sigmoid", "load_balancing": choices.choice(["bias", "aux_loss"]), "n_groups": 3}
+        moe |= {"top_k_groups": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": flag()}
+        n_dense = choices.choice([0, 1, 3])
+        return settings | {"attention": attention, "ffn": [ffn] * n_dense + [moe] * (3 - n_dense)}
+    some_windows = attention.get("window") and name != "mistral" and flag()
+    layers = [attention, attention | {"window": None}, attention] if some_windows else attention
+    return settings | {"attention": layers, "ffn": ffn}
+
+
+CASES = [(name, seed) for name in FAMILIES for seed in range(4)]
+each_case = pytest.mark.parametrize(("name", "seed"), CASES, ids=lambda value: str(value))
+
+
+def model_of(name: str, seed: int, dtype: torch.dtype) -> partwise.Transformer:
+    model = perturbed(ModelConfig.from_dict(some(random.Random(f"{name} {seed}"), name)))
+    for buffer_name, buffer in model.named_buffers():
+        if buffer_name.endswith("balance.bias"):
+            buffer.copy_(torch.linspace(-0.1, 0.1, len(buffer)))  # as if after training
+    return model.to(dtype).eval()
+
+
+def tokens() -> Tensor:
+    return torch.randint(0, VOCAB, (2, LENGTH), generator=torch.Generator().manual_seed(3))
+
+
+@torch.no_grad()
+@each_case
+def test_equals_transformers(name: str, seed: int) -> None:
+    model = model_of(name, seed, torch.float64)
+    family, values, tensors = hf_tensors(model, name)
+    with in_float64():
+        reference = build_reference(
+            values | NO_SPECIAL_TOKENS | {"model_type": family.model_type, "architectures": [family.architecture]},
+            tensors,
+        )
+        expected = reference(tokens()).logits
+    assert error(model(tokens()), expected) <= 1e-10
+
+
+@torch.no_grad()
+@each_case
+def test_files_are_read_by_both(name: str, seed: int, tmp_path: Path) -> None:
+    model = model_of(name, seed, torch.float32)
+    write_hf_folder(model, None, tmp_path / "out", family_name=name)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", experts_implementation="eager").eval()
+    assert error(model(tokens()), theirs(tokens()).logits) <= 3e-4
+    theirs.save_pretrained(tmp_path / "saved")
+    for folder in (tmp_path / "out", tmp_path / "saved"):
+        ours = read_hf_model(folder)
+        assert error(ours(tokens()), model(tokens())) <= 3e-5
+        family, config = read_hf_config(folder)
+        assert family.model_type == name
+    write_hf_folder(ours, None, tmp_path / "again", family_name=name)
+    first, second = ((tmp_path / folder / "model.safetensors").read_bytes() for folder in ("out", "again"))
+    assert first == second
+
+
+@each_case
+def test_reading_restores_what_was_written(name: str, seed: int) -> None:
+    config = ModelConfig.from_dict(some(random.Random(f"{name} {seed}"), name))
+    family, wide = choose_family(config, name)
+    values = family.write(describe(wide)) | {"model_type": name, "architectures": [family.architecture]}
+    other, restored = read_config(values, "config.json")
+    assert other is family and not list(differences(describe(wide), describe(restored)))
+
+
+@pytest.mark.parametrize(
+    ("name", "override", "said"),
+    [
+        ("llama3", "attention.sinks=true", "attention.sinks=true (Llama: false)"),
+        ("llama3", "norm=scalenorm", "norm=scalenorm"),
+        ("llama3", "ffn=elu", "ffn=elu"),
+        ("llama3", "positions=rope_ntk positions.factor=2", "positions=rope_ntk"),
+        ("qwen3", "attention.gate=head", "attention.gate=head (Qwen 3: none)"),
+        ("gpt2", "head_bias=true", "head_bias=true (GPT-2: false)"),
+        ("olmo2", "residual=hyper_connections", "residual=hyper_connections"),
+        ("gemma2", "norm=layernorm", "norm=layernorm (Gemma 2: rmsnorm)"),
+        ("nanochat", "ngram_embeddings=hashed", "ngram_embeddings=hashed"),
+    ],
+)
+def test_what_no_family_has_is_named(name: str, override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match="no family of `transformers` can compute this model") as raised:
+        choose_family(partwise.preset(name, *override.split()))
+    assert said in str(raised.value)
