@@ -79,15 +79,8 @@ def main() -> None:
     torch.manual_seed(0)
     tokens = torch.randint(options.vocab, (options.batch, options.context + 1))
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    runtime = choose_runtime(
-        TrainConfig(
-            precision=options.precision,
-            attention_backend=options.attention_backend,
-            ffn_backend=options.ffn_backend,
-            block_backend=options.block_backend,
-            device="cpu",
-        )
-    )
+    runtime = choose_runtime(TrainConfig(precision=options.precision, device="cpu"))
+    options.backends = {kind: getattr(options, f"{kind}_backend") for kind in ("attention", "ffn", "block")}
     if options.variants:
         rows = measure_variants(options, runtime, inputs, targets, partwise_step)
         tried: dict[str, object] = {}
@@ -144,7 +137,7 @@ def partwise_config(options: argparse.Namespace) -> partwise.ModelConfig:
 
 def partwise_step(options: argparse.Namespace, runtime: Runtime, inputs: Tensor, targets: Tensor) -> Step:
     model = partwise.Transformer(partwise_config(options))
-    apply_backends(model, runtime, n_tokens=inputs.shape[1])
+    apply_backends(model, runtime, options.backends, inputs.shape[1])
     keep_freed_memory()  # as in training
     optimizer = AdamW().build(model, LEARNING_RATE)
 

@@ -376,3 +376,24 @@ def test_a_model_with_backends_can_be_pickled(words: list[str]) -> None:
     model.seed_dropout(0, 0)
     tokens = torch.randint(20, (2, 9))
     assert torch.equal(pickle.loads(pickle.dumps(model))(tokens), model(tokens))
+
+
+@pytest.mark.parametrize(
+    ("width", "capability", "precision", "wanted", "chosen"),
+    [
+        (128, "AVX2", "float32", "auto", "cpp"),
+        (160, "AVX2", "float32", "auto", "eager"),
+        (160, "AVX2", "float32", "cpp", "cpp"),
+        (160, "AVX2", "bfloat16", "auto", "cpp"),
+        (160, "AVX512", "float32", "auto", "cpp"),
+    ],
+)
+def test_wide_blocks_use_torchs_matmuls_where_these_are_faster(
+    monkeypatch: pytest.MonkeyPatch, width: int, capability: str, precision: str, wanted: str, chosen: str
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    model = config(f"d_model={width}", "ffn.hidden=64", "attention.n_heads=2", "attention.head_dim=8")
+    choices = plan_config(model, replace(runtime(), precision=precision), {"block": wanted}).choices
+    assert {choice.backend for choice in choices.values() if choice.kind == "block"} == {chosen}
+    if chosen == "eager":
+        assert "torch's matmuls are faster at d_model=160 (above 128)" in choices["blocks.0"].reason

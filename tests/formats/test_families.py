@@ -152,7 +152,7 @@ def test_files_are_read_by_both(name: str, seed: int, tmp_path: Path) -> None:
     for folder in (tmp_path / "out", tmp_path / "saved"):
         ours = read_hf_model(folder)
         assert error(ours(tokens()), model(tokens())) <= 3e-5
-        family, config = read_hf_config(folder)
+        family, _ = read_hf_config(folder)
         assert family.model_type == name
     write_hf_folder(ours, None, tmp_path / "again", family_name=name)
     first, second = ((tmp_path / folder / "model.safetensors").read_bytes() for folder in ("out", "again"))

@@ -248,10 +248,10 @@ def choose(
     """The fastest backend that trains an operation and all its peers, and the chain of those that may take other calls."""
     chosen, chain, reasons = EAGER, list[str](), list[str]()
     for candidate in candidates(operation.kind, runtime, wanted):
-        refusals = [(other, unsupported(candidate, peer.spec, runtime)) for other, peer in peers]
+        refusals = [(other, refusal(candidate, peer.spec, runtime, wanted)) for other, peer in peers]
         refused = [(other, reason) for other, reason in refusals if reason is not None]
         takes_calls = all(
-            any(unsupported(candidate, variant, runtime) is None for variant in peer.spec.variants())
+            any(refusal(candidate, variant, runtime, wanted) is None for variant in peer.spec.variants())
             for _, peer in peers
         )
         # a backend that trains some peers and not others would make them differ
@@ -273,10 +273,13 @@ def candidates(kind: str, runtime: Runtime, wanted: str) -> list[Backend]:
     return [BACKENDS[kind][name] for name in sorted(names, key=lambda name: -ranks[name])]
 
 
-def unsupported(candidate: Backend, spec: OperationSpec, runtime: Runtime) -> str | None:
+def refusal(candidate: Backend, spec: OperationSpec, runtime: Runtime, wanted: str) -> str | None:
+    """Why a backend does not compute an operation: it cannot, or, unless it is named, it is slower here."""
     if isinstance(spec, OpaqueSpec):
         return f"{spec.option} has no kernel"
-    return candidate.unsupported(spec, runtime)
+    return candidate.unsupported(spec, runtime) or (
+        candidate.slower(spec, runtime) if wanted != candidate.name else None
+    )
 
 
 def select_backends(

@@ -38,6 +38,10 @@ class Backend(ABC):
     def unsupported(self, spec: OperationSpec, runtime: Runtime) -> str | None:
         """Why the backend does not compute this operation, as a clause, or None if it does."""
 
+    def slower(self, spec: OperationSpec, runtime: Runtime) -> str | None:
+        """Why another backend is faster on this machine, as a clause, or None; ignored if the settings name this backend."""
+        return None
+
     @abstractmethod
     def bind(self, module: nn.Module, spec: OperationSpec) -> Any:
         """The backend of one layer, with the methods that `partwise.parts.operations.Operation` calls."""
