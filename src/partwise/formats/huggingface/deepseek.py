@@ -70,7 +70,7 @@ class DeepSeekV3(Family):
         # derived sizes; heads share one latent; predictions of later tokens
         values.ignore("head_dim", "qk_head_dim", "num_key_value_heads", "num_nextn_predict_layers", "num_mtp_layers")
         values.ignore("ep_size", "aux_loss_alpha", "seq_aux")
-        n_layers, n_dense = values.integer("num_hidden_layers", 61), values.integer("first_k_dense_replace", 3)
+        n_layers, n_dense = values.layer_count("num_hidden_layers", 61), values.integer("first_k_dense_replace", 3)
         positions = read_rope(values)
         if positions["part"] != "rope":
             values.refuse("rope_parameters", "this family scales its scores by them, which is not supported")
@@ -97,8 +97,6 @@ class DeepSeekV3(Family):
         if not moe["n_shared_experts"]:
             values.refuse("n_shared_experts", "at least one is needed")
         n_dense = min(n_dense, n_layers)
-        if n_layers > 1000:
-            values.refuse("num_hidden_layers", "at most 1000 layers are supported")
         return {
             "vocab_size": values.integer("vocab_size", 129280),
             "d_model": values.integer("hidden_size", 7168),

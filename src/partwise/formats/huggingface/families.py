@@ -7,8 +7,11 @@ from partwise.config import ConfigError, did_you_mean
 from partwise.formats.huggingface.deepseek import DeepSeekV3
 from partwise.formats.huggingface.family import Family
 from partwise.formats.huggingface.function import describe, differences
-from partwise.formats.huggingface.layernorm_families import GPT2, MPT, OPT, GPTNeoX, StableLM
-from partwise.formats.huggingface.llama import Arcee, Gemma2, Llama, Mistral, NanoChat, Olmo2, Qwen2, Qwen3, SmolLM3
+from partwise.formats.huggingface.gemma import Gemma2
+from partwise.formats.huggingface.gpt2 import GPT2, MPT, OPT
+from partwise.formats.huggingface.llama import Arcee, Llama, Mistral, Olmo2, Qwen2, Qwen3, SmolLM3
+from partwise.formats.huggingface.nanochat import NanoChat
+from partwise.formats.huggingface.neox import GPTNeoX, StableLM
 from partwise.formats.huggingface.values import Values, show
 from partwise.formats.huggingface.widening import widen
 from partwise.model import ModelConfig

@@ -1,9 +1,8 @@
-"""Llama and the families that vary it: Mistral, Qwen 2, Qwen 3, SmolLM3, Arcee, OLMo 2, Gemma 2 and nanochat."""
+"""Llama and families that vary it: Mistral, Qwen 2, Qwen 3, SmolLM3, Arcee and OLMo 2."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from partwise.config import recipes_by_layer
 from partwise.formats.huggingface.family import (
     GATED,
     UNGATED,
@@ -20,7 +19,7 @@ from partwise.formats.huggingface.family import (
     write_windows,
 )
 from partwise.formats.huggingface.function import Function
-from partwise.formats.huggingface.tensors import Layout, SwappedHalves, TensorRule
+from partwise.formats.huggingface.tensors import Layout, TensorRule
 from partwise.formats.huggingface.values import Values
 from partwise.model import ModelConfig
 
@@ -90,7 +89,7 @@ class Llama(Family):
         return {"rope_parameters": rope, "rope_theta": rope.get("rope_theta")}
 
     def read(self, values: Values) -> Settings:
-        width, n_layers = values.integer("hidden_size"), values.integer("num_hidden_layers")
+        width, n_layers = values.integer("hidden_size"), values.layer_count("num_hidden_layers")
         return {
             "vocab_size": values.integer("vocab_size"),
             "d_model": width,
@@ -279,105 +278,3 @@ class Olmo2(Llama):
         values = super().write(function)
         del values["head_dim"]
         return values
-
-
-class Gemma2(Llama):
-    """Norms before and after branches, soft-caps, scaled embeddings, sliding windows in some layers."""
-
-    title, model_type, architecture = "Gemma 2", "gemma2", "Gemma2ForCausalLM"
-    activation, activation_key = "gelu_pytorch_tanh", "hidden_activation"
-    residual, tied, has_mlp_bias = "sandwich", True, False
-    modules = (
-        ATTENTION
-        | GATED_MLP
-        | {
-            "residual.norms.attention": "input_layernorm",
-            "residual.post_norms.attention": "post_attention_layernorm",
-            "residual.norms.ffn": "pre_feedforward_layernorm",
-            "residual.post_norms.ffn": "post_feedforward_layernorm",
-        }
-    )
-
-    def changes(self, function: Function) -> Settings:
-        return super().changes(function) | {"norm": {"affine": True, "unit_offset": True}}
-
-    def write(self, function: Function) -> dict[str, Any]:
-        attention = function["attention"][0]
-        scale = attention.get("scale")
-        activation, windows = write_activation(function["ffn"][0], self.activations), write_windows(function)
-        return (
-            super().write(function)
-            | windows
-            | {
-                "sliding_window": windows["sliding_window"] or function["context_length"],  # needed for any layer_types
-                "hidden_act": activation,
-                "query_pre_attn_scalar": None if scale is None else round(scale**-2),
-                "attn_logit_softcapping": attention.get("softcap"),
-                "final_logit_softcapping": function["logit_softcap"],
-            }
-        )
-
-    def read(self, values: Values) -> Settings:
-        values.ignore("hidden_act")  # an older name of hidden_activation, which `transformers` does not read
-        values.expect("use_bidirectional_attention", None, False)
-        softcap = values.nullable_number("final_logit_softcapping", 30.0)
-        return super().read(values) | {"scale_embeddings": True, "logit_softcap": softcap}
-
-    def read_norm(self, values: Values) -> Settings:
-        return super().read_norm(values) | {"unit_offset": True}
-
-    def read_attention(self, values: Values, width: int) -> Settings:
-        scalar = values.number("query_pre_attn_scalar", 256)
-        if scalar <= 0:
-            values.refuse("query_pre_attn_scalar", "expected a positive number")
-        softcap = values.nullable_number("attn_logit_softcapping", 50.0)
-        return super().read_attention(values, width) | {"scale": scalar**-0.5, "softcap": softcap}
-
-    def read_head_dim(self, values: Values, width: int, n_heads: int) -> int:
-        return values.integer("head_dim", 256)
-
-    def read_windows(self, values: Values, n_layers: int) -> list[int | None]:
-        default = ["full_attention" if layer % 2 else "sliding_attention" for layer in range(n_layers)]
-        return read_windows(values, n_layers, values.nullable("sliding_window", 4096), default)
-
-
-class NanoChat(Llama):
-    """Norms without weights, QK-norm, squared ReLU and soft-capped logits."""
-
-    title, model_type, architecture = "nanochat", "nanochat", "NanoChatForCausalLM"
-    activations, activation, qk_norm, has_mlp_bias = UNGATED, "relu2", "head", False
-    modules = ATTENTION | {"ffn.up": "mlp.fc1", "ffn.down": "mlp.fc2"}
-
-    def changes(self, function: Function) -> Settings:
-        changes = super().changes(function)
-        return changes | {"norm": {}, "attention": changes["attention"] | {"qk_norm_affine": False}}
-
-    def write(self, function: Function) -> dict[str, Any]:
-        values = super().write(function) | {"final_logit_softcapping": function["logit_softcap"]}
-        del values["head_dim"]
-        return values
-
-    def read(self, values: Values) -> Settings:
-        softcap = values.nullable_number("final_logit_softcapping", 15.0)
-        return super().read(values) | {"embed_norm": True, "logit_softcap": softcap}
-
-    def read_positions(self, values: Values, n_layers: int) -> Settings:
-        rope = super().read_positions(values, n_layers)
-        # it normalizes after the rotation, which cancels a scale
-        return rope | {"mscale": 1.0} if rope["part"] == "rope_yarn" else rope
-
-    def read_norm(self, values: Values) -> Settings:
-        return super().read_norm(values) | {"affine": False}
-
-    def read_attention(self, values: Values, width: int) -> Settings:
-        return super().read_attention(values, width) | {"qk_norm_affine": False}
-
-    def rules(self, config: ModelConfig) -> Iterator[TensorRule]:
-        yield from end_rules(config, "model.embed_tokens", None)
-        for layer in range(config.n_layers):
-            yield from block_rules(config, layer, f"model.layers.{layer}", self.modules, self.layouts(config, layer))
-
-    def layouts(self, config: ModelConfig, layer: int) -> Mapping[str, Layout]:
-        attention: Any = recipes_by_layer(config.attention, config.n_layers)[layer]
-        swapped = SwappedHalves(attention.heads(config.d_model).head_dim)  # it rotates in the opposite direction
-        return {"attention.q": swapped, "attention.k": swapped}

@@ -53,6 +53,7 @@ METADATA = {
 """Keys that do not determine the logits of a decoder."""
 
 REQUIRED: Any = object()
+MAX_LAYERS = 1000
 
 
 class Values:
@@ -78,8 +79,11 @@ class Values:
             self.refuse(key, "expected an integer")
         return value
 
-    def optional_integer(self, key: str) -> int | None:
-        return None if self.get(key, None) is None else self.integer(key)
+    def layer_count(self, key: str, default: Any = REQUIRED) -> int:
+        """A number of layers, bounded before lists of that length are made."""
+        if self.integer(key, default) > MAX_LAYERS:
+            self.refuse(key, f"at most {MAX_LAYERS} layers are supported")
+        return self.integer(key, default)
 
     def number(self, key: str, default: Any = REQUIRED) -> float:
         value = self.get(key, default)
