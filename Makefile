@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup demo test wheel test-combinations test-inductor test-tokenizers test-statistics test-docs test-notebooks test-mutations test-wheel test-lowest docs check format clean bench bench-long bench-peers
+.PHONY: setup demo test wheel test-combinations test-inductor test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-wheel test-lowest docs check format clean bench bench-long bench-peers
 
 setup: $(STAMP)
 
@@ -47,6 +47,10 @@ test-mutations: setup
 # compiles every preset with torch's own compiler
 test-inductor: setup
 	$(BIN)/python -m pytest tests/model/test_inductor.py -m long
+
+# more configurations of every family of transformers, in files and in float64 (minutes)
+test-interop: setup
+	$(BIN)/python -m pytest tests/formats -n auto -m "long or not long"
 
 # the wheel alone in a fresh environment, without a compiler: trains, compares and opens a report
 #   make test-wheel PYTHON=python3.13

@@ -111,8 +111,13 @@ def some(choices: random.Random, name: str) -> dict[str, Any]:
     return settings | {"attention": layers, "ffn": ffn}
 
 
-CASES = [(name, seed) for name in FAMILIES for seed in range(4)]
-each_case = pytest.mark.parametrize(("name", "seed"), CASES, ids=lambda value: str(value))
+def cases(n_seeds: int) -> list[Any]:
+    """Some seeds of each family; `make test-interop` runs all."""
+    return [
+        pytest.param(name, seed, marks=[pytest.mark.long] if seed >= n_seeds else [])
+        for name in FAMILIES
+        for seed in range(8)
+    ]
 
 
 def model_of(name: str, seed: int, dtype: torch.dtype) -> partwise.Transformer:
@@ -128,7 +133,7 @@ def tokens() -> Tensor:
 
 
 @torch.no_grad()
-@each_case
+@pytest.mark.parametrize(("name", "seed"), cases(2))
 def test_equals_transformers(name: str, seed: int) -> None:
     model = model_of(name, seed, torch.float64)
     family, values, tensors = hf_tensors(model, name)
@@ -142,7 +147,7 @@ def test_equals_transformers(name: str, seed: int) -> None:
 
 
 @torch.no_grad()
-@each_case
+@pytest.mark.parametrize(("name", "seed"), cases(1))
 def test_files_are_read_by_both(name: str, seed: int, tmp_path: Path) -> None:
     model = model_of(name, seed, torch.float32)
     write_hf_folder(model, None, tmp_path / "out", family_name=name)
@@ -159,7 +164,7 @@ def test_files_are_read_by_both(name: str, seed: int, tmp_path: Path) -> None:
     assert first == second
 
 
-@each_case
+@pytest.mark.parametrize(("name", "seed"), cases(4))
 def test_reading_restores_what_was_written(name: str, seed: int) -> None:
     config = ModelConfig.from_dict(some(random.Random(f"{name} {seed}"), name))
     family, wide = choose_family(config, name)
@@ -186,3 +191,19 @@ def test_what_no_family_has_is_named(name: str, override: str, said: str) -> Non
     with pytest.raises(ConfigError, match="no family of `transformers` can compute this model") as raised:
         choose_family(partwise.preset(name, *override.split()))
     assert said in str(raised.value)
+
+
+PUBLISHED = ["gpt2", "gpt2-xl", "llama3-1b", "llama3-8b", "qwen3-0.6b", "gemma2-2b", "olmo2-1b", "pythia-70m"]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_sizes_have_as_many_parameters(name: str) -> None:
+    config = partwise.preset(name)
+    family, wide = choose_family(config)
+    values = family.write(describe(wide)) | NO_SPECIAL_TOKENS
+    restored = read_config(values | {"model_type": family.model_type}, "config.json")[1]
+    with torch.device("meta"):
+        reference = transformers.AutoModelForCausalLM.from_config(
+            transformers.AutoConfig.for_model(family.model_type, **values)
+        )
+    assert config.parameters() == restored.parameters() == reference.num_parameters()
