@@ -28,7 +28,11 @@ from partwise.cli.options import (
 def train(
     context: typer.Context,
     preset: Annotated[
-        str, typer.Argument(help="A preset (mingpt, toy, llama) or a YAML file.", autocompletion=complete_preset)
+        str,
+        typer.Argument(
+            help="A preset (mingpt, toy, llama), a YAML file, or from=RUN to continue from its weights.",
+            autocompletion=complete_preset,
+        ),
     ] = "fast",
     overrides: Overrides = None,
     data: Data = None,
@@ -43,7 +47,8 @@ def train(
     from partwise.cli.commands.train import train_run
 
     changes = collect_overrides(context, overrides)
-    if "=" in preset and not preset.endswith((".yaml", ".yml")):  # an override; the preset was omitted
+    # an override; the preset was omitted
+    if "=" in preset and not preset.endswith((".yaml", ".yml")) and not preset.startswith("from="):
         preset, changes = "fast", [preset, *changes]
     raise typer.Exit(train_run(preset, changes, data, name, fresh, shlex.join(["partwise", *sys.argv[1:]])))
 

@@ -16,6 +16,7 @@ from partwise.presets import find_preset
 from partwise.tokenizers import TokenizerRecipe
 from partwise.train.optimizers import Optimizer
 from partwise.train.schedules import Schedule
+from partwise.train.source import InitialWeights, find_source
 
 
 def check_backend(name: str, info: ValidationInfo) -> str:
@@ -64,6 +65,7 @@ class RunConfig(Config):
     schedule: Schedule
     data: Corpus
     tokenizer: TokenizerRecipe
+    initial_weights: InitialWeights | None = None  # the setting `from`; absent if None
 
     def __str__(self) -> str:
         """The settings of the model, then `train.*`, then the other parts."""
@@ -73,13 +75,16 @@ class RunConfig(Config):
 
     def to_dict(self) -> dict[str, Any]:
         values = super().to_dict()
-        return {**values.pop("model"), **values}
+        initial = values.pop("initial_weights")
+        return {**values.pop("model"), **values, **({FROM: initial} if initial else {})}
 
     @classmethod
     def from_dict(cls, values: Any, prefix: str = "") -> Self:
         rest = {key: value for key, value in values.items() if key in cls.model_fields and key != "model"}
-        model = ModelConfig.from_dict({key: value for key, value in values.items() if key not in rest})
+        model = ModelConfig.from_dict({key: value for key, value in values.items() if key not in (*rest, FROM)})
         train = TrainConfig.from_dict(rest.pop("train"), prefix="train")
+        if values.get(FROM) is not None:
+            rest["initial_weights"] = InitialWeights.from_dict(values[FROM], prefix=FROM)
         config = super().from_dict({"model": model, "train": train, **rest}, prefix)
         config.check()
         return config
@@ -134,6 +139,10 @@ class RunConfig(Config):
         return self.train.eval_every or max(1, self.train.steps // 10)
 
 
+FROM = "from"
+"""The setting of the initial weights; in place of a preset's name, `from=PATH` takes over the other settings as well."""
+
+
 def default_settings() -> dict[str, Any]:
     """The flat configuration before any preset."""
     return {
@@ -148,11 +157,15 @@ def default_settings() -> dict[str, Any]:
 
 def preset_settings(name: str) -> dict[str, Any]:
     """The flat configuration of a preset or a YAML file (which may extend another with `preset: NAME`)."""
-    return reduce(apply_overrides, _override_layers(name), default_settings())
+    values = reduce(apply_overrides, _override_layers(name), default_settings() | {FROM: {}})
+    return {key: value for key, value in values.items() if key != FROM or value}
 
 
 def _override_layers(name: str, parents: tuple[str, ...] = ()) -> list[list[Override]]:
     """The overrides of a preset or a YAML file, preceded by those of the preset or file that it extends."""
+    if name.startswith(f"{FROM}="):
+        source = find_source(name.removeprefix(f"{FROM}="))
+        return [flatten({**source.settings, FROM: source.initial_weights()})]
     if Path(name).suffix not in (".yaml", ".yml"):
         return [flatten(find_preset(name).settings)]
     if name in parents:
@@ -163,16 +176,16 @@ def _override_layers(name: str, parents: tuple[str, ...] = ()) -> list[list[Over
 
 
 def expand_data(overrides: list[Override]) -> list[Override]:
-    """Replace a path in `data=notes.txt` by the corpus `text` with that path."""
-    return [
-        single
-        for path, value in overrides
-        for single in (
-            flatten({"data": parse_data_option(value)})
-            if path == ("data",) and isinstance(value, str)
-            else [(path, value)]
-        )
-    ]
+    """Replace a path in `data=notes.txt` by the corpus `text` with that path, and one in `from=runs/a` by its weights."""
+    expanded: list[Override] = []
+    for path, value in overrides:
+        if path == ("data",) and isinstance(value, str):
+            expanded += flatten({"data": parse_data_option(value)})
+        elif path == (FROM,) and isinstance(value, str):
+            expanded += flatten({FROM: find_source(value).initial_weights()})
+        else:
+            expanded.append((path, value))
+    return expanded
 
 
 def run_config(name: str, *overrides: str, data: str | None = None) -> RunConfig:
@@ -182,7 +195,7 @@ def run_config(name: str, *overrides: str, data: str | None = None) -> RunConfig
     """
     last = expand_data(([] if data is None else [(("data",), data)]) + parse_overrides(overrides))
     layers = [*_override_layers(name), last]
-    values = reduce(apply_overrides, layers, default_settings())
+    values = reduce(apply_overrides, layers, default_settings() | {FROM: {}})
     return resolve_settings(
         values, explicit_vocab_size=any(path == ("vocab_size",) for layer in layers for path, _ in layer)
     )
@@ -190,6 +203,7 @@ def run_config(name: str, *overrides: str, data: str | None = None) -> RunConfig
 
 def resolve_settings(values: dict[str, Any], explicit_vocab_size: bool = False) -> RunConfig:
     """Validate a flat configuration and set the model's vocabulary size from its data."""
+    values = {key: value for key, value in values.items() if key != FROM or value}
     corpus, recipe = Corpus.resolve(values["data"]), TokenizerRecipe.resolve(values["tokenizer"])
     assert isinstance(corpus, Corpus) and isinstance(recipe, TokenizerRecipe)
     needed = recipe.expected_vocab_size(corpus) + 3 * corpus.paired

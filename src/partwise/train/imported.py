@@ -1,6 +1,5 @@
 """Models of other programs as runs: a folder as `transformers` writes it, with the settings of a run to evaluate it."""
 
-import hashlib
 import time
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,11 @@ from partwise.formats.huggingface.reading import (
     read_hf_model,
     read_hf_tokenizer,
     stored_dtype,
-    weight_files,
 )
 from partwise.model import ModelConfig
 from partwise.train.config import RunConfig, default_settings
 from partwise.train.run_names import explain_write_errors
-
-SEQ_LEN = 1024
-"""Tokens per row in evaluations, if the model's context is longer."""
+from partwise.train.source import SEQ_LEN, hash_weights
 
 
 def imported_config(model: ModelConfig, tokenizer_folder: Path) -> RunConfig:
@@ -78,12 +74,3 @@ def import_hf_folder(source: Path, target: Path) -> RunConfig:
         )
         write_json(target / "run.json", imported_metadata(config, details))  # last: it makes the folder a run
     return config
-
-
-def hash_weights(folder: Path) -> str:
-    """SHA-256 over the weight files, in the order of their names. Raises ConfigError."""
-    hasher = hashlib.sha256()
-    for path in sorted(weight_files(folder)):
-        with path.open("rb") as file:
-            hasher.update(hashlib.file_digest(file, "sha256").digest())
-    return hasher.hexdigest()

@@ -17,6 +17,7 @@ from partwise.kernels.malloc import keep_freed_memory
 from partwise.model import Transformer
 from partwise.train.config import RunConfig
 from partwise.train.cross_entropy import shift_targets, summed_cross_entropy
+from partwise.train.source import load_initial_weights
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,9 @@ class Run:
             keep_freed_memory()
         self.model = Transformer(config.model, config.train.seed, config.train.reinitialize).to(self.device)
         self.model.fit(self.ids)
+        self.new_tensors = (
+            load_initial_weights(self.model, config.initial_weights) if config.initial_weights else list[str]()
+        )
         self.plan = plan or plan_run(config, self.model, self.runtime)
         self.plan.apply(self.model)
         self.parameters = list(self.model.parameters())

@@ -81,9 +81,14 @@ def scope(plan: RunPlan) -> str:
     size = f"{first.train.batch_size} x {first.seq_len} {token_name(first)}s"
     if first.data.paired:
         size = f"{first.train.batch_size} pairs"
+    start = ""
+    if first.initial_weights:
+        start = f", starting from the weights with SHA-256 {first.initial_weights.sha256[:12]}... for every seed"
+        if any(arm.config.initial_weights and arm.config.initial_weights.reinitialize for arm in plan.arms):
+            start += " (tensors that these weights lack were initialized at random)"
     return (
         f"This holds for {first.model.parameters():,} parameters trained for {first.train.steps:,} steps of "
-        f"{size} on {first.data.name}; "
+        f"{size} on {first.data.name}{start}; "
         "another model size, number of steps or dataset may give a different answer."
     )
 

@@ -88,6 +88,11 @@ def make_plan(request: Request) -> RunPlan:
         raise ConfigError("cumulative=true cannot be combined with interaction, tune or match: leave these out")
     roles: list[Role] = ["claim"] * len(changes)
     if request.negative_control:
+        if "from=" in " ".join([request.preset, *shared]):
+            raise ConfigError(
+                "negative_control re-initializes weights, but from= starts every run from trained ones: leave it out, and "
+                "calibrate with `partwise calibrate`"
+            )
         changes, roles = [*changes, [f"train.reinitialize={request.negative_control}"]], [*roles, "negative"]
     if request.positive_control:
         changes, roles = [*changes, shlex.split(request.positive_control)], [*roles, "positive"]
