@@ -14,6 +14,8 @@ TINY = f"{SIZE} train.steps=4 train.eval_every=2"
 SMALL = {
     "partwise train original": "d_model=16 n_layers=1 encoder_layers=1 train.steps=4 data.validation=20 data.test=20",
     "partwise train calculator": f"{TINY} data.validation=20 data.test=20",
+    "partwise train from=": "train.steps=4 train.eval_every=2 train.batch_size=2",
+    "partwise compare from=": "--common train.steps=4 --common train.eval_every=2 --common train.batch_size=2",
     "partwise train  ": f"{TINY} train.batch_size=2 ngram_lm=none ngram_embeddings=none",  # the preset fast
     "partwise train": f"{TINY} train.batch_size=2",
     "partwise compare experiment.yaml": "",

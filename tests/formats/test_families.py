@@ -1,6 +1,7 @@
 """Random configurations of each family equal the models of `transformers`, in both directions; others are refused."""
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +208,8 @@ def test_published_sizes_have_as_many_parameters(name: str) -> None:
             transformers.AutoConfig.for_model(family.model_type, **values)
         )
     assert config.parameters() == restored.parameters() == reference.num_parameters()
+
+
+def test_the_page_lists_every_family() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "transformers.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == {*FAMILIES}
