@@ -42,11 +42,9 @@ def is_command_comparison(first: str, refs: bool, options: dict[str, Any]) -> bo
 
 def place(text: str) -> Any:
     """Raises ConfigError for an unknown place."""
-    from partwise.config import ConfigError, did_you_mean
+    from partwise.comparison.experiment import check_place
 
-    if text not in ("local", "workers"):
-        raise ConfigError(f"--on {text}: unknown place{did_you_mean(text, ('local', 'workers'))}")
-    return text
+    return check_place(text)
 
 
 @request_command(app, before={"protocol": "looks"})
