@@ -40,6 +40,7 @@ LAYERS = [
     "evaluate",
     "formats",
     "train",
+    "harness",
     "inspection",
     "comparison.stats",
     "comparison.measures",

@@ -57,16 +57,29 @@ def train(
 def evaluate(
     run: RunName,
     max_problems: Annotated[
-        int | None, typer.Option(help="Arithmetic: maximum number of test problems. Default: all.")
+        int | None,
+        typer.Option(help="Maximum number of arithmetic problems, or of items of a task. Default: all.", min=1),
     ] = None,
     data: Annotated[
         str | None, typer.Option(help="Other data than the run's: a corpus or a file, encoded by the run's tokenizer.")
+    ] = None,
+    tasks: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Score this task of lm_eval instead: arithmetic, shakespeare_cloze, a folder of task files, or a name that "
+            "lm_eval knows. Repeat it for several."
+        ),
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the scores to this JSON file.")] = None,
     imports: Import = None,
 ) -> None:
     """Evaluate a run on its full validation split, next to n-gram and constant references."""
     load_imports(imports)
+    if tasks:
+        from partwise.cli.commands.harness import evaluate_tasks
+
+        evaluate_tasks(run, tasks, max_problems, json_file, data)
+        return
     from partwise.cli.commands.evaluate import evaluate_run
 
     evaluate_run(run, max_problems, json_file, data)

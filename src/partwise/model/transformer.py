@@ -283,14 +283,14 @@ class Transformer(Stack, TiedModule):
         padding = None if self.config.padding_idx is None else source == self.config.padding_idx
         return self.encoder(source, padding, aux_losses), padding
 
-    def new_cache(self, batch: int, max_length: int | None = None, source: Tensor | None = None) -> Cache:
-        """An empty cache for up to `max_length` positions (default: context_length), with the encoded source."""
+    def new_cache(self, batch: int, max_length: int | None = None, source: Tensor | tuple | None = None) -> Cache:
+        """An empty cache for up to `max_length` positions (default: context_length), with the source or its encoding."""
         limit = min(max_length or self.config.context_length, self.config.context_length)
         like = self.embed.weight.detach()
         if not like.is_meta and like.device.type != "cpu" and torch.is_autocast_enabled(like.device.type):
             like = like.to(torch.get_autocast_dtype(like.device.type))
         cache = Cache([layer.new_cache(batch, limit, like) for layer in self.cached_layers], limit)
-        cache.memory, cache.memory_padding = self.encode(source, [])
+        cache.memory, cache.memory_padding = source if isinstance(source, tuple) else self.encode(source, [])
         return cache
 
     def logical_tensors(self) -> Iterator[LogicalTensor]:

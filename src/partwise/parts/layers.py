@@ -1,7 +1,7 @@
 """Layers that several families share: linear layers with a role, fused projections, RMSNorm."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -69,6 +69,8 @@ class FusedLinear(nn.Module):
 def _concatenate_on_load(
     name: str, pieces: tuple[str, ...], module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any
 ) -> None:
+    if not isinstance(getattr(module, name), FusedLinear):  # `separate_projections` has replaced it
+        return
     for kind in ("weight", "bias"):
         keys = [f"{prefix}{piece}.{kind}" for piece in pieces]
         if all(key in state for key in keys):
@@ -83,6 +85,48 @@ def _split_on_save(module: nn.Module, state: dict[str, Tensor], prefix: str, *_:
         if fused is not None:
             for name, piece in zip(module.sizes, fused.split(list(module.sizes.values())), strict=True):
                 state[f"{parent}.{name}.{kind}" if parent else f"{name}.{kind}"] = piece
+
+
+class SeparateLinears:
+    """The linear layers of a module with one input, called as the `FusedLinear` that they replace."""
+
+    def __init__(self, parent: nn.Module, names: Iterable[str]) -> None:
+        self.parent, self.names = parent, tuple(names)
+
+    @property
+    def layers(self) -> list[Any]:
+        return [getattr(self.parent, name) for name in self.names]  # looked up, since adapters replace layers
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {name: layer.out_features for name, layer in zip(self.names, self.layers, strict=True)}
+
+    @property
+    def weight(self) -> Tensor:
+        """The matrices, one below the other. That of an adapter includes its change."""
+        identity = torch.eye(self.layers[0].in_features).to(self.layers[0].weight)
+        weights = [layer.weight if type(layer) is nn.Linear else layer(identity).T for layer in self.layers]
+        return torch.cat(weights)
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(layer(x) for layer in self.layers)
+
+
+def separate_projections(model: nn.Module) -> None:
+    """Replace every `FusedLinear` in a model by linear layers whose parameters have the names of the state dict."""
+    for parent in list(model.modules()):
+        for attribute, fused in list(parent.named_children()):
+            if not isinstance(fused, FusedLinear):
+                continue
+            delattr(parent, attribute)
+            for name, size in fused.sizes.items():
+                with torch.device("meta"):
+                    layer = linear(fused.weight.shape[1], size, fused.bias is not None, fused.roles[name])
+                setattr(parent, name, layer)
+            for path, _, piece in fused.pieces():
+                name, kind = path.split(".")
+                setattr(getattr(parent, name), kind, nn.Parameter(piece.detach().clone()))
+            setattr(parent, attribute, SeparateLinears(parent, fused.sizes))
 
 
 class GroupRMSNorm(nn.Module):

@@ -99,7 +99,8 @@ class MultiHeadLatentAttention(AttentionLayer):
         )
         self.down.register_load_hook(self, "down")
         self.q_norm = None if q_lora_rank is None else GroupRMSNorm(q_lora_rank, eps, affine=True)
-        self.q = None if q_lora_rank is None else linear(q_lora_rank, q_size, False, "score")
+        if q_lora_rank is not None:
+            self.q = linear(q_lora_rank, q_size, False, "score")
         self.kv_norm = GroupRMSNorm(kv_lora_rank, eps, affine=True)
         kv_sizes = {"k": n_heads * nope_head_dim, "v": n_heads * v_head_dim}
         self.up = FusedLinear(kv_lora_rank, kv_sizes, False, {"k": "score", "v": "hidden"})
@@ -108,7 +109,7 @@ class MultiHeadLatentAttention(AttentionLayer):
 
     def forward(self, x: Tensor, ctx: ForwardContext) -> Tensor:
         q, c, k_rope = self.down(x)
-        if self.q is not None and self.q_norm is not None:
+        if self.q_norm is not None:
             q = self.q(self.q_norm(q))
         q, q_rope = self.split_heads(q).split(self.head_dims[:2], dim=-1)  # (B, H, T, E) each
         q_rope = ctx.positions.on_heads(q_rope, ctx.position_ids)

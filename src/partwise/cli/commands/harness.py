@@ -1,0 +1,30 @@
+"""`eval --tasks`: scores on tasks of `lm_eval`."""
+
+import json
+from contextlib import nullcontext
+from pathlib import Path
+
+from partwise.cli.terminal import console, table
+from partwise.config import ConfigError
+from partwise.harness.tasks import score_tasks
+
+
+def evaluate_tasks(run: str, tasks: list[str], max_items: int | None, json_file: Path | None, data: str | None) -> None:
+    """Print the scores of a run on tasks. Raises ConfigError."""
+    if data is not None:
+        raise ConfigError(f"--data {data}: a task has its own data; leave --data or --tasks out")
+    with console.status("scoring the tasks") if console.is_terminal else nullcontext():
+        scores = score_tasks(run, tasks, max_items)
+    rows = [
+        (
+            score.task,
+            score.metric,
+            f"{score.value:.4f}",
+            "" if score.item_error is None else f"{score.item_error:.4f}",
+            f"{score.items:,}",
+        )
+        for score in scores
+    ]
+    console.print(table("tasks", ["task", "metric", "score", "standard error over items", "items"], rows))
+    if json_file:
+        json_file.write_text(json.dumps([score.to_dict() for score in scores], indent=1) + "\n")

@@ -1,0 +1,74 @@
+"""A folder that `transformers` loads after `import partwise.formats.wrapper`: any model, also of no family."""
+
+from pathlib import Path
+
+import torch
+
+from partwise.config import ConfigError
+from partwise.formats.huggingface.writing import check_new, write_new_folder
+from partwise.formats.wrapper.models import wrap
+from partwise.model import Transformer
+from partwise.tokenizers import Tokenizer, WithSpecialTokens
+from partwise.tokenizers.special_tokens import SPECIAL_TOKENS
+
+USE = """## Use
+
+```python
+import partwise.formats.wrapper  # registers the model with transformers
+from transformers import {auto}, AutoTokenizer
+
+model, tokenizer = {auto}.from_pretrained(FOLDER), AutoTokenizer.from_pretrained(FOLDER)
+```
+
+Parts of your own: first import the module that defines them.
+"""
+
+
+def save_wrapped(
+    model: Transformer,
+    tokenizer: Tokenizer | None,
+    folder: Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+    card: str | None = None,
+) -> None:
+    """Write config, weights, tokenizer, generation settings and model card into a new or empty folder.
+
+    The folder is complete or absent. `card` is the text of its README.md, to which the lines that load it are added.
+    Raises ConfigError for a folder with files, and for weights that are not finite in `dtype`.
+    """
+    check_new(folder)
+    special = tokenizer if isinstance(tokenizer, WithSpecialTokens) else None
+    ids: dict[str, int | None] = {}
+    if special is not None:
+        ids = {"pad_token_id": special.pad_id, "bos_token_id": special.bos_id, "eos_token_id": special.eos_id}
+        ids["decoder_start_token_id"] = special.bos_id
+    wrapped = wrap(model, **ids).to(dtype)
+    for name, tensor in wrapped.state_dict().items():
+        if not tensor.isfinite().all():
+            raise ConfigError(f"{name} is not finite in {str(dtype).removeprefix('torch.')}: choose --dtype float32")
+    wrapped.generation_config.max_length = model.config.context_length
+    auto = "AutoModelForSeq2SeqLM" if model.encoder is not None else "AutoModelForCausalLM"
+
+    def write(draft: Path) -> None:
+        wrapped.save_pretrained(draft)
+        (draft / "README.md").write_text(f"{card or ''}\n{USE.format(auto=auto)}".lstrip(), encoding="utf-8")
+        if tokenizer is not None:
+            save_tokenizer(tokenizer, model.config.context_length, draft)
+
+    write_new_folder(folder, write)
+
+
+def save_tokenizer(tokenizer: Tokenizer, context_length: int, folder: Path) -> None:
+    """`tokenizer.json` and `tokenizer_config.json`, as `AutoTokenizer` reads them."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer.save(folder / "tokenizer.json")
+    special = dict(zip(("pad_token", "bos_token", "eos_token"), SPECIAL_TOKENS, strict=True))
+    PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"),
+        model_max_length=context_length,
+        clean_up_tokenization_spaces=False,
+        **(special if isinstance(tokenizer, WithSpecialTokens) else {}),
+    ).save_pretrained(folder)
+    tokenizer.save(folder / "tokenizer.json")  # exactly ours, which loads as the same tokenizer
