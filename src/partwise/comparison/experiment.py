@@ -28,6 +28,7 @@ from partwise.comparison.trials.executor import Executor, NoValuesError, run_tri
 from partwise.comparison.trials.ray import RayExecutor
 from partwise.comparison.trials.shared import SharedExecutor
 from partwise.comparison.trials.trial import Trial, final_values
+from partwise.comparison.trials.work import describe_workers
 from partwise.comparison.trials.workload import Workload
 from partwise.comparison.tuning import Tune, run_tuning
 from partwise.config import ConfigError, did_you_mean, digest
@@ -189,6 +190,7 @@ class Comparison:
             protocol_hash=metadata.get("hash") if self.plan.rules.looks else None,
             runtime=metadata.get("runtime", {}),
             machine=metadata.get("machine", {}),
+            workers=tuple(describe_workers(trial.folder for trial in self.trials)),
         )
 
     def _match_and_tune(

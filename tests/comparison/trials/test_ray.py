@@ -1,5 +1,6 @@
 """Trials on Ray: a stand-in for its few functions here; a cluster of three nodes, one killed, where Ray is installed."""
 
+import html
 import sys
 import threading
 import time
@@ -112,6 +113,10 @@ def test_trials_on_ray_have_the_verdict_of_local_ones(here: Path, ray: StandIn) 
         2,
     ]  # two fit on the node with 4 CPUs, none on that with 1
     assert not ray.started and not ray.cancelled
+    assert [text.partition(": ")[2] for text in results.provenance.workers] == ["8 trials"]
+    assert not local.provenance.workers
+    page = (here / "runs/spread/report.html").read_text(encoding="utf-8")
+    assert "always on the same kind of processor" in page and results.provenance.workers[0] in html.unescape(page)
     assert ray.init_options[0]["address"] is None and ray.init_options[0]["include_dashboard"] is False
     assert {host for arm in results.arms for host in (trial.seed for trial in arm.trials)} == {0, 1, 2, 3}
 
