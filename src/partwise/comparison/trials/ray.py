@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import partwise
 from partwise.comparison.trials.claims import EXPIRES
 from partwise.comparison.trials.shared import SharedExecutor
 from partwise.comparison.trials.trial import Trial
@@ -20,6 +21,7 @@ from partwise.config import ConfigError
 
 ADDRESS = "ray://"
 MAX_WORKERS = 10_000
+PACKAGES = str(Path(partwise.__file__).resolve().parent.parent)
 PLACEMENT_SECONDS = 5.0
 """Between two looks at whether the cluster has room for more workers."""
 
@@ -81,7 +83,9 @@ class RayExecutor(SharedExecutor):
             address = self.place if self.place.startswith(ADDRESS) else None
             options: dict[str, Any] = {"configure_logging": False, "log_to_driver": False}
             if address is None and "RAY_ADDRESS" not in os.environ:
-                options |= {"include_dashboard": False}
+                path = os.pathsep.join([PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])])
+                # a local cluster finds the same package, however this process found it
+                options |= {"include_dashboard": False, "runtime_env": {"env_vars": {"PYTHONPATH": path}}}
             try:
                 ray.init(address=address, **options)
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -109,8 +113,10 @@ class RayExecutor(SharedExecutor):
             try:
                 self._ray.get(each)
             except Exception as error:
+                reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
                 raise ConfigError(
-                    f"a worker on the Ray cluster failed: {' '.join(str(error).split())[-300:]}"
+                    f"a worker on the Ray cluster failed: {reason}; each node needs this version of partwise and must see "
+                    f"{self.folder}"
                 ) from None
         return len(self._workers)
 
