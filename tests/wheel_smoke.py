@@ -65,6 +65,7 @@ def main() -> None:
         trained = partwise("train", "mingpt", "ffn=swiglu", *TINY, "--data", "arithmetic", "--name", "r")
         missing = [line for line in trained.stderr.splitlines() if "C++ kernel" in line]
         assert len(missing) == (os.environ.get("CXX") == "/nonexistent"), trained.stderr
+        assert "--seeds" in partwise("compare", "--help").stdout
         partwise("eval", "r")
         partwise("generate", "r", "--prompt", "1+1=", "--max-new-tokens", "5")
         partwise("inspect", "r", "attention")
