@@ -131,30 +131,6 @@ def test_import_then_export_restores_every_byte(
         assert (source / name).read_bytes() == (tmp_path / "again" / name).read_bytes(), name
 
 
-def test_a_model_of_no_family_is_wrapped(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(project)
-    config = run_config("llama3", *WORDS.split(), *TRAINING.split(), "attention.sinks=true", "train.steps=1")
-    for _ in RunFolder(project / "runs" / "sinks", config).events():
-        pass
-    code, said = command(monkeypatch, capsys, "export", "sinks", "folder")
-    assert code == 2 and "attention.sinks=true (Llama: false); `partwise export sinks folder --wrapper`" in said
-    assert not Path("folder").exists()
-    code, said = command(monkeypatch, capsys, "export", "sinks", "folder", "--wrapper")
-    assert code == 0, said
-    import transformers
-
-    import partwise.formats.wrapper as registers
-
-    assert registers
-    theirs = transformers.AutoModelForCausalLM.from_pretrained("folder")
-    model, tokenizer = load("sinks")
-    ids = torch.from_numpy(tokenizer.encode("KING RICHARD"))[None]
-    with torch.no_grad():
-        assert torch.equal(theirs(ids).logits, model(ids))
-
-
 def test_weights_beyond_a_precision_are_refused(project: Path, tmp_path: Path) -> None:
     from partwise.formats.huggingface.writing import write_hf_folder
 

@@ -22,12 +22,6 @@ def export(
         str | None,
         typer.Option(help="float32, float16 or bfloat16. Default: that of an imported model, else float32."),
     ] = None,
-    wrapper: Annotated[
-        bool,
-        typer.Option(
-            "--wrapper", metavar=FLAG, help="Write it for the class PartwiseForCausalLM, which computes every model."
-        ),
-    ] = False,
     check: Annotated[
         bool,
         typer.Option(
@@ -38,11 +32,11 @@ def export(
     ] = True,
     imports: Import = None,
 ) -> None:
-    """Write a model as a folder that transformers loads without partwise, or, with --wrapper, after importing it."""
+    """Write a model as a folder that transformers loads without partwise."""
     load_imports(imports)
     from partwise.cli.commands.export import export_run
 
-    export_run(run, folder, to, family, dtype, wrapper, check, shlex.join(["partwise", *sys.argv[1:]]))
+    export_run(run, folder, to, family, dtype, check, shlex.join(["partwise", *sys.argv[1:]]))
 
 
 @app.command("import")

@@ -12,12 +12,10 @@ from partwise.baselines.scale import place_loss
 from partwise.cli.terminal import console
 from partwise.config import ConfigError, did_you_mean
 from partwise.evaluate.references import dataset_references
-from partwise.formats.huggingface.families import choose_family
 from partwise.formats.huggingface.reading import is_hf_folder, stored_dtype
 from partwise.formats.huggingface.writing import check_new, write_hf_folder
 from partwise.formats.loading import load
 from partwise.model import Transformer
-from partwise.tokenizers import Tokenizer
 from partwise.train.config import RunConfig
 from partwise.train.imported import import_hf_folder
 from partwise.train.metrics import read_metrics
@@ -30,7 +28,7 @@ TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3, torch.float16: 0.1, torch
 
 
 def export_run(
-    name: str, folder: Path, to: str, family: str | None, dtype: str | None, wrapper: bool, check: bool, command: str
+    name: str, folder: Path, to: str, family: str | None, dtype: str | None, check: bool, command: str
 ) -> None:
     """Write a run in another program's format. Raises ConfigError."""
     if to != "hf":
@@ -42,11 +40,6 @@ def export_run(
     model, tokenizer = load(name)
     precision = DTYPES[dtype] if dtype else source_dtype(source, metadata)
     text = model_card(source, config, metadata, command)
-    if wrapper:
-        write_wrapped(model, tokenizer, folder, precision, text.replace("A FAMILY model", "A model"), family)
-        return
-    if family is None:
-        check_family(model, name, folder)
     chosen = write_hf_folder(
         model,
         tokenizer,
@@ -61,31 +54,6 @@ def export_run(
     console.print(
         f'load it: transformers.AutoModelForCausalLM.from_pretrained("{folder}")', markup=False, soft_wrap=True
     )
-
-
-def write_wrapped(
-    model: Transformer, tokenizer: Tokenizer, folder: Path, dtype: torch.dtype, card: str, family: str | None
-) -> None:
-    if family is not None:
-        raise ConfigError(f"--family {family} and --wrapper exclude each other: leave one out")
-    if importlib.util.find_spec("transformers") is None:
-        raise ConfigError("--wrapper needs transformers: pip install 'partwise[hf]'")
-    from partwise.formats.wrapper.folder import save_wrapped
-
-    save_wrapped(model, tokenizer, folder, dtype=dtype, card=card)
-    console.print(
-        f"{folder}: for PartwiseForCausalLM in {str(dtype)[6:]}; README.md there says how to load it", markup=False
-    )
-
-
-def check_family(model: Transformer, name: str, folder: Path) -> None:
-    """Raise ConfigError, naming the remedy, for a model of no family."""
-    try:
-        choose_family(model.config)
-    except ConfigError as error:
-        raise ConfigError(
-            f"{error}; `partwise export {name} {folder} --wrapper` writes it for a class that computes every model"
-        ) from None
 
 
 def source_dtype(source: Path, metadata: dict[str, Any]) -> torch.dtype:
