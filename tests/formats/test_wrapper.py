@@ -15,10 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import partwise
+from partwise.cli import main
 from partwise.config import REGISTRY, ConfigError
 from partwise.generation.generate import generate
 from partwise.parts.contracts import FeedForward
 from partwise.tokenizers import CharacterTokenizer, WithSpecialTokens, load_tokenizer
+from partwise.train.run_folder import RunFolder
 from recipes import MODEL_PARTS, VOCAB, configs, error, logits_of, perturbed, source_of, tokens
 
 transformers = pytest.importorskip("transformers", reason="transformers is a development dependency")
@@ -364,6 +366,32 @@ print(json.dumps([model(inputs).logits.tolist(), tokenizer.decode(text[0])]))
     }
     assert "auto_map" not in json.loads((tmp_path / "hf" / "config.json").read_text())
     assert load_tokenizer(tmp_path / "hf").encode("abk").tolist() == [0, 1, 10]
+
+
+@pytest.mark.slow
+def test_export_writes_a_model_of_no_family(
+    tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in RunFolder(tmp_path / "runs" / "mine", tiny("attention.sinks=true")).events():
+        pass
+
+    def export(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["partwise", "export", "mine", "out", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        return int(ended.value.code or 0), " ".join((shown.out + shown.err).split())
+
+    status, text = export()
+    assert status == 2 and "--family partwise writes it" in text and not (tmp_path / "out").exists()
+    status, text = export("--family", "partwise")
+    assert status == 0 and "computes the same logits" in text and "import partwise.formats.wrapper" in text
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "# mine" in card and "import partwise.formats.wrapper" in card and "validation loss" in card
+    model, _ = partwise.load("mine")
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert error(loaded(tokens()).logits, model(tokens())) <= 1e-6
 
 
 def test_a_folder_of_pairs_has_its_special_tokens(tmp_path: Path) -> None:

@@ -16,7 +16,11 @@ def export(
     folder: Annotated[Path, typer.Argument(help="A new folder for the model.")],
     to: Annotated[str, typer.Option(help="The format: hf, for Hugging Face's transformers.")] = "hf",
     family: Annotated[
-        str | None, typer.Option(help="The family, such as llama or gpt2. Default: the first that computes the model.")
+        str | None,
+        typer.Option(
+            help="The family, such as llama or gpt2, or partwise: any model, for programs that have partwise. Default: the "
+            "first family that computes the model."
+        ),
     ] = None,
     dtype: Annotated[
         str | None,

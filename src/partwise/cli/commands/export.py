@@ -16,6 +16,7 @@ from partwise.formats.huggingface.reading import is_hf_folder, stored_dtype
 from partwise.formats.huggingface.writing import check_new, write_hf_folder
 from partwise.formats.loading import load
 from partwise.model import Transformer
+from partwise.tokenizers import Tokenizer
 from partwise.train.config import RunConfig
 from partwise.train.imported import import_hf_folder
 from partwise.train.metrics import read_metrics
@@ -40,6 +41,9 @@ def export_run(
     model, tokenizer = load(name)
     precision = DTYPES[dtype] if dtype else source_dtype(source, metadata)
     text = model_card(source, config, metadata, command)
+    if family == "partwise":
+        export_wrapped(model, tokenizer, folder, precision, text.replace("FAMILY", "partwise"), check)
+        return
     chosen = write_hf_folder(
         model,
         tokenizer,
@@ -53,6 +57,29 @@ def export_run(
         check_logits(model, folder, precision)
     console.print(
         f'load it: transformers.AutoModelForCausalLM.from_pretrained("{folder}")', markup=False, soft_wrap=True
+    )
+
+
+def export_wrapped(
+    model: Transformer, tokenizer: Tokenizer, folder: Path, dtype: torch.dtype, card: str, check: bool
+) -> None:
+    """Write a folder that needs partwise. Raises ConfigError."""
+    if importlib.util.find_spec("transformers") is None:
+        raise ConfigError("--family partwise needs transformers: pip install 'partwise[hf]'")
+    import transformers
+
+    from partwise.formats.wrapper.folder import save_wrapped
+
+    transformers.logging.disable_progress_bar()
+    save_wrapped(model, tokenizer, folder, dtype=dtype, card=card)
+    console.print(f"{folder}: a model in {str(dtype)[6:]} for programs that have partwise", markup=False)
+    if check and model.encoder is None:
+        check_logits(model, folder, dtype)
+    auto = "AutoModelForCausalLM" if model.encoder is None else "AutoModelForSeq2SeqLM"
+    console.print(
+        f'load it: import partwise.formats.wrapper; transformers.{auto}.from_pretrained("{folder}")',
+        markup=False,
+        soft_wrap=True,
     )
 
 

@@ -19,8 +19,8 @@ def evaluate_tasks(run: str, tasks: list[str], max_items: int | None, json_file:
         (
             score.task,
             score.metric,
-            f"{score.value:.4f}",
-            "" if score.item_error is None else f"{score.item_error:.4f}",
+            number(score.value),
+            "" if score.item_error is None else number(score.item_error),
             f"{score.items:,}",
         )
         for score in scores
@@ -28,3 +28,7 @@ def evaluate_tasks(run: str, tasks: list[str], max_items: int | None, json_file:
     console.print(table("tasks", ["task", "metric", "score", "standard error over items", "items"], rows))
     if json_file:
         json_file.write_text(json.dumps([score.to_dict() for score in scores], indent=1) + "\n")
+
+
+def number(value: float) -> str:
+    return f"{value:.4f}" if abs(value) < 1000 else f"{value:.4g}"

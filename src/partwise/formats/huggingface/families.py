@@ -72,7 +72,7 @@ def choose_family(config: ModelConfig, name: str | None = None) -> tuple[Family,
     family lacks; `name` restricts the choice to one family.
     """
     if name is not None and name not in FAMILIES:
-        raise ConfigError(f"--family {name}: unknown family{did_you_mean(name, FAMILIES)}")
+        raise ConfigError(f"--family {name}: unknown family{did_you_mean(name, [*FAMILIES, 'partwise'])}")
     candidates = [FAMILIES[name]] if name else list(FAMILIES.values())
     closest: tuple[Family, list[str]] | None = None
     for widened in (False, True):
@@ -88,7 +88,10 @@ def choose_family(config: ModelConfig, name: str | None = None) -> tuple[Family,
     reason = "; ".join(missing[:3])
     if name:
         raise ConfigError(f"{family.title} cannot compute this model: {reason}")
-    raise ConfigError(f"no family of `transformers` can compute this model: the closest is {family.title}: {reason}")
+    raise ConfigError(
+        f"no family of `transformers` can compute this model: the closest is {family.title}: {reason}; --family partwise "
+        "writes it for programs that have partwise"
+    )
 
 
 def mismatches(family: Family, config: ModelConfig) -> list[str]:
