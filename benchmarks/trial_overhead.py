@@ -1,4 +1,4 @@
-"""What a trial of a trivial command costs beyond the command: `python benchmarks/trial_overhead.py [--trials 1000] [--on ray]`.
+"""What a trial of a trivial command costs beyond the command: `python benchmarks/trial_overhead.py [--on ray]`.
 
 Prints the seconds of a comparison of `echo`, of the bare command, and the peak memory of the process that waits.
 """

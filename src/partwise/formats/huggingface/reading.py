@@ -67,7 +67,8 @@ def read_hf_model(folder: Path, dtype: torch.dtype = torch.float32) -> Transform
         model = empty_model(config, dtype)
         ours = model.state_dict()
         for rule in rules:
-            rule.copy(read_finite(found[rule.theirs], folder), ours)
+            rule.copy(found[rule.theirs].read(), ours)
+            check_finite(rule, ours, folder)
         if config.tie_embeddings and "lm_head.weight" in stored:
             check_tied(stored["lm_head.weight"].read(), model, folder)
     return model.eval()
@@ -198,17 +199,12 @@ def empty_model(config: ModelConfig, dtype: torch.dtype) -> Transformer:
     return model
 
 
-def read_finite(stored: Stored, folder: Path) -> Tensor:
-    """The tensor. Raises ConfigError for NaN and infinity."""
-    tensor = stored.read()
-    # the sum is fast, but may overflow
-    if (
-        tensor.is_floating_point()
-        and not math.isfinite(tensor.sum(dtype=torch.float32))
-        and not tensor.isfinite().all()
-    ):
-        raise ConfigError(f"{folder}: {stored.name} contains NaN or infinity: restore the folder")
-    return tensor
+def check_finite(rule: TensorRule, ours: dict[str, Tensor], folder: Path) -> None:
+    """Raise ConfigError for NaN and infinity."""
+    for tensor in rule.sources(ours):
+        # the sum is several times as fast, but may overflow
+        if not math.isfinite(tensor.sum()) and not tensor.isfinite().all():
+            raise ConfigError(f"{folder}: {rule.theirs} contains NaN or infinity: restore the folder")
 
 
 def check_tied(head: Tensor, model: Transformer, folder: Path) -> None:
