@@ -1,4 +1,4 @@
-"""What a trial of a trivial command costs beyond the command: `python benchmarks/trial_overhead.py [--trials 1000]`.
+"""What a trial of a trivial command costs beyond the command: `python benchmarks/trial_overhead.py [--trials 1000] [--on ray]`.
 
 Prints the seconds of a comparison of `echo`, of the bare command, and the peak memory of the process that waits.
 """
@@ -19,7 +19,7 @@ from partwise.comparison.commands.experiment_file import parse_experiment
 SCRIPT = 'echo "value $(({seed} * 7919 % 1000)).{arm}"'
 
 
-def measure(trials: int) -> dict[str, float]:
+def measure(trials: int, on: str) -> dict[str, float]:
     """Seconds of all trials, of the bare commands one after the other, and of the difference per trial and worker."""
     values = {
         "command": SCRIPT.replace("{", "{{")
@@ -31,6 +31,7 @@ def measure(trials: int) -> dict[str, float]:
         "metric": {"name": "value", "margin": 1.0, "pattern": r"value (\S+)"},
     }
     comparison = make_command_comparison(parse_experiment(values, "benchmark"), Path(), "overhead", seeds=trials // 2)
+    comparison.on = on
     start = time.perf_counter()
     comparison.run()
     total = time.perf_counter() - start
@@ -38,8 +39,9 @@ def measure(trials: int) -> dict[str, float]:
     for seed in range(100):
         subprocess.run(["/bin/sh", "-c", f"echo value {seed}"], capture_output=True, check=True)
     bare = (time.perf_counter() - start) / 100
-    workers = comparison.workload.executor().workers
+    workers = os.cpu_count() or 1
     return {
+        "on": on,
         "trials": trials,
         "seconds": total,
         "bare seconds per command": bare,
@@ -51,11 +53,12 @@ def measure(trials: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--trials", type=int, default=1000)
+    parser.add_argument("--on", default="local", help="local, or ray")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
-        rows = [measure(options.trials)]
+        rows = [measure(options.trials, options.on)]
     json.dump(rows, options.json.open("w") if options.json else sys.stdout, indent=1)
 
 

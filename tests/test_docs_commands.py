@@ -9,11 +9,22 @@ from pathlib import Path
 import pytest
 
 from docs_commands import NOT_RUN, ROOT, SMALL, commands, pages
+from events import write_events
 from programs import write_program
 
 NUMBERS = "seed,arm,value\n" + "".join(
     f"{seed},baseline,{1.52 + 0.01 * seed}\n{seed},ffn=swiglu,{1.48 + 0.011 * seed}\n" for seed in range(4)
 )
+
+
+def write_logs(folder: Path) -> None:
+    """The runs that docs/any-code.md assumes: event files of TensorBoard, and a chart of Weights & Biases."""
+    runs = {f"{arm}-{seed}": 1.5 + 0.01 * seed + shift for arm, shift in (("a", 0.0), ("b", 0.25)) for seed in range(3)}
+    for name, value in runs.items():
+        write_events(folder / "logs" / name, {"loss/val": {100: value + 1, 200: value}, "lr": {100: 1.0, 200: 0.5}})
+    header = ",".join(f'"{name} - val_loss","{name} - val_loss__MIN","{name} - val_loss__MAX"' for name in runs)
+    cells = ",".join(f"{value},{value},{value}" for value in runs.values())
+    (folder / "chart.csv").write_text(f'"Step",{header}\n200,{cells}\n', encoding="utf-8")
 
 
 def make_repository(folder: Path) -> None:
@@ -53,6 +64,7 @@ def test_commands_run(page: Path, tmp_path: Path) -> None:
     """One page in one folder, in order: later commands use the runs of earlier ones."""
     (tmp_path / "numbers.csv").write_text(NUMBERS, encoding="utf-8")
     make_repository(tmp_path)
+    write_logs(tmp_path)
     for command in commands(page):
         done = subprocess.run(
             [sys.executable, "-m", "partwise", *command.words],

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 MODEL = [
@@ -26,6 +27,11 @@ SCRIPT = f"""
 import partwise
 comparison = partwise.compare("mingpt", "ffn=swiglu", seeds=2, name="c", data="arithmetic", common={TINY!r})
 print(repr(comparison), len(comparison.plot().axes))
+try:
+    frame = comparison.to_frame()
+    print("frame:", type(frame).__module__.split(".")[0], *frame["arm"], *frame["n"])
+except partwise.ConfigError as error:
+    print("no frame:", error)
 """
 
 
@@ -59,6 +65,7 @@ def main() -> None:
         trained = partwise("train", "mingpt", "ffn=swiglu", *TINY, "--data", "arithmetic", "--name", "r")
         missing = [line for line in trained.stderr.splitlines() if "C++ kernel" in line]
         assert len(missing) == (os.environ.get("CXX") == "/nonexistent"), trained.stderr
+        assert "--seeds" in partwise("compare", "--help").stdout
         partwise("eval", "r")
         partwise("generate", "r", "--prompt", "1+1=", "--max-new-tokens", "5")
         partwise("inspect", "r", "attention")
@@ -67,12 +74,15 @@ def main() -> None:
         assert '"name": "r"' in partwise("runs", "--json").stdout
         compared = run("-c", SCRIPT)
         assert "Does ffn=swiglu change" in compared.stdout and "4 of 4 runs" in compared.stdout, compared.stdout
+        frames = "pandas" if find_spec("pandas") else None  # the extra frames, in `make test-lowest`
+        expected = f"frame: {frames} ffn=swiglu 2" if frames else "no frame: to_frame needs narwhals and pandas"
+        assert expected in compared.stdout, compared.stdout
         page = Path("runs/c/report.html").read_text(encoding="utf-8")
         html.parser.HTMLParser().feed(page)
         assert "<svg" in page and "ffn=swiglu" in page
         assert {entry["name"] for entry in json.loads(partwise("runs", "--json").stdout)} >= {"r", "c"}
         claims = partwise("study", "list").stdout
-        assert "answer-loss" in claims and "reproduced" in claims, claims
+        assert "answer-loss" in claims and "seen here" in claims, claims
     print(f"passed with Python {sys.version.split()[0]}: {origin}")
 
 

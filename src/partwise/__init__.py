@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # what `__getattr__` imports on first use, for type checkers and editors
     from partwise.comparison.experiment import Comparison as Comparison
+    from partwise.comparison.stats.verdicts import verdict as verdict
     from partwise.compute.plan import select_backends as select_backends
     from partwise.config import ConfigError as ConfigError
     from partwise.config import part as part
@@ -36,6 +37,7 @@ _MODULES = {
     "Comparison": "comparison.experiment",
     "compare": "scripting",
     "compare_function": "scripting",
+    "verdict": "comparison.stats.verdicts",
 }
 __all__ = sorted(_MODULES)
 __version__ = "0.1.0"

@@ -23,6 +23,14 @@ def hardware() -> dict[str, str]:
     }
 
 
+def visible_devices() -> list[str]:
+    """The NVIDIA GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return [str(index) for index in range(len(graphics()))]
+    return [name.strip() for name in listed.split(",") if name.strip() and name.strip() != "-1"]
+
+
 def graphics() -> list[str]:
     """The names of the NVIDIA GPUs, as nvidia-smi reports them."""
     if shutil.which("nvidia-smi") is None:

@@ -1,7 +1,5 @@
-"""Commands for comparisons: compare, work, demo, calibrate, plan and verdict."""
+"""Commands for comparisons: compare, work, demo, calibrate and plan."""
 
-import gc
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -42,11 +40,9 @@ def is_command_comparison(first: str, refs: bool, options: dict[str, Any]) -> bo
 
 def place(text: str) -> Any:
     """Raises ConfigError for an unknown place."""
-    from partwise.config import ConfigError, did_you_mean
+    from partwise.comparison.experiment import check_place
 
-    if text not in ("local", "workers"):
-        raise ConfigError(f"--on {text}: unknown place{did_you_mean(text, ('local', 'workers'))}")
-    return text
+    return check_place(text)
 
 
 @request_command(app, before={"protocol": "looks"})
@@ -286,53 +282,3 @@ def plan(
     plan_preset(
         {"preset": preset, "change": change, **options}, protocol=protocol, sd=sd, effect=effect, workers=workers
     )
-
-
-@app.command()
-def verdict(
-    file: Annotated[Path, typer.Argument(help="CSV, .jsonl or .parquet with seed, arm and value.")],
-    margin: Annotated[float, typer.Option(help="Equivalence margin, in the values' unit.")] = 0.005,
-    higher_is_better: Annotated[
-        bool, typer.Option("--higher-is-better", metavar=FLAG, help="Higher values are better.")
-    ] = False,
-    baseline: Annotated[str | None, typer.Option(help="Baseline arm. Default: the first in the file.")] = None,
-    judged: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of seeds that an earlier verdict used: the first ones give the verdict, the rest none."
-        ),
-    ] = None,
-    failure: Annotated[float | None, typer.Option(help="Value beyond which a run failed.")] = None,
-    unpaired: Annotated[
-        bool, typer.Option("--unpaired", metavar=FLAG, help="Do not pair the runs by their seed.")
-    ] = False,
-    metric: Annotated[str, typer.Option(help="Name of the metric.")] = "value",
-    known_sd: Annotated[
-        float | None, typer.Option("--known-sd", help="Known SD of one run: use a normal interval.")
-    ] = None,
-    columns: Annotated[
-        str | None, typer.Option(metavar="NAME=COLUMN,...", help="The file's own names: arm=group,value=val_loss.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print JSON.")] = False,
-) -> None:
-    """Judge results from a file: differences, confidence intervals and verdicts."""
-    gc.disable()  # collecting would take a fifth of the time of so short a command
-    try:
-        from partwise.cli.commands.verdict import judge_file
-
-        judge_file(
-            file,
-            margin=margin,
-            lower_is_better=not higher_is_better,
-            baseline=baseline,
-            judged=judged,
-            failure=failure,
-            paired=not unpaired,
-            metric=metric,
-            unit="",
-            known_sd=known_sd,
-            columns=columns,
-            as_json=as_json,
-        )
-    finally:
-        gc.enable()

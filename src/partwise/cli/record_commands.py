@@ -1,5 +1,6 @@
-"""Commands for what runs and comparisons leave behind: their list, the ledger of a project, and certificates."""
+"""Commands for what runs and comparisons leave behind: verdicts on values, lists, the ledger of a project, certificates."""
 
+import gc
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,69 @@ from partwise.cli.options import FLAG, Import, app, ledger_app, load_imports
 LedgerFile = Annotated[
     Path | None, typer.Option("--file", help="The ledger. Default: runs/ledger.sqlite in the nearest folder with .git.")
 ]
+
+
+@app.command()
+def verdict(
+    file: Annotated[
+        Path, typer.Argument(help="CSV, .jsonl or .parquet with seed, arm and value; TensorBoard folder; W&B CSV.")
+    ],
+    margin: Annotated[float, typer.Option(help="Equivalence margin, in the values' unit.")] = 0.005,
+    higher_is_better: Annotated[
+        bool, typer.Option("--higher-is-better", metavar=FLAG, help="Higher values are better.")
+    ] = False,
+    baseline: Annotated[str | None, typer.Option(help="Baseline arm. Default: the first in the file.")] = None,
+    judged: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of seeds that an earlier verdict used: the first ones give the verdict, the rest none."
+        ),
+    ] = None,
+    failure: Annotated[float | None, typer.Option(help="Value beyond which a run failed.")] = None,
+    unpaired: Annotated[
+        bool, typer.Option("--unpaired", metavar=FLAG, help="Do not pair the runs by their seed.")
+    ] = False,
+    metric: Annotated[str, typer.Option(help="Name of the metric.")] = "value",
+    known_sd: Annotated[
+        float | None, typer.Option("--known-sd", help="Known SD of one run: use a normal interval.")
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="NAME=COLUMN,...", help="The file's own names: arm=group,value=val_loss.")
+    ] = None,
+    run_names: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="TensorBoard, W&B: how runs are named, such as {arm}-seed{seed}. Default: {arm}-{seed}.",
+        ),
+    ] = None,
+    take: Annotated[
+        str | None, typer.Option(help="TensorBoard, W&B: last, min, max, or a step. Default: last.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print JSON.")] = False,
+) -> None:
+    """Judge existing results: differences, confidence intervals and verdicts."""
+    gc.disable()  # collecting would take a fifth of the time of so short a command
+    try:
+        from partwise.cli.commands.verdict import judge_file
+
+        judge_file(
+            file,
+            margin=margin,
+            higher_is_better=higher_is_better,
+            baseline=baseline,
+            judged=judged,
+            failure=failure,
+            paired=not unpaired,
+            metric=metric,
+            known_sd=known_sd,
+            columns=columns,
+            run_names=run_names,
+            take=take,
+            as_json=as_json,
+        )
+    finally:
+        gc.enable()
 
 
 @ledger_app.callback(invoke_without_command=True)

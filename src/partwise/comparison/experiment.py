@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -24,17 +25,26 @@ from partwise.comparison.results import LedgerEntry, Matching, OnlineLevel, Prov
 from partwise.comparison.stats.effect import Verdict
 from partwise.comparison.stats.protocol import is_open
 from partwise.comparison.trials.executor import Executor, NoValuesError, run_trials
+from partwise.comparison.trials.ray import RayExecutor
 from partwise.comparison.trials.shared import SharedExecutor
 from partwise.comparison.trials.trial import Trial, final_values
+from partwise.comparison.trials.work import describe_workers
 from partwise.comparison.trials.workload import Workload
 from partwise.comparison.tuning import Tune, run_tuning
-from partwise.config import ConfigError, digest
+from partwise.config import ConfigError, did_you_mean, digest
 from partwise.train.run_names import FolderLock, explain_write_errors
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Place = Literal["local", "workers"]
+PLACES = ("local", "workers", "ray", "ray://HOST:PORT")
+
+
+def check_place(text: str) -> str:
+    """Raises ConfigError for an unknown place."""
+    if text not in PLACES[:3] and not re.fullmatch(r"ray://[\w.-]+:\d+", text):
+        raise ConfigError(f"--on {text}: unknown place{did_you_mean(text, PLACES)}")
+    return text
 
 
 @dataclass(repr=False)
@@ -53,8 +63,8 @@ class Comparison:
     tune: Tune | None = None
     tune_seeds: int = 4
     online: bool = False
-    on: Place = "local"
-    """Where trials run: in processes of this machine, or wherever `partwise work` runs."""
+    on: str = "local"
+    """Where trials run: in processes of this machine, wherever `partwise work` runs, or on a Ray cluster."""
     origin: dict[str, str] = field(default_factory=dict)
     """Why it runs, for the ledger: the study it belongs to, or the comparison it replicates."""
     judged: Results | None = None
@@ -145,7 +155,14 @@ class Comparison:
 
     def executor(self) -> Executor:
         """The executor of the trials."""
-        return self.workload.executor() if self.on == "local" else SharedExecutor(self.path)
+        place = check_place(self.on)
+        if place == "local":
+            return self.workload.executor()
+        return (
+            SharedExecutor(self.path)
+            if place == "workers"
+            else RayExecutor(self.path, place, self.workload.resources())
+        )
 
     def _record(self, metadata: dict[str, Any]) -> None:
         """Record the results in the ledger, add what it says about them, and write the certificate."""
@@ -173,6 +190,7 @@ class Comparison:
             protocol_hash=metadata.get("hash") if self.plan.rules.looks else None,
             runtime=metadata.get("runtime", {}),
             machine=metadata.get("machine", {}),
+            workers=tuple(describe_workers(trial.folder for trial in self.trials)),
         )
 
     def _match_and_tune(

@@ -87,6 +87,11 @@ def test_the_same_change_of_another_command_is_another_question() -> None:
         ({"metric": {**METRIC, "beter": "lower"}}, "unknown option 'metric.beter'; did you mean 'better'"),
         ({"curve": {"pattern": r"(\S+)"}}, "the pattern needs 2 group"),
         ({"curve": {"from": "x.csv", "value": "v"}}, "`step` is missing"),
+        (
+            {"metric": {**METRIC, "from": "tensorboard"}},
+            "`from: tensorboard` needs `value`, the tag of a scalar, and no",
+        ),
+        ({"curve": {"from": "tensorboard", "value": "v", "step": "s"}}, "have their own steps: leave out `step`"),
         ({"trial": {"minutes": -1}}, "trial.minutes"),
         (
             {"command": "x {seed}", "check": "--few", "arms": {"a": {}, "b": {"env": {"X": "1"}}}},

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from events import write_events
 from partwise.comparison.commands.experiment_file import Curve, Metric
 from partwise.comparison.commands.numbers import MAX_POINTS, read_curve, read_metric
 from partwise.config import ConfigError
@@ -98,3 +99,33 @@ def test_curves_are_ordered_thinned_and_keep_their_end(tmp_path: Path) -> None:
     printed = Curve.from_dict({"pattern": r"step (\d+): (\S+)"})
     assert read_curve(printed, tmp_path, tmp_path, {}) == [(1, 3.0), (3, 1.0)]
     assert not any(math.isnan(value) for _, value in points)
+
+
+def test_event_files_of_tensorboard(tmp_path: Path) -> None:
+    """The scalar of a tag, anywhere below the trial's folder, in the order of its steps."""
+    write_events(tmp_path / "logs", {"loss/val": {20: 1.5, 0: 2.0, 10: 1.25}, "lr": {0: 0.5}})
+    for take, number in {"last": 1.5, "first": 2.0, "min": 1.25, "max": 2.0}.items():
+        assert metric_of(tmp_path, **{"from": "tensorboard"}, value="loss/val", take=take) == number
+    curve = Curve.from_dict({"from": "tensorboard", "value": "loss/val"})
+    assert read_curve(curve, tmp_path, tmp_path, {"folder": str(tmp_path)}) == [(0, 2.0), (10, 1.25), (20, 1.5)]
+
+    def fails(message: str, value: str = "loss/val", take: str = "last") -> None:
+        with pytest.raises(ConfigError, match=message) as caught:
+            metric_of(tmp_path, **{"from": "tensorboard"}, value=value, take=take)
+        assert "\n" not in str(caught.value)
+
+    fails(
+        r"no tag 'loss/vall' in event files of TensorBoard; did you mean 'loss/val'\? \(known: loss/val, lr\)",
+        "loss/vall",
+    )
+    path = write_events(tmp_path / "more", {"loss/val": {0: 1.0}})
+    fails("tag 'loss/val' is in logs and in more: let the command log it once")
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    fails("is damaged at byte")
+    path.unlink()
+    write_events(tmp_path / "logs", {"loss/val": {0: 1.0, 10: math.nan, 20: 2.0}})
+    fails("m is nan at least once, so it has no min", take="min")
+    write_events(tmp_path / "logs", {"loss/val": {0: 1.0, 10: math.nan}})
+    fails("m is nan")
+    (tmp_path / "logs" / "events.out.tfevents.1").unlink()
+    fails("no tag 'loss/val' in event files of TensorBoard: let the command log to {folder}")

@@ -14,7 +14,6 @@ from partwise.cli.commands.compare_output import (
 from partwise.cli.commands.power_table import parse_looks, percent
 from partwise.cli.terminal import console, format_duration, table
 from partwise.comparison.design.request import Request
-from partwise.comparison.experiment import Place
 from partwise.comparison.noise_store import expected_noise, ignored_calibrations
 from partwise.comparison.report import summary
 from partwise.comparison.runs.comparison import RunComparison, make_comparison, make_grid
@@ -42,7 +41,7 @@ def compare_variants(
     imports: tuple[str, ...],
     as_json: bool = False,
     require: list[str] | None = None,
-    on: Place = "local",
+    on: str = "local",
 ) -> None:
     """Run a comparison and print its summary, or with `dry_run` print an estimate of its time and power."""
     output = Output(as_json, require or [])

@@ -21,7 +21,6 @@ from partwise.cli.terminal import console, format_duration
 from partwise.comparison.commands.checks import looks_like_training
 from partwise.comparison.commands.comparison import CommandComparison, make_command_comparison
 from partwise.comparison.commands.experiment_file import Experiment, parse_experiment, read_experiment
-from partwise.comparison.experiment import Place
 from partwise.comparison.stats.power import default_looks
 from partwise.config import ConfigError
 from partwise.config.overrides import parse_grid
@@ -48,7 +47,7 @@ def compare_commands(
     replicate: bool,
     as_json: bool,
     require: list[str],
-    on: Place,
+    on: str,
 ) -> None:
     """Run the comparison, or with `dry_run` only the check of every arm. Raises ConfigError."""
     output = Output(as_json, require)

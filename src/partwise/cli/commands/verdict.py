@@ -1,4 +1,4 @@
-"""`verdict`: judge results from a file, without importing torch."""
+"""`verdict`: judge existing results, without importing torch."""
 
 import json
 from pathlib import Path
@@ -6,22 +6,14 @@ from typing import Any
 
 import typer
 
-from partwise.comparison.stats.protocol import Rules
-from partwise.comparison.stats.value_files import parse_columns, read_values
-from partwise.comparison.stats.value_verdicts import judge_arms, render_verdicts
+from partwise.comparison.stats.value_files import parse_columns
+from partwise.comparison.stats.verdicts import verdict
 
 
-def judge_file(
-    file: Path, baseline: str | None, judged: int | None, columns: str | None, as_json: bool, **settings: Any
-) -> None:
-    """Print the differences, intervals and verdicts of a file, as text or as JSON. Raises ConfigError."""
-    values = read_values(file, parse_columns(columns) if columns else None)
-    effects, exploratory = judge_arms(values, Rules(looks=(), **settings), baseline, judged)
+def judge_file(file: Path, columns: str | None, as_json: bool, **settings: Any) -> None:
+    """Print the differences, intervals and verdicts of a file or folder, as text or as JSON. Raises ConfigError."""
+    verdicts = verdict(file, columns=parse_columns(columns) if columns else None, **settings)
     if as_json:
-        document = {
-            "effects": [each.to_dict() for each in effects],
-            "exploratory": [each.to_dict() for each in exploratory],
-        }
-        typer.echo(json.dumps(document, indent=1, allow_nan=False))
-        return
-    typer.echo(render_verdicts(effects, values, exploratory))
+        typer.echo(json.dumps(verdicts.to_dict(), indent=1, allow_nan=False))
+    else:
+        typer.echo(str(verdicts))

@@ -11,7 +11,7 @@ from partwise.comparison.commands.experiment_file import Experiment
 from partwise.comparison.commands.plan import make_plan
 from partwise.comparison.commands.workload import CommandPlan, CommandWorkload
 from partwise.comparison.commands.worktrees import Repository
-from partwise.comparison.experiment import Comparison, Place
+from partwise.comparison.experiment import Comparison
 from partwise.comparison.plan_file import PLAN_FILE
 from partwise.comparison.results import Results, read_json
 from partwise.comparison.tuning import check_seeds, parse_tune
@@ -59,7 +59,7 @@ def make_command_comparison(
     workers: int | None = None,
     allow_changes: bool = False,
     online: bool = False,
-    on: Place = "local",
+    on: str = "local",
     common: Sequence[str] = (),
     tune: str | None = None,
     tune_seeds: int = 4,

@@ -11,6 +11,7 @@ from partwise.config import Config, ConfigError
 from partwise.config.yaml import read_yaml, show
 
 Setting = str | int | float | bool
+TENSORBOARD = "tensorboard"
 RESERVED = ("seed", "arm", "folder", "args")
 """Placeholders that every command has; all others are settings."""
 
@@ -21,14 +22,17 @@ class Source(Config):
     model_config = ConfigDict(populate_by_name=True)
 
     source: str = Field("stdout", alias="from")
-    """`stdout`, `stderr`, or a path, which may have placeholders: JSON, JSON lines (.jsonl) or CSV by its suffix."""
+    """`stdout`, `stderr`, or a path, which may have placeholders: JSON, JSON lines (.jsonl) or CSV by its suffix;
+    `tensorboard` for the event files at or below `{folder}`."""
     pattern: str | None = None
     """A regular expression; its last group is the value. Without it, `value` is read from a file."""
     value: str | None = None
-    """A key, with dots for nested ones, or a column."""
+    """A key, with dots for nested ones, a column, or the tag of a scalar in TensorBoard's event files."""
 
     @model_validator(mode="after")
     def check_source(self) -> Self:
+        if self.source == TENSORBOARD and (self.pattern is not None or self.value is None):
+            raise ValueError("`from: tensorboard` needs `value`, the tag of a scalar, and no `pattern`")
         if (self.pattern is None) == (self.value is None):
             raise ValueError("give either `pattern`, a regular expression, or `value`, a key of the file in `from`")
         if self.value is not None and self.source in ("stdout", "stderr"):
@@ -64,7 +68,9 @@ class Curve(Source):
 
     @model_validator(mode="after")
     def check_step(self) -> Self:
-        if self.value is not None and self.step is None:
+        if self.source == TENSORBOARD and self.step is not None:
+            raise ValueError("event files of TensorBoard have their own steps: leave out `step`")
+        if self.value is not None and self.step is None and self.source != TENSORBOARD:
             raise ValueError("`step` is missing: give the key or column of the step")
         return self
 

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from partwise.comparison.commands.experiment_file import Curve, Metric, Source, compile_pattern
+from partwise.comparison.commands.experiment_file import TENSORBOARD, Curve, Metric, Source, compile_pattern
 from partwise.comparison.commands.template import fill
+from partwise.comparison.stats.event_files import read_event_folders
 from partwise.config import ConfigError, did_you_mean
 from partwise.config.yaml import show
 
@@ -23,11 +24,14 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 def read_metric(metric: Metric, outputs: Path, cwd: Path, values: Mapping[str, str]) -> float:
     """The value of the metric, from `outputs`/stdout.txt or a file. Raises ConfigError: missing, no number, not finite."""
-    text, name = read_source(metric, outputs, cwd, values)
-    if metric.pattern is not None:
+    if metric.source == TENSORBOARD:
+        where, found = "", [value for _, value in read_scalar(metric, values)]
+    elif metric.pattern is not None:
+        text, name = read_source(metric, outputs, cwd, values)
         found = [match[match.re.groups] for match in compile_pattern(metric.pattern).finditer(text)]
         where = f"no match for {show(metric.pattern)} in {name}"
     else:
+        text, name = read_source(metric, outputs, cwd, values)
         found = [
             each for row in read_rows(text, name) for each in [look_up(row, metric.value or "")] if each is not None
         ]
@@ -45,10 +49,14 @@ def read_metric(metric: Metric, outputs: Path, cwd: Path, values: Mapping[str, s
 
 def read_curve(curve: Curve, outputs: Path, cwd: Path, values: Mapping[str, str]) -> list[tuple[int, float]]:
     """[step, value] by step, the last value of each, thinned to `MAX_POINTS`; values that are not finite are left out."""
-    text, name = read_source(curve, outputs, cwd, values)
-    if curve.pattern is not None:
-        pairs: list[tuple[Any, Any]] = [(match[1], match[2]) for match in compile_pattern(curve.pattern).finditer(text)]
+    pairs: list[tuple[Any, Any]]
+    if curve.source == TENSORBOARD:
+        pairs = read_scalar(curve, values)
+    elif curve.pattern is not None:
+        text, _ = read_source(curve, outputs, cwd, values)
+        pairs = [(match[1], match[2]) for match in compile_pattern(curve.pattern).finditer(text)]
     else:
+        text, name = read_source(curve, outputs, cwd, values)
         rows = read_rows(text, name)
         pairs = [(look_up(row, curve.step or ""), look_up(row, curve.value or "")) for row in rows]
     points: dict[int, float] = {}
@@ -58,6 +66,19 @@ def read_curve(curve: Curve, outputs: Path, cwd: Path, values: Mapping[str, str]
     stride = math.ceil(len(points) / MAX_POINTS) or 1
     ordered = sorted(points.items())
     return [point for index, point in enumerate(reversed(ordered)) if index % stride == 0][::-1]
+
+
+def read_scalar(source: Source, values: Mapping[str, str]) -> list[tuple[Any, Any]]:
+    """[step, value] of a tag in the event files of TensorBoard at or below the trial's folder. Raises ConfigError."""
+    folders = {place: scalars for place, scalars in read_event_folders(Path(values["folder"])).items() if scalars}
+    having = [place for place, scalars in folders.items() if source.value in scalars]
+    if not having:
+        known = {tag for scalars in folders.values() for tag in scalars}
+        hint = did_you_mean(source.value or "", known) if known else ": let the command log to {folder}"
+        raise ConfigError(f"no tag {source.value!r} in event files of TensorBoard{hint}")
+    if len(having) > 1:
+        raise ConfigError(f"tag {source.value!r} is in {having[0]} and in {having[1]}: let the command log it once")
+    return sorted(folders[having[0]][source.value or ""].items())
 
 
 def read_source(source: Source, outputs: Path, cwd: Path, values: Mapping[str, str]) -> tuple[str, str]:

@@ -17,8 +17,9 @@ from partwise.comparison.results import ArmResult, Results
 from partwise.comparison.trials.local import LocalExecutor
 from partwise.comparison.trials.stored import StoredTrial, prepare_trial
 from partwise.comparison.trials.trial import Trial
-from partwise.comparison.trials.workload import Workload
+from partwise.comparison.trials.workload import Resources, Workload
 from partwise.config import ConfigError, digest
+from partwise.machine import visible_devices
 
 CommandArm = Arm[CommandConfig]
 CommandPlan = Plan[CommandConfig]
@@ -45,8 +46,6 @@ class CommandWorkload(Workload):
         """What every trial shares: where the metric is found, and the limits of a trial."""
         if not self.folder.is_dir():
             raise ConfigError(f"folder: {self.folder} does not exist")
-        if self.experiment.trial.cpus > cores():
-            raise ConfigError(f"trial.cpus={self.experiment.trial.cpus}: this machine has {cores()}; lower it")
         return digest(
             {key: value for key, value in self.experiment.to_dict().items() if key in ("metric", "curve", "trial")}
         )
@@ -74,8 +73,17 @@ class CommandWorkload(Workload):
         return found
 
     def executor(self) -> LocalExecutor:
-        workers = self.workers or max(1, cores() // self.experiment.trial.cpus)
-        return LocalExecutor(workers, module=EXECUTED_BY)
+        limits = self.experiment.trial
+        if limits.cpus > cores():
+            raise ConfigError(f"trial.cpus={limits.cpus}: this machine has {cores()}; lower it")
+        devices = visible_devices() if limits.gpus else []
+        if limits.gpus > len(devices):
+            raise ConfigError(f"trial.gpus={limits.gpus}: this machine has {len(devices)} visible GPUs; lower it")
+        workers = self.workers or max(1, cores() // limits.cpus)
+        return LocalExecutor(workers, module=EXECUTED_BY, gpus=limits.gpus, devices=devices)
+
+    def resources(self) -> Resources:
+        return Resources(self.experiment.trial.cpus, self.experiment.trial.gpus)
 
     def trial(self, arm: CommandArm, seed: int, folder: Path) -> StoredTrial:
         return prepare_trial(folder, arm.name, seed, self.job(arm, seed), EXECUTED_BY, {"cwd": str(self.cwd(arm))})

@@ -296,6 +296,12 @@ def run_details(results: Results) -> Iterator[Table | Paragraph]:
         ]
         if rows:
             yield Table(["", ""], rows, title=title, left=2, kind="facts")
+    if results.provenance.workers:
+        kinds = "one kind of machine" if len(results.provenance.workers) == 1 else "these machines"
+        yield Paragraph(
+            f"Workers ran the trials on {kinds}, both trials of a pair always on the same kind of processor: "
+            f"{'; '.join(results.provenance.workers)}."
+        )
     if results.provenance.command:
         yield Paragraph("Command, which also resumes or repeats this comparison:")
         yield Paragraph(results.provenance.command, kind="verbatim")

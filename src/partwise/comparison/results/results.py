@@ -90,6 +90,8 @@ class Provenance(Value):
     """The hash that the plan had under the former names of its settings."""
     runtime: Facts = Field(default_factory=dict)
     machine: Facts = Field(default_factory=dict)
+    workers: tuple[str, ...] = ()
+    """Where trials ran, if workers ran them: host, processor and number of trials."""
 
 
 class Results(Value):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from partwise.comparison.design.request import Request
-from partwise.comparison.experiment import Comparison, Place
+from partwise.comparison.experiment import Comparison
 from partwise.comparison.runs.plan import RunPlan, make_plan
 from partwise.comparison.runs.workload import Estimate, RunWorkload
 from partwise.comparison.tuning import check_seeds, parse_tune
@@ -53,7 +53,7 @@ def make_comparison(
     imports: tuple[str, ...] = (),
     workers: int | None = None,
     seeds_per_process: int | None = None,
-    on: Place = "local",
+    on: str = "local",
 ) -> RunComparison:
     """The comparison for a request, validated but not started. Raises ConfigError."""
     path = Path("runs") / (check_run_name(name) if name else request.name())

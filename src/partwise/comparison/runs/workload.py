@@ -19,7 +19,7 @@ from partwise.comparison.runs.throughput import measure_throughput, throughput_o
 from partwise.comparison.runs.trial import RunTrial, prepare_run
 from partwise.comparison.trials.local import LocalExecutor
 from partwise.comparison.trials.trial import Trial
-from partwise.comparison.trials.workload import Workload
+from partwise.comparison.trials.workload import Resources, Workload
 from partwise.compute.plan import Plan as ComputePlan
 from partwise.compute.plan import slower_arms
 from partwise.compute.runtime import Runtime, machine_info
@@ -85,6 +85,10 @@ class RunWorkload(Workload):
 
     def executor(self) -> LocalExecutor:
         return LocalExecutor(self.setup["workers"], self.setup["seeds_per_process"], module=EXECUTED_BY)
+
+    def resources(self) -> Resources:
+        runtime = Runtime(**self.setup["runtime"])
+        return Resources(runtime.threads, int(runtime.device == "cuda"))
 
     def trial(self, arm: RunArm, seed: int, folder: Path) -> RunTrial:
         computation = self.setup["computation"]

@@ -1,9 +1,10 @@
-"""Read existing results: files with a row per run and the columns seed, arm and value. CSV, JSON lines or Parquet."""
+"""Read existing results with a row per run and the columns seed, arm and value: CSV, JSON lines, Parquet or a data frame."""
 
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,27 +23,56 @@ def read_values(path: str | Path, columns: Mapping[str, str] | None = None) -> d
     path = Path(path)
     names = [(columns or {}).get(name, name) for name in COLUMNS]
     readers = {".jsonl": _json_rows, ".parquet": _parquet_rows}
+    rows = readers.get(path.suffix.lower(), _rows)(path, names)
+    return _collect(rows, str(path), "row" if path.suffix.lower() == ".parquet" else "line")
+
+
+def read_frame(frame: Any, columns: Mapping[str, str] | None = None) -> dict[str, dict[int, float]]:
+    """arm -> seed -> value from a data frame of pandas, polars or another library that narwhals knows, one row per run.
+
+    `columns` gives the frame's own names; a missing value is a run that diverged. Raises ConfigError naming row, value and
+    remedy.
+    """
+    if not find_spec("narwhals"):
+        raise ConfigError("a data frame needs narwhals: pip install 'partwise[frames]', or give a CSV file")
+    import narwhals
+
+    try:
+        rows = narwhals.from_native(frame, eager_only=True).rows(named=True)
+    except TypeError:
+        kind = type(frame).__name__
+        raise ConfigError(f"{kind}: expected a path, a data frame, or values as arm -> seed -> value") from None
+    names = [(columns or {}).get(name, name) for name in COLUMNS]
+    return _collect(_frame_rows(rows, names, "the data frame"), "the data frame", "row")
+
+
+def _collect(rows: Iterable["Row"], source: str, unit: str) -> dict[str, dict[int, float]]:
     values: dict[str, dict[int, float]] = {}
     first_line: dict[tuple[str, int], int] = {}
-    for line, (seed_text, arm, value_text) in readers.get(path.suffix.lower(), _rows)(path, names):
-        where = f"{path} line {line}"
+    for line, (seed_text, arm, value_text) in rows:
+        where = f"{source} {unit} {line}"
         seed, value = _seed(seed_text, where), _value(value_text, where)
         if not arm or not arm.isprintable():
             raise ConfigError(f"{where}: arm={arm!r}: give the arm a printable name")
         if (earlier := first_line.setdefault((arm, seed), line)) != line:
             raise ConfigError(
-                f"{where}: arm {arm!r} already has seed {seed} on line {earlier}: keep one row per arm and seed"
+                f"{where}: arm {arm!r} already has seed {seed} on {unit} {earlier}: keep one row per arm and seed"
             )
         values.setdefault(arm, {})[seed] = value
+    check_values(values, source)
+    return values
+
+
+def check_values(values: Mapping[str, Mapping[int, float]], source: str) -> None:
+    """Raise ConfigError unless there are two arms or more with two seeds or more each."""
     if len(values) < 2:
         content = f"only arm {next(iter(values))!r}" if values else "no rows below the header"
-        raise ConfigError(f"{path}: {content}: must have at least 2 arms with at least 2 seeds each")
+        raise ConfigError(f"{source}: {content}: must have at least 2 arms with at least 2 seeds each")
     for arm, runs in values.items():
-        if len(runs) == 1:
+        if len(runs) < 2:
             raise ConfigError(
-                f"{path}: arm {arm!r} has only one seed, which gives no interval: run at least 2 seeds, preferably 5"
+                f"{source}: arm {arm!r} has only one seed, which gives no interval: run at least 2 seeds, preferably 5"
             )
-    return values
 
 
 def parse_columns(text: str) -> dict[str, str]:
@@ -97,8 +127,6 @@ def _look_up(row: Mapping[str, Any], name: str) -> Any:
 
 
 def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[Row]:
-    from importlib.util import find_spec
-
     backend = next((name for name in ("polars", "pandas") if find_spec(name)), None)
     if backend is None or not find_spec("narwhals") or (backend == "pandas" and not find_spec("pyarrow")):
         raise ConfigError(
@@ -110,17 +138,22 @@ def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[Row]:
         rows = narwhals.read_parquet(str(path), backend=backend).rows(named=True)  # type: ignore[arg-type]
     except Exception as error:  # each backend has its own
         raise ConfigError(f"cannot read {path}: {' '.join(str(error).split())[:200]}") from None
+    yield from _frame_rows(rows, names, str(path))
+
+
+def _frame_rows(rows: Iterable[Mapping[str, Any]], names: Sequence[str], source: str) -> Iterator[Row]:
     for number, row in enumerate(rows, start=1):
-        yield number, _cells([row.get(name) for name in names], names, list(row), f"{path} row {number}")
+        yield number, _cells([row.get(name) for name in names], names, list(row), f"{source} row {number}")
 
 
 def _cells(values: Sequence[Any], names: Sequence[str], known: Sequence[str], where: str) -> tuple[str, str, str]:
     """Seed, arm and value as text. Raises ConfigError for one that is missing."""
+    values = [None if not isinstance(each, str) and str(each) in ("nan", "<NA>") else each for each in values]
     for name, column, value in zip(COLUMNS, names, values, strict=True):
         if value is None and (name != "value" or column not in known):
             raise ConfigError(f"{where}: no {column!r}{did_you_mean(column, known)}{_mapping_hint(name, column)}")
     seed, arm, value = (
-        "nan" if each is None else f"{each!r}" if isinstance(each, float) else str(each) for each in values
+        "nan" if each is None else float.__repr__(each) if isinstance(each, float) else str(each) for each in values
     )
     return seed, arm, value
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import partwise
@@ -48,11 +48,13 @@ class ForkServer:
         finally:
             self.replies.put((-1, None))
 
-    def submit(self, number: int, folders: Sequence[Path]) -> None:
-        """Train the runs of `folders` in one process; the reply carries the same number."""
+    def submit(self, number: int, folders: Sequence[Path], variables: Mapping[str, str] | None = None) -> None:
+        """Execute the trials of `folders` in one process with these environment variables; the reply has the same number."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # `replies` reports that it has ended
-            self.process.stdin.write(json.dumps([number, [str(folder) for folder in folders]]) + "\n")
+            self.process.stdin.write(
+                json.dumps([number, [str(folder) for folder in folders], dict(variables or {})]) + "\n"
+            )
             self.process.stdin.flush()
 
     def end(self) -> None:

@@ -13,11 +13,21 @@ class LocalExecutor(Executor):
     """Up to `workers` concurrent processes, each with up to `seeds_per_process` seeds of an arm.
 
     They are forks of one server, which starts with the first trial and imports `module`, whose `execute` runs trials. Each
-    folder must have a `job.json`; see `worker`.
+    folder must have a `job.json`; see `worker`. With `gpus`, each process has that many of the `devices` to itself.
     """
 
-    def __init__(self, workers: int, seeds_per_process: int = 1, *, module: str) -> None:
+    def __init__(
+        self,
+        workers: int,
+        seeds_per_process: int = 1,
+        *,
+        module: str,
+        gpus: int = 0,
+        devices: Sequence[str] = (),
+    ) -> None:
         self.module = module
+        self.gpus, self._free = gpus, list(devices)
+        self._devices: dict[int, list[str]] = {}
         self.workers, self.seeds_per_process = workers, seeds_per_process
         self._server: ForkServer | None = None
         self._waiting: list[list[Trial]] = []
@@ -39,6 +49,7 @@ class LocalExecutor(Executor):
             number, *_ = self._running
             statuses = ["failed: its process ended"] * len(self._running[number])
         ended = self._running.pop(number)
+        self._free += self._devices.pop(number, [])
         for trial, status in zip(ended, statuses, strict=True):
             trial.status = f"failed: {failure_reason(ended[0], status)}" if status.startswith("failed") else status
         if all(trial.finished for trial in ended):
@@ -54,13 +65,17 @@ class LocalExecutor(Executor):
 
     def _start(self) -> None:
         """Start waiting trials while there are free workers."""
-        while self._waiting and len(self._running) < self.workers:
+        while self._waiting and len(self._running) < self.workers and len(self._free) >= self.gpus:
             self._server = self._server or take_server(self.module)
             number, group = next(self._numbers), self._waiting.pop(0)
             self._running[number] = group
             for trial in group:
                 trial.status = "running"
-            self._server.submit(number, [trial.folder for trial in group])
+            variables = {}
+            if self.gpus:
+                self._devices[number], self._free = self._free[: self.gpus], self._free[self.gpus :]
+                variables["CUDA_VISIBLE_DEVICES"] = ",".join(self._devices[number])
+            self._server.submit(number, [trial.folder for trial in group], variables)
 
 
 def group_by_arm(trials: Sequence[Trial], size: int) -> list[list[Trial]]:

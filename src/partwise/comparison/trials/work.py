@@ -5,7 +5,8 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -128,6 +129,18 @@ class Work:
             lost = [each for each in list(self.claims.values()) if not each.touch()]
             if lost and not stop.is_set():
                 server.end()
+
+
+def describe_workers(folders: Iterable[Path]) -> list[str]:
+    """The machines that ran the trials in these folders, as in `node-1 (AMD EPYC): 20 trials`; empty for local trials."""
+    counts: Counter[str] = Counter()
+    for folder in folders:
+        try:
+            worker = json.loads((folder / WORKER).read_text())
+            counts[f"{worker['host']} ({worker['cpu']})"] += 1
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return [f"{machine}: {count} trial{'s' if count > 1 else ''}" for machine, count in sorted(counts.items())]
 
 
 def find_jobs(folder: Path) -> Iterator[Job]:

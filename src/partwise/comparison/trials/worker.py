@@ -3,7 +3,8 @@
 It imports a module once, with torch if trials need it, and forks a child per group of trials, so that each group has its own
 memory, whose peak its runs report.
 
-A request is a line of JSON on standard input: a number, and the folders of the trials that one child executes. The
+A request is a line of JSON on standard input: a number, the folders of the trials that one child executes, and environment
+variables of its own, such as the GPUs it may use. The
 `job.json` of each folder names the module that executes it, a function `execute(folders, should_stop) -> statuses`. The
 reply is a line with the number and the statuses once the child has ended. There is no other communication; progress is read
 from files of the trials.
@@ -66,13 +67,14 @@ class ChildProcesses:
         self.replies, self.parent = replies, parent
         self.running: dict[int, tuple[int, list[Path]]] = {}
 
-    def fork(self, number: int, folders: list[Path]) -> None:
+    def fork(self, number: int, folders: list[Path], variables: dict[str, str]) -> None:
         (folders[0] / "error.txt").unlink(missing_ok=True)  # the error of an earlier attempt
         server = os.getpid()
         child = os.fork()
         if child == 0:
             code = 1
             try:
+                os.environ.update(variables)
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 run_child(folders, server, self.parent)
@@ -130,8 +132,8 @@ def main() -> None:
                 more = os.read(requests, 2**16)
                 *lines, unread = (unread + more).split(b"\n")
                 for line in lines:
-                    number, folders = json.loads(line)
-                    children.fork(number, [Path(folder) for folder in folders])
+                    number, folders, variables = json.loads(line)
+                    children.fork(number, [Path(folder) for folder in folders], variables)
                 if not more:  # the parent has closed the stream or died
                     selector.unregister(requests)
                     accepting = False

@@ -6,6 +6,7 @@ Our own training runs are one kind (`comparison/runs/`). Another kind is one mor
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,6 +17,14 @@ from partwise.comparison.trials.executor import Executor
 from partwise.comparison.trials.trial import Trial
 from partwise.config import ConfigError
 from partwise.train.run_names import default_run_name
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one trial needs of its machine."""
+
+    cpus: int = 1
+    gpus: int = 0
 
 
 class Workload(ABC):
@@ -48,6 +57,10 @@ class Workload(ABC):
     @abstractmethod
     def executor(self) -> Executor:
         """An executor for the trials."""
+
+    def resources(self) -> Resources:
+        """What one trial needs, for executors that place trials."""
+        return Resources()
 
     @abstractmethod
     def trial(self, arm: Arm, seed: int, folder: Path) -> Trial:

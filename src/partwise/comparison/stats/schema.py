@@ -1,0 +1,32 @@
+"""The JSON Schema of `verdict --json`: `python -m partwise.comparison.stats.schema` writes docs/verdict.schema.json."""
+
+import json
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from partwise.comparison.stats.effect import Effect
+
+SCHEMA = Path("docs") / "verdict.schema.json"
+
+
+class VerdictDocument(BaseModel):
+    """What `partwise verdict --json` prints, and `Verdicts.to_dict` returns."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    effects: tuple[Effect, ...]
+    exploratory: tuple[Effect, ...]
+    notes: tuple[str, ...]
+
+
+def schema_text() -> str:
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **VerdictDocument.model_json_schema(mode="serialization"),
+    }
+    return json.dumps(schema, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    SCHEMA.write_text(schema_text(), encoding="utf-8")

@@ -1,0 +1,120 @@
+"""`partwise.verdict`: existing values, whatever they come from, and their verdicts."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from partwise.comparison.stats.effect import DEFAULT_MARGIN, Effect
+from partwise.comparison.stats.protocol import Rules
+from partwise.comparison.stats.run_curves import (
+    compile_run_names,
+    is_wandb_export,
+    read_tensorboard,
+    read_wandb,
+    values_of_curves,
+)
+from partwise.comparison.stats.value_files import check_values, read_frame, read_values
+from partwise.comparison.stats.value_verdicts import judge_arms, render_verdicts
+from partwise.config import ConfigError
+
+Values = Mapping[str, Mapping[int, float]]
+"""arm -> seed -> value."""
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The effect of every arm against the baseline; as text, the tables and sentences that `partwise verdict` prints."""
+
+    effects: tuple[Effect, ...]
+    exploratory: tuple[Effect, ...]
+    """Estimates from all seeds, if the verdicts use the first ones only."""
+    notes: tuple[str, ...]
+    """What is remarkable about the runs that were read, such as different last steps."""
+    values: Values
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values, as `partwise verdict --json` prints them."""
+        return {
+            "effects": [effect.to_dict() for effect in self.effects],
+            "exploratory": [effect.to_dict() for effect in self.exploratory],
+            "notes": list(self.notes),
+        }
+
+    def __str__(self) -> str:
+        text = render_verdicts(self.effects, self.values, self.exploratory)
+        return text + "".join(f"Note: {note}\n" for note in self.notes)
+
+
+def verdict(
+    source: Any,
+    *,
+    columns: Mapping[str, str] | None = None,
+    run_names: str | None = None,
+    take: str | int | None = None,
+    baseline: str | None = None,
+    judged: int | None = None,
+    margin: float = DEFAULT_MARGIN,
+    alpha: float = 0.05,
+    failure: float | None = None,
+    higher_is_better: bool = False,
+    paired: bool = True,
+    known_sd: float | None = None,
+    metric: str = "value",
+    unit: str = "",
+) -> Verdicts:
+    """Judge existing values: the difference of every arm from the baseline, its interval and its verdict.
+
+    `source` is a data frame with a row per run (pandas, polars, or another that narwhals knows), a mapping
+    arm -> seed -> value, or a path: CSV, JSON lines or Parquet with a row per run, a folder of TensorBoard runs, or the CSV
+    export of a chart by Weights & Biases. `columns` gives the source's own names, such as
+    `{"arm": "group", "value": "loss"}`; for the last two, "value" is the tag or the metric.
+
+    Of runs that logged the metric over training, `run_names` says how arm and seed are found in a run's name (default:
+    `"{arm}-{seed}"`), and `take` which value counts: "last" (default), "min", "max", or that at a step. nan or inf is a run
+    that diverged.
+
+    The other keywords are the options of `partwise verdict`; `margin` and `failure` are in the values' unit. Raises
+    ConfigError.
+    """
+    values, notes = load_values(source, columns or {}, run_names, None if take is None else str(take))
+    rules = Rules(
+        margin=margin,
+        alpha=alpha,
+        looks=(),
+        failure=failure,
+        lower_is_better=not higher_is_better,
+        metric=metric,
+        unit=unit,
+        paired=paired,
+        known_sd=known_sd,
+    )
+    effects, exploratory = judge_arms(values, rules, baseline, judged)
+    return Verdicts(tuple(effects), tuple(exploratory), tuple(notes), values)
+
+
+def load_values(
+    source: Any, columns: Mapping[str, str], run_names: str | None, take: str | None
+) -> tuple[Values, list[str]]:
+    """The values of a source, and notes on its runs. Raises ConfigError."""
+    path = Path(source) if isinstance(source, str | Path) else None
+    if path and (path.is_dir() or is_wandb_export(path)):
+        if others := columns.keys() - {"value"}:
+            name = min(others)
+            raise ConfigError(f"--columns {name}={columns[name]}: {path} has no such columns; give --run-names")
+        names = compile_run_names(run_names)
+        metric = columns.get("value")
+        curves = read_tensorboard(path, metric, names) if path.is_dir() else read_wandb(path, metric)
+        values, notes = values_of_curves(curves, take or "last", names, str(path))
+        check_values(values, str(path))
+        return values, notes
+    given = {"take": take, "run-names": run_names}
+    if option := next((name for name, value in given.items() if value is not None), None):
+        kinds = "a folder of TensorBoard runs or a chart exported by Weights & Biases"
+        raise ConfigError(f"--{option} {given[option]}: only for {kinds}; other sources have a row per run")
+    if path:
+        return read_values(path, columns), []
+    if isinstance(source, Mapping):
+        check_values(source, "the values")
+        return source, []
+    return read_frame(source, columns), []
