@@ -98,13 +98,13 @@ class PartwiseLM(TemplateLM):
         contexts: dict[Ids, list[Ids]] = {}
         for context, inputs in rows:
             contexts.setdefault(context, []).append(inputs)
-        shared = sorted((context for context, inputs in contexts.items() if len(inputs) > 1), key=len)
-        for _, same_length in groupby(shared, key=len):
-            for batch in batches(list(same_length), self.batch_size):
-                pairs = [(number, inputs) for number, context in enumerate(batch) for inputs in contexts[context]]
-                for (number, inputs), logits in zip(pairs, self.cached_logits(batch, pairs, device), strict=True):
-                    for index in rows[batch[number], inputs]:
-                        yield index, log_probabilities(logits[: len(inputs) + 1])
+        shared = [(context, inputs) for context, inputs in contexts.items() if len(inputs) > 1]
+        for batch in batches(sorted(shared, key=lambda item: len(item[0])), max(1, self.batch_size // 4)):
+            pairs = [(number, inputs) for number, (_, several) in enumerate(batch) for inputs in several]
+            found = self.cached_logits([context for context, _ in batch], pairs, device)
+            for (number, inputs), logits in zip(pairs, found, strict=True):
+                for index in rows[batch[number][0], inputs]:
+                    yield index, log_probabilities(logits)
         alone = [(context, inputs[0]) for context, inputs in contexts.items() if len(inputs) == 1]
         for batch_rows in batches(sorted(alone, key=lambda row: -len(row[0]) - len(row[1])), self.batch_size):
             tokens = padded([context + inputs for context, inputs in batch_rows], device)
@@ -113,16 +113,22 @@ class PartwiseLM(TemplateLM):
                 for index in rows[context, inputs]:
                     yield index, log_probabilities(window)
 
-    def cached_logits(self, contexts: list[Ids], pairs: list[tuple[int, Ids]], device: torch.device) -> Tensor:
-        """Contexts of equal length (G, T), then inputs (R, N) that continue them -> logits (R, 1 + N, V)."""
-        cache = self.model.new_cache(len(contexts), len(contexts[0]) + max(len(inputs) for _, inputs in pairs))
-        origins = torch.tensor([number for number, _ in pairs], device=device)
-        first = self.model(torch.tensor(contexts, device=device), cache)[origins, -1:]
-        inputs = padded([inputs for _, inputs in pairs], device)
-        if not inputs.shape[1]:
-            return first
-        cache.select(origins)
-        return torch.cat([first, self.model(inputs, cache)], dim=1)
+    def cached_logits(
+        self, contexts: list[Ids], pairs: list[tuple[int, Ids]], device: torch.device
+    ) -> Iterator[Tensor]:
+        """Contexts of similar length, and for each pair the logits (1 + N, V) after context `number` and N inputs.
+
+        What all contexts have room for is cached once for each context; the rest is part of every row.
+        """
+        cached = min(map(len, contexts)) - 1
+        rows = [contexts[number][cached:] + inputs for number, inputs in pairs]
+        cache = self.model.new_cache(len(contexts), cached + max(map(len, rows)))
+        if cached:
+            self.model(torch.tensor([context[:cached] for context in contexts], device=device), cache)
+        cache.select(torch.tensor([number for number, _ in pairs], device=device))
+        logits = self.model(padded(rows, device), cache)
+        for (_, inputs), row, own in zip(pairs, rows, logits, strict=True):
+            yield own[len(row) - len(inputs) - 1 : len(row)]
 
     def score_targets(self, requests: list[Request], device: torch.device) -> Iterator[tuple[int, Tensor]]:
         """As `score_continuations`, for targets of sources; those of equal length form batches without padding."""

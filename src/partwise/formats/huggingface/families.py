@@ -49,6 +49,10 @@ def read_config(values: Mapping[str, Any], source: str) -> tuple[Family, ModelCo
     if values.get("quantization_config") is not None:
         raise ConfigError(f"{source}: quantization_config: quantized weights are not supported: import the original")
     name = values.get("model_type")
+    if name == "partwise":
+        raise ConfigError(
+            f"{source}: model_type=partwise is loaded by `transformers` only: give the run that it is from"
+        )
     if not isinstance(name, str) or name not in FAMILIES:
         raise ConfigError(f"{source}: model_type={show(name)} is not supported{did_you_mean(str(name)[:40], FAMILIES)}")
     family = FAMILIES[name]
