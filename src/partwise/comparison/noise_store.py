@@ -36,6 +36,7 @@ SETTINGS_WITHOUT_EFFECT = (
     "block_backend",
     "threads",
     "save_every",
+    "log",
 )
 """Training settings that do not change the distribution of a result."""
 

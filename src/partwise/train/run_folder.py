@@ -4,6 +4,7 @@ runs/NAME/run.json         everything needed to reproduce the run
           metrics.jsonl    one line per step and per evaluation, append-only
           checkpoints/     step-00000500, ...: the two newest
           result.json      the final evaluations, or where the run diverged
+          tensorboard/     event files, if train.log=tensorboard; wandb/ likewise
           report.html      its page, if `partwise report` has written one
 """
 
@@ -30,11 +31,15 @@ from partwise.config.overrides import difference
 from partwise.data import Dataset
 from partwise.train.config import RunConfig
 from partwise.train.evaluation import Evaluation, check_split_lengths, evaluate
+from partwise.train.experiment_log import ExperimentLog
 from partwise.train.loop import Diverged, Run, Step
 from partwise.train.metrics import MetricsFile, read_metrics
 from partwise.train.run_checkpoints import RunCheckpoints
 from partwise.train.run_metadata import check_stored_plan, read_metadata, stored_runtime
 from partwise.train.run_names import FolderLock, explain_write_errors
+
+WITHOUT_EFFECT = ("train.log",)
+"""Settings that may change when a run resumes."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,10 @@ class RunFolder:
                 self.runtime = stored_runtime(path, stored)
             self.latest_evaluation: Evaluation | None = None
             self.run = Run(config, dataset, self.runtime, plan)
+            self.metadata = stored or self._metadata(command, dataset)
             if stored is None:
                 with explain_write_errors(path):
-                    write_json(path / "run.json", self._metadata(command, dataset))
+                    write_json(path / "run.json", self.metadata)
             else:
                 check_stored_plan(path, stored, self.run.plan)
             self.checkpoints = RunCheckpoints(path / "checkpoints", self.run, log)
@@ -104,7 +110,8 @@ class RunFolder:
             with MetricsFile(self.path / "metrics.jsonl") as metrics:
                 if run.step < self.config.train.steps:
                     result.unlink(missing_ok=True)  # the result of an earlier attempt that diverged
-                yield from self._train(metrics)
+                    with ExperimentLog(self.config.train.log, self.path, self.metadata, self.log) as log:
+                        yield from self._train(metrics, log)
         except Diverged as error:
             self._finish({"diverged": str(error), "step": run.step}, started)
             raise
@@ -119,7 +126,7 @@ class RunFolder:
         """Release the folder for another process or another RunFolder."""
         self.lock.release()
 
-    def _train(self, metrics: MetricsFile) -> Iterator[Step | Evaluation | CheckpointSaved]:
+    def _train(self, metrics: MetricsFile, log: ExperimentLog) -> Iterator[Step | Evaluation | CheckpointSaved]:
         train, run = self.config.train, self.run
         for step in run.steps():
             metrics.write({"kind": "step", **asdict(step)})
@@ -128,6 +135,7 @@ class RunFolder:
             if last or step.step % self.config.eval_every == 0:
                 evaluation = self.latest_evaluation = evaluate(run)
                 metrics.write({"kind": "evaluation", **asdict(evaluation)})
+                log.write(step, evaluation)
                 yield evaluation
             if last or step.step % train.save_every == 0 or self.stop_requested:
                 metrics.flush()  # before the checkpoint, which must never outlive the metrics up to it
@@ -145,7 +153,7 @@ class RunFolder:
                 )
             return None
         stored = read_metadata(self.path)
-        changes = difference(stored["config"], config.to_dict())
+        changes = [each for each in difference(stored["config"], config.to_dict()) if each[0] not in WITHOUT_EFFECT]
         if changes:
             path, old, new = changes[0]
             raise ConfigError(
@@ -158,7 +166,7 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Remove the files of a run and no others; run.json last, as it describes the rest."""
-        for name in ("checkpoints", "report.html", "result.json", "metrics.jsonl", "run.json"):
+        for name in ("checkpoints", "tensorboard", "wandb", "report.html", "result.json", "metrics.jsonl", "run.json"):
             path = self.path / name
             if path.is_dir():
                 remove_folder(path)

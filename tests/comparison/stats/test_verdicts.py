@@ -177,7 +177,9 @@ def test_folders_that_are_no_runs(tmp_path: Path) -> None:
         load(tmp_path, "loss/val")
     write_runs(tmp_path)
     write_events(tmp_path / "base-0" / "again", {"loss/val": {200: 1.0}})
-    with pytest.raises(ConfigError, match="run base-0: tag 'loss/val' is in base-0 and base-0/again: keep one run"):
+    with pytest.raises(
+        ConfigError, match="run base-0: tag 'loss/val' is in base-0 and base-0/again: keep one, or give"
+    ):
         load(tmp_path, "loss/val")
     (tmp_path / "base-0" / "again" / "events.out.tfevents.1").unlink()
     write_events(tmp_path / "base_0", {"loss/val": {200: 1.0}})

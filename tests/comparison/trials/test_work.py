@@ -16,7 +16,7 @@ import yaml
 
 from partwise.comparison.results import Results
 from partwise.comparison.trials.claims import Claim, claim, is_claimed
-from partwise.comparison.trials.work import Work, find_jobs
+from partwise.comparison.trials.work import Job, Work, find_jobs
 from partwise.config import ConfigError
 from programs import ARMS, COMMAND, METRIC, write_program
 
@@ -162,6 +162,26 @@ def test_pairs_keep_to_one_kind_of_machine(here: Path) -> None:
     assert Work(folder, on_event=events.append).run() == 2
     assert events[-1] == "2 trials are left for the kind of machine that their pairs began on"
     assert {path.parent.name for path in folder.glob("runs/*/seed-*/result.json")} == {"seed-0"}
+
+
+def test_of_two_kinds_of_machines_one_gets_the_pair(tmp_path: Path) -> None:
+    for round_ in range(20):
+        jobs = [Job(tmp_path / str(round_) / "runs" / arm / "seed-3", "") for arm in ("0-base", "1-gain")]
+        for job in jobs:
+            job.folder.mkdir(parents=True)
+        barrier = threading.Barrier(8)
+
+        def attempt(number: int, jobs: list[Job] = jobs, barrier: threading.Barrier = barrier) -> str:
+            barrier.wait()
+            return jobs[number % 2].settle(f"kind {number}")
+
+        with ThreadPoolExecutor(8) as pool:
+            assert len(set(pool.map(attempt, range(8)))) == 1
+        assert {path.name for path in (tmp_path / str(round_) / "runs").iterdir()} == {
+            "0-base",
+            "1-gain",
+            "seed-3.machine.json",
+        }
 
 
 def test_jobs_of_another_version_or_module_are_not_run(here: Path) -> None:

@@ -32,6 +32,7 @@ SHARED_TRAIN_KEYS = (
     "save_every",
     "validation_estimator",
     "tuning_split",
+    "log",
 )
 
 GUESSING_TOLERANCE = 1.0

@@ -49,10 +49,12 @@ def read_tensorboard(folder: Path, tag: str | None, names: re.Pattern[str]) -> d
     curves: dict[str, Curve] = {}
     for run, folders in runs.items():
         having = [path for path, scalars in folders.items() if tag in scalars]
-        if len(having) != 1:
-            found = f"tag {tag!r} is in {' and '.join(having[:2])}: keep one run" if having else f"no tag {tag!r}"
-            known = "" if having else did_you_mean(tag, {each for scalars in folders.values() for each in scalars})
-            raise ConfigError(f"{folder}: run {run}: {found}{known}")
+        if not having:
+            known = did_you_mean(tag, {each for scalars in folders.values() for each in scalars})
+            raise ConfigError(f"{folder}: run {run}: no tag {tag!r}{known}")
+        if len(having) > 1:
+            found = " and ".join(having[:2])
+            raise ConfigError(f"{folder}: run {run}: tag {tag!r} is in {found}: keep one, or give --run-names")
         curves[run] = folders[having[0]][tag]
     return curves
 

@@ -1,10 +1,12 @@
 """`partwise work`: one process that takes the next open trial of a comparison until none is left."""
 
+import contextlib
 import json
 import os
 import queue
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -37,6 +39,17 @@ class Job:
     def finished(self) -> bool:
         status: str | None = import_module(self.executed_by).stored_status(self.folder)
         return status is not None or (self.folder / FAILED).exists()
+
+    def settle(self, cpu: str) -> str:
+        """The kind of machine that the trials of its seed keep to: this one, unless another worker was first."""
+        path = self.folder.parent.parent / f"{self.folder.name}.machine.json"
+        if not path.exists():
+            mine = path.with_name(f".{uuid.uuid4().hex}.json")
+            write_json(mine, {"cpu": cpu})
+            with contextlib.suppress(FileExistsError):
+                os.link(mine, path)  # in one step: of two workers one is first
+            mine.unlink()
+        return str(json.loads(path.read_text())["cpu"])
 
     def may_run_on(self, cpu: str) -> bool:
         """Whether every trial of its seed ran on this kind of machine: another kind would be a difference in the pair."""
@@ -98,7 +111,8 @@ class Work:
                     return
             while open_jobs and len(self.claims) < self.parallel:
                 job = open_jobs.pop(0)
-                taken = None if job.finished or not job.may_run_on(cpu) else claim(job.folder, self.expires)
+                allowed = not job.finished and job.may_run_on(cpu) and job.settle(cpu) == cpu
+                taken = claim(job.folder, self.expires) if allowed else None
                 if taken and job.finished:  # by the worker whose claim this process took over
                     taken.release()
                 elif taken:
