@@ -11,6 +11,7 @@ GENERATED = {"statistics", "studies", "benchmarks", "benchmarks-float32", "parts
 
 SIZE = "d_model=16 n_layers=1 attention.n_heads=2"
 TINY = f"{SIZE} train.steps=4 train.eval_every=2"
+COMMON = " ".join(f"--common {word}" for word in TINY.split())
 SMALL = {
     "partwise train original": "d_model=16 n_layers=1 encoder_layers=1 train.steps=4 data.validation=20 data.test=20",
     "partwise train calculator": f"{TINY} data.validation=20 data.test=20",
@@ -20,9 +21,10 @@ SMALL = {
     "partwise train": f"{TINY} train.batch_size=2",
     "partwise compare experiment.yaml": "",
     "partwise compare --refs": "",
-    "partwise compare": " ".join(f"--common {word}" for word in TINY.split()),
+    "partwise compare mingpt ffn=swiglu --data shakespeare --seeds 5": f"{COMMON} --seeds 2",  # README: part of `make test`
+    "partwise compare": COMMON,
     "partwise calibrate": f"{TINY} --seeds 4 --failure 100",
-    "partwise plan mingpt": " ".join(f"--common {word}" for word in TINY.split()),
+    "partwise plan mingpt": COMMON,
     "partwise study run": "--dry-run",
     "partwise generate": "--max-new-tokens 4",
 }
