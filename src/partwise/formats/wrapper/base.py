@@ -175,6 +175,6 @@ def check_options(options: dict[str, Any]) -> dict[str, Any]:
     """The options of the loss. Raises ConfigError for an option that would have no effect."""
     loss = {key: options.pop(key) for key in ("num_items_in_batch",) if key in options}
     for key, value in options.items():
-        if value is not None and value is not False and key not in ("logits_to_keep", "return_dict"):
+        if value is not None and value is not False and key not in ("logits_to_keep", "return_dict", "cache_position"):
             raise ConfigError(f"{key} is not supported by the models of partwise: leave it out")
     return loss

@@ -23,7 +23,7 @@ class PartwiseConfig(PretrainedConfig):
         **kwargs: Any,
     ) -> None:
         config = model_config(model or {})
-        self.model, self.fitted, self.decoder_start_token_id = config.to_dict(), fitted or {}, decoder_start_token_id
+        self.model, self.fitted = config.to_dict(), fitted or {}
         tied = config.tie_embeddings or (config.encoder_layers > 0 and config.share_encoder_embeddings)
         names = {  # by which other programs ask for sizes
             "vocab_size": config.vocab_size,
@@ -34,6 +34,7 @@ class PartwiseConfig(PretrainedConfig):
             "tie_word_embeddings": tied,
         }
         super().__init__(**{**kwargs, **names})
+        self.decoder_start_token_id = decoder_start_token_id  # last: version 4 of transformers resets it
 
 
 def model_config(values: dict[str, Any]) -> ModelConfig:
