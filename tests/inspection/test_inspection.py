@@ -119,6 +119,16 @@ def test_a_page_escapes_its_texts(tmp_path: Path) -> None:
     assert not re.search(r'(src|href)="http', (tmp_path / "a.html").read_text())
 
 
+def test_a_figure_comes_before_the_table(tmp_path: Path) -> None:
+    """A wide figure scrolls on a phone instead of shrinking; a table may have hundreds of rows."""
+    figures = [bar_chart(name, [("a", 1.0, "1")], name) for name in ("first", "second")]
+    write_page(tmp_path / "a.html", "a", Page("a", "about", ["part"], [["embedding"]], figures))
+    text = (tmp_path / "a.html").read_text()
+    assert text.index(">first<") < text.index("<svg") < text.index("embedding") < text.index(">second<")
+    assert figures[0].min_width == 486  # 0.9 of 7.5 inches at 72 points
+    assert text.count('style="min-width: 486px"') == 2
+
+
 def test_a_text_gives_inputs_targets_and_labels() -> None:
     subject = find_subject("mingpt", [], text="1+2=")
     row = subject.row()

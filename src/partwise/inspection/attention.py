@@ -10,6 +10,7 @@ from torch import Tensor
 
 from partwise.config import ConfigError
 from partwise.inspection.hooks import watch_modules
+from partwise.inspection.map_figures import map_figures
 from partwise.inspection.subject import Subject
 from partwise.model import Transformer
 from partwise.parts.attention.core import AttentionCore
@@ -22,8 +23,6 @@ KINDS = ("self", "cross", "encoder")
 HEAD_SUFFIXES = {1: ("",), 2: ("+", "−")}  # by number of maps per head; differential attention subtracts the second
 COLUMNS = ("layer", "entropy", "% of max", "max weight", "distance", "first key")
 TOKENS = 2048  # sample size
-SHOWN_LAYERS, SHOWN_HEADS = 4, 6  # maps per kind of attention
-MAX_LABELS = 28  # tokens that fit as labels on a map's axis
 HEAD_DIMS = [2**power for power in range(11)]
 N_KEYS, N_QUERIES = 64, 256  # random vectors in the saturation figure
 
@@ -220,7 +219,13 @@ def inspect(subject: Subject) -> Page:
                 for kind in KINDS
                 if (figure := entropy_figure(kind, [each for each in statistics if each.kind == kind]))
             ),
-            *(figure for kind in KINDS if (figure := map_figure(kind, maps, statistics, labels))),
+            *(
+                figure
+                for kind in KINDS
+                for figure in map_figures(
+                    kind, maps, {each.layer: each.heads for each in statistics if each.kind == kind}, labels
+                )
+            ),
             saturation_figure(),
         ],
     )
@@ -253,7 +258,7 @@ def entropy_figure(kind: str, statistics: list[AttentionStatistics]) -> Figure |
     if heads <= 16:
         for row, head in zip(*torch.where(~table.isnan()), strict=True):
             fraction = table[row, head].item()
-            color = "white" if fraction < 0.6 else "black"
+            color = "white" if fraction < 0.6 else "#202124"  # a color that dark pages keep
             axes.text(
                 head.item(), row.item(), f"{100 * fraction:.0f}", ha="center", va="center", fontsize=8, color=color
             )
@@ -269,56 +274,6 @@ def entropy_figure(kind: str, statistics: list[AttentionStatistics]) -> Figure |
         "In percent of the maximum: 0 means that every query attends to one key, 100 that it attends to all visible keys "
         "equally.",
     )
-
-
-def map_figure(
-    kind: str, maps: dict[tuple[str, int], Tensor], statistics: list[AttentionStatistics], labels: dict[str, list[str]]
-) -> Figure | None:
-    """The maps of evenly spaced heads and layers for one row."""
-    heads = {each.layer: each.heads for each in statistics if each.kind == kind}
-    if not heads:
-        return None
-    chosen = [
-        (layer, head)
-        for layer in pick_evenly([*heads], SHOWN_LAYERS)
-        for head in pick_evenly([*range(len(heads[layer]))], SHOWN_HEADS)
-    ]
-    per_layer = min(SHOWN_HEADS, max(map(len, heads.values())))
-    columns = SHOWN_HEADS // per_layer * per_layer  # the heads of a layer share a row
-    queries = labels["encoder" if kind == "encoder" else "self"]
-    keys = labels["self" if kind == "self" else "encoder"]
-    labeled, key = max(len(queries), len(keys)) <= MAX_LABELS, f"maps-{kind}"
-    rows = math.ceil(len(chosen) / columns)
-    width = 9 / columns
-    height = 0.35 + width * min(2.0, max(0.35, len(queries) / len(keys)))
-    figure, grid = new_subplots(0.2 + height * rows, key, rows, columns, width=9)
-    panels = [axes for row in grid for axes in row]
-    for axes in panels[len(chosen) :]:
-        axes.set_axis_off()
-    for axes, (layer, head) in zip(panels, chosen, strict=False):
-        weights = maps[kind, layer][head]
-        # otherwise late queries, which see more keys, would be pale
-        normalized = weights / weights.amax(-1, keepdim=True).clamp(min=1e-30)
-        axes.imshow(normalized.numpy(), aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
-        axes.set_title(f"layer {layer}, head {heads[layer][head]}", fontsize=8)
-        axes.tick_params(length=0 if labeled else 2, labelsize=5 if labeled else 7)
-        if labeled:
-            axes.set_xticks(range(len(keys)), keys, rotation=90 if max(map(len, keys)) > 1 else 0)
-            axes.set_yticks(range(len(queries)), queries)
-    title = {"self": "Attention maps", "cross": "Cross-attention maps"}.get(kind, "Attention maps of the encoder")
-    return Figure(
-        title,
-        to_svg(figure, key),
-        "Rows are queries, columns are keys. Darker means more weight, relative to the largest weight of the row."
-        + ("" if labeled else " Axes are token positions."),
-    )
-
-
-def pick_evenly(items: list[int], n: int) -> list[int]:
-    """At most `n` items, evenly spaced from the first to the last."""
-    if len(items) <= n:
-        return items
-    return [items[round(index * (len(items) - 1) / (n - 1))] for index in range(n)]
 
 
 def saturation_figure() -> Figure:

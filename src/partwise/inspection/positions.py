@@ -248,7 +248,7 @@ def width_figure(config: ModelConfig, norms: InputNorms) -> Figure:
         axes.plot([*points], [*points.values()], style, color=color, linewidth=linewidth, markersize=3, label=name)
     own = [norms.embeddings.mean().item(), *([] if norms.positions is None else [norms.positions.mean().item()])]
     for value, marker, name in zip(own, "*X", ("this model's embeddings", "this model's positions"), strict=False):
-        axes.plot([config.d_model], [value], marker, color="black", markersize=9, label=name)
+        axes.plot([config.d_model], [value], marker, color="#3c4043", markersize=9, label=name)
     axes.set_xscale("log", base=2)
     axes.set_xticks(WIDTHS, map(str, WIDTHS))
     axes.minorticks_off()
@@ -262,5 +262,5 @@ def width_figure(config: ModelConfig, norms: InputNorms) -> Figure:
         f"Embeddings and learned positions initialized with init={config.init.name}, and sinusoidal positions, whose norm is "
         "exactly sqrt(width / 2): each sine-cosine pair adds 1 to its square. The original Transformer multiplies embeddings "
         "by sqrt(width) (Vaswani et al. 2017, arXiv:1706.03762, 3.4); with a small initialization and without that factor "
-        "they would be far smaller than such positions. Black: this model.",
+        "they would be far smaller than such positions. Star and cross: this model.",
     )

@@ -1,11 +1,16 @@
-"""Self-contained HTML pages with a table and figures, one per inspection."""
+"""Self-contained HTML pages with figures and a table, one per inspection."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from partwise.plots.colors import DARK_COLORS
 from partwise.plots.plotting import COLORS, new_figure, to_svg
+
+READABLE = 0.9
+"""The smallest scale of a figure: its text has 7 to 10 points."""
 
 
 @dataclass(frozen=True)
@@ -16,10 +21,16 @@ class Figure:
     svg: str
     caption: str = ""
 
+    @property
+    def min_width(self) -> int:
+        """The width in pixels below which the page scrolls the figure instead of scaling it down."""
+        box = re.search(r'viewBox="\S+ \S+ (\S+)', self.svg)
+        return round(READABLE * float(box[1])) if box else 0
+
 
 @dataclass(frozen=True)
 class Page:
-    """The content of a page: a table, figures, and `about`, a description of the method and how to read the results."""
+    """The content of a page: the first figure, a table with `about`, which says how to read it, and further figures."""
 
     title: str
     about: str
@@ -50,5 +61,5 @@ def write_page(path: Path, name: str, page: Page) -> None:
 
     template = Environment(loader=PackageLoader("partwise.plots", "."), autoescape=True).get_template("page.html.jinja")
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_bytes(template.render(name=name, page=page).encode("utf-8", errors="replace"))
+    draft.write_bytes(template.render(name=name, page=page, dark_colors=DARK_COLORS).encode("utf-8", errors="replace"))
     os.replace(draft, path)

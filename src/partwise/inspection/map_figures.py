@@ -1,0 +1,80 @@
+"""Figures of attention maps."""
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from partwise.plots.page import Figure
+from partwise.plots.plotting import new_subplots, to_svg
+
+SHOWN_LAYERS, SHOWN_HEADS = 4, 6  # maps per kind of attention
+MAX_LABELS = 24  # tokens that fit as labels on the axes of an enlarged map
+ENLARGED_LAYERS, ENLARGED_HEADS = 2, 3
+
+
+def map_figures(
+    kind: str, maps: dict[tuple[str, int], Tensor], heads: dict[int, list[str]], labels: dict[str, list[str]]
+) -> list[Figure]:
+    """Maps of evenly spaced heads and layers for one row: the first tokens enlarged, named on both axes, and all tokens.
+
+    `maps` by kind and layer are (H, T, S), `heads` the labels of each layer's heads, `labels` the tokens of each stack.
+    """
+    if not heads:
+        return []
+    queries = labels["encoder" if kind == "encoder" else "self"]
+    keys = labels["self" if kind == "self" else "encoder"]
+    title = {"self": "Attention maps", "cross": "Cross-attention maps"}.get(kind, "Attention maps of the encoder")
+    read = "Rows are queries, columns are keys. Darker means more weight, relative to the largest weight of the row."
+    whole, enlarged = (
+        [
+            (f"layer {layer}, head {heads[layer][head]}", maps[kind, layer][head])
+            for layer in pick_evenly([*heads], n_layers)
+            for head in pick_evenly([*range(len(heads[layer]))], n_heads)
+        ]
+        for n_layers, n_heads in ((SHOWN_LAYERS, SHOWN_HEADS), (ENLARGED_LAYERS, ENLARGED_HEADS))
+    )
+    per_layer = min(SHOWN_HEADS, max(map(len, heads.values())))
+    columns = SHOWN_HEADS // per_layer * per_layer  # the heads of a layer share a row
+    first = max(len(queries), len(keys)) > MAX_LABELS
+    return [
+        Figure(
+            f"{title}, {f'first {MAX_LABELS} tokens' if first else 'by token'}",
+            draw_maps(enlarged, f"tokens-{kind}", 3, queries[:MAX_LABELS], keys[:MAX_LABELS]),
+            read,
+        ),
+        Figure(
+            f"{title} of more heads", draw_maps(whole, f"maps-{kind}", columns), f"{read} Axes are token positions."
+        ),
+    ]
+
+
+def draw_maps(
+    chosen: list[tuple[str, Tensor]], key: str, columns: int, queries: Sequence[str] = (), keys: Sequence[str] = ()
+) -> str:
+    """Titled maps (T, S) in a grid; with labels, only the first queries and keys, relative to their row's largest weight."""
+    T, S = (len(queries), len(keys)) if queries else chosen[0][1].shape
+    rows, width = math.ceil(len(chosen) / columns), 9 / columns
+    height = 0.35 + width * min(2.0, max(0.35, T / S))
+    figure, grid = new_subplots(0.2 + height * rows, key, rows, columns, width=9)
+    panels = [axes for row in grid for axes in row]
+    for axes in panels[len(chosen) :]:
+        axes.set_axis_off()
+    for axes, (title, weights) in zip(panels, chosen, strict=False):
+        # otherwise late queries, which see more keys, would be pale
+        normalized = weights / weights.amax(-1, keepdim=True).clamp(min=1e-30)
+        image = normalized[:T, :S].numpy()
+        axes.imshow(image, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+        axes.set_title(title, fontsize=9)
+        axes.tick_params(length=0 if queries else 2, labelsize=7)
+        if queries:
+            axes.set_xticks(range(S), keys, rotation=90 if max(map(len, keys)) > 1 else 0)
+            axes.set_yticks(range(T), queries)
+    return to_svg(figure, key)
+
+
+def pick_evenly(items: list[int], n: int) -> list[int]:
+    """At most `n` items, evenly spaced from the first to the last."""
+    if len(items) <= n:
+        return items
+    return [items[round(index * (len(items) - 1) / (n - 1))] for index in range(n)]
