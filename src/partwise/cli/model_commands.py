@@ -13,6 +13,7 @@ from partwise.cli.options import (
     FLAG,
     Data,
     Import,
+    Json,
     Name,
     Overrides,
     Preset,
@@ -54,14 +55,17 @@ def evaluate(
     max_problems: Annotated[
         int | None, typer.Option(help="Arithmetic: maximum number of test problems. Default: all.")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the scores to this JSON file.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="With --json: write the document to this file, not to standard output.")
+    ] = None,
+    as_json: Json = False,
     imports: Import = None,
 ) -> None:
     """Evaluate a run on its full validation split, next to n-gram and constant references."""
     load_imports(imports)
     from partwise.cli.commands.evaluate import evaluate_run
 
-    evaluate_run(run, max_problems, json_file)
+    evaluate_run(run, max_problems, as_json, file)
 
 
 @app.command()

@@ -11,7 +11,7 @@ import torch
 
 from partwise.baselines.scale import ngram_name, place_loss
 from partwise.checkpoint import load
-from partwise.cli.terminal import console, table
+from partwise.cli.terminal import console, only_json, print_json, table
 from partwise.compute.plan import apply_backends
 from partwise.compute.runtime import Runtime, requested
 from partwise.config import ConfigError
@@ -25,8 +25,12 @@ from partwise.train.evaluation import Evaluation
 from partwise.train.run_metadata import open_run
 
 
-def evaluate_run(name: str, max_problems: int | None, json_file: Path | None) -> None:
-    """Evaluate a run and print its scores next to the references."""
+def evaluate_run(name: str, max_problems: int | None, as_json: bool = False, file: Path | None = None) -> None:
+    """Evaluate a run and print its scores next to the references; as JSON on standard output, or in a file."""
+    if file and not as_json:
+        raise ConfigError(f"eval {name} {file}: a file needs --json; evaluate one run at a time")
+    if as_json and not file:
+        only_json()
     folder, config, metadata = open_run(name)
     model, _ = load(folder)
     runtime = Runtime(**metadata["runtime"])
@@ -38,8 +42,13 @@ def evaluate_run(name: str, max_problems: int | None, json_file: Path | None) ->
     if dataset.hash != metadata["data"]["hash"]:
         raise ConfigError(f"the data of {name} has changed since training: train it again with --fresh")
     scores = show_scores(model, dataset, config.seq_len, runtime, max_problems)
-    if json_file:
-        json_file.write_text(json.dumps(scores, indent=1) + "\n")
+    if file:
+        try:
+            file.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{file} cannot be written: {error.strerror or error}") from None
+    elif as_json:
+        print_json(scores)
 
 
 def show_scores(
