@@ -1,5 +1,6 @@
 """`partwise plan` from numbers alone."""
 
+import json
 import re
 import subprocess
 import sys
@@ -38,3 +39,19 @@ def test_numbers_alone_give_the_table_without_torch() -> None:
 def test_numbers_that_do_not_fit_are_refused(words: list[str], message: str) -> None:
     done = CliRunner().invoke(app, ["plan", *words])
     assert isinstance(done.exception, ConfigError) and message in str(done.exception)
+
+
+def test_json_has_the_numbers_of_the_table() -> None:
+    words = ["plan", "--claims", "3", "--sd", "0.01", "--effect", "0.02", "--looks", "4,8"]
+    table = CliRunner().invoke(app, words).output
+    document = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)
+    (design,) = document["designs"]
+    rates = one_real_claim(Design((4, 8), 3, 0.005), 0.02, 0.01)
+    assert (design["detected"], design["pairs"]) == (rates.better, rates.pairs) and design["looks"] == [4, 8]
+    assert (
+        f"{design['minimum_detectable_effect']:.4f}" in table and document["sd"] == 0.01 and design["seconds"] is None
+    )
+    assert f"takes {document['seeds_for_effect']:,} seeds" in table
+    assert f"equivalent takes {document['seeds_for_equivalence']:,}" in table
+    without = json.loads(CliRunner().invoke(app, ["plan", "--sd", "0.01", "--json"]).output)
+    assert without["effect"] is None and [each["detected"] for each in without["designs"]] == [None] * 4

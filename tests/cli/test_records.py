@@ -54,6 +54,19 @@ def test_all_comparisons_are_listed(
     assert "comparisons: 2, questions: 1, better: 1, unfinished: 1" in text
 
 
+def test_comparisons_are_one_json_document(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "ledger", "--json") == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document.keys() == {"file", "comparisons", "counts"}
+    assert document["counts"]["comparisons"] == len(document["comparisons"]) > 0
+    assert run(monkeypatch, "ledger") == 0
+    shown = capsys.readouterr().out
+    for row in document["comparisons"]:
+        assert row["name"] in shown and {"number", "time", "question", "seeds", "level", "outcome"} <= row.keys()
+
+
 def test_records_are_exported(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ from partwise.cli.completion import complete_preset
 from partwise.cli.options import (
     FLAG,
     Import,
+    Json,
     Name,
     Overrides,
     Preset,
@@ -260,6 +261,7 @@ def plan(
     claims: Annotated[int | None, typer.Option(help="Number of claims, without a preset. Default: 1.", min=1)] = None,
     workers: Workers = None,
     imports: Import = None,
+    as_json: Json = False,
 ) -> None:
     """Estimate statistical power for 4 to 32 seeds, and with a preset time, before training."""
     from partwise.config import ConfigError
@@ -271,7 +273,7 @@ def plan(
         numbers = {key: value for key, value in numbers.items() if value is not None}
         if given := [key for key, value in options.items() if value]:
             raise ConfigError(f"plan --{given[0]} needs a preset, as in `partwise plan mingpt ffn=swiglu`")
-        plan_numbers(claims=claims or 1, sd=sd, effect=effect, protocol=protocol, **numbers)
+        plan_numbers(claims=claims or 1, sd=sd, effect=effect, protocol=protocol, as_json=as_json, **numbers)
         return
     if claims:
         raise ConfigError(f"--claims {claims}: a preset's changes are its claims; leave out --claims or the preset")
@@ -280,5 +282,10 @@ def plan(
 
     change = collect_overrides(context, overrides)
     plan_preset(
-        {"preset": preset, "change": change, **options}, protocol=protocol, sd=sd, effect=effect, workers=workers
+        {"preset": preset, "change": change, **options},
+        protocol=protocol,
+        sd=sd,
+        effect=effect,
+        workers=workers,
+        as_json=as_json,
     )

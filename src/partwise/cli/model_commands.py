@@ -13,6 +13,7 @@ from partwise.cli.options import (
     FLAG,
     Data,
     Import,
+    Json,
     Name,
     Overrides,
     Preset,
@@ -70,7 +71,10 @@ def evaluate(
             "lm_eval knows. Repeat it for several."
         ),
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the scores to this JSON file.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="With --json: write the document to this file, not to standard output.")
+    ] = None,
+    as_json: Json = False,
     imports: Import = None,
 ) -> None:
     """Evaluate a run on its full validation split, next to n-gram and constant references."""
@@ -78,11 +82,11 @@ def evaluate(
     if tasks:
         from partwise.cli.commands.harness import evaluate_tasks
 
-        evaluate_tasks(run, tasks, max_problems, json_file, data)
+        evaluate_tasks(run, tasks, max_problems, data, as_json, file)
         return
     from partwise.cli.commands.evaluate import evaluate_run
 
-    evaluate_run(run, max_problems, json_file, data)
+    evaluate_run(run, max_problems, data, as_json, file)
 
 
 @app.command()

@@ -81,6 +81,9 @@ Import = Annotated[
     list[str] | None,
     typer.Option("--import", metavar="MODULE", help="Module or .py file that registers custom parts. Repeatable."),
 ]
+Json = Annotated[
+    bool, typer.Option("--json", metavar=FLAG, help="Print one JSON document, and everything else on standard error.")
+]
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="Name of a run below runs/, its folder, or a Hugging Face folder.")
 ]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from partwise.cli.options import FLAG, Import, app, ledger_app, load_imports
+from partwise.cli.options import FLAG, Import, Json, app, ledger_app, load_imports
 
 LedgerFile = Annotated[
     Path | None, typer.Option("--file", help="The ledger. Default: runs/ledger.sqlite in the nearest folder with .git.")
@@ -50,7 +50,7 @@ def verdict(
     take: Annotated[
         str | None, typer.Option(help="TensorBoard, W&B: last, min, max, or a step. Default: last.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Judge existing results: differences, confidence intervals and verdicts."""
     gc.disable()  # collecting would take a fifth of the time of so short a command
@@ -77,12 +77,12 @@ def verdict(
 
 
 @ledger_app.callback(invoke_without_command=True)
-def show_ledger(context: typer.Context, file: LedgerFile = None) -> None:
+def show_ledger(context: typer.Context, file: LedgerFile = None, as_json: Json = False) -> None:
     """List every comparison of this project with its outcome, whether or not it found anything."""
     if context.invoked_subcommand is None:
         from partwise.cli.commands.ledger import show_ledger as run
 
-        run(file)
+        run(file, as_json)
 
 
 @ledger_app.command("export")
@@ -126,7 +126,7 @@ def list_runs(
     folder: Annotated[Path, typer.Argument(help="Folder to search.")] = Path("runs"),
     sort: Annotated[str, typer.Option(help="age (newest first), name, state, size, loss or verdict.")] = "age",
     text: Annotated[str | None, typer.Option("--filter", metavar="TEXT", help="Only entries with this text.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", metavar=FLAG, help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """List every run and comparison below a folder: size, state, loss, verdict and age."""
     from partwise.cli.commands.runs import show_runs

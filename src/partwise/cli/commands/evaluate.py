@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from partwise.baselines.scale import ngram_name, place_loss
-from partwise.cli.terminal import console, table
+from partwise.cli.terminal import console, only_json, print_json, table
 from partwise.compute.plan import apply_backends
 from partwise.compute.runtime import Runtime, requested
 from partwise.config import ConfigError
@@ -29,11 +29,14 @@ from partwise.train.evaluation import Evaluation
 from partwise.train.run_metadata import open_run
 
 
-def evaluate_run(name: str, max_problems: int | None, json_file: Path | None, data: str | None = None) -> None:
-    """Evaluate a run and print its scores next to the references.
+def evaluate_run(
+    name: str, max_problems: int | None, data: str | None = None, as_json: bool = False, file: Path | None = None
+) -> None:
+    """Evaluate a run and print its scores next to the references; as JSON on standard output, or in a file.
 
     `data` names other data than the run's; they are encoded by the run's tokenizer.
     """
+    check_json(name, as_json, file)
     folder, config, metadata = open_run(name)
     model, tokenizer = load(folder)
     runtime = Runtime(**metadata["runtime"])
@@ -45,8 +48,27 @@ def evaluate_run(name: str, max_problems: int | None, json_file: Path | None, da
     if data is None and metadata["data"]["hash"] not in (None, dataset.hash):
         raise ConfigError(f"the data of {name} has changed since training: train it again with --fresh")
     scores = show_scores(model, dataset, config.seq_len, runtime, max_problems)
-    if json_file:
-        json_file.write_text(json.dumps(scores, indent=1) + "\n")
+    if as_json:
+        write_scores(scores, file)
+
+
+def check_json(name: str, as_json: bool, file: Path | None) -> None:
+    """Raises ConfigError for a file without --json."""
+    if file and not as_json:
+        raise ConfigError(f"eval {name} {file}: a file needs --json; evaluate one run at a time")
+    if as_json and not file:
+        only_json()
+
+
+def write_scores(scores: Any, file: Path | None) -> None:
+    """Write JSON to a file, or to standard output. Raises ConfigError."""
+    if file is None:
+        print_json(scores)
+        return
+    try:
+        file.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror or error}") from None
 
 
 def prepare_other(config: RunConfig, data: str, tokenizer: Tokenizer) -> Dataset:

@@ -1,16 +1,19 @@
 """`eval --tasks`: scores on tasks of `lm_eval`."""
 
-import json
 from contextlib import nullcontext
 from pathlib import Path
 
+from partwise.cli.commands.evaluate import check_json, write_scores
 from partwise.cli.terminal import console, table
 from partwise.config import ConfigError
 from partwise.harness.tasks import score_tasks
 
 
-def evaluate_tasks(run: str, tasks: list[str], max_items: int | None, json_file: Path | None, data: str | None) -> None:
+def evaluate_tasks(
+    run: str, tasks: list[str], max_items: int | None, data: str | None, as_json: bool, file: Path | None
+) -> None:
     """Print the scores of a run on tasks. Raises ConfigError."""
+    check_json(run, as_json, file)
     if data is not None:
         raise ConfigError(f"--data {data}: a task has its own data; leave --data or --tasks out")
     with console.status("scoring the tasks") if console.is_terminal else nullcontext():
@@ -26,8 +29,8 @@ def evaluate_tasks(run: str, tasks: list[str], max_items: int | None, json_file:
         for score in scores
     ]
     console.print(table("tasks", ["task", "metric", "score", "standard error over items", "items"], rows))
-    if json_file:
-        json_file.write_text(json.dumps([score.to_dict() for score in scores], indent=1) + "\n")
+    if as_json:
+        write_scores([score.to_dict() for score in scores], file)
 
 
 def number(value: float) -> str:

@@ -1,10 +1,11 @@
 """`ledger`: list, export and verify the ledger of this project, without importing torch."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import typer
 
-from partwise.cli.terminal import console, print_error, table
+from partwise.cli.terminal import console, print_error, print_json, table
 from partwise.comparison.ledger.chain import DamagedLedgerError, Ledger, Record, first_broken
 from partwise.comparison.ledger.listing import count, list_comparisons, to_csv, to_json_lines
 from partwise.comparison.ledger.project import project_ledger
@@ -18,10 +19,14 @@ def find_ledger(file: Path | None) -> Ledger:
     return ledger
 
 
-def show_ledger(file: Path | None) -> None:
+def show_ledger(file: Path | None, as_json: bool = False) -> None:
     """Print every comparison with its outcome, and counts."""
     ledger = find_ledger(file)
     records = read_ledger(ledger)
+    if as_json:
+        rows = [asdict(row) for row in list_comparisons(records)]
+        print_json({"file": str(ledger.path), "comparisons": rows, "counts": count(records)})
+        return
     columns = ["record", "started", "comparison", "seeds", "level", "outcome"]
     console.print(table(str(ledger.path), columns, [row.cells() for row in list_comparisons(records)]))
     console.print(", ".join(f"{key}: {value}" for key, value in count(records).items()), markup=False)

@@ -3,16 +3,24 @@
 from typing import Any
 
 from partwise.cli.commands.compare import make_request
-from partwise.cli.commands.power_table import make_designs, show_power
-from partwise.cli.terminal import console
+from partwise.cli.commands.power_table import compute_power, make_designs, show_power
+from partwise.cli.terminal import console, only_json
 from partwise.comparison.noise_store import expected_noise, ignored_calibrations
 from partwise.comparison.runs.comparison import make_comparison
 
 
 def plan_preset(
-    options: dict[str, Any], *, protocol: bool, sd: float | None, effect: float | None, workers: int | None
+    options: dict[str, Any],
+    *,
+    protocol: bool,
+    sd: float | None,
+    effect: float | None,
+    workers: int | None,
+    as_json: bool = False,
 ) -> None:
     """Print the time and power of several numbers of seeds; trains only a few steps, for timing."""
+    if as_json:
+        only_json()
     comparison = make_comparison(make_request(options, protocol=False), None, (), workers)
     plan = comparison.plan
     noise = expected_noise(plan, comparison.prepare(), sd)
@@ -24,4 +32,4 @@ def plan_preset(
         console.print(ignored, markup=False)
     rules = plan.rules
     designs = make_designs(rules.looks, protocol, plan.n_claims, rules.margin, rules.alpha)
-    show_power(designs, noise, effect, seconds_per_seed)
+    show_power(compute_power(designs, noise, effect, seconds_per_seed), as_json)

@@ -1,8 +1,9 @@
 """The power of a comparison from numbers alone: `plan` without a preset, and the tables of `plan`. Imports no torch."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from partwise.cli.terminal import console, format_duration, table
+from partwise.cli.terminal import console, format_duration, print_json, table
 from partwise.comparison.stats.effect import DEFAULT_MARGIN
 from partwise.comparison.stats.noise import Noise, given_noise
 from partwise.comparison.stats.power import default_looks
@@ -27,6 +28,7 @@ def plan_numbers(
     alpha: float = 0.05,
     looks: str | None = None,
     protocol: bool,
+    as_json: bool = False,
 ) -> None:
     """Print the power of a comparison that is known by its numbers. Raises ConfigError without `sd`."""
     if sd is None:
@@ -34,7 +36,7 @@ def plan_numbers(
             "plan without a preset needs --sd, the SD of a difference between two arms at one seed: give both"
         )
     designs = make_designs(parse_looks(looks) if looks else (), protocol, claims, margin, alpha)
-    show_power(designs, given_noise(sd), effect)
+    show_power(compute_power(designs, given_noise(sd), effect), as_json)
 
 
 def parse_looks(text: str) -> tuple[int, ...]:
@@ -51,32 +53,71 @@ def make_designs(looks: Sequence[int], protocol: bool, claims: int, margin: floa
     return [Design(each, claims, margin, alpha) for each in plans]
 
 
-def show_power(
+def compute_power(
     designs: Sequence[Design], noise: Noise, effect: float | None, seconds_per_seed: float | None = None
-) -> None:
-    """Print what each design detects, and the seeds that a goal needs, assuming the upper limit of the noise."""
+) -> dict[str, Any]:
+    """What each design detects, and the seeds that a goal needs, assuming the upper limit of the noise; JSON values.
+
+    `seconds` is the time that a design takes at most, None without a preset.
+    """
     first, sd = designs[0], noise.upper_sd
-    console.print(noise.sentence, markup=False)
-    has_looks = any(len(design.looks) > 1 for design in designs)
-    columns = ["seeds", *(["looks"] if has_looks else []), *(["time, at most"] if seconds_per_seed else [])]
+    rows = []
+    for design in designs:
+        rates = one_real_claim(design, effect, sd) if effect else None
+        rows.append(
+            {
+                "seeds": design.looks[-1],
+                "looks": list(design.looks),
+                "seconds": design.looks[-1] * seconds_per_seed if seconds_per_seed else None,
+                "minimum_detectable_effect": detectable_effect(design, sd),
+                "equivalent_if_equal": one_real_claim(design, 0.0, sd).equivalent,
+                "detected": rates.better if rates else None,
+                "equivalent": rates.equivalent if rates else None,
+                "pairs": rates.pairs if rates else None,
+            }
+        )
+    return {
+        "claims": first.claims,
+        "margin": first.margin,
+        "alpha": first.alpha,
+        "sd": sd,
+        "noise": noise.sentence,
+        "effect": effect or None,
+        "designs": rows,
+        "seeds_for_effect": seeds_for_effect(effect, sd, first) if effect else None,
+        "seeds_for_equivalence": seeds_for_equivalence(sd, first) if first.margin else None,
+    }
+
+
+def show_power(power: Mapping[str, Any], as_json: bool = False) -> None:
+    """Print the result of `compute_power`, as JSON or as a table and sentences."""
+    if as_json:
+        print_json(power)
+        return
+    console.print(power["noise"], markup=False)
+    effect, designs = power["effect"], power["designs"]
+    has_looks = any(len(design["looks"]) > 1 for design in designs)
+    has_times = designs[0]["seconds"] is not None
+    columns = ["seeds", *(["looks"] if has_looks else []), *(["time, at most"] if has_times else [])]
     columns += ["MDE", "equal arms: equivalent"]
     if effect:
         columns += [f"{effect:g}: detected", f"{effect:g}: equivalent", *(["pairs used"] if has_looks else [])]
     rows = []
     for design in designs:
-        seeds = design.looks[-1]
-        cells = [str(seeds), *([", ".join(map(str, design.looks))] if has_looks else [])]
-        cells += [format_duration(seeds * seconds_per_seed)] if seconds_per_seed else []
-        cells += [f"{detectable_effect(design, sd):.4f}", percent(one_real_claim(design, 0.0, sd).equivalent)]
+        cells = [str(design["seeds"]), *([", ".join(map(str, design["looks"]))] if has_looks else [])]
+        cells += [format_duration(design["seconds"])] if has_times else []
+        cells += [f"{design['minimum_detectable_effect']:.4f}", percent(design["equivalent_if_equal"])]
         if effect:
-            rates = one_real_claim(design, effect, sd)
-            cells += [percent(rates.better), percent(rates.equivalent), *([f"{rates.pairs:.1f}"] if has_looks else [])]
+            cells += [percent(design["detected"]), percent(design["equivalent"])]
+            cells += [f"{design['pairs']:.1f}"] if has_looks else []
         rows.append(cells)
-    others = "" if first.claims == 1 else f" of {first.claims}, the others without an effect"
-    console.print(table(f"one claim{others}; margin ±{first.margin:g}, alpha {first.alpha:g}", columns, rows))
+    others = "" if power["claims"] == 1 else f" of {power['claims']}, the others without an effect"
+    title = f"one claim{others}; margin ±{power['margin']:g}, alpha {power['alpha']:g}"
+    console.print(table(title, columns, rows))
     console.print("MDE: minimum detectable effect, called better or worse in 4 of 5 comparisons", markup=False)
-    needed = [f"detecting {effect:g} takes {seeds_for_effect(effect, sd, first):,} seeds"] if effect else []
-    needed += [f"calling equal arms equivalent takes {seeds_for_equivalence(sd, first):,}"] if first.margin else []
+    needed = [f"detecting {effect:g} takes {power['seeds_for_effect']:,} seeds"] if effect else []
+    if power["seeds_for_equivalence"] is not None:
+        needed.append(f"calling equal arms equivalent takes {power['seeds_for_equivalence']:,}")
     if needed:
         console.print(f"judged once, with 80% power: {', and '.join(needed)}", markup=False)
 

@@ -1,14 +1,11 @@
 """`runs`: list runs and comparisons, without importing torch."""
 
-import json
 import math
 import time
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from partwise.cli.terminal import console, table
+from partwise.cli.terminal import console, print_json, table
 from partwise.comparison.report.page import printable
 from partwise.comparison.run_list import Entry, list_runs
 from partwise.config import ConfigError, did_you_mean
@@ -34,7 +31,7 @@ def show_runs(folder: Path, sort: str, text: str | None, as_json: bool) -> None:
             entry for entry in entries if any(text.lower() in str(each).lower() for each in entry.to_dict().values())
         ]
     if as_json:
-        typer.echo(json.dumps([entry.to_dict() for entry in entries], indent=1))
+        print_json([entry.to_dict() for entry in entries])
         return
     if not entries:
         console.print(f"no runs in {folder}" + ("" if text is None else f" contain {text!r}"), markup=False)

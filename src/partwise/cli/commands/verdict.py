@@ -1,11 +1,11 @@
 """`verdict`: judge existing results, without importing torch."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from partwise.cli.terminal import print_json
 from partwise.comparison.stats.value_files import parse_columns
 from partwise.comparison.stats.verdicts import verdict
 
@@ -14,6 +14,6 @@ def judge_file(file: Path, columns: str | None, as_json: bool, **settings: Any) 
     """Print the differences, intervals and verdicts of a file or folder, as text or as JSON. Raises ConfigError."""
     verdicts = verdict(file, columns=parse_columns(columns) if columns else None, **settings)
     if as_json:
-        typer.echo(json.dumps(verdicts.to_dict(), indent=1, allow_nan=False))
+        print_json(verdicts.to_dict())
     else:
         typer.echo(str(verdicts))
