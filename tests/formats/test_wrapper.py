@@ -77,7 +77,7 @@ def wrapped_logits(wrapped: Any, model: partwise.Transformer, inputs: Tensor, **
 def reload(wrapped: Any, folder: Path) -> Any:
     wrapped.save_pretrained(folder)
     auto = transformers.AutoModelForSeq2SeqLM if wrapped.has_encoder else transformers.AutoModelForCausalLM
-    return auto.from_pretrained(folder).eval()
+    return auto.from_pretrained(folder, dtype="auto").eval()  # the default of version 4 is float32
 
 
 @pytest.mark.parametrize(("family", "name"), MODEL_PARTS)
@@ -357,7 +357,7 @@ print(json.dumps([model(inputs).logits.tolist(), tokenizer.decode(text[0])]))
     assert error(torch.tensor(logits, dtype=torch.float64), model(ids)) <= EXACT
     assert text == "abcab" + generate(model, TOKENIZER, ["abcab"], max_new_tokens=9, temperature=0.0)[0]
     names = {path.name for path in (tmp_path / "hf").iterdir()}
-    assert names == {
+    assert names - {"special_tokens_map.json"} == {  # which version 4 writes, too
         "README.md",
         "config.json",
         "generation_config.json",

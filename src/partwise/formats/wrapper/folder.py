@@ -69,6 +69,7 @@ def save_tokenizer(tokenizer: Tokenizer, context_length: int, folder: Path) -> N
         tokenizer_file=str(folder / "tokenizer.json"),
         model_max_length=context_length,
         clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],  # version 4 of transformers adds token types
         **(special if isinstance(tokenizer, WithSpecialTokens) else {}),
     ).save_pretrained(folder)
     tokenizer.save(folder / "tokenizer.json")  # exactly ours, which loads as the same tokenizer
