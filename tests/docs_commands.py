@@ -11,10 +11,11 @@ GENERATED = {"statistics", "studies", "benchmarks", "benchmarks-float32", "parts
 
 SIZE = "d_model=16 n_layers=1 attention.n_heads=2"
 TINY = f"{SIZE} train.steps=4 train.eval_every=2"
+FEW = "data.train=300 data.validation=20 data.test=20"
 COMMON = " ".join(f"--common {word}" for word in TINY.split())
 SMALL = {
-    "partwise train original": "d_model=16 n_layers=1 encoder_layers=1 train.steps=4 data.validation=20 data.test=20",
-    "partwise train calculator": f"{TINY} data.validation=20 data.test=20",
+    "partwise train original": f"d_model=16 n_layers=1 encoder_layers=1 train.steps=4 {FEW}",
+    "partwise train calculator": f"{TINY} {FEW}",
     "partwise train from=": "train.steps=4 train.eval_every=2 train.batch_size=2",
     "partwise compare from=": "--common train.steps=4 --common train.eval_every=2 --common train.batch_size=2",
     "partwise train  ": f"{TINY} train.batch_size=2 ngram_lm=none ngram_embeddings=none",  # the preset fast
