@@ -1,10 +1,24 @@
-"""The hardware and operating system of this machine. Imports no torch."""
+"""The hardware, operating system and cache folder of this machine. Imports no torch."""
 
 import os
 import platform
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+
+from partwise.config import ConfigError
+
+
+def cache_root() -> Path:
+    """The folder of prepared data and compiled kernels, which can be recreated: PARTWISE_CACHE, or ~/.cache/partwise.
+
+    Raises ConfigError if there is neither.
+    """
+    try:
+        return Path(os.environ.get("PARTWISE_CACHE") or Path.home() / ".cache" / "partwise")
+    except RuntimeError:
+        raise ConfigError("no home folder for the cache: set PARTWISE_CACHE to a writable folder") from None
 
 
 def hardware() -> dict[str, str]:

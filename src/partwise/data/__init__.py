@@ -2,7 +2,7 @@
 
 from partwise.data.arithmetic import ProblemSpec, generate_problems
 from partwise.data.batches import eval_windows, sample_windows
-from partwise.data.corpora import Arithmetic, Corpus, Python, Shakespeare, TextFile, cache_root, parse_data_option
+from partwise.data.corpora import Arithmetic, Corpus, Python, Shakespeare, TextFile, parse_data_option
 from partwise.data.documents import Folder, JsonLines
 from partwise.data.examples import (
     IGNORE_INDEX,
@@ -39,7 +39,6 @@ __all__ = [
     "TextPairs",
     "Windows",
     "build_examples",
-    "cache_root",
     "eval_windows",
     "generate_problems",
     "parse_data_option",

@@ -218,11 +218,6 @@ def _has_pairs(path: Path) -> bool:
     return isinstance(first, dict) and {"source", "target"} <= set(first)
 
 
-def cache_root() -> Path:
-    """The cache folder, whose content can be recreated: PARTWISE_CACHE, or ~/.cache/partwise."""
-    return Path(os.environ.get("PARTWISE_CACHE") or Path.home() / ".cache" / "partwise")
-
-
 def _split_90_10(text: LazyText) -> dict[str, Text]:
     end = int(0.9 * len(text))
     return {"train": text.subtext(0, end), "val": text.subtext(end, len(text))}

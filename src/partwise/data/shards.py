@@ -18,8 +18,9 @@ import numpy as np
 from pydantic import Field
 
 from partwise.config import Config, ConfigError, digest
-from partwise.data.corpora import Corpus, cache_root
+from partwise.data.corpora import Corpus
 from partwise.data.pairs import TextPairs
+from partwise.machine import cache_root
 from partwise.tokenizers import Text, Tokenizer, TokenizerRecipe, WithSpecialTokens, load_tokenizer
 
 VERSION = 1

@@ -36,8 +36,11 @@ def load(name: str, folder: Path) -> ctypes.CDLL:
             compile_library(path, [*compiler, *flags, str(source)])
         return ctypes.CDLL(str(path))
     except OSError as error:
-        remedy = "; delete it to recompile" if path.exists() else ""
-        raise BuildError(f"{path}: {' '.join(str(error).split())[:200]}{remedy}") from None
+        if not path.exists():
+            reason = f"cannot write {folder}: {error.strerror or error}; set PARTWISE_CACHE to a writable folder"
+        else:
+            reason = f"{path}: {' '.join(str(error).split())[:200]}; delete it to recompile"
+        raise BuildError(reason) from None
 
 
 def find_compiler() -> tuple[list[str], list[str]]:
@@ -74,10 +77,10 @@ def cpu_features() -> list[str]:
 
 def compile_library(path: Path, command: list[str]) -> None:
     """Raises BuildError, and OSError if the folder is not writable."""
-    # one short write: compilers run in parallel, and the line fits a narrow terminal
-    sys.stderr.write(f"compiling {path.stem.partition('-')[0]}.cpp (only once)\n")
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".compiling-") as folder:
+        # one short write: compilers run in parallel, and the line fits a narrow terminal
+        sys.stderr.write(f"compiling {path.stem.partition('-')[0]}.cpp (only once)\n")
         output = Path(folder) / path.name
         run([*command, "-o", str(output)])
         if not output.is_file():

@@ -1,15 +1,15 @@
 """The compiled kernels of this machine: one shared library per kernel, with a plain C interface."""
 
 import ctypes
-import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from pathlib import Path
 
 import torch
 
+from partwise.config import ConfigError
 from partwise.kernels import build
+from partwise.machine import cache_root
 
 KERNELS = ("attention", "mlp", "block", "bf16", "cross_entropy", "dropout")
 
@@ -25,17 +25,12 @@ def kernels_available() -> bool:
     return all(load_library(name) is not None for name in KERNELS)
 
 
-def cache_folder() -> Path:
-    """The folder of the compiled kernels."""
-    return Path(os.environ.get("PARTWISE_CACHE") or Path.home() / ".cache" / "partwise") / "kernels"
-
-
 @lru_cache
 def load_library(name: str) -> ctypes.CDLL | None:
     """Load one kernel, compiling it on first use; if that fails, print why to stderr and return None."""
     try:
-        return build.load(name, cache_folder())
-    except build.BuildError as error:
+        return build.load(name, cache_root() / "kernels")
+    except (build.BuildError, ConfigError) as error:
         if str(error) not in _reported:
             print(f"C++ kernel {name} is unavailable, torch computes instead: {error}", file=sys.stderr)
         _reported.add(str(error))

@@ -1,0 +1,54 @@
+"""The cache folder."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from partwise.config import ConfigError
+from partwise.data import prepare
+from partwise.data.corpora import Arithmetic
+from partwise.machine import cache_root
+from partwise.tokenizers import Characters
+
+
+def test_the_cache_is_partwise_cache_or_below_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for value, expected in ((str(tmp_path), tmp_path), ("", tmp_path / "home" / ".cache" / "partwise")):
+        monkeypatch.setenv("PARTWISE_CACHE", value)
+        assert cache_root() == expected
+
+
+def test_without_a_home_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may run as a user that the system does not know."""
+
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home)
+    monkeypatch.delenv("PARTWISE_CACHE", raising=False)
+    with pytest.raises(ConfigError, match="set PARTWISE_CACHE"):
+        prepare(Arithmetic(train=4, validation=2, test=2), Characters())
+
+
+@pytest.mark.parametrize("home", [True, False])
+def test_without_a_writable_cache_torch_computes_and_one_line_says_why(tmp_path: Path, home: bool) -> None:
+    """The cache lies below a file, since modes do not stop root. All kernels fail for one reason, which is printed once."""
+    (tmp_path / "file").write_text("")
+    code = """
+import pathlib, sys
+from partwise.kernels.library import kernels_available, load_library
+if sys.argv[1] == "False":
+    def home(): raise RuntimeError("no home")
+    pathlib.Path.home = home
+assert not kernels_available() and load_library("mlp") is None
+"""
+    environment = {**os.environ, "PARTWISE_CACHE": str(tmp_path / "file" / "cache") if home else ""}
+    command = [sys.executable, "-c", code, str(home)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stderr.count("\n") == 1 and "torch computes instead" in done.stderr and "set PARTWISE_CACHE" in done.stderr
+    )
