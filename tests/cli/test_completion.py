@@ -12,7 +12,7 @@ import partwise.cli.completion
 from partwise.cli import main
 from partwise.config import REGISTRY
 from partwise.presets import PRESETS
-from partwise.train.config import RunConfig, TrainConfig
+from partwise.train.config import FROM, RunConfig, TrainConfig
 
 LIST = Path(partwise.cli.completion.__file__).with_name("completions.json")
 
@@ -63,7 +63,7 @@ def registered_words() -> str:
     recipes = {family: [*parts.values()] for family, parts in REGISTRY.items()} | {"train": [TrainConfig]}
     words = {
         "presets": sorted(PRESETS),
-        "settings": sorted(settings - {"model", "train"}),
+        "settings": sorted(settings - {"model", "train", "initial_weights"} | {FROM}),
         "parts": {family: sorted(REGISTRY[family]) for family in sorted(REGISTRY)},
         "options": {
             name: sorted({key for kind in recipes[name] for key in kind.model_fields}) for name in sorted(recipes)
