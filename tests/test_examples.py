@@ -52,3 +52,32 @@ def test_your_own_part(here: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "Comparison in runs/own-part: 2 arms, 2 paired seeds" in done.stdout and "failed: " not in done.stdout
     assert (here / "runs/own-part/report.html").exists()
+
+
+@pytest.mark.slow
+def test_a_program_that_searches(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three changes without effect, judged through --json; the truth of the stand-in program is what its table says."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "search" / "search.py"), "--changes", "2", "--seeds", "4"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert [row[-1] for row in rows] == ["false", rows[1][-1], rows[2][-1], rows[3][-1]] and len(rows) == 4
+    assert rows[1][:3] == ["verdict", "better,", "online"] and rows[1][3] == "0"
+    assert len(list(here.glob("runs/change-*/results.json"))) == 2
+
+    train = runpy.run_path(str(EXAMPLES / "search" / "train.py"))
+    values = {}
+    for change in (0, 1, *train["REAL"]):
+        losses = []
+        for seed in range(300):
+            monkeypatch.setattr(sys, "argv", ["train", "--seed", str(seed), "--change", str(change)])
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("builtins.print", lambda text, found=losses: found.append(float(text.split()[-1])))
+                train["main"]()
+        values[change] = sum(losses) / 300
+    assert abs(values[1] - values[0]) < 1e-3
+    for change, effect in train["REAL"].items():
+        assert abs(values[0] - values[change] - effect) < 1e-3

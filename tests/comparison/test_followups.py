@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from comparisons import SETTINGS, TINY
@@ -63,3 +64,22 @@ def test_a_grid_has_one_verdict_per_cell(here: Path) -> None:
     for text in ("n_layers", "n_layers=2,2"):
         refused = CliRunner().invoke(app, [*words, "--grid", text])
         assert isinstance(refused.exception, ConfigError)
+
+
+def test_the_cells_of_a_grid_run_where_the_command_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    from partwise.cli.commands import compare
+
+    found: list[str] = []
+    monkeypatch.setattr(compare, "compare_over_grid", lambda cells, *_: found.extend(cell.on for _, cell in cells))
+    words = [
+        "compare",
+        "mingpt",
+        "ffn=swiglu",
+        *(word for each in TINY for word in ("--common", each)),
+        "--grid",
+        "n_layers=1,2",
+        "--on",
+        "workers",
+    ]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0 and found == ["workers"] * 2, done.output

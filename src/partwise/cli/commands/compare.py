@@ -48,7 +48,7 @@ def compare_variants(
     request = make_request(options, protocol)
     if grid:
         output.refuse_grid()
-        processes = {"workers": workers, "seeds_per_process": seeds_per_process}
+        processes = {"workers": workers, "seeds_per_process": seeds_per_process, "on": on}
         run_over_grid(request, grid, name, dry_run=dry_run, sd=sd, imports=imports, **processes)
         return
     comparison = make_comparison(request, name, imports, workers, seeds_per_process, on)
