@@ -5,7 +5,6 @@ Compared with the casts to float32 in `transformers` replaced (1e-10 in float64)
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,26 +14,12 @@ from torch import Tensor
 import partwise
 from partwise.presets import PRESETS
 from recipes import error, perturbed
+from transformers_models import in_float64
 
 transformers = pytest.importorskip("transformers", reason="transformers is a development dependency")
 
 VOCAB, LENGTH = 31, 70  # at least 64 tokens: fewer may not reveal a wrong rotary layout
 Tensors = dict[str, Tensor]
-
-
-@contextmanager
-def in_float64() -> Iterator[None]:
-    """Replace the casts to float32 in `transformers` by casts to float64: norms, rotary tables, softmax and router."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "float32", torch.float64)
-        patch.setattr(torch, "float", torch.float64)
-        patch.setattr(torch.Tensor, "float", torch.Tensor.double)
-        default = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
-        try:
-            yield
-        finally:
-            torch.set_default_dtype(default)
 
 
 def renamed(tensors: Tensors, *rules: tuple[str, str]) -> Tensors:
