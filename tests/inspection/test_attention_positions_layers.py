@@ -16,7 +16,7 @@ from torch import Tensor
 import partwise
 from partwise.config import ConfigError
 from partwise.data import IGNORE_INDEX, prepare
-from partwise.inspection import attention, gradients, logit_lens, positions
+from partwise.inspection import attention, gradients, logit_lens, map_figures, positions
 from partwise.inspection.hooks import watch_modules
 from partwise.inspection.subject import find_subject
 from partwise.plots.page import Page, write_page
@@ -345,8 +345,8 @@ def test_pages_of_any_model(
     name: str, module: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gradients, "STEPS", 2)
-    monkeypatch.setattr(attention, "SHOWN_LAYERS", 2)
-    monkeypatch.setattr(attention, "SHOWN_HEADS", 2)
+    monkeypatch.setattr(map_figures, "SHOWN_LAYERS", 2)
+    monkeypatch.setattr(map_figures, "SHOWN_HEADS", 2)
     monkeypatch.setattr(attention, "HEAD_DIMS", [1, 64])
     subject = find_subject(str(folder) if name == "run" else name, SHAPES[name], seq_len=8)
     page: Page = module.inspect(subject)
