@@ -1,4 +1,4 @@
-"""Loading a folder of transformers against reading its tensors: `python benchmarks/loading.py [--rounds 7]`.
+"""Loading a folder of transformers against reading its tensors: `python benchmarks/loading.py [gpt2] [--rounds 7]`.
 
 Ours builds the model and checks every tensor; the reference is `safetensors.torch.load_file` and a conversion to float32.
 They alternate, warm; imports are excluded. Memory is the peak of a process that loads once, minus that of one that imports.
@@ -37,9 +37,10 @@ def peak(*lines: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("model", nargs="*", default=["gpt2"], help="a preset and overrides")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    config = partwise.preset("gpt2")
+    config = partwise.preset(*options.model)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "gpt2"
         write_hf_folder(partwise.Transformer(config), None, folder, dtype=torch.bfloat16)
@@ -51,12 +52,12 @@ def main() -> None:
                 seconds[name].append(time.perf_counter() - start)
         ratios = [ours / theirs for ours, theirs in zip(seconds["ours"][1:], seconds["reference"][1:], strict=True)]
         memory = peak(f"read_hf_model(Path({str(folder)!r}))") - peak()
-        path = folder / "config.json"
-        path.write_text(
-            json.dumps(json.loads(path.read_text()) | {"n_embd": 1600, "n_layer": 48, "n_head": 25, "n_inner": None})
-        )
+        large = Path(temporary) / "large"
+        large.mkdir()
+        sizes = {"n_embd": 1600, "n_layer": 48, "n_head": 25, "n_inner": None}
+        (large / "config.json").write_text(json.dumps({"model_type": "gpt2", **sizes}))
         start = time.perf_counter()
-        read_hf_config(folder)
+        read_hf_config(large)
         meta = time.perf_counter() - start
     row = {
         "parameters": config.parameters(),

@@ -60,11 +60,11 @@ def read_hf_model(folder: Path, dtype: torch.dtype = torch.float32) -> Transform
     """The model in a folder, in eval mode. Needs the memory of the model and of one tensor. Raises ConfigError."""
     family, config = read_hf_config(folder)
     with torch.device("meta"):
-        shapes = Transformer(config).state_dict()
+        model = Transformer(config)
     rules = list(family.rules(config))
     with stored_tensors(folder) as stored:
-        found = match_names(family, config, rules, shapes, stored, folder)
-        model = empty_model(config, dtype)
+        found = match_names(family, config, rules, model.state_dict(), stored, folder)
+        model = allocate(model, dtype)
         ours = model.state_dict()
         for rule in rules:
             rule.copy(found[rule.theirs].read(), ours)
@@ -188,10 +188,8 @@ def match_names(
     return {name: stored[name] for name in expected}
 
 
-def empty_model(config: ModelConfig, dtype: torch.dtype) -> Transformer:
-    """A model with memory for its weights that are not initialized: sampling them would take longer than reading."""
-    with torch.device("meta"):
-        model = Transformer(config)
+def allocate(model: Transformer, dtype: torch.dtype) -> Transformer:
+    """The model with memory for its weights, not initialized: sampling them would take longer than reading."""
     model = model.to(dtype).to_empty(device="cpu")
     model.tie_weights()
     for buffer in model.buffers():
