@@ -232,6 +232,34 @@ def test_two_commits_of_a_repository(repository: Path) -> None:
     assert "holds another comparison" in moved.stderr
 
 
+def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    """On a file system of 300 KB the first trials are recorded; with room, the same command runs the others."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+
+    def mount(*words: str) -> bool:
+        return subprocess.run(["mount", *words, str(disk)], capture_output=True, check=False).returncode == 0
+
+    if not mount("-t", "tmpfs", "-o", "size=300k", "tmpfs"):
+        pytest.skip("mounting a file system needs privileges")
+    try:
+        write_program(disk)
+        (disk / "e.yaml").write_text(yaml.safe_dump({"command": COMMAND, "arms": ARMS, "metric": METRIC}))
+        words = [sys.executable, "-m", "partwise", "compare", "e.yaml", "--seeds", "20", "--name", "c"]
+        full = subprocess.run(words, cwd=disk, capture_output=True, text=True, timeout=120)
+        assert full.returncode == 2 and "run the same command again to resume" in full.stderr, full.stderr
+        assert "Traceback" not in full.stderr and full.stderr.count("error:") == 1
+        before = {path: path.read_bytes() for path in disk.glob("runs/c/runs/*/seed-*/result.json")}
+        assert 0 < len(before) < 40 and all(json.loads(content) for content in before.values())
+        assert mount("-o", "remount,size=60m")
+        done = subprocess.run(words, cwd=disk, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        results = list(disk.glob("runs/c/runs/*/seed-*/result.json"))
+        assert len(results) == 40 and all(path.read_bytes() == content for path, content in before.items())
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -82,7 +82,9 @@ def test_a_killed_run_is_reported_and_the_others_are_saved(new_trial: Callable[.
             os.kill(int((trials[0].folder / ".lock").read_text()), signal.SIGKILL)
 
     with (
-        pytest.raises(ConfigError, match=r"relu, seed 0: killed \(9\); run the same command again"),
+        pytest.raises(
+            ConfigError, match=r"relu, seed 0: its process was killed by signal 9; run the same command again"
+        ),
         LocalExecutor(2, module=EXECUTED_BY) as executor,
     ):
         run_trials(executor, trials, kill)

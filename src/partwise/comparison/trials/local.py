@@ -93,6 +93,6 @@ def group_by_arm(trials: Sequence[Trial], size: int) -> list[list[Trial]]:
 def failure_reason(first: Trial, status: str) -> str:
     """Why a group of trials failed: the last line of the traceback in the folder of its `first` trial, or its status."""
     error = first.folder / "error.txt"
-    if error.exists():
-        return error.read_text().strip().splitlines()[-1]
+    if error.exists() and (lines := error.read_text().strip().splitlines()):  # on a full disk it is empty
+        return lines[-1]
     return status.removeprefix("failed").strip(": ") or "its process exited without an error message"

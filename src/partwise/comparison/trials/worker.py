@@ -91,7 +91,7 @@ class ChildProcesses:
                 continue
             del self.running[child]
             path = folders[0] / "status.json"
-            statuses = json.loads(path.read_text()) if code == 0 else [f"failed killed ({code})"] * len(folders)
+            statuses = json.loads(path.read_text()) if code == 0 else [f"failed {exit_reason(code)}"] * len(folders)
             with contextlib.suppress(BrokenPipeError):  # the parent was killed
                 os.write(self.replies, f"{json.dumps([number, statuses])}\n".encode())
 
@@ -99,6 +99,14 @@ class ChildProcesses:
         """Send SIGTERM to every child again: one being forked when the signal arrived missed it."""
         for child in self.running:
             os.kill(child, signal.SIGTERM)
+
+
+def exit_reason(code: int) -> str:
+    """Why a child ended without a status, from the code of `os.waitpid`."""
+    status = os.waitstatus_to_exitcode(code)
+    if status < 0:
+        return f"its process was killed by signal {-status}"
+    return "its process could not write its status: check the disk space and the permissions of its folder"
 
 
 def open_channels() -> tuple[int, int]:
