@@ -9,6 +9,7 @@ beats the best of the baseline. Prints a table; run it in an empty folder.
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ from train import REAL
 
 PROGRAM = Path(__file__).with_name("train.py")
 EXPERIMENT = """\
-command: {python} {program} --seed {{seed}} --change {{args}}
+command: >-
+  {program} --seed {{seed}} --change {{args}}
 arms:
   baseline: {{args: '0'}}
   change {change}: {{args: '{change}'}}
@@ -28,7 +30,8 @@ metric: {{name: validation loss, margin: 0.002, pattern: 'validation loss (\\S+)
 def compare(change: int, seeds: int) -> dict:
     """The results of one comparison, as `--json` prints them."""
     file = Path(f"change-{change}.yaml")
-    file.write_text(EXPERIMENT.format(python=sys.executable, program=PROGRAM, change=change))
+    program = shlex.join([sys.executable, str(PROGRAM)])
+    file.write_text(EXPERIMENT.format(program=program, change=change))
     words = ["compare", str(file), "--seeds", str(seeds), "--first-seed", str(change * seeds), "--online", "--json"]
     done = subprocess.run([sys.executable, "-m", "partwise", *words], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout)
