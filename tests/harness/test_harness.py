@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -53,7 +54,8 @@ def lm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Partw
     tokenizer: Tokenizer = CharacterTokenizer(LETTERS)
     if model.encoder:
         tokenizer = WithSpecialTokens(CharacterTokenizer(LETTERS[:8]))
-    monkeypatch.setattr(language_model, "open_model", lambda run: (model, tokenizer, "float32"))
+    trained = SimpleNamespace(model=model, tokenizer=tokenizer, runtime=SimpleNamespace(precision="float32"))
+    monkeypatch.setattr(language_model, "open_trained", lambda run: trained)
     return PartwiseLM(run="a random model", batch_size=3)
 
 

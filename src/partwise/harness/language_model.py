@@ -1,7 +1,6 @@
 """Our models as language models of the harness: `lm_eval.simple_evaluate(model=PartwiseLM(run=...))`."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -12,17 +11,12 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from torch import Tensor
 
-from partwise.compute.plan import apply_backends
-from partwise.compute.runtime import Runtime, requested
 from partwise.config import ConfigError
 from partwise.evaluate.loss import evaluation_mode
-from partwise.formats.loading import load
 from partwise.generation.generate import decode, decoding_model
 from partwise.generation.sampling import Sampling, uniform_numbers
-from partwise.kernels.library import kernels_available
-from partwise.model import Transformer
-from partwise.tokenizers import Tokenizer, WithSpecialTokens
-from partwise.train.run_metadata import open_run
+from partwise.tokenizers import WithSpecialTokens
+from partwise.train.trained_model import open_trained
 
 BATCH_SIZE = 64
 Ids = tuple[int, ...]
@@ -38,7 +32,8 @@ class PartwiseLM(TemplateLM):
 
     def __init__(self, run: str, batch_size: int | str | None = None, **ignored: Any) -> None:
         super().__init__()
-        self.model, self.lm_tokenizer, self.precision = open_model(run)
+        trained = open_trained(run)
+        self.model, self.lm_tokenizer, self.precision = trained.model, trained.tokenizer, trained.runtime.precision
         self.specials = self.lm_tokenizer if isinstance(self.lm_tokenizer, WithSpecialTokens) else None
         self.backend = "causal" if self.specials is None else "seq2seq"
         self.batch_size = int(batch_size) if batch_size and str(batch_size).isdecimal() else BATCH_SIZE
@@ -198,18 +193,6 @@ class PartwiseLM(TemplateLM):
                 break
         texts = [text + stream.flush() for text, stream in zip(texts, streams, strict=True)]
         return [min((text.partition(stop)[0] for stop in until), key=len, default=text) for text in texts]
-
-
-def open_model(run: str) -> tuple[Transformer, Tokenizer, str]:
-    """The model of a run on its device with its backends, its tokenizer, and the precision. Raises ConfigError."""
-    folder, config, metadata = open_run(run)
-    model, tokenizer = load(folder)
-    runtime = Runtime(**metadata["runtime"])
-    if runtime.device != "cpu" and getattr(torch, runtime.device).is_available():
-        model.to(runtime.device)
-    runtime = replace(runtime, kernels=runtime.kernels and kernels_available())
-    apply_backends(model, runtime, requested(config.train), config.seq_len)
-    return model, tokenizer, runtime.precision
 
 
 def generation_options(values: dict[str, Any]) -> tuple[Sampling, list[str], int]:

@@ -3,30 +3,24 @@
 import json
 import math
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
-
 from partwise.baselines.scale import ngram_name, place_loss
 from partwise.cli.terminal import console, only_json, print_json, table
-from partwise.compute.plan import apply_backends
-from partwise.compute.runtime import Runtime, requested
+from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError
 from partwise.config.overrides import apply_overrides, flatten
 from partwise.data import Dataset, build_examples, parse_data_option, problem_lines
 from partwise.evaluate.arithmetic import Proportion, accuracy_by_operation, answer_problems
 from partwise.evaluate.loss import SplitLoss, mean_loss
 from partwise.evaluate.references import dataset_references
-from partwise.formats.loading import load
-from partwise.kernels.library import kernels_available
 from partwise.model import Transformer
 from partwise.tokenizers import Tokenizer
 from partwise.train.config import RunConfig
 from partwise.train.evaluation import Evaluation
-from partwise.train.run_metadata import open_run
+from partwise.train.trained_model import open_trained
 
 
 def evaluate_run(
@@ -37,17 +31,12 @@ def evaluate_run(
     `data` names other data than the run's; they are encoded by the run's tokenizer.
     """
     check_json(name, as_json, file)
-    folder, config, metadata = open_run(name)
-    model, tokenizer = load(folder)
-    runtime = Runtime(**metadata["runtime"])
-    if runtime.device != "cpu" and getattr(torch, runtime.device).is_available():
-        model.to(runtime.device)
-    runtime = replace(runtime, kernels=runtime.kernels and kernels_available())
-    apply_backends(model, runtime, requested(config.train), config.seq_len)
+    trained = open_trained(name)
+    config, tokenizer = trained.config, trained.tokenizer
     dataset = config.prepare() if data is None else prepare_other(config, data, tokenizer)
-    if data is None and metadata["data"]["hash"] not in (None, dataset.hash):
+    if data is None and trained.metadata["data"]["hash"] not in (None, dataset.hash):
         raise ConfigError(f"the data of {name} has changed since training: train it again with --fresh")
-    scores = show_scores(model, dataset, config.seq_len, runtime, max_problems)
+    scores = show_scores(trained.model, dataset, config.seq_len, trained.runtime, max_problems)
     if as_json:
         write_scores(scores, file)
 

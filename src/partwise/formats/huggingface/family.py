@@ -108,14 +108,14 @@ def read_rope(values: Values, theta: float = 10000.0, partial: float | None = No
     kind = options.name("rope_type", dict.fromkeys(ROPE_TYPES.values()), options.get("type", "default"))
     options.ignore("type", "finetuned", "max_position_embeddings")
     result: Settings = {"part": "rope", **common}
+    if kind in ("default", "linear"):
+        options.ignore("original_max_position_embeddings")
     if kind == "default":
-        options.ignore("factor", "original_max_position_embeddings")
-    if kind != "default":
+        options.ignore("factor")
+    else:
         result = {"part": f"rope_{kind}", **common, "factor": options.number("factor")}
     if kind in ("yarn", "llama3"):
         result["original_context_length"] = options.integer("original_max_position_embeddings")
-    if kind == "linear":
-        options.ignore("original_max_position_embeddings")
     if kind == "llama3":
         result |= {name: options.number(name) for name in ("low_freq_factor", "high_freq_factor")}
     if kind == "yarn":
@@ -155,8 +155,9 @@ def with_windows(attention: Settings, windows: list[int | None]) -> Any:
     return [attention | {"window": window} for window in windows]
 
 
-def rms_norm(values: Values, default: float, key: str = "rms_norm_eps") -> Settings:
-    return {"part": "rmsnorm", "eps": values.number(key, default), "affine": True, "bias": False, "unit_offset": False}
+def rms_norm(values: Values, default: float) -> Settings:
+    eps = values.number("rms_norm_eps", default)
+    return {"part": "rmsnorm", "eps": eps, "affine": True, "bias": False, "unit_offset": False}
 
 
 def block_rules(
@@ -184,10 +185,10 @@ def norm_has_bias(config: ModelConfig) -> bool:
     return bool(getattr(config.norm, "affine", True)) and bool(getattr(config.norm, "bias", False))
 
 
-def end_rules(config: ModelConfig, embed: str, norm: str | None, head: str = "lm_head") -> Iterator[TensorRule]:
+def end_rules(config: ModelConfig, embed: str, norm: str | None) -> Iterator[TensorRule]:
     """Embeddings, final norm and head."""
     yield TensorRule(f"{embed}.weight", ("embed.weight",))
     if norm is not None:
         yield from rules_for("", "residual.norm", norm, norm_has_bias(config))
     if not config.tie_embeddings:
-        yield TensorRule(f"{head}.weight", ("head.weight",))
+        yield TensorRule("lm_head.weight", ("head.weight",))
