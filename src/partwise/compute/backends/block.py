@@ -33,7 +33,8 @@ from partwise.parts.positions.rotary import Rotary
 MAX_AVX2_WIDTH = 128
 """The largest d_model at which the kernel is as fast as its layers, in float32 on a CPU with AVX2 but not AVX-512.
 
-Layers take 0.98 to 1.08 times the kernel's time at 128, and 0.76 to 0.89 at 192 to 384 (two cores, torch 2.13).
+The layers reach 0.83 to 0.95 times the kernel's rate at 128, and 1.17 to 1.35 times at 192 and 256 (two cores, torch 2.13;
+`python benchmarks/block_width.py`).
 """
 
 
