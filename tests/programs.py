@@ -16,10 +16,11 @@ parser.add_argument("--gain", type=float, default=0.0)
 parser.add_argument("--out")
 parser.add_argument("--fail-at", type=int, default=-1)
 parser.add_argument("--sleep", type=float, default=0)
+parser.add_argument("--steps", type=int, default=0)
 options = parser.parse_args()
 if options.seed == options.fail_at:
     sys.exit("CUDA out of memory")
-time.sleep(options.sleep)
+time.sleep(options.sleep + options.steps * 0.005)
 shared = random.Random(options.seed).gauss(0, 0.05)
 own = random.Random(f"{options.seed} {options.gain}").gauss(0, 0.002)
 with open(os.path.join(options.out or ".", "log.jsonl"), "a") as log:

@@ -29,11 +29,10 @@ def write_logs(folder: Path) -> None:
 
 def make_repository(folder: Path) -> None:
     """The repository that docs/any-code.md assumes: a program, its experiment, and a branch that improves it."""
-    experiment = re.search(
-        r"^```yaml\n(command.*?)^```", (ROOT / "docs/any-code.md").read_text(), re.DOTALL | re.MULTILINE
-    )
-    assert experiment
-    (folder / "experiment.yaml").write_text(experiment[1], encoding="utf-8")
+    page = (ROOT / "docs/any-code.md").read_text(encoding="utf-8")
+    experiments = re.findall(r"^```yaml\n(command.*?)^```", page, re.DOTALL | re.MULTILINE)
+    for name, text in zip(("experiment.yaml", "matched.yaml"), experiments, strict=True):
+        (folder / name).write_text(text, encoding="utf-8")
     write_program(folder)
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
     program = folder / "train.py"

@@ -27,7 +27,8 @@ from partwise.config.overrides import parse_grid
 from partwise.train.run_names import default_run_name
 
 PROTOCOL_SEEDS, SEEDS = 16, 5
-GENERAL = ("seeds", "first_seed", "looks", "margin", "alpha", "failure", "online", "common", "tune", "tune_seeds")
+JUDGING = ("seeds", "first_seed", "looks", "margin", "alpha", "failure", "online")
+GENERAL = (*JUDGING, "common", "match", "tune", "tune_seeds")
 """The options of a request that any kind of trial has."""
 
 NO_OPTION: dict[str, Any] = {"metric": "loss"}

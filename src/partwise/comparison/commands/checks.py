@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from partwise.comparison.commands import EXECUTED_BY
-from partwise.comparison.commands.plan import CommandConfig
+from partwise.comparison.commands.plan import CommandArm, CommandPlan
 from partwise.comparison.commands.template import split_words
-from partwise.comparison.commands.workload import CommandPlan, CommandWorkload
-from partwise.comparison.design.plan import Arm
+from partwise.comparison.commands.workload import CommandWorkload
 from partwise.comparison.results import Value
 from partwise.comparison.trials.executor import NoValuesError, run_trials
 from partwise.comparison.trials.stored import StoredTrial, prepare_trial
@@ -52,9 +51,7 @@ class Check:
             if all(trial.status == "done" for trial in self.trials):
                 shutil.rmtree(self.folder, ignore_errors=True)
 
-    def short_trial(
-        self, number: int, arm: Arm[CommandConfig], seed: int, kind: str, more: Sequence[str]
-    ) -> StoredTrial:
+    def short_trial(self, number: int, arm: CommandArm, seed: int, kind: str, more: Sequence[str]) -> StoredTrial:
         folder, job = self.folder / f"{number}-{kind}", self.workload.job(arm, seed, more)
         return prepare_trial(folder, arm.name, seed, job, EXECUTED_BY, {"cwd": str(self.workload.cwd(arm))})
 

@@ -8,10 +8,12 @@ from typing import Any
 from partwise.checkpoint import write_json
 from partwise.comparison.commands.checks import Check, CheckResult
 from partwise.comparison.commands.experiment_file import Experiment
-from partwise.comparison.commands.plan import make_plan
-from partwise.comparison.commands.workload import CommandPlan, CommandWorkload
+from partwise.comparison.commands.matching import check_match
+from partwise.comparison.commands.plan import CommandPlan, make_plan
+from partwise.comparison.commands.workload import CommandWorkload
 from partwise.comparison.commands.worktrees import Repository
 from partwise.comparison.experiment import Comparison
+from partwise.comparison.measures import Measure
 from partwise.comparison.plan_file import PLAN_FILE
 from partwise.comparison.results import Results, read_json
 from partwise.comparison.tuning import check_seeds, parse_tune
@@ -61,13 +63,15 @@ def make_command_comparison(
     online: bool = False,
     on: str = "local",
     common: Sequence[str] = (),
+    match: Measure | None = None,
     tune: str | None = None,
     tune_seeds: int = 4,
     **settings: Any,
 ) -> CommandComparison:
     """The comparison of an experiment whose file is in `folder`, validated but not started. Raises ConfigError.
 
-    `common` sets settings of all arms, such as `steps=2000`; `tune` tunes one for each arm, over values in its range.
+    `common` sets settings of all arms, such as `steps=2000`; `match="seconds"` changes the steps of the arms until they
+    take equally long; `tune` tunes a setting for each arm, over values in its range.
     """
     experiment = with_settings(experiment, common)
     folder = folder / experiment.folder
@@ -77,15 +81,16 @@ def make_command_comparison(
     commits = {ref: Repository.around(folder).commit_of(ref) for ref in refs}
     path = Path("runs") / check_run_name(name)
     plan = make_plan(experiment, commits, **settings)
+    if match:
+        check_match(plan, match)
     workload = CommandWorkload(experiment, folder, path, workers, allow_changes)
     chosen = parse_tune(tune) if tune else None
     if chosen:
         check_seeds(plan)
         for value in chosen.values:
             chosen.apply(plan.arms[0], value)  # raises for an unknown setting before anything runs
-    made = CommandComparison(path, replace(plan, common=tuple(common)), workload, command, online=online, on=on)
-    made.tune, made.tune_seeds = chosen, tune_seeds
-    return made
+    plan, tuning = replace(plan, common=tuple(common)), (match, chosen, tune_seeds)
+    return CommandComparison(path, plan, workload, command, *tuning, online, on)
 
 
 def with_settings(experiment: Experiment, common: Sequence[str]) -> Experiment:

@@ -64,6 +64,10 @@ class CommandConfig:
         return {**own, **{name: fill(value, values) for name, value in self.env.items()}}
 
 
+CommandArm = Arm[CommandConfig]
+CommandPlan = Plan[CommandConfig]
+
+
 def setting_text(value: Setting) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -78,7 +82,7 @@ def make_plan(
     margin: float | None = None,
     alpha: float = 0.05,
     failure: float | None = None,
-) -> Plan[CommandConfig]:
+) -> CommandPlan:
     """The arms, checked against the command, and the rules; `commits` are those of the refs. Raises ConfigError."""
     metric = experiment.metric
     margin = margin or metric.margin
@@ -88,7 +92,7 @@ def make_plan(
         )
     if experiment.check and "args" not in placeholders(experiment.command):
         raise ConfigError(f"check: {experiment.check}: the command has no {{args}}, where these would go: add it")
-    arms: list[Arm[CommandConfig]] = []
+    arms: list[CommandArm] = []
     roles: list[Role] = []
     for name, spec in experiment.arms.items():
         add_arm(arms, Arm(name, overrides_of(spec), command_config(experiment, name, spec, commits)))
@@ -110,7 +114,7 @@ def make_plan(
     return Plan(tuple(arms), max(looks, default=seeds), rules, tuple(claims), first_seed)
 
 
-def add_arm(arms: list[Arm[CommandConfig]], arm: Arm[CommandConfig]) -> None:
+def add_arm(arms: list[CommandArm], arm: CommandArm) -> None:
     """Append it. Raises ConfigError if another arm runs the same."""
     for other in arms:
         if not difference(other.config.to_dict(), arm.config.to_dict()):

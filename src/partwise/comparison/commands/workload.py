@@ -9,11 +9,12 @@ from typing import Any
 from partwise.comparison.commands import EXECUTED_BY
 from partwise.comparison.commands.environment import changes_since, describe_environment
 from partwise.comparison.commands.experiment_file import Experiment
-from partwise.comparison.commands.plan import CommandConfig
+from partwise.comparison.commands.matching import describe_times, match_seconds, measure_seconds_per_step
+from partwise.comparison.commands.plan import CommandArm, CommandPlan
 from partwise.comparison.commands.template import split_words
 from partwise.comparison.commands.worktrees import Repository
-from partwise.comparison.design.plan import Arm, Plan
-from partwise.comparison.results import ArmResult, Results
+from partwise.comparison.measures import Measure
+from partwise.comparison.results import ArmResult, Matching, Results
 from partwise.comparison.trials.local import LocalExecutor
 from partwise.comparison.trials.stored import StoredTrial, prepare_trial
 from partwise.comparison.trials.trial import Trial
@@ -21,10 +22,9 @@ from partwise.comparison.trials.workload import Resources, Workload
 from partwise.config import ConfigError, digest
 from partwise.machine import visible_devices
 
-CommandArm = Arm[CommandConfig]
-CommandPlan = Plan[CommandConfig]
-
 WORKTREES = "worktrees"
+TIMING = "timing"
+"""The folder of the short trials that `--match seconds` times."""
 
 
 @dataclass
@@ -53,7 +53,12 @@ class CommandWorkload(Workload):
     def choose_setup(self, plan: CommandPlan, timed: bool) -> dict[str, Any]:
         environment = self.environment(plan)
         self.setup = {"environment": environment, "machine": environment["machine"]}
+        if timed:
+            self.setup["seconds_per_step"] = measure_seconds_per_step(self, plan, self.path / TIMING)
         return self.setup
+
+    def match(self, plan: CommandPlan, measure: Measure) -> tuple[CommandPlan, Matching]:
+        return match_seconds(plan, self.setup["seconds_per_step"])
 
     def restore_setup(self, plan: CommandPlan, setup: Mapping[str, Any]) -> None:
         self.setup = dict(setup)
@@ -131,6 +136,8 @@ class CommandWorkload(Workload):
         arms = [self._with_diff(plan.arms[0], *pair) for pair in zip(plan.arms, results.arms, strict=True)]
         changes = f" Changed while it ran: {'; '.join(self.changed)}." if self.changed else ""
         scope = f"Measured with the command {self.experiment.command!r} on this machine.{changes}"
+        if "seconds_per_step" in self.setup:
+            scope += f" {describe_times(results.arms)}"
         return results.model_copy(update={"arms": tuple(arms), "scope": scope})
 
     def _with_diff(self, baseline: CommandArm, arm: CommandArm, result: ArmResult) -> ArmResult:

@@ -1,0 +1,133 @@
+"""Match the seconds of commands by their number of steps: short trials at two numbers of steps show the time of one."""
+
+import contextlib
+import math
+import shutil
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from partwise.comparison.commands.plan import CommandArm, CommandPlan
+from partwise.comparison.results import ArmResult, Match, Matching
+from partwise.comparison.trials.executor import NoValuesError, run_trials
+from partwise.comparison.trials.trial import Trial
+from partwise.comparison.trials.workload import Workload
+from partwise.config import ConfigError
+
+STEPS = "steps"
+"""The setting with the number of training steps."""
+
+SHORT, LONG = 1 / 20, 1 / 5
+"""The lengths of the timed trials, as fractions of a whole one."""
+
+ROUNDS = 3
+"""Each arm is timed this often, in turn with the others."""
+
+TOLERANCE = 0.01
+"""Arms are matched if they agree within this fraction of the baseline."""
+
+
+def matched_arms(plan: CommandPlan) -> list[CommandArm]:
+    """The baseline and the arms with a claim; a control is left as it is."""
+    claimed = {claim.arm for claim in plan.claims if claim.role == "claim"}
+    return [arm for number, arm in enumerate(plan.arms) if number == 0 or arm.name in claimed]
+
+
+def check_match(plan: CommandPlan, measure: str) -> None:
+    """Raise ConfigError unless the arms can be matched in `measure`."""
+    if measure != "seconds":
+        raise ConfigError(
+            f"--match {measure}: partwise knows no {measure} of a command: use --match seconds; arms with the same {{steps}} "
+            "already train for equally many steps"
+        )
+    for arm in matched_arms(plan):
+        steps = arm.config.settings.get(STEPS)
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1 / SHORT:
+            raise ConfigError(
+                f"--match seconds: arm {arm.name!r} has steps={steps}: give the command the placeholder {{steps}} and "
+                f"`settings: {{steps: N}}` with N of at least {1 / SHORT:.0f}, so that its length can be changed"
+            )
+
+
+def measure_seconds_per_step(workload: Workload, plan: CommandPlan, folder: Path) -> dict[str, float]:
+    """The seconds of one step of each arm, without the time a command takes to start. Raises ConfigError.
+
+    The difference in time between a longer and a shorter trial, divided by their difference in steps: the median over
+    rounds in which the arms alternate, with as many trials at a time as the comparison will run.
+    """
+    trials: list[Trial] = []
+    lengths: list[tuple[str, int]] = []
+    for round_ in range(ROUNDS):
+        for arm in matched_arms(plan):
+            for fraction in (SHORT, LONG):
+                steps = math.ceil(steps_of(arm) * fraction)
+                timed, number = with_steps(arm, steps), len(trials)
+                trials.append(workload.trial(timed, plan.first_seed + round_, folder / str(number)))
+                lengths.append((arm.name, steps))
+    with workload.executor() as executor, contextlib.suppress(NoValuesError):
+        run_trials(executor, trials, lambda: None)
+    seconds = [seconds_of(trial) for trial in trials]
+    shutil.rmtree(folder, ignore_errors=True)
+    slopes: dict[str, list[float]] = {}
+    for index in range(0, len(trials), 2):
+        (name, short), (_, long) = lengths[index : index + 2]
+        slopes.setdefault(name, []).append((seconds[index + 1] - seconds[index]) / (long - short))
+    return {name: median_slope(name, each) for name, each in slopes.items()}
+
+
+def seconds_of(trial: Trial) -> float:
+    if trial.status != "done":
+        raise ConfigError(
+            f"--match seconds: a short trial of {trial.arm} failed: {trial.status.partition(': ')[2]}; its output is in "
+            f"{trial.folder}"
+        )
+    return trial.outcome("").seconds or 0.0
+
+
+def median_slope(name: str, slopes: Sequence[float]) -> float:
+    if min(slopes) <= 0:
+        raise ConfigError(
+            f"--match seconds: more steps of {name} took no more time: does the command use {{steps}}? If it does, they are "
+            "too short to be timed: use more steps"
+        )
+    return statistics.median(slopes)
+
+
+def match_seconds(plan: CommandPlan, seconds_per_step: Mapping[str, float]) -> tuple[CommandPlan, Matching]:
+    """The plan with the steps of every claimed arm changed, so that they take the time of the baseline's steps.
+
+    Raises ConfigError if arms still differ by over 1%.
+    """
+    base = plan.arms[0]
+    target = steps_of(base) * seconds_per_step[base.name]
+    arms, matches = {arm.name: arm for arm in plan.arms}, []
+    for arm in matched_arms(plan)[1:]:
+        own = seconds_per_step[arm.name]
+        new = max(1, round(target / own))
+        match = Match(arm=arm.name, key=STEPS, old=steps_of(arm), new=new, residual=new * own / target - 1)
+        if abs(match.residual) > TOLERANCE:
+            raise ConfigError(
+                f"--match seconds: {arm.name} still differs by {match.residual:+.1%} at the nearest steps={new}: use more "
+                "steps"
+            )
+        arms[arm.name] = with_steps(arm, new)
+        matches.append(match)
+    return replace(plan, arms=tuple(arms.values())), Matching(measure="seconds", arms=tuple(matches))
+
+
+def steps_of(arm: CommandArm) -> int:
+    steps = arm.config.settings[STEPS]
+    assert isinstance(steps, int)
+    return steps
+
+
+def with_steps(arm: CommandArm, steps: int) -> CommandArm:
+    return replace(arm, config=replace(arm.config, settings={**arm.config.settings, STEPS: steps}))
+
+
+def describe_times(arms: Sequence[ArmResult]) -> str:
+    """How long the trials of each arm took, as a sentence."""
+    times = {arm.name: [trial.seconds for trial in arm.trials if trial.seconds is not None] for arm in arms}
+    words = [f"{name} {statistics.median(each):.3g} s" for name, each in times.items() if each]
+    return f"A trial took, start-up included and in the median: {', '.join(words)}."
