@@ -72,17 +72,17 @@ def test_a_calibration_is_used_for_the_same_configuration_only(here: Path) -> No
     assert math.isclose(entry["p_mean"], stats.ttest_1samp(pairs, 0).pvalue, rel_tol=1e-9)
     write_entry(failure=None)
     same = make_comparison(request(common=LEARNING))
-    noise = expected_noise(same.plan, same.prepare())
+    noise = expected_noise(same.plan, same.prepare().hash)
     assert (noise.sd, noise.df) == (entry["sd_difference"], 3) and "A/A pairs of noise" in noise.source
-    assert noise.upper_sd > noise.sd and expected_noise(same.plan, same.prepare(), 0.5).upper_sd == 0.5
+    assert noise.upper_sd > noise.sd and expected_noise(same.plan, same.prepare().hash, 0.5).upper_sd == 0.5
     for setting in ("train.steps=13", "optimizer=lion", "train.lr=1e-3", "schedule=cosine"):
         other = make_comparison(request(common=[*LEARNING, setting]))
-        assert "guess" in expected_noise(other.plan, other.prepare()).source, setting
+        assert "guess" in expected_noise(other.plan, other.prepare().hash).source, setting
     machine = make_comparison(request(common=[*LEARNING, "train.threads=2", "train.save_every=7"]))
-    assert expected_noise(machine.plan, machine.prepare()) == noise
+    assert expected_noise(machine.plan, machine.prepare().hash) == noise
 
     write_entry(failure="the A/A pairs differ")
-    assert "guess" in expected_noise(same.plan, same.prepare()).source, "a calibration that failed is not used"
+    assert "guess" in expected_noise(same.plan, same.prepare().hash).source, "a calibration that failed is not used"
     CALIBRATIONS_FILE.write_text(json.dumps({"arithmetic 1234, 999 parameters": {"sd": 0.1, "correlation": 0.5}}))
     assert read_calibrations() == {} and "1 calibrations of an older version" in str(ignored_calibrations())
     CALIBRATIONS_FILE.write_text("{ not json")
@@ -101,10 +101,10 @@ def test_pairs_of_real_arms_go_before_null_pairs(here: Path) -> None:
         effect.arm: np.array(effect.differences) for effect in Results.from_json(Path("runs/both/results.json")).effects
     }
     same, other = (make_comparison(request(change=[arm], common=LEARNING)) for arm in ("ffn=swiglu", "ffn=geglu"))
-    noise = expected_noise(same.plan, same.prepare())
+    noise = expected_noise(same.plan, same.prepare().hash)
     assert math.isclose(noise.sd, pairs["ffn=swiglu"].std(ddof=1), rel_tol=1e-9) and noise.df == 2
     assert "3 pairs of both" in noise.source
-    pooled = expected_noise(other.plan, other.prepare())
+    pooled = expected_noise(other.plan, other.prepare().hash)
     assert math.isclose(pooled.sd**2, np.mean([x.var(ddof=1) for x in pairs.values()]), rel_tol=1e-9)
     assert math.isclose(pooled.df, 4 / 1.25)
 
@@ -119,11 +119,11 @@ def test_a_positive_control_needs_power(here: Path) -> None:
         CALIBRATIONS_FILE.write_text(json.dumps({key: {**entry, "control_effect": effect}}))
         if refused:
             with pytest.raises(ConfigError, match="a control needs 95%"):
-                positive_control_power(plan, dataset)
+                positive_control_power(plan, dataset.hash)
         else:
-            assert positive_control_power(plan, dataset) == 1.0
+            assert positive_control_power(plan, dataset.hash) == 1.0
             without = make_comparison(request(common=LEARNING)).plan
-            assert positive_control_power(without, dataset) is None
+            assert positive_control_power(without, dataset.hash) is None
 
 
 def test_plan_prints_time_and_power(here: Path) -> None:

@@ -126,10 +126,10 @@ def test_values_equal_single_runs_and_the_first_verdict_stands(here: Path) -> No
         partwise.compare("mingpt", "ffn=swiglu", seeds=4, **{**arguments, "margin": 0.02})
 
     later = plan_comparison("mingpt", "ffn=geglu", seeds=4, **{**arguments, "name": "d"})
-    noise = expected_noise(later.plan, later.prepare())
+    noise = expected_noise(later.plan, later.prepare().hash)
     assert noise.sd == pytest.approx(statistics.stdev(last.results.claims[0].exploratory.differences)) and noise.df == 3
     assert "4 pairs of c" in noise.source
-    assert "--sd" in expected_noise(later.plan, later.prepare(), 0.005).source
+    assert "--sd" in expected_noise(later.plan, later.prepare().hash, 0.005).source
 
 
 def test_a_change_without_effect_is_equivalent(here: Path) -> None:

@@ -1,5 +1,7 @@
 """Commands for comparisons: compare, work, demo, calibrate and plan."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -23,7 +25,7 @@ ANY: Any = {"rich_help_panel": "Any command"}
 PIPELINES: Any = {"rich_help_panel": "Pipelines"}
 
 
-def is_command_comparison(first: str, refs: bool, options: dict[str, Any]) -> bool:
+def is_command_comparison(first: str, refs: bool = False, options: Mapping[str, Any] = MappingProxyType({})) -> bool:
     """Whether commands are compared rather than presets. Raises ConfigError for options without --refs."""
     given = next((name for name, value in options.items() if value), None)
     if given and not refs:
@@ -37,6 +39,15 @@ def is_command_comparison(first: str, refs: bool, options: dict[str, Any]) -> bo
     from partwise.comparison.commands.experiment_file import is_experiment
 
     return is_experiment(first)
+
+
+def refuse_preset_options(options: Mapping[str, Any]) -> None:
+    """Raises ConfigError for an option that commands do not have."""
+    given = next((name for name, value in options.items() if value), None)
+    if given:
+        from partwise.config import ConfigError
+
+        raise ConfigError(f"--{given.replace('_', '-')} is for presets: leave it out for an experiment's YAML file")
 
 
 def place(text: str) -> Any:
@@ -228,15 +239,29 @@ def calibrate(
     ] = None,
     seeds: Annotated[int, typer.Option(help="Number of A/A pairs.")] = 8,
     name: Name = None,
+    workers: Workers = None,
     imports: Import = None,
 ) -> None:
-    """Measure seed-to-seed noise with A/A pairs; later plans and comparisons use it."""
+    """Measure seed-to-seed noise with A/A pairs, of a preset or of an experiment's YAML file; later plans use it."""
+    if is_command_comparison(preset):
+        from partwise.cli.commands.command_noise import calibrate_experiment
+
+        refuse_preset_options({"data": options["data"], "positive_control": positive_control, "import": imports})
+        calibrate_experiment(preset, seeds=seeds, name=name, workers=workers, failure=options["failure"])
+        return
     load_imports(imports)
     from partwise.cli.commands.calibrate import calibrate_preset
 
     changes = collect_overrides(context, overrides)
     calibrate_preset(
-        preset, changes, **options, family=family, positive_control=positive_control, seeds=seeds, name=name
+        preset,
+        changes,
+        **options,
+        family=family,
+        positive_control=positive_control,
+        seeds=seeds,
+        name=name,
+        workers=workers,
     )
 
 
@@ -260,10 +285,13 @@ def plan(
     ] = None,
     claims: Annotated[int | None, typer.Option(help="Number of claims, without a preset. Default: 1.", min=1)] = None,
     workers: Workers = None,
+    machines: Annotated[
+        int, typer.Option(metavar="N", help="Machines like this one that share the trials.", min=1)
+    ] = 1,
     imports: Import = None,
     as_json: Json = False,
 ) -> None:
-    """Estimate statistical power for 4 to 32 seeds, and with a preset time, before training."""
+    """Estimate statistical power for 4 to 32 seeds before training, and time, with a preset or an experiment's YAML file."""
     from partwise.config import ConfigError
 
     if preset is None:
@@ -277,6 +305,21 @@ def plan(
         return
     if claims:
         raise ConfigError(f"--claims {claims}: a preset's changes are its claims; leave out --claims or the preset")
+    if is_command_comparison(preset):
+        from partwise.cli.commands.command_noise import plan_experiment
+
+        refuse_preset_options({"import": imports})
+        plan_experiment(
+            preset,
+            options,
+            protocol=protocol,
+            sd=sd,
+            effect=effect,
+            workers=workers,
+            machines=machines,
+            as_json=as_json,
+        )
+        return
     load_imports(imports)
     from partwise.cli.commands.plan import plan_preset
 
@@ -287,5 +330,6 @@ def plan(
         sd=sd,
         effect=effect,
         workers=workers,
+        machines=machines,
         as_json=as_json,
     )

@@ -1,28 +1,32 @@
 """Measure seed-to-seed noise from A/A pairs."""
 
 import math
+import statistics
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import numpy as np
 from scipy import special
 
-from partwise.checkpoint import load, write_json
+from partwise.checkpoint import write_json
 from partwise.comparison.experiment import Comparison
-from partwise.comparison.noise_store import CALIBRATIONS_FILE, FORMAT, configuration_key, read_calibrations
+from partwise.comparison.noise_store import (
+    CALIBRATED_METRIC,
+    CALIBRATIONS_FILE,
+    FORMAT,
+    configuration_key,
+    read_calibrations,
+)
 from partwise.comparison.stats.null_pairs import failure_of, flip_p, mean_p, rejected_subsets
 from partwise.config import ConfigError
-from partwise.data import Dataset, build_examples
-from partwise.evaluate.loss import mean_loss
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The noise of one configuration, in nats, with 95% intervals."""
+    """The noise of one configuration, in the unit of its metric, with 95% intervals."""
 
     name: str
     family: str
-    """The family of parts that the second arm re-initializes."""
+    """The family of parts that the second arm re-initializes; empty if the second arm has other seeds."""
     seeds: int
     sd_difference: float
     """The SD of a paired difference, with `seeds - 1` degrees of freedom; plans use it."""
@@ -55,28 +59,44 @@ class Calibration:
     """The mean difference of the positive control, if there is one."""
     control_sd: float | None = None
     """The SD of its paired differences."""
+    metric: str = CALIBRATED_METRIC
+    seconds: float | None = None
+    """The median time of a trial, if it is a command."""
     format: int = FORMAT
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def calibrate(comparison: Comparison, dataset: Dataset) -> Calibration:
-    """Estimate the noise from a finished A/A comparison and save it to the store."""
+def check_pairs(seeds: int) -> None:
+    if seeds < 3:
+        raise ConfigError(f"--seeds {seeds}: must be at least 3; 8 pairs estimate the seed SD to within about 25%")
+
+
+def calibrate(
+    comparison: Comparison,
+    data_hash: str,
+    family: str = "",
+    evaluation: tuple[float | None, float | None] = (None, None),
+) -> Calibration:
+    """Estimate the noise from a finished A/A comparison and save it to the store.
+
+    `evaluation` has the standard errors of a value and of a pair's difference over the choice of validation text.
+    """
     results = comparison.results
-    effect, arm = results.claims[0].effect, results.arms[1]
+    effect = results.claims[0].effect
     if effect.sd_pooled is None or not effect.sd_difference:
-        raise ConfigError(f"{comparison.path}: {effect.sentence} Nothing was calibrated: lower train.lr or add warmup")
+        raise ConfigError(f"{comparison.path}: {effect.sentence} Nothing was calibrated: mend that first")
     differences = [difference for difference in effect.differences if difference is not None]
     n, sd, r = len(differences), effect.sd_difference, effect.correlation or 0.0
     low, high = (sd * math.sqrt((n - 1) / float(special.chdtri(n - 1, p))) for p in (0.025, 0.975))
     half_width = 1.96 / math.sqrt(n - 3) if n > 3 else math.inf  # 95% half-width of Fisher's z
     rejected, n_subsets, subset_size = rejected_subsets(differences)
-    single, paired = evaluation_standard_errors(comparison, dataset)
+    seconds = [trial.seconds for arm in results.arms for trial in arm.trials if trial.seconds]
     controls = [claim.effect for claim in results.claims if claim.role == "positive" and claim.effect.mean is not None]
     calibration = Calibration(
         name=comparison.path.name,
-        family=comparison.plan.arm(arm.name).config.train.reinitialize or "",
+        family=family,
         seeds=n,
         sd_difference=sd,
         sd_low=low,
@@ -86,8 +106,8 @@ def calibrate(comparison: Comparison, dataset: Dataset) -> Calibration:
         correlation_low=math.tanh(math.atanh(max(-0.999999, r)) - half_width) if r < 1 else 1.0,
         correlation_high=math.tanh(math.atanh(min(0.999999, r)) + half_width),
         mean=math.fsum(differences) / n,
-        evaluation_se=single,
-        paired_evaluation_se=paired,
+        evaluation_se=evaluation[0],
+        paired_evaluation_se=evaluation[1],
         p_mean=mean_p(differences),
         p_sign_flip=flip_p(differences),
         rejected_subsets=rejected,
@@ -97,25 +117,11 @@ def calibrate(comparison: Comparison, dataset: Dataset) -> Calibration:
         positive_control=controls[0].arm if controls else "",
         control_effect=controls[0].mean if controls else None,
         control_sd=controls[0].sd_difference if controls else None,
+        metric=results.protocol.metric,
+        seconds=statistics.median(seconds) if seconds else None,
     )
     store = read_calibrations()
-    store[configuration_key(comparison.plan.arms[0].config.to_dict(), dataset.hash)] = calibration.to_dict()
+    store[configuration_key(comparison.plan.arms[0].config.to_dict(), data_hash)] = calibration.to_dict()
     CALIBRATIONS_FILE.parent.mkdir(exist_ok=True)
     write_json(CALIBRATIONS_FILE, store)
     return calibration
-
-
-def evaluation_standard_errors(comparison: Comparison, dataset: Dataset) -> tuple[float | None, float | None]:
-    """The standard errors of a loss and of a pair's difference over validation batches; None if there is only one batch."""
-    losses: list[np.ndarray] = []
-    for arm in comparison.plan.arms[:2]:
-        folder = next(trial.folder for trial in comparison.trials if trial.arm == arm.name)
-        model, _ = load(folder)
-        config = arm.config
-        batches = list(build_examples(dataset, "val", config.seq_len, config.model.context_length).eval_batches())
-        full = [batch for batch in batches if batch.n_targets >= max(b.n_targets for b in batches) / 2]
-        losses.append(np.array([mean_loss(model, [batch]) for batch in full]))
-    if len(losses[0]) < 2:
-        return None, None
-    single, paired = (x.std(ddof=1) / math.sqrt(len(x)) for x in (losses[0], losses[1] - losses[0]))
-    return float(single), float(paired)

@@ -13,11 +13,13 @@ from partwise.comparison.results import Results
 from partwise.comparison.stats.noise import Noise, given_noise, pooled_noise
 from partwise.comparison.stats.simulated_power import Design, one_real_claim
 from partwise.config import ConfigError, digest
-from partwise.data import Dataset
 
 CALIBRATIONS_FILE = Path("runs") / "calibrations.json"
 FORMAT = 2
 """The version of an entry of the store."""
+
+CALIBRATED_METRIC = "validation loss"
+"""What calibrations of training runs measure; those of commands name their metric."""
 
 GUESSED_SD = 0.007
 """The assumed SD of a paired difference of small character models, in nats, if nothing was measured."""
@@ -42,9 +44,14 @@ SETTINGS_WITHOUT_EFFECT = (
 
 
 def configuration_key(config: Mapping[str, Any], data_hash: str) -> str:
-    """The digest of a baseline's configuration, without its seed and the settings of the machine, and of its data."""
-    train = {key: value for key, value in config["train"].items() if key not in SETTINGS_WITHOUT_EFFECT}
-    return digest({**config, "train": train, "data_hash": data_hash})
+    """The digest of a baseline's configuration, without its seed and the settings of the machine, and of its data.
+
+    A command has no data that partwise knows, and an empty `data_hash`.
+    """
+    if "train" in config:
+        train = {key: value for key, value in config["train"].items() if key not in SETTINGS_WITHOUT_EFFECT}
+        config = {**config, "train": train}
+    return digest({**config, "data_hash": data_hash})
 
 
 def read_calibrations(path: Path = CALIBRATIONS_FILE) -> dict[str, dict[str, Any]]:
@@ -70,29 +77,19 @@ def _is_current(entry: Any) -> bool:
     return isinstance(entry, dict) and entry.get("format") == FORMAT
 
 
-def find_calibration(plan: Plan, dataset: Dataset) -> dict[str, Any] | None:
-    """The calibration of the plan's baseline, if any that did not fail; calibrations cover the loss only."""
-    if not plan.rules.lower_is_better:
-        return None
-    entry = read_calibrations().get(configuration_key(plan.arms[0].config.to_dict(), dataset.hash))
-    return entry if entry and entry.get("failure") is None else None
+def find_calibration(plan: Plan, data_hash: str) -> dict[str, Any] | None:
+    """The calibration of the plan's baseline in its metric, if any that did not fail."""
+    entry = read_calibrations().get(configuration_key(plan.arms[0].config.to_dict(), data_hash))
+    usable = entry and entry.get("failure") is None and entry.get("metric", CALIBRATED_METRIC) == plan.rules.metric
+    return entry if usable else None
 
 
-def expected_noise(plan: Plan, dataset: Dataset, sd: float | None = None) -> Noise:
-    """The expected noise of a difference, from the first available source.
-
-    In this order: the user's `sd`; the pairs of an earlier comparison with the same baseline and data; A/A pairs; a guess.
-    """
+def expected_noise(plan: Plan, data_hash: str, sd: float | None = None) -> Noise:
+    """The expected noise of a difference: the user's `sd`, else what was measured, else a guess."""
+    if sd is None and (measured := measured_noise(plan, data_hash)):
+        return measured
     if sd is not None:
         return given_noise(sd)
-    if earlier := earlier_noise(Path("runs"), plan, dataset):
-        return earlier
-    if entry := find_calibration(plan, dataset):
-        source = (
-            f"from the A/A pairs of {entry['name']}, whose runs correlate more than those of different arms: a real change "
-            "may need two or three times this SD (--sd)"
-        )
-        return Noise(entry["sd_difference"], entry["seeds"] - 1, source)
     if plan.rules.lower_is_better:
         return Noise(
             GUESSED_SD, float("inf"), "a guess (a comparison or `partwise calibrate` measures it, --sd sets it)"
@@ -100,21 +97,38 @@ def expected_noise(plan: Plan, dataset: Dataset, sd: float | None = None) -> Noi
     return Noise(GUESSED_ACCURACY_SD, float("inf"), "a guess (a comparison measures it, --sd sets it)")
 
 
-def earlier_noise(folder: Path, plan: Plan, dataset: Dataset) -> Noise | None:
+def measured_noise(plan: Plan, data_hash: str) -> Noise | None:
+    """The noise of the pairs of an earlier comparison with the same baseline and data, else of A/A pairs."""
+    if earlier := earlier_noise(Path("runs"), plan, data_hash):
+        return earlier
+    entry = find_calibration(plan, data_hash)
+    if not entry:
+        return None
+    source = f"from the A/A pairs of {entry['name']}, "
+    if entry["family"]:
+        source += (
+            "whose runs correlate more than those of different arms: a real change may need two or three times this "
+        )
+        source += "SD (--sd)"
+    else:
+        source += "whose trials share no seed: arms that share the noise of a seed differ by less"
+    return Noise(entry["sd_difference"], entry["seeds"] - 1, source)
+
+
+def earlier_noise(folder: Path, plan: Plan, data_hash: str) -> Noise | None:
     """The noise of the latest comparison with the same baseline, data and metric: of the same arms, if it has any of them."""
-    key = configuration_key(plan.arms[0].config.to_dict(), dataset.hash)
+    key = configuration_key(plan.arms[0].config.to_dict(), data_hash)
     arms = {claim.arm for claim in plan.claims if claim.role == "claim"}
     for path in sorted(folder.glob("*/results.json"), key=lambda path: path.stat().st_mtime, reverse=True):
         try:
             results = Results.from_json(path)
         except ConfigError:
             continue
-        if results.protocol.metric != plan.rules.metric or "train" not in results.config or results.task is None:
-            continue
-        if configuration_key(results.config, results.task.hash or "") != key:
+        found_hash = (results.task.hash if results.task else None) or ""
+        if results.protocol.metric != plan.rules.metric or configuration_key(results.config, found_hash) != key:
             continue
         claims = [claim for claim in results.claims if claim.role == "claim"]
-        claims = [claim for claim in claims if not is_reinitialized(results, claim.effect.arm)]
+        claims = [claim for claim in claims if not is_null(results, claim.effect.arm)]
         found = [claim.exploratory or claim.effect for claim in claims]  # with the seeds that were added later
         found = [effect for effect in found if effect.arm in arms] or found
         pairs = [[x for x in effect.differences if x is not None] for effect in found]
@@ -125,16 +139,17 @@ def earlier_noise(folder: Path, plan: Plan, dataset: Dataset) -> Noise | None:
     return None
 
 
-def is_reinitialized(results: Results, name: str) -> bool:
-    """Whether an arm is the baseline with other initial weights, as in a calibration."""
+def is_null(results: Results, name: str) -> bool:
+    """Whether an arm is the baseline with other initial weights or on other seeds, as in a calibration."""
     arm = results.arm(name)
-    return arm is not None and [change[0] for change in arm.config_changes] == ["train.reinitialize"]
+    changed = [change[0] for change in arm.config_changes] if arm else []
+    return changed in (["train.reinitialize"], ["seed_offset"])
 
 
-def positive_control_power(plan: Plan, dataset: Dataset) -> float | None:
+def positive_control_power(plan: Plan, data_hash: str) -> float | None:
     """The power of the positive control, if its effect was calibrated. Raises ConfigError if it is below 95%."""
     controls = [claim for claim in plan.claims if claim.role == "positive"]
-    entry = find_calibration(plan, dataset)
+    entry = find_calibration(plan, data_hash)
     if not controls or not entry or entry["positive_control"] != controls[0].arm or not entry["control_sd"]:
         return None
     noise = Noise(entry["control_sd"], entry["seeds"] - 1, "")

@@ -11,14 +11,13 @@ from partwise.cli.commands.compare_output import (
     run_comparison,
     start_progress,
 )
-from partwise.cli.commands.power_table import parse_looks, percent
+from partwise.cli.commands.power_table import parse_looks, power_sentences
 from partwise.cli.terminal import console, format_duration, table
 from partwise.comparison.design.request import Request
 from partwise.comparison.noise_store import expected_noise, ignored_calibrations
 from partwise.comparison.report import summary
 from partwise.comparison.runs.comparison import RunComparison, make_comparison, make_grid
 from partwise.comparison.stats.power import default_looks
-from partwise.comparison.stats.simulated_power import Design, detectable_effect, one_real_claim
 from partwise.config import ConfigError
 from partwise.studies.claims import PICTURE, markdown, overall
 from partwise.studies.forest import draw_claims
@@ -103,7 +102,7 @@ def show_estimate(comparison: RunComparison, sd: float | None) -> None:
             else ""
         )
     )
-    noise = expected_noise(plan, comparison.prepare(), sd)
+    noise = expected_noise(plan, comparison.prepare().hash, sd)
     if plan.seeds < 2:
         console.print(
             "no effect is detectable: a single seed gives no interval; --seeds must be at least 2, preferably 5"
@@ -111,14 +110,8 @@ def show_estimate(comparison: RunComparison, sd: float | None) -> None:
         return
     if ignored := ignored_calibrations():
         console.print(ignored, markup=False)
-    design = Design(plan.looks, plan.n_claims, plan.rules.margin, plan.rules.alpha)
-    effect, equal = detectable_effect(design, noise.upper_sd), one_real_claim(design, 0.0, noise.upper_sd).equivalent
-    one = "" if design.claims == 1 else f" for one real effect among {design.claims} claims"
-    console.print(
-        f"minimum detectable effect of {plan.seeds} seeds at 80% power{one}: {effect:.4f} {plan.rules.unit}; equal arms are "
-        f"called equivalent with a probability of {percent(equal)}\n{noise.sentence}",
-        markup=False,
-    )
+    for sentence in power_sentences(plan, noise):
+        console.print(sentence, markup=False)
 
 
 def run_study(name: str, dry_run: bool) -> None:

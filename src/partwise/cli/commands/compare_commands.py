@@ -16,11 +16,13 @@ from partwise.cli.commands.compare_output import (
     replicate_winner,
     run_with_progress,
 )
-from partwise.cli.commands.power_table import parse_looks
+from partwise.cli.commands.power_table import parse_looks, power_sentences
 from partwise.cli.terminal import console, format_duration
 from partwise.comparison.commands.checks import looks_like_training
 from partwise.comparison.commands.comparison import CommandComparison, make_command_comparison
 from partwise.comparison.commands.experiment_file import Experiment, parse_experiment, read_experiment
+from partwise.comparison.noise_store import measured_noise
+from partwise.comparison.stats.noise import given_noise
 from partwise.comparison.stats.power import default_looks
 from partwise.config import ConfigError
 from partwise.config.overrides import parse_grid
@@ -30,6 +32,9 @@ PROTOCOL_SEEDS, SEEDS = 16, 5
 JUDGING = ("seeds", "first_seed", "looks", "margin", "alpha", "failure", "online")
 GENERAL = (*JUDGING, "common", "match", "tune", "tune_seeds")
 """The options of a request that any kind of trial has."""
+
+NO_DATA = ""
+"""The hash of a command's data, which partwise does not know."""
 
 NO_OPTION: dict[str, Any] = {"metric": "loss"}
 """The values of options that were not given."""
@@ -60,7 +65,7 @@ def compare_commands(
         options["metric"] = metric
         if len(words) > 1:
             raise ConfigError(f"{words[1]}: an experiment has its arms in {words[0]}; leave it out")
-    grid = options.pop("grid", None)
+    grid, sd = options.pop("grid", None), options.pop("sd", None)
     check_options(options)
     settings = {key: options[key] for key in GENERAL if options.get(key) is not None}
     if "looks" in settings:
@@ -89,6 +94,7 @@ def compare_commands(
     announce(comparison)
     if dry_run:
         show_check(comparison)
+        show_detectable_effect(comparison, words[0], sd)
         return
     if experiment.check:
         show_check(comparison)
@@ -161,6 +167,25 @@ def show_check(comparison: CommandComparison) -> None:
         workers = min(trials, comparison.workload.executor().workers)
         duration = format_duration(found.seconds * trials / workers)
         console.print(f"about {duration} for {trials} trials, {workers} at a time", markup=False)
+
+
+def show_detectable_effect(comparison: CommandComparison, file: str, sd: float | None) -> None:
+    """Print what the planned seeds can detect, if the noise is known, and otherwise how to measure it."""
+    plan = comparison.plan
+    noise = given_noise(sd) if sd is not None else measured_noise(plan, NO_DATA)
+    if noise is None:
+        console.print(unknown_noise(plan.rules.metric, file), markup=False)
+    elif plan.seeds > 1:
+        for sentence in power_sentences(plan, noise):
+            console.print(sentence, markup=False)
+
+
+def unknown_noise(metric: str, file: str) -> str:
+    measure = f"measure it with `partwise calibrate {file}`, or " if file.endswith((".yaml", ".yml")) else ""
+    return (
+        f"the noise of {metric} is unknown, and so is what these seeds can detect: {measure}give the SD of a difference "
+        "between two arms at one seed, as in --sd 0.01"
+    )
 
 
 def plain_name(words: list[str]) -> str:

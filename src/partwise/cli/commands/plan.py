@@ -3,7 +3,7 @@
 from typing import Any
 
 from partwise.cli.commands.compare import make_request
-from partwise.cli.commands.power_table import compute_power, make_designs, show_power
+from partwise.cli.commands.power_table import TrialTime, compute_power, make_designs, show_power
 from partwise.cli.terminal import console, only_json
 from partwise.comparison.noise_store import expected_noise, ignored_calibrations
 from partwise.comparison.runs.comparison import make_comparison
@@ -16,6 +16,7 @@ def plan_preset(
     sd: float | None,
     effect: float | None,
     workers: int | None,
+    machines: int = 1,
     as_json: bool = False,
 ) -> None:
     """Print the time and power of several numbers of seeds; trains only a few steps, for timing."""
@@ -23,13 +24,14 @@ def plan_preset(
         only_json()
     comparison = make_comparison(make_request(options, protocol=False), None, (), workers)
     plan = comparison.plan
-    noise = expected_noise(plan, comparison.prepare(), sd)
+    noise = expected_noise(plan, comparison.prepare().hash, sd)
     estimate = comparison.estimate()
-    seconds_per_seed = estimate.minutes * 60 / plan.seeds * max(1, len(plan.arms) * plan.seeds / estimate.runs)
+    at_a_time = min(estimate.workers, estimate.runs)
+    time = TrialTime(estimate.minutes * 60 * at_a_time / estimate.runs, len(plan.arms), estimate.workers, machines)
     console.print(plan.question, style="bold", markup=False)
     console.print("times are extrapolated from a short timing run")
     if ignored := ignored_calibrations():
         console.print(ignored, markup=False)
     rules = plan.rules
     designs = make_designs(rules.looks, protocol, plan.n_claims, rules.margin, rules.alpha)
-    show_power(compute_power(designs, noise, effect, seconds_per_seed), as_json)
+    show_power(compute_power(designs, noise, effect, time), as_json)

@@ -1,9 +1,12 @@
 """The power of a comparison from numbers alone: `plan` without a preset, and the tables of `plan`. Imports no torch."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from partwise.cli.terminal import console, format_duration, print_json, table
+from partwise.comparison.design.plan import Plan
 from partwise.comparison.stats.effect import DEFAULT_MARGIN
 from partwise.comparison.stats.noise import Noise, given_noise
 from partwise.comparison.stats.power import default_looks
@@ -17,6 +20,22 @@ from partwise.comparison.stats.simulated_power import (
 from partwise.config import ConfigError
 
 SEED_COUNTS = (4, 8, 16, 32)
+
+
+@dataclass(frozen=True)
+class TrialTime:
+    """The seconds of one trial, and how many trials run at a time."""
+
+    seconds: float
+    arms: int
+    workers: int = 1
+    """The number of trials that run at a time on one machine."""
+    machines: int = 1
+
+    def of(self, seeds: int) -> float:
+        """The seconds of all trials; those that are left over for the last round take as long as the others."""
+        rounds = math.ceil(self.arms * seeds / (self.workers * self.machines))
+        return rounds * self.seconds
 
 
 def plan_numbers(
@@ -54,11 +73,11 @@ def make_designs(looks: Sequence[int], protocol: bool, claims: int, margin: floa
 
 
 def compute_power(
-    designs: Sequence[Design], noise: Noise, effect: float | None, seconds_per_seed: float | None = None
+    designs: Sequence[Design], noise: Noise, effect: float | None, time: TrialTime | None = None
 ) -> dict[str, Any]:
     """What each design detects, and the seeds that a goal needs, assuming the upper limit of the noise; JSON values.
 
-    `seconds` is the time that a design takes at most, None without a preset.
+    `seconds` is the time that a design takes at most, None if the time of a trial is unknown.
     """
     first, sd = designs[0], noise.upper_sd
     rows = []
@@ -68,7 +87,7 @@ def compute_power(
             {
                 "seeds": design.looks[-1],
                 "looks": list(design.looks),
-                "seconds": design.looks[-1] * seconds_per_seed if seconds_per_seed else None,
+                "seconds": time.of(design.looks[-1]) if time else None,
                 "minimum_detectable_effect": detectable_effect(design, sd),
                 "equivalent_if_equal": one_real_claim(design, 0.0, sd).equivalent,
                 "detected": rates.better if rates else None,
@@ -78,6 +97,7 @@ def compute_power(
         )
     return {
         "claims": first.claims,
+        "machines": time.machines if time else None,
         "margin": first.margin,
         "alpha": first.alpha,
         "sd": sd,
@@ -98,7 +118,7 @@ def show_power(power: Mapping[str, Any], as_json: bool = False) -> None:
     effect, designs = power["effect"], power["designs"]
     has_looks = any(len(design["looks"]) > 1 for design in designs)
     has_times = designs[0]["seconds"] is not None
-    columns = ["seeds", *(["looks"] if has_looks else []), *(["time, at most"] if has_times else [])]
+    columns = ["seeds", *(["looks"] if has_looks else []), *([time_heading(power["machines"])] if has_times else [])]
     columns += ["MDE", "equal arms: equivalent"]
     if effect:
         columns += [f"{effect:g}: detected", f"{effect:g}: equivalent", *(["pairs used"] if has_looks else [])]
@@ -120,6 +140,23 @@ def show_power(power: Mapping[str, Any], as_json: bool = False) -> None:
         needed.append(f"calling equal arms equivalent takes {power['seeds_for_equivalence']:,}")
     if needed:
         console.print(f"judged once, with 80% power: {', and '.join(needed)}", markup=False)
+
+
+def power_sentences(plan: Plan, noise: Noise) -> list[str]:
+    """What the seeds of a plan detect, and the noise that this assumes."""
+    design = Design(plan.looks, plan.n_claims, plan.rules.margin, plan.rules.alpha)
+    one = "" if design.claims == 1 else f" for one real effect among {design.claims} claims"
+    effect, equal = detectable_effect(design, noise.upper_sd), one_real_claim(design, 0.0, noise.upper_sd).equivalent
+    unit = f" {plan.rules.unit}" if plan.rules.unit else ""
+    return [
+        f"minimum detectable effect of {plan.seeds} seeds at 80% power{one}: {effect:.4f}{unit}; equal arms are called "
+        f"equivalent with a probability of {percent(equal)}",
+        noise.sentence,
+    ]
+
+
+def time_heading(machines: int) -> str:
+    return "time, at most" if machines == 1 else f"time on {machines} machines, at most"
 
 
 def percent(rate: float) -> str:

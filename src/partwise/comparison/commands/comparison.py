@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from partwise.checkpoint import write_json
+from partwise.comparison.calibration import check_pairs
 from partwise.comparison.commands.checks import Check, CheckResult
 from partwise.comparison.commands.experiment_file import Experiment
 from partwise.comparison.commands.matching import check_match
@@ -91,6 +92,20 @@ def make_command_comparison(
             chosen.apply(plan.arms[0], value)  # raises for an unknown setting before anything runs
     plan, tuning = replace(plan, common=tuple(common)), (match, chosen, tune_seeds)
     return CommandComparison(path, plan, workload, command, *tuning, online, on)
+
+
+def make_command_calibration(
+    experiment: Experiment, folder: Path, name: str, command: str = "", **settings: Any
+) -> CommandComparison:
+    """The experiment's baseline against itself on other seeds, whose differences are noise. Raises ConfigError."""
+    check_pairs(settings["seeds"])
+    name_of_baseline = next(iter(experiment.arms))
+    alone = experiment.model_copy(
+        update={"arms": {name_of_baseline: experiment.arms[name_of_baseline]}, "negative_control": True}
+    )
+    made = make_command_comparison(alone, folder, name, command, **settings)
+    claims = tuple(claim._replace(role="claim") for claim in made.plan.claims)  # what is asked, and no control of it
+    return replace(made, plan=replace(made.plan, claims=claims))
 
 
 def with_settings(experiment: Experiment, common: Sequence[str]) -> Experiment:

@@ -84,8 +84,11 @@ class CommandWorkload(Workload):
         devices = visible_devices() if limits.gpus else []
         if limits.gpus > len(devices):
             raise ConfigError(f"trial.gpus={limits.gpus}: this machine has {len(devices)} visible GPUs; lower it")
-        workers = self.workers or max(1, cores() // limits.cpus)
-        return LocalExecutor(workers, module=EXECUTED_BY, gpus=limits.gpus, devices=devices)
+        return LocalExecutor(self.processes(self.workers), module=EXECUTED_BY, gpus=limits.gpus, devices=devices)
+
+    def processes(self, workers: int | None) -> int:
+        """How many trials run at a time on this machine: `workers`, or as many as its cores allow."""
+        return workers or max(1, cores() // self.experiment.trial.cpus)
 
     def resources(self) -> Resources:
         return Resources(self.experiment.trial.cpus, self.experiment.trial.gpus)

@@ -114,7 +114,7 @@ class RunWorkload(Workload):
         return add_facts(results, plan, trials, self.dataset(plan), throughput, plans, missing)
 
     def control_power(self, plan: RunPlan) -> float | None:
-        return positive_control_power(plan, self.dataset(plan))
+        return positive_control_power(plan, self.dataset(plan).hash)
 
     def match(self, plan: RunPlan, measure: Measure) -> tuple[RunPlan, Matching]:
         return match_arms(plan, measure, self.setup["throughput"])

@@ -1,0 +1,50 @@
+"""The table of `calibrate`. Imports no torch."""
+
+from partwise.cli.terminal import console, table
+from partwise.comparison.calibration import Calibration
+from partwise.comparison.report.cells import number
+from partwise.comparison.stats.number_format import format_p
+
+
+def show_calibration(calibration: Calibration, unit: str) -> None:
+    rows = [
+        (
+            "SD of a difference",
+            f"{calibration.sd_difference:.4f}",
+            f"{calibration.sd_low:.4f} to {calibration.sd_high:.4f}, {calibration.seeds} pairs",
+        ),
+        ("seed SD of one run", f"{calibration.sd:.4f}", ""),
+        (
+            "mean A/A difference",
+            f"{calibration.mean:+.4f}",
+            f"p = {format_p(calibration.p_mean, 0.05)} (t test of 0), {format_p(calibration.p_sign_flip, 0.05)} (sign flips)",
+        ),
+        (
+            "rejected by a t test at 5%",
+            f"{100 * calibration.rejected_subsets:.0f}%",
+            f"of {calibration.subsets} subsets of {calibration.subset_size} pairs; 5% on average without an effect",
+        ),
+    ]
+    if calibration.family:  # the arms of commands share no seed
+        r, low, high = calibration.correlation, calibration.correlation_low, calibration.correlation_high
+        rows.insert(2, ("paired correlation", f"{r:.2f}", f"{low:.2f} to {high:.2f}"))
+    if calibration.evaluation_se is not None:
+        rows[-1:-1] = [
+            ("standard error of one loss", number(calibration.evaluation_se), "over the choice of validation text"),
+            ("standard error of a difference", number(calibration.paired_evaluation_se), "the same, on a shared text"),
+        ]
+    if calibration.control_effect is not None:
+        rows.append(
+            (
+                f"positive control: {calibration.positive_control}",
+                f"{calibration.control_effect:+.4f}",
+                "mean difference",
+            )
+        )
+    console.print(
+        table(f"calibration of the {calibration.metric}" + (f", {unit}" if unit else ""), ["", "value", ""], rows)
+    )
+    if calibration.failure:
+        console.print(f"the calibration failed: {calibration.failure}", markup=False)
+    else:
+        console.print("saved to runs/calibrations.json; `plan` and comparisons with this baseline use it")

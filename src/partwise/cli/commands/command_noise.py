@@ -1,0 +1,70 @@
+"""`calibrate` and `plan` for commands, and the noise that `compare --dry-run` expects of them."""
+
+from pathlib import Path
+from typing import Any
+
+from partwise.cli.commands.calibration_table import show_calibration
+from partwise.cli.commands.compare_commands import NO_DATA, this_command, unknown_noise
+from partwise.cli.commands.compare_output import run_comparison
+from partwise.cli.commands.power_table import TrialTime, compute_power, make_designs, parse_looks, show_power
+from partwise.cli.terminal import console
+from partwise.comparison.calibration import calibrate
+from partwise.comparison.commands.comparison import make_command_calibration, make_command_comparison
+from partwise.comparison.commands.experiment_file import read_experiment
+from partwise.comparison.noise_store import find_calibration, measured_noise
+from partwise.comparison.stats.noise import given_noise
+from partwise.config import ConfigError
+
+
+def calibrate_experiment(
+    file: str, *, seeds: int, name: str | None, workers: int | None, failure: float | None
+) -> None:
+    """Run the experiment's baseline on pairs of seeds, print the noise they show, and store it for later comparisons."""
+    path = Path(file)
+    comparison = make_command_calibration(
+        read_experiment(path),
+        path.parent,
+        name or f"calibrate-{path.stem}",
+        this_command(),
+        seeds=seeds,
+        workers=workers,
+        failure=failure,
+    )
+    run_comparison(comparison)
+    show_calibration(calibrate(comparison, NO_DATA), comparison.plan.rules.unit)
+
+
+def plan_experiment(
+    file: str,
+    options: dict[str, Any],
+    *,
+    protocol: bool,
+    sd: float | None,
+    effect: float | None,
+    workers: int | None,
+    machines: int,
+    as_json: bool,
+) -> None:
+    """Print the power of several numbers of seeds, and the time if a calibration has measured it; runs nothing."""
+    path, looks = Path(file), options.pop("looks")
+    if given := [key for key in ("arms", "data") if options.pop(key)]:
+        raise ConfigError(f"--{given[0].removesuffix('s')} is for presets: the arms of commands are in {file}")
+    settings = {key: value for key, value in options.items() if value is not None}
+    comparison = make_command_comparison(read_experiment(path), path.parent, path.stem, seeds=5, **settings)
+    plan = comparison.plan
+    noise = given_noise(sd) if sd is not None else measured_noise(plan, NO_DATA)
+    if noise is None:
+        raise ConfigError(f"{file}: {unknown_noise(plan.rules.metric, file)}")
+    calibration = find_calibration(plan, NO_DATA) or {}
+    time = None
+    if calibration.get("seconds"):
+        slots = comparison.workload.processes(workers)
+        time = TrialTime(calibration["seconds"], len(plan.arms), slots, machines)
+    designs = make_designs(
+        parse_looks(looks) if looks else (), protocol, plan.n_claims, plan.rules.margin, plan.rules.alpha
+    )
+    if not as_json:
+        console.print(plan.question, style="bold", markup=False)
+        if time:
+            console.print(f"times follow from the trials of {calibration['name']}", markup=False)
+    show_power(compute_power(designs, noise, effect, time), as_json)
