@@ -21,9 +21,11 @@ SMALL = {
     "partwise train  ": f"{TINY} train.batch_size=2 ngram_lm=none ngram_embeddings=none",  # the preset fast
     "partwise train": f"{TINY} train.batch_size=2",
     "partwise compare experiment.yaml": "",
+    "partwise compare matched.yaml": "",
     "partwise compare --refs": "",
     "partwise compare mingpt ffn=swiglu --data shakespeare --seeds 5": f"{COMMON} --seeds 2",  # README: part of `make test`
     "partwise compare": COMMON,
+    "partwise calibrate experiment.yaml": "",
     "partwise calibrate": f"{TINY} --seeds 4 --failure 100",
     "partwise plan mingpt": COMMON,
     "partwise study run": "--dry-run",
