@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -273,6 +274,13 @@ def test_a_worktree_that_cannot_be_prepared(
     repository: Path, words: tuple[str, ...], message: str, refuse: Callable[..., str]
 ) -> None:
     assert message in refuse(*REFS, "--command", "python train.py --seed={seed}", *words)
+
+
+def test_a_worktree_that_cannot_be_made(repository: Path, refuse: Callable[..., str]) -> None:
+    (repository / ".git/worktrees").write_text("a file where git needs a folder")
+    error = refuse(*REFS, "--command", "python train.py --seed={seed}")
+    assert re.search(r"no worktree of [0-9a-f]{10} can be made: .*worktrees", error)
+    assert not list(repository.glob("runs/*/runs")) and git("status", "--porcelain") == ""
 
 
 @pytest.mark.parametrize(

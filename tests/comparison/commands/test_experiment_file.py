@@ -83,6 +83,7 @@ def test_the_same_change_of_another_command_is_another_question() -> None:
         ({"metric": {"name": "v", "margin": 1}}, "give either `pattern`, a regular expression, or `value`"),
         ({"metric": {"value": "v", "margin": 1}}, "`value` needs a file in `from`, not stdout"),
         ({"metric": {**METRIC, "margin": 0}}, "metric.margin"),
+        ({"metric": {**METRIC, "margin": float("nan")}}, "metric.margin"),
         ({"metric": {**METRIC, "margin": None}}, "metric.margin is missing: give the smallest difference of val loss"),
         ({"metric": {**METRIC, "beter": "lower"}}, "unknown option 'metric.beter'; did you mean 'better'"),
         ({"curve": {"pattern": r"(\S+)"}}, "the pattern needs 2 group"),
@@ -111,6 +112,7 @@ def test_what_cannot_be_right_is_refused(tmp_path: Path, changes: dict[str, Any]
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("", "expected a mapping"),
         ("[1, 2]", "expected a mapping"),
         ("command: run {seed}", "arms=null: expected NAME"),
         ("command: [run]\narms: {a: , b: {args: x}}\nmetric: {pattern: (.)}", "command"),
@@ -122,3 +124,15 @@ def test_a_file_that_is_no_experiment_is_refused(tmp_path: Path, text: str, mess
     with pytest.raises(ConfigError, match=message) as caught:
         read_experiment(tmp_path / "e.yaml")
     assert "\n" not in str(caught.value)
+
+
+def test_numbers_in_scientific_notation_are_numbers(tmp_path: Path) -> None:
+    """YAML 1.1 reads 1e-3 as text, which as a margin would be refused and as a setting would be another job than 0.001."""
+    write_program(tmp_path)
+    (tmp_path / "e.yaml").write_text(
+        "command: python train.py --seed={seed} --gain={lr} {args}\nsettings: {lr: 1e-3}\n"
+        "arms: {a: {}, b: {lr: 3e-3}}\nmetric: {margin: 1e-3, pattern: '(.)', failure: 1e2}\n"
+    )
+    found = read_experiment(tmp_path / "e.yaml")
+    assert (found.metric.margin, found.metric.failure, found.settings) == (0.001, 100.0, {"lr": 0.001})
+    assert make_plan(found, {}, seeds=2).arms[1].config.settings == {"lr": 0.003}
