@@ -238,7 +238,7 @@ def import_parts(source: str) -> None:
             _run_file(path)
         else:
             if "" not in sys.path:
-                sys.path.insert(0, "")
+                sys.path.append("")  # last, so that files of the working folder hide no installed module
             importlib.import_module(source)
     except ConfigError:
         raise

@@ -27,7 +27,8 @@ class ForkServer:
         self.context = module, *process_context()
         self.replies: queue.Queue[Reply] = queue.Queue()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "partwise.comparison.trials.worker", module, str(os.getpid())],
+            # -P: modules of the working folder, which may hold files of other people, are not imported
+            [sys.executable, "-P", "-m", "partwise.comparison.trials.worker", module, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
