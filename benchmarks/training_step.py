@@ -101,6 +101,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument(
         "--peers-in-bfloat16", action="store_true", help="try only bfloat16 settings of peers: half the time"
     )
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS), help="only these")
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--precision", choices=["auto", "float32", "bfloat16"], default="auto")
@@ -158,7 +159,7 @@ def measure_shape(
     """The rows of a shape and of the fraction of peak FLOP/s, and the time of each peer in each setting."""
     trials: dict[str, dict[Setting, float]] = {}
     missing = {}
-    for peer in PEERS:
+    for peer in options.peers:
         try:
             trials[peer] = try_settings(peer, options, runtime, inputs, targets)
         except ImportError as error:

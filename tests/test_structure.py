@@ -15,6 +15,7 @@ ROOT = Path(partwise.__file__).parent
 LAYERS = [
     "config",
     "machine",
+    "files",
     "plots",
     "kernels",
     "baselines",

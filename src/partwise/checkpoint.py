@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from partwise.config import ConfigError
+from partwise.files import replace_file, sync, write_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,15 +47,15 @@ def write_folder(target: Path, files: Mapping[str, Writer]) -> None:
         for name, write in files.items():
             path = draft / name
             write(path)
-            _fsync(path)
+            sync(path)
             manifest[name] = {"size": path.stat().st_size, "sha256": _sha256(path)}
         json_writer({"format": FORMAT, "files": manifest})(draft / MANIFEST)
-        _fsync(draft / MANIFEST)
-        _fsync(draft)
+        sync(draft / MANIFEST)
+        sync(draft)
         if target.exists():
             os.rename(target, previous)
         os.rename(draft, target)
-        _fsync(target.parent)
+        sync(target.parent)
     except BaseException:
         if previous.exists() and not target.exists():
             os.rename(previous, target)
@@ -131,20 +132,12 @@ def make_folder(path: Path) -> None:
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(exist_ok=True)
-        _fsync(path.parent)
+        sync(path.parent)
 
 
 def write_json(path: Path, values: Any) -> None:
     """Replace a JSON file atomically and sync it to disk; on OSError the old file is left in place."""
-    draft = path.with_name(f".{path.name}.tmp")
-    try:
-        json_writer(values)(draft)
-        _fsync(draft)
-        os.replace(draft, path)
-        _fsync(path.parent)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    replace_file(path, json_bytes(values))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -158,15 +151,19 @@ def read_json(path: Path) -> dict[str, Any]:
     return values
 
 
+def json_bytes(values: Any) -> bytes:
+    return json.dumps(values, indent=1, allow_nan=False).encode()
+
+
 def json_writer(values: Any) -> Writer:
-    return lambda path: _write(path, json.dumps(values, indent=1, allow_nan=False).encode())
+    return lambda path: write_file(path, json_bytes(values))
 
 
 def tensor_writer(tensors: "Mapping[str, Tensor]") -> Writer:
     def write(path: Path) -> None:
         from safetensors.torch import save
 
-        _write(path, save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))
+        write_file(path, save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))
 
     return write
 
@@ -274,20 +271,6 @@ def _require_file(path: Path) -> Path:
 
 def _hidden_sibling(target: Path, suffix: str) -> Path:
     return target.with_name(f".{target.name}.{os.getpid()}.{suffix}")
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-
-
-def _fsync(path: Path) -> None:
-    """Sync a file, or the entries of a folder, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _sha256(path: Path) -> str:

@@ -32,6 +32,7 @@ from partwise.comparison.trials.work import describe_workers
 from partwise.comparison.trials.workload import Workload
 from partwise.comparison.tuning import Tune, run_tuning
 from partwise.config import ConfigError, did_you_mean, digest
+from partwise.files import refuse_links
 from partwise.train.run_names import FolderLock, explain_write_errors
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class Comparison:
             self.path.mkdir(parents=True, exist_ok=True)
         lock = FolderLock(self.path)
         try:
+            refuse_links(self.path / "runs", depth=2)
             self.workload.store_parts(self.plan, self.path)
             metadata = self._metadata(data)
             if metadata["online"]:

@@ -1,13 +1,14 @@
 """Reference results of a dataset: n-gram losses, and the accuracies of constant answers to arithmetic problems."""
 
+import contextlib
 import json
-import os
 from typing import Any
 
 import numpy as np
 
 from partwise.baselines.references import constant_char_accuracy, constant_exact_match, text_references
 from partwise.data import Dataset, ProblemWindows, SequencePairs, build_examples, problem_lines
+from partwise.files import replace_file
 
 REFERENCES_VERSION = 2
 FITTED_TOKENS = 2_000_000
@@ -34,12 +35,8 @@ def dataset_references(dataset: Dataset) -> dict[str, Any]:
     references: dict[str, Any] = text_references(train, validation, dataset.vocab_size, max_tokens=FITTED_TOKENS)
     if dataset.corpus.task == "arithmetic" and "test" in dataset.split_names:
         references |= arithmetic_references(dataset)
-    temporary = cache_file.with_name(f".{cache_file.name}.{os.getpid()}")
-    try:
-        temporary.write_text(json.dumps(references))
-        os.replace(temporary, cache_file)
-    except OSError:
-        pass  # without the cache they are computed again
+    with contextlib.suppress(OSError):  # without the cache they are computed again
+        replace_file(cache_file, json.dumps(references).encode())
     return references
 
 

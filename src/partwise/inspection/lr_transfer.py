@@ -1,15 +1,13 @@
 """Learning-rate transfer: whether the best learning rate of a narrow model is that of a wider one."""
 
-import json
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import partwise
-from partwise.checkpoint import DamagedFileError, read_json
+from partwise.checkpoint import DamagedFileError, read_json, write_json
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError, digest
 from partwise.data import Dataset
@@ -56,10 +54,8 @@ class FinishedRuns:
         """Add a result and write the file atomically."""
         self.losses[key] = point.loss
         self.points[key] = {"d_model": point.width, "lr": point.lr, "loss": point.loss}
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         with explain_write_errors(self.path):
-            draft.write_text(json.dumps({"points": self.points}, indent=1, allow_nan=False), encoding="utf-8")
-            os.replace(draft, self.path)
+            write_json(self.path, {"points": self.points})
 
 
 def parse_loss(point: dict[str, Any]) -> float | None:

@@ -1,10 +1,10 @@
 """Report pages: sections of tables, figures and paragraphs as one HTML file that opens offline."""
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from partwise.files import replace_file
 from partwise.plots.colors import DARK_COLORS, VERDICT_COLORS
 from partwise.plots.downloads import csv_link, file_name, svg_link
 
@@ -37,6 +37,4 @@ def render_page(template: str, values: Mapping[str, Any]) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write a file atomically."""
-    draft = path.with_name(f".{path.name}.tmp")
-    draft.write_bytes(text.encode("utf-8", errors="replace"))
-    os.replace(draft, path)
+    replace_file(path, text.encode("utf-8", errors="replace"))

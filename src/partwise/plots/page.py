@@ -1,12 +1,12 @@
 """Self-contained HTML pages with figures and a table, one per inspection."""
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from partwise.plots.colors import DARK_COLORS
+from partwise.plots.layout import write_text
 from partwise.plots.plotting import COLORS, new_figure, to_svg
 
 READABLE = 0.9
@@ -60,6 +60,4 @@ def write_page(path: Path, name: str, page: Page) -> None:
     from jinja2 import Environment, PackageLoader
 
     template = Environment(loader=PackageLoader("partwise.plots", "."), autoescape=True).get_template("page.html.jinja")
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_bytes(template.render(name=name, page=page, dark_colors=DARK_COLORS).encode("utf-8", errors="replace"))
-    os.replace(draft, path)
+    write_text(path, template.render(name=name, page=page, dark_colors=DARK_COLORS))

@@ -2,7 +2,6 @@
 
 import codecs
 import json
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, ClassVar, NoReturn, Protocol, final
 import numpy as np
 
 from partwise.config import ConfigError, Part
+from partwise.files import replace_file
 from partwise.tokenizers.text import InMemoryText, Text
 
 IDS_PER_CHUNK = 1 << 22
@@ -101,13 +101,7 @@ class Tokenizer(ABC):
 
     def save(self, path: Path | str) -> None:
         """Write a `tokenizer.json` with which Hugging Face's `tokenizers` produces the same ids."""
-        path = Path(path)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            json.dump(self.to_dict(), file, ensure_ascii=False, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        replace_file(Path(path), json.dumps(self.to_dict(), ensure_ascii=False, indent=1).encode())
 
     def check_ids(self, ids: Iterable[int] | np.ndarray) -> np.ndarray:
         """The ids as int64 (N,). Raises ConfigError naming the first id out of range."""

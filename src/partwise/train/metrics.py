@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from partwise.files import open_file
 from partwise.train.run_names import explain_write_errors
 
 
@@ -21,7 +22,9 @@ class MetricsFile:
                 with self.path.open("rb") as file:
                     file.seek(-1, os.SEEK_END)
                     truncated = file.read(1) != b"\n"
-            self.file = self.path.open("ab", buffering=0)  # so that closing after a full disk does not raise again
+            self.file = open_file(
+                self.path, "ab", buffering=0
+            )  # so that closing after a full disk does not raise again
             if truncated:
                 self._append(b"\n")
         return self

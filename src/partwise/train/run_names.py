@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from partwise.config import ConfigError, digest
+from partwise.files import open_file
 
 
 def check_run_name(name: str) -> str:
@@ -46,7 +47,7 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         with explain_write_errors(folder):
-            self.file = (folder / ".lock").open("a+")
+            self.file = open_file(folder / ".lock", "a+")
             try:
                 fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

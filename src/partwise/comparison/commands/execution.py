@@ -20,6 +20,7 @@ from partwise.comparison.commands.numbers import read_curve, read_metric
 from partwise.comparison.commands.plan import CommandConfig
 from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome, stored_status
 from partwise.config import ConfigError, digest
+from partwise.files import open_file
 
 __all__ = ["execute", "stored_status"]
 
@@ -125,7 +126,7 @@ def run(
     """Run a command to its end, with its output in `folder`, or stop it with all its children."""
     start = time.monotonic()
     deadline = start + 60 * (math.inf if minutes is None else minutes)
-    with (folder / STDOUT).open("wb") as stdout, (folder / STDERR).open("wb") as stderr:
+    with open_file(folder / STDOUT, "wb") as stdout, open_file(folder / STDERR, "wb") as stderr:
         process = launch(words, cwd, env, stdout, stderr)
         if process is None:
             return Ended(127, 0.0)

@@ -11,6 +11,7 @@ from pathlib import Path
 from partwise.comparison.commands.environment import git
 from partwise.config import ConfigError
 from partwise.config.yaml import show
+from partwise.files import open_file
 
 READY = ".partwise-ready"
 """Written once the setup of a worktree has succeeded."""
@@ -86,7 +87,7 @@ class Repository:
 def run_setup(setup: str, cwd: Path) -> None:
     """Run the setup in a worktree with a shell. Raises ConfigError with its last line."""
     log = cwd / "partwise-setup.txt"
-    with log.open("wb") as file:
+    with open_file(log, "wb") as file:
         done = subprocess.run(
             ["/bin/sh", "-c", setup],
             cwd=cwd,

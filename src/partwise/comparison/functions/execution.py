@@ -15,6 +15,7 @@ from typing import Any
 from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome, stored_status
 from partwise.config import ConfigError
 from partwise.config.yaml import show
+from partwise.files import open_file, write_file
 
 __all__ = ["TrainingFunction", "call", "check_function", "execute", "name_of", "stored_status"]
 
@@ -56,7 +57,7 @@ def call(function: TrainingFunction, folder: Path, job: Mapping[str, Any], key: 
     try:
         outcome = outcome_of(function(seed=job["seed"], report=report, **job["settings"]))
     except Exception as error:
-        (folder / STDERR).write_text(traceback.format_exc())
+        write_file(folder / STDERR, traceback.format_exc().encode("utf-8", errors="replace"))
         outcome = failed(f"{type(error).__name__}: {show(' '.join(str(error).split()))}")
     facts = {"seconds": time.monotonic() - start, "curve": tuple(sorted(curve.items()))}
     return outcome.model_copy(update=facts).write(folder, key)
@@ -79,8 +80,8 @@ def failed(reason: str) -> Outcome:
 def redirected(folder: Path) -> Iterator[None]:
     """What is printed goes to the trial's folder."""
     with (
-        (folder / STDOUT).open("w") as out,
-        (folder / STDERR).open("w") as err,
+        open_file(folder / STDOUT, "w") as out,
+        open_file(folder / STDERR, "w") as err,
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from partwise.comparison.runs.plan import RunPlan
 from partwise.config import Config, ConfigError, Part
+from partwise.files import replace_file
 
 FILE = "custom_parts.py"
 REMEDY = "put the part into a file and pass imports=('my_parts.py',)"
@@ -55,7 +56,7 @@ def _write(source: str, path: Path) -> Path:
     """Write the file; finished trials must not be continued with another source."""
     if path.exists() and ast.dump(ast.parse(path.read_text(encoding="utf-8"))) != ast.dump(ast.parse(source)):
         raise ConfigError(f"{path} is another version of your parts: choose another name=..., or delete {path.parent}")
-    path.write_text(source, encoding="utf-8")
+    replace_file(path, source.encode())
     return path.resolve()
 
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 
 from partwise.config import ConfigError
+from partwise.files import write_file
 
 stopping = False
 
@@ -56,8 +57,8 @@ def run_child(folders: list[Path], server: int, parent: int) -> None:
     except ConfigError as error:
         statuses = [f"failed {error}"] * len(folders)
     except BaseException:
-        (folders[0] / "error.txt").write_text(traceback.format_exc())
-    (folders[0] / "status.json").write_text(json.dumps(statuses))
+        write_file(folders[0] / "error.txt", traceback.format_exc().encode("utf-8", errors="replace"))
+    write_file(folders[0] / "status.json", json.dumps(statuses).encode())
 
 
 class ChildProcesses:

@@ -1,0 +1,68 @@
+"""Write files: never through a link, since a folder from elsewhere may have links under the names that we write, and whole.
+
+Imports no torch.
+"""
+
+import errno
+import os
+from pathlib import Path
+from typing import IO, Any
+
+from partwise.config import ConfigError
+
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+
+
+def open_file(path: Path, mode: str, **options: Any) -> IO[Any]:
+    """As `open`, but a symbolic link under this name is an OSError; links among its folders are followed."""
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | NO_FOLLOW, 0o666)
+
+    try:
+        return open(path, mode, opener=opener, **options)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed: remove it", str(path)) from None
+        raise
+
+
+def write_file(path: Path, content: bytes) -> None:
+    with open_file(path, "wb") as file:
+        file.write(content)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a file, or a link, by a new file at once, synced to disk; on OSError what was there stays."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        draft.unlink(missing_ok=True)
+        with open_file(draft, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+        sync(path.parent)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def sync(path: Path) -> None:
+    """Sync a file, or the entries of a folder, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def refuse_links(folder: Path, depth: int) -> None:
+    """Raise ConfigError for a symbolic link in a folder, which would move what we write and delete there to another place."""
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        if path.is_symlink():
+            raise ConfigError(f"{path} is a symbolic link, which is not followed: remove it")
+        if depth > 1 and path.is_dir():
+            refuse_links(path, depth - 1)

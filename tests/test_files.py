@@ -1,0 +1,110 @@
+"""Writing: links planted in a folder lead nowhere, and a file is replaced whole or stays."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from comparisons import ARITHMETIC
+from partwise.checkpoint import write_json
+from partwise.cli import main
+from partwise.comparison.experiment import Comparison
+from partwise.config import ConfigError
+from partwise.files import open_file, replace_file, write_file
+from partwise.plots.layout import write_text
+from programs import comparison, write_program
+
+SECRET = "what the link points to"
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    path = tmp_path / "victim.txt"
+    path.write_text(SECRET)
+    return path
+
+
+def test_a_link_under_the_name_is_not_followed(tmp_path: Path, victim: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(victim)
+    for write in (lambda: write_file(link, b"x"), lambda: open_file(link, "a+"), lambda: open_file(link, "ab")):
+        with pytest.raises(OSError, match="symbolic link, which is not followed: remove it"):
+            write()
+    assert victim.read_text() == SECRET
+
+
+@pytest.mark.parametrize("write", [lambda path: replace_file(path, b"new"), lambda path: write_json(path, [1])])
+def test_a_link_or_its_draft_is_replaced(tmp_path: Path, victim: Path, write: Callable[[Path], None]) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for name in ("file", f".file.{os.getpid()}.tmp", ".file.tmp"):
+        (folder / name).symlink_to(victim)
+    write(folder / "file")
+    assert victim.read_text() == SECRET and not (folder / "file").is_symlink()
+    assert (folder / "file").read_bytes() in (b"new", b"[\n 1\n]")
+
+
+def test_a_page_is_written_beside_a_planted_draft(tmp_path: Path, victim: Path) -> None:
+    (tmp_path / ".report.html.tmp").symlink_to(victim)
+    write_text(tmp_path / "report.html", "page")
+    assert victim.read_text() == SECRET and (tmp_path / "report.html").read_text() == "page"
+
+
+def test_on_an_error_the_old_file_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("old")
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for name in ("fsync", "replace"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, fail)
+            with pytest.raises(OSError, match="No space"):
+                replace_file(tmp_path / "file", b"new")
+        assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "old"}
+
+
+NAMES = (".lock", "run.json", "metrics.jsonl", "report.html", ".run.json.tmp", "error.txt", "status.json", "job.json")
+
+
+def test_links_in_a_received_run_folder_lead_nowhere(
+    tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever training does with the folder, it ends well or in one line, and the file that links point to stays."""
+    monkeypatch.chdir(tmp_path)
+    for name in NAMES:
+        folder = tmp_path / "runs" / f"run-{NAMES.index(name)}"
+        folder.mkdir(parents=True)
+        (folder / name).symlink_to(victim)
+        words = ["train", "mingpt", *ARITHMETIC, "--data", "arithmetic", "--name", folder.name]
+        monkeypatch.setattr("sys.argv", ["partwise", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        error = capsys.readouterr().err
+        assert ended.value.code in (0, 2) and "Traceback" not in error, error
+        assert ended.value.code == 0 or len(error.splitlines()) == 1, error
+        assert victim.read_text() == SECRET, name
+
+
+def test_links_in_a_comparison_are_refused(tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_program(tmp_path)
+    other = tmp_path / "elsewhere"
+    (other / "output").mkdir(parents=True)
+    (other / "output" / "mine.txt").write_text("stays")
+    (tmp_path / "runs/c/runs/0-base").mkdir(parents=True)
+    (tmp_path / "runs/c/runs/0-base/seed-0").symlink_to(other)
+    made: Comparison = comparison(tmp_path)
+    with pytest.raises(ConfigError, match="seed-0 is a symbolic link, which is not followed: remove it"):
+        made.run()
+    assert [path.name for path in other.iterdir()] == ["output"] and (other / "output/mine.txt").exists()
+    (tmp_path / "runs/c/runs/0-base/seed-0").unlink()
+    (tmp_path / "runs/c/.lock").unlink()
+    (tmp_path / "runs/c/.lock").symlink_to(victim)
+    with pytest.raises(ConfigError, match=r"\.lock|symbolic link"):
+        made.run()
+    assert victim.read_text() == SECRET
+    (tmp_path / "runs/c/.lock").unlink()
+    assert made.run().verdicts == {"gain": "better"} and json.loads((tmp_path / "runs/c/compare.json").read_text())
