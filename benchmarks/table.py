@@ -1,9 +1,10 @@
 """Collect the results of all benchmarks in one table: printed, and written to docs/ as Markdown and JSON.
 
-    python benchmarks/table.py [FOLDER] [--out docs]
+    python benchmarks/table.py [FOLDER] [--out docs] [--name benchmarks-avx2]
 
 FOLDER (build/bench) holds one JSON file per command, with "rows" (see `measuring.py`), "machine" and "command" (default:
-`python benchmarks/NAME.py`). The reasons for missed goals are in `misses.md`, which is written by hand.
+`python benchmarks/NAME.py`). The reasons for missed goals are in `misses.md`, which is written by hand, a part of the page
+`benchmarks`; pages of other machines have another name and refer to it.
 """
 
 import argparse
@@ -22,6 +23,8 @@ from partwise.config import ConfigError
 HERE = Path(__file__).parent
 SAME_KEYS = ("cpu", "cores", "torch")  # must be equal in all files of a table
 ROW_KEYS = ("goal", "what", "ours", "unit", "peers", "ratio")
+MAIN = "benchmarks"
+REFERENCE = "Why goals are missed: [the benchmarks with native bfloat16](benchmarks.md).\n"
 GOALS = (
     "training step",
     "time to a loss",
@@ -39,6 +42,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=Path("build/bench"))
     parser.add_argument("--out", type=Path, default=Path("docs"))
+    parser.add_argument("--name", default=MAIN, help="name of the page")
     options = parser.parse_args()
     try:
         rows = gather(options.folder)
@@ -49,8 +53,9 @@ def main() -> int:
     Console().print(console_table(rows))
     options.out.mkdir(parents=True, exist_ok=True)
     result = {"machine": here, "rows": rows}
-    (options.out / "benchmarks.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    (options.out / "benchmarks.md").write_text(markdown(rows, here), encoding="utf-8")
+    misses = (HERE / "misses.md").read_text(encoding="utf-8") if options.name == MAIN else REFERENCE
+    (options.out / f"{options.name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    (options.out / f"{options.name}.md").write_text(f"{markdown(rows, here)}\n\n{misses}", encoding="utf-8")
     return 0
 
 
@@ -159,8 +164,7 @@ def markdown(rows: list[dict[str, Any]], here: dict[str, Any]) -> str:
     ]
     commands = dict.fromkeys((row["goal"], row["command"]) for row in rows)
     lines += [f"- {goal}: `{command}`" for goal, command in commands]
-    misses = HERE / "misses.md"
-    return "\n".join(lines) + "\n\n" + misses.read_text(encoding="utf-8")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
