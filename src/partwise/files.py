@@ -5,6 +5,7 @@ Imports no torch.
 
 import errno
 import os
+import stat
 from pathlib import Path
 from typing import IO, Any
 
@@ -55,6 +56,24 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def others_can_write(path: Path) -> bool:
+    """Whether another user owns a file or folder or may write it."""
+    found = path.stat()
+    return found.st_uid != os.geteuid() or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def private_folder(path: Path) -> None:
+    """Make a folder that only this user may write; one of this user's that others may write is closed to them.
+
+    Raises OSError, also if another user owns it.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_uid != os.geteuid():
+        raise PermissionError(errno.EPERM, "another user owns it", str(path))
+    if others_can_write(path):
+        path.chmod(0o700)
 
 
 def refuse_links(folder: Path, depth: int) -> None:

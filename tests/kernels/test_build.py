@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from partwise.kernels import build
+from partwise.kernels.library import kernel_folder
 
 KERNEL = "cross_entropy"  # the smallest
 
@@ -64,16 +65,85 @@ def test_a_failing_compiler_gives_its_reason_in_one_line(
     assert not list(tmp_path.iterdir())
 
 
+def damage(path: Path, kind: str) -> None:
+    content = bytearray(path.read_bytes())
+    if kind == "cut in half":
+        content = content[: len(content) // 2]
+    elif kind == "zeroed":
+        content = bytearray(len(content))
+    elif kind == "empty":
+        content = bytearray()
+    elif kind == "one bit":
+        content[len(content) // 3] ^= 4
+    elif kind == "the last byte":
+        content[-1] ^= 1
+    path.write_bytes(content)
+
+
 @pytest.mark.usefixtures("kernels")
-def test_a_damaged_library_or_folder_is_named(tmp_path: Path) -> None:
-    build.load(KERNEL, tmp_path / "a")
-    (compiled,) = (tmp_path / "a").iterdir()
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / compiled.name).write_bytes(b"not a library")
+@pytest.mark.parametrize("kind", ["cut in half", "zeroed", "empty", "one bit", "the last byte", "another's", "open"])
+def test_a_library_that_cannot_be_trusted_is_compiled_again(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Loaded, a damaged one ends the process or computes something else, and another user's runs that user's code."""
+    build.load(KERNEL, tmp_path)
+    (compiled,) = tmp_path.iterdir()
+    sound = compiled.read_bytes()
+    if kind == "open":
+        compiled.chmod(0o777)
+    elif kind == "another's":
+        if os.geteuid():
+            pytest.skip("giving a file away needs privileges")
+        os.chown(compiled, 12345, 12345)
+    else:
+        damage(compiled, kind)
+    loaded: list[bytes] = []
+    original = build.ctypes.CDLL
+    monkeypatch.setattr(build.ctypes, "CDLL", lambda path: loaded.append(Path(path).read_bytes()) or original(path))
+    capfd.readouterr()
+    build.load.cache_clear()
+    build.load(KERNEL, tmp_path)
+    reason = "another user could have changed it" if kind in ("open", "another's") else "it is damaged"
+    assert capfd.readouterr().err == (
+        f"{compiled} is not loaded, since {reason}: compiling again\ncompiling {KERNEL}.cpp (only once)\n"
+    )
+    (again,) = tmp_path.iterdir()
+    assert loaded == [again.read_bytes()] and len(sound) == len(loaded[0])
+    assert again.stat().st_uid == os.geteuid() and again.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.usefixtures("kernels")
+def test_the_folder_is_closed_to_others(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir(mode=0o777)
+    (tmp_path / "open").chmod(0o777)
+    for name in ("open", "new"):
+        build.load.cache_clear()
+        build.load(KERNEL, tmp_path / name)
+        assert (tmp_path / name).stat().st_mode & 0o077 == 0
     (tmp_path / "c").write_text("a file instead of a folder")
-    for folder in ("b", "c"):
-        with pytest.raises(build.BuildError, match=f"{tmp_path / folder}"):
-            build.load(KERNEL, tmp_path / folder)
+    with pytest.raises(build.BuildError, match=f"cannot use {tmp_path / 'c'}: File exists; set PARTWISE_CACHE to"):
+        build.load(KERNEL, tmp_path / "c")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a folder away needs privileges")
+def test_a_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "theirs").mkdir()
+    os.chown(tmp_path / "theirs", 12345, 12345)
+    with pytest.raises(build.BuildError, match="theirs: another user owns it; set PARTWISE_CACHE to a folder of your"):
+        build.load(KERNEL, tmp_path / "theirs")
+    monkeypatch.setenv("PARTWISE_CACHE", str(tmp_path / "theirs"))
+    assert kernel_folder() == tmp_path / "theirs" / f"kernels-{os.geteuid()}"
+    monkeypatch.setenv("PARTWISE_CACHE", str(tmp_path))
+    assert kernel_folder() == tmp_path / "kernels"
+
+
+@pytest.mark.usefixtures("kernels")
+def test_flags_in_cxx_compile_another_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for flags in ("", " -DNOTHING"):
+        monkeypatch.setenv("CXX", f"c++{flags}")
+        build.load.cache_clear()
+        build.load(KERNEL, tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_slow_compiler_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

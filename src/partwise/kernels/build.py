@@ -1,4 +1,8 @@
-"""Compile each C++ kernel once per machine and load it: no build step, no extension package, no torch headers."""
+"""Compile each C++ kernel once per machine and load it: no build step, no extension package, no torch headers.
+
+A compiled kernel is code, so a cache is not trusted: a library is loaded only if it has the content that was compiled, and
+only if no other user owns it or can write it or its folder.
+"""
 
 import ctypes
 import hashlib
@@ -10,6 +14,8 @@ import sys
 import tempfile
 from functools import lru_cache
 from pathlib import Path
+
+from partwise.files import others_can_write, private_folder, sync
 
 TIMEOUT = 120  # seconds; a compilation takes a few
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"]
@@ -24,23 +30,43 @@ def load(name: str, folder: Path) -> ctypes.CDLL:
     """Load the compiled `name`.cpp of this package from `folder`, compiling it if needed. Raises BuildError.
 
     The file name contains a hash of everything the binary depends on, including the CPU, because machines may share a home
-    directory. The file is moved into place when complete, so several processes may compile at the same time.
+    directory, and a hash of its content. A damaged file is deleted and compiled again. The file is moved into place when
+    complete, so several processes may compile at the same time.
     """
     source = Path(__file__).with_name(f"{name}.cpp")
     texts = [file.read_text(encoding="utf-8") for file in (source, *sorted(source.parent.glob("*.h")))]
     compiler, flags = find_compiler()
-    key = "\0".join([*texts, compiler_version(compiler), *flags, *cpu_features()])
-    path = folder / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.so"
+    key = "\0".join([*texts, compiler_version(compiler), *compiler, *flags, *cpu_features()])
+    stem = f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     try:
-        if not path.exists():
-            compile_library(path, [*compiler, *flags, str(source)])
+        private_folder(folder)
+        path = find_library(folder, stem) or compile_library(folder, stem, [*compiler, *flags, str(source)])
+    except OSError as error:
+        reason = f"cannot use {folder}: {error.strerror or error}; set PARTWISE_CACHE to a folder of your own"
+        raise BuildError(reason) from None
+    try:
         return ctypes.CDLL(str(path))
     except OSError as error:
-        if not path.exists():
-            reason = f"cannot write {folder}: {error.strerror or error}; set PARTWISE_CACHE to a writable folder"
+        raise BuildError(f"{path}: {' '.join(str(error).split())[:200]}; delete it to recompile") from None
+
+
+def find_library(folder: Path, stem: str) -> Path | None:
+    """The compiled library if its content is as it was compiled; what cannot be trusted is deleted with a word on stderr."""
+    for path in sorted(folder.glob(f"{stem}.*.so")):
+        if others_can_write(path):
+            fault = "another user could have changed it"
+        elif content_hash(path) != path.name.split(".")[-2]:
+            fault = "it is damaged"
         else:
-            reason = f"{path}: {' '.join(str(error).split())[:200]}; delete it to recompile"
-        raise BuildError(reason) from None
+            return path
+        sys.stderr.write(f"{path} is not loaded, since {fault}: compiling again\n")
+        path.unlink()
+    return None
+
+
+def content_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find_compiler() -> tuple[list[str], list[str]]:
@@ -75,17 +101,20 @@ def cpu_features() -> list[str]:
     ]
 
 
-def compile_library(path: Path, command: list[str]) -> None:
-    """Raises BuildError, and OSError if the folder is not writable."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".compiling-") as folder:
+def compile_library(folder: Path, stem: str, command: list[str]) -> Path:
+    """The new library, synced to disk. Raises BuildError, and OSError if the folder is not writable."""
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".compiling-") as temporary:
         # one short write: compilers run in parallel, and the line fits a narrow terminal
-        sys.stderr.write(f"compiling {path.stem.partition('-')[0]}.cpp (only once)\n")
-        output = Path(folder) / path.name
+        sys.stderr.write(f"compiling {stem.partition('-')[0]}.cpp (only once)\n")
+        output = Path(temporary) / "library.so"
         run([*command, "-o", str(output)])
         if not output.is_file():
             raise BuildError(f"{command[0]} produced no library and no error message")
-        output.replace(path)
+        output.chmod(0o700)
+        sync(output)
+        path = output.replace(folder / f"{stem}.{content_hash(output)}.so")
+        sync(folder)
+    return path
 
 
 def run(command: list[str]) -> str:
