@@ -33,6 +33,39 @@ def test_without_a_home_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         prepare(Arithmetic(train=4, validation=2, test=2), Characters())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving files away needs privileges")
+def test_data_of_another_user_are_not_read(tmp_path: Path) -> None:
+    """Prepared data vouch for themselves by hashes that lie beside them, which their owner can write as well."""
+    code = """
+import os, sys
+from pathlib import Path
+from partwise.data import prepare
+from partwise.data.corpora import Arithmetic
+from partwise.tokenizers import TokenizerRecipe
+corpus, recipe = Arithmetic(train=50, validation=5, test=6), TokenizerRecipe.resolve("characters")
+prepare(corpus, recipe, Path(sys.argv[3]))  # imports all it needs: Python itself may lie where only root can read
+os.setuid(int(sys.argv[2]))
+print(prepare(corpus, recipe, Path(sys.argv[1])).folder.parent.name)
+"""
+
+    def run(user: int) -> str:
+        environment = {**os.environ, "HOME": str(tmp_path)}
+        words = [sys.executable, "-c", code, str(tmp_path / "shared"), str(user), str(tmp_path / "first")]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+
+    for path in (tmp_path, *tmp_path.parents[:2]):
+        path.chmod(path.stat().st_mode | 0o055)
+    (tmp_path / "shared").mkdir()
+    os.chown(tmp_path / "shared", 12345, 12345)
+    (tmp_path / "shared").chmod(0o777)
+    assert run(12345) == "data"
+    assert run(23456) == "data-23456"
+    (folder,) = (tmp_path / "shared/data-23456").iterdir()
+    folder.chmod(0o777)
+    assert "could be another user's data: delete it, or set PARTWISE_CACHE" in run(23456)
+
+
 @pytest.mark.parametrize("home", [True, False])
 def test_without_a_writable_cache_torch_computes_and_one_line_says_why(tmp_path: Path, home: bool) -> None:
     """The cache lies below a file, since modes do not stop root. All kernels fail for one reason, which is printed once."""

@@ -14,8 +14,8 @@ import partwise
 ROOT = Path(partwise.__file__).parent
 LAYERS = [
     "config",
-    "machine",
     "files",
+    "machine",
     "plots",
     "kernels",
     "baselines",

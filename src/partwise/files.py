@@ -59,18 +59,23 @@ def sync(path: Path) -> None:
 
 
 def others_can_write(path: Path) -> bool:
-    """Whether another user owns a file or folder or may write it."""
+    """Whether another user, root aside, owns a file or folder or may write it."""
     found = path.stat()
-    return found.st_uid != os.geteuid() or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+    return not is_trusted(found.st_uid) or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def is_trusted(owner: int) -> bool:
+    """Whether a user is this one, or root, who could replace Python as well."""
+    return owner in (os.geteuid(), 0)
 
 
 def private_folder(path: Path) -> None:
-    """Make a folder that only this user may write; one of this user's that others may write is closed to them.
+    """Make a folder that no other user may write; this user's, if it exists and others may write it, is closed to them.
 
     Raises OSError, also if another user owns it.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.stat().st_uid != os.geteuid():
+    if not is_trusted(path.stat().st_uid):
         raise PermissionError(errno.EPERM, "another user owns it", str(path))
     if others_can_write(path):
         path.chmod(0o700)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from partwise.config import ConfigError
+from partwise.files import is_trusted
 
 
 def cache_root() -> Path:
@@ -19,6 +20,19 @@ def cache_root() -> Path:
         return Path(os.environ.get("PARTWISE_CACHE") or Path.home() / ".cache" / "partwise")
     except RuntimeError:
         raise ConfigError("no home folder for the cache: set PARTWISE_CACHE to a writable folder") from None
+
+
+def cache_folder(name: str, root: Path | None = None) -> Path:
+    """A folder of the cache, `root` or `cache_root()`: of this user's own if the cache is another user's.
+
+    What lies in another user's folder could be anything: code, or text that was never the corpus. Raises ConfigError.
+    """
+    root = root or cache_root()
+    try:
+        shared = not is_trusted(root.stat().st_uid)
+    except OSError:  # it does not exist yet, and will be this user's
+        shared = False
+    return root / (f"{name}-{os.geteuid()}" if shared else name)
 
 
 def hardware() -> dict[str, str]:

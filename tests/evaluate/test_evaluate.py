@@ -148,4 +148,21 @@ def test_references_are_cached() -> None:
     losses = dict(references["ngrams"])
     assert list(losses) == [1, 2, 3, 4, 5, 7] and 0 < losses[7] < losses[1] < math.log(19)
     assert references["constant_char_accuracy"] < references["constant_char_accuracy_closed"]
-    assert dataset_references(dataset) == references
+    (file,) = dataset.folder.glob("references-*.json")
+    before = file.stat().st_mtime_ns
+    assert dataset_references(dataset) == references and file.stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("position", range(0, 400, 49))
+def test_a_flipped_bit_in_cached_references_is_found(position: int) -> None:
+    """One digit of a loss would move every sentence that places a model among the n-gram references."""
+    dataset = prepare(CORPUS, TokenizerRecipe.resolve("characters"))
+    references = dataset_references(dataset)
+    (file,) = dataset.folder.glob("references-*.json")
+    sound = file.read_bytes()
+    content = bytearray(sound)
+    content[position % len(content)] ^= 1
+    for damaged in (bytes(content), b"[1]", b'{"references": 3}'):
+        file.write_bytes(damaged)
+        assert dataset_references(dataset) == references
+    file.write_bytes(sound)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from partwise.kernels import build
-from partwise.kernels.library import kernel_folder
+from partwise.machine import cache_folder
 
 KERNEL = "cross_entropy"  # the smallest
 
@@ -132,9 +132,9 @@ def test_a_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(build.BuildError, match="theirs: another user owns it; set PARTWISE_CACHE to a folder of your"):
         build.load(KERNEL, tmp_path / "theirs")
     monkeypatch.setenv("PARTWISE_CACHE", str(tmp_path / "theirs"))
-    assert kernel_folder() == tmp_path / "theirs" / f"kernels-{os.geteuid()}"
+    assert cache_folder("kernels") == tmp_path / "theirs" / f"kernels-{os.geteuid()}"
     monkeypatch.setenv("PARTWISE_CACHE", str(tmp_path))
-    assert kernel_folder() == tmp_path / "kernels"
+    assert cache_folder("kernels") == tmp_path / "kernels"
 
 
 @pytest.mark.usefixtures("kernels")

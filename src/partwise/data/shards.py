@@ -20,7 +20,8 @@ from pydantic import Field
 from partwise.config import Config, ConfigError, digest
 from partwise.data.corpora import Corpus
 from partwise.data.pairs import TextPairs
-from partwise.machine import cache_root
+from partwise.files import others_can_write, private_folder
+from partwise.machine import cache_folder
 from partwise.tokenizers import Text, Tokenizer, TokenizerRecipe, WithSpecialTokens, load_tokenizer
 
 VERSION = 1
@@ -143,15 +144,19 @@ def prepare(
     Several processes may call this at once. Raises ConfigError for a corpus that cannot be read or encoded.
     """
     identity = {"layout": VERSION, "corpus": corpus.identity(), "tokenizer": tokenizer.identity()}
-    folder = (cache or cache_root()) / "data" / digest(identity)[:16]
+    folder = cache_folder("data", cache) / digest(identity)[:16]
     reason = ""
+    if folder.exists() and others_can_write(folder):
+        raise ConfigError(
+            f"{folder} could be another user's data: delete it, or set PARTWISE_CACHE to a folder that only you can write"
+        )
     for _ in range(4):  # another process may replace the folder while we read it
         try:
             return Dataset(folder, corpus)
         except CorruptDataError as error:
             reason = str(error)
         try:
-            folder.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(folder.parent)
             _create(folder, corpus, tokenizer, progress)
         except OSError as error:
             raise ConfigError(

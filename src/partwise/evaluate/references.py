@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from partwise.baselines.references import constant_char_accuracy, constant_exact_match, text_references
+from partwise.config import digest
 from partwise.data import Dataset, ProblemWindows, SequencePairs, build_examples, problem_lines
 from partwise.files import replace_file
 
@@ -21,22 +22,24 @@ PROBLEM_TOKENS = 4 * FITTED_TOKENS
 def dataset_references(dataset: Dataset) -> dict[str, Any]:
     """N-gram losses on a dataset's validation split; for arithmetic also constant accuracies on its test problems.
 
-    Cached in the dataset's folder, since they depend on nothing else.
+    Cached in the dataset's folder, since they depend on nothing else, with a hash; if damaged, they are computed again.
     """
     # the name has the hash because the tuning split uses the same folder
     suffix = "-answers" if dataset.corpus.answers_only else ""
     cache_file = dataset.folder / f"references-{REFERENCES_VERSION}-{dataset.hash[:16]}{suffix}.json"
     try:
         cached: dict[str, Any] = json.loads(cache_file.read_text())
-        return cached
-    except (OSError, ValueError):
+        if cached["sha256"] == digest(cached["references"]):
+            found: dict[str, Any] = cached["references"]
+            return found
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass
     train, validation = (target_ids(dataset, split) for split in ("train", "val"))
     references: dict[str, Any] = text_references(train, validation, dataset.vocab_size, max_tokens=FITTED_TOKENS)
     if dataset.corpus.task == "arithmetic" and "test" in dataset.split_names:
         references |= arithmetic_references(dataset)
     with contextlib.suppress(OSError):  # without the cache they are computed again
-        replace_file(cache_file, json.dumps(references).encode())
+        replace_file(cache_file, json.dumps({"references": references, "sha256": digest(references)}).encode())
     return references
 
 

@@ -1,17 +1,15 @@
 """The compiled kernels of this machine: one shared library per kernel, with a plain C interface."""
 
 import ctypes
-import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from pathlib import Path
 
 import torch
 
 from partwise.config import ConfigError
 from partwise.kernels import build
-from partwise.machine import cache_root
+from partwise.machine import cache_folder
 
 KERNELS = ("attention", "mlp", "block", "bf16", "cross_entropy", "dropout")
 
@@ -31,19 +29,12 @@ def kernels_available() -> bool:
 def load_library(name: str) -> ctypes.CDLL | None:
     """Load one kernel, compiling it on first use; if that fails, print why to stderr and return None."""
     try:
-        return build.load(name, kernel_folder())
+        return build.load(name, cache_folder("kernels"))
     except (build.BuildError, ConfigError) as error:
         if str(error) not in _reported:
             print(f"C++ kernel {name} is unavailable, torch computes instead: {error}", file=sys.stderr)
         _reported.add(str(error))
         return None
-
-
-def kernel_folder() -> Path:
-    """Where compiled kernels are kept: in the cache, in a folder of this user's own if the cache is another user's."""
-    root = cache_root()
-    shared = root.exists() and root.stat().st_uid != os.geteuid()
-    return root / (f"kernels-{os.geteuid()}" if shared else "kernels")
 
 
 _reported: set[str] = set()

@@ -17,7 +17,7 @@ from partwise.config import ConfigError
 from partwise.config.overrides import apply_overrides, parse_overrides
 from partwise.kernels import build
 from partwise.kernels.library import kernels_available
-from partwise.machine import cache_root
+from partwise.machine import cache_folder
 from partwise.model import ModelConfig, Transformer
 from partwise.presets import PRESETS, preset
 from partwise.train.config import TrainConfig, preset_settings
@@ -121,8 +121,8 @@ def capabilities(threads: int) -> Iterator[tuple[str, str]]:
         yield name, f"{value}, {threads} threads for torch" if name == "cores" else value
     yield "accelerator", accelerator()
     yield "bfloat16 matmul in hardware", "yes" if has_fast_bfloat16(choose_runtime(TrainConfig()).device) else "no"
-    yield "C++ kernels", f"in {cache_root() / 'kernels'}" if kernels_available() else "none"
-    yield "prepared data", str(cache_root())
+    yield "C++ kernels", f"in {cache_folder('kernels')}" if kernels_available() else "none"
+    yield "prepared data", str(cache_folder("data"))
 
 
 def accelerator() -> str:
