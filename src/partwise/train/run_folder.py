@@ -34,12 +34,10 @@ from partwise.train.evaluation import Evaluation, check_split_lengths, evaluate
 from partwise.train.experiment_log import ExperimentLog
 from partwise.train.loop import Diverged, Run, Step
 from partwise.train.metrics import MetricsFile, read_metrics
+from partwise.train.result import WITHOUT_EFFECT, write_result
 from partwise.train.run_checkpoints import RunCheckpoints
 from partwise.train.run_metadata import check_stored_plan, read_metadata, stored_runtime
 from partwise.train.run_names import FolderLock, explain_write_errors
-
-WITHOUT_EFFECT = ("train.log",)
-"""Settings that may change when a run resumes."""
 
 
 @dataclass(frozen=True)
@@ -197,4 +195,4 @@ class RunFolder:
             values = {**outcome, "seconds": time.perf_counter() - started, "peak_memory": memory}
             if self.run.updater:
                 values["seeds_per_process"] = self.run.updater.n_seeds  # which share this time and memory
-            write_json(self.path / "result.json", values)
+            write_result(self.path, values, self.config.to_dict())

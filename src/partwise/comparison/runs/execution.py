@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from partwise.checkpoint import write_json
 from partwise.comparison.runs.trial import stored_status
 from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime
@@ -12,6 +11,7 @@ from partwise.config import import_parts
 from partwise.evaluate.arithmetic import accuracy_by_operation, answer_problems
 from partwise.train.config import RunConfig
 from partwise.train.multi_seed import train_seeds
+from partwise.train.result import verified_result, write_result
 from partwise.train.run_folder import RunFolder
 
 __all__ = ["execute", "stored_status"]
@@ -43,13 +43,13 @@ def score_problems(run: RunFolder) -> None:
     """Answer the test problems with greedy decoding and add the accuracy to the run's result."""
     from partwise.data import problem_lines
 
-    dataset, path = run.run.dataset, run.path / "result.json"
-    result = json.loads(path.read_text())
-    if "accuracy" in result:
+    dataset, config = run.run.dataset, run.config.to_dict()
+    result = verified_result(run.path, config)
+    if result is None or "accuracy" in result:
         return
     problems = problem_lines(dataset, "test")
     answers = answer_problems(
         run.run.model, dataset.tokenizer, problems, temperature=0, precision=run.runtime.precision
     )
     result["accuracy"] = {kind: score.to_dict() for kind, score in accuracy_by_operation(problems, answers).items()}
-    write_json(path, result)
+    write_result(run.path, result, config)

@@ -16,6 +16,7 @@ from partwise.comparison.trials.trial import Trial
 from partwise.compute.runtime import Runtime
 from partwise.config import find_part
 from partwise.train.config import RunConfig
+from partwise.train.result import verified_result
 
 
 class RunTrial(Trial):
@@ -70,14 +71,16 @@ def prepare_run(
 
 
 def stored_status(folder: Path) -> str | None:
-    """The status of the run in a folder with its job, if it has ended and is scored; None otherwise."""
-    path = folder / "result.json"
-    if not path.exists():
+    """The status of the run in a folder with its job, if it has ended and is scored; None otherwise.
+
+    Raises ConfigError if its result or its metrics are not those with which it ended.
+    """
+    config = json.loads((folder / "job.json").read_text())["config"]
+    result = verified_result(folder, config)
+    if result is None:
         return None
-    result = json.loads(path.read_text())
     if "diverged" in result:
         return "diverged"
-    config = json.loads((folder / "job.json").read_text())["config"]
     corpus: Any = find_part("data", config["data"]["part"])
     has_answers = corpus.task == "arithmetic" and not config["train"]["tuning_split"]
     return None if has_answers and "accuracy" not in result else "done"
