@@ -1,5 +1,6 @@
 """Backends and precision follow the settings and the machine, and a run never changes them."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import partwise
 from kernel_inputs import require_kernels
 from partwise.compute.plan import plan_config
 from partwise.compute.runtime import choose_runtime, has_fast_bfloat16, requested
+from partwise.config import ConfigError
 from partwise.train.config import TrainConfig, run_config
 from partwise.train.loop import Run
 
@@ -71,3 +73,10 @@ def test_a_forced_backend_that_no_layer_supports_is_refused(backend: str, word: 
 def test_precision_is_bfloat16_on_hardware_that_supports_it() -> None:
     expected = "bfloat16" if has_fast_bfloat16("cpu") else "float32"
     assert choose_runtime(TrainConfig(device="cpu")).precision == expected
+
+
+def test_threads_that_would_end_the_process_are_refused() -> None:
+    cores = os.cpu_count() or 1
+    with pytest.raises(ConfigError, match=f"train.threads=100000: this machine has {cores} cores; more threads"):
+        choose_runtime(TrainConfig(threads=100_000))
+    assert choose_runtime(TrainConfig(threads=4 * cores)).threads == 4 * cores

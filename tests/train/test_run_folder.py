@@ -325,7 +325,7 @@ def test_ctrl_c_and_sigterm_save_and_print_the_command_to_resume(tmp_path: Path)
         wait_for_lines(metrics, target, process)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
-        assert process.returncode == 130 and not warnings_in(err), (process.returncode, out, err)
+        assert process.returncode == 128 + number and not warnings_in(err), (process.returncode, out, err)
         stopped = re.search(r"stopped after step (\d+) of 500; everything is saved. To resume:\n  (.*)\n", out)
         assert stopped and latest_checkpoint(metrics.parent / "checkpoints")[0].name == f"step-{int(stopped[1]):08d}"  # type: ignore[union-attr]
         program, *command = shlex.split(stopped[2])

@@ -7,6 +7,9 @@ import typer
 
 from partwise.cli import comparison_commands, exchange_commands, model_commands, record_commands, study_commands  # noqa: F401  (importing them registers their commands)
 from partwise.cli.options import app
+from partwise.cli.signals import ENDING, exit_status, handled, outlive_terminal, terminate
+
+INTERRUPTED = 130
 
 
 def add_option_value(message: str, arguments: list[str]) -> str:
@@ -18,14 +21,17 @@ def add_option_value(message: str, arguments: list[str]) -> str:
 
 
 def main() -> None:
-    """Entry point of `partwise`. Invalid input exits with status 2 and one line on stderr, an interrupt with 130."""
+    """Entry point of `partwise`. Invalid input exits with status 2 and one line on stderr, an interrupt with 130, and a
+    signal with 128 plus its number."""
     from partwise.cli.terminal import print_error, substitute_unencodable
 
     substitute_unencodable()
+    outlive_terminal()
     try:
-        status = app(prog_name="partwise", standalone_mode=False)
+        with handled(terminate, ENDING):
+            status = app(prog_name="partwise", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
-        sys.exit(130)
+        sys.exit(exit_status())
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
@@ -40,4 +46,6 @@ def main() -> None:
             sys.exit(2)
         print_error(add_option_value(format_message(), sys.argv) if format_message else error)
         sys.exit(2)
+    if status == INTERRUPTED:  # typer's word for a KeyboardInterrupt
+        status = exit_status()
     sys.exit(status if isinstance(status, int) else 0)

@@ -1,5 +1,6 @@
 """Runtime settings: chosen once per run or comparison, stored with it, and never changed on resume."""
 
+import os
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
@@ -10,6 +11,9 @@ import partwise
 from partwise.config import ConfigError
 from partwise.kernels.library import kernels_available
 from partwise.machine import hardware
+
+THREADS_PER_CORE = 16
+"""More than this many are refused: a run that began on a larger machine may still go on here."""
 
 
 class RuntimeSettings(Protocol):
@@ -85,7 +89,17 @@ def choose_runtime(train: RuntimeSettings) -> Runtime:
             raise ConfigError(
                 f"train.{kind}_backend=cpp requires a CPU and a C++ compiler: use train.{kind}_backend=auto"
             )
+    check_threads(train.threads)
     return Runtime(device, precision, train.threads or torch.get_num_threads(), kernels)
+
+
+def check_threads(threads: int | None) -> None:
+    """Raise ConfigError for so many threads that the system may refuse to start them, which ends the process."""
+    cores = os.cpu_count() or 1
+    if threads and threads > THREADS_PER_CORE * cores:
+        raise ConfigError(
+            f"train.threads={threads}: this machine has {cores} cores; more threads than cores only slow it down"
+        )
 
 
 def requested(train: RuntimeSettings) -> dict[str, str]:

@@ -39,6 +39,9 @@ from partwise.train.run_checkpoints import RunCheckpoints
 from partwise.train.run_metadata import check_stored_plan, read_metadata, stored_runtime
 from partwise.train.run_names import FolderLock, explain_write_errors
 
+SAVE_SECONDS = 600.0
+"""A checkpoint is saved at least this often, between those of `train.save_every`."""
+
 
 @dataclass(frozen=True)
 class CheckpointSaved:
@@ -125,7 +128,7 @@ class RunFolder:
         self.lock.release()
 
     def _train(self, metrics: MetricsFile, log: ExperimentLog) -> Iterator[Step | Evaluation | CheckpointSaved]:
-        train, run = self.config.train, self.run
+        train, run, saved = self.config.train, self.run, time.monotonic()
         for step in run.steps():
             metrics.write({"kind": "step", **asdict(step)})
             yield step
@@ -135,9 +138,11 @@ class RunFolder:
                 metrics.write({"kind": "evaluation", **asdict(evaluation)})
                 log.write(step, evaluation)
                 yield evaluation
-            if last or step.step % train.save_every == 0 or self.stop_requested:
+            due = time.monotonic() - saved >= SAVE_SECONDS  # however long steps are, a kill loses no more than that
+            if last or due or step.step % train.save_every == 0 or self.stop_requested:
                 metrics.flush()  # before the checkpoint, which must never outlive the metrics up to it
                 self.checkpoints.save()
+                saved = time.monotonic()
                 yield CheckpointSaved(step.step)
             if self.stop_requested and not last:
                 raise Interrupted(f"stopped after step {step.step} of {train.steps}; everything is saved")

@@ -9,6 +9,7 @@ from partwise.cli.commands.compare_output import (
     compare_over_grid,
     replicate_winner,
     run_comparison,
+    say_stopped,
     start_progress,
 )
 from partwise.cli.commands.power_table import parse_looks, power_sentences
@@ -124,8 +125,8 @@ def run_study(name: str, dry_run: bool) -> None:
 
     try:
         path = study.run(start_progress)
-    except KeyboardInterrupt:
-        console.print(f"stopped; all runs are saved. To resume:\n  partwise study run {name}", soft_wrap=True)
+    except KeyboardInterrupt as error:
+        say_stopped(error, f"To resume:\n  partwise study run {name}")
         raise
     for results in StudyResults.from_json(path).comparisons.values():
         console.print(summary(results))

@@ -12,6 +12,7 @@ from partwise.comparison.followups import add_replication, make_replication, run
 from partwise.comparison.gate import MET, NOT_MET, UNDECIDED, Requirement, gate_status
 from partwise.comparison.report import summary
 from partwise.comparison.results import Results
+from partwise.comparison.trials.executor import UnsavedInterrupt
 from partwise.config import ConfigError
 
 
@@ -28,9 +29,17 @@ def run_with_progress(comparison: Comparison) -> Results:
     try:
         with ComparisonProgress() as progress:
             return comparison.run(progress)
-    except KeyboardInterrupt:
-        console.print(f"stopped; all runs are saved. To resume:\n  {comparison.command}", markup=False, soft_wrap=True)
+    except KeyboardInterrupt as error:
+        say_stopped(error, f"To resume:\n  {comparison.command}")
         raise
+
+
+def say_stopped(error: KeyboardInterrupt, how_to_resume: str) -> None:
+    """Print that a comparison was interrupted, and whether all runs are saved."""
+    saved = "all runs are saved"
+    if isinstance(error, UnsavedInterrupt):
+        saved = "not all runs had saved, so these go on from their last checkpoints"
+    console.print(f"stopped; {saved}. {how_to_resume}", markup=False, soft_wrap=True)
 
 
 def print_results(comparison: Comparison, results: Results) -> None:
@@ -111,8 +120,8 @@ def compare_over_grid(cells: Sequence[tuple[str, Comparison]], grid: list[str], 
     question = f"{cells[0][1].plan.question} ({', '.join(grid)})"
     try:
         rows = run_grid(cells, start_progress, path, question)
-    except KeyboardInterrupt:
-        console.print("stopped; all runs are saved. Run the same command again to resume.")
+    except KeyboardInterrupt as error:
+        say_stopped(error, "Run the same command again to resume.")
         raise
     columns = ["setting", "change", "seeds", "mean", "interval", "sign", "verdict"]
     console.print(table(question, columns, [row.cells() for row in rows]))

@@ -7,6 +7,7 @@ from types import FrameType
 from typing import Any
 
 from partwise.cli.commands.evaluate import show_scores
+from partwise.cli.signals import ENDING, handled, leave_terminal
 from partwise.cli.terminal import console, flush_text, follow_run, print_error, table
 from partwise.compute.plan import apply_backends
 from partwise.compute.runtime import choose_runtime
@@ -39,21 +40,23 @@ def train_run(preset: str, overrides: list[str], data: str | None, name: str | N
     if run.run.step:
         console.print(f"resuming after step {run.run.step}")
 
-    def stop(signum: int, frame: FrameType | None) -> None:
+    received: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            leave_terminal()
+        received.append(number)
         run.stop_requested = True
 
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        follow_run(run)
+        with handled(stop, (signal.SIGINT, *ENDING)):
+            follow_run(run)
     except Interrupted as reason:
         console.print(f"{reason}. To resume:\n  {command.replace(' --fresh', '')}", markup=False, soft_wrap=True)
-        return 130
+        return 128 + received[0]
     except Diverged as error:
         print_error(f"training diverged at {error}. The last good checkpoint is in {path / 'checkpoints'}")
         return 1
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
     known = run.latest_evaluation if config.train.validation_estimator == "full" else None
     show_scores(run.run.model, dataset, config.seq_len, runtime, max_problems=200, known=known)
     console.print()

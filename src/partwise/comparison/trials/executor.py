@@ -10,6 +10,10 @@ from partwise.config import ConfigError
 POLL_SECONDS = 0.5
 
 
+class UnsavedInterrupt(KeyboardInterrupt):
+    """A further interrupt while the trials that ran were asked to save: nobody waited for them."""
+
+
 class Executor(ABC):
     """Runs trials somewhere. As a context manager, it cancels on exit what still runs."""
 
@@ -29,7 +33,11 @@ class Executor(ABC):
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.cancel()
+        """Raises UnsavedInterrupt."""
+        try:
+            self.cancel()
+        except KeyboardInterrupt as error:
+            raise UnsavedInterrupt from error
 
 
 class NoValuesError(ConfigError):
