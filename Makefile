@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup demo test wheel test-combinations test-inductor test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-wheel test-lowest docs check format clean bench bench-long bench-peers
+.PHONY: setup demo test wheel test-combinations test-inductor test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-wheel test-lowest docs check format clean bench bench-long bench-peers
 
 setup: $(STAMP)
 
@@ -42,6 +42,11 @@ DRAWS := 4000
 
 # changes one line of the statistics at a time and expects a test to fail (about half an hour)
 test-mutations: setup
+	$(BIN)/python tests/mutation_testing.py
+
+# plants bugs of the kinds that codebases of the field have shipped, one at a time, and expects a test to fail
+test-planted: setup
+	$(BIN)/python tests/mutation_testing.py --list planted_bugs
 	$(BIN)/python tests/mutation_testing.py
 
 # compiles every preset with torch's own compiler

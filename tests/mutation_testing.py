@@ -1,10 +1,11 @@
-"""Mutation testing of `comparison/stats`: change one line at a time, and expect the tests to fail.
+"""Mutation testing: change one line at a time, and expect the tests to fail.
 
-    python tests/mutation_testing.py [NAME ...] [--workers 2]
+    python tests/mutation_testing.py [NAME ...] [--list planted_bugs] [--workers 2]
 
-A mutation that no test notices has survived: a mistake of that kind would go unseen. `tests/mutations.yaml` lists the
-mutations; each names a module, a text that occurs in it once, and its replacement. Exit status 1 if one survived, 2 if one
-does not apply. Mutants live in a temporary copy of the sources.
+A mutation that no test notices has survived: a mistake of that kind would go unseen. `tests/mutations.yaml` has mutations of
+the statistics, `tests/planted_bugs.yaml` bugs of the kinds that codebases of the field have shipped. Each names a module, a
+text that occurs in it once, its replacement, and the tests that should notice. Exit status 1 if one survived, 2 if one does
+not apply. Mutants live in a temporary copy of the sources.
 """
 
 import argparse
@@ -22,7 +23,10 @@ from queue import Queue
 import yaml
 
 ROOT = Path(__file__).parent.parent
-LIST = Path(__file__).with_name("mutations.yaml")
+LISTS = ("mutations", "planted_bugs")
+KERNELS = Path("build") / "test-kernels"
+"""Compiled kernels, which mutants share: their names have a hash of the sources."""
+
 TESTS = "tests/comparison/stats"
 TIMEOUT = 900
 """In seconds; a mutant that never ends counts as caught."""
@@ -40,7 +44,7 @@ class Mutation:
 
     @property
     def path(self) -> Path:
-        return Path("src/partwise/comparison") / self.module
+        return Path("src/partwise") / self.module
 
     def source(self) -> str:
         """The text of the mutated module. Raises ValueError unless `old` occurs exactly once."""
@@ -52,12 +56,12 @@ class Mutation:
         return text.replace(self.old, self.new)
 
 
-def read_mutations() -> list[Mutation]:
-    """The mutations of the list. Raises ValueError if two share a name."""
-    rows = yaml.safe_load(LIST.read_text(encoding="utf-8"))
-    mutations = [Mutation(**row) for row in rows]
+def read_mutations(name: str) -> list[Mutation]:
+    """The mutations of a list. Raises ValueError if two share a name."""
+    path = Path(__file__).with_name(f"{name}.yaml")
+    mutations = [Mutation(**row) for row in yaml.safe_load(path.read_text(encoding="utf-8"))]
     if len({mutation.name for mutation in mutations}) < len(mutations):
-        raise ValueError(f"{LIST}: two mutations share a name")
+        raise ValueError(f"{path}: two mutations share a name")
     return mutations
 
 
@@ -90,21 +94,25 @@ def failing_test(mutation: Mutation, copy: Path) -> str | None:
 
 
 def copy_of_project(folder: Path) -> Path:
-    """A copy of what the tests of the statistics need."""
+    """A copy of what the tests need."""
     ignored = shutil.ignore_patterns("__pycache__", "*.so")
     for name in ("src", "tests", "docs"):
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, folder / name)
+    (ROOT / KERNELS).mkdir(parents=True, exist_ok=True)
+    (folder / KERNELS.parent).mkdir()
+    (folder / KERNELS).symlink_to(ROOT / KERNELS)
     return folder
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="only these mutations")
+    parser.add_argument("--list", choices=LISTS, default=LISTS[0], help="the list of mutations")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
-    mutations = read_mutations()
+    mutations = read_mutations(options.list)
     if unknown := set(options.names) - {mutation.name for mutation in mutations}:
         print(f"unknown mutation {sorted(unknown)[0]!r}", file=sys.stderr)
         return 2
@@ -128,7 +136,8 @@ def main() -> int:
             finally:
                 copies.put(copy)
 
-        unchanged = Mutation("unchanged", chosen[0].module, chosen[0].old, chosen[0].old, chosen[0].tests)
+        tests = " ".join(dict.fromkeys(word for mutation in chosen for word in mutation.tests.split()))
+        unchanged = Mutation("unchanged", chosen[0].module, chosen[0].old, chosen[0].old, tests)
         if failed := run(unchanged)[1]:
             print(f"the tests fail without any mutation: {failed}", file=sys.stderr)
             return 2

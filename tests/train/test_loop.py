@@ -20,7 +20,7 @@ from partwise import cli, preset
 from partwise.checkpoint import latest_checkpoint, list_checkpoints, load_tensors
 from partwise.model import Transformer
 from partwise.parts.dropout import Dropout
-from partwise.train.config import RunConfig
+from partwise.train.config import RunConfig, run_config
 from partwise.train.loop import Diverged, Run, Step
 from partwise.train.optimizers import AdamW
 from partwise.train.run_folder import CheckpointSaved, RunFolder
@@ -65,6 +65,29 @@ def textbook_gradients(run: Run) -> tuple[dict[str, Tensor], Tensor]:
     loss = -log_p.gather(-1, torch.from_numpy(batch.targets)[:, :, None]).mean()
     names, parameters = zip(*run.model.named_parameters(), strict=True)
     return dict(zip(names, torch.autograd.grad(loss, parameters), strict=True)), loss.detach()
+
+
+# the batches
+
+
+@pytest.mark.parametrize("data", ["windows", "problems", "pairs"])
+def test_each_seed_has_batches_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: str) -> None:
+    """If they ignored the seed, all runs would share one order of the data, and seed SDs would shrink unseen."""
+    monkeypatch.chdir(tmp_path)
+    words = {
+        "windows": ["data=arithmetic"],
+        "problems": ["data=arithmetic", "data.aligned=true", "context_length=64"],
+        "pairs": ["data=arithmetic_pairs", "encoder_layers=1", "context_length=48"],
+    }[data]
+    sizes = [*SMALL, "data.train=300", "data.validation=20", "data.test=20", "train.batch_size=8"]
+    batches = {}
+    for seed in (0, 1, 2):
+        run = Run(run_config("mingpt", *sizes, *words, f"train.seed={seed}"))
+        for step in (0, 1):
+            run.step = step
+            batches[seed, step] = run.batch().targets.tobytes()
+        assert Run(run.config).batch().targets.tobytes() == batches[seed, 0]
+    assert len(set(batches.values())) == len(batches)
 
 
 # the step

@@ -343,6 +343,22 @@ def test_ctrl_c_and_sigterm_save_and_print_the_command_to_resume(tmp_path: Path)
     ) == last_checkpoint(tmp_path / "uninterrupted")
 
 
+def test_the_last_record_of_a_repeated_step_counts(tmp_path: Path) -> None:
+    """A resumed run repeats the steps after its checkpoint, perhaps on another machine: the model has the later ones."""
+    lines = [{"kind": "step", "step": step, "loss": loss} for step, loss in ((1, 3.0), (2, 2.5), (2, 2.4), (3, 2.0))]
+    lines.insert(2, {"kind": "evaluation", "step": 2, "validation": 2.6})
+    lines.append({"kind": "evaluation", "step": 2, "validation": 2.3})
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = read_metrics(tmp_path)
+    assert [(line["kind"], line["step"]) for line in found] == [
+        ("step", 1),
+        ("step", 2),
+        ("evaluation", 2),
+        ("step", 3),
+    ]
+    assert found[1]["loss"] == 2.4 and found[2]["validation"] == 2.3
+
+
 HOLDER = """
 import json, sys
 from pathlib import Path

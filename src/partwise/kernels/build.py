@@ -70,12 +70,13 @@ def content_hash(path: Path) -> str:
 
 
 def find_compiler() -> tuple[list[str], list[str]]:
-    """The C++ compiler, CXX if set, and its flags. Raises BuildError."""
+    """The C++ compiler, CXX if set, and its flags: for this machine's CPU unless CXX names another. Raises BuildError."""
     native = "-mcpu=native" if platform.machine().lower() in ("arm64", "aarch64") else "-march=native"
     requested = os.environ.get("CXX", "").split()
+    chosen = any(word.startswith(("-march=", "-mcpu=")) for word in requested)
     for command in [requested] if requested else [["c++"], ["g++"], ["clang++"]]:
         if shutil.which(command[0]):
-            return command, [*FLAGS, native]
+            return command, [*FLAGS, *([] if chosen else [native])]
     raise BuildError(
         f"no C++ compiler: CXX={requested[0]} not found" if requested else "no C++ compiler (c++, g++ or clang++) found"
     )

@@ -1,5 +1,6 @@
 """Every option of multi-head attention against its equation, one head and one query at a time, in float64."""
 
+import itertools
 import math
 from typing import Any
 
@@ -170,6 +171,24 @@ def test_every_chunking_with_every_window_equals_uncached(window: int, backend: 
                 layer(x[:, a:b], ForwardContext(positions, torch.arange(a, b), a, caches=[cache])) for a, b in chunks
             ]
             assert error(torch.cat(found, 1), full) <= EXACT, chunks
+
+
+@each_backend
+def test_a_long_continuation_of_a_cache_equals_uncached(backend: str) -> None:
+    """Over 64 queries over a cache use torch's kernel, whose `is_causal` aligns the triangle to the upper left."""
+    layer, positions = build("multihead", context_length=96, positions="rope", n_heads=2, head_dim=4)
+    use_layer_backend(layer, backend)
+    n_cached, n_new = 9, EAGER_MAX_QUERIES + 7
+    x = normal(1, n_cached + n_new, WIDTH)
+    assert n_cached + n_new <= positions.context_length
+    with torch.no_grad():
+        full, cache = layer(x, forward_context(n_cached + n_new, positions)), layer.new_cache(1, n_cached + n_new, x)
+        ends = (0, n_cached, n_cached + n_new)
+        found = [
+            layer(x[:, a:b], ForwardContext(positions, torch.arange(a, b), a, caches=[cache]))
+            for a, b in itertools.pairwise(ends)
+        ]
+    assert error(torch.cat(found, 1), full) <= EXACT
 
 
 @pytest.mark.parametrize("window", [2, 5, 8])
