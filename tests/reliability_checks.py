@@ -5,6 +5,7 @@ promise. A trial depends on its number only, so that trials continue where an ea
 can be repeated.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -12,8 +13,8 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -249,6 +250,58 @@ def non_finite(folder: Path) -> Trial:
     return trial
 
 
+CALLS = ("open", "mkdir", "rename", "replace", "unlink", "fsync")
+
+
+@contextmanager
+def failing(at: int, code: int) -> Iterator[list[str]]:
+    """Let call number `at` of `os` that opens, changes or syncs a file fail; yields the names of the calls made."""
+    made: list[str] = []
+    originals = {name: getattr(os, name) for name in CALLS}
+
+    def replacement(name: str) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            made.append(name)
+            if len(made) - 1 == at:
+                raise OSError(code, os.strerror(code))
+            return originals[name](*arguments, **options)
+
+        return call
+
+    try:
+        for name in CALLS:
+            setattr(os, name, replacement(name))
+        yield made
+    finally:
+        for name, original in originals.items():
+            setattr(os, name, original)
+
+
+def write_errors(folder: Path) -> Trial:
+    """ENOSPC or EIO at any call of a whole run that opens, changes or syncs a file."""
+    config = small(folder)
+    train(emptied(folder / "whole"), config)
+    end = end_of(folder / "whole")
+    with failing(-1, 0) as made:
+        train(emptied(folder / "counted"), config)
+    calls = list(product(range(len(made)), (errno.ENOSPC, errno.EIO)))
+
+    def trial(number: int) -> str:
+        at, code = calls[number % len(calls)]
+        path, outcome = emptied(folder / "failed"), "harmless"
+        try:
+            with failing(at, code):
+                train(path, config)
+        except ConfigError as error:
+            assert len(str(error).splitlines()) == 1, str(error)
+            outcome = "told"
+        train(path, config)
+        assert end_of(path) == end, f"a run whose call {at} ({made[at]}) failed ends differently"
+        return outcome
+
+    return trial
+
+
 def repeats(folder: Path) -> Trial:
     """Every setting trained twice with one seed."""
 
@@ -326,6 +379,7 @@ CHECKS = {
     ),
     "kill": Check("A run killed at any moment, up to three times, ends bitwise equal", 2000, kills),
     "flip": Check("A flipped bit in any file of a run is told, repaired or harmless", 10_000, flips),
+    "errors": Check("A run in which a file operation failed is resumed and ends bitwise equal", 400, write_errors),
     "nonfinite": Check("NaN or infinity in a loss or gradient ends the run before its step", 400, non_finite),
     "repeat": Check("Two runs with one seed are bitwise equal", 200, repeats),
     "rows": Check("A row of a batch does not depend on the others, to 1e-12", 400, rows),

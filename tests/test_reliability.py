@@ -45,6 +45,12 @@ def test_a_gradient_that_is_not_checked_is_found(tmp_path: Path, monkeypatch: py
         trial(0)
 
 
+@pytest.mark.slow
+def test_every_file_operation_of_a_run_may_fail(tmp_path: Path) -> None:
+    trial = CHECKS["errors"].prepare(tmp_path)
+    assert {trial(number) for number in range(0, 200, 2)} == {"told"}
+
+
 def test_a_biased_sampler_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trial, sample = CHECKS["sampling"].prepare(tmp_path), Sampling.sample
     monkeypatch.setattr(Sampling, "sample", lambda self, logits, uniform: sample(self, logits, uniform * 0.99))

@@ -112,7 +112,8 @@ class RunFolder:
         try:
             with MetricsFile(self.path / "metrics.jsonl") as metrics:
                 if run.step < self.config.train.steps:
-                    result.unlink(missing_ok=True)  # the result of an earlier attempt that diverged
+                    with explain_write_errors(self.path):
+                        result.unlink(missing_ok=True)  # the result of an earlier attempt that diverged
                     with ExperimentLog(self.config.train.log, self.path, self.metadata, self.log) as log:
                         yield from self._train(metrics, log)
         except Diverged as error:
