@@ -13,8 +13,8 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from faults import failing, flip_bit, in_child
 from partwise.checkpoint import DamagedFileError, list_checkpoints
 from partwise.config import ConfigError
 from partwise.generation.sampling import Sampling
@@ -133,19 +134,6 @@ def resumes(folder: Path) -> Trial:
     return trial
 
 
-def in_child(work: Callable[[], object]) -> int:
-    """Start a process that does this work and ends without cleaning up."""
-    process = os.fork()
-    if process == 0:  # pragma: no cover
-        status = 1
-        try:
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    return process
-
-
 def kills(folder: Path) -> Trial:
     """SIGKILL at any moment of a run, from its start to its last write, up to three times in a row."""
     config = small(folder, *DROPOUT)
@@ -168,16 +156,6 @@ def kills(folder: Path) -> Trial:
         return "equal, some kill after the end" if ended else "equal"
 
     return trial
-
-
-def flip_bit(folder: Path, draw: random.Random) -> Path:
-    """Flip one bit of a file below a folder; every file is as likely as any other."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
-    path = draw.choice(files)
-    content = bytearray(path.read_bytes())
-    content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
-    path.write_bytes(content)
-    return path
 
 
 def flips(folder: Path) -> Trial:
@@ -248,33 +226,6 @@ def non_finite(folder: Path) -> Trial:
         return "told before the step"
 
     return trial
-
-
-CALLS = ("open", "mkdir", "rename", "replace", "unlink", "fsync")
-
-
-@contextmanager
-def failing(at: int, code: int) -> Iterator[list[str]]:
-    """Let call number `at` of `os` that opens, changes or syncs a file fail; yields the names of the calls made."""
-    made: list[str] = []
-    originals = {name: getattr(os, name) for name in CALLS}
-
-    def replacement(name: str) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            made.append(name)
-            if len(made) - 1 == at:
-                raise OSError(code, os.strerror(code))
-            return originals[name](*arguments, **options)
-
-        return call
-
-    try:
-        for name in CALLS:
-            setattr(os, name, replacement(name))
-        yield made
-    finally:
-        for name, original in originals.items():
-            setattr(os, name, original)
 
 
 def write_errors(folder: Path) -> Trial:
