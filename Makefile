@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup demo test wheel test-combinations test-inductor test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-wheel test-lowest docs check format clean bench bench-long bench-peers
+.PHONY: setup demo test wheel test-combinations test-inductor test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-reliability test-wheel test-lowest docs check format clean bench bench-long bench-peers
 
 setup: $(STAMP)
 
@@ -48,6 +48,13 @@ test-mutations: setup
 test-planted: setup
 	$(BIN)/python tests/mutation_testing.py --list planted_bugs
 	$(BIN)/python tests/mutation_testing.py
+
+# puts faults into small runs (kills, damaged bits, NaN) and writes docs/reliability.md; continues where it stopped
+#   make test-reliability MINUTES=60 ONLY="kill flip"
+test-reliability: setup
+	$(BIN)/python tests/reliability.py --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY)) $(AGAIN)
+
+MINUTES := 15
 
 # compiles every preset with torch's own compiler
 test-inductor: setup

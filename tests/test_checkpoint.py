@@ -35,7 +35,7 @@ from partwise.checkpoint import (
 )
 from partwise.config import ConfigError
 from partwise.model import transformer
-from partwise.train import run_folder as run_folder
+from partwise.train import result
 from partwise.train.config import RunConfig
 from partwise.train.metrics import read_metrics
 from partwise.train.run_folder import CheckpointSaved, RunFolder
@@ -458,7 +458,7 @@ def test_a_result_that_could_not_be_written_is_written_on_resume(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_folder, "write_json", refuse)
+        patch.setattr(result, "write_json", refuse)
         with pytest.raises(ConfigError, match=ONE_LINE):
             run_to(run, config)
     assert not (run / "result.json").exists()

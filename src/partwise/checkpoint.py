@@ -73,13 +73,15 @@ def remove_folder(target: Path) -> None:
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Delete the hidden folders that a killed process left in `parent`; only the owner of `parent` may call this."""
+    """Delete the hidden folders and files that a killed process left in `parent`; only its owner may call this."""
     for path in list(parent.glob(".*")):
         match = re.fullmatch(r"\.(.+)\.\d+\.(tmp|old)", path.name)
         if match and match[2] == "old" and not (parent / match[1]).exists():
             os.rename(path, parent / match[1])  # killed between the two renames of a replacement
-        elif match:
+        elif match and path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
+        elif match:
+            path.unlink(missing_ok=True)
 
 
 def verify(folder: Path) -> None:

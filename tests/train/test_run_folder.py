@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -165,6 +166,34 @@ def test_the_sequence_of_windows_over_three_epochs_survives_chained_resumes(
     ids = Run(config).ids
     every = {ids[start : start + 17].astype(np.int64).tobytes() for start in range(len(ids) - 16)}
     assert {rows[at : at + 136] for rows in windows for at in range(0, len(rows), 136)} <= every
+
+
+def test_metrics_changed_while_a_run_is_stopped_are_trained_again_or_told(tmp_path: Path, tiny: Tiny) -> None:
+    config, whole = tiny("train.save_every=2"), tmp_path / "whole"
+    train(whole, config)
+    train(tmp_path / "base", config, 4, finish=False)
+    lines = (tmp_path / "base" / "metrics.jsonl").read_text().splitlines(keepends=True)
+    for index, line in enumerate(lines):
+        path = tmp_path / str(index)
+        shutil.copytree(tmp_path / "base", path)
+        changed = json.dumps({**json.loads(line), "seconds": 1e9}) + "\n"
+        (path / "metrics.jsonl").write_text("".join([*lines[:index], changed, *lines[index + 1 :]]))
+        if json.loads(line)["step"] <= 2:  # before both checkpoints
+            with pytest.raises(ConfigError, match=r"metrics\.jsonl was changed or damaged, and no older .*--fresh"):
+                train(path, config)
+            continue
+        messages: list[str] = []
+        train(path, config, log=messages.append)
+        assert messages == [f"{path / 'metrics.jsonl'} was changed or damaged; resuming from step 2 instead"]
+        assert metrics_of(path) == metrics_of(whole) and last_checkpoint(path) == last_checkpoint(whole)
+
+
+def test_drafts_of_a_killed_process_are_removed_on_resume(tmp_path: Path, tiny: Tiny) -> None:
+    train(tmp_path, tiny(), 1, finish=False)
+    (tmp_path / ".run.json.123.tmp").write_text("{")
+    (tmp_path / ".tmp").write_text("mine")
+    train(tmp_path, tiny())
+    assert not (tmp_path / ".run.json.123.tmp").exists() and (tmp_path / ".tmp").exists()
 
 
 KILLER = """

@@ -1,10 +1,12 @@
 """`metrics.jsonl`: the metrics of every step and evaluation of a run."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+from partwise.checkpoint import DamagedFileError
 from partwise.files import open_file
 from partwise.train.run_names import explain_write_errors
 
@@ -44,6 +46,32 @@ class MetricsFile:
 
     def __exit__(self, *_: object) -> None:
         self.file.close()
+
+
+def metrics_fingerprint(folder: Path, size: int | None = None) -> dict[str, Any]:
+    """The size in bytes and the SHA-256 of the metrics of a run, or of their first `size` bytes."""
+    path = folder / "metrics.jsonl"
+    content = path.read_bytes()[:size] if path.exists() else b""
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def check_metrics(folder: Path, fingerprint: dict[str, Any]) -> None:
+    """Raise DamagedFileError unless the metrics of a run still begin as they were when a checkpoint was saved."""
+    path = folder / "metrics.jsonl"
+    try:
+        intact = metrics_fingerprint(folder, fingerprint["size"]) == fingerprint
+    except (OSError, KeyError, TypeError) as error:
+        raise DamagedFileError(f"{path} cannot be read: {error}") from None
+    if not intact:
+        raise DamagedFileError(f"{path} was changed or damaged")
+
+
+def cut_metrics(folder: Path, size: int) -> None:
+    """Remove the lines after a checkpoint: their steps run again, and a damaged one could pass for another step."""
+    path = folder / "metrics.jsonl"
+    if path.exists() and path.stat().st_size > size:
+        with open_file(path, "r+b") as file:
+            file.truncate(size)
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from partwise.checkpoint import (
 from partwise.compute.runtime import machine_info
 from partwise.config import ConfigError
 from partwise.train.loop import Run
+from partwise.train.metrics import check_metrics, cut_metrics, metrics_fingerprint
 from partwise.train.run_names import explain_write_errors
 
 MAX_CHECKPOINTS = 2
@@ -37,6 +38,8 @@ class RunCheckpoints:
         self.run.check_finite()
         folder, step = self.folder, self.run.step
         state = {"step": step, "runtime": self.run.runtime.to_dict(), "machine": machine_info()}
+        with explain_write_errors(folder.parent):
+            state["metrics"] = metrics_fingerprint(folder.parent)
         with explain_write_errors(folder):
             write_folder(
                 folder / f"step-{step:08d}",
@@ -62,6 +65,9 @@ class RunCheckpoints:
         state, errors = read_latest(folder, self._load)
         if errors and not state:
             raise ConfigError(f"{errors[0]}, and no older checkpoint can be read: start over with --fresh")
+        if state and "metrics" in state:
+            with explain_write_errors(folder.parent):
+                cut_metrics(folder.parent, state["metrics"]["size"])
         for error in errors:
             self.log(f"{error}; resuming from step {self.run.step} instead")
         return state
@@ -71,6 +77,8 @@ class RunCheckpoints:
         for key, expected_type in (("step", int), ("runtime", dict), ("machine", dict)):
             if not isinstance(state.get(key), expected_type):
                 raise DamagedFileError(f"{checkpoint / 'state.json'} lacks {key!r}")
+        if "metrics" in state:  # older checkpoints have none
+            check_metrics(self.folder.parent, state["metrics"])
         weights, optimizer = (load_tensors(checkpoint / f"{name}.safetensors") for name in ("model", "optimizer"))
         self.run.restore(state["step"], weights, optimizer)
         return state

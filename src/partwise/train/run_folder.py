@@ -1,7 +1,7 @@
 """A run's folder: its files, its lock, checkpoints, and resuming.
 
 runs/NAME/run.json         everything needed to reproduce the run
-          metrics.jsonl    one line per step and per evaluation, append-only
+          metrics.jsonl    one line per step and per evaluation; cut back to the checkpoint from which a run resumes
           checkpoints/     step-00000500, ...: the two newest
           result.json      the final evaluations, or where the run diverged
           tensorboard/     event files, if train.log=tensorboard; wandb/ likewise
@@ -84,6 +84,8 @@ class RunFolder:
                     self._clear()
             else:
                 self.runtime = stored_runtime(path, stored)
+                with explain_write_errors(path):
+                    remove_leftovers(path)
             self.latest_evaluation: Evaluation | None = None
             self.run = Run(config, dataset, self.runtime, plan)
             self.metadata = stored or self._metadata(command, dataset)
@@ -110,7 +112,8 @@ class RunFolder:
         try:
             with MetricsFile(self.path / "metrics.jsonl") as metrics:
                 if run.step < self.config.train.steps:
-                    result.unlink(missing_ok=True)  # the result of an earlier attempt that diverged
+                    with explain_write_errors(self.path):
+                        result.unlink(missing_ok=True)  # the result of an earlier attempt that diverged
                     with ExperimentLog(self.config.train.log, self.path, self.metadata, self.log) as log:
                         yield from self._train(metrics, log)
         except Diverged as error:

@@ -1,0 +1,82 @@
+"""The scorecard of docs/reliability.md: its checks find the faults that they look for, and its table shows its figures."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from partwise.generation.sampling import Sampling
+from partwise.train import run_checkpoints
+from partwise.train.loop import Run
+from reliability import FIGURES, PAGE, measure, with_table
+from reliability_checks import CHECKS, Check
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_first_trials_of_every_check_keep_their_promise(name: str, tmp_path: Path) -> None:
+    trial = CHECKS[name].prepare(tmp_path)
+    for number in range(3):
+        trial(number)
+
+
+def test_a_resume_that_forgets_the_optimizer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = CHECKS["resume"].prepare(tmp_path)
+    monkeypatch.setattr(Run, "restore", lambda run, step, weights, optimizer: setattr(run, "step", step))
+    with pytest.raises(AssertionError, match="ends differently"):
+        trial(0)
+
+
+def test_damage_that_nothing_verifies_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = CHECKS["flip"].prepare(tmp_path)
+    monkeypatch.setattr("partwise.checkpoint.verify", lambda folder: None)
+    monkeypatch.setattr(run_checkpoints, "check_metrics", lambda *_: None, raising=False)
+    with pytest.raises(AssertionError, match="silent damage"):
+        for number in range(200):
+            trial(number)
+
+
+def test_a_gradient_that_is_not_checked_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = CHECKS["nonfinite"].prepare(tmp_path)
+    monkeypatch.setattr("partwise.train.loop.math.isfinite", lambda value: True)
+    monkeypatch.setattr(Run, "check_finite", lambda run: None)
+    with pytest.raises((AssertionError, ValueError)):  # JSON refuses NaN
+        trial(0)
+
+
+@pytest.mark.slow
+def test_every_file_operation_of_a_run_may_fail(tmp_path: Path) -> None:
+    trial = CHECKS["errors"].prepare(tmp_path)
+    assert {trial(number) for number in range(0, 200, 2)} == {"told"}
+
+
+def test_a_biased_sampler_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial, sample = CHECKS["sampling"].prepare(tmp_path), Sampling.sample
+    monkeypatch.setattr(Sampling, "sample", lambda self, logits, uniform: sample(self, logits, uniform * 0.99))
+    with pytest.raises(AssertionError, match="chi-square"):
+        trial(0)
+
+
+def test_trials_go_on_where_they_stopped_and_misses_are_counted() -> None:
+    seen: list[int] = []
+
+    def trial(number: int) -> str:
+        seen.append(number)
+        assert number != 2, "broken"
+        return "equal"
+
+    check = Check("p", 4, lambda folder: trial)
+    counts: dict[str, Any] = measure(check, {"trials": 1, "outcomes": {"equal": 1}}, 60)
+    assert seen == [1, 2, 3] and measure(check, counts, 60) == counts
+    assert counts == {
+        "trials": 4,
+        "outcomes": {"equal": 3},
+        "missed": 1,
+        "misses": ["trial 2: AssertionError: broken"],
+    }
+
+
+def test_the_table_shows_the_figures() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_table(page, json.loads(FIGURES.read_text())) == page
