@@ -195,6 +195,7 @@ def arm_table(results: Results) -> Iterator[Table]:
     for arm in arms:
         sizes = [
             with_relative_change(arm.parameters, arms[0].parameters),
+            with_relative_change(arm.trainable_parameters, arms[0].trainable_parameters),
             with_relative_change(arm.flops_per_token, arms[0].flops_per_token),
             with_relative_change(arm.tokens_per_second, arms[0].tokens_per_second),
         ]
@@ -207,7 +208,7 @@ def arm_table(results: Results) -> Iterator[Table]:
         seconds = [trial.seconds for trial in arm.trials if trial.seconds is not None]
         row.append(f"{median(seconds):.1f}" if seconds else NONE)
         rows.append([*row, str(len(arm.failed))])
-    head = ["arm", "parameters", "FLOPs per token", "tokens/s", "peak memory", results.protocol.metric]
+    head = ["arm", "parameters", "trainable", "FLOPs per token", "tokens/s", "peak memory", results.protocol.metric]
     head += ["seed SD", "training loss", "gap", "seconds", "failed"]
     if not any(arm.failed for arm in arms):
         head, rows = head[:-1], [row[:-1] for row in rows]
@@ -216,6 +217,8 @@ def arm_table(results: Results) -> Iterator[Table]:
     note += "means may deviate from the paired differences. The gap is validation minus training loss"
     epochs = results.task.epochs if results.task else None
     note += f", after {epochs:.3g} epochs." if epochs else "."
+    if any(arm.trainable_parameters is not None for arm in arms):
+        note += " FLOPs include the gradients of frozen parameters."
     if results.task is None:
         note = "Means over the seeds, omitted if a trial failed; seconds are those of one trial, the median."
     if rows:
@@ -244,6 +247,10 @@ def pairing(results: Results) -> Iterator[Table | Paragraph]:
             text += f"initial weights as in {arms[0].name}"
             names = list(arm.unpaired_tensors)
             yield Paragraph(f"{text}; the others are:" if names else f"{text}.", names)
+    for arm in arms:
+        if arm.new_tensors:
+            text = f"{arm.name}: {count(len(arm.new_tensors))} tensors are absent from the starting weights, or have another "
+            yield Paragraph(f"{text}shape there, and were initialized at random:", list(arm.new_tensors))
     if any(arm.n_tensors for arm in arms[1:]):
         changed = [path for arm in arms for path, _, _ in arm.config_changes]
         paths = {path.rpartition(".")[2] for path in changed}

@@ -83,6 +83,8 @@ class ArmResult(Value):
     config_changes: tuple[tuple[str, JsonValue, JsonValue], ...] = ()
     """[setting, value of the baseline, value of the arm]."""
     parameters: int | None = None
+    trainable_parameters: int | None = None
+    """None if no arm freezes parameters."""
     flops_per_token: int | None = None
     tokens_per_second: float | None = None
     budget: Budget | None = None
@@ -92,6 +94,8 @@ class ArmResult(Value):
     """Pooled over the trials."""
     unpaired_tensors: tuple[str, ...] = ()
     """Tensors whose initial weights differ from the baseline's."""
+    new_tensors: tuple[str, ...] = ()
+    """Tensors that the starting weights lack, or have in another shape; initialized at random."""
     n_paired_tensors: int | None = None
     n_tensors: int | None = None
     backends: tuple[Backends, ...] = ()
