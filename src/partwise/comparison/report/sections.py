@@ -6,7 +6,7 @@ from statistics import median
 
 from partwise.baselines.scale import ngram_name, place_loss
 from partwise.comparison.report import evidence
-from partwise.comparison.report.accuracy import accuracy_table
+from partwise.comparison.report.accuracy import accuracy_table, task_table
 from partwise.comparison.report.backends import backends, missing_kernels
 from partwise.comparison.report.cells import (
     confidence,
@@ -51,6 +51,7 @@ def sections(results: Results) -> list[Section]:
         Section("Code changes", [*code_changes(results)]),
         Section("Shared initialization", [*pairing(results)]),
         Section("The statistics", [*statistics_table(results)]),
+        Section("Task scores", [*task_table(results)]),
         Section("Arithmetic accuracy", [*accuracy_table(results)]),
         Section("References", [*reference_table(results)]),
         Section("How it was run", [*run_details(results)]),
@@ -154,7 +155,8 @@ def loss_figure(results: Results, kind: str, references: list[tuple[str, float]]
     if "seconds" in views:
         note += " Tokens and seconds follow from the tokens per step and the median throughput of each arm."
     legend = [(color, arm.name) for color, arm in zip(colors, arms, strict=True)]
-    title = f"{kind.capitalize()} loss, {results.protocol.unit}"
+    unit = results.protocol.unit if results.metric_is_loss else ""
+    title = ", ".join(filter(None, (f"{kind.capitalize()} loss", unit)))
     if results.task is None:
         title = capitalize_first(results.protocol.metric_with_unit)
     columns, rows = numbers_of(lines, ["arm", "seed"], list(views))
@@ -316,8 +318,8 @@ def run_details(results: Results) -> Iterator[Table | Paragraph]:
 
 def loss_references(results: Results) -> list[tuple[str, float, str]]:
     """(name, value, explanation) of the references of a loss, in its unit."""
-    if not results.protocol.lower_is_better:
-        return []  # accuracies have no loss
+    if not results.metric_is_loss:
+        return []
     fitted = results.references.fitted_tokens
     smoothing = "modified Kneser-Ney" + (f", fitted on {count(fitted)} training tokens" if fitted else "")
     return [

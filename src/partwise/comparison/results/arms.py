@@ -30,6 +30,18 @@ Accuracies = dict[str, Accuracy]
 """By operation, and for all problems under `all`."""
 
 
+class TaskScore(Value):
+    """The score of a model on a task of lm_eval."""
+
+    task: str
+    metric: str
+    value: float | None
+    """None if it is not finite."""
+    item_error: float | None
+    """The standard error of the value over the items, if known: not the noise between seeds."""
+    items: int
+
+
 class TrialResult(Value):
     """The outcome of one arm on one seed."""
 
@@ -44,6 +56,8 @@ class TrialResult(Value):
     peak_memory: int | None = None
     """In bytes."""
     accuracy: Accuracies | None = None
+    task_score: TaskScore | None = None
+    """If the metric is that of a task."""
     training_curve: tuple[tuple[int, float], ...] = ()
     """[step, training loss], thinned; empty if not stored."""
     evaluations: tuple[tuple[int, float, float | None], ...] = ()
