@@ -17,8 +17,10 @@ from partwise.formats.loading import load
 FAMILIES = {"gpt2": ["mingpt", "head_bias=false"], "llama": ["llama3"], "gpt_neox": ["gptneox"]}
 """The family of each exported model, and the preset that it computes."""
 
-SIZE = "d_model=32 n_layers=2 attention.n_heads=2 context_length=64 train.seq_len=32 train.batch_size=4 train.steps=30 train.eval_every=30"
-TRAINING = "train.lr=5e-3 train.device=cpu train.precision=float32 --data shakespeare"
+SIZE = "d_model=32 n_layers=2 attention.n_heads=2 context_length=64 train.seq_len=32 train.batch_size=4"
+TRAINING = (
+    "train.steps=30 train.eval_every=30 train.lr=5e-3 train.device=cpu train.precision=float32 --data shakespeare"
+)
 TOLERANCE = 1e-4
 PROGRAM = """
 import importlib.util, json, sys
