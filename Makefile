@@ -60,9 +60,13 @@ MINUTES := 15
 test-inductor: setup
 	$(BIN)/python -m pytest tests/model/test_inductor.py -m long
 
-# more configurations of every family of transformers, in files and in float64 (minutes)
+# more configurations of every family of transformers, in files and in float64 (minutes); then exported models in a fresh
+# environment with transformers and without partwise
 test-interop: setup
 	$(BIN)/python -m pytest tests/formats -n auto -m "long or not long"
+	$(call fresh_env,build/transformers-env)
+	build/transformers-env/bin/python -m pip install $(QUIET) torch transformers safetensors
+	$(BIN)/python tests/transformers_smoke.py build/transformers-env/bin/python
 
 # the wheel alone in a fresh environment, without a compiler: trains, compares and opens a report
 #   make test-wheel PYTHON=python3.13

@@ -23,7 +23,7 @@ partwise.compare("mingpt", "ffn=swiglu", seeds=2, arms=["norm=rmsnorm"], match="
 partwise.compare("mingpt", sedes=5)
 partwise.compare("mingpt", seeds="5")
 partwise.compare("mingpt", arms="norm=rmsnorm")
-partwise.compare("mingpt", metric="los")
+partwise.compare("mingpt", metric=1)
 partwise.compare("mingpt").verdict
 partwise.nonsense
 reveal_type(partwise.run_config("mingpt").train.steps)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any, Literal
+from typing import Any
 
 from partwise.cli.terminal import ComparisonProgress
 from partwise.comparison.experiment import Comparison
@@ -23,7 +23,7 @@ def compare(
     seeds: int = 5,
     first_seed: int = 0,
     looks: list[int] | None = None,
-    metric: Literal["loss", "exact_match", "char_accuracy"] = "loss",
+    metric: str = "loss",
     margin: float = DEFAULT_MARGIN,
     alpha: float = 0.05,
     failure: float | None = None,

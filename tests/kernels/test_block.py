@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -430,6 +431,35 @@ def test_frozen_weights_change_no_other_gradient() -> None:
         each.requires_grad_(False)
     gradients = torch.autograd.grad(forward_blocks(x, weights, case.spec()), leaves[5:], grad)
     assert all_equal(gradients, expected[5:])
+
+
+@pytest.mark.parametrize(("frozen", "saved"), [(0, [3]), (1, [0, 2]), (2, [0, 1]), (3, [0])])
+def test_leading_frozen_blocks_save_nothing(frozen: int, saved: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their backward pass is skipped, unless the input needs a gradient."""
+    case = Case()
+    weights, leaves = stack(case, 3)
+    x, _, grad = case.inputs()
+    gradients = torch.autograd.grad(forward_blocks(x, weights, case.spec()), leaves, grad)
+    for block in weights[:frozen]:
+        for each in block[:GRADIENTS]:
+            if each is not None:
+                each.requires_grad_(False)
+    trained = [each for each in leaves if each.requires_grad]
+    calls, real = list[int](), kernels.run_forward
+
+    def record(x: Tensor, bf16: bool, spec: Any, weights: Any, save: bool, **options: Any) -> Any:
+        calls.append(len(weights) // kernels.FIELDS if save else 0)
+        return real(x, bf16, spec, weights, save, **options)
+
+    monkeypatch.setattr(kernels, "run_forward", record)
+    y = forward_blocks(x, weights, case.spec())
+    assert calls == saved
+    assert y.requires_grad == bool(trained)
+    if trained:
+        assert all_equal(torch.autograd.grad(y, trained, grad), gradients[-len(trained) :])
+    calls.clear()
+    forward_blocks(x.clone().requires_grad_(), weights, case.spec())
+    assert calls == [3]
 
 
 def test_batch_sizes_that_would_leave_threads_idle_are_not_supported() -> None:

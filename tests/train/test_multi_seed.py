@@ -57,6 +57,7 @@ SETTINGS = {
     "muon": ["optimizer=muon", "attention.n_kv_heads=1", "ffn=swiglu"],
     "lion": ["optimizer=lion", "tie_embeddings=true"],
     "sgd": ["optimizer=sgd", "optimizer.momentum=0.9", "train.lr=0.1"],
+    "frozen": ["train.freeze=embed,blocks.0,attention", "train.grad_clip=0.3", "optimizer=muon"],
     "label smoothing": ["train.label_smoothing=0.1", "schedule=cosine", "head_bias=true"],
     "padded problems": [
         "data.aligned=true",

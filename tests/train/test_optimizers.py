@@ -18,12 +18,12 @@ from partwise import preset
 from partwise.checkpoint import load_tensors, tensor_writer
 from partwise.config import ConfigError
 from partwise.model import ModelConfig, Transformer
-from partwise.model.parameters import LogicalTensor
+from partwise.model.parameters import LogicalTensor, tensors_by_parameter
 from partwise.train import optimizer_steps
 from partwise.train.config import RunConfig
 from partwise.train.loop import Diverged, Run, Step
 from partwise.train.optimizer_steps import orthogonalize
-from partwise.train.optimizers import MATRIX_ROLES, Optimizer, tensors_by_parameter
+from partwise.train.optimizers import MATRIX_ROLES, Optimizer
 from partwise.train.run_folder import Interrupted, RunFolder
 from recipes import configs
 

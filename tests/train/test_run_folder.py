@@ -35,6 +35,7 @@ SETTINGS = {
     "bfloat16": [*DROPOUT, "train.precision=bfloat16"],
     "accumulate": [*DROPOUT, "train.grad_accumulation=2", "train.grad_clip=0.5"],
     "cosine": [*DROPOUT, "schedule=cosine", "schedule.warmup=2", "optimizer.decay_vectors=false"],
+    "frozen": [*DROPOUT, "train.freeze=embed,blocks.0,attention", "train.grad_clip=0.5"],
     "wsd": ["schedule=wsd", "schedule.warmup=2", "schedule.decay_fraction=0.5", "ffn=swiglu"],
     "tie_embeddings": [
         "positions=rope",

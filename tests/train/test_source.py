@@ -1,11 +1,14 @@
 """`from=`: a run starts from the weights of another run or of a folder of `transformers`, and takes over its settings."""
 
+import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import partwise
+from partwise import cli
 from partwise.checkpoint import latest_checkpoint, load
 from partwise.config import ConfigError
 from partwise.formats.huggingface.function import describe, differences
@@ -143,3 +146,22 @@ def test_a_comparison_judges_choices_of_fine_tuning(project: Path) -> None:
     assert len(results.claims) == 1 and results.claims[0].effect.n == 3
     with pytest.raises(ConfigError, match="negative_control re-initializes weights"):
         partwise.compare("from=hf", arms=["train.lr=3e-2"], seeds=3, negative_control="ffn", name="control")
+
+
+def test_the_tensors_that_were_initialized_at_random_are_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change = ["attention.n_kv_heads=2", "from.reinitialize=true"]
+    monkeypatch.setattr(sys, "argv", ["partwise", "train", "from=a", *change, "train.device=cpu", "--name", "new"])
+    with pytest.raises(SystemExit):
+        cli.main()
+    names = [f"blocks.{layer}.attention.{name}.weight" for layer in range(2) for name in "kv"]
+    first, second = capsys.readouterr().out.splitlines()[:2]
+    assert first.startswith("new: ") and second.endswith(f": {', '.join(names)}")
+    assert json.loads((project / "runs" / "new" / "run.json").read_text())["new_tensors"] == names
+    common = ["train.steps=2", "train.device=cpu", "from.reinitialize=true"]
+    comparison = partwise.compare("from=a", arms=[change[0]], seeds=2, common=common, name="widths", progress=False)
+    assert [arm.new_tensors for arm in comparison.results.arms] == [(), tuple(names)]
+    report = (project / "runs" / "widths" / "report.md").read_text()
+    assert "attention.n_kv_heads=2: 4 tensors are absent from the starting weights" in report
+    assert all(name in report for name in names)

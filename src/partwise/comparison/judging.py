@@ -44,7 +44,7 @@ def judge_results(
     effects = rules.judge(values, claims)
     arms = tuple(mark_failed(arm, rules) for arm in results.arms)
     found = tuple(
-        claim_result(claim, effect, further, arms, rules)
+        claim_result(claim, effect, further, arms, rules, results.metric_is_loss)
         for claim, effect, further in zip(claims, effects, exploratory, strict=True)
     )
     return results.model_copy(
@@ -69,13 +69,13 @@ def mark_failed(arm: ArmResult, rules: Rules) -> ArmResult:
 
 
 def claim_result(
-    claim: Claim, effect: Effect, exploratory: Effect | None, arms: Sequence[ArmResult], rules: Rules
+    claim: Claim, effect: Effect, exploratory: Effect | None, arms: Sequence[ArmResult], rules: Rules, curves: bool
 ) -> ClaimResult:
-    """An effect, adjusted for stopping, and the differences over training."""
+    """An effect, adjusted for stopping, and the differences over training if the `curves` are in the metric."""
     effect = with_sentence(effect, adjusted_mean=adjusted_mean(effect))
     by_name = {arm.name: arm for arm in arms}
     differences = []
-    if claim.against in by_name and rules.lower_is_better:  # the curves are losses
+    if claim.against in by_name and curves:
         pairs = [(validation_curve(by_name[name], effect.seeds)) for name in (claim.arm, claim.against)]
         differences = [difference_over_training(curve, base) for curve, base in zip(*pairs, strict=True)]
     return ClaimResult(

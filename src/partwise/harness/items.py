@@ -6,6 +6,7 @@ from typing import Any
 from partwise.config import ConfigError
 from partwise.data import Shakespeare, problem_lines
 from partwise.evaluate.arithmetic import prompt_text
+from partwise.train.config import RunConfig
 from partwise.train.run_metadata import open_run
 
 CONTEXT = 200
@@ -15,14 +16,23 @@ EVERY = 40
 """Words from one missing word to the next."""
 
 
-def arithmetic(run: str | None = None, max_problems: int | None = None, **metadata: Any) -> dict[str, Any]:
-    """The test problems of a run on arithmetic: a prompt such as `$(753.78+910)=` and its answer. Raises ConfigError."""
-    if run is None:
+def arithmetic(
+    run: str | None = None,
+    settings: dict[str, Any] | None = None,
+    max_problems: int | None = None,
+    **metadata: Any,
+) -> dict[str, Any]:
+    """The test problems of a run on arithmetic: a prompt such as `$(753.78+910)=` and its answer.
+
+    `settings` stand for a run that is not trained yet. Raises ConfigError.
+    """
+    if run is None and settings is None:
         raise ConfigError("the task arithmetic takes its problems from a run: give one")
-    _, config, _ = open_run(run)
+    config = RunConfig.from_dict(settings) if run is None else open_run(run)[1]
+    if config.data.task != "arithmetic":
+        data = f"data={config.data.name}" if run is None else f"{run} was trained on {config.data.name}"
+        raise ConfigError(f"{data}: the task arithmetic needs a run on arithmetic")
     dataset = config.prepare()
-    if dataset.corpus.task != "arithmetic":
-        raise ConfigError(f"{run} was trained on {config.data.name}: the task arithmetic needs a run on arithmetic")
     rows = []
     for problem in problem_lines(dataset, "test", max_problems):
         prompt, _, answer = problem.partition("=")

@@ -1,9 +1,10 @@
 """Tasks by name or folder, and their scores."""
 
 import logging
+import os
 import re
-from collections.abc import Sequence
-from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import chdir, contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from io import StringIO
 from pathlib import Path
@@ -29,53 +30,99 @@ class Score:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class TaskMetric:
+    """The first metric of a task, and whether higher values are better."""
+
+    name: str
+    higher_is_better: bool
+
+
 def score_tasks(run: str, tasks: Sequence[str], max_items: int | None = None) -> list[Score]:
     """The scores of a run on tasks: one of the package, a folder of task files, or a name that lm_eval knows.
 
     Files that a task names are relative to its folder. Raises ConfigError.
     """
-    try:
-        from lm_eval.tasks import TaskManager
-    except ImportError:
-        raise ConfigError("--tasks needs lm_eval: pip install 'partwise[eval]'") from None
+    check_installed("--tasks")
     from partwise.harness.language_model import PartwiseLM
 
-    logging.getLogger("lm_eval").setLevel(logging.ERROR)
     model, scores = PartwiseLM(run), list[Score]()
     for task in tasks:
-        folder = task_folder(task)
-        manager = TaskManager(
-            include_path=str(TASK_FILES if folder is None else folder.resolve()),
-            include_defaults=folder is None,
-            metadata={"run": run, "max_problems": max_items},
-        )
-        names = [SHIPPED.get(task, task)] if folder in (None, TASK_FILES) else manager.all_subtasks
-        known = sorted({*SHIPPED, *manager.all_tasks})
-        if folder is None and names[0] not in known:
-            raise ConfigError(f"--tasks {task}: neither a folder nor a task{did_you_mean(task, SHIPPED)}")
-        if not names:
-            raise ConfigError(f"--tasks {task}: the folder has no task: add a YAML file with `task:`")
-        with chdir(folder) if folder not in (None, TASK_FILES) else nullcontext():
-            scores += run_tasks(model, manager, names, max_items)
+        with loaded_tasks(task, f"--tasks {task}", {"run": run, "max_problems": max_items}) as loaded:
+            scores += run_tasks(model, loaded, max_items)
     return scores
 
 
-def run_tasks(model: Any, manager: Any, names: list[str], max_items: int | None) -> list[Score]:
-    """The scores of tasks that a TaskManager knows. Raises ConfigError."""
+def first_metric(task: str, settings: dict[str, Any]) -> TaskMetric:
+    """The first metric of a single task, for runs with these settings. Raises ConfigError."""
+    option = f"metric=task:{task}"
+    check_installed(option)
+    with loaded_tasks(task, option, {"settings": settings}) as loaded:
+        names = list(loaded["tasks"])
+        if len(names) != 1:
+            raise ConfigError(
+                f"{option}: these are {len(names)} tasks ({', '.join(names[:3])}, ...): name a single one"
+            )
+        name, higher_is_better = next(iter(loaded["tasks"][names[0]].higher_is_better().items()))
+    if higher_is_better is None:
+        raise ConfigError(
+            f"{option}: whether more {name} is better is unknown: set higher_is_better in its metric_list"
+        )
+    return TaskMetric(name, bool(higher_is_better))
+
+
+def score_task(run: str, task: str, metric: str) -> Score:
+    """The score of a run in one metric of a single task, by its first filter. Raises ConfigError."""
+    return next(each for each in score_tasks(run, [task]) if each.metric.partition(" (")[0] == metric)
+
+
+def check_installed(option: str) -> None:
+    """Raise ConfigError if lm_eval is not installed."""
+    try:
+        import lm_eval.tasks
+    except ImportError:
+        raise ConfigError(f"{option} needs lm_eval: pip install 'partwise[eval]'") from None
+    logging.getLogger(lm_eval.__name__).setLevel(logging.ERROR)
+
+
+@contextmanager
+def loaded_tasks(task: str, option: str, metadata: dict[str, Any]) -> Iterator[Any]:
+    """The tasks of a name or folder as lm_eval loads them, while its files are within reach. Raises ConfigError."""
+    from lm_eval.tasks import TaskManager
+
+    folder = task_folder(task)
+    manager = TaskManager(
+        include_path=str(TASK_FILES if folder is None else folder.resolve()),
+        include_defaults=folder is None,
+        metadata=metadata,
+    )
+    names = [SHIPPED.get(task, task)] if folder in (None, TASK_FILES) else manager.all_subtasks
+    known = sorted({*SHIPPED, *manager.all_tasks})
+    if folder is None and names[0] not in known:
+        raise ConfigError(f"{option}: neither a folder nor a task{did_you_mean(task, SHIPPED)}")
+    if not names:
+        raise ConfigError(f"{option}: the folder has no task: add a YAML file with `task:`")
+    with chdir(folder) if folder not in (None, TASK_FILES) else nullcontext():
+        with redirect_stderr(StringIO()), redirect_stdout(StringIO()):  # several progress bars a task
+            try:
+                loaded = manager.load(names)
+            except (OSError, ValueError) as error:
+                reason = " ".join(str(error).split())[:200]
+                raise ConfigError(f"{option}: its data cannot be read ({reason}): check the task's files") from None
+        yield loaded
+
+
+def run_tasks(model: Any, loaded: Any, max_items: int | None) -> list[Score]:
+    """The scores on loaded tasks. Raises ConfigError."""
     from lm_eval.evaluator import evaluate
 
-    with redirect_stderr(StringIO()), redirect_stdout(StringIO()):  # several progress bars a task
-        try:
-            loaded = manager.load(names)
-        except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise ConfigError(
-                f"--tasks {names[0]}: its data cannot be read ({reason}): check the task's files"
-            ) from None
-        for task in loaded["tasks"].values():
-            if task.get_config("num_fewshot") is None:
-                task.set_config(key="num_fewshot", value=0)
-            task.set_fewshot_seed(seed=0)
+    for task in loaded["tasks"].values():
+        if task.get_config("num_fewshot") is None:
+            task.set_config(key="num_fewshot", value=0)
+        task.set_fewshot_seed(seed=0)
+    # errors by resampling would fork this process, and a fork of a process with threads may wait for a lock forever
+    os.environ["DISABLE_MULTIPROC"] = "1"
+    with redirect_stderr(StringIO()), redirect_stdout(StringIO()):
         return read_scores(
             evaluate(lm=model, task_dict=loaded, limit=max_items, log_samples=False, bootstrap_iters=1000)
         )

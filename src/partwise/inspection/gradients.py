@@ -15,12 +15,12 @@ from partwise.checkpoint import DamagedFileError, load_tensors, read_json, read_
 from partwise.config import ConfigError
 from partwise.inspection.subject import Subject
 from partwise.model import Transformer
+from partwise.model.parameters import tensors_by_parameter
 from partwise.plots.page import Figure, Page
 from partwise.plots.plotting import COLORS, new_figure, set_log_scale, to_svg
 from partwise.train.loop import Diverged, Run
 from partwise.train.metrics import read_metrics
 from partwise.train.optimizer_steps import ParameterSlice, slice_of
-from partwise.train.optimizers import tensors_by_parameter
 from partwise.train.schedules import Schedule
 
 STEPS = 20
@@ -47,6 +47,8 @@ def gradient_norms(model: Transformer) -> Iterator[dict[str, Tensor]]:
     norms: dict[str, Tensor] = {}
     handles = []
     for parameter, tensors in tensors_by_parameter(model).items():
+        if not parameter.requires_grad:
+            continue
         slices = [(tensor.name, slice_of(tensor.data, parameter)) for tensor in tensors]
 
         def record(parameter: Tensor, slices: list[tuple[str, ParameterSlice]] = slices) -> None:

@@ -108,8 +108,13 @@ def forward_blocks(
     """mid = x + out attention(norm(x)); y = mid + down act(up norm(mid)), block after block: (B, T, D) float32 -> the same.
 
     Requires `supports_block` and one spec for all blocks. Bitwise reproducible; the number of threads changes only the order
-    in which a weight's gradient is summed.
+    in which a weight's gradient is summed. Nothing is saved for the backward pass of leading blocks without gradients.
     """
+    frozen = leading_frozen(x, weights)
+    if 0 < frozen < len(weights):
+        for part in (slice(0, frozen), slice(frozen, None)):
+            x = forward_blocks(x, weights[part], spec, None if dropouts is None else dropouts[part])
+        return x
     bf16 = torch.is_autocast_enabled("cpu")
     size = sum(each.numel() for each in weights[0][:GRADIENTS] if each is not None)
     blocks_per_call = max(1, MAX_GRADIENT_ELEMENTS // (size * torch.get_num_threads()))
@@ -121,6 +126,14 @@ def forward_blocks(
         else:
             x, _, _ = run_forward(x.contiguous(), bf16, spec, flat, save=False, dropouts=keys)
     return x
+
+
+def leading_frozen(x: Tensor, weights: Sequence[BlockWeights]) -> int:
+    """The number of blocks before the first tensor that needs a gradient."""
+    if not torch.is_grad_enabled() or x.requires_grad:
+        return 0
+    trained = (any(each is not None and each.requires_grad for each in block) for block in weights)
+    return next((index for index, trains in enumerate(trained) if trains), len(weights))
 
 
 def prefill(x: Tensor, weights: Sequence[BlockWeights], spec: BlockOptions, caches: KVCaches) -> Tensor:

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from partwise.config import ConfigError
-from partwise.model.parameters import LogicalTensor
+from partwise.model.parameters import LogicalTensor, matching_names
 from partwise.parts.contracts import Init, Residual
 from partwise.parts.layers import stream_seed
 from partwise.parts.roles import TensorSpec
@@ -22,11 +21,13 @@ def initialize(
 ) -> None:
     """Sample initial weights on the CPU in float32, each tensor from a random stream keyed by (seed, its name).
 
-    Adding or reshaping a tensor does not change the others. Tensors with `reinitialize`, such as ffn, in their names use
-    a second stream. The embedding at `padding_idx` is zero. Raises ConfigError if no tensor has that name.
+    Adding or reshaping a tensor does not change the others. Tensors whose names match `reinitialize`, such as ffn,
+    use a second stream. The embedding at `padding_idx` is zero. Raises ConfigError if no tensor has that name.
     """
     initialized = [(tensor, spec) for tensor, spec in tensors if tensor.role != "vector"]
-    reinitialized = matching_names([tensor.name for tensor, _ in initialized], reinitialize)
+    names, reinitialized = [tensor.name for tensor, _ in initialized], set[str]()
+    if reinitialize is not None:
+        reinitialized = matching_names(names, reinitialize, "train.reinitialize")
     for tensor, spec in initialized:
         values = torch.empty(tensor.data.shape, dtype=torch.float32, device="cpu")
         key = stream_seed(seed, tensor.name, *("again",) * (tensor.name in reinitialized))
@@ -35,12 +36,3 @@ def initialize(
         if padding_idx is not None and tensor.name.endswith("embed.weight"):
             values[padding_idx] = 0
         tensor.data.copy_(values)
-
-
-def matching_names(names: list[str], word: str | None) -> set[str]:
-    """The dotted names that contain the word, such as ffn; an empty set for None. Raises ConfigError if there are none."""
-    matches = {name for name in names if word in name.split(".")}
-    if word is not None and not matches:
-        words = sorted({part for name in names for part in name.split(".") if part.isalpha()} - {"weight", "bias"})
-        raise ConfigError(f"train.reinitialize={word}: no tensor has that name; choose one of {', '.join(words)}")
-    return matches

@@ -1,11 +1,13 @@
 """A model's tensors as they are named, initialized and saved, independent of the parameters that store them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor, nn
 
+from partwise.config import ConfigError
 from partwise.parts.layers import FusedLinear
 from partwise.parts.roles import Role
 
@@ -43,6 +45,35 @@ def logical_tensors(model: nn.Module) -> Iterator[LogicalTensor]:
             # a bias has the fan-in of its matrix; an embedding is a lookup, not a sum over rows
             fan_in, fan_out = (1, 1) if module_role in ("table", "vector") else module.weight.shape[:-3:-1]
             yield LogicalTensor(f"{path}.{name}".lstrip("."), role, fan_in, fan_out, parameter)
+
+
+def tensors_by_parameter(model: nn.Module) -> Mapping[nn.Parameter, list[LogicalTensor]]:
+    """Every parameter once, in the model's order, with its logical tensors; none if the module does not define them."""
+    tensors: dict[nn.Parameter, list[LogicalTensor]] = {parameter: [] for parameter in model.parameters()}
+    own_tensors = getattr(model, "logical_tensors", tuple)
+    for tensor in own_tensors():
+        parameter = tensor.data if tensor.data._base is None else tensor.data._base
+        tensors[parameter].append(tensor)
+    return tensors
+
+
+def matching_names(names: Sequence[str], pattern: str, setting: str) -> set[str]:
+    """The dotted names that contain the pattern: words such as `ffn` or `blocks.0`, with shell wildcards (`blocks.[0-5]`).
+
+    Raises ConfigError, naming `setting`, if there are none.
+    """
+    expected = pattern.split(".")
+
+    def matches(name: str) -> bool:
+        words = name.split(".")
+        windows = (words[start : start + len(expected)] for start in range(len(words) - len(expected) + 1))
+        return any(all(map(fnmatchcase, window, expected)) for window in windows)
+
+    found = {name for name in names if matches(name)}
+    if not found:
+        words = sorted({word for name in names for word in name.split(".") if word.isalpha()} - {"weight", "bias"})
+        raise ConfigError(f"{setting}={pattern}: no tensor has that name; choose one of {', '.join(words)}")
+    return found
 
 
 class TiedModule(nn.Module):

@@ -93,7 +93,7 @@ class ModelConfig(Config):
         return f"{super().__str__()}\n{'parameters':28}{self.parameters():,}"
 
     def parameters(self) -> int:
-        """The number of trainable parameters; tied matrices count once."""
+        """The number of parameters; tied matrices count once."""
         with torch.device("meta"):
             return sum(parameter.numel() for parameter in Transformer(self).parameters())
 

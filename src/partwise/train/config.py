@@ -4,6 +4,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import torch
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from partwise.compute.backends import backend_names
@@ -11,7 +12,8 @@ from partwise.config import Config, ConfigError, did_you_mean
 from partwise.config.overrides import Override, apply_overrides, flatten, parse_overrides
 from partwise.config.yaml import read_yaml
 from partwise.data import Corpus, Dataset, parse_data_option, prepare
-from partwise.model import ModelConfig
+from partwise.model import ModelConfig, Transformer
+from partwise.model.freezing import freeze
 from partwise.presets import find_preset
 from partwise.tokenizers import TokenizerRecipe
 from partwise.train.optimizers import Optimizer
@@ -44,6 +46,7 @@ class TrainConfig(Config):
     reinitialize: str | None = (
         None  # tensors to initialize from a second random stream, such as ffn: a change without an expected effect
     )
+    freeze: str | None = None  # tensors that stay as they are, such as embed,blocks.0,blocks.1 or ffn
     tuning_split: bool = False  # train on the first 90% of the training split and validate on its last 10%
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -108,6 +111,8 @@ class RunConfig(Config):
                 f"init={self.model.init.name} requires an adaptive optimizer, not optimizer={self.optimizer.name}: "
                 "choose adamw or lion, or another init"
             )
+        if self.train.freeze is not None:
+            self.trainable_parameters()  # a pattern may match nothing
         for part in self.model.parts():
             if self.data.paired and part.needs_text:
                 raise ConfigError(
@@ -125,6 +130,20 @@ class RunConfig(Config):
                 f"train.grad_accumulation={self.train.grad_accumulation} does not divide "
                 f"train.batch_size={self.train.batch_size}: choose a divisor"
             )
+
+    def trainable_parameters(self) -> int:
+        """The number of parameters that training changes: all but those that `train.freeze` names. Raises ConfigError."""
+        if self.train.freeze is None:
+            return self.model.parameters()
+        with torch.device("meta"):
+            model = Transformer(self.model)
+        freeze(model, self.train.freeze.split(","))
+        return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+    def count_parameters(self) -> str:
+        """`1,000 parameters`, with the number of trainable ones if some are frozen."""
+        total = f"{self.model.parameters():,} parameters"
+        return total if self.train.freeze is None else f"{total} ({self.trainable_parameters():,} trainable)"
 
     def prepare(self) -> Dataset:
         """The run's dataset, created if it does not exist. Raises ConfigError."""

@@ -15,6 +15,7 @@ from partwise.compute.runtime import Runtime, choose_runtime, requested
 from partwise.data import IGNORE_INDEX, Batch, Dataset, build_examples
 from partwise.kernels.malloc import keep_freed_memory
 from partwise.model import Transformer
+from partwise.model.freezing import freeze
 from partwise.train.config import RunConfig
 from partwise.train.cross_entropy import shift_targets, summed_cross_entropy
 from partwise.train.source import load_initial_weights
@@ -93,6 +94,8 @@ class Run:
         self.new_tensors = (
             load_initial_weights(self.model, config.initial_weights) if config.initial_weights else list[str]()
         )
+        if config.train.freeze is not None:
+            freeze(self.model, config.train.freeze.split(","))
         self.plan = plan or plan_run(config, self.model, self.runtime)
         self.plan.apply(self.model)
         self.parameters = list(self.model.parameters())
@@ -101,10 +104,10 @@ class Run:
         self.updater: Updater | None = None
 
     def __repr__(self) -> str:
-        size = sum(parameter.numel() for parameter in self.parameters)
+        size = self.config.count_parameters()
         total, data, runtime = self.config.train.steps, self.config.data.name, self.runtime
         machine = f"{runtime.device} {runtime.precision}"
-        return f"Run(step {self.step:,} of {total:,}, {size:,} parameters, {data}, {machine})"
+        return f"Run(step {self.step:,} of {total:,}, {size}, {data}, {machine})"
 
     def steps(self) -> Iterator[Step]:
         """Yield the metrics of each step until `train.steps`. Raises Diverged instead of a non-finite step."""

@@ -1,6 +1,6 @@
 """Optimizers, `optimizer=`. The training loop sets each parameter group's lr to lr(step) * group["lr_factor"]."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from partwise.config import ConfigError, Part, part
-from partwise.model.parameters import LogicalTensor
+from partwise.model.parameters import LogicalTensor, tensors_by_parameter
 from partwise.train import optimizer_steps
 
 MATRIX_ROLES = frozenset({"score", "hidden", "output"})
@@ -25,7 +25,7 @@ class Optimizer(Part):
     )
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
-        """An optimizer of all parameters; `lr_factor` of a group defaults to 1."""
+        """An optimizer of all parameters that are not frozen; `lr_factor` of a group defaults to 1."""
         raise NotImplementedError
 
 
@@ -179,22 +179,17 @@ def supports_fused(model: nn.Module) -> bool:
     return all(parameter.device.type in ("cpu", "cuda") for parameter in model.parameters())
 
 
-def tensors_by_parameter(model: nn.Module) -> Mapping[nn.Parameter, list[LogicalTensor]]:
-    """Every parameter once, in the model's order, with its logical tensors; none if the module does not define them."""
-    tensors: dict[nn.Parameter, list[LogicalTensor]] = {parameter: [] for parameter in model.parameters()}
-    logical_tensors = getattr(model, "logical_tensors", tuple)
-    for tensor in logical_tensors():
-        parameter = tensor.data if tensor.data._base is None else tensor.data._base
-        tensors[parameter].append(tensor)
-    return tensors
-
-
 def parameter_groups(
     model: nn.Module, lr: float, options: Callable[[nn.Parameter, list[LogicalTensor]], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """One parameter group per distinct set of options; their `lr_factor` multiplies that of the parametrization."""
+    """One parameter group per distinct set of options; their `lr_factor` multiplies that of the parametrization.
+
+    Frozen parameters are in no group.
+    """
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for parameter, tensors in tensors_by_parameter(model).items():
+        if not parameter.requires_grad:
+            continue
         group_options = {"lr_factor": 1.0, **options(parameter, tensors)}
         lr_factors = {tensor.lr_factor for tensor in tensors} or {1.0}
         assert len(lr_factors) == 1, f"{tensors[0].name} and the tensors fused with it have different learning rates"

@@ -189,6 +189,7 @@ class RunFolder:
             "machine": machine_info(),
             "data": {"hash": dataset.hash, "splits": {name: len(dataset.split(name)) for name in dataset.split_names}},
             "parameters": self.config.model.parameters(),
+            "new_tensors": self.run.new_tensors,
             "command": command or [],
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }

@@ -121,7 +121,7 @@ def describe(run: StoredRun) -> str:
     config = run.config
     changes = " ".join(f"{path}={format_value(new)}" for path, _, new in changed_parts(run))
     model = f"{run.preset or 'A model'}{f' with {changes}' if changes else ''}"
-    return f"{model} on {config.data.name}: {config.model.parameters():,} parameters, {config.train.steps:,} steps"
+    return f"{model} on {config.data.name}: {config.count_parameters()}, {config.train.steps:,} steps"
 
 
 def changed_parts(run: StoredRun) -> list[tuple[str, Any, Any]]:
@@ -230,7 +230,8 @@ def facts(run: StoredRun) -> Iterator[Table]:
     layers = f"{model.encoder_layers} encoder and " if model.encoder_layers else ""
     rows = [
         ["preset", run.preset or "none named in the command"],
-        ["parameters", count(model.parameters())],
+        ["parameters", config.count_parameters().replace(" parameters", "")],
+        *([["initialized at random", ", ".join(new)]] if (new := run.metadata.get("new_tensors")) else []),
         ["size", f"{layers}{model.n_layers} layers, d_model {model.d_model}, context_length {model.context_length}"],
         ["training FLOPs per token", count(model.flops_per_token(config.seq_len))],
         ["parts", ", ".join(f"{key}={name}" for key, name in parts if name != "none")],

@@ -23,7 +23,8 @@ class SeedStack:
         self.runs = list(runs)
         first, by_run = runs[0], [dict(run.model.named_parameters()) for run in runs]
         self.parameters = {
-            name: torch.stack([run[name].detach() for run in by_run]).requires_grad_() for name in by_run[0]
+            name: torch.stack([run[name].detach() for run in by_run]).requires_grad_(parameter.requires_grad)
+            for name, parameter in by_run[0].items()
         }
         stacks: dict[Tensor, Tensor] = {by_run[0][name]: stack for name, stack in self.parameters.items()}
         self.optimizer = stack_seeds(first.config.optimizer.build(first.model, first.config.train.lr), stacks)

@@ -55,6 +55,11 @@ def test_unmatchable_arms_are_refused(here: Path) -> None:
         match_arms(plan, "seconds", {"mingpt": None})
     with pytest.raises(ConfigError, match=r"differs by [-+]\d.*more than 1%"):
         match_arms(plan, "flops", {})  # 12 steps cannot be cut that finely
+    plan = arms_of("train.freeze=embed").plan
+    with pytest.raises(
+        ConfigError, match=r"--match flops counts gradients of all parameters, but train\.freeze saves some"
+    ):
+        match_arms(plan, "flops", {})
 
 
 def test_curves_of_matched_arms_are_compared_at_equal_fractions_of_training() -> None:

@@ -34,9 +34,12 @@ def train_run(preset: str, overrides: list[str], data: str | None, name: str | N
     run = RunFolder(path, config, fresh=fresh, command=[command], dataset=dataset)
     runtime = run.runtime
     console.print(
-        f"{folder}: {config.model.parameters():,} parameters on {runtime.device}, {runtime.precision}, "
+        f"{folder}: {config.count_parameters()} on {runtime.device}, {runtime.precision}, "
         f"{runtime.threads} threads, {len(run.run.ids):,} training tokens"
     )
+    if run.run.new_tensors:
+        names = ", ".join(run.run.new_tensors)
+        console.print(f"initialized at random, as the starting weights lack them: {names}", markup=False)
     if run.run.step:
         console.print(f"resuming after step {run.run.step}")
 

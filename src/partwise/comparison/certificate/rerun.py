@@ -73,7 +73,9 @@ def make_trial(certificate: Certificate, folder: Path, arm: str, seed: int, impo
     config = RunConfig.from_dict(certificate.arms[arm]).with_seed(seed)
     plan: Any = certificate.computation[origin_of(arm, certificate.computation)]
     runtime: dict[str, Any] = certificate.runtime
-    return prepare_run(folder, arm, seed, config, Runtime(**runtime), plan, imports, "partwise verify")
+    return prepare_run(
+        folder, arm, seed, config, Runtime(**runtime), plan, imports, "partwise verify", certificate.protocol.metric
+    )
 
 
 def differences_here(certificate: Certificate, imports: Sequence[str] = ()) -> list[str]:

@@ -4,12 +4,13 @@ Each option is declared once, as a field: the command line, the keys of a study'
 from it.
 """
 
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_origin
+from typing import Annotated, Any, get_origin
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic.fields import FieldInfo
 
 from partwise.comparison.measures import Measure
@@ -33,6 +34,13 @@ class Option:
     """Whether the command can tell that it was not given; its help then names the default."""
     always: bool = False
     """Whether printed commands have it also at its default."""
+
+
+def check_metric(name: str) -> str:
+    """Reject the name of an unknown metric; tasks are found when the comparison is planned."""
+    if name not in ("loss", "exact_match", "char_accuracy") and not re.fullmatch(r"task:\S.*", name):
+        raise ValueError("expected loss, exact_match, char_accuracy or task:NAME")
+    return name
 
 
 ARMS, SEEDS, DECISION = "Arms", "Seeds and looks", "Decision"
@@ -72,8 +80,8 @@ class Request(Config):
         default_factory=list,
         description="Plan interim looks at these numbers of seeds, such as 4,8,16; stop early.",
     )
-    metric: Annotated[Literal["loss", "exact_match", "char_accuracy"], Option(panel=DECISION, metavar="METRIC")] = (
-        Field("loss", description="loss; on arithmetic also exact_match or char_accuracy.")
+    metric: Annotated[str, AfterValidator(check_metric), Option(panel=DECISION, metavar="METRIC")] = Field(
+        "loss", description="loss; on arithmetic also exact_match or char_accuracy; or task:NAME, a task of lm_eval."
     )
     margin: Annotated[float, Option(unset=True, always=True, panel=DECISION)] = Field(
         DEFAULT_MARGIN, gt=0, description=f"Equivalence margin, in the metric's unit. Default: {DEFAULT_MARGIN:g}."

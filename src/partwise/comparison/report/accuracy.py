@@ -1,9 +1,10 @@
-"""The accuracies of answers to arithmetic problems."""
+"""The accuracies of answers to arithmetic problems, and scores on a task of lm_eval."""
 
+import math
 from collections.abc import Iterator
 
-from partwise.comparison.report.cells import fraction_interval
-from partwise.comparison.results import Accuracy, Results
+from partwise.comparison.report.cells import fraction_interval, number
+from partwise.comparison.results import Accuracy, ArmResult, Results, TaskScore
 from partwise.plots.blocks import Table
 from partwise.plots.cells import count, percent
 
@@ -40,3 +41,25 @@ def accuracy_table(results: Results) -> Iterator[Table]:
     )
     note += "between seeds, so they are too narrow. A constant reference ignores the problem."
     yield Table(["problems", "arm", *ACCURACIES.values(), "problems scored"], rows, note=note, left=2)
+
+
+def task_table(results: Results) -> Iterator[Table]:
+    """The scores of each arm, with the spread between seeds and the standard error over items apart."""
+    rows = []
+    for arm in results.arms:
+        if scores := task_scores(arm):
+            errors = [score.item_error for score in scores if score.item_error is not None]
+            error = math.hypot(*errors) / math.sqrt(len(errors)) if errors else None
+            rows.append([arm.name, number(arm.mean), number(arm.sd), number(error), count(scores[0].items)])
+    if rows:
+        note = (
+            "Intervals and verdicts are over seeds, for these items, which all arms share. The standard error over items, "
+            "the root mean square over the seeds, is how far the score of one model would vary with other items. No "
+            "interval includes it."
+        )
+        head = ["arm", results.protocol.metric, "seed SD", "standard error over items", "items"]
+        yield Table(head, rows, note=note)
+
+
+def task_scores(arm: ArmResult) -> list[TaskScore]:
+    return [trial.task_score for trial in arm.trials if trial.task_score]

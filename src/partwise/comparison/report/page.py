@@ -147,14 +147,14 @@ def _arms(results: Results) -> "TextTable":
     numbers = {len(arm.trials) for arm in results.arms}
     for arm in results.arms:
         memory, failed = arm.peak_memory, len(arm.failed)
-        row = [arm.name, count(arm.parameters), count(arm.tokens_per_second)]
+        row = [arm.name, count(arm.parameters), count(arm.trainable_parameters), count(arm.tokens_per_second)]
         row += [NONE if memory is None else f"{memory / 2**20:,.0f} MiB"]
         row += [f"{failed} failed" if failed else number(arm.mean), number(arm.sd)]
         if len(numbers) > 1:  # arms of closed claims are not trained further, so their means are over fewer seeds
             row.insert(1, str(len(arm.trials)))
         rows.append(row)
     seeds = ["n"] if len(numbers) > 1 else []
-    head = ["arm", *seeds, "parameters", "tokens/s", "memory", results.protocol.metric, "seed SD"]
+    head = ["arm", *seeds, "parameters", "trainable", "tokens/s", "memory", results.protocol.metric, "seed SD"]
     return _table(*without_empty_columns(head, rows, NONE))
 
 

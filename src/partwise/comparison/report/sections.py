@@ -6,7 +6,7 @@ from statistics import median
 
 from partwise.baselines.scale import ngram_name, place_loss
 from partwise.comparison.report import evidence
-from partwise.comparison.report.accuracy import accuracy_table
+from partwise.comparison.report.accuracy import accuracy_table, task_table
 from partwise.comparison.report.backends import backends, missing_kernels
 from partwise.comparison.report.cells import (
     confidence,
@@ -51,6 +51,7 @@ def sections(results: Results) -> list[Section]:
         Section("Code changes", [*code_changes(results)]),
         Section("Shared initialization", [*pairing(results)]),
         Section("The statistics", [*statistics_table(results)]),
+        Section("Task scores", [*task_table(results)]),
         Section("Arithmetic accuracy", [*accuracy_table(results)]),
         Section("References", [*reference_table(results)]),
         Section("How it was run", [*run_details(results)]),
@@ -154,7 +155,8 @@ def loss_figure(results: Results, kind: str, references: list[tuple[str, float]]
     if "seconds" in views:
         note += " Tokens and seconds follow from the tokens per step and the median throughput of each arm."
     legend = [(color, arm.name) for color, arm in zip(colors, arms, strict=True)]
-    title = f"{kind.capitalize()} loss, {results.protocol.unit}"
+    unit = results.protocol.unit if results.metric_is_loss else ""
+    title = ", ".join(filter(None, (f"{kind.capitalize()} loss", unit)))
     if results.task is None:
         title = capitalize_first(results.protocol.metric_with_unit)
     columns, rows = numbers_of(lines, ["arm", "seed"], list(views))
@@ -195,6 +197,7 @@ def arm_table(results: Results) -> Iterator[Table]:
     for arm in arms:
         sizes = [
             with_relative_change(arm.parameters, arms[0].parameters),
+            with_relative_change(arm.trainable_parameters, arms[0].trainable_parameters),
             with_relative_change(arm.flops_per_token, arms[0].flops_per_token),
             with_relative_change(arm.tokens_per_second, arms[0].tokens_per_second),
         ]
@@ -207,7 +210,7 @@ def arm_table(results: Results) -> Iterator[Table]:
         seconds = [trial.seconds for trial in arm.trials if trial.seconds is not None]
         row.append(f"{median(seconds):.1f}" if seconds else NONE)
         rows.append([*row, str(len(arm.failed))])
-    head = ["arm", "parameters", "FLOPs per token", "tokens/s", "peak memory", results.protocol.metric]
+    head = ["arm", "parameters", "trainable", "FLOPs per token", "tokens/s", "peak memory", results.protocol.metric]
     head += ["seed SD", "training loss", "gap", "seconds", "failed"]
     if not any(arm.failed for arm in arms):
         head, rows = head[:-1], [row[:-1] for row in rows]
@@ -216,6 +219,8 @@ def arm_table(results: Results) -> Iterator[Table]:
     note += "means may deviate from the paired differences. The gap is validation minus training loss"
     epochs = results.task.epochs if results.task else None
     note += f", after {epochs:.3g} epochs." if epochs else "."
+    if any(arm.trainable_parameters is not None for arm in arms):
+        note += " FLOPs include the gradients of frozen parameters."
     if results.task is None:
         note = "Means over the seeds, omitted if a trial failed; seconds are those of one trial, the median."
     if rows:
@@ -244,6 +249,10 @@ def pairing(results: Results) -> Iterator[Table | Paragraph]:
             text += f"initial weights as in {arms[0].name}"
             names = list(arm.unpaired_tensors)
             yield Paragraph(f"{text}; the others are:" if names else f"{text}.", names)
+    for arm in arms:
+        if arm.new_tensors:
+            text = f"{arm.name}: {count(len(arm.new_tensors))} tensors are absent from the starting weights, or have another "
+            yield Paragraph(f"{text}shape there, and were initialized at random:", list(arm.new_tensors))
     if any(arm.n_tensors for arm in arms[1:]):
         changed = [path for arm in arms for path, _, _ in arm.config_changes]
         paths = {path.rpartition(".")[2] for path in changed}
@@ -309,8 +318,8 @@ def run_details(results: Results) -> Iterator[Table | Paragraph]:
 
 def loss_references(results: Results) -> list[tuple[str, float, str]]:
     """(name, value, explanation) of the references of a loss, in its unit."""
-    if not results.protocol.lower_is_better:
-        return []  # accuracies have no loss
+    if not results.metric_is_loss:
+        return []
     fitted = results.references.fitted_tokens
     smoothing = "modified Kneser-Ney" + (f", fitted on {count(fitted)} training tokens" if fitted else "")
     return [

@@ -11,6 +11,7 @@ from partwise.comparison.results.arms import (
     Backends,
     Budget,
     Proportion,
+    TaskScore,
     TrialResult,
     mean,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "StepEffect",
     "StudyFacts",
     "Task",
+    "TaskScore",
     "TrialResult",
     "TunedArm",
     "Tuning",

@@ -30,6 +30,18 @@ Accuracies = dict[str, Accuracy]
 """By operation, and for all problems under `all`."""
 
 
+class TaskScore(Value):
+    """The score of a model on a task of lm_eval."""
+
+    task: str
+    metric: str
+    value: float | None
+    """None if it is not finite."""
+    item_error: float | None
+    """The standard error of the value over the items, if known: not the noise between seeds."""
+    items: int
+
+
 class TrialResult(Value):
     """The outcome of one arm on one seed."""
 
@@ -44,6 +56,8 @@ class TrialResult(Value):
     peak_memory: int | None = None
     """In bytes."""
     accuracy: Accuracies | None = None
+    task_score: TaskScore | None = None
+    """If the metric is that of a task."""
     training_curve: tuple[tuple[int, float], ...] = ()
     """[step, training loss], thinned; empty if not stored."""
     evaluations: tuple[tuple[int, float, float | None], ...] = ()
@@ -83,6 +97,8 @@ class ArmResult(Value):
     config_changes: tuple[tuple[str, JsonValue, JsonValue], ...] = ()
     """[setting, value of the baseline, value of the arm]."""
     parameters: int | None = None
+    trainable_parameters: int | None = None
+    """None if no arm freezes parameters."""
     flops_per_token: int | None = None
     tokens_per_second: float | None = None
     budget: Budget | None = None
@@ -92,6 +108,8 @@ class ArmResult(Value):
     """Pooled over the trials."""
     unpaired_tensors: tuple[str, ...] = ()
     """Tensors whose initial weights differ from the baseline's."""
+    new_tensors: tuple[str, ...] = ()
+    """Tensors that the starting weights lack, or have in another shape; initialized at random."""
     n_paired_tensors: int | None = None
     n_tensors: int | None = None
     backends: tuple[Backends, ...] = ()

@@ -129,6 +129,11 @@ class Results(Value):
         return tuple(claim.effect for claim in self.claims)
 
     @property
+    def metric_is_loss(self) -> bool:
+        """Whether values are in the metric of the evaluations during training; accuracies and scores on tasks are not."""
+        return self.protocol.lower_is_better and not any(trial.task_score for arm in self.arms for trial in arm.trials)
+
+    @property
     def verdicts(self) -> dict[str, Verdict | None]:
         """The verdict on each arm, by its name."""
         return {effect.arm: effect.verdict for effect in self.effects}

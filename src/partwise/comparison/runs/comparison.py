@@ -64,7 +64,7 @@ def make_comparison(
         for value in tune.values:
             tune.apply(plan.arms[0], value)  # raises for an invalid value before anything runs
     command = request.command(name, imports)
-    workload = RunWorkload(imports, workers, seeds_per_process, command)
+    workload = RunWorkload(imports, workers, seeds_per_process, command, plan.rules.metric)
     tuning = (request.match, tune, request.tune_seeds)
     return RunComparison(path, plan, workload, command, *tuning, request.online, on)
 

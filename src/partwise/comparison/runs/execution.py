@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from partwise.comparison.runs.task_metric import score_run
 from partwise.comparison.runs.trial import stored_status
 from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime
@@ -33,7 +34,9 @@ def execute(folders: list[Path], should_stop: Callable[[], bool]) -> list[str]:
         for folder, job in zip(folders, jobs, strict=True)
     ]
     statuses = train_seeds(runs, should_stop)
-    for run, status in zip(runs, statuses, strict=True):
+    for run, status, job in zip(runs, statuses, jobs, strict=True):
+        if status == "done":
+            score_run(run.path, run.config.to_dict(), job["metric"])
         if status == "done" and run.config.data.task == "arithmetic" and "test" in run.run.dataset.split_names:
             score_problems(run)
     return statuses

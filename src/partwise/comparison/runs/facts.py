@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from partwise.checkpoint import load
+from partwise.checkpoint import load, read_json
 from partwise.comparison.results import ArmResult, Backends, References, Results, Task
 from partwise.comparison.runs.activation_statistics import measure_activations
 from partwise.comparison.runs.outcome import pool_accuracy
@@ -30,8 +30,14 @@ def add_facts(
     arms, samples = [], write_samples(plan, trials, dataset)
     for arm, gathered in zip(plan.arms, results.arms, strict=True):
         facts = describe_arm(plan, arm, gathered, throughput, computation[arm.name])
+        folder = next((trial.folder for trial in trials if trial.arm == arm.name), None)
+        new = read_json(folder / "run.json").get("new_tensors", ()) if folder else ()
         missing = tuple(missing_kernels.get(arm.name, ()))
-        arms.append(facts.model_copy(update={"missing_kernels": missing, "samples": samples[arm.name]}))
+        arms.append(
+            facts.model_copy(
+                update={"missing_kernels": missing, "samples": samples[arm.name], "new_tensors": tuple(new)}
+            )
+        )
     return results.model_copy(
         update={
             "scope": scope(plan),
@@ -85,9 +91,9 @@ def scope(plan: RunPlan) -> str:
     if first.initial_weights:
         start = f", starting from the weights with SHA-256 {first.initial_weights.sha256[:12]}... for every seed"
         if any(arm.config.initial_weights and arm.config.initial_weights.reinitialize for arm in plan.arms):
-            start += " (tensors that these weights lack were initialized at random)"
+            start += " (tensors that these weights lack were initialized at random; see Shared initialization)"
     return (
-        f"This holds for {first.model.parameters():,} parameters trained for {first.train.steps:,} steps of "
+        f"This holds for {first.count_parameters()} trained for {first.train.steps:,} steps of "
         f"{size} on {first.data.name}{start}; "
         "another model size, number of steps or dataset may give a different answer."
     )
@@ -104,10 +110,12 @@ def describe_arm(
     plan: RunPlan, arm: RunArm, gathered: ArmResult, throughput: Mapping[str, float | None], computation: ComputePlan
 ) -> ArmResult:
     unpaired, tensors = unpaired_tensors(plan.arms[0], arm)
+    freezes = any(each.config.train.freeze is not None for each in plan.arms)
     memory = max((trial.peak_memory for trial in gathered.trials if trial.peak_memory), default=None)
     return gathered.model_copy(
         update={
             "parameters": arm.config.model.parameters(),
+            "trainable_parameters": arm.config.trainable_parameters() if freezes else None,
             "flops_per_token": arm.config.model.flops_per_token(arm.config.seq_len),
             "tokens_per_second": throughput.get(arm.name),
             "budget": training_budget(arm, throughput),

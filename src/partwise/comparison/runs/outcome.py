@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from partwise.comparison.results import Accuracies, Accuracy, Proportion, TrialResult
+from partwise.comparison.results import Accuracies, Accuracy, Proportion, TaskScore, TrialResult
 from partwise.comparison.trials.trial import VALIDATION_LOSS
 from partwise.config import ConfigError
 from partwise.plots.curves import thin
@@ -26,22 +26,28 @@ def read_outcome(folder: Path, seed: int, steps: int, metric: str = VALIDATION_L
     losses = [(line["step"], line["loss"]) for line in lines if line["kind"] == "step"]
     completed = "diverged" not in result and bool(evaluations) and evaluations[-1][0] == steps
     accuracy = read_accuracy(result.get("accuracy"))
+    task_score = TaskScore.from_dict(result["task_score"]) if "task_score" in result else None
     loss = evaluations[-1][1] if completed else None
     return TrialResult(
         seed=seed,
-        value=metric_value(folder, metric, loss, accuracy),
+        value=metric_value(folder, metric, loss, accuracy, task_score),
         diverged=not completed,
         validation_loss=loss,
         training_loss=evaluations[-1][2] if completed else None,
         # unknown for a single run if several seeds share a process
         peak_memory=None if "seeds_per_process" in result else result["peak_memory"],
         accuracy=accuracy,
+        task_score=task_score,
         training_curve=tuple(thin(losses, CURVE_POINTS)),
         evaluations=evaluations,
     )
 
 
-def metric_value(folder: Path, metric: str, loss: float | None, accuracy: Accuracies | None) -> float | None:
+def metric_value(
+    folder: Path, metric: str, loss: float | None, accuracy: Accuracies | None, task_score: TaskScore | None
+) -> float | None:
+    if loss is not None and task_score is not None and metric != VALIDATION_LOSS:
+        return task_score.value
     if metric not in ACCURACY_KEYS or loss is None:
         return loss
     if not accuracy:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from partwise.comparison.design.plan import CUMULATIVE_PREFIX, Arm, Plan
 from partwise.comparison.design.request import Request
 from partwise.comparison.results import Budget
+from partwise.comparison.runs.task_metric import PREFIX, name_metric
 from partwise.comparison.stats.effect import Role
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.config import ConfigError
@@ -127,19 +128,26 @@ def make_plan(request: Request) -> RunPlan:
         prediction = f"{first} and {second} (additive)"
         additive_predictions = {prediction: (first, second)}
         claims.insert(claims.index(Claim(both, arms[0].name)) + 1, Claim(both, prediction))
+    config = arms[0].config
+    if request.metric.startswith(PREFIX):
+        metric, lower_is_better = name_metric(request.metric.removeprefix(PREFIX), config)
+        unit = ""
+    else:
+        metric, lower_is_better = METRICS[request.metric], request.metric == "loss"
+        unit = UNITS.get(request.metric, f"nats per {token_name(config)}")
+        if request.metric != "loss" and config.data.task != "arithmetic":
+            raise ConfigError(
+                f"metric={request.metric}: data={config.data.name} has no answers; use data=arithmetic or metric=loss"
+            )
     rules = Rules(
         margin=request.margin,
         alpha=request.alpha,
         looks=tuple(request.looks),
-        failure=failure_of(request, arms[0].config),
-        lower_is_better=request.metric == "loss",
-        metric=METRICS[request.metric],
-        unit=UNITS.get(request.metric, f"nats per {token_name(arms[0].config)}"),
+        failure=failure_of(request, config),
+        lower_is_better=lower_is_better,
+        metric=metric,
+        unit=unit,
     )
-    if request.metric != "loss" and arms[0].config.data.task != "arithmetic":
-        raise ConfigError(
-            f"metric={request.metric}: data={arms[0].config.data.name} has no answers; use data=arithmetic or metric=loss"
-        )
     seeds = max(request.looks, default=request.seeds)
     return RunPlan(tuple(arms), seeds, rules, tuple(claims), request.first_seed, tuple(shared), additive_predictions)
 

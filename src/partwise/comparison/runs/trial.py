@@ -12,7 +12,8 @@ from partwise.checkpoint import write_json
 from partwise.comparison.results import TrialResult
 from partwise.comparison.runs import EXECUTED_BY
 from partwise.comparison.runs.outcome import read_outcome
-from partwise.comparison.trials.trial import Trial
+from partwise.comparison.runs.task_metric import is_scored
+from partwise.comparison.trials.trial import VALIDATION_LOSS, Trial
 from partwise.compute.runtime import Runtime
 from partwise.config import find_part
 from partwise.train.config import RunConfig
@@ -54,6 +55,7 @@ def prepare_run(
     plan: list[dict[str, Any]],
     imports: Sequence[str],
     command: str,
+    metric: str = VALIDATION_LOSS,
 ) -> RunTrial:
     """Write `job.json` and return the trial, waiting or already finished."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,6 +66,7 @@ def prepare_run(
         "runtime": runtime.to_dict(),
         "plan": plan,
         "imports": list(imports),
+        "metric": metric,
         "command": shlex.split(command),
     }
     write_json(folder / "job.json", job)
@@ -75,7 +78,8 @@ def stored_status(folder: Path) -> str | None:
 
     Raises ConfigError if its result or its metrics are not those with which it ended.
     """
-    config = json.loads((folder / "job.json").read_text())["config"]
+    job = json.loads((folder / "job.json").read_text())
+    config = job["config"]
     result = verified_result(folder, config)
     if result is None:
         return None
@@ -83,4 +87,5 @@ def stored_status(folder: Path) -> str | None:
         return "diverged"
     corpus: Any = find_part("data", config["data"]["part"])
     has_answers = corpus.task == "arithmetic" and not config["train"]["tuning_split"]
-    return None if has_answers and "accuracy" not in result else "done"
+    scored = "accuracy" in result or not has_answers
+    return "done" if scored and is_scored(result, job["metric"]) else None

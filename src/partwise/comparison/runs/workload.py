@@ -18,7 +18,7 @@ from partwise.comparison.runs.setup import Setup, choose_setup
 from partwise.comparison.runs.throughput import measure_throughput, throughput_of_runs, tokens_per_step
 from partwise.comparison.runs.trial import RunTrial, prepare_run
 from partwise.comparison.trials.local import LocalExecutor
-from partwise.comparison.trials.trial import Trial
+from partwise.comparison.trials.trial import VALIDATION_LOSS, Trial
 from partwise.comparison.trials.workload import Resources, Workload
 from partwise.compute.plan import Plan as ComputePlan
 from partwise.compute.plan import slower_arms
@@ -46,6 +46,7 @@ class RunWorkload(Workload):
     workers: int | None = None
     seeds_per_process: int | None = None
     command: str = ""
+    metric: str = VALIDATION_LOSS
     setup: dict[str, Any] = field(default_factory=dict)
 
     def prepare(self, plan: RunPlan) -> str:
@@ -91,16 +92,20 @@ class RunWorkload(Workload):
         return Resources(runtime.threads, int(runtime.device == "cuda"))
 
     def trial(self, arm: RunArm, seed: int, folder: Path) -> RunTrial:
+        return self._trial(arm, seed, folder, self.metric)
+
+    def _trial(self, arm: RunArm, seed: int, folder: Path, metric: str) -> RunTrial:
         computation = self.setup["computation"]
         plan = computation[origin_of(arm.name, computation)]
         runtime = Runtime(**self.setup["runtime"])
         config = arm.config.with_seed(seed)
-        return prepare_run(folder, arm.name, seed, config, runtime, plan, self.imports, self.command)
+        return prepare_run(folder, arm.name, seed, config, runtime, plan, self.imports, self.command, metric)
 
     def tuning_trial(self, arm: RunArm, seed: int, folder: Path) -> RunTrial:
         """A run that trains on the first 90% of the training split and validates on its last 10%."""
         train = arm.config.train.model_copy(update={"tuning_split": True})
-        return self.trial(replace(arm, config=arm.config.model_copy(update={"train": train})), seed, folder)
+        tuned = replace(arm, config=arm.config.model_copy(update={"train": train}))
+        return self._trial(tuned, seed, folder, VALIDATION_LOSS)
 
     def trial_length(self, plan: RunPlan) -> str:
         return f", {plan.arms[0].config.train.steps:,} steps each"
