@@ -397,3 +397,12 @@ def test_wide_blocks_use_torchs_matmuls_where_these_are_faster(
     assert {choice.backend for choice in choices.values() if choice.kind == "block"} == {chosen}
     if chosen == "eager":
         assert "torch's matmuls are faster at d_model=160 (above 128)" in choices["blocks.0"].reason
+
+
+def test_an_arm_whose_layers_are_faster_without_the_kernel_lacks_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wide blocks have a kernel, which is not used where torch's matmuls are faster."""
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX2")
+    plans = shared_plans({"narrow": meta(), "wide": meta("d_model=192")}, runtime())
+    assert plans["narrow"].counts()["block"] == {"cpp": 3} and plans["wide"].counts()["block"] == {"eager": 3}
+    assert "cpp: slower here: without AVX-512" in plans["wide"].choices["blocks.0"].reason
+    assert slower_arms(plans, runtime()) == {}

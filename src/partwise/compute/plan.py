@@ -194,8 +194,12 @@ def find_peers(
     return [(arm, each) for arm, own in found.items() for each in own.values() if same_place(each, operation)]
 
 
+SLOWER_HERE = "slower here"
+"""Begins the reason why a kernel that could compute a layer does not: another backend is faster."""
+
+
 def slower_arms(plans: Mapping[str, Plan], runtime: Runtime) -> dict[str, list[str]]:
-    """The arms in which layers use a slower backend than the same layers of another arm, with the reasons."""
+    """The arms in which layers lack the kernel that the same layers of another arm have, with the reasons."""
     ranks = {(kind, name): each.rank(runtime) for kind, own in BACKENDS.items() for name, each in own.items()}
     best: dict[str, int] = {}
     for plan in plans.values():
@@ -204,7 +208,7 @@ def slower_arms(plans: Mapping[str, Plan], runtime: Runtime) -> dict[str, list[s
     slower: dict[str, list[str]] = {}
     for arm, plan in plans.items():
         for name, choice in plan.visible():
-            behind = ranks.get((choice.kind, choice.backend), 0) < best[name]
+            behind = ranks.get((choice.kind, choice.backend), 0) < best[name] and SLOWER_HERE not in choice.reason
             if behind and f"{choice.kind}: {choice.reason}" not in slower.setdefault(arm, []):
                 slower[arm].append(f"{choice.kind}: {choice.reason}")
     return {arm: reasons for arm, reasons in slower.items() if reasons}
@@ -277,9 +281,10 @@ def refusal(candidate: Backend, spec: OperationSpec, runtime: Runtime, wanted: s
     """Why a backend does not compute an operation: it cannot, or, unless it is named, it is slower here."""
     if isinstance(spec, OpaqueSpec):
         return f"{spec.option} has no kernel"
-    return candidate.unsupported(spec, runtime) or (
-        candidate.slower(spec, runtime) if wanted != candidate.name else None
-    )
+    reason = candidate.unsupported(spec, runtime)
+    if reason is None and wanted != candidate.name and (slower := candidate.slower(spec, runtime)):
+        reason = f"{SLOWER_HERE}: {slower}"
+    return reason
 
 
 def select_backends(
