@@ -36,6 +36,7 @@ def in_terminal(*words: str) -> tuple[int, int]:
     """A command with a terminal of its own: its process and the other end, whose closing closes the terminal."""
     pid, terminal = pty.fork()
     if pid == 0:  # pragma: no cover
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup, which would be inherited
         os.execv(sys.executable, [sys.executable, "-m", "partwise", *words])
     return pid, terminal
 
