@@ -113,6 +113,25 @@ def test_closing_the_terminal_or_sigterm_saves_the_runs_of_a_comparison(here: Pa
     check("ended")
 
 
+@pytest.mark.slow
+def test_runs_save_and_end_if_the_comparison_is_killed_and_nobody_reaps_it(here: Path) -> None:
+    """A container's first process may be no init: the killed one stays in the table of processes, and looks alive."""
+    words = ["compare", "mingpt", "ffn=swiglu", "--data", "text.txt", "--seeds", "1", "--workers", "2", "--name", "c"]
+    words += [word for override in SLOW for word in ("--common", override)]
+    process = subprocess.Popen([sys.executable, "-m", "partwise", *words], stdout=subprocess.DEVNULL)
+    folders = [here / "runs/c/runs" / arm / "seed-0" for arm in ("0-mingpt", "1-ffn=swiglu")]
+    while any(lines(folder / "metrics.jsonl") < 20 for folder in folders):
+        time.sleep(0.05)
+    process.kill()
+    try:
+        for folder in folders:
+            assert gone(int((folder / ".lock").read_text()))
+            checkpoint, _ = latest_checkpoint(folder / "checkpoints")
+            assert checkpoint is not None and int(checkpoint.name[5:]) == lines(folder / "metrics.jsonl")
+    finally:
+        process.wait()
+
+
 def test_a_command_under_nohup_ignores_a_closed_terminal(here: Path) -> None:
     code = (
         "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); "

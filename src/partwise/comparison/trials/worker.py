@@ -143,9 +143,10 @@ def main() -> None:
                 for line in lines:
                     number, folders, variables = json.loads(line)
                     children.fork(number, [Path(folder) for folder in folders], variables)
-                if not more:  # the parent has closed the stream or died
+                if not more:  # the parent has closed the stream or died, and may be a zombie, which looks alive
                     selector.unregister(requests)
                     accepting = False
+                    children.stop()
             if stopping:
                 children.stop()
             children.report_finished()
