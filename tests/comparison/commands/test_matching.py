@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from partwise.cli import main
 from partwise.comparison.commands.comparison import CommandComparison
@@ -142,10 +143,10 @@ def test_rounding_to_whole_steps_must_stay_within_a_percent(here: Path) -> None:
 def test_the_command_line_has_it(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     made: list[Comparison] = []
     monkeypatch.setattr(Comparison, "run", lambda self, on_progress=None: made.append(self) or exit_now())
-    (here / "e.yaml").write_text(
-        f"command: {COMMAND}\nsettings: {{steps: 100}}\narms: {{a: {{}}, b: {{args: --start=0.1}}}}\n"
-        "metric: {name: loss, margin: 0.1, pattern: 'val loss (\\S+)'}\n"
-    )
+    metric = {"name": "loss", "margin": 0.1, "pattern": r"val loss (\S+)"}
+    arms = {"a": {}, "b": {"args": "--start=0.1"}}
+    experiment = {"command": COMMAND, "settings": {"steps": 100}, "arms": arms, "metric": metric}
+    (here / "e.yaml").write_text(yaml.safe_dump(experiment))
     monkeypatch.setattr("sys.argv", ["partwise", "compare", "e.yaml", "--match", "seconds", "--seeds", "2"])
     with pytest.raises(SystemExit):
         main()
