@@ -231,7 +231,7 @@ def test_sliding_window_cache_truncates_or_raises(window: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("multihead", {"n_heads": 2, "n_kv_heads": 1}),
+        ("multihead", {"n_heads": 2, "n_kv_heads": 1, "scale": 0.9}),
         ("multihead", {"n_heads": 4, "n_kv_heads": 2, "window": 5, "qk_norm": "full", "gate": "element"}),
         ("multihead", {"n_heads": 2, "sinks": True, "softcap": 2.0}),
         ("mla", {"n_heads": 2}),
