@@ -215,7 +215,10 @@ def test_sliding_window_cache_truncates_or_raises(window: int) -> None:
         for seen_before in range(1, 8):
             for length in range(seen_before + 1):
                 cache = layer.new_cache(2, 8, x)
-                layer(x[:, :seen_before], ForwardContext(positions, torch.arange(seen_before), caches=[cache]))
+                for a, b in itertools.pairwise(
+                    sorted({0, seen_before // 2, seen_before})
+                ):  # the cache must add them up
+                    layer(x[:, a:b], ForwardContext(positions, torch.arange(a, b), a, caches=[cache]))
                 first_cached = max(0, seen_before - window + 1)
                 if 0 < length < seen_before and max(0, length - window + 1) < first_cached:
                     with pytest.raises(partwise.ConfigError, match="start with a new cache"):
