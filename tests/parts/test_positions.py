@@ -469,3 +469,14 @@ def test_unused_hooks_return_their_input() -> None:
     for name in ("alibi", "t5"):
         assert build(name).on_heads(x, ids) is x
     assert PositionLayer().on_scores(ids, ids, x) is None
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_rotations_of_bfloat16_heads_are_exact_at_late_positions(layout: str) -> None:
+    """Only the result is rounded: cosines in bfloat16 would add errors of their own, and angles whole turns above 256."""
+    layer, ids = build("rope", context_length=2048, layout=layout), torch.tensor([3, 255, 257, 1031, 2047])
+    heads = normal(1, 2, 5, 16).bfloat16()
+    exact = layer.on_heads(heads.double(), ids)
+    rounded = layer.on_heads(heads, ids)
+    assert rounded.dtype == torch.bfloat16
+    assert ((rounded.double() - exact).abs() <= 1.01 * 2**-9 * exact.abs() + 1e-6).all()
