@@ -90,6 +90,18 @@ def test_each_seed_has_batches_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(set(batches.values())) == len(batches)
 
 
+def test_a_target_is_the_next_input(tiny: Tiny) -> None:
+    """Predicting the input itself is learned at once, and looks like a very good model."""
+    batch = Run(tiny("train.batch_size=8")).batch()
+    assert (batch.targets[:, :-1] == batch.inputs[:, 1:]).all() and (batch.targets != batch.inputs).any()
+
+
+def test_each_seed_has_initial_weights_of_its_own(tiny: Tiny) -> None:
+    first, again, other = (Run(tiny(f"train.seed={seed}")).model.state_dict() for seed in (3, 3, 4))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["embed.weight"], other["embed.weight"])
+
+
 # the step
 
 
