@@ -5,7 +5,6 @@ sizes and SHA-256 hashes is written last, and one rename makes the folder visibl
 that verifies; no pointer to it is stored.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from partwise.config import ConfigError
-from partwise.files import replace_file, sync, write_file
+from partwise.files import file_sha256, replace_file, sync, write_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,7 +47,7 @@ def write_folder(target: Path, files: Mapping[str, Writer]) -> None:
             path = draft / name
             write(path)
             sync(path)
-            manifest[name] = {"size": path.stat().st_size, "sha256": _sha256(path)}
+            manifest[name] = {"size": path.stat().st_size, "sha256": file_sha256(path)}
         json_writer({"format": FORMAT, "files": manifest})(draft / MANIFEST)
         sync(draft / MANIFEST)
         sync(draft)
@@ -94,7 +93,7 @@ def verify(folder: Path) -> None:
             if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", name):
                 raise DamagedFileError(f"{folder / MANIFEST} lists an invalid file name {name!r}")
             path = _require_file(folder / name)
-            if path.stat().st_size != entry["size"] or _sha256(path) != entry["sha256"]:
+            if path.stat().st_size != entry["size"] or file_sha256(path) != entry["sha256"]:
                 raise DamagedFileError(f"{path} is damaged")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFileError(f"{folder / MANIFEST} cannot be read: {error}") from None
@@ -273,8 +272,3 @@ def _require_file(path: Path) -> Path:
 
 def _hidden_sibling(target: Path, suffix: str) -> Path:
     return target.with_name(f".{target.name}.{os.getpid()}.{suffix}")
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,9 +1,10 @@
-"""Write files: never through a link, since a folder from elsewhere may have links under the names that we write, and whole.
+"""Files on disk: written whole and never through a link, hashed, and trusted only if no other user could have changed them.
 
-Imports no torch.
+A folder from elsewhere may have links under the names that we write. Imports no torch.
 """
 
 import errno
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -56,6 +57,11 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def others_can_write(path: Path) -> bool:

@@ -36,7 +36,7 @@ def float64() -> Iterator[None]:
 def build(*words: str, pattern: str | None = None, preset: str = "mingpt") -> Transformer:
     model = Transformer(partwise.preset(preset, *SHAPE, *words), seed=3)
     if pattern is not None:
-        freeze(model, pattern.split(","))
+        freeze(model, pattern)
     return model
 
 

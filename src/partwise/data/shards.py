@@ -20,7 +20,7 @@ from pydantic import Field
 from partwise.config import Config, ConfigError, digest
 from partwise.data.corpora import Corpus
 from partwise.data.pairs import TextPairs
-from partwise.files import others_can_write, private_folder
+from partwise.files import file_sha256, others_can_write, private_folder, replace_file, sync
 from partwise.machine import cache_folder
 from partwise.tokenizers import Text, Tokenizer, TokenizerRecipe, WithSpecialTokens, load_tokenizer
 
@@ -66,7 +66,7 @@ class Dataset:
         self._ids: dict[str, np.ndarray] = {}
         try:
             self.tokenizer: Tokenizer = load_tokenizer(folder / "tokenizer.json")
-            tokenizer_sha256 = _hash_file(folder / "tokenizer.json")
+            tokenizer_sha256 = file_sha256(folder / "tokenizer.json")
             for name, shard in self._shards.items():
                 self._ids[name] = _open_ids(folder / f"{name}.bin", shard)
                 if shard.tokenizer_sha256 != tokenizer_sha256:
@@ -179,10 +179,10 @@ def _create(folder: Path, corpus: Corpus, recipe: TokenizerRecipe, progress: Pro
         tokenizer.save(temporary / "tokenizer.json")
         for name, text in splits.items():
             shard = _write_split(temporary / f"{name}.bin", text, tokenizer, recipe, progress)
-            _write(temporary / f"{name}.json", json.dumps(shard.to_dict(), indent=1).encode())
-        _flush_folder(temporary)
+            replace_file(temporary / f"{name}.json", json.dumps(shard.to_dict(), indent=1).encode())
+        sync(temporary)
         _publish(temporary, folder, corpus)
-        _flush_folder(folder.parent)
+        sync(folder.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -236,7 +236,7 @@ def _write_split(
         bytes=size,
         sha256=sha256.hexdigest(),
         tokenizer=recipe.to_dict(),
-        tokenizer_sha256=_hash_file(path.with_name("tokenizer.json")),
+        tokenizer_sha256=file_sha256(path.with_name("tokenizer.json")),
     )
 
 
@@ -280,29 +280,6 @@ def _open_ids(path: Path, shard: Shard) -> np.memmap:
     # check the size before mapping: the metadata may be wrong
     if path.stat().st_size != shard.count * dtype.itemsize:
         raise CorruptDataError(f"{path} has {path.stat().st_size} bytes, not {shard.count * dtype.itemsize}")
-    if _hash_file(path) != shard.sha256:
+    if file_sha256(path) != shard.sha256:
         raise CorruptDataError(f"{path} does not have the SHA-256 {shard.sha256}")
     return np.memmap(path, dtype=dtype, mode="r", shape=(shard.count,))
-
-
-def _hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _flush_folder(folder: Path) -> None:
-    """Make the names in a folder survive a power failure, where the system supports it."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

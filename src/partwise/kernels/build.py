@@ -15,7 +15,7 @@ import tempfile
 from functools import lru_cache
 from pathlib import Path
 
-from partwise.files import others_can_write, private_folder, sync
+from partwise.files import file_sha256, others_can_write, private_folder, sync
 
 TIMEOUT = 120  # seconds; a compilation takes a few
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"]
@@ -55,18 +55,13 @@ def find_library(folder: Path, stem: str) -> Path | None:
     for path in sorted(folder.glob(f"{stem}.*.so")):
         if others_can_write(path):
             fault = "another user could have changed it"
-        elif content_hash(path) != path.name.split(".")[-2]:
+        elif file_sha256(path) != path.name.split(".")[-2]:
             fault = "it is damaged"
         else:
             return path
         sys.stderr.write(f"{path} is not loaded, since {fault}: compiling again\n")
         path.unlink()
     return None
-
-
-def content_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find_compiler() -> tuple[list[str], list[str]]:
@@ -113,7 +108,7 @@ def compile_library(folder: Path, stem: str, command: list[str]) -> Path:
             raise BuildError(f"{command[0]} produced no library and no error message")
         output.chmod(0o700)
         sync(output)
-        path = output.replace(folder / f"{stem}.{content_hash(output)}.so")
+        path = output.replace(folder / f"{stem}.{file_sha256(output)}.so")
         sync(folder)
     return path
 

@@ -1,6 +1,5 @@
 """Frozen tensors, `train.freeze`: training leaves them as they are."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from partwise.config import ConfigError
@@ -10,20 +9,20 @@ if TYPE_CHECKING:
     from partwise.model.transformer import Transformer
 
 
-def freeze(model: "Transformer", patterns: Sequence[str]) -> None:
-    """Exclude from gradients, in place, the parameters whose names match a pattern, such as `embed` or `blocks.[0-5]`.
+def freeze(model: "Transformer", text: str) -> None:
+    """Exclude from gradients, in place, the parameters whose names match a pattern of `text`, such as `embed,blocks.[0-5]`.
 
     Layers that match also keep their other state, such as the bias of a router. Raises ConfigError if a pattern matches
     nothing, a part of a fused matrix, or one of two tied matrices, and if no parameter is left to train.
     """
-    setting = f"train.freeze={','.join(patterns)}"
+    setting = f"train.freeze={text}"
     names_by_parameter = {
         parameter: [tensor.name for tensor in tensors] for parameter, tensors in tensors_by_parameter(model).items()
     }
     tied = model.tied_parameters()
     hooks = {name: module for name, module in model.named_modules() if module in model.after_step_hooks}
     known = [*(name for names in names_by_parameter.values() for name in names), *tied, *hooks]
-    frozen = {name for pattern in patterns for name in matching_names(known, pattern, "train.freeze")}
+    frozen = {name for pattern in text.split(",") for name in matching_names(known, pattern, "train.freeze")}
     for name, source in tied.items():
         if name in frozen and source not in frozen:
             raise ConfigError(f"{setting}: {name} is tied to {source}: freeze {source} as well, or untie them")

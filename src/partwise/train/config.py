@@ -137,7 +137,7 @@ class RunConfig(Config):
             return self.model.parameters()
         with torch.device("meta"):
             model = Transformer(self.model)
-        freeze(model, self.train.freeze.split(","))
+        freeze(model, self.train.freeze)
         return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
     def count_parameters(self) -> str:

@@ -95,7 +95,7 @@ class Run:
             load_initial_weights(self.model, config.initial_weights) if config.initial_weights else list[str]()
         )
         if config.train.freeze is not None:
-            freeze(self.model, config.train.freeze.split(","))
+            freeze(self.model, config.train.freeze)
         self.plan = plan or plan_run(config, self.model, self.runtime)
         self.plan.apply(self.model)
         self.parameters = list(self.model.parameters())

@@ -10,6 +10,8 @@ from partwise.checkpoint import DamagedFileError
 from partwise.files import open_file
 from partwise.train.run_names import explain_write_errors
 
+METRICS = "metrics.jsonl"
+
 
 class MetricsFile:
     """An append-only file of JSON lines; a line truncated by a kill is ended first, so that later lines stay readable."""
@@ -24,9 +26,8 @@ class MetricsFile:
                 with self.path.open("rb") as file:
                     file.seek(-1, os.SEEK_END)
                     truncated = file.read(1) != b"\n"
-            self.file = open_file(
-                self.path, "ab", buffering=0
-            )  # so that closing after a full disk does not raise again
+            # unbuffered, so that closing after a full disk does not raise again
+            self.file = open_file(self.path, "ab", buffering=0)
             if truncated:
                 self._append(b"\n")
         return self
@@ -50,14 +51,14 @@ class MetricsFile:
 
 def metrics_fingerprint(folder: Path, size: int | None = None) -> dict[str, Any]:
     """The size in bytes and the SHA-256 of the metrics of a run, or of their first `size` bytes."""
-    path = folder / "metrics.jsonl"
+    path = folder / METRICS
     content = path.read_bytes()[:size] if path.exists() else b""
     return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 def check_metrics(folder: Path, fingerprint: dict[str, Any]) -> None:
     """Raise DamagedFileError unless the metrics of a run still begin as they were when a checkpoint was saved."""
-    path = folder / "metrics.jsonl"
+    path = folder / METRICS
     try:
         intact = metrics_fingerprint(folder, fingerprint["size"]) == fingerprint
     except (OSError, KeyError, TypeError) as error:
@@ -68,7 +69,7 @@ def check_metrics(folder: Path, fingerprint: dict[str, Any]) -> None:
 
 def cut_metrics(folder: Path, size: int) -> None:
     """Remove the lines after a checkpoint: their steps run again, and a damaged one could pass for another step."""
-    path = folder / "metrics.jsonl"
+    path = folder / METRICS
     if path.exists() and path.stat().st_size > size:
         with open_file(path, "r+b") as file:
             file.truncate(size)
@@ -77,7 +78,7 @@ def cut_metrics(folder: Path, size: int) -> None:
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Every step and evaluation once, in order; if a resumed run repeated a step, its last line."""
     lines: dict[tuple[str, int], dict[str, Any]] = {}
-    path = folder / "metrics.jsonl"
+    path = folder / METRICS
     if path.exists():
         for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:

@@ -1,21 +1,21 @@
 """`result.json`: how a run ended, bound by hashes to its configuration, its metrics and itself. Imports no torch."""
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from partwise.checkpoint import DamagedFileError, read_json, write_json
 from partwise.config import ConfigError, digest
+from partwise.train.metrics import METRICS, metrics_fingerprint
 
-RESULT, METRICS = "result.json", "metrics.jsonl"
+RESULT = "result.json"
 WITHOUT_EFFECT = ("train.log",)
 """Settings that may change when a run resumes."""
 
 
 def write_result(folder: Path, values: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """Write the result of a run with this configuration, whose metrics are complete."""
-    bound = {**values, "config_sha256": config_hash(config), "metrics_sha256": metrics_hash(folder)}
+    bound = {**values, "config_sha256": config_hash(config), "metrics_sha256": metrics_fingerprint(folder)["sha256"]}
     bound.pop("sha256", None)
     write_json(folder / RESULT, {**bound, "sha256": digest(bound)})
 
@@ -41,7 +41,7 @@ def verified_result(folder: Path, config: Mapping[str, Any]) -> dict[str, Any] |
         fault = f"{path} was changed after the run had ended"
     elif content.get("config_sha256") != config_hash(config):
         fault = f"{path} belongs to a run with another configuration"
-    elif content.get("metrics_sha256") != metrics_hash(folder):
+    elif content.get("metrics_sha256") != metrics_fingerprint(folder)["sha256"]:
         fault = f"{folder / METRICS} was changed after the run had ended"
     if fault:
         raise ConfigError(f"{fault}: restore it, or delete {folder} to train it again")
@@ -52,11 +52,3 @@ def config_hash(config: Mapping[str, Any]) -> str:
     """The digest of a run's configuration as a mapping, without the settings that may change when it resumes."""
     train = {key: value for key, value in config["train"].items() if f"train.{key}" not in WITHOUT_EFFECT}
     return digest({**config, "train": train})
-
-
-def metrics_hash(folder: Path) -> str:
-    """SHA-256 of the metrics; of nothing if there are none."""
-    try:
-        return hashlib.sha256((folder / METRICS).read_bytes()).hexdigest()
-    except FileNotFoundError:
-        return hashlib.sha256(b"").hexdigest()

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from partwise.checkpoint import load, read_json
+from partwise.checkpoint import load
 from partwise.comparison.results import ArmResult, Backends, References, Results, Task
 from partwise.comparison.runs.activation_statistics import measure_activations
 from partwise.comparison.runs.outcome import pool_accuracy
@@ -14,6 +14,7 @@ from partwise.compute.plan import Plan as ComputePlan
 from partwise.data import Dataset, build_examples
 from partwise.evaluate.references import dataset_references
 from partwise.model import Transformer
+from partwise.train.run_metadata import read_metadata
 from partwise.train.samples import sample_lines
 
 
@@ -31,7 +32,7 @@ def add_facts(
     for arm, gathered in zip(plan.arms, results.arms, strict=True):
         facts = describe_arm(plan, arm, gathered, throughput, computation[arm.name])
         folder = next((trial.folder for trial in trials if trial.arm == arm.name), None)
-        new = read_json(folder / "run.json").get("new_tensors", ()) if folder else ()
+        new = read_metadata(folder).get("new_tensors", ()) if folder else ()
         missing = tuple(missing_kernels.get(arm.name, ()))
         arms.append(
             facts.model_copy(
