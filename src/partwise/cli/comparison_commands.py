@@ -247,7 +247,8 @@ def calibrate(
         from partwise.cli.commands.command_noise import calibrate_experiment
 
         refuse_preset_options({"data": options["data"], "positive_control": positive_control, "import": imports})
-        calibrate_experiment(preset, seeds=seeds, name=name, workers=workers, failure=options["failure"])
+        words = [preset, *collect_overrides(context, overrides)]
+        calibrate_experiment(words, seeds=seeds, name=name, workers=workers, failure=options["failure"])
         return
     load_imports(imports)
     from partwise.cli.commands.calibrate import calibrate_preset
@@ -305,31 +306,22 @@ def plan(
         return
     if claims:
         raise ConfigError(f"--claims {claims}: a preset's changes are its claims; leave out --claims or the preset")
+    change = collect_overrides(context, overrides)
+    settings: dict[str, Any] = {
+        "protocol": protocol,
+        "sd": sd,
+        "effect": effect,
+        "workers": workers,
+        "machines": machines,
+        "as_json": as_json,
+    }
     if is_command_comparison(preset):
         from partwise.cli.commands.command_noise import plan_experiment
 
-        refuse_preset_options({"import": imports})
-        plan_experiment(
-            preset,
-            options,
-            protocol=protocol,
-            sd=sd,
-            effect=effect,
-            workers=workers,
-            machines=machines,
-            as_json=as_json,
-        )
+        refuse_preset_options({"import": imports, "arm": options.pop("arms"), "data": options.pop("data")})
+        plan_experiment([preset, *change], options, **settings)
         return
     load_imports(imports)
     from partwise.cli.commands.plan import plan_preset
 
-    change = collect_overrides(context, overrides)
-    plan_preset(
-        {"preset": preset, "change": change, **options},
-        protocol=protocol,
-        sd=sd,
-        effect=effect,
-        workers=workers,
-        machines=machines,
-        as_json=as_json,
-    )
+    plan_preset({"preset": preset, "change": change, **options}, **settings)

@@ -18,6 +18,9 @@ CALIBRATIONS_FILE = Path("runs") / "calibrations.json"
 FORMAT = 2
 """The version of an entry of the store."""
 
+NO_DATA = ""
+"""The hash of a command's data, which partwise does not know."""
+
 CALIBRATED_METRIC = "validation loss"
 """What calibrations of training runs measure; those of commands name their metric."""
 
@@ -46,7 +49,7 @@ SETTINGS_WITHOUT_EFFECT = (
 def configuration_key(config: Mapping[str, Any], data_hash: str) -> str:
     """The digest of a baseline's configuration, without its seed and the settings of the machine, and of its data.
 
-    A command has no data that partwise knows, and an empty `data_hash`.
+    The data of a command are `NO_DATA`.
     """
     if "train" in config:
         train = {key: value for key, value in config["train"].items() if key not in SETTINGS_WITHOUT_EFFECT}
@@ -85,11 +88,9 @@ def find_calibration(plan: Plan, data_hash: str) -> dict[str, Any] | None:
 
 
 def expected_noise(plan: Plan, data_hash: str, sd: float | None = None) -> Noise:
-    """The expected noise of a difference: the user's `sd`, else what was measured, else a guess."""
-    if sd is None and (measured := measured_noise(plan, data_hash)):
-        return measured
-    if sd is not None:
-        return given_noise(sd)
+    """The expected noise of a difference: the known one, else a guess."""
+    if known := known_noise(plan, data_hash, sd):
+        return known
     if plan.rules.lower_is_better:
         return Noise(
             GUESSED_SD, float("inf"), "a guess (a comparison or `partwise calibrate` measures it, --sd sets it)"
@@ -97,8 +98,10 @@ def expected_noise(plan: Plan, data_hash: str, sd: float | None = None) -> Noise
     return Noise(GUESSED_ACCURACY_SD, float("inf"), "a guess (a comparison measures it, --sd sets it)")
 
 
-def measured_noise(plan: Plan, data_hash: str) -> Noise | None:
-    """The noise of the pairs of an earlier comparison with the same baseline and data, else of A/A pairs."""
+def known_noise(plan: Plan, data_hash: str = NO_DATA, sd: float | None = None) -> Noise | None:
+    """The user's `sd`, else the noise of an earlier comparison with the same baseline and data, else of A/A pairs."""
+    if sd is not None:
+        return given_noise(sd)
     if earlier := earlier_noise(Path("runs"), plan, data_hash):
         return earlier
     entry = find_calibration(plan, data_hash)

@@ -94,6 +94,9 @@ def test_a_calibration_holds_for_its_command_and_metric_only(here: Path) -> None
         (["calibrate", "e.yaml", "--positive-control", "x=1"], "--positive-control is for presets"),
         (["plan", "e.yaml", "--claims", "2"], "--claims 2: "),
         (["plan", "e.yaml", "--arm", "x"], "--arm is for presets"),
+        (["plan", "e.yaml", "ffn=swiglu"], "ffn=swiglu: an experiment has its arms in e.yaml; leave it out"),
+        (["calibrate", "e.yaml", "ffn=swiglu"], "ffn=swiglu: an experiment has its arms in e.yaml; leave it out"),
+        (["plan", "e.yaml", "--data", "arithmetic"], "--data is for presets"),
         (["plan", "e.yaml", "--sd", "-1"], "sd=-1"),
     ],
 )

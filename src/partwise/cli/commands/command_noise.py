@@ -1,26 +1,24 @@
 """`calibrate` and `plan` for commands, and the noise that `compare --dry-run` expects of them."""
 
-from pathlib import Path
 from typing import Any
 
 from partwise.cli.commands.calibration_table import show_calibration
-from partwise.cli.commands.compare_commands import NO_DATA, this_command, unknown_noise
+from partwise.cli.commands.compare_commands import experiment_path, this_command, unknown_noise
 from partwise.cli.commands.compare_output import run_comparison
 from partwise.cli.commands.power_table import TrialTime, compute_power, make_designs, parse_looks, show_power
 from partwise.cli.terminal import console
 from partwise.comparison.calibration import calibrate
 from partwise.comparison.commands.comparison import make_command_calibration, make_command_comparison
 from partwise.comparison.commands.experiment_file import read_experiment
-from partwise.comparison.noise_store import find_calibration, measured_noise
-from partwise.comparison.stats.noise import given_noise
+from partwise.comparison.noise_store import NO_DATA, find_calibration, known_noise
 from partwise.config import ConfigError
 
 
 def calibrate_experiment(
-    file: str, *, seeds: int, name: str | None, workers: int | None, failure: float | None
+    words: list[str], *, seeds: int, name: str | None, workers: int | None, failure: float | None
 ) -> None:
     """Run the experiment's baseline on pairs of seeds, print the noise they show, and store it for later comparisons."""
-    path = Path(file)
+    path = experiment_path(words)
     comparison = make_command_calibration(
         read_experiment(path),
         path.parent,
@@ -35,7 +33,7 @@ def calibrate_experiment(
 
 
 def plan_experiment(
-    file: str,
+    words: list[str],
     options: dict[str, Any],
     *,
     protocol: bool,
@@ -46,15 +44,13 @@ def plan_experiment(
     as_json: bool,
 ) -> None:
     """Print the power of several numbers of seeds, and the time if a calibration has measured it; runs nothing."""
-    path, looks = Path(file), options.pop("looks")
-    if given := [key for key in ("arms", "data") if options.pop(key)]:
-        raise ConfigError(f"--{given[0].removesuffix('s')} is for presets: the arms of commands are in {file}")
+    path, looks = experiment_path(words), options.pop("looks")
     settings = {key: value for key, value in options.items() if value is not None}
     comparison = make_command_comparison(read_experiment(path), path.parent, path.stem, seeds=5, **settings)
     plan = comparison.plan
-    noise = given_noise(sd) if sd is not None else measured_noise(plan, NO_DATA)
+    noise = known_noise(plan, sd=sd)
     if noise is None:
-        raise ConfigError(f"{file}: {unknown_noise(plan.rules.metric, file)}")
+        raise ConfigError(f"{path}: {unknown_noise(plan.rules.metric, str(path))}")
     calibration = find_calibration(plan, NO_DATA) or {}
     time = None
     if calibration.get("seconds"):

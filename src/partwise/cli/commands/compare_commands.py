@@ -21,8 +21,7 @@ from partwise.cli.terminal import console, format_duration
 from partwise.comparison.commands.checks import looks_like_training
 from partwise.comparison.commands.comparison import CommandComparison, make_command_comparison
 from partwise.comparison.commands.experiment_file import Experiment, parse_experiment, read_experiment
-from partwise.comparison.noise_store import measured_noise
-from partwise.comparison.stats.noise import given_noise
+from partwise.comparison.noise_store import known_noise
 from partwise.comparison.stats.power import default_looks
 from partwise.config import ConfigError
 from partwise.config.overrides import parse_grid
@@ -32,9 +31,6 @@ PROTOCOL_SEEDS, SEEDS = 16, 5
 JUDGING = ("seeds", "first_seed", "looks", "margin", "alpha", "failure", "online")
 GENERAL = (*JUDGING, "common", "match", "tune", "tune_seeds")
 """The options of a request that any kind of trial has."""
-
-NO_DATA = ""
-"""The hash of a command's data, which partwise does not know."""
 
 NO_OPTION: dict[str, Any] = {"metric": "loss"}
 """The values of options that were not given."""
@@ -61,10 +57,9 @@ def compare_commands(
     if refs:
         experiment, folder = experiment_of_refs(words, metric, refs), Path()
     else:
-        experiment, folder = read_experiment(Path(words[0])), Path(words[0]).parent
+        path = experiment_path(words)
+        experiment, folder = read_experiment(path), path.parent
         options["metric"] = metric
-        if len(words) > 1:
-            raise ConfigError(f"{words[1]}: an experiment has its arms in {words[0]}; leave it out")
     grid, sd = options.pop("grid", None), options.pop("sd", None)
     check_options(options)
     settings = {key: options[key] for key in GENERAL if options.get(key) is not None}
@@ -103,6 +98,13 @@ def compare_commands(
     if replicate:
         replicate_winner(comparison)
     output.end(comparison, results)
+
+
+def experiment_path(words: list[str]) -> Path:
+    """The only word. Raises ConfigError if others follow it."""
+    if len(words) > 1:
+        raise ConfigError(f"{words[1]}: an experiment has its arms in {words[0]}; leave it out")
+    return Path(words[0])
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -172,7 +174,7 @@ def show_check(comparison: CommandComparison) -> None:
 def show_detectable_effect(comparison: CommandComparison, file: str, sd: float | None) -> None:
     """Print what the planned seeds can detect, if the noise is known, and otherwise how to measure it."""
     plan = comparison.plan
-    noise = given_noise(sd) if sd is not None else measured_noise(plan, NO_DATA)
+    noise = known_noise(plan, sd=sd)
     if noise is None:
         console.print(unknown_noise(plan.rules.metric, file), markup=False)
     elif plan.seeds > 1:

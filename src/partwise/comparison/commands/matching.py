@@ -9,7 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from partwise.comparison.commands.plan import CommandArm, CommandPlan
-from partwise.comparison.results import ArmResult, Match, Matching
+from partwise.comparison.measures import check_residual
+from partwise.comparison.results import Match, Matching
 from partwise.comparison.trials.executor import NoValuesError, run_trials
 from partwise.comparison.trials.trial import Trial
 from partwise.comparison.trials.workload import Workload
@@ -23,9 +24,6 @@ SHORT, LONG = 1 / 20, 1 / 5
 
 ROUNDS = 3
 """Each arm is timed this often, in turn with the others."""
-
-TOLERANCE = 0.01
-"""Arms are matched if they agree within this fraction of the baseline."""
 
 
 def matched_arms(plan: CommandPlan) -> list[CommandArm]:
@@ -106,11 +104,7 @@ def match_seconds(plan: CommandPlan, seconds_per_step: Mapping[str, float]) -> t
         own = seconds_per_step[arm.name]
         new = max(1, round(target / own))
         match = Match(arm=arm.name, key=STEPS, old=steps_of(arm), new=new, residual=new * own / target - 1)
-        if abs(match.residual) > TOLERANCE:
-            raise ConfigError(
-                f"--match seconds: {arm.name} still differs by {match.residual:+.1%} at the nearest steps={new}: use more "
-                "steps"
-            )
+        check_residual("seconds", arm.name, f"{STEPS}={new}", match.residual, "more steps")
         arms[arm.name] = with_steps(arm, new)
         matches.append(match)
     return replace(plan, arms=tuple(arms.values())), Matching(measure="seconds", arms=tuple(matches))
@@ -124,10 +118,3 @@ def steps_of(arm: CommandArm) -> int:
 
 def with_steps(arm: CommandArm, steps: int) -> CommandArm:
     return replace(arm, config=replace(arm.config, settings={**arm.config.settings, STEPS: steps}))
-
-
-def describe_times(arms: Sequence[ArmResult]) -> str:
-    """How long the trials of each arm took, as a sentence."""
-    times = {arm.name: [trial.seconds for trial in arm.trials if trial.seconds is not None] for arm in arms}
-    words = [f"{name} {statistics.median(each):.3g} s" for name, each in times.items() if each]
-    return f"A trial took, start-up included and in the median: {', '.join(words)}."

@@ -9,7 +9,7 @@ from typing import Any
 from partwise.comparison.commands import EXECUTED_BY
 from partwise.comparison.commands.environment import changes_since, describe_environment
 from partwise.comparison.commands.experiment_file import Experiment
-from partwise.comparison.commands.matching import describe_times, match_seconds, measure_seconds_per_step
+from partwise.comparison.commands.matching import match_seconds, measure_seconds_per_step
 from partwise.comparison.commands.plan import CommandArm, CommandPlan
 from partwise.comparison.commands.template import split_words
 from partwise.comparison.commands.worktrees import Repository
@@ -139,8 +139,6 @@ class CommandWorkload(Workload):
         arms = [self._with_diff(plan.arms[0], *pair) for pair in zip(plan.arms, results.arms, strict=True)]
         changes = f" Changed while it ran: {'; '.join(self.changed)}." if self.changed else ""
         scope = f"Measured with the command {self.experiment.command!r} on this machine.{changes}"
-        if "seconds_per_step" in self.setup:
-            scope += f" {describe_times(results.arms)}"
         return results.model_copy(update={"arms": tuple(arms), "scope": scope})
 
     def _with_diff(self, baseline: CommandArm, arm: CommandArm, result: ArmResult) -> ArmResult:

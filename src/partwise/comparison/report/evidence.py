@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from partwise.comparison.measures import TOLERANCE
 from partwise.comparison.report.cells import confidence, decimal_places, number, with_interval
 from partwise.comparison.results import Budget, ControlResult, Results, SiteStatistic, StepEffect
 from partwise.comparison.stats.number_format import format_percent
@@ -15,7 +16,6 @@ BUDGETS = {
     "flops": "equal FLOPs",
     "seconds": "equal seconds",
 }
-TOLERANCE = 0.01
 MIN_FACTOR = 1.2  # minimum ratio between the arms of a statistic that is listed
 
 

@@ -5,14 +5,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from partwise.comparison.measures import Measure
+from partwise.comparison.measures import Measure, check_residual
 from partwise.comparison.results import Match, Matching
 from partwise.comparison.runs.plan import RunArm, RunPlan, training_budget
 from partwise.config import ConfigError
 from partwise.train.config import RunConfig
-
-TOLERANCE = 0.01
-"""Arms are matched if they agree within this fraction of the baseline."""
 
 
 def match_arms(plan: RunPlan, measure: Measure, rates: Mapping[str, float | None]) -> tuple[RunPlan, Matching]:
@@ -48,7 +45,7 @@ def match_arm(arm: RunArm, base: RunArm, measure: Measure, rates: Mapping[str, f
     new = max(1, round(target / per_step))
     matched = replace(arm, config=with_steps(arm.config, new))
     match = Match(arm=arm.name, key="train.steps", old=steps, new=new, residual=new * per_step / target - 1)
-    return matched, check_residual(matched, match, measure)
+    return matched, checked(match, measure)
 
 
 def match_hidden_width(arm: RunArm, target: float) -> tuple[RunArm, Match]:
@@ -67,15 +64,12 @@ def match_hidden_width(arm: RunArm, target: float) -> tuple[RunArm, Match]:
     matched = replace(arm, config=with_hidden(arm.config, new)) if new != old else arm
     residual = matched.config.model.parameters() / target - 1
     match = Match(arm=arm.name, key="ffn.hidden", old=old, new=new, residual=residual)
-    return matched, check_residual(matched, match, "parameters")
+    return matched, checked(match, "parameters")
 
 
-def check_residual(arm: RunArm, match: Match, measure: str) -> Match:
-    if abs(match.residual) > TOLERANCE:
-        raise ConfigError(
-            f"--match {measure}: {arm.name} still differs by {match.residual:+.1%} at the nearest {match.key}={match.new}, "
-            f"more than {TOLERANCE:.0%}: use a larger model, more steps or another measure"
-        )
+def checked(match: Match, measure: Measure) -> Match:
+    remedy = "a larger model, more steps or another measure"
+    check_residual(measure, match.arm, f"{match.key}={match.new}", match.residual, remedy)
     return match
 
 
