@@ -2,6 +2,8 @@
 
 import random
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -213,3 +215,23 @@ def test_published_sizes_have_as_many_parameters(name: str) -> None:
 def test_the_page_lists_every_family() -> None:
     page = (Path(__file__).parents[2] / "docs" / "transformers.md").read_text(encoding="utf-8")
     assert set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == {*FAMILIES}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_reading_needs_the_weights_and_one_tensor(tmp_path: Path) -> None:
+    sizes = {"small": ["d_model=32", "n_layers=1"], "large": ["d_model=512", "n_layers=6"]}
+    peaks = {}
+    for name, size in sizes.items():
+        config = partwise.preset("llama", *size, "attention.n_heads=8", "vocab_size=512")
+        write_hf_folder(partwise.Transformer(config), None, tmp_path / name, dtype=torch.float32)
+        program = """
+import sys
+from pathlib import Path
+from partwise.formats.huggingface.reading import read_hf_model
+read_hf_model(Path(sys.argv[1]))
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+        peaks[name] = int(subprocess.check_output([sys.executable, "-c", program, tmp_path / name]))
+    weights = config.parameters() * 4 / 1024  # KiB
+    assert weights > 60_000
+    assert peaks["large"] - peaks["small"] < 1.25 * weights

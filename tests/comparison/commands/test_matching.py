@@ -139,7 +139,9 @@ def test_rounding_to_whole_steps_must_stay_within_a_percent(here: Path) -> None:
     plan = matched(here, steps=40).plan
     found, matching = match_seconds(plan, {"base": 1.0, "twice": 2.0})
     assert found.arm("twice").config.settings["steps"] == 20 and matching.arms[0].residual == 0.0
-    with pytest.raises(ConfigError, match=r"twice still differs by -1\.2% at the nearest steps=13, more than 1%: use more steps"):
+    with pytest.raises(
+        ConfigError, match=r"twice still differs by -1\.2% at the nearest steps=13, more than 1%: use more steps"
+    ):
         match_seconds(plan, {"base": 1.0, "twice": 3.04})
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,18 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 class Stored:
     """A tensor in a file."""
 
-    file: Any  # an open safetensors file
-    name: str
+    file: BufferedReader
+    start: int  # of its bytes
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     def read(self) -> Tensor:
-        tensor: Tensor = self.file.get_tensor(self.name)
-        return tensor
+        # not from a mapped file, whose pages would stay in memory beside the weights
+        values = torch.empty(self.shape, dtype=self.dtype)
+        self.file.seek(self.start)
+        if self.file.readinto(values.view(-1).view(torch.uint8).numpy().data) != values.nbytes:
+            raise ConfigError(f"{self.file.name} ends within a tensor: restore the folder")
+        return values
 
 
 def is_hf_folder(path: str | Path) -> bool:
@@ -99,16 +104,12 @@ def stored_tensors(folder: Path) -> Iterator[dict[str, Stored]]:
     with ExitStack() as stack:
         for path, names in weight_files(folder).items():
             try:
-                file = stack.enter_context(safe_open(path, framework="pt"))
-                for name in file.keys():  # noqa: SIM118 (not a mapping)
-                    piece = file.get_slice(name)
+                with safe_open(path, framework="pt"):  # checks types, sizes and places of all tensors
+                    file = stack.enter_context(path.open("rb"))
+                for name, tensor in read_header(file).items():
                     if name in stored:
                         raise ConfigError(f"{path}: {name} is also in another file: restore the folder")
-                    if piece.get_dtype() not in DTYPES:
-                        raise ConfigError(
-                            f"{path}: {name} has type {piece.get_dtype()}: only floating point is supported"
-                        )
-                    stored[name] = Stored(file, name, tuple(piece.get_shape()), DTYPES[piece.get_dtype()])
+                    stored[name] = tensor
             except (SafetensorError, OSError, ValueError) as error:
                 raise ConfigError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from None
             if missing := sorted(names - {*stored}):
@@ -116,6 +117,20 @@ def stored_tensors(folder: Path) -> Iterator[dict[str, Stored]]:
         if not stored:
             raise ConfigError(f"{folder} has no tensors: restore the folder")
         yield stored
+
+
+def read_header(file: BufferedReader) -> dict[str, Stored]:
+    """The tensors of a safetensors file that the library has checked. Raises ConfigError."""
+    size = int.from_bytes(file.read(8), "little")
+    header = json.loads(file.read(size))
+    header.pop("__metadata__", None)
+    tensors = {}
+    for name, entry in header.items():
+        if entry["dtype"] not in DTYPES:
+            raise ConfigError(f"{file.name}: {name} has type {entry['dtype']}: only floating point is supported")
+        start, _ = entry["data_offsets"]
+        tensors[name] = Stored(file, 8 + size + start, tuple(entry["shape"]), DTYPES[entry["dtype"]])
+    return tensors
 
 
 def weight_files(folder: Path) -> dict[Path, set[str]]:
