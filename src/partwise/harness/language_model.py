@@ -27,13 +27,17 @@ Request = tuple[Any, list[int], list[int]]
 class PartwiseLM(TemplateLM):
     """A run, or a folder as `transformers` writes it, scored and continued in batches.
 
-    Context that does not fit `context_length` is dropped on the left. Raises ConfigError.
+    `precision` is that of the run by default. Context that does not fit `context_length` is dropped on the left. Raises
+    ConfigError.
     """
 
-    def __init__(self, run: str, batch_size: int | str | None = None, **ignored: Any) -> None:
+    def __init__(
+        self, run: str, batch_size: int | str | None = None, precision: str | None = None, **ignored: Any
+    ) -> None:
         super().__init__()
         trained = open_trained(run)
-        self.model, self.lm_tokenizer, self.precision = trained.model, trained.tokenizer, trained.runtime.precision
+        self.model, self.lm_tokenizer = trained.model, trained.tokenizer
+        self.precision = precision or trained.runtime.precision
         self.specials = self.lm_tokenizer if isinstance(self.lm_tokenizer, WithSpecialTokens) else None
         self.backend = "causal" if self.specials is None else "seq2seq"
         self.batch_size = int(batch_size) if batch_size and str(batch_size).isdecimal() else BATCH_SIZE

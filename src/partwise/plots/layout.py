@@ -1,5 +1,6 @@
 """Report pages: sections of tables, figures and paragraphs as one HTML file that opens offline."""
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from partwise.plots.downloads import csv_link, file_name, svg_link
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 
 def template_environment(finalize: Callable[[Any], Any] | None = None) -> "Environment":
@@ -32,7 +34,15 @@ def render_page(template: str, values: Mapping[str, Any]) -> str:
     colors = {"verdict_colors": VERDICT_COLORS, "dark_colors": DARK_COLORS}
     environment = template_environment()
     environment.filters |= {"csv_link": csv_link, "svg_link": svg_link, "file_name": file_name}
+    environment.filters["whole_options"] = whole_options
     return environment.get_template(template).render({**colors, **values})
+
+
+def whole_options(text: str) -> "Markup":
+    """Text for HTML whose options, such as `--seeds`, no browser breaks after their hyphens."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"(?<!\S)--?[A-Za-z][\w-]*", r"<span class='option'>\g<0></span>", str(escape(text))))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -9,8 +9,8 @@ from partwise.plots.colors import DARK_COLORS
 from partwise.plots.layout import write_text
 from partwise.plots.plotting import COLORS, new_figure, to_svg
 
-READABLE = 0.9
-"""The smallest scale of a figure: its text has 7 to 10 points."""
+SMALLEST, LARGEST = 0.9, 1.7
+"""The scales of a figure: its text has 7 to 10 points."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,16 @@ class Figure:
     @property
     def min_width(self) -> int:
         """The width in pixels below which the page scrolls the figure instead of scaling it down."""
+        return round(SMALLEST * self.width)
+
+    @property
+    def max_width(self) -> int:
+        return round(LARGEST * self.width)
+
+    @property
+    def width(self) -> float:
         box = re.search(r'viewBox="\S+ \S+ (\S+)', self.svg)
-        return round(READABLE * float(box[1])) if box else 0
+        return float(box[1]) if box else 0.0
 
 
 @dataclass(frozen=True)
