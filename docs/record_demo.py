@@ -14,8 +14,8 @@ from pathlib import Path
 from rich.console import Console
 
 from partwise.comparison.report import summary
-from partwise.comparison.report.figures import ARM_COLORS
 from partwise.comparison.results import Results
+from partwise.plots.colors import ARM_COLORS
 from partwise.plots.plotting import STYLE
 
 IMAGES = Path(__file__).parent / "images"

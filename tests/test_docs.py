@@ -2,17 +2,17 @@
 
 import json
 import re
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
 
 from parts_page import PAGE, page
+from partwise.comparison.results import Results
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-LATER = set()
-"""Recorded from the demo."""
 
 
 def prose(path: Path) -> str:
@@ -36,8 +36,6 @@ def test_relative_links_lead_to_a_file_and_a_heading(path: Path) -> None:
             continue
         name, _, anchor = target.partition("#")
         file = (path.parent / name).resolve() if name else path
-        if str(file.relative_to(ROOT)) in LATER:
-            continue
         assert file.exists(), f"{path.name} links to {target}"
         if anchor:
             assert anchor in anchors(file), f"{path.name} links to {target}"
@@ -84,3 +82,14 @@ def test_the_speed_chart_has_a_bar_for_every_label(monkeypatch: pytest.MonkeyPat
         assert low <= ratio <= high
         assert label in drawn
         assert f">{ratio:.3g}<" in drawn, "run python benchmarks/chart.py"
+
+
+def test_pictures_of_the_demo_can_be_made_again(tmp_path: Path) -> None:
+    script = runpy.run_path(str(DOCS / "record_demo.py"))
+    script["record_terminal"].__globals__["IMAGES"] = tmp_path
+    study = json.loads((ROOT / "src/partwise/studies/library/dropout/results.json").read_text(encoding="utf-8"))
+    results = Results.from_dict(next(iter(study["comparisons"].values())))
+    script["record_terminal"](results)
+    script["draw_over_training"](results)
+    for name in ("demo.svg", "overtraining.svg"):
+        assert "</svg>" in (tmp_path / name).read_text(encoding="utf-8")

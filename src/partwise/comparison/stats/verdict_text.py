@@ -88,7 +88,7 @@ def explanations(effects: Sequence[Effect]) -> Iterator[str]:
         yield "Undecided: the interval includes zero and exceeds the margin, so neither difference nor equivalence is shown."
     if any(effect.failed for effect in effects):
         yield "Failed runs have no mean: failure rates compared by Fisher's exact test."
-    elif effects:
+    elif effects and not any(effect.verdict == "equivalent" for effect in effects):  # whose sentence says it
         n = min(min(effect.n_arm, effect.n_against) for effect in effects)
         yield f"No run failed, but {n} runs per arm do not rule out failure rates up to {_upper_limit(n)}."
 

@@ -7,6 +7,7 @@ worker runs a trial is settled by claims in the comparison's folder, which every
 import contextlib
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,8 @@ class RayExecutor(SharedExecutor):
                 # a local cluster finds the same package, however this process found it
                 options |= {"include_dashboard": False, "runtime_env": {"env_vars": {"PYTHONPATH": path}}}
             try:
-                ray.init(address=address, **options)
+                with warnings.catch_warnings(action="ignore"):  # the error below says the same
+                    ray.init(address=address, **options)
             except (ConnectionError, RuntimeError, ValueError, OSError) as error:
                 raise ConfigError(
                     f"--on {self.place}: no Ray cluster answers ({' '.join(str(error).split())[:200]})"
