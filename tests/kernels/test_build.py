@@ -77,6 +77,7 @@ def damage(path: Path, kind: str) -> None:
         content[len(content) // 3] ^= 4
     elif kind == "the last byte":
         content[-1] ^= 1
+    path.unlink()  # this process has mapped the old file
     path.write_bytes(content)
 
 
