@@ -324,7 +324,7 @@ def sampling(folder: Path) -> Trial:
     return trial
 
 
-CHECKS = {
+RUN_CHECKS = {
     "resume": Check(
         "A run stopped after any step and resumed ends bitwise equal", len(SETTINGS) * (STEPS - 1), resumes
     ),

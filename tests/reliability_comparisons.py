@@ -1,0 +1,191 @@
+"""Checks of comparisons and of prepared data: kills at any moment, and damaged bits in every kind of file."""
+
+import hashlib
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
+from typing import Any
+
+from faults import flip_bit, in_child
+from partwise.cli import main
+from partwise.config import ConfigError
+from partwise.data.shards import CorruptDataError
+from partwise.evaluate.references import dataset_references, target_ids
+from partwise.train.config import run_config
+from reliability_runs import SMALL, Check, Trial, emptied, end_of, small
+
+
+@contextmanager
+def own_cache(folder: Path) -> Iterator[None]:
+    """The same for this process and its children."""
+    before = os.environ.get("PARTWISE_CACHE")
+    os.environ["PARTWISE_CACHE"] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop("PARTWISE_CACHE")
+        if before is not None:
+            os.environ["PARTWISE_CACHE"] = before
+
+
+def compare(folder: Path) -> tuple[int, str]:
+    """`partwise compare` in this process, as `runs/c` of a folder: the exit status and what it printed."""
+    small(folder)
+    overrides = [word for override in SMALL for word in ("--common", override)]
+    words = ["compare", "mingpt", "ffn=swiglu", "--data", str(folder / "text.txt"), "--seeds", "2", "--name", "c"]
+    printed, before = io.StringIO(), sys.argv
+    sys.argv = ["partwise", *words, *overrides]
+    status: Any = 0
+    try:
+        with chdir(folder), redirect_stdout(printed), redirect_stderr(printed):
+            main()
+    except SystemExit as stop:
+        status = stop.code
+    finally:
+        sys.argv = before
+    return int(status or 0), printed.getvalue()
+
+
+def answer(folder: Path) -> dict[str, Any]:
+    """What a comparison has come to, without times: the claims, and the end of every run."""
+    path = folder / "runs" / "c"
+    claims = json.loads((path / "results.json").read_text())["claims"]
+    return {"claims": claims, **{str(run.relative_to(path)): end_of(run) for run in sorted(path.glob("runs/*/seed-*"))}}
+
+
+def comparison_kills(folder: Path) -> Trial:
+    """SIGKILL of a comparison's process, at any moment, up to twice; its workers end by themselves."""
+    whole = folder / "whole"
+    whole.mkdir()
+    assert compare(whole)[0] == 0
+    found = answer(whole)
+    started = time.perf_counter()
+    os.waitpid(in_child(lambda: compare(emptied_made(folder / "timed"))), 0)
+    duration = time.perf_counter() - started
+
+    def trial(number: int) -> str:
+        draw, path, ended = random.Random(number), emptied_made(folder / "killed"), 0
+        for _ in range(draw.randint(1, 2)):
+            process = in_child(lambda: compare(path))
+            time.sleep(draw.uniform(0, 0.9 * duration))
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+            ended += os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+        status, said = compare(path)
+        for _ in range(100):  # a worker of the killed process finishes its step first, and is named
+            if status == 0 or "process" not in said:
+                break
+            time.sleep(0.1)
+            status, said = compare(path)
+        assert status == 0, said[-300:]
+        assert answer(path) == found, "a killed comparison ends differently"
+        return "equal, some kill after the end" if ended else "equal"
+
+    return trial
+
+
+def emptied_made(path: Path) -> Path:
+    emptied(path).mkdir()
+    return path
+
+
+def comparison_flips(folder: Path) -> Trial:
+    """One bit of any file of a finished comparison and its ledger: told, repaired or harmless."""
+    path = folder / "flipped"  # always the same: the plan has the path of the text
+    path.mkdir()
+    assert compare(path)[0] == 0
+    found = answer(path)
+    whole = shutil.copytree(path, folder / "whole")
+
+    def trial(number: int) -> str:
+        shutil.copytree(whole, emptied(path))
+        flipped = flip_bit(path / "runs", random.Random(number))
+        damaged = flipped.read_bytes()
+        status, said = compare(path)
+        if status:
+            assert "Traceback" not in said and status in (1, 2), f"{flipped.relative_to(path)}: {status}: {said[-300:]}"
+            return "told"
+        assert answer(path) == found, f"silent damage of {flipped.relative_to(path)}"
+        return "repaired" if not flipped.exists() or flipped.read_bytes() != damaged else "harmless"
+
+    return trial
+
+
+def prepared(folder: Path) -> dict[str, Any]:
+    """The ids, tokenizer and references of a text of our own, prepared in the cache of a folder."""
+    text = folder.parent / "long.txt"
+    if not text.exists():
+        draw = random.Random(0)
+        words = ["".join(draw.choices("abcdefghij", k=draw.randint(2, 7))) for _ in range(300)]
+        text.write_text(" ".join(draw.choices(words, k=20_000)))
+    with own_cache(folder):
+        dataset = run_config("mingpt", *SMALL, "tokenizer=bpe", "tokenizer.vocab_size=300", data=str(text)).prepare()
+        return {
+            "ids": {
+                split: hashlib.sha256(target_ids(dataset, split).tobytes()).hexdigest() for split in ("train", "val")
+            },
+            "tokenizer": dataset.tokenizer.to_dict(),
+            "references": dataset_references(dataset),
+        }
+
+
+def preparation_kills(folder: Path) -> Trial:
+    """SIGKILL while a tokenizer is trained, a text is tokenized, or n-grams are counted, up to three times."""
+    found = prepared(folder / "whole")
+    started = time.perf_counter()
+    os.waitpid(in_child(lambda: prepared(emptied(folder / "timed"))), 0)
+    duration = time.perf_counter() - started
+
+    def trial(number: int) -> str:
+        draw, path = random.Random(number), emptied(folder / "killed")
+        for _ in range(draw.randint(1, 3)):
+            process = in_child(lambda: prepared(path))
+            time.sleep(draw.uniform(0, 0.9 * duration))
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+        assert prepared(path) == found, "data differ after a kill"
+        return "equal"
+
+    return trial
+
+
+def preparation_flips(folder: Path) -> Trial:
+    """One bit of any file of prepared data and their references."""
+    whole = folder / "whole"
+    found = prepared(whole)
+
+    def trial(number: int) -> str:
+        path = emptied(folder / "flipped")
+        shutil.copytree(whole, path)
+        flipped = flip_bit(path, random.Random(number))
+        damaged = flipped.read_bytes()
+        try:
+            again = prepared(path)
+        except (ConfigError, CorruptDataError) as error:
+            assert len(str(error).splitlines()) == 1, str(error)
+            return "told"
+        assert again == found, f"silent damage of {flipped.relative_to(path)}"
+        return "repaired" if not flipped.exists() or flipped.read_bytes() != damaged else "harmless"
+
+    return trial
+
+
+COMPARISON_CHECKS = {
+    "compare-kill": Check(
+        "A comparison killed at any moment, up to twice, ends with the same answer", 100, comparison_kills
+    ),
+    "compare-flip": Check(
+        "A flipped bit in any file of a comparison is told, repaired or harmless", 1_000, comparison_flips
+    ),
+    "prepare-kill": Check("Data whose preparation was killed are prepared again, and equal", 500, preparation_kills),
+    "prepare-flip": Check("A flipped bit in prepared data or references is told or harmless", 1_000, preparation_flips),
+}
