@@ -14,7 +14,10 @@ from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, 
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from faults import flip_bit, in_child
+from partwise.checkpoint import DamagedFileError, verify
 from partwise.cli import main
 from partwise.config import ConfigError
 from partwise.data.shards import CorruptDataError
