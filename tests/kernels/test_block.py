@@ -54,6 +54,7 @@ class Case:
     interleaved: bool = False
     qk_norm: str = ""  # "head" or "full"
     token_shift: bool = False
+    draw: int = 0  # of the inputs
     drops: str = ""  # w(eights), a(ttention branch), f(fn branch), h(idden units), o(utput of the ffn)
 
     def spec(self) -> BlockOptions:
@@ -77,7 +78,7 @@ class Case:
     def inputs(self) -> tuple[Tensor, BlockWeights, Tensor]:
         """x, the weights and the gradient of the output."""
         generator = torch.Generator().manual_seed(
-            self.B + 3 * self.T + 5 * self.D + 7 * self.head_dim + 11 * self.hidden
+            self.B + 3 * self.T + 5 * self.D + 7 * self.head_dim + 11 * self.hidden + 1009 * self.draw
         )
 
         def matrix(rows: int, columns: int) -> Tensor:
@@ -194,15 +195,24 @@ def check(case: Case) -> None:
 
 
 def check_bf16(case: Case) -> None:
-    """The kernel is as accurate as torch's autocast, which rounds more often."""
-    exact = output_and_gradients(equation, case, double=True)
-    ours = errors(output_and_gradients(forward_block, case, autocast=True), exact)
-    autocast = errors(output_and_gradients(equation, case, autocast=True), exact)
-    slack = 2e-2 if case.activation == "relu" else 2e-3  # its derivative jumps where rounding changes a sign
-    if case.qk_norm != "none" and case.head_dim == 2:
-        slack = (
-            4e-3  # a normalized pair is nearly a sign; 1.09e-2 against autocast's 6.9e-3 with AVX-512 bfloat16 products
+    """The kernel is as accurate as torch's autocast, which rounds more often.
+
+    The errors of QK-norm's weights, which are few numbers, are means over draws: of one draw either may be the larger.
+    """
+    draws = [replace(case, draw=draw) for draw in range(4 if case.qk_norm else 1)]
+    exact = [output_and_gradients(equation, each, double=True) for each in draws]
+    ours, autocast = (
+        torch.tensor(
+            [
+                errors(output_and_gradients(function, each, autocast=True), expected)
+                for each, expected in zip(draws, exact, strict=True)
+            ]
         )
+        .mean(dim=0)
+        .tolist()
+        for function in (forward_block, equation)
+    )
+    slack = 2e-2 if case.activation == "relu" else 2e-3  # its derivative jumps where rounding changes a sign
     for number, (own, other) in enumerate(zip(ours, autocast, strict=True)):
         assert own <= 1.25 * other + slack, f"{case}: {number}: {own:.1e}, autocast {other:.1e}"
 
