@@ -65,9 +65,7 @@ def main() -> None:
     parser.add_argument("model", nargs="*", default=PRESET, help="a preset and overrides")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    tokenizer = CharacterTokenizer(
-        "".join(sorted({*str(Shakespeare().splits()["train"]), *str(Shakespeare().splits()["val"])}))
-    )
+    tokenizer = CharacterTokenizer("".join(sorted({*"".join(map(str, Shakespeare().splits().values()))})))
     config = partwise.preset(*options.model, f"vocab_size={tokenizer.vocab_size}")
     rows = []
     with tempfile.TemporaryDirectory() as temporary:

@@ -2,8 +2,10 @@
 
 import os
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +13,42 @@ CALLS = ("open", "mkdir", "rename", "replace", "unlink", "fsync")
 
 
 @contextmanager
-def failing(at: int, code: int) -> Iterator[list[str]]:
-    """Let call number `at` of `os` that opens, changes or syncs a file fail; yields the names of the calls made."""
-    made: list[str] = []
-    originals = {name: getattr(os, name) for name in CALLS}
+def watched(
+    names: Sequence[str], before: Callable[[str], None], after: Callable[..., None] = lambda name, *arguments: None
+) -> Iterator[None]:
+    """Call `before(name)` and `after(name, *arguments)` around these functions of `os`."""
+    originals = {name: getattr(os, name) for name in names}
 
     def replacement(name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            made.append(name)
-            if len(made) - 1 == at:
-                raise OSError(code, os.strerror(code))
-            return originals[name](*arguments, **options)
+            before(name)
+            result = originals[name](*arguments, **options)
+            after(name, *arguments)
+            return result
 
         return call
 
     try:
-        for name in CALLS:
+        for name in names:
             setattr(os, name, replacement(name))
-        yield made
+        yield
     finally:
         for name, original in originals.items():
             setattr(os, name, original)
+
+
+@contextmanager
+def failing(at: int, code: int) -> Iterator[list[str]]:
+    """Let call number `at` of `os` that opens, changes or syncs a file fail; yields the names of the calls made."""
+    made: list[str] = []
+
+    def count(name: str) -> None:
+        made.append(name)
+        if len(made) - 1 == at:
+            raise OSError(code, os.strerror(code))
+
+    with watched(CALLS, count):
+        yield made
 
 
 def in_child(work: Callable[[], object]) -> int:
@@ -45,6 +62,23 @@ def in_child(work: Callable[[], object]) -> int:
         finally:
             os._exit(status)
     return process
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """The time that this work takes in a process of its own."""
+    started = time.perf_counter()
+    status = os.waitstatus_to_exitcode(os.waitpid(in_child(work), 0)[1])
+    assert status == 0, f"the child ended with status {status}"
+    return time.perf_counter() - started
+
+
+def kill(work: Callable[[], object], seconds: float) -> bool:
+    """Start this work in a process of its own and kill it after some seconds; returns whether it had ended by itself."""
+    process = in_child(work)
+    time.sleep(seconds)
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
 
 
 def flip_bit(folder: Path, draw: random.Random) -> Path:

@@ -8,12 +8,14 @@ rename at once: the old file or the new one has the name, never half of either.
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISDIR
 from typing import Any
+
+from faults import watched
 
 CALLS = ("fsync", "rename", "replace", "unlink", "rmdir", "mkdir")
 Number = int
@@ -111,23 +113,11 @@ class Recorder:
 def recorded(folder: Path) -> Iterator[Recorder]:
     """Record what happens to a folder, which exists."""
     recorder = Recorder(folder)
-    originals = {name: getattr(os, name) for name in CALLS}
 
-    def replacement(name: str) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            recorder.before(name)
-            result = originals[name](*arguments, **options)
-            if name == "fsync":
-                recorder.synced(*arguments)
-            return result
+    def after(name: str, *arguments: Any) -> None:
+        if name == "fsync":
+            recorder.synced(arguments[0])
 
-        return call
-
-    try:
-        for name in CALLS:
-            setattr(os, name, replacement(name))
+    with watched(CALLS, recorder.before, after):
         yield recorder
-    finally:
-        for name, original in originals.items():
-            setattr(os, name, original)
-        recorder.before("the end")
+    recorder.before("the end")

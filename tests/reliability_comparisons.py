@@ -6,7 +6,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from faults import flip_bit, in_child
+from faults import flip_bit, kill, seconds_of
 from partwise.checkpoint import DamagedFileError, verify
 from partwise.cli import main
 from partwise.config import ConfigError
@@ -28,7 +27,7 @@ from reliability_runs import SMALL, Check, Trial, emptied, end_of, small
 
 @contextmanager
 def own_cache(folder: Path) -> Iterator[None]:
-    """The same for this process and its children."""
+    """Set the cache of this process and its children."""
     before = os.environ.get("PARTWISE_CACHE")
     os.environ["PARTWISE_CACHE"] = str(folder)
     try:
@@ -69,47 +68,47 @@ def ends(folder: Path) -> list[dict[str, Any]]:
 
 def comparison_kills(folder: Path) -> Trial:
     """SIGKILL of a comparison's process, at any moment, up to twice; its workers end by themselves."""
-    assert compare(folder)[0] == 0
+    printed = folder / "printed.json"
+
+    def work() -> None:  # always in a process of its own: a fork of this one would share the server of its workers
+        printed.write_text(json.dumps(compare(folder)))
+
+    seconds_of(work)  # kernels are compiled
     found = claims(folder), ends(folder)
     emptied(folder / "runs")
-    started = time.perf_counter()
-    os.waitpid(in_child(lambda: compare(folder)), 0)
-    duration = time.perf_counter() - started
+    duration = seconds_of(work)
 
     def trial(number: int) -> str:
-        draw, path, ended = random.Random(number), folder, 0
-        wait_for_orphans(folder)
-        emptied(path / "runs")
-        for _ in range(draw.randint(1, 2)):
-            process = in_child(lambda: compare(path))
-            time.sleep(draw.uniform(0, 0.9 * duration))
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-            ended += os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
-        status, said = compare(path)
-        for _ in range(100):  # a worker of the killed process finishes its step first, and is named
+        draw = random.Random(number)
+        wait_for_workers(folder)
+        emptied(folder / "runs")
+        ended = sum(kill(work, draw.uniform(0, 0.9 * duration)) for _ in range(draw.randint(1, 2)))
+        waited = ""
+        for _ in range(50):
+            seconds_of(work)
+            status, said = json.loads(printed.read_text())
             if status == 0 or "process" not in said:
                 break
-            time.sleep(0.1)
-            status, said = compare(path)
+            waited = " after an orphan's step"  # a worker of the killed process, which was named
+            time.sleep(0.2)
         assert status == 0, said[-300:]
-        assert (claims(path), ends(path)) == found, "a killed comparison ends differently"
-        return "equal, some kill after the end" if ended else "equal"
+        assert (claims(folder), ends(folder)) == found, "a killed comparison ends differently"
+        return f"equal{', some kill after the end' * bool(ended)}{waited}"
 
     return trial
 
 
-def wait_for_orphans(folder: Path) -> None:
-    """Wait for the workers of killed processes, which end when they notice; nothing is deleted under them."""
-    for _ in range(600):
-        names = [path for path in Path("/proc").glob("[0-9]*/cwd") if path.parent.name != str(os.getpid())]
+def wait_for_workers(folder: Path) -> None:
+    """Wait until the workers of killed processes, which have this working folder, have noticed and ended."""
+    for _ in range(300):
         places = []
-        for path in names:
+        for path in Path("/proc").glob("[0-9]*/cwd"):
             with suppress(OSError):
                 places.append(os.readlink(path))
         if str(folder.resolve()) not in places:
             return
         time.sleep(0.1)
+    raise AssertionError("a worker of a killed process does not end")
 
 
 def comparison_flips(folder: Path) -> Trial:
@@ -118,10 +117,10 @@ def comparison_flips(folder: Path) -> Trial:
     path.mkdir()
     assert compare(path)[0] == 0
     found = claims(path)
-    whole = shutil.copytree(path, folder / "whole")
+    whole = shutil.copytree(path / "runs", folder / "whole")
 
     def trial(number: int) -> str:
-        shutil.copytree(whole, emptied(path))
+        shutil.copytree(whole, emptied(path / "runs"))
         flipped = flip_bit(path / "runs", random.Random(number))
         damaged = flipped.read_bytes()
         status, said = compare(path)
@@ -161,18 +160,12 @@ def prepared(folder: Path) -> dict[str, Any]:
 def preparation_kills(folder: Path) -> Trial:
     """SIGKILL while a tokenizer is trained, a text is tokenized, or n-grams are counted, up to three times."""
     found = prepared(folder / "whole")
-    started = time.perf_counter()
-    os.waitpid(in_child(lambda: prepared(emptied(folder / "timed"))), 0)
-    duration = time.perf_counter() - started
+    duration = seconds_of(lambda: prepared(emptied(folder / "timed")))
 
     def trial(number: int) -> str:
         draw, path = random.Random(number), emptied(folder / "killed")
         for _ in range(draw.randint(1, 3)):
-            process = in_child(lambda: prepared(path))
-            time.sleep(draw.uniform(0, 0.9 * duration))
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-            os.waitpid(process, 0)
+            kill(lambda: prepared(path), draw.uniform(0, 0.9 * duration))
         assert prepared(path) == found, "data differ after a kill"
         return "equal"
 

@@ -8,11 +8,8 @@ can be repeated.
 import errno
 import hashlib
 import json
-import os
 import random
 import shutil
-import signal
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +19,7 @@ from typing import Any
 
 import torch
 
-from faults import failing, flip_bit, in_child
+from faults import failing, flip_bit, kill, seconds_of
 from partwise.checkpoint import DamagedFileError, list_checkpoints
 from partwise.config import ConfigError
 from partwise.generation.sampling import Sampling
@@ -105,6 +102,12 @@ def end_of(path: Path) -> dict[str, Any]:
     }
 
 
+def uninterrupted(folder: Path, config: RunConfig) -> dict[str, Any]:
+    """What a run that nothing disturbs comes to."""
+    train(emptied(folder / "whole"), config)
+    return end_of(folder / "whole")
+
+
 def without_times(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
@@ -122,8 +125,7 @@ def resumes(folder: Path) -> Trial:
         (name, words), stop = list(product(SETTINGS, range(1, STEPS)))[number % (len(SETTINGS) * (STEPS - 1))]
         config = small(folder, *words)
         if name not in ends:
-            train(emptied(folder / "whole"), config)
-            ends[name] = end_of(folder / "whole")
+            ends[name] = uninterrupted(folder, config)
         path = emptied(folder / "stopped")
         train(path, config, stop)
         assert len(read_metrics(path)) < len(ends[name]["metrics"]), f"{name} was not stopped after step {stop}"
@@ -137,19 +139,13 @@ def resumes(folder: Path) -> Trial:
 def kills(folder: Path) -> Trial:
     """SIGKILL at any moment of a run, from its start to its last write, up to three times in a row."""
     config = small(folder, *DROPOUT)
-    train(emptied(folder / "whole"), config)
-    end, started = end_of(folder / "whole"), time.perf_counter()
-    os.waitpid(in_child(lambda: train(emptied(folder / "timed"), config)), 0)
-    duration = time.perf_counter() - started
+    end = uninterrupted(folder, config)
+    duration = seconds_of(lambda: train(emptied(folder / "timed"), config))
 
     def trial(number: int) -> str:
         draw, path, ended = random.Random(number), emptied(folder / "killed"), 0
         for _ in range(draw.randint(1, 3)):
-            process = in_child(lambda: train(path, config))
-            time.sleep(draw.uniform(0, 0.9 * duration))
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-            ended += os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+            ended += kill(lambda: train(path, config), draw.uniform(0, 0.9 * duration))
         train(path, config)
         assert end_of(path) == end, "a killed run ends differently"
         assert not list(path.rglob(".*.tmp")) and not list(path.rglob(".*.old")), "leftovers of a killed process"
@@ -231,8 +227,7 @@ def non_finite(folder: Path) -> Trial:
 def write_errors(folder: Path) -> Trial:
     """ENOSPC or EIO at any call of a whole run that opens, changes or syncs a file."""
     config = small(folder)
-    train(emptied(folder / "whole"), config)
-    end = end_of(folder / "whole")
+    end = uninterrupted(folder, config)
     with failing(-1, 0) as made:
         train(emptied(folder / "counted"), config)
     calls = list(product(range(len(made)), (errno.ENOSPC, errno.EIO)))

@@ -14,14 +14,13 @@ from partwise.train.loop import Step
 from partwise.train.metrics import read_metrics
 from partwise.train.run_folder import RunFolder
 from power_loss import recorded
-from reliability_runs import DROPOUT, SETTINGS, STEPS, Check, Trial, emptied, end_of, small, train
+from reliability_runs import DROPOUT, SETTINGS, STEPS, Check, Trial, emptied, end_of, small, train, uninterrupted
 
 
 def power_losses(folder: Path) -> Trial:
     """A power loss before any call that changes or syncs a file, with any part of what was not synced on disk."""
     config = small(folder, *DROPOUT)
-    train(emptied(folder / "whole"), config)
-    end = end_of(folder / "whole")
+    end = uninterrupted(folder, config)
     parent = emptied(folder / "recorded")
     parent.mkdir()
     saved: list[tuple[int, int]] = []  # calls made, and the step of the newest checkpoint by then
@@ -48,8 +47,7 @@ def power_losses(folder: Path) -> Trial:
 def races(folder: Path) -> Trial:
     """Two processes start the same run at about the same time, while this one reads it."""
     config = small(folder)
-    train(emptied(folder / "whole"), config)
-    end = end_of(folder / "whole")
+    end = uninterrupted(folder, config)
     (folder / "runs").mkdir()
 
     def trial(number: int) -> str:
@@ -90,13 +88,13 @@ def chains(folder: Path) -> Trial:
         name, words = draw.choice(SETTINGS)
         precision, threads = draw.choice(["float32", "bfloat16"]), draw.choice([1, 2])
         config = small(folder, *words, f"train.precision={precision}", f"train.threads={threads}")
-        train(emptied(folder / "whole"), config)
+        end = uninterrupted(folder, config)
         path = emptied(folder / "stopped")
         stops = sorted(draw.sample(range(1, STEPS), 3))
         for stop in stops:
             train(path, config, stop)
         train(path, config)
-        assert end_of(path) == end_of(folder / "whole"), f"{name}, {precision}, {threads} threads, stopped at {stops}"
+        assert end_of(path) == end, f"{name}, {precision}, {threads} threads, stopped at {stops}"
         return f"equal in {precision}"
 
     return trial

@@ -11,8 +11,15 @@ import pytest
 from partwise.config import ConfigError
 from partwise.data import prepare
 from partwise.data.corpora import Arithmetic
-from partwise.machine import cache_root
+from partwise.machine import cache_root, is_alive
 from partwise.tokenizers import Characters
+
+
+def test_a_process_is_alive_until_it_has_ended() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert is_alive(process.pid) and is_alive(1)
+    process.communicate(b"\n")
+    assert not is_alive(process.pid) and not is_alive(2**70)
 
 
 def test_the_cache_is_partwise_cache_or_below_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from partwise.config import ConfigError
 from partwise.files import file_sha256, replace_file, sync, write_file
+from partwise.machine import is_alive
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,25 +76,14 @@ def remove_leftovers(parent: Path) -> None:
     """Delete the hidden folders and files that a killed process left in `parent`; only its owner may call this."""
     for path in list(parent.glob(".*")):
         match = re.fullmatch(r"\.(.+)\.(\d+)\.(tmp|old)", path.name)
-        if match and match[3] == "tmp" and is_alive(int(match[2])):
-            continue  # the process that compares writes the job of a run whose worker is another process
+        if match and match[3] == "tmp" and int(match[2]) != os.getpid() and is_alive(int(match[2])):
+            continue  # being written: a comparison writes job.json into the folder of a run that a worker owns
         if match and match[3] == "old" and not (parent / match[1]).exists():
             os.rename(path, parent / match[1])  # killed between the two renames of a replacement
         elif match and path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         elif match:
             path.unlink(missing_ok=True)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether another process of this machine has this number."""
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return pid != os.getpid()
 
 
 def verify(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The hardware, operating system and cache folder of this machine. Imports no torch."""
+"""The hardware, operating system, processes and cache folder of this machine. Imports no torch."""
 
 import os
 import platform
@@ -33,6 +33,17 @@ def cache_folder(name: str, root: Path | None = None) -> Path:
     except OSError:  # it does not exist yet, and will be this user's
         shared = False
     return root / (f"{name}-{os.geteuid()}" if shared else name)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this machine has this number."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:  # another user's
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True
 
 
 def hardware() -> dict[str, str]:

@@ -65,6 +65,11 @@ ITEMS = [
 ]  # fmt: skip
 
 
+def test_a_precision_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError, match="precision=float8: must be float32 or bfloat16"):
+        PartwiseLM(run="runs/none", precision="float8")
+
+
 def test_log_probabilities_equal_those_of_each_item_alone(lm: PartwiseLM) -> None:
     scores = lm.loglikelihood(requests("loglikelihood", ITEMS), disable_tqdm=True)
     for (context, continuation), (log_p, greedy) in zip(ITEMS, scores, strict=True):

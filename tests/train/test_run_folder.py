@@ -191,10 +191,10 @@ def test_metrics_changed_while_a_run_is_stopped_are_trained_again_or_told(tmp_pa
 
 def test_drafts_of_a_killed_process_are_removed_on_resume(tmp_path: Path, tiny: Tiny) -> None:
     train(tmp_path, tiny(), 1, finish=False)
-    (tmp_path / ".run.json.123.tmp").write_text("{")
+    (tmp_path / ".run.json.4999123.tmp").write_text("{")
     (tmp_path / ".tmp").write_text("mine")
     train(tmp_path, tiny())
-    assert not (tmp_path / ".run.json.123.tmp").exists() and (tmp_path / ".tmp").exists()
+    assert not (tmp_path / ".run.json.4999123.tmp").exists() and (tmp_path / ".tmp").exists()
 
 
 KILLER = """
@@ -469,6 +469,15 @@ def test_missing_metadata_does_not_silently_start_over(tiny: Tiny, tmp_path: Pat
     (tmp_path / "run.json").write_text('{"format": 1')
     with pytest.raises(ConfigError, match=r"run\.json cannot be read: .*--fresh"):
         RunFolder(tmp_path, tiny("train.save_every=3"))
+
+
+def test_metadata_without_the_hash_of_the_data_are_one_line(tiny: Tiny, tmp_path: Path) -> None:
+    """One flipped bit renames a key."""
+    RunFolder(tmp_path, tiny("train.steps=3")).close()
+    path = tmp_path / "run.json"
+    path.write_text(path.read_text().replace('"hash"', '"hasi"'))
+    with pytest.raises(ConfigError, match=r"run\.json lacks the hash of its data: start over with --fresh$"):
+        RunFolder(tmp_path, tiny("train.steps=3"))
 
 
 def test_another_torch_or_thread_count_is_reported(tiny: Tiny, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from partwise.baselines.scale import place_loss
 from partwise.config import ConfigError
+from partwise.machine import is_alive
 
 COMPARISON_FILES = ("compare.json", "results.json")
 DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
@@ -137,12 +138,9 @@ def _finite(value: Any) -> float | None:
 def _activity(path: Path) -> str:
     """`running` if the process that last locked the folder is alive, else `stopped`. Takes no lock itself."""
     try:
-        os.kill(int((path / ".lock").read_text()), 0)
-    except PermissionError:
-        return "running"
-    except (OSError, ValueError, OverflowError):
+        return "running" if is_alive(int((path / ".lock").read_text())) else "stopped"
+    except (OSError, ValueError):
         return "stopped"
-    return "running"
 
 
 def _modified(path: Path) -> float:

@@ -35,6 +35,8 @@ class PartwiseLM(TemplateLM):
         self, run: str, batch_size: int | str | None = None, precision: str | None = None, **ignored: Any
     ) -> None:
         super().__init__()
+        if precision not in (None, "float32", "bfloat16"):
+            raise ConfigError(f"precision={precision}: must be float32 or bfloat16")
         trained = open_trained(run)
         self.model, self.lm_tokenizer = trained.model, trained.tokenizer
         self.precision = precision or trained.runtime.precision

@@ -10,7 +10,7 @@ from partwise.plots.layout import write_text
 from partwise.plots.plotting import COLORS, new_figure, to_svg
 
 SMALLEST, LARGEST = 0.9, 1.7
-"""The scales of a figure: its text has 7 to 10 points."""
+"""The scales between which a figure, whose text has 7 to 10 points, is shown."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,12 @@ class Figure:
 
     @property
     def max_width(self) -> int:
+        """The width in pixels beyond which the figure is not scaled up: one of few rows would have large text."""
         return round(LARGEST * self.width)
 
     @property
     def width(self) -> float:
+        """In pixels, as drawn."""
         box = re.search(r'viewBox="\S+ \S+ (\S+)', self.svg)
         return float(box[1]) if box else 0.0
 

@@ -26,6 +26,8 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     for key in ("config", "runtime", "machine", "data"):
         if not isinstance(metadata.get(key), dict):
             raise ConfigError(f"{folder / 'run.json'} lacks {key!r}: start over with --fresh")
+    if "hash" not in metadata["data"]:
+        raise ConfigError(f"{folder / 'run.json'} lacks the hash of its data: start over with --fresh")
     return metadata
 
 

@@ -23,6 +23,7 @@ from types import FrameType
 
 from partwise.config import ConfigError
 from partwise.files import write_file
+from partwise.machine import is_alive
 
 stopping = False
 
@@ -30,14 +31,6 @@ stopping = False
 def stop(signum: int, frame: FrameType | None) -> None:
     global stopping
     stopping = True
-
-
-def orphaned(parent: int) -> bool:
-    try:
-        os.kill(parent, 0)
-    except ProcessLookupError:
-        return True
-    return False
 
 
 def run_child(folders: list[Path], server: int, parent: int) -> None:
@@ -53,7 +46,7 @@ def run_child(folders: list[Path], server: int, parent: int) -> None:
                 f"{folders[0]}/job.json names a module that is not part of partwise: {job['executed_by']}"
             )
         module = import_module(job["executed_by"])
-        statuses = module.execute(folders, lambda: stopping or os.getppid() != server or orphaned(parent))
+        statuses = module.execute(folders, lambda: stopping or os.getppid() != server or not is_alive(parent))
     except ConfigError as error:
         statuses = [f"failed {error}"] * len(folders)
     except BaseException:
