@@ -10,7 +10,7 @@ from faults import in_child
 from partwise.checkpoint import list_checkpoints, read_latest, step_of
 from partwise.comparison.run_list import list_runs
 from partwise.config import ConfigError
-from partwise.train.loop import Step
+from partwise.train.loop import Run, Step
 from partwise.train.metrics import read_metrics
 from partwise.train.run_folder import RunFolder
 from power_loss import recorded
@@ -56,10 +56,13 @@ def races(folder: Path) -> Trial:
         outcomes.mkdir()
 
         def own(name: str, delay: float) -> None:
+            trained: list[int] = []
+            update = Run.update
+            Run.update = lambda run: trained.append(run.step) or update(run)  # type: ignore[assignment,func-returns-value]
             time.sleep(delay)
             try:
                 messages = train(path, config)
-                outcome = "trained" if not messages else f"said {messages}"
+                outcome = f"trained {len(trained)} steps" if not messages else f"said {messages}"
             except ConfigError as error:
                 outcome = f"refused: {error}"
             (outcomes / name).write_text(outcome)
@@ -73,9 +76,12 @@ def races(folder: Path) -> Trial:
             owners = [process for process in owners if os.waitpid(process, os.WNOHANG)[0] == 0]
         found = sorted((outcomes / name).read_text() for name in "ab")
         assert end_of(path) == end, f"the raced run ends differently: {found}"
-        assert found[1] == "trained" and (found[0] == "trained" or found[0].startswith("refused")), str(found)
+        assert found[1] == f"trained {STEPS} steps", f"a step was trained twice or never: {found}"
+        assert found[0].startswith("refused") or found[0] == "trained 0 steps", str(
+            found
+        )  # begun after the other's end
         assert "\n" not in found[0], found[0]
-        return "one refused" if found[0] != "trained" else "one after the other"
+        return "one refused" if found[0].startswith("refused") else "one after the other"
 
     return trial
 

@@ -126,7 +126,7 @@ def test_a_figure_comes_before_the_table(tmp_path: Path) -> None:
     text = (tmp_path / "a.html").read_text()
     assert text.index(">first<") < text.index("<svg") < text.index("embedding") < text.index(">second<")
     assert figures[0].min_width == 486  # 0.9 of 7.5 inches at 72 points
-    assert text.count('style="min-width: 486px"') == 2
+    assert text.count(f'style="min-width: 486px; max-width: {figures[0].max_width}px"') == 2
 
 
 def test_a_text_gives_inputs_targets_and_labels() -> None:

@@ -32,7 +32,7 @@ def tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def text_of(page: Path) -> str:
     """The page without its style, figures and tags."""
     html = re.sub(r"<(style|svg|script)\b.*?</\1>", "", page.read_text("utf-8"), flags=re.DOTALL)
-    return re.sub(r"<[^>]*>", "\n", html)
+    return re.sub(r"<[^>]*>", "\n", re.sub(r"</?span[^>]*>", "", html))
 
 
 def test_everything_is_on_the_page(tried: Path) -> None:
