@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
 from partwise.cli import terminal
 from partwise.comparison.report.page import MARKS
@@ -108,3 +109,40 @@ def test_a_terminal_in_the_c_locale_gets_ascii(variables: dict[str, str], said: 
         [sys.executable, "-c", program], env=environment, capture_output=True, stdin=subprocess.DEVNULL
     )
     assert done.stdout.strip() == said, done.stderr
+
+
+EVIL = "a\x1b[2J\x1b]0;title\x07b\x9b31mc\x7fd\u202ee\rf\u2066g\u2028h"
+"""Clears a terminal, renames it, colors it by a C1 character, and reverses the direction of a text."""
+
+
+@pytest.mark.parametrize("name", ["console", "stderr_console"])
+def test_a_console_prints_no_control_characters_of_names(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    printer = getattr(terminal, name)
+    monkeypatch.setattr(printer, "_file", written)
+    printer.print(EVIL, markup=False)
+    printer.print(terminal.table(EVIL, [EVIL, "n"], [[EVIL, EVIL]]))
+    terminal.print_error(EVIL) if name == "stderr_console" else printer.print(Text(f"x\t{EVIL}\ny"))
+    text = written.getvalue()
+    assert text.count("a[2J]0;titleb31mcdefgh") >= 4
+    assert {c for c in text if not c.isprintable()} <= {"\n", "\t"}
+
+
+def test_colors_of_ours_are_kept() -> None:
+    """Control characters are removed from what is printed, not from what a console writes for styles."""
+    written = io.StringIO()
+    printer = Console(file=written, force_terminal=True, color_system="standard")
+    printer.push_render_hook(terminal.RemoveControls())
+    printer.print(Text(EVIL, "bold red"))
+    assert written.getvalue() == "\x1b[1;31ma[2J]0;titleb31mcdefgh\x1b[0m\n"
+
+
+def test_generated_text_has_no_control_characters_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, expected in ((Screen(), "\ta[2J]0;titleb31mcdefgh\n"), (io.StringIO(), f"\t{EVIL}\n")):
+        monkeypatch.setattr(sys, "stdout", stream)
+        terminal.flush_text(f"\t{EVIL}\n")
+        assert stream.getvalue() == expected

@@ -1,6 +1,16 @@
-"""Text in report pages."""
+"""Text in report pages, and what a browser lets them do."""
 
-from partwise.plots.layout import whole_options
+import base64
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from partwise.plots.layout import render_page, whole_options
+from partwise.plots.page import Page, bar_chart, write_page
+from partwise.plots.plotting import new_figure, to_svg
 
 
 def test_options_are_kept_whole_and_text_is_escaped() -> None:
@@ -10,3 +20,42 @@ def test_options_are_kept_whole_and_text_is_escaped() -> None:
         "python a-b.py <span class='option'>--seeds</span> 4 <span class='option'>-n</span>=2 &#39;&lt;i&gt;&#39; x--y - --"
     )
     assert whole_options("--<b>") == "--&lt;b&gt;"
+
+
+def test_the_policy_allows_the_one_script_and_nothing_from_elsewhere() -> None:
+    page = render_page("train/run_page.html.jinja", {"title": "<script>", "sections": []})
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    scripts = re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)
+    assert policy and len(scripts) == page.count("<script") == 1
+    digest = base64.b64encode(hashlib.sha256(scripts[0].encode()).digest()).decode()
+    assert policy[1] == (
+        "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src 'unsafe-inline'; "
+        f"script-src 'sha256-{digest}'"
+    )
+    assert not re.search(r"\son\w+=", page.split("<script>")[0])
+
+
+def test_a_page_without_a_script_allows_none(tmp_path: Path) -> None:
+    write_page(
+        tmp_path / "a.html", "a", Page("a", "about", ["part"], [["x"]], [bar_chart("f", [("a", 1.0, "1")], "f")])
+    )
+    text = (tmp_path / "a.html").read_text()
+    assert "content=\"default-src 'none';" in text and "script" not in text
+
+
+def _annotated(name: str) -> tuple[Figure, str]:
+    figure, axes = new_figure(2.0, "k")
+    axes.plot([1, 2], [1, 2], label=name)
+    axes.annotate(name, (1, 1))
+    axes.set_title(name)
+    axes.set_xlabel(name)
+    axes.set_yticks([1, 2], [name, name])
+    axes.legend()
+    return figure, to_svg(figure, "k")
+
+
+@pytest.mark.parametrize("name", ["$x^2$", r"$\frac$", "lr=$5 or $6", "a_b^c", "$"])
+def test_names_are_no_formulas(name: str) -> None:
+    """Matplotlib would draw a text between dollar signs as a formula, or fail."""
+    _, svg = _annotated(name)
+    assert svg.count(f">{name}</text>") == 6

@@ -252,3 +252,56 @@ def test_other_tokenizers_are_run_by_hugging_face(kind: str, tmp_path: Path) -> 
     assert tokenizer.to_dict() == VALID | change
     with pytest.raises(ConfigError, match="the text cannot be encoded"):
         tokenizer.encode("abc")
+
+
+REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+SLOW = "(a|aa)+$"
+"""A pattern that tries exponentially many ways to match a run of `a` that does not end the text."""
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"normalizer": {"type": "Sequence", "normalizers": [REPLACE] * 31}}, "its normalizer may make a text 2,147,4"),
+        ({"decoder": {"type": "Sequence", "decoders": [REPLACE] * 7}}, "its decoder may make a text 128 times as long"),
+        (
+            {"normalizer": REPLACE | {"pattern": {"Regex": "x*"}, "content": "b" * 64}},
+            "normalizer may make a text 65 t",
+        ),
+        ({"normalizer": {"type": "Prepend", "prepend": "b" * 100}}, "its normalizer may make a text 100 times as long"),
+        ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}] * 40}}, "normalizer has 41 steps"),
+    ],
+)
+def test_steps_that_could_fill_the_memory_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        HuggingFaceTokenizer(VALID | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "work"),
+    [
+        (
+            {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": SLOW}, "behavior": "Isolated", "invert": False}},
+            "e",
+        ),
+        ({"normalizer": REPLACE | {"pattern": {"Regex": SLOW}}}, "e"),
+        ({"decoder": {"type": "Strip", "content": "a", "start": 5, "stop": 5}}, "d"),
+        (
+            {"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}, REPLACE | {"pattern": {"Regex": SLOW}}]}},
+            "d",
+        ),
+    ],
+)
+def test_a_panic_of_the_library_is_one_error(change: dict[str, Any], work: str) -> None:
+    """Its PanicException is no Exception, and would end the process."""
+    with pytest.raises(ConfigError, match="choose another tokenizer") as caught:
+        tokenizer = HuggingFaceTokenizer(VALID | change)
+        tokenizer.encode("a" * 40 + "b") if work == "e" else tokenizer.decode([0] * 40 + [1])
+    assert "\n" not in str(caught.value)
+
+
+def test_an_interrupt_is_no_error_of_the_library() -> None:
+    from partwise.tokenizers.huggingface import library_errors
+
+    with pytest.raises(KeyboardInterrupt), library_errors("{}"):
+        raise KeyboardInterrupt

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook
 from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -26,9 +27,36 @@ if TYPE_CHECKING:
     from partwise.comparison.trials.trial import Trial
     from partwise.train.run_folder import RunFolder
 
+CONTROLS = dict.fromkeys(
+    [*range(0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)]
+)
+"""C0 and C1 control characters and those that change the direction of a text, which could rewrite what a terminal shows."""
+del CONTROLS[ord("\n")], CONTROLS[ord("\t")]
+
+
+class WithoutControls:
+    """A renderable whose text has no control characters: names, tokens and logs may come from anyone."""
+
+    def __init__(self, renderable: RenderableType) -> None:
+        self.renderable = renderable
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for segment in console.render(self.renderable, options):
+            yield segment if segment.control else Segment(segment.text.translate(CONTROLS), segment.style)
+
+
+class RemoveControls(RenderHook):
+    """Removes control characters from everything that a console prints."""
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [WithoutControls(renderable) for renderable in renderables]
+
+
 console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 """A terminal wraps prose between words; files and pipes get whole lines. Commands to copy are printed with soft_wrap=True."""
 stderr_console = Console(stderr=True, highlight=False, soft_wrap=True)
+for each in (console, stderr_console):
+    each.push_render_hook(RemoveControls())
 
 
 def print_json(values: Any) -> None:
@@ -231,6 +259,6 @@ def print_error(message: object) -> None:
 
 
 def flush_text(piece: str) -> None:
-    """Write generated text to stdout immediately."""
-    sys.stdout.write(piece)
+    """Write generated text to stdout immediately; a terminal gets it without control characters."""
+    sys.stdout.write(piece.translate(CONTROLS) if sys.stdout.isatty() else piece)
     sys.stdout.flush()

@@ -1,7 +1,10 @@
 """Report pages: sections of tables, figures and paragraphs as one HTML file that opens offline."""
 
+import base64
+import hashlib
 import re
 from collections.abc import Callable, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +37,14 @@ def render_page(template: str, values: Mapping[str, Any]) -> str:
     colors = {"verdict_colors": VERDICT_COLORS, "dark_colors": DARK_COLORS}
     environment = template_environment()
     environment.filters |= {"csv_link": csv_link, "svg_link": svg_link, "file_name": file_name}
-    environment.filters["whole_options"] = whole_options
-    return environment.get_template(template).render({**colors, **values})
+    environment.filters |= {"whole_options": whole_options, "sha256_source": sha256_source}
+    script = resources.files("partwise.plots").joinpath("hover.js").read_text("utf-8")
+    return environment.get_template(template).render({**colors, **values, "script": script})
+
+
+def sha256_source(script: str) -> str:
+    """The source expression that lets a Content-Security-Policy allow this script, and no other."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}"
 
 
 def whole_options(text: str) -> "Markup":

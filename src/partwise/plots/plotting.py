@@ -63,22 +63,24 @@ def to_svg(figure: "Figure", key: str, x: str = "", y: str = "") -> str:
     columns of the figure's numbers on its axes, which `hover.js` shows; without `y`, the row's number, from 0.
     """
     import matplotlib
+    from matplotlib.text import Text
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # a name may contain dollar signs; texts added outside `rc_context` would be parsed
 
     buffer = io.StringIO()
     no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": key}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(buffer, format="svg", metadata=no_metadata)
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<(metadata|style)\b.*?</\1>", "", text, flags=re.DOTALL)
-    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{key}-", text)
-    text = re.sub(r'(?<=\bd=")[^"]*', lambda path: _shorten_path(path[0]), text)
-    text = re.sub(r' transform="rotate\(-?0 [^"]*"', "", re.sub(r"\n\s*", "\n", text))
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{key}-", svg)
+    svg = re.sub(r'(?<=\bd=")[^"]*', lambda path: _shorten_path(path[0]), svg)
+    svg = re.sub(r' transform="rotate\(-?0 [^"]*"', "", re.sub(r"\n\s*", "\n", svg))
     axes = f" {_describe_axes(figure, x, y)}" if x else ""
-    return re.sub(
-        r'<svg\b[^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" aria-hidden="true"{axes}>', text, count=1
-    )
+    return re.sub(r'<svg\b[^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" aria-hidden="true"{axes}>', svg, count=1)
 
 
 def _shorten_path(path: str) -> str:

@@ -4,8 +4,10 @@ A `tokenizer.json` is data: nothing in it is executed. The library is imported w
 """
 
 import json
+import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, final
@@ -42,6 +44,11 @@ SPLIT_PATTERNS = (
 
 SPACE = byte_characters()[ord(" ")]
 
+MAX_STEPS = 32
+"""Steps of a normalizer or a decoder."""
+MAX_GROWTH = 64
+"""How many times as long the replacements of a normalizer or a decoder may make a text."""
+
 
 def load_hf_tokenizer(tokenizer_json: dict[str, Any]) -> "tuple[tokenizers.Tokenizer, list[str]]":
     """The library's tokenizer, without post-processing, truncation and padding, and its tokens by id.
@@ -52,16 +59,14 @@ def load_hf_tokenizer(tokenizer_json: dict[str, Any]) -> "tuple[tokenizers.Token
 
     plain = tokenizer_json | {"post_processor": None, "truncation": None, "padding": None}
     try:
-        hf_tokenizer = tokenizers.Tokenizer.from_str(json.dumps(plain))
-        ids = hf_tokenizer.get_vocab(with_added_tokens=True)
+        with library_errors("{}"):
+            hf_tokenizer = tokenizers.Tokenizer.from_str(json.dumps(plain))
+            ids = hf_tokenizer.get_vocab(with_added_tokens=True)
         added = {token["content"]: token["id"] for token in tokenizer_json.get("added_tokens") or []}
     except (KeyError, TypeError) as error:
         raise ConfigError(f"its added tokens are not in the format of `tokenizers` ({error!r})") from None
-    except BaseException as error:
-        # the library raises Exception itself, and for a panic a class derived from BaseException only
-        if type(error) is not Exception and type(error).__name__ != "PanicException":
-            raise
-        raise ConfigError(" ".join(str(error).split())[:200]) from None
+    for part, steps in (("normalizer", "normalizers"), ("decoder", "decoders")):
+        _check_growth(part, list(_steps(tokenizer_json.get(part), steps)))
     tokens = sorted(ids, key=ids.__getitem__)
     if not ids or any(ids[token] != index for index, token in enumerate(tokens)):
         raise ConfigError("its ids are not 0, 1, 2, ..., one per token")
@@ -72,13 +77,60 @@ def load_hf_tokenizer(tokenizer_json: dict[str, Any]) -> "tuple[tokenizers.Token
     return hf_tokenizer, tokens
 
 
+@contextmanager
+def library_errors(message: str) -> Iterator[None]:
+    """Raise ConfigError with this message, which has the place `{}` for the reason, if the library fails.
+
+    It raises Exception itself, and for a panic, such as a pattern that needs too many steps, a class derived from
+    BaseException only.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error) not in (Exception, ValueError, OverflowError) and type(error).__name__ != "PanicException":
+            raise
+        raise ConfigError(message.format(" ".join(str(error).split())[:200])) from None
+
+
+def _steps(part: Any, key: str) -> Iterator[Mapping[str, Any]]:
+    """The steps of a normalizer or a decoder, without the sequences that hold them."""
+    if isinstance(part, dict):
+        for step in part.get(key) or ():
+            yield from _steps(step, key)
+        yield part
+
+
+def _check_growth(part: str, steps: list[Mapping[str, Any]]) -> None:
+    """Raise ConfigError if the steps could make a text so long that it fills the memory."""
+    if len(steps) > MAX_STEPS:
+        raise ConfigError(f"its {part} has {len(steps)} steps; at most {MAX_STEPS} are run")
+    growth = 1
+    for step in steps:
+        growth *= max(1, _growth(step))
+    if growth > MAX_GROWTH:
+        raise ConfigError(f"its {part} may make a text {growth:,} times as long; at most {MAX_GROWTH} times is allowed")
+
+
+def _growth(step: Mapping[str, Any]) -> int:
+    """How many characters a step may write for each that it reads; a regular expression may match none."""
+    if step.get("type") == "Prepend":
+        return len(str(step.get("prepend") or ""))
+    if step.get("type") != "Replace":
+        return 1
+    content, pattern = str(step.get("content") or ""), step.get("pattern")
+    literal = pattern.get("String") if isinstance(pattern, dict) else None
+    return math.ceil(len(content) / len(literal)) if literal else 1 + len(content)
+
+
 def _encode(hf_tokenizer: "tokenizers.Tokenizer", texts: list[str]) -> list[list[int]]:
     """The ids of each text, encoded by several threads. Raises ConfigError."""
-    try:
+    with library_errors("the text cannot be encoded ({}): choose another tokenizer"):
         return [encoding.ids for encoding in hf_tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"the text cannot be encoded ({reason}): choose another tokenizer") from None
+
+
+def _decode(hf_tokenizer: "tokenizers.Tokenizer", ids: list[int]) -> str:
+    with library_errors("ids cannot be decoded ({}): choose another tokenizer"):
+        return hf_tokenizer.decode(ids, skip_special_tokens=False)
 
 
 def _check_utf8(text: str) -> None:
@@ -212,7 +264,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return self.encode(as_string(codes))
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        return self._hf_tokenizer.decode(self.check_ids(ids).tolist(), skip_special_tokens=False)
+        return _decode(self._hf_tokenizer, self.check_ids(ids).tolist())
 
     def token_bytes(self, index: int) -> bytes:
         return self._token_bytes[self.check_id(index)]
@@ -232,13 +284,13 @@ class HuggingFaceTokenizer(Tokenizer):
         """The bytes of each id inside a text: what it adds to the text of a preceding letter."""
         byte_fallback = self._tokenizer_json["model"].get("byte_fallback")
         anchor = next((index for index, token in enumerate(self._tokens) if token.isalpha() and token.isascii()), 0)
-        prefix = len(self._hf_tokenizer.decode([anchor], skip_special_tokens=False))
+        prefix = len(_decode(self._hf_tokenizer, [anchor]))
         contents = []
         for index, token in enumerate(self._tokens):
             if byte_fallback and (byte := re.fullmatch(r"<0x([0-9A-F]{2})>", token)):
                 contents.append(bytes.fromhex(byte[1]))
             else:
-                text = self._hf_tokenizer.decode([anchor, index], skip_special_tokens=False)
+                text = _decode(self._hf_tokenizer, [anchor, index])
                 contents.append(text[prefix:].encode())
         return contents
 

@@ -17,7 +17,7 @@ from partwise.cli.commands.compare_output import (
     run_with_progress,
 )
 from partwise.cli.commands.power_table import parse_looks, power_sentences
-from partwise.cli.terminal import console, format_duration
+from partwise.cli.terminal import console, format_duration, stderr_console
 from partwise.comparison.commands.checks import looks_like_training
 from partwise.comparison.commands.comparison import CommandComparison, make_command_comparison
 from partwise.comparison.commands.experiment_file import Experiment, parse_experiment, read_experiment
@@ -150,7 +150,7 @@ def confirm_metric(comparison: CommandComparison) -> None:
         return
     question = f"{metric.name} is named like a loss on the training data, which over-fitting lowers too."
     if not sys.stdin.isatty():
-        print(f"warning: {question}", file=sys.stderr)
+        stderr_console.print(f"warning: {question}", markup=False)
         return
     import typer
 
