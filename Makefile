@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup demo test wheel test-combinations test-inductor test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-reliability test-wheel test-lowest docs check format clean bench bench-long bench-peers
+.PHONY: setup setup-locked demo test wheel test-combinations test-inductor test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-reliability test-wheel test-lowest docs check format clean bench bench-long bench-peers
 
 setup: $(STAMP)
 
@@ -13,6 +13,14 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(STAMP)
+
+# as `make setup`, with the versions and hashes of requirements-dev.txt; torch is chosen by constraints.txt
+setup-locked:
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install $(QUIET) torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement requirements-dev.txt
+	$(BIN)/python -m pip install $(QUIET) --editable '.[dev,docs]'
 	@touch $(STAMP)
 
 demo: setup
@@ -68,9 +76,13 @@ test-interop: setup
 	build/transformers-env/bin/python -m pip install $(QUIET) torch transformers safetensors
 	$(BIN)/python tests/transformers_smoke.py build/transformers-env/bin/python
 
-# the wheel alone in a fresh environment, without a compiler: trains, compares and opens a report
+# a second wheel, from another folder, is the same file; the wheel alone in a fresh environment, without a compiler, trains,
+# compares and opens a report
 #   make test-wheel PYTHON=python3.13
 test-wheel: wheel
+	rm -rf build/again && mkdir -p build/again && git archive HEAD | tar -x -C build/again
+	$(BIN)/python -m build --outdir build/again/dist build/again > /dev/null
+	cmp dist/*.whl build/again/dist/*.whl
 	$(call fresh_env,build/wheel-env)
 	build/wheel-env/bin/python -m pip install $(QUIET) dist/*.whl
 	env -i HOME="$$HOME" PATH=/nonexistent CXX=/nonexistent build/wheel-env/bin/python tests/wheel_smoke.py
