@@ -26,9 +26,9 @@ class Replicated(DataParallel):
         # layers of multi-token prediction are unused while their loss has the weight zero
         self.module = DistributedDataParallel(
             TrainingForward(model, losses),
-            broadcast_buffers=False,
+            forward_sync_buffers=False,
             gradient_as_bucket_view=True,
-            find_unused_parameters=model.config.mtp.name != "none",
+            find_unused_parameters=model.config.mtp.name != "none" and not model.ahead.loss_weight_at(0.0),
         )
         self.module.register_comm_hook(self, sum_gradients)
         self.losses = self.module

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from partwise.checkpoint import DamagedFileError
 from partwise.data import Batch
 from partwise.model import Transformer
+from partwise.parts.contracts import ForwardContext
 from partwise.train.distributed.data_parallel import DataParallel, connect_statistics
 from partwise.train.distributed.processes import Processes
 from partwise.train.optimizer_steps import Muon
@@ -52,6 +53,9 @@ class Sharded(DataParallel):
         blocks = [*model.blocks, *(model.encoder.blocks if model.encoder else [])]
         for module in (*blocks, model):
             fully_shard(module, mesh=self.mesh, mp_policy=policy)
+        for block in blocks:
+            block.register_forward_pre_hook(hide_context, prepend=True)
+            block.register_forward_pre_hook(show_context)
         self.modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
         for module in self.modules:
             module.set_gradient_divide_factor(1.0)  # sums, as in DDP
@@ -128,3 +132,20 @@ def shard_of(parameter: nn.Parameter) -> Shard:
     """A sharded parameter and its local part, which share memory."""
     assert isinstance(parameter, DTensor)
     return Shard(parameter, nn.Parameter(parameter.to_local().detach(), requires_grad=parameter.requires_grad))
+
+
+class Opaque:
+    """Hides a value from FSDP2."""
+
+    def __init__(self, value: ForwardContext) -> None:
+        self.value = value
+
+
+def hide_context(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Before FSDP2's own hook: it copies a dataclass that holds tensors, and what a layer adds to a copy is lost."""
+    return tuple(Opaque(arg) if isinstance(arg, ForwardContext) else arg for arg in args)
+
+
+def show_context(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """After FSDP2's own hook."""
+    return tuple(arg.value if isinstance(arg, Opaque) else arg for arg in args)
