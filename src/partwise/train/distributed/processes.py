@@ -130,8 +130,10 @@ class Processes:
                         )
 
     def leave(self) -> None:
-        """End the process group."""
+        """End the process group, once every process is here: torchrun ends the others as soon as one has failed."""
         if self.size > 1 and dist.is_initialized():
+            with explain_lost():
+                dist.barrier()
             dist.destroy_process_group()
 
 
