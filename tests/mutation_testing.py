@@ -87,6 +87,8 @@ def failing_test(mutation: Mutation, copy: Path, timeout: float | None = TIMEOUT
         path.write_text(original, encoding="utf-8")
     if done.returncode == 0:
         return None
+    if done.returncode < 0 and mutation.source() != original:
+        return f"the tests end with signal {-done.returncode}"
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     if not failed:
         raise RuntimeError(f"{mutation.name}: pytest ended with status {done.returncode}:\n{done.stdout}{done.stderr}")

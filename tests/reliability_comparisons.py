@@ -14,7 +14,10 @@ from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout, 
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from faults import flip_bit, in_child
+from partwise.checkpoint import DamagedFileError, verify
 from partwise.cli import main
 from partwise.config import ConfigError
 from partwise.data.shards import CorruptDataError
@@ -54,25 +57,29 @@ def compare(folder: Path) -> tuple[int, str]:
     return int(status or 0), printed.getvalue()
 
 
-def answer(folder: Path) -> dict[str, Any]:
-    """What a comparison has come to, without times: the claims, and the end of every run."""
-    path = folder / "runs" / "c"
-    claims = json.loads((path / "results.json").read_text())["claims"]
-    return {"claims": claims, **{str(run.relative_to(path)): end_of(run) for run in sorted(path.glob("runs/*/seed-*"))}}
+def claims(folder: Path) -> Any:
+    """The answers of a comparison."""
+    return json.loads((folder / "runs" / "c" / "results.json").read_text())["claims"]
+
+
+def ends(folder: Path) -> list[dict[str, Any]]:
+    """What the runs of a comparison have come to."""
+    return [end_of(run) for run in sorted((folder / "runs" / "c").glob("runs/*/seed-*"))]
 
 
 def comparison_kills(folder: Path) -> Trial:
     """SIGKILL of a comparison's process, at any moment, up to twice; its workers end by themselves."""
-    whole = folder / "whole"
-    whole.mkdir()
-    assert compare(whole)[0] == 0
-    found = answer(whole)
+    assert compare(folder)[0] == 0
+    found = claims(folder), ends(folder)
+    emptied(folder / "runs")
     started = time.perf_counter()
-    os.waitpid(in_child(lambda: compare(emptied_made(folder / "timed"))), 0)
+    os.waitpid(in_child(lambda: compare(folder)), 0)
     duration = time.perf_counter() - started
 
     def trial(number: int) -> str:
-        draw, path, ended = random.Random(number), emptied_made(folder / "killed"), 0
+        draw, path, ended = random.Random(number), folder, 0
+        wait_for_orphans(folder)
+        emptied(path / "runs")
         for _ in range(draw.randint(1, 2)):
             process = in_child(lambda: compare(path))
             time.sleep(draw.uniform(0, 0.9 * duration))
@@ -86,15 +93,23 @@ def comparison_kills(folder: Path) -> Trial:
             time.sleep(0.1)
             status, said = compare(path)
         assert status == 0, said[-300:]
-        assert answer(path) == found, "a killed comparison ends differently"
+        assert (claims(path), ends(path)) == found, "a killed comparison ends differently"
         return "equal, some kill after the end" if ended else "equal"
 
     return trial
 
 
-def emptied_made(path: Path) -> Path:
-    emptied(path).mkdir()
-    return path
+def wait_for_orphans(folder: Path) -> None:
+    """Wait for the workers of killed processes, which end when they notice; nothing is deleted under them."""
+    for _ in range(600):
+        names = [path for path in Path("/proc").glob("[0-9]*/cwd") if path.parent.name != str(os.getpid())]
+        places = []
+        for path in names:
+            with suppress(OSError):
+                places.append(os.readlink(path))
+        if str(folder.resolve()) not in places:
+            return
+        time.sleep(0.1)
 
 
 def comparison_flips(folder: Path) -> Trial:
@@ -102,7 +117,7 @@ def comparison_flips(folder: Path) -> Trial:
     path = folder / "flipped"  # always the same: the plan has the path of the text
     path.mkdir()
     assert compare(path)[0] == 0
-    found = answer(path)
+    found = claims(path)
     whole = shutil.copytree(path, folder / "whole")
 
     def trial(number: int) -> str:
@@ -113,8 +128,14 @@ def comparison_flips(folder: Path) -> Trial:
         if status:
             assert "Traceback" not in said and status in (1, 2), f"{flipped.relative_to(path)}: {status}: {said[-300:]}"
             return "told"
-        assert answer(path) == found, f"silent damage of {flipped.relative_to(path)}"
-        return "repaired" if not flipped.exists() or flipped.read_bytes() != damaged else "harmless"
+        assert claims(path) == found, f"silent damage of {flipped.relative_to(path)}"
+        if not flipped.exists() or flipped.read_bytes() != damaged:
+            return "repaired"
+        if flipped.parent.parent.name != "checkpoints":
+            return "harmless"
+        with pytest.raises(DamagedFileError):  # not read again for the answer, but for everything else
+            verify(flipped.parent)
+        return "told"
 
     return trial
 

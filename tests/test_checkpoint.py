@@ -160,14 +160,22 @@ def test_a_replacement_that_cannot_be_renamed_restores_the_old_folder(
     assert (target / "a").read_text() == '"old"' and os.listdir(tmp_path) == ["target"]
 
 
+def test_drafts_of_a_living_process_are_kept(tmp_path: Path) -> None:
+    kept, own = tmp_path / f".job.json.{os.getppid()}.tmp", tmp_path / f".job.json.{os.getpid()}.tmp"
+    for path in (kept, own):
+        path.write_text("")
+    remove_leftovers(tmp_path)
+    assert list(tmp_path.iterdir()) == [kept]
+
+
 def test_leftovers_of_a_killed_process_are_restored_or_deleted(tmp_path: Path) -> None:
-    for name in ("step-1", ".step-1.77.old", ".step-2.77.old", ".step-3.77.tmp", ".keep", "step-9"):
+    for name in ("step-1", ".step-1.4999977.old", ".step-2.4999977.old", ".step-3.4999977.tmp", ".keep", "step-9"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "from").write_text(name)
     remove_leftovers(tmp_path)
     assert {path.name: (path / "from").read_text() for path in tmp_path.iterdir()} == {
         "step-1": "step-1",
-        "step-2": ".step-2.77.old",
+        "step-2": ".step-2.4999977.old",
         ".keep": ".keep",
         "step-9": "step-9",
     }
@@ -187,7 +195,7 @@ def test_only_the_two_latest_checkpoints_are_kept(whole: Path) -> None:
 
 
 def test_steps_are_sorted_numerically(tmp_path: Path) -> None:
-    for name in ("step-99999999", "step-100000000", "step-x", "step-", ".step-00000001.5.tmp"):
+    for name in ("step-99999999", "step-100000000", "step-x", "step-", ".step-00000001.4999977.tmp"):
         (tmp_path / name).mkdir()
     assert [path.name for path in list_checkpoints(tmp_path)] == ["step-99999999", "step-100000000"]
 

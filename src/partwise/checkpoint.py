@@ -74,13 +74,26 @@ def remove_folder(target: Path) -> None:
 def remove_leftovers(parent: Path) -> None:
     """Delete the hidden folders and files that a killed process left in `parent`; only its owner may call this."""
     for path in list(parent.glob(".*")):
-        match = re.fullmatch(r"\.(.+)\.\d+\.(tmp|old)", path.name)
-        if match and match[2] == "old" and not (parent / match[1]).exists():
+        match = re.fullmatch(r"\.(.+)\.(\d+)\.(tmp|old)", path.name)
+        if match and match[3] == "tmp" and is_alive(int(match[2])):
+            continue  # the process that compares writes the job of a run whose worker is another process
+        if match and match[3] == "old" and not (parent / match[1]).exists():
             os.rename(path, parent / match[1])  # killed between the two renames of a replacement
         elif match and path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
         elif match:
             path.unlink(missing_ok=True)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether another process of this machine has this number."""
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return pid != os.getpid()
 
 
 def verify(folder: Path) -> None:

@@ -17,6 +17,7 @@ from partwise.config import ConfigError
 from partwise.data import ProblemSpec, generate_problems, solve, split_problems
 from partwise.data.arithmetic import CHUNK_SIZE, POOL_FACTOR, ProblemBatch, sample_balanced
 from partwise.data.corpora import Arithmetic
+from partwise.data.examples import answer_mask
 
 EXAMPLES = [
     "$(0000753.78+0000000910)=87.3661000$",
@@ -356,3 +357,10 @@ def test_identity_depends_on_form_balance_only_above_zero() -> None:
     for wrong in (-0.1, 1.1):
         with pytest.raises(ConfigError, match="form_balance"):
             Arithmetic.from_dict({"form_balance": wrong})
+
+
+def test_an_answer_is_what_follows_the_equals_sign_through_its_end() -> None:
+    text = "$(1+2)=3$(4-1)=-12$(9"
+    ids = np.array([[ord(character) for character in text]])
+    expected = [character == "x" for character in "       xx      xxxx   "[: len(text)]]
+    assert answer_mask(ids, ord("$"), ord("=")).tolist() == [expected]

@@ -194,3 +194,14 @@ def test_errors_of_missing_and_unexpected_sources() -> None:
         ours("post", "relu", encoder_layers=0)(TARGET, source=SOURCE)
     with pytest.raises(partwise.ConfigError, match="padding_idx=12 is not below vocab_size=12"):
         ours("post", "relu", padding_idx=12)
+
+
+def test_the_embedding_of_padding_is_zero() -> None:
+    config = partwise.preset("original", "d_model=16", "n_layers=1", "attention.n_heads=2", "vocab_size=11")
+    settings = config.to_dict() | {"padding_idx": 3}
+    weights = partwise.Transformer(partwise.ModelConfig.from_dict(settings)).state_dict()
+    embeddings = {name: values for name, values in weights.items() if name.endswith("embed.weight")}
+    assert embeddings
+    for values in embeddings.values():
+        assert not values[3].any()
+        assert values[4].any()

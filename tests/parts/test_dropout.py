@@ -11,7 +11,7 @@ import partwise
 from kernel_inputs import require_kernels, threads
 from partwise.kernels.dropout import DropoutKey
 from partwise.kernels.dropout import dropout as cpp_dropout
-from partwise.parts.dropout import Dropout, keep_mask, philox
+from partwise.parts.dropout import Dropout, dropout, keep_mask, philox
 
 KEY = DropoutKey(0.3, 0x0123456789ABCDEF, 5)
 SHAPES = [(3, 7, 64), (2, 3, 5, 21), (1, 2, 3, 1), (4, 33), (17,), (2, 3, 2, 4, 9), (2, 40, 200), (0, 4, 8)]
@@ -61,6 +61,20 @@ def expected_mask(shape: tuple[int, ...], key: DropoutKey) -> Tensor:
 @pytest.mark.parametrize("shape", SHAPES[:-2], ids=str)
 def test_the_mask_is_a_function_of_each_elements_indices(shape: tuple[int, ...]) -> None:
     assert torch.equal(keep_mask(torch.ones(shape), KEY).bool(), expected_mask(shape, KEY))
+
+
+@pytest.mark.parametrize("has_kernel", [False, True])
+def test_what_is_kept_is_divided_by_its_probability(
+    has_kernel: bool, monkeypatch: pytest.MonkeyPatch, shared_cache: Path
+) -> None:
+    if has_kernel:
+        require_kernels()
+    else:
+        monkeypatch.setattr("partwise.parts.dropout.supports_dropout", lambda x: False)
+    x, kept = torch.full((3, 7, 64), 2.0), expected_mask((3, 7, 64), KEY)
+    y = dropout(x, KEY)
+    assert torch.equal(y != 0, kept)
+    torch.testing.assert_close(y[kept], x[kept] / 0.7)
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])

@@ -1,6 +1,7 @@
 """Cross-entropy in chunks equals torch's, in value and gradient, and makes no float32 copy of all logits."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from partwise.data import IGNORE_INDEX
 from partwise.kernels.cross_entropy import bf16_cross_entropy
 from partwise.train import cross_entropy
 from partwise.train.cross_entropy import summed_cross_entropy
+from partwise.train.loop import Run
 
 
 @given(
@@ -76,3 +78,16 @@ def test_the_kernel_is_used_for_contiguous_bf16_rows(shared_cache: Path, monkeyp
     assert not calls
     summed_cross_entropy(logits, targets, cpp=True)
     assert calls == [1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_run_smooths_no_padding(dtype: torch.dtype) -> None:
+    run = SimpleNamespace(
+        config=SimpleNamespace(train=SimpleNamespace(label_smoothing=0.3)), runtime=SimpleNamespace(kernels=False)
+    )
+    logits = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
+    targets = torch.tensor([[1, IGNORE_INDEX, 4], [IGNORE_INDEX, IGNORE_INDEX, 0]])
+    kept = targets != IGNORE_INDEX
+    log_p = logits[kept].double().log_softmax(-1)
+    expected = -(0.7 * log_p.gather(1, targets[kept][:, None]).sum() + 0.3 * log_p.mean(-1).sum())
+    assert Run.cross_entropy(run, logits, targets).item() == pytest.approx(expected.item(), rel=1e-5)  # type: ignore[arg-type]

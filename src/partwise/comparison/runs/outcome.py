@@ -18,7 +18,11 @@ ACCURACY_KEYS = {"exact match": "exact_match", "character accuracy": "char_accur
 
 def read_outcome(folder: Path, seed: int, steps: int, metric: str = VALIDATION_LOSS) -> TrialResult:
     """The outcome of a finished run of `steps`. Raises ConfigError if the run lacks the metric."""
-    result = json.loads((folder / "result.json").read_text())
+    path = folder / "result.json"
+    try:
+        result = json.loads(path.read_text())
+    except FileNotFoundError:  # a worker of a killed comparison may have begun this run anew
+        raise ConfigError(f"{path} is gone: another process works on this run; run the same command again") from None
     lines = read_metrics(folder)
     evaluations = tuple(
         (line["step"], line["validation"], line["training"]) for line in lines if line["kind"] == "evaluation"
