@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from partwise.checkpoint import DamagedFileError
+from partwise.checkpoint import load_weights, tensors_of
 from partwise.data import Batch
 from partwise.model import Transformer
 from partwise.parts.contracts import ForwardContext
@@ -101,16 +101,14 @@ class Sharded(DataParallel):
 
     @torch.no_grad()
     def load(self, weights: dict[str, Tensor]) -> None:
-        own = self.model.state_dict()
-        if {name: value.shape for name, value in own.items()} != {name: value.shape for name, value in weights.items()}:
-            raise DamagedFileError("the weights do not match the configuration")
-        parameters = dict(self.model.named_parameters(remove_duplicate=False))
-        for name, value in own.items():
-            if name in parameters:
-                local = value.to_local()
-                local.copy_(self.part(name, weights[name]))
-            else:
-                value.copy_(weights[name])
+        whole = Transformer(self.model.config)  # saved names may be slices of a parameter, which no shard holds
+        for name, layer in whole.fitted_layers.items():
+            layer.allocate(tensors_of(name, weights))
+        load_weights(whole, weights)
+        for name, parameter in whole.named_parameters():
+            self.shards[name].local.copy_(self.part(name, parameter))
+        for own, loaded in zip(self.model.buffers(), whole.buffers(), strict=True):
+            own.copy_(loaded)
 
     def whole(self, name: str, tensor: Tensor) -> Tensor:
         like = self.shards[name].parameter
