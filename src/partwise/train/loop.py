@@ -18,6 +18,8 @@ from partwise.model import Transformer
 from partwise.model.freezing import freeze
 from partwise.train.config import RunConfig
 from partwise.train.cross_entropy import shift_targets, summed_cross_entropy
+from partwise.train.distributed.data_parallel import DataParallel
+from partwise.train.distributed.processes import SINGLE, Processes
 from partwise.train.source import load_initial_weights
 
 
@@ -98,10 +100,28 @@ class Run:
             freeze(self.model, config.train.freeze)
         self.plan = plan or plan_run(config, self.model, self.runtime)
         self.plan.apply(self.model)
-        self.parameters = list(self.model.parameters())
         self.optimizer = config.optimizer.build(self.model, config.train.lr)
         self.step = 0
         self.updater: Updater | None = None
+        self.processes = SINGLE
+        self.parallel = DataParallel(self.model, self.training_losses)
+
+    def distribute(self, processes: Processes) -> None:
+        """Share a new model with other processes, as `train.parallel` says. Raises ConfigError."""
+        train = self.config.train
+        processes.check_rows(train.batch_size, train.grad_accumulation)
+        self.processes = processes
+        if processes.size == 1:
+            return
+        if train.parallel == "ddp":
+            from partwise.train.distributed.ddp import Replicated
+
+            self.parallel = Replicated(self.model, self.training_losses, processes)
+        else:
+            from partwise.train.distributed.fsdp import Sharded
+
+            bfloat16 = self.runtime.precision == "bfloat16"
+            self.parallel = Sharded(self.model, self.training_losses, processes, self.optimizer, bfloat16)
 
     def __repr__(self) -> str:
         size = self.config.count_parameters()
@@ -127,13 +147,17 @@ class Run:
         count = batch.n_targets
         n_targets = max(1, count)  # sequences may have none
         first_row = 0
-        for micro_batch in batch.micro_batches(train.grad_accumulation):
-            self.model.seed_dropout(train.seed, self.step, first_row)
+        micro_batches = batch.micro_batches(train.grad_accumulation)
+        for index, micro_batch in enumerate(micro_batches, start=1):
+            start, own_rows = self.processes.rows(micro_batch)
+            self.model.seed_dropout(train.seed, self.step, first_row + start)
             first_row += len(micro_batch.inputs)
-            losses = self.training_losses(micro_batch)
-            losses.total(n_targets, train.grad_accumulation).backward()
+            with self.parallel.synchronize(last=index == len(micro_batches)):
+                losses = self.parallel.losses(own_rows)
+                losses.total(n_targets, train.grad_accumulation).backward()
             next_token_losses.append(losses.next_token.detach() / n_targets)
-        loss = torch.stack(next_token_losses).sum()
+        self.parallel.finish_gradients()
+        loss = self.processes.sum(torch.stack(next_token_losses).sum())
         norm = self.clip_gradients(train.grad_clip)
         if not math.isfinite(loss.item()) or not math.isfinite(norm.item()):
             self.optimizer.zero_grad(set_to_none=True)
@@ -148,9 +172,10 @@ class Run:
 
     def clip_gradients(self, max_norm: float | None) -> Tensor:
         """Return the total gradient norm and scale the gradients down to `max_norm` if it is larger."""
-        if max_norm is None:
-            return torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
-        return torch.nn.utils.clip_grad_norm_(self.parameters, max_norm)
+        norm = self.parallel.total_norm()
+        if max_norm is not None:
+            torch.nn.utils.clip_grads_with_norm_(self.parallel.parameters().values(), max_norm, norm)
+        return norm
 
     def batch(self) -> Batch:
         """The batch of the next step, a pure function of (data, seed, step)."""
@@ -195,26 +220,31 @@ class Run:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.runtime.precision == "bfloat16")
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
-        """The optimizer's state by `parameter.key` names."""
-        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        return {
-            f"{names[id(parameter)]}.{key}": value
-            for parameter, state in self.optimizer.state.items()
-            for key, value in state.items()
-        }
+        """The optimizer's state by `parameter.key` names, whole; every process must call it."""
+        return {f"{name}.{key}": self.parallel.whole(name, value) for name, key, value in self.own_optimizer_tensors()}
+
+    def own_optimizer_tensors(self) -> Iterator[tuple[str, str, Tensor]]:
+        """The optimizer's state in this process: parameter, key and tensor."""
+        names = {id(parameter): name for name, parameter in self.parallel.parameters().items()}
+        for parameter, state in self.optimizer.state.items():
+            for key, value in state.items():
+                yield names[id(parameter)], key, value
 
     def check_finite(self) -> None:
-        """Raise Diverged if a parameter or a tensor of the optimizer's state is not finite."""
-        for name, tensor in [*self.model.named_parameters(), *self.optimizer_tensors().items()]:
-            if not tensor.isfinite().all():
+        """Raise Diverged, in every process, if a parameter or a tensor of the optimizer's state is not finite."""
+        states = {f"{name}.{key}": value for name, key, value in self.own_optimizer_tensors()}
+        tensors = {**self.parallel.parameters(), **states}
+        bad = next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), None)
+        for name in self.processes.gather(bad):
+            if name is not None:
                 raise Diverged(self.step, f"{name} is not finite")
 
     def restore(self, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor]) -> None:
         """Load a saved state. Raises DamagedFileError if the tensors do not match the model."""
-        from partwise.checkpoint import DamagedFileError, load_weights
+        from partwise.checkpoint import DamagedFileError
 
-        load_weights(self.model, weights)
-        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        self.parallel.load(weights)
+        names = {id(parameter): name for name, parameter in self.parallel.parameters().items()}
         ordered = [names[id(parameter)] for group in self.optimizer.param_groups for parameter in group["params"]]
         indices = {name: index for index, name in enumerate(ordered)}
         state: dict[int, dict[str, Tensor]] = {}
@@ -222,7 +252,7 @@ class Run:
             parameter_name, _, key = name.rpartition(".")
             if parameter_name not in indices:
                 raise DamagedFileError(f"the optimizer's state names an unknown parameter {parameter_name!r}")
-            state.setdefault(indices[parameter_name], {})[key] = value
+            state.setdefault(indices[parameter_name], {})[key] = self.parallel.part(parameter_name, value)
         # load_state_dict knows on which device fused and other optimizers keep the step counter
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         self.step = step

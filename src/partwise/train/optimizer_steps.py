@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -175,6 +175,9 @@ class Muon(AdamW):
     def __init__(self, groups: ParamGroups, lr: float, slices: Mapping[Tensor, list[ParameterSlice]]) -> None:
         super().__init__(groups, lr)
         self.slices = slices
+        # set where a process holds only a part of each parameter: (part, tensor like it) -> whole tensor, and back
+        self.gather: Callable[[Tensor, Tensor], Tensor] | None = None
+        self.part: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def update(self, parameters: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
         rule = self.update_matrices if group["kind"] == "muon" else super().update
@@ -186,16 +189,30 @@ class Muon(AdamW):
         torch._foreach_lerp_(momenta, grads, 1 - group["momentum"])
         lookahead = torch._foreach_lerp(grads, momenta, group["momentum"]) if group["nesterov"] else momenta
         torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
+        if self.gather is None or self.part is None:
+            self.add_orthogonalized(parameters, parameters, lookahead, group)
+            return
+        for parameter, direction in zip(parameters, lookahead, strict=True):  # one at a time, to bound memory
+            whole = self.gather(parameter, direction.contiguous())
+            update = torch.zeros_like(whole)
+            self.add_orthogonalized([parameter], [update], [whole], group)
+            parameter += self.part(parameter, update)
+
+    def add_orthogonalized(
+        self, parameters: list[Tensor], targets: list[Tensor], directions: Sequence[Tensor], group: dict[str, Any]
+    ) -> None:
+        """Add to each target, of its parameter's whole shape, the orthogonalized update of that direction."""
+        lr = group["lr"]
         by_size = defaultdict[tuple[int, ...], list[tuple[Tensor, Tensor]]](list)
-        for parameter, direction in zip(parameters, lookahead, strict=True):
+        for parameter, target, direction in zip(parameters, targets, directions, strict=True):
             for matrix in self.slices[parameter]:
-                by_size[matrix.size].append((matrix.view(parameter), matrix.view(direction.contiguous())))
+                by_size[matrix.size].append((matrix.view(target), matrix.view(direction.contiguous())))
         for size, pairs in by_size.items():
             scale = update_scale(group["scale"], *size[-2:])
             batch_size = max(1, MAX_BATCH_ELEMENTS // math.prod(size))
             for start in range(0, len(pairs), batch_size):
-                weights, directions = zip(*pairs[start : start + batch_size], strict=True)
-                updates = orthogonalize(torch.stack(directions), group["ns_steps"])
+                weights, matrices = zip(*pairs[start : start + batch_size], strict=True)
+                updates = orthogonalize(torch.stack(matrices), group["ns_steps"])
                 torch._foreach_add_(weights, updates.unbind(), alpha=-lr * scale)
 
 

@@ -9,7 +9,7 @@ from partwise.config import ConfigError, digest
 from partwise.train.metrics import METRICS, metrics_fingerprint
 
 RESULT = "result.json"
-WITHOUT_EFFECT = ("train.log",)
+WITHOUT_EFFECT = ("train.log", "train.parallel")
 """Settings that may change when a run resumes."""
 
 

@@ -38,6 +38,11 @@ def top_k_indices(preference: Tensor, k: int) -> Tensor:
 class LoadBalancer(nn.Module):
     """Keeps the load of experts balanced; this base class does nothing."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        # replaced in data-parallel training, so that the balance is that of the global batch
+        self.sum_over_processes: Callable[[Tensor], Tensor] = unchanged
+
     def preference(self, logits: Tensor, scores: Tensor) -> Tensor:
         """(N, X) values by which experts are selected."""
         return logits  # ordered as the scores, but still distinct where scores round to 0 or 1
@@ -55,9 +60,11 @@ class AuxLossBalancer(LoadBalancer):
         if ctx is None:
             return
         mask = token_mask(scores, ctx)  # (N, 1)
-        counts = (multi_hot(selected, scores.shape[-1]) * mask).sum(0)  # (X,)
+        counts = self.sum_over_processes((multi_hot(selected, scores.shape[-1]) * mask).sum(0))  # (X,)
+        n_tokens = self.sum_over_processes(mask.sum())
         score_sums = (scores / clamped_sum(scores) * mask).sum(0)
-        dot = (counts / counts.sum().clamp(min=1) * score_sums / mask.sum().clamp(min=1)).sum()
+        # linear in this process's scores: the terms of all processes sum to that of the global batch
+        dot = (counts / counts.sum().clamp(min=1) * score_sums / n_tokens.clamp(min=1)).sum()
         ctx.aux_losses.append(self.coefficient * scores.shape[-1] * dot)
 
 
@@ -81,10 +88,15 @@ class BiasBalancer(LoadBalancer, AfterStepHook):
 
     @torch.no_grad()
     def after_step(self) -> None:
-        """In data-parallel training, first sum `load` over the processes, so that all have the same `bias`."""
-        direction = torch.sign(self.load.sum() - self.load * len(self.load))  # integers, so that ties are exact
+        load = self.sum_over_processes(self.load)  # so that all processes have the same `bias`
+        direction = torch.sign(load.sum() - load * len(load))  # integers, so that ties are exact
         self.bias += self.update_rate * direction.to(self.bias.dtype)
         self.load.zero_()
+
+
+def unchanged(x: Tensor) -> Tensor:
+    """The sum over one process."""
+    return x
 
 
 def clamped_sum(scores: Tensor) -> Tensor:

@@ -1,0 +1,65 @@
+"""How processes share one model; this file: one process alone."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from partwise.checkpoint import load_weights
+from partwise.data import Batch
+from partwise.model import Transformer
+from partwise.parts.feed_forward.router import LoadBalancer
+from partwise.train.distributed.processes import Processes
+
+
+class DataParallel:
+    """One process. Subclasses compute the same sums over several; losses are divided by the targets of the global batch."""
+
+    kind = "none"
+
+    def __init__(self, model: Transformer, losses: Callable[[Batch], Any]) -> None:
+        self.model, self.losses = model, losses
+        self.bytes_reduced = 0  # of gradients that this process gave to reductions
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The tensors that the optimizer updates, by name."""
+        return dict(self.model.named_parameters())
+
+    def synchronize(self, last: bool) -> AbstractContextManager[None]:
+        """Of the micro-batches of a step, only the last communicates gradients."""
+        return nullcontext()
+
+    def finish_gradients(self) -> None:
+        """Set the gradients of `parameters()` to the sums over all processes."""
+
+    def total_norm(self) -> Tensor:
+        """The norm of all gradients."""
+        return torch.nn.utils.get_total_norm([p.grad for p in self.parameters().values() if p.grad is not None])
+
+    def whole(self, name: str, tensor: Tensor) -> Tensor:
+        """A parameter, or a tensor of the optimizer's state of its shape, from the parts of all processes."""
+        return tensor
+
+    def part(self, name: str, tensor: Tensor) -> Tensor:
+        """The part of a whole tensor that this process keeps."""
+        return tensor
+
+    def weights(self) -> dict[str, Tensor]:
+        """The whole state dict of the model; every process must call it."""
+        return self.model.state_dict()
+
+    def load(self, weights: dict[str, Tensor]) -> None:
+        """Load a whole state dict. Raises DamagedFileError if it does not match the model."""
+        load_weights(self.model, weights)
+
+
+def connect_statistics(model: Transformer, processes: Processes) -> None:
+    """Let routers count the tokens of all processes."""
+    for balancer in load_balancers(model):
+        balancer.sum_over_processes = processes.sum
+
+
+def load_balancers(model: Transformer) -> Iterator[LoadBalancer]:
+    return (module for module in model.modules() if isinstance(module, LoadBalancer))
