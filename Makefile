@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup setup-locked demo test wheel test-combinations test-inductor test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-reliability test-wheel test-lowest docs check format clean bench bench-long bench-peers
+.PHONY: setup setup-locked demo test wheel test-combinations test-inductor test-distributed test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-reliability test-wheel test-lowest docs check format clean bench bench-long bench-peers
 
 setup: $(STAMP)
 
@@ -63,6 +63,10 @@ test-reliability: setup
 	$(BIN)/python tests/reliability.py --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY)) $(AGAIN)
 
 MINUTES := 15
+
+# training over several processes: signals, kills, hangs, torchrun's restarts (minutes)
+test-distributed: setup
+	$(BIN)/python -m pytest -n 0 -m "long or not long" tests/train/distributed
 
 # compiles every preset with torch's own compiler
 test-inductor: setup

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from partwise.train.config import RunConfig, run_config
-from partwise.train.distributed.processes import SINGLE, Processes, join, launched
+from partwise.train.distributed.environment import launched
+from partwise.train.distributed.processes import SINGLE, Processes, join
 from partwise.train.loop import Run
 
 SMALL = (
@@ -65,7 +66,7 @@ def restore(run: Run, step: int, tensors: dict[str, Tensor]) -> None:
 def main(n_steps: int, folder: Path, cases: list[str]) -> None:
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
-    processes = join("cpu") if launched() else SINGLE
+    processes = join() if launched() else SINGLE
     results = {}
     for case in cases:
         for kind in KINDS if processes.size > 1 else KINDS[:1]:

@@ -1,6 +1,8 @@
 """Commands for one model: train, evaluate, generate, inspect, and describe."""
 
+import os
 import shlex
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -23,6 +25,8 @@ from partwise.cli.options import (
     load_imports,
     tokenizer_app,
 )
+from partwise.cli.signals import ENDING
+from partwise.config import ConfigError
 
 
 @app.command(context_settings=ALLOW_OVERRIDES)
@@ -41,17 +45,35 @@ def train(
     fresh: Annotated[
         bool, typer.Option("--fresh", metavar=FLAG, help="Delete the run's folder and start over.")
     ] = False,
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            help="Share each batch between this many processes on this machine (train.parallel=ddp or fsdp). torchrun can "
+            "start them too, on several machines.",
+            min=1,
+            max=1024,
+        ),
+    ] = None,
     imports: Import = None,
 ) -> None:
     """Train a model. Run the same command again to resume an interrupted run."""
+    from partwise.train.distributed.environment import launched
+
+    if processes and launched() and os.environ["WORLD_SIZE"] != str(processes):
+        raise ConfigError(f"--processes {processes}: torchrun has started {os.environ['WORLD_SIZE']}; leave it out")
+    if processes and processes > 1 and not launched():
+        from partwise.train.distributed.launcher import launch
+
+        raise typer.Exit(launch(processes, sys.argv[1:], (signal.SIGINT, *ENDING)))
     load_imports(imports)
-    from partwise.cli.commands.train import train_run
+    from partwise.cli.commands.train import train_run, train_with_others
 
     changes = collect_overrides(context, overrides)
     # an override; the preset was omitted
     if "=" in preset and not preset.endswith((".yaml", ".yml")) and not preset.startswith("from="):
         preset, changes = "fast", [preset, *changes]
-    raise typer.Exit(train_run(preset, changes, data, name, fresh, shlex.join(["partwise", *sys.argv[1:]])))
+    start = train_with_others if launched() else train_run
+    raise typer.Exit(start(preset, changes, data, name, fresh, shlex.join(["partwise", *sys.argv[1:]])))
 
 
 @app.command("eval")

@@ -224,11 +224,11 @@ class Run:
         return {f"{name}.{key}": self.parallel.whole(name, value) for name, key, value in self.own_optimizer_tensors()}
 
     def own_optimizer_tensors(self) -> Iterator[tuple[str, str, Tensor]]:
-        """The optimizer's state in this process: parameter, key and tensor."""
-        names = {id(parameter): name for name, parameter in self.parallel.parameters().items()}
-        for parameter, state in self.optimizer.state.items():
-            for key, value in state.items():
-                yield names[id(parameter)], key, value
+        """The optimizer's state in this process: parameter, key and tensor, in the same order in every process."""
+        for name, parameter in self.parallel.parameters().items():
+            state = self.optimizer.state.get(parameter, {})
+            for key in sorted(state):
+                yield name, key, state[key]
 
     def check_finite(self) -> None:
         """Raise Diverged, in every process, if a parameter or a tensor of the optimizer's state is not finite."""

@@ -49,6 +49,19 @@ class MetricsFile:
         self.file.close()
 
 
+class Unwritten:
+    """The metrics of a process that leaves writing to another."""
+
+    def __enter__(self) -> "Unwritten":
+        return self
+
+    def write(self, values: dict[str, Any]) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
 def metrics_fingerprint(folder: Path, size: int | None = None) -> dict[str, Any]:
     """The size in bytes and the SHA-256 of the metrics of a run, or of their first `size` bytes."""
     path = folder / METRICS

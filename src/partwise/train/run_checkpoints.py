@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from partwise.checkpoint import (
     FORMAT,
     DamagedFileError,
@@ -27,6 +29,10 @@ from partwise.train.run_names import explain_write_errors
 MAX_CHECKPOINTS = 2
 
 
+def checkpoint_name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
 class RunCheckpoints:
     """Saves and restores a run in `folder`; `log` receives a line per checkpoint that cannot be read."""
 
@@ -34,19 +40,29 @@ class RunCheckpoints:
         self.folder, self.run, self.log = folder, run, log
 
     def save(self) -> None:
-        """Write a checkpoint of this step and remove old ones. Raises ConfigError on a full disk, and Diverged."""
+        """Write a checkpoint of this step and remove old ones. Raises ConfigError on a full disk, and Diverged.
+
+        Every process must call it; the first one writes.
+        """
         self.run.check_finite()
+        weights, optimizer = self.run.parallel.weights(), self.run.optimizer_tensors()
+        with self.run.processes.together():
+            if self.run.processes.first:
+                self._write(weights, optimizer)
+
+    def _write(self, weights: dict[str, Tensor], optimizer: dict[str, Tensor]) -> None:
         folder, step = self.folder, self.run.step
         state = {"step": step, "runtime": self.run.runtime.to_dict(), "machine": machine_info()}
+        state["processes"] = self.run.processes.size
         with explain_write_errors(folder.parent):
             state["metrics"] = metrics_fingerprint(folder.parent)
         with explain_write_errors(folder):
             write_folder(
-                folder / f"step-{step:08d}",
+                folder / checkpoint_name(step),
                 {
                     "config.json": json_writer({"format": FORMAT, "model": self.run.config.model.to_dict()}),
-                    "model.safetensors": tensor_writer(self.run.model.state_dict()),
-                    "optimizer.safetensors": tensor_writer(self.run.optimizer_tensors()),
+                    "model.safetensors": tensor_writer(weights),
+                    "optimizer.safetensors": tensor_writer(optimizer),
                     "state.json": json_writer(state),
                     "tokenizer.json": self.run.dataset.tokenizer.save,
                 },
@@ -58,7 +74,18 @@ class RunCheckpoints:
                     remove_folder(path)
 
     def restore(self) -> dict[str, Any] | None:
-        """Load the newest readable checkpoint and return its state, or None if there is none."""
+        """Load the newest readable checkpoint and return its state, or None if there is none.
+
+        Every process must call it; the others load the one that the first could read.
+        """
+        processes = self.run.processes
+        state: dict[str, Any] | None = processes.on_first(self._restore_newest)
+        with processes.together():
+            if state and not processes.first:
+                self._load(self.folder / checkpoint_name(state["step"]))
+        return state
+
+    def _restore_newest(self) -> dict[str, Any] | None:
         folder = self.folder
         with explain_write_errors(folder):
             remove_leftovers(folder)

@@ -6,6 +6,7 @@ runs/NAME/run.json         everything needed to reproduce the run
           result.json      the final evaluations, or where the run diverged
           tensorboard/     event files, if train.log=tensorboard; wandb/ likewise
           report.html      its page, if `partwise report` has written one
+          ranks/           what the other processes of a run on several printed
 """
 
 import resource
@@ -16,6 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+import partwise
 from partwise.checkpoint import (
     FORMAT,
     list_checkpoints,
@@ -26,14 +30,15 @@ from partwise.checkpoint import (
 )
 from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime, choose_runtime, machine_info
-from partwise.config import ConfigError
+from partwise.config import ConfigError, digest
 from partwise.config.overrides import difference
 from partwise.data import Dataset
 from partwise.train.config import RunConfig
+from partwise.train.distributed.processes import SINGLE, Processes
 from partwise.train.evaluation import Evaluation, check_split_lengths, evaluate
 from partwise.train.experiment_log import ExperimentLog
 from partwise.train.loop import Diverged, Run, Step
-from partwise.train.metrics import MetricsFile, read_metrics
+from partwise.train.metrics import METRICS, MetricsFile, Unwritten, read_metrics
 from partwise.train.result import WITHOUT_EFFECT, write_result
 from partwise.train.run_checkpoints import RunCheckpoints
 from partwise.train.run_metadata import check_stored_plan, read_metadata, stored_runtime
@@ -55,7 +60,10 @@ class Interrupted(Exception):
 
 
 class RunFolder:
-    """A run on disk. An equal configuration resumes it; another one is refused."""
+    """A run on disk. An equal configuration resumes it; another one is refused.
+
+    Several processes each have one of the same run, on a file system that they share; the first one writes.
+    """
 
     def __init__(
         self,
@@ -68,39 +76,49 @@ class RunFolder:
         command: list[str] | None = None,
         dataset: Dataset | None = None,
         log: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+        processes: Processes = SINGLE,
     ) -> None:
-        dataset = dataset or config.prepare()
-        check_split_lengths(dataset, config)
-        new_runtime = runtime or choose_runtime(config.train)
-        self.path, self.config, self.log, self.stop_requested = path, config, log, False
-        with explain_write_errors(path):
-            make_folder(path)
-        self.lock = FolderLock(path)
+        self.path, self.config, self.processes = path, config, processes
+        self.log = log if processes.first else lambda text: None
+        self.stop_requested = False
+        self.lock: FolderLock | None = None
+        self.latest_evaluation: Evaluation | None = None
+        with processes.together():
+            dataset = dataset or config.prepare()
+            check_split_lengths(dataset, config)
+            processes.check_rows(config.train.batch_size, config.train.grad_accumulation)
+            new_runtime = runtime or choose_runtime(config.train)
+        processes.check_equal(shared_facts(config, dataset, new_runtime))
         try:
-            stored = None if fresh else self._stored_metadata(config, dataset)
-            if stored is None:
-                self.runtime = new_runtime
-                with explain_write_errors(path):
-                    self._clear()
-            else:
-                self.runtime = stored_runtime(path, stored)
-                with explain_write_errors(path):
-                    remove_leftovers(path)
-            self.latest_evaluation: Evaluation | None = None
-            self.run = Run(config, dataset, self.runtime, plan)
+            with processes.together():
+                if processes.first:
+                    with explain_write_errors(path):
+                        make_folder(path)
+                    self.lock = FolderLock(path)
+            stored = processes.on_first(lambda: None if fresh else self._stored_metadata(config, dataset))
+            with processes.together():
+                self.runtime = self._resumed_runtime(stored, new_runtime) if stored else new_runtime
+                if processes.first:
+                    with explain_write_errors(path):
+                        remove_leftovers(path) if stored else self._clear()
+            for turn in (True, False):  # the first process compiles kernels for all
+                with processes.together():
+                    if processes.first == turn:
+                        self.run = Run(config, dataset, self.runtime, plan)
             self.metadata = stored or self._metadata(command, dataset)
-            if stored is None:
-                with explain_write_errors(path):
-                    write_json(path / "run.json", self.metadata)
-            else:
-                check_stored_plan(path, stored, self.run.plan)
-            self.checkpoints = RunCheckpoints(path / "checkpoints", self.run, log)
+            with processes.together():
+                if stored is not None:
+                    check_stored_plan(path, stored, self.run.plan)
+                elif processes.first:
+                    with explain_write_errors(path):
+                        write_json(path / "run.json", self.metadata)
+                self.run.distribute(processes)
+            self.checkpoints = RunCheckpoints(path / "checkpoints", self.run, self.log)
             state = self.checkpoints.restore()
-            for earlier in (stored, state):
-                if earlier:
-                    self._log_changes({**earlier["machine"], **earlier["runtime"]})
+            for line in dict.fromkeys([*self._changes_since(stored), *self._changes_since(state)]):
+                self.log(line)
         except BaseException:
-            self.lock.release()
+            self.close()
             raise
 
     def events(self) -> Iterator[Step | Evaluation | CheckpointSaved]:
@@ -109,18 +127,22 @@ class RunFolder:
         Raises Interrupted after saving if `stop_requested` is set, and Diverged before a non-finite step is taken or saved.
         """
         run, started, result = self.run, time.perf_counter(), self.path / "result.json"
+        writes = self.processes.first
         try:
-            with MetricsFile(self.path / "metrics.jsonl") as metrics:
+            with MetricsFile(self.path / METRICS) if writes else Unwritten() as metrics:
                 if run.step < self.config.train.steps:
-                    with explain_write_errors(self.path):
-                        result.unlink(missing_ok=True)  # the result of an earlier attempt that diverged
-                    with ExperimentLog(self.config.train.log, self.path, self.metadata, self.log) as log:
+                    if writes:
+                        with explain_write_errors(self.path):
+                            result.unlink(missing_ok=True)  # the result of an earlier attempt that diverged
+                    kind = self.config.train.log if writes else "none"
+                    with ExperimentLog(kind, self.path, self.metadata, self.log) as log:
                         yield from self._train(metrics, log)
         except Diverged as error:
-            self._finish({"diverged": str(error), "step": run.step}, started)
+            if writes:
+                self._finish({"diverged": str(error), "step": run.step}, started)
             raise
         else:
-            if not result.exists():
+            if writes and not result.exists():
                 evaluations = [line for line in read_metrics(self.path) if line["kind"] == "evaluation"]
                 self._finish({"step": run.step, "evaluations": evaluations}, started)
         finally:
@@ -128,9 +150,12 @@ class RunFolder:
 
     def close(self) -> None:
         """Release the folder for another process or another RunFolder."""
-        self.lock.release()
+        if self.lock:
+            self.lock.release()
 
-    def _train(self, metrics: MetricsFile, log: ExperimentLog) -> Iterator[Step | Evaluation | CheckpointSaved]:
+    def _train(
+        self, metrics: MetricsFile | Unwritten, log: ExperimentLog
+    ) -> Iterator[Step | Evaluation | CheckpointSaved]:
         train, run, saved = self.config.train, self.run, time.monotonic()
         for step in run.steps():
             metrics.write({"kind": "step", **asdict(step)})
@@ -142,12 +167,13 @@ class RunFolder:
                 log.write(step, evaluation)
                 yield evaluation
             due = time.monotonic() - saved >= SAVE_SECONDS  # however long steps are, a kill loses no more than that
-            if last or due or step.step % train.save_every == 0 or self.stop_requested:
+            asked = self.processes.maximum(2 if self.stop_requested else int(due))  # of any process
+            if last or asked or step.step % train.save_every == 0:
                 metrics.flush()  # before the checkpoint, which must never outlive the metrics up to it
                 self.checkpoints.save()
                 saved = time.monotonic()
                 yield CheckpointSaved(step.step)
-            if self.stop_requested and not last:
+            if asked == 2 and not last:
                 raise Interrupted(f"stopped after step {step.step} of {train.steps}; everything is saved")
 
     def _stored_metadata(self, config: RunConfig, dataset: Dataset) -> dict[str, Any] | None:
@@ -170,9 +196,16 @@ class RunFolder:
             raise ConfigError(f"the data of {self.path} have changed since the run started: start over with --fresh")
         return stored
 
+    def _resumed_runtime(self, stored: dict[str, Any], new: Runtime) -> Runtime:
+        """The stored runtime; threads are chosen anew if another number of processes share the machine."""
+        runtime = stored_runtime(self.path, stored)
+        same = stored.get("processes", 1) == self.processes.size
+        return runtime if same else runtime.with_threads(new.threads)
+
     def _clear(self) -> None:
         """Remove the files of a run and no others; run.json last, as it describes the rest."""
-        for name in ("checkpoints", "tensorboard", "wandb", "report.html", "result.json", "metrics.jsonl", "run.json"):
+        folders = ("checkpoints", "tensorboard", "wandb", "ranks")
+        for name in (*folders, "report.html", "result.json", METRICS, "run.json"):
             path = self.path / name
             if path.is_dir():
                 remove_folder(path)
@@ -185,6 +218,7 @@ class RunFolder:
             "format": FORMAT,
             "config": self.config.to_dict(),
             "runtime": self.runtime.to_dict(),
+            "processes": self.processes.size,
             "plan": self.run.plan.to_dict(),
             "machine": machine_info(),
             "data": {"hash": dataset.hash, "splits": {name: len(dataset.split(name)) for name in dataset.split_names}},
@@ -194,9 +228,16 @@ class RunFolder:
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
 
-    def _log_changes(self, earlier: dict[str, Any]) -> None:
-        for key, old, new in difference(earlier, {**machine_info(), **self.runtime.to_dict()}):
-            self.log(f"resuming with {key} {new} instead of {old}: later results may differ by rounding")
+    def _changes_since(self, earlier: dict[str, Any] | None) -> list[str]:
+        """How this machine differs from that of stored metadata or of a checkpoint."""
+        if not earlier:
+            return []
+        old = {**earlier["machine"], **earlier["runtime"], "processes": earlier.get("processes", 1)}
+        now = {**machine_info(), **self.runtime.to_dict(), "processes": self.processes.size}
+        return [
+            f"resuming with {key} {new} instead of {before}: later results may differ by rounding"
+            for key, before, new in difference(old, now)
+        ]
 
     def _finish(self, outcome: dict[str, Any], started: float) -> None:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -205,3 +246,16 @@ class RunFolder:
             if self.run.updater:
                 values["seeds_per_process"] = self.run.updater.n_seeds  # which share this time and memory
             write_result(self.path, values, self.config.to_dict())
+
+
+def shared_facts(config: RunConfig, dataset: Dataset, runtime: Runtime) -> dict[str, str]:
+    """What must be equal on all processes of a run."""
+    return {
+        "partwise": partwise.__version__,
+        "torch": torch.__version__,
+        "the configuration": digest(config.to_dict())[:12],
+        "the data": dataset.hash[:12],
+        "the device": runtime.device,
+        "the precision": runtime.precision,
+        "kernels": str(runtime.kernels),
+    }

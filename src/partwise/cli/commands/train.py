@@ -1,41 +1,75 @@
 """`train` and `generate`: train a run, generate text with it."""
 
+import os
 import signal
+import sys
+import time
+import traceback
 from contextlib import nullcontext
 from pathlib import Path
+from threading import Thread
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
+from partwise.checkpoint import make_folder
 from partwise.cli.commands.evaluate import show_scores
-from partwise.cli.signals import ENDING, handled, leave_terminal
+from partwise.cli.signals import ENDING, exit_status, handled, leave_terminal
 from partwise.cli.terminal import console, flush_text, follow_run, print_error, table
 from partwise.compute.plan import apply_backends
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
 from partwise.data import Dataset
+from partwise.files import open_file
 from partwise.formats.loading import load
 from partwise.generation.generate import generate
 from partwise.tokenizers import WithSpecialTokens
 from partwise.train.config import TrainConfig, run_config
+from partwise.train.distributed.environment import STORE
+from partwise.train.distributed.launcher import LOST, TOGETHER
+from partwise.train.distributed.processes import (
+    SINGLE,
+    EndedTogether,
+    Processes,
+    ProcessLost,
+    explain_lost,
+    join,
+)
 from partwise.train.loop import Diverged
 from partwise.train.run_folder import Interrupted, RunFolder
-from partwise.train.run_names import check_run_name, default_run_name
+from partwise.train.run_names import check_run_name, default_run_name, explain_write_errors
 from partwise.train.samples import draw_sample, first_prompt
+from partwise.train.trained_model import open_trained
 
 
-def train_run(preset: str, overrides: list[str], data: str | None, name: str | None, fresh: bool, command: str) -> int:
+def train_run(
+    preset: str,
+    overrides: list[str],
+    data: str | None,
+    name: str | None,
+    fresh: bool,
+    command: str,
+    processes: Processes = SINGLE,
+) -> int:
     """Train or resume one run; returns the exit status."""
-    config = run_config(preset, *overrides, data=data)
-    parts = [Path(preset).stem, *overrides, *([data] if data else [])]
-    folder = check_run_name(name) if name else default_run_name(parts)
-    path = Path("runs") / folder
-    with console.status("preparing the data") if console.is_terminal else nullcontext():
-        dataset = config.prepare()
-    run = RunFolder(path, config, fresh=fresh, command=[command], dataset=dataset)
+    with processes.patient():
+        with processes.together():
+            config = run_config(preset, *overrides, data=data)
+            parts = [Path(preset).stem, *overrides, *([data] if data else [])]
+            folder = check_run_name(name) if name else default_run_name(parts)
+            path = Path("runs") / folder
+        for turn in (True, False):  # the others find what the first has prepared
+            with processes.together():
+                if processes.first == turn:
+                    with console.status("preparing the data") if console.is_terminal and turn else nullcontext():
+                        dataset = config.prepare()
+        run = RunFolder(path, config, fresh=fresh, command=[command], dataset=dataset, processes=processes)
+    if not processes.first:
+        write_output_to(path / "ranks" / f"{processes.rank}.log")
     runtime = run.runtime
+    times = f"{processes.size} processes ({config.train.parallel}) x " if processes.size > 1 else ""
     console.print(
         f"{folder}: {config.count_parameters()} on {runtime.device}, {runtime.precision}, "
-        f"{runtime.threads} threads, {len(run.run.ids):,} training tokens"
+        f"{times}{runtime.threads} threads, {len(run.run.ids):,} training tokens"
     )
     if run.run.new_tensors:
         names = ", ".join(run.run.new_tensors)
@@ -56,10 +90,16 @@ def train_run(preset: str, overrides: list[str], data: str | None, name: str | N
             follow_run(run)
     except Interrupted as reason:
         console.print(f"{reason}. To resume:\n  {command.replace(' --fresh', '')}", markup=False, soft_wrap=True)
-        return 128 + received[0]
+        return 128 + (received or [signal.SIGTERM])[0]  # another process may have received it
     except Diverged as error:
         print_error(f"training diverged at {error}. The last good checkpoint is in {path / 'checkpoints'}")
         return 1
+    finally:
+        processes.leave()
+    if not processes.first:
+        return 0
+    if processes.size > 1:
+        run.run.model = open_trained(str(path)).model  # whole, and free of the process group
     known = run.latest_evaluation if config.train.validation_estimator == "full" else None
     show_scores(run.run.model, dataset, config.seq_len, runtime, max_problems=200, known=known)
     console.print()
@@ -68,6 +108,57 @@ def train_run(preset: str, overrides: list[str], data: str | None, name: str | N
     console.print(f"generate more: partwise generate {folder} --prompt ...", markup=False, soft_wrap=True)
     console.print(f"its page with curves: partwise report {folder}", markup=False, soft_wrap=True)
     return 0
+
+
+def train_with_others(
+    preset: str, overrides: list[str], data: str | None, name: str | None, fresh: bool, command: str
+) -> int:
+    """`train_run` in one of several processes; the first one reports for all."""
+    processes = SINGLE
+    if STORE in os.environ:
+        Thread(target=end_with_launcher, daemon=True).start()
+    try:
+        with explain_lost():
+            processes = join()
+            return train_run(preset, overrides, data, name, fresh, command, processes)
+    except EndedTogether:
+        return end_now(TOGETHER)
+    except ProcessLost as error:
+        if processes.first and STORE not in os.environ:  # otherwise the launcher says which process
+            print_error(error)
+        return end_now(LOST)
+    except ConfigError as error:
+        print_error(error)
+        return end_now(2)
+    except KeyboardInterrupt:
+        return end_now(exit_status())
+    except Exception:
+        traceback.print_exc()
+        return end_now(1)
+
+
+def end_with_launcher() -> None:
+    """Ask this process to save and end if the one that started it is killed."""
+    launcher = os.getppid()
+    while os.getppid() == launcher:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def end_now(status: int) -> NoReturn:
+    """End without waiting for what torch's threads still await from other processes, at which they would abort."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status)
+
+
+def write_output_to(path: Path) -> None:
+    """Append what this process prints from now on to a file."""
+    with explain_write_errors(path):
+        make_folder(path.parent)
+        file = open_file(path, "ab", buffering=0)
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
 
 
 def show_sample(run: RunFolder, dataset: Dataset) -> None:

@@ -1,5 +1,6 @@
 """Fully sharded data parallelism by torch's `fully_shard` (FSDP2): every process holds a part of each parameter."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -57,6 +58,8 @@ class Sharded(DataParallel):
             block.register_forward_pre_hook(hide_context, prepend=True)
             block.register_forward_pre_hook(show_context)
         self.modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        # the logits may be a view; nothing writes to them in place
+        warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module .* returned a view tensor")
         for module in self.modules:
             module.set_gradient_divide_factor(1.0)  # sums, as in DDP
             module.set_force_sum_reduction_for_comms(True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -14,13 +15,10 @@ from torch import Tensor
 
 from partwise.config import ConfigError
 from partwise.data import Batch
+from partwise.train.distributed.environment import LAUNCHED, STORE, timeout_seconds
 
-TIMEOUT = "PARTWISE_PROCESS_TIMEOUT"
-"""The environment variable with the seconds after which a process that does not answer counts as lost."""
-TIMEOUT_SECONDS = 600.0
-LAUNCHED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-"""The environment variables by which torchrun tells a process its place."""
-
+PATIENCE = timedelta(days=7)
+"""The timeout during work that may take long on one process, such as preparing data; one that ends is noticed at once."""
 
 Result = TypeVar("Result")
 
@@ -38,6 +36,7 @@ class Processes:
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size = rank, size
+        self.group: dist.ProcessGroup | None = None  # None: all processes, with the timeout of steps
 
     @property
     def first(self) -> bool:
@@ -87,11 +86,11 @@ class Processes:
         content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         with explain_lost():
-            dist.all_gather(sizes, torch.tensor([len(content)]))
+            dist.all_gather(sizes, torch.tensor([len(content)]), group=self.group)
             padded = torch.zeros(int(torch.stack(sizes).max()), dtype=torch.uint8)
             padded[: len(content)] = content
             contents = [torch.zeros_like(padded) for _ in range(self.size)]
-            dist.all_gather(contents, padded)
+            dist.all_gather(contents, padded, group=self.group)
         return [json.loads(bytes(each[: int(n)].tolist())) for each, n in zip(contents, sizes, strict=True)]
 
     def on_first(self, action: Callable[[], Result]) -> Result:
@@ -103,19 +102,39 @@ class Processes:
         return self.gather(result)[0] if self.size > 1 else result
 
     @contextmanager
+    def patient(self) -> Iterator[None]:
+        """Wait for other processes as long as their work takes."""
+        if self.size > 1:
+            self.group = dist.new_group(backend="gloo", timeout=PATIENCE)
+        try:
+            yield
+        finally:
+            self.group = None
+
+    @contextmanager
     def together(self) -> Iterator[None]:
-        """A step that must succeed on every process: where one raises, the others raise EndedTogether."""
+        """A step that must succeed on every process. If it raises on one, all end: the first raises its error or, as a
+        ConfigError that names the rank, the error of another; the others raise EndedTogether."""
         error: Exception | None = None
         try:
             yield
-        except ProcessLost:
+        except (ProcessLost, EndedTogether):
             raise
         except Exception as raised:
             error = raised
-        if self.size > 1 and any(self.gather(error is not None)) and error is None:
+        if self.size == 1:
+            if error is not None:
+                raise error
+            return
+        messages = self.gather(None if error is None else describe_error(error))
+        failed = [rank for rank, message in enumerate(messages) if message is not None]
+        if not failed:
+            return
+        if self.first and error is None:
+            raise ConfigError(f"rank {failed[0]}: {messages[failed[0]]}")
+        if error is None or (not self.first and isinstance(error, ConfigError)):
             raise EndedTogether
-        if error is not None:
-            raise error
+        raise error
 
     def check_equal(self, facts: dict[str, str]) -> None:
         """Raise ConfigError on the first process, and EndedTogether elsewhere, if a fact differs between processes."""
@@ -140,6 +159,11 @@ class Processes:
 SINGLE = Processes()
 
 
+def describe_error(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ConfigError) else f"{type(error).__name__}: {text}"
+
+
 @contextmanager
 def explain_lost() -> Iterator[None]:
     """Turn torch's error for a lost connection or a timeout into ProcessLost."""
@@ -161,28 +185,17 @@ def is_connection_error(error: RuntimeError) -> bool:
     )
 
 
-def launched() -> bool:
-    """Whether torchrun or `--processes` has started this process."""
-    return all(name in os.environ for name in LAUNCHED)
+def join() -> Processes:
+    """Join the processes that were launched with this one; on CUDA, each takes the device of its local rank.
 
-
-def timeout() -> timedelta:
-    """Raises ConfigError for an invalid PARTWISE_PROCESS_TIMEOUT."""
-    text = os.environ.get(TIMEOUT, str(TIMEOUT_SECONDS))
+    Raises ConfigError.
+    """
+    store = os.environ.get(STORE)
+    names = LAUNCHED[:2] if store else LAUNCHED
+    values = {name: os.environ.get(name, "") for name in names}
     try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 1 <= seconds <= 86400:
-        raise ConfigError(f"{TIMEOUT}={text}: set it to 1 to 86400 seconds")
-    return timedelta(seconds=seconds)
-
-
-def join(device: str) -> Processes:
-    """Join the processes that were launched with this one. Raises ConfigError."""
-    values = {name: os.environ[name] for name in LAUNCHED}
-    try:
-        rank, size, port = (int(values[name]) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+        rank, size = int(values["RANK"]), int(values["WORLD_SIZE"])
+        port = int(values.get("MASTER_PORT", 0))
     except ValueError:
         raise ConfigError(
             f"RANK, WORLD_SIZE and MASTER_PORT must be numbers, not {values}: start with torchrun"
@@ -191,20 +204,25 @@ def join(device: str) -> Processes:
         raise ConfigError(f"RANK={rank} is outside WORLD_SIZE={size}: ranks count from 0")
     if size == 1:
         return SINGLE
-    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-    for name in ("nccl", "gloo") if device == "cuda" else ("gloo",):
-        if not dist.is_backend_available(name):
-            raise ConfigError(f"torch has no {name} here, which {size} processes on {device} need: start one process")
-    if device not in ("cpu", "cuda"):
-        raise ConfigError(f"several processes need train.device=cpu or cuda, not {device}: start one process")
+    if not dist.is_available() or not dist.is_gloo_available():
+        raise ConfigError(f"this torch has no gloo, which {size} processes need: start one process")
+    backend = "gloo"
+    if torch.cuda.is_available() and dist.is_nccl_available():
+        backend = "cpu:gloo,cuda:nccl"
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)) % torch.cuda.device_count())
+    method, limit = Path(store).as_uri() if store else "env://", timedelta(seconds=timeout_seconds())
     try:
-        dist.init_process_group(backend, rank=rank, world_size=size, timeout=timeout())
+        found, _, _ = next(dist.rendezvous(method, rank, size, timeout=limit))
+        # torchrun may keep the store for the next attempt, with the addresses of processes that have ended
+        attempt = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", found)
+        dist.init_process_group(backend, store=attempt, rank=rank, world_size=size, timeout=limit)
     except (RuntimeError, ValueError) as error:
         if "EADDRINUSE" in str(error) or "address already in use" in str(error).lower():
             raise ConfigError(f"port {port} is in use: set another MASTER_PORT, or --master-port of torchrun") from None
         reason = " ".join(str(error).split())[:200]
+        place = store or f"{values['MASTER_ADDR']}:{port}"
         raise ConfigError(
-            f"rank {rank} of {size} cannot reach {values['MASTER_ADDR']}:{port} ({reason}): start all processes within "
-            f"{timeout().total_seconds():.0f} s"
+            f"rank {rank} of {size} cannot reach {place} ({reason}): start all processes within "
+            f"{limit.total_seconds():.0f} s"
         ) from None
     return Processes(rank, size)
