@@ -26,7 +26,6 @@ from partwise.cli.options import (
     tokenizer_app,
 )
 from partwise.cli.signals import ENDING
-from partwise.config import ConfigError
 
 
 @app.command(context_settings=ALLOW_OVERRIDES)
@@ -48,15 +47,16 @@ def train(
     processes: Annotated[
         int | None,
         typer.Option(
-            help="Share each batch between this many processes on this machine (train.parallel=ddp or fsdp). torchrun can "
-            "start them too, on several machines.",
+            help="Share each batch between N processes of this machine (train.parallel=ddp or fsdp). torchrun starts "
+            "them on several machines.",
+            metavar="N",
             min=1,
-            max=1024,
         ),
     ] = None,
     imports: Import = None,
 ) -> None:
     """Train a model. Run the same command again to resume an interrupted run."""
+    from partwise.config import ConfigError
     from partwise.train.distributed.environment import launched
 
     if processes and launched() and os.environ["WORLD_SIZE"] != str(processes):
