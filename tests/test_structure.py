@@ -15,6 +15,7 @@ ROOT = Path(partwise.__file__).parent
 LAYERS = [
     "config",
     "files",
+    "records",
     "machine",
     "plots",
     "kernels",

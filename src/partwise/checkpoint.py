@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from partwise.config import ConfigError
 from partwise.files import file_sha256, replace_file, sync, write_file
 from partwise.machine import is_alive
+from partwise.records import DamagedFileError, read_record
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,10 +28,6 @@ MANIFEST = "manifest.json"
 FORMAT = 1
 Writer = Callable[[Path], None]
 Result = TypeVar("Result")
-
-
-class DamagedFileError(Exception):
-    """A file of a run or checkpoint is missing, unreadable, or differs from its manifest."""
 
 
 def write_folder(target: Path, files: Mapping[str, Writer]) -> None:
@@ -89,7 +86,7 @@ def remove_leftovers(parent: Path) -> None:
 def verify(folder: Path) -> None:
     """Raise DamagedFileError unless every file has the size and hash recorded in the manifest."""
     try:
-        manifest = json.loads(_require_file(folder / MANIFEST).read_text())
+        manifest = read_record(_require_file(folder / MANIFEST))
         if manifest["format"] != FORMAT:
             raise DamagedFileError(f"{folder} is in format {manifest['format']!r}; this version reads format {FORMAT}")
         for name, entry in manifest["files"].items():
@@ -98,7 +95,7 @@ def verify(folder: Path) -> None:
             path = _require_file(folder / name)
             if path.stat().st_size != entry["size"] or file_sha256(path) != entry["sha256"]:
                 raise DamagedFileError(f"{path} is damaged")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise DamagedFileError(f"{folder / MANIFEST} cannot be read: {error}") from None
 
 
@@ -144,17 +141,6 @@ def write_json(path: Path, values: Any) -> None:
     replace_file(path, json_bytes(values))
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object. Raises DamagedFileError."""
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DamagedFileError(f"{path} cannot be read: {error}") from None
-    if not isinstance(values, dict):
-        raise DamagedFileError(f"{path} does not contain a JSON object")
-    return values
-
-
 def json_bytes(values: Any) -> bytes:
     return json.dumps(values, indent=1, allow_nan=False).encode()
 
@@ -192,7 +178,7 @@ def load_model(folder: Path) -> "tuple[Transformer, Tokenizer]":
     from partwise.model import ModelConfig, Transformer
     from partwise.tokenizers import load_tokenizer
 
-    values = read_json(folder / "config.json").get("model")
+    values = read_record(folder / "config.json").get("model")
     tensors = load_tensors(folder / "model.safetensors")
     if not isinstance(values, dict):
         raise DamagedFileError(f"{folder / 'config.json'} has no 'model' entry")

@@ -37,6 +37,8 @@ def cache_folder(name: str, root: Path | None = None) -> Path:
 
 def is_alive(pid: int) -> bool:
     """Whether a process of this machine has this number."""
+    if pid <= 0:
+        return False  # these would name groups of processes
     try:
         os.kill(pid, 0)
     except PermissionError:  # another user's

@@ -375,9 +375,11 @@ def test_ctrl_c_and_sigterm_save_and_print_the_command_to_resume(tmp_path: Path)
 
 def test_the_last_record_of_a_repeated_step_counts(tmp_path: Path) -> None:
     """A resumed run repeats the steps after its checkpoint, perhaps on another machine: the model has the later ones."""
-    lines = [{"kind": "step", "step": step, "loss": loss} for step, loss in ((1, 3.0), (2, 2.5), (2, 2.4), (3, 2.0))]
-    lines.insert(2, {"kind": "evaluation", "step": 2, "validation": 2.6})
-    lines.append({"kind": "evaluation", "step": 2, "validation": 2.3})
+    others = {"grad_norm": 1.0, "lr": 0.1, "tokens": 8, "seconds": 0.1}
+    losses = ((1, 3.0), (2, 2.5), (2, 2.4), (3, 2.0))
+    lines: list[dict[str, Any]] = [{"kind": "step", "step": step, "loss": loss, **others} for step, loss in losses]
+    lines.insert(2, {"kind": "evaluation", "step": 2, "validation": 2.6, "training": 2.5})
+    lines.append({"kind": "evaluation", "step": 2, "validation": 2.3, "training": 2.5})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = read_metrics(tmp_path)
     assert [(line["kind"], line["step"]) for line in found] == [

@@ -1,7 +1,6 @@
 """Run a comparison: every arm on every seed, in parallel and resumably, then judge."""
 
 import html
-import json
 import re
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from partwise.comparison.ledger.project import code_version
 from partwise.comparison.measures import Measure
 from partwise.comparison.plan_file import PLAN_FILE, new_plan_file, read_plan_file
 from partwise.comparison.report import write_report
-from partwise.comparison.results import LedgerEntry, Matching, OnlineLevel, Provenance, Results, Tuning
+from partwise.comparison.results import LedgerEntry, Matching, OnlineLevel, Provenance, Results, Tuning, read_json
 from partwise.comparison.stats.effect import Verdict
 from partwise.comparison.stats.protocol import is_open
 from partwise.comparison.trials.executor import Executor, NoValuesError, run_trials
@@ -212,7 +211,7 @@ class Comparison:
             new_trial = self.workload.tuning_trial
             self.plan, tuning = run_tuning(self.plan, self.tune, self.tune_seeds, folder, new_trial, run)
             if path.exists():  # a resumed comparison reports the time of the original tuning
-                seconds = json.loads(path.read_text())["seconds"]
+                seconds = read_json(path).number("seconds")
                 tuning = tuning.model_copy(update={"seconds": max(tuning.seconds, seconds)})
             write_json(path, tuning.to_dict())
         return matching, tuning

@@ -3,7 +3,6 @@
 `runs/calibrations.json` has one entry per configuration; `partwise plan` and all comparisons read it.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from partwise.comparison.results import Results
 from partwise.comparison.stats.noise import Noise, given_noise, pooled_noise
 from partwise.comparison.stats.simulated_power import Design, one_real_claim
 from partwise.config import ConfigError, digest
+from partwise.records import DamagedFileError, read_record
 
 CALIBRATIONS_FILE = Path("runs") / "calibrations.json"
 FORMAT = 2
@@ -70,10 +70,9 @@ def ignored_calibrations(path: Path = CALIBRATIONS_FILE) -> str | None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        store = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_record(path)
+    except DamagedFileError:
         return {}
-    return store if isinstance(store, dict) else {}
 
 
 def _is_current(entry: Any) -> bool:

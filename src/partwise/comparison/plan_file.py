@@ -1,9 +1,9 @@
 """`compare.json`: everything that is fixed before the first run of a comparison."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from partwise.comparison.results import read_json
 from partwise.config import ConfigError, digest
 from partwise.config.overrides import difference
 
@@ -19,12 +19,12 @@ def read_plan_file(folder: Path, identity: dict[str, Any], seeds: int, data_hash
     path = folder / PLAN_FILE
     if not path.exists():
         return None
-    metadata: dict[str, Any] = json.loads(path.read_text())
-    if "variance" in metadata["plan"]:
-        raise ConfigError(
-            f"{folder} has variance={metadata['plan']['variance']}, which no longer exists: choose another --name"
-        )
-    rows = difference({"plan": _arms_by_name(metadata["plan"])}, {"plan": _arms_by_name(identity)})
+    metadata = read_json(path)
+    stored = metadata.record("plan")
+    if "variance" in stored:
+        raise ConfigError(f"{folder} has variance={stored['variance']}, which no longer exists: choose another --name")
+    stored_arms = {arm.text("name"): arm["config"] for arm in stored.records("arms")}
+    rows = difference({"plan": {**stored, "arms": stored_arms}}, {"plan": _arms_by_name(identity)})
     if rows:
         key, old, new = rows[0]
         raise ConfigError(f"{folder} holds another comparison ({key} was {old}, now {new}): choose another --name")
@@ -34,6 +34,8 @@ def read_plan_file(folder: Path, identity: dict[str, Any], seeds: int, data_hash
         raise ConfigError(f"{path} was changed after the first run: its online level is missing; choose another --name")
     if metadata["data"] != data_hash:
         raise ConfigError(f"the data of {folder} has changed since its first run: choose another --name")
+    if not isinstance(metadata["looks"], list) or not all(type(look) is int for look in metadata["looks"]):
+        raise ConfigError(f"{path} was changed: its looks are no numbers of seeds; choose another --name")
     if metadata["looks"] and seeds < max(metadata["looks"]):
         raise ConfigError(
             f"--seeds {seeds}: {folder} was already judged at {max(metadata['looks'])} seeds, and a look cannot be undone; "

@@ -1,20 +1,21 @@
 """The runs and comparisons below a folder, from their JSON files alone: nothing is imported or run."""
 
 import json
-import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from partwise.baselines.scale import place_loss
+from partwise.checkpoint import list_checkpoints, step_of
+from partwise.comparison.results import Results
+from partwise.comparison.trials.trial import VALIDATION_LOSS
 from partwise.config import ConfigError
 from partwise.machine import is_alive
+from partwise.records import DamagedFileError, read_bytes, read_record
 
 COMPARISON_FILES = ("compare.json", "results.json")
-DAMAGED = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What reading a damaged file raises."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def list_runs(folder: Path) -> list[Entry]:
         read = _read_comparison if (path / "compare.json").exists() else _read_run
         try:
             entries.append(read(path, name, ngrams))
-        except DAMAGED:
+        except DamagedFileError:
             kind = "comparison" if read is _read_comparison else "run"
             entries.append(Entry(name, kind, "", None, "damaged", None, "", "", _modified(path)))
     placed = [
@@ -83,63 +84,61 @@ def _find(folder: Path) -> Iterator[Path]:
 
 
 def _read_run(path: Path, name: str, ngrams: dict[str, dict[int, float]]) -> Entry:
-    metadata, result = _read(path / "run.json"), path / "result.json"
-    steps, loss = int(metadata["config"]["train"]["steps"]), None
+    metadata, result = read_record(path / "run.json"), path / "result.json"
+    config = metadata.record("config")
+    steps, loss = config.record("train").whole("steps"), None
     if result.exists():
-        outcome = _read(result)
+        outcome = read_record(result)
         state = "diverged" if "diverged" in outcome else "finished"
-        if outcome.get("evaluations"):
-            loss = _finite(outcome["evaluations"][-1]["validation"])
+        if evaluations := outcome.records("evaluations") if "evaluations" in outcome else []:
+            loss = evaluations[-1].number("validation")
     else:
-        saved = [int(each.name.removeprefix("step-")) for each in path.glob("checkpoints/step-*[0-9]")]
+        saved = [step_of(each) for each in list_checkpoints(path / "checkpoints")]
         state = f"{_activity(path)} at step {max(saved, default=0):,} of {steps:,}"
-    words = " ".join(map(str, metadata["command"])).removeprefix("partwise ")
-    data, parameters = _data(metadata["data"]["hash"], metadata["config"]), int(metadata["parameters"])
-    return Entry(name, "run", words, parameters, state, loss, "", "", _modified(path), data)
+    words = " ".join(metadata.texts("command")).removeprefix("partwise ")
+    data = _data(metadata.record("data").text("hash"), config)
+    return Entry(name, "run", words, metadata.whole("parameters"), state, loss, "", "", _modified(path), data)
 
 
 def _read_comparison(path: Path, name: str, ngrams: dict[str, dict[int, float]]) -> Entry:
-    plan, file = _read(path / "compare.json"), path / "results.json"
+    plan, file = read_record(path / "compare.json"), path / "results.json"
     if not file.exists():
         finished = len(list(path.glob("runs/*/seed-*/result.json")))
-        arms = [str(arm["name"]) for arm in plan["plan"]["arms"]]
+        arms = [arm.text("name") for arm in plan.record("plan").records("arms")]
         state = f"{_activity(path)}, {finished} runs finished"
         return Entry(name, "comparison", " / ".join(arms), None, state, None, "", "", _modified(path))
-    results = _read(file)
-    ours = results["task"] is not None  # training runs rather than commands or functions
-    data = _data(plan["data"], results["config"]) if ours else ""
-    effects = [claim["effect"] for claim in results["claims"] if claim["role"] == "claim"]
-    verdicts = ", ".join(f"{effect['arm']} {effect['verdict'] or 'no verdict'}" for effect in effects)
-    baseline, loss = results["arms"][0], None
-    values = [trial["value"] for trial in baseline["trials"] if trial["value"] is not None]
-    if ours and values and results["protocol"]["metric"] == "validation loss":
-        loss = _finite(sum(values) / len(values))
-        ngrams[data] = {int(n): float(value) for n, value in results["references"]["ngrams"] or []}
-    parameters = None if baseline["parameters"] is None else int(baseline["parameters"])
-    question = str(results["question"])
-    return Entry(name, "comparison", question, parameters, "finished", loss, "", verdicts, _modified(path), data)
+    results = read_results(file)
+    ours = results.task is not None  # training runs rather than commands or functions
+    data = _data(plan.text("data"), results.config) if ours else ""
+    effects = [claim.effect for claim in results.claims if claim.role == "claim"]
+    verdicts = ", ".join(f"{effect.arm} {effect.verdict or 'no verdict'}" for effect in effects)
+    baseline, loss = results.arms[0], None
+    values = [trial.value for trial in baseline.trials if trial.value is not None]
+    if ours and values and results.protocol.metric == VALIDATION_LOSS:
+        loss = sum(values) / len(values)
+        ngrams[data] = dict(results.references.ngrams or ())
+    return Entry(
+        name, "comparison", results.question, baseline.parameters, "finished", loss, "", verdicts, _modified(path), data
+    )
 
 
-def _read(path: Path) -> dict[str, Any]:
-    value = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(value, dict):
-        raise ValueError("not an object")
-    return value
+def read_results(path: Path) -> Results:
+    """The results in a file. Raises DamagedFileError."""
+    try:
+        return Results.from_json(path)
+    except ConfigError as error:
+        raise DamagedFileError(str(error)) from None
 
 
-def _data(content: str, config: dict[str, Any]) -> str:
+def _data(content: str, config: Mapping[str, Any]) -> str:
     return f"{content} {json.dumps(config['data'])}"
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def _activity(path: Path) -> str:
     """`running` if the process that last locked the folder is alive, else `stopped`. Takes no lock itself."""
     try:
-        return "running" if is_alive(int((path / ".lock").read_text())) else "stopped"
-    except (OSError, ValueError):
+        return "running" if is_alive(int(read_bytes(path / ".lock", 100))) else "stopped"
+    except (DamagedFileError, ValueError):
         return "stopped"
 
 

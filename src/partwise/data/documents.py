@@ -18,6 +18,7 @@ import numpy as np
 
 from partwise.config import ConfigError, digest, part
 from partwise.data.corpora import Corpus, count_train_documents
+from partwise.files import open_to_read
 from partwise.tokenizers.text import BLOCK_BYTES, Alphabet, LazyText, Text, hash_file, open_text, text_changed
 
 DocumentLocation = int | Path
@@ -111,7 +112,7 @@ class JsonLines(Documents):
     def documents(self) -> Iterator[tuple[DocumentLocation, str]]:
         open_text(Path(self.path))  # raises if the file is not text
         offset = 0
-        with open(self.path, "rb") as file:
+        with open_to_read(Path(self.path)) as file:
             # binary: a JSON string may contain characters that text mode treats as line ends
             for number, content in enumerate(file, start=1):
                 line = _decode_line(content, offset)
@@ -120,7 +121,7 @@ class JsonLines(Documents):
                 offset += len(content)
 
     def read(self, locations: list[DocumentLocation]) -> Iterator[str]:
-        with open(self.path, "rb") as file:
+        with open_to_read(Path(self.path)) as file:
             for offset in locations:
                 assert isinstance(offset, int)
                 file.seek(offset)

@@ -10,6 +10,7 @@ from partwise.baselines.references import constant_char_accuracy, constant_exact
 from partwise.config import digest
 from partwise.data import Dataset, ProblemWindows, SequencePairs, build_examples, problem_lines
 from partwise.files import replace_file
+from partwise.records import DamagedFileError, read_record
 
 REFERENCES_VERSION = 2
 FITTED_TOKENS = 2_000_000
@@ -28,11 +29,10 @@ def dataset_references(dataset: Dataset) -> dict[str, Any]:
     suffix = "-answers" if dataset.corpus.answers_only else ""
     cache_file = dataset.folder / f"references-{REFERENCES_VERSION}-{dataset.hash[:16]}{suffix}.json"
     try:
-        cached: dict[str, Any] = json.loads(cache_file.read_text())
+        cached = read_record(cache_file)
         if cached["sha256"] == digest(cached["references"]):
-            found: dict[str, Any] = cached["references"]
-            return found
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return cached.record("references")
+    except DamagedFileError:
         pass
     train, validation = (target_ids(dataset, split) for split in ("train", "val"))
     references: dict[str, Any] = text_references(train, validation, dataset.vocab_size, max_tokens=FITTED_TOKENS)

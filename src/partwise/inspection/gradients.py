@@ -11,13 +11,14 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from partwise.checkpoint import DamagedFileError, load_tensors, read_json, read_latest
+from partwise.checkpoint import load_tensors, read_latest
 from partwise.config import ConfigError
 from partwise.inspection.subject import Subject
 from partwise.model import Transformer
 from partwise.model.parameters import tensors_by_parameter
 from partwise.plots.page import Figure, Page
 from partwise.plots.plotting import COLORS, new_figure, set_log_scale, to_svg
+from partwise.records import DamagedFileError, read_record
 from partwise.train.loop import Diverged, Run
 from partwise.train.metrics import read_metrics
 from partwise.train.optimizer_steps import ParameterSlice, slice_of
@@ -91,7 +92,7 @@ def start_run(subject: Subject) -> Run:
         return run
 
     def restore(folder: Any) -> bool:
-        step = read_json(folder / "state.json").get("step")
+        step = read_record(folder / "state.json").get("step")
         if not isinstance(step, int):
             raise DamagedFileError(f"{folder / 'state.json'} lacks 'step'")
         run.restore(step, load_tensors(folder / "model.safetensors"), load_tensors(folder / "optimizer.safetensors"))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import partwise
-from partwise.checkpoint import DamagedFileError, read_json, write_json
+from partwise.checkpoint import write_json
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError, digest
 from partwise.data import Dataset
@@ -15,6 +15,7 @@ from partwise.inspection.subject import Subject
 from partwise.inspection.widths import original_config, show_progress, small_config, with_width
 from partwise.plots.page import Figure, Page
 from partwise.plots.plotting import COLORS, new_figure, padded_limits, to_svg
+from partwise.records import DamagedFileError, read_record
 from partwise.train.config import RunConfig
 from partwise.train.loop import Diverged, Run
 from partwise.train.run_names import explain_write_errors
@@ -45,7 +46,7 @@ class FinishedRuns:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self.points = read_json(path)["points"] if path.exists() else {}
+            self.points = read_record(path).record("points") if path.exists() else {}
             self.losses: dict[str, float | None] = {key: parse_loss(point) for key, point in self.points.items()}
         except (DamagedFileError, KeyError, AttributeError, TypeError, ValueError):
             raise ConfigError(f"{path} is not a valid record of learning-rate runs: delete or move it") from None

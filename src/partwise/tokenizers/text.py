@@ -14,6 +14,7 @@ from typing import final
 import numpy as np
 
 from partwise.config import ConfigError
+from partwise.files import open_to_read
 
 BLOCK_BYTES = 1 << 16
 """Approximate bytes of a file per read."""
@@ -147,7 +148,7 @@ def _open(path: Path) -> BufferedReader:
     try:
         if path.exists() and not path.is_file() and not path.is_dir():  # a pipe can be read only once
             raise ConfigError(f"{path} is not a regular file: give the path of a text file")
-        return path.open("rb")
+        return open_to_read(path)
     except IsADirectoryError:
         raise ConfigError(f"{path} is a folder: give the path of a text file") from None
     except (OSError, ValueError) as error:

@@ -6,11 +6,18 @@ import os
 from pathlib import Path
 from typing import Any
 
-from partwise.checkpoint import DamagedFileError
-from partwise.files import open_file
+from partwise.files import open_file, open_to_read
+from partwise.records import DamagedFileError, Record, parse, read_bytes
 from partwise.train.run_names import explain_write_errors
 
 METRICS = "metrics.jsonl"
+MAX_METRICS = 1 << 32
+"""In bytes: twenty million steps."""
+NUMBERS = {
+    "step": ("loss", "grad_norm", "lr", "tokens", "seconds"),
+    "evaluation": ("validation", "training"),
+}
+"""The numbers of a line, by its kind."""
 
 
 class MetricsFile:
@@ -23,7 +30,7 @@ class MetricsFile:
         truncated = False
         with explain_write_errors(self.path):
             if self.path.exists() and self.path.stat().st_size:
-                with self.path.open("rb") as file:
+                with open_to_read(self.path) as file:
                     file.seek(-1, os.SEEK_END)
                     truncated = file.read(1) != b"\n"
             # unbuffered, so that closing after a full disk does not raise again
@@ -65,7 +72,7 @@ class Unwritten:
 def metrics_fingerprint(folder: Path, size: int | None = None) -> dict[str, Any]:
     """The size in bytes and the SHA-256 of the metrics of a run, or of their first `size` bytes."""
     path = folder / METRICS
-    content = path.read_bytes()[:size] if path.exists() else b""
+    content = read_bytes(path, MAX_METRICS)[:size] if path.exists() else b""
     return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
@@ -74,7 +81,7 @@ def check_metrics(folder: Path, fingerprint: dict[str, Any]) -> None:
     path = folder / METRICS
     try:
         intact = metrics_fingerprint(folder, fingerprint["size"]) == fingerprint
-    except (OSError, KeyError, TypeError) as error:
+    except (OSError, KeyError, TypeError, DamagedFileError) as error:
         raise DamagedFileError(f"{path} cannot be read: {error}") from None
     if not intact:
         raise DamagedFileError(f"{path} was changed or damaged")
@@ -88,15 +95,23 @@ def cut_metrics(folder: Path, size: int) -> None:
             file.truncate(size)
 
 
+def parse_line(text: bytes) -> dict[str, Any] | None:
+    """A step or an evaluation; None for a line that was truncated by a kill, or is neither."""
+    try:
+        line: Record = parse(text, METRICS)
+        for key in NUMBERS[line.text("kind")]:
+            line.number(key)
+        return line if line.whole("step") >= 0 else None
+    except (DamagedFileError, KeyError, AttributeError):
+        return None
+
+
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Every step and evaluation once, in order; if a resumed run repeated a step, its last line."""
     lines: dict[tuple[str, int], dict[str, Any]] = {}
     path = folder / METRICS
     if path.exists():
-        for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                line = json.loads(text)
+        for text in read_bytes(path, MAX_METRICS).split(b"\n"):
+            if line := parse_line(text):
                 lines[(line["kind"], line["step"])] = line
-            except (ValueError, KeyError, TypeError):
-                continue  # truncated by a kill
     return sorted(lines.values(), key=lambda line: (line["step"], line["kind"] != "step"))

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from partwise.checkpoint import DamagedFileError, read_json, write_json
+from partwise.checkpoint import write_json
 from partwise.config import ConfigError, digest
+from partwise.records import DamagedFileError, read_record
 from partwise.train.metrics import METRICS, metrics_fingerprint
 
 RESULT = "result.json"
@@ -30,7 +31,7 @@ def verified_result(folder: Path, config: Mapping[str, Any]) -> dict[str, Any] |
     if not path.exists():
         return None
     try:
-        values = read_json(path)
+        values = read_record(path)
     except DamagedFileError as error:
         raise ConfigError(f"{error}: delete {folder} to train it again") from None
     if "sha256" not in values:

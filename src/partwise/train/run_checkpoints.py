@@ -8,11 +8,9 @@ from torch import Tensor
 
 from partwise.checkpoint import (
     FORMAT,
-    DamagedFileError,
     json_writer,
     list_checkpoints,
     load_tensors,
-    read_json,
     read_latest,
     remove_folder,
     remove_leftovers,
@@ -22,6 +20,7 @@ from partwise.checkpoint import (
 )
 from partwise.compute.runtime import machine_info
 from partwise.config import ConfigError
+from partwise.records import DamagedFileError, read_record
 from partwise.train.loop import Run
 from partwise.train.metrics import check_metrics, cut_metrics, metrics_fingerprint
 from partwise.train.run_names import explain_write_errors
@@ -100,7 +99,7 @@ class RunCheckpoints:
         return state
 
     def _load(self, checkpoint: Path) -> dict[str, Any]:
-        state = read_json(checkpoint / "state.json")
+        state = read_record(checkpoint / "state.json")
         for key, expected_type in (("step", int), ("runtime", dict), ("machine", dict)):
             if not isinstance(state.get(key), expected_type):
                 raise DamagedFileError(f"{checkpoint / 'state.json'} lacks {key!r}")

@@ -173,6 +173,7 @@ class RunFolder:
                 self.checkpoints.save()
                 saved = time.monotonic()
                 yield CheckpointSaved(step.step)
+                asked = self.processes.maximum(2 if self.stop_requested else 0)
             if asked == 2 and not last:
                 raise Interrupted(f"stopped after step {step.step} of {train.steps}; everything is saved")
 

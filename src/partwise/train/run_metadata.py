@@ -3,11 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from partwise.checkpoint import FORMAT, DamagedFileError, find_run, read_json
+from partwise.checkpoint import FORMAT, find_run
 from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime, choose_runtime
 from partwise.config import ConfigError
 from partwise.formats.huggingface.reading import is_hf_folder
+from partwise.records import DamagedFileError, read_record
 from partwise.train.config import RunConfig, TrainConfig
 from partwise.train.imported import open_hf_folder
 
@@ -15,9 +16,11 @@ from partwise.train.imported import open_hf_folder
 def read_metadata(folder: Path) -> dict[str, Any]:
     """The run's `run.json`. Raises ConfigError if it cannot be read."""
     try:
-        metadata = read_json(folder / "run.json")
+        metadata = read_record(folder / "run.json")
     except DamagedFileError as error:
         raise ConfigError(f"{error}: start over with --fresh") from None
+    if isinstance(metadata.get("format"), int) and metadata["format"] > FORMAT:
+        raise ConfigError(f"{folder} was written by a newer version of partwise: read it with that version")
     if metadata.get("format") != FORMAT:
         raise ConfigError(
             f"{folder} has format {metadata.get('format')}, but this version reads format {FORMAT}: "

@@ -1,6 +1,5 @@
 """The page of a run: what it is, its losses, text by the model, and where it was trained."""
 
-import json
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,8 +21,10 @@ from partwise.plots.colors import ARM_COLORS
 from partwise.plots.curves import Line, draw_scale, draw_views, numbers_of
 from partwise.plots.layout import render_page, write_text
 from partwise.presets import PRESETS
+from partwise.records import read_record
 from partwise.train.config import RunConfig, preset_settings
 from partwise.train.metrics import read_metrics
+from partwise.train.result import RESULT
 from partwise.train.run_metadata import open_run
 from partwise.train.run_names import explain_write_errors
 from partwise.train.samples import draw_sample
@@ -64,10 +65,8 @@ class StoredRun:
     @cached_property
     def result(self) -> dict[str, Any]:
         """Empty if the run has not ended."""
-        try:
-            return dict(json.loads((self.folder / "result.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError):
-            return {}
+        path = self.folder / RESULT
+        return read_record(path) if path.exists() else {}
 
     @cached_property
     def metrics(self) -> dict[str, list[dict[str, Any]]]:

@@ -10,8 +10,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from partwise.checkpoint import MANIFEST, DamagedFileError, find_run, latest_checkpoint, load_tensors, read_json
+from partwise.checkpoint import MANIFEST, find_run, latest_checkpoint, load_tensors
 from partwise.config import Config, ConfigError
+from partwise.files import open_to_read
 from partwise.formats.huggingface.reading import (
     is_hf_folder,
     read_hf_config,
@@ -20,6 +21,7 @@ from partwise.formats.huggingface.reading import (
     weight_files,
 )
 from partwise.model import Transformer
+from partwise.records import DamagedFileError, read_record
 
 SEQ_LEN = 1024
 """Tokens per row, if the model's context is longer."""
@@ -59,8 +61,8 @@ def find_source(name: str) -> Source:
     folder = find_run(name).resolve()
     try:
         if (folder / MANIFEST).exists():
-            return Source(folder, read_json(folder / "config.json")["model"] | tokenizer_settings(folder, {}))
-        stored = read_json(folder / "run.json")["config"]
+            return Source(folder, read_record(folder / "config.json").record("model") | tokenizer_settings(folder, {}))
+        stored = read_record(folder / "run.json").record("config")
         checkpoint, _ = latest_checkpoint(folder / "checkpoints")
     except (DamagedFileError, KeyError, TypeError) as error:
         raise ConfigError(f"from={name}: {error}") from None
@@ -124,5 +126,5 @@ def hash_weights(folder: Path) -> str:
 
 @lru_cache(maxsize=64)
 def _hash_file(path: Path, size: int, modified: int) -> bytes:
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         return hashlib.file_digest(file, "sha256").digest()

@@ -191,7 +191,7 @@ def test_jobs_of_another_version_or_module_are_not_run(here: Path) -> None:
     assert [job.folder.name for job in find_jobs(folder)] == ["seed-0", "seed-0", "seed-1", "seed-1"]
     for change, message in (
         ({"version": "0.0.1"}, "is of partwise 0.0.1, and this is .*: install the same version everywhere"),
-        ({"executed_by": "os"}, "names a module that is not part of partwise: os"),
+        ({"executed_by": "os"}, "names a module that executes no trials: os"),
     ):
         path.write_text(json.dumps({**original, **change}))
         with pytest.raises(ConfigError, match=message):

@@ -1,7 +1,6 @@
 """`export` and `import`: models as folders of Hugging Face's `transformers`."""
 
 import importlib.util
-import json
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from partwise.formats.huggingface.reading import is_hf_folder, stored_dtype
 from partwise.formats.huggingface.writing import check_new, write_hf_folder
 from partwise.formats.loading import load
 from partwise.model import Transformer
+from partwise.records import DamagedFileError, read_record
 from partwise.tokenizers import Tokenizer
 from partwise.train.config import RunConfig
 from partwise.train.imported import import_hf_folder
@@ -155,9 +155,9 @@ def scores(source: Path, config: RunConfig) -> list[str]:
 def verdicts(source: Path) -> list[str]:
     """The verdicts of the comparison that the run belongs to."""
     try:
-        results = json.loads((source.resolve().parents[2] / "results.json").read_text(encoding="utf-8"))
-        texts = [str(verdict["text"]) for verdict in results["verdicts"]]
-    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
+        results = read_record(source.resolve().parents[2] / "results.json")
+        texts = [verdict.text("text") for verdict in results.records("verdicts")]
+    except (DamagedFileError, IndexError):
         return []
     return ["It was trained in a comparison, with these verdicts:", "", *(f"- {text}" for text in texts), ""]
 

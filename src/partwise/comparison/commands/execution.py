@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import json
 import math
 import os
 import shutil
@@ -21,6 +20,7 @@ from partwise.comparison.commands.plan import CommandConfig
 from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome, stored_status
 from partwise.config import ConfigError, digest
 from partwise.files import open_file
+from partwise.records import read_record
 
 __all__ = ["execute", "stored_status"]
 
@@ -63,7 +63,7 @@ def execute(folders: list[Path], should_stop: Callable[[], bool]) -> list[str]:
 
 
 def execute_one(folder: Path, should_stop: Callable[[], bool]) -> str:
-    stored = json.loads((folder / JOB).read_text())
+    stored = read_record(folder / JOB)
     job = stored["job"]
     if digest(job) != stored["hash"]:
         raise ConfigError(f"{folder / JOB} was changed: run the comparison again")

@@ -23,6 +23,7 @@ from partwise.config import ConfigError, digest
 from partwise.config.overrides import difference
 from partwise.config.yaml import parse_value, show
 from partwise.machine import hardware
+from partwise.records import read_record
 from partwise.train.run_names import check_run_name, default_run_name
 
 
@@ -58,7 +59,7 @@ class InThisProcess(Executor):
             return ()
         trial = self._waiting.pop(0)
         trial.status = "running"
-        stored = json.loads((trial.folder / JOB).read_text())
+        stored = read_record(trial.folder / JOB)
         try:
             trial.status = call(self.function, trial.folder, stored["job"], stored["hash"])
         except KeyboardInterrupt:

@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import inspect
-import json
 import math
 import sys
 import time
@@ -16,6 +15,7 @@ from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome, stor
 from partwise.config import ConfigError
 from partwise.config.yaml import show
 from partwise.files import open_file, write_file
+from partwise.records import read_record
 
 __all__ = ["TrainingFunction", "call", "check_function", "execute", "name_of", "stored_status"]
 
@@ -27,10 +27,11 @@ def execute(folders: list[Path], should_stop: Callable[[], bool]) -> list[str]:
     """Call the functions of the folders, in a worker process; returns their statuses."""
     statuses = []
     for folder in folders:
-        stored = json.loads((folder / JOB).read_text())
-        function = import_function(**stored["place"])
+        stored = read_record(folder / JOB)
+        place = stored.record("place")
+        function = import_function(place.text("module"), place.text("name"), place.text("path"))
         with redirected(folder):
-            statuses.append(call(function, folder, stored["job"], stored["hash"]))
+            statuses.append(call(function, folder, stored.record("job"), stored.text("hash")))
     return statuses
 
 

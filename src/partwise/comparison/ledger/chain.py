@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from partwise.records import DamagedFileError, parse
+
 FIRST = "0" * 64
 """What stands in for the hash of a previous record in the first one."""
 
@@ -50,7 +52,7 @@ class Record:
 
     @property
     def content(self) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads(self.text)
+        content: dict[str, Any] = parse(self.text, f"record {self.number}")
         return content
 
     @classmethod
@@ -78,7 +80,7 @@ def first_broken(records: Sequence[Record]) -> tuple[int, str] | None:
         try:
             content = record.content
             known = isinstance(content, dict) and KEYS.get(str(content.get("kind")), {"kind", "time"}) <= content.keys()
-        except ValueError:
+        except DamagedFileError:
             known = False
         if not known:
             return position, "its content is no record"

@@ -8,6 +8,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from partwise.config import ConfigError
+from partwise.records import DamagedFileError, Record, read_record
 
 Facts = dict[str, str | int | float | bool | None]
 """Names and values that are stored and shown, and that nothing computes with."""
@@ -35,10 +36,8 @@ class Value(BaseModel):
             raise ConfigError(f"{source} is damaged ({message}): restore it, or run the comparison again") from None
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path) -> Record:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path} is damaged ({error}): restore it, or run the comparison again") from None
+        return read_record(path)
+    except DamagedFileError as error:
+        raise ConfigError(f"{error}: restore it, or run the comparison again") from None

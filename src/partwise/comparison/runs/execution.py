@@ -1,15 +1,16 @@
 """What a worker process does for training runs of a comparison."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 from partwise.comparison.runs.task_metric import score_run
 from partwise.comparison.runs.trial import stored_status
+from partwise.comparison.trials.job import JOB
 from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime
 from partwise.config import import_parts
 from partwise.evaluate.arithmetic import accuracy_by_operation, answer_problems
+from partwise.records import read_record
 from partwise.train.config import RunConfig
 from partwise.train.multi_seed import train_seeds
 from partwise.train.result import verified_result, write_result
@@ -20,7 +21,7 @@ __all__ = ["execute", "stored_status"]
 
 def execute(folders: list[Path], should_stop: Callable[[], bool]) -> list[str]:
     """Train the runs of a group, which are seeds of one arm, until they finish or have to stop; returns their statuses."""
-    jobs = [json.loads((folder / "job.json").read_text()) for folder in folders]
+    jobs = [read_record(folder / JOB) for folder in folders]
     for source in jobs[0]["imports"]:
         import_parts(source)
     runs = [

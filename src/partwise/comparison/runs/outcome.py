@@ -1,6 +1,5 @@
 """The outcome of a run: its final losses, curves and accuracies, read from its folder."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,9 @@ from partwise.comparison.results import Accuracies, Accuracy, Proportion, TaskSc
 from partwise.comparison.trials.trial import VALIDATION_LOSS
 from partwise.config import ConfigError
 from partwise.plots.curves import thin
+from partwise.records import read_record
 from partwise.train.metrics import read_metrics
+from partwise.train.result import RESULT
 
 CURVE_POINTS = 200
 ACCURACY_KEYS = {"exact match": "exact_match", "character accuracy": "char_accuracy"}
@@ -18,7 +19,7 @@ ACCURACY_KEYS = {"exact match": "exact_match", "character accuracy": "char_accur
 
 def read_outcome(folder: Path, seed: int, steps: int, metric: str = VALIDATION_LOSS) -> TrialResult:
     """The outcome of a finished run of `steps`. Raises ConfigError if the run lacks the metric."""
-    result = json.loads((folder / "result.json").read_text())
+    result = read_record(folder / RESULT)
     lines = read_metrics(folder)
     evaluations = tuple(
         (line["step"], line["validation"], line["training"]) for line in lines if line["kind"] == "evaluation"

@@ -13,11 +13,15 @@ from partwise.comparison.results import TrialResult
 from partwise.comparison.runs import EXECUTED_BY
 from partwise.comparison.runs.outcome import read_outcome
 from partwise.comparison.runs.task_metric import is_scored
+from partwise.comparison.trials.job import JOB
 from partwise.comparison.trials.trial import VALIDATION_LOSS, Trial
 from partwise.compute.runtime import Runtime
 from partwise.config import find_part
+from partwise.files import open_to_read
+from partwise.records import read_record
 from partwise.train.config import RunConfig
 from partwise.train.result import verified_result
+from partwise.train.run_names import explain_write_errors
 
 
 class RunTrial(Trial):
@@ -26,16 +30,16 @@ class RunTrial(Trial):
     def progress(self) -> int:
         """The last step in the run's metrics."""
         path = self.folder / "metrics.jsonl"
-        if not path.exists():
+        if not path.is_file():
             return 0
-        with path.open("rb") as file:
+        with open_to_read(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - 1000))
             lines = file.read().splitlines()
         for line in reversed(lines):
             try:
                 return int(json.loads(line)["step"])
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 continue
         return 0
 
@@ -69,7 +73,8 @@ def prepare_run(
         "metric": metric,
         "command": shlex.split(command),
     }
-    write_json(folder / "job.json", job)
+    with explain_write_errors(folder):
+        write_json(folder / "job.json", job)
     return RunTrial(arm, seed, folder, config.train.steps, stored_status(folder) or "waiting")
 
 
@@ -78,8 +83,8 @@ def stored_status(folder: Path) -> str | None:
 
     Raises ConfigError if its result or its metrics are not those with which it ended.
     """
-    job = json.loads((folder / "job.json").read_text())
-    config = job["config"]
+    job = read_record(folder / JOB)
+    config = job.record("config")
     result = verified_result(folder, config)
     if result is None:
         return None

@@ -1,6 +1,5 @@
 """`compare --on workers`: trials that other processes run, on this machine or on others that see the same folder."""
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from partwise.comparison.trials.claims import EXPIRES, HEARTBEAT, is_alive, is_claimed
 from partwise.comparison.trials.executor import Executor
 from partwise.comparison.trials.trial import Trial
+from partwise.records import DamagedFileError, read_record
 
 OPEN, FAILED = "open-for-workers", "failed.json"
 """In the comparison's folder, that workers may expect further trials; in a trial's, why it could not be run."""
@@ -57,8 +57,8 @@ def current_status(trial: Trial) -> str:
     if stored := trial.stored_status():
         return stored
     try:
-        return f"failed: {json.loads((trial.folder / FAILED).read_text())['reason']}"
-    except (OSError, ValueError, KeyError):
+        return f"failed: {read_record(trial.folder / FAILED)['reason']}"
+    except DamagedFileError:
         return "running" if is_claimed(trial.folder) else "waiting"
 
 

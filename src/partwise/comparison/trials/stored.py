@@ -6,10 +6,11 @@ from typing import Any, Literal, Self
 from partwise import __version__
 from partwise.checkpoint import write_json
 from partwise.comparison.results import TrialResult, Value, read_json
+from partwise.comparison.trials.job import JOB
 from partwise.comparison.trials.trial import NO_VALUE, Trial
 from partwise.config import ConfigError, digest
 
-JOB, RESULT = "job.json", "result.json"
+RESULT = "result.json"
 STDOUT, STDERR = "stdout.txt", "stderr.txt"
 
 
@@ -79,7 +80,7 @@ class StoredTrial(Trial):
 
 def stored_status(folder: Path) -> str | None:
     """The status of the trial in a folder, if its job has ended; None otherwise."""
-    outcome = Outcome.of_job(folder, read_json(folder / JOB)["hash"])
+    outcome = Outcome.of_job(folder, read_json(folder / JOB).text("hash"))
     return outcome.trial_status if outcome else None
 
 
@@ -93,9 +94,12 @@ def prepare_trial(
     key = digest(job)
     outcome = Outcome.of_job(folder, key)
     if outcome is None:
-        folder.mkdir(parents=True, exist_ok=True)
         stored = {"executed_by": executed_by, "version": __version__, "place": place, "hash": key, "job": job}
-        write_json(folder / JOB, stored)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_json(folder / JOB, stored)
+        except OSError as error:
+            raise ConfigError(f"cannot write {folder / JOB}: {error.strerror}: free its place, and run again") from None
     trial = StoredTrial(arm, seed, folder, 1, outcome.trial_status if outcome else "waiting")
     trial.job = key
     return trial

@@ -1,7 +1,6 @@
 """`partwise work`: one process that takes the next open trial of a comparison until none is left."""
 
 import contextlib
-import json
 import os
 import queue
 import threading
@@ -17,9 +16,11 @@ import partwise
 from partwise.checkpoint import write_json
 from partwise.comparison.trials.claims import EXPIRES, HEARTBEAT, Claim, claim
 from partwise.comparison.trials.forkserver import ForkServer
+from partwise.comparison.trials.job import check_executor
 from partwise.comparison.trials.shared import FAILED, POLL_SECONDS, is_open
 from partwise.config import ConfigError
 from partwise.machine import hardware
+from partwise.records import DamagedFileError, read_record
 
 JOB, WORKER = "job.json", "worker.json"
 """A trial's job, and which machine runs it."""
@@ -49,15 +50,15 @@ class Job:
             with contextlib.suppress(FileExistsError):
                 os.link(mine, path)  # in one step: of two workers one is first
             mine.unlink()
-        return str(json.loads(path.read_text())["cpu"])
+        return read_record(path).text("cpu")
 
     def may_run_on(self, cpu: str) -> bool:
         """Whether every trial of its seed ran on this kind of machine: another kind would be a difference in the pair."""
         for other in self.folder.parent.parent.glob(f"*/{self.folder.name}/{WORKER}"):
             try:
-                if json.loads(other.read_text())["cpu"] != cpu:
+                if read_record(other)["cpu"] != cpu:
                     return False
-            except (OSError, ValueError, KeyError):  # being written
+            except DamagedFileError:  # being written
                 continue
         return True
 
@@ -150,9 +151,9 @@ def describe_workers(folders: Iterable[Path]) -> list[str]:
     counts: Counter[str] = Counter()
     for folder in folders:
         try:
-            worker = json.loads((folder / WORKER).read_text())
+            worker = read_record(folder / WORKER)
             counts[f"{worker['host']} ({worker['cpu']})"] += 1
-        except (OSError, ValueError, KeyError, TypeError):
+        except DamagedFileError:
             continue
     return [f"{machine}: {count} trial{'s' if count > 1 else ''}" for machine, count in sorted(counts.items())]
 
@@ -160,16 +161,17 @@ def describe_workers(folders: Iterable[Path]) -> list[str]:
 def find_jobs(folder: Path) -> Iterator[Job]:
     """The jobs of a comparison and of its tuning by seed, so that pairs are complete soon. Raises ConfigError."""
     paths = [*folder.glob(f"runs/*/seed-*/{JOB}"), *folder.glob(f"tuning/*/seed-*/{JOB}")]
-    for path in sorted(paths, key=lambda path: (int(path.parent.name.removeprefix("seed-")), path.parent.parent.name)):
+    seeds = {path: path.parent.name.removeprefix("seed-") for path in paths}
+    known = [path for path in paths if seeds[path].isdecimal()]
+    for path in sorted(known, key=lambda path: (int(seeds[path]), path.parent.parent.name)):
         try:
-            job = json.loads(path.read_text())
-            executed_by, version = str(job["executed_by"]), job["version"]
-        except (OSError, ValueError, KeyError, TypeError):  # being written
+            job = read_record(path)
+            executed_by, version = job.text("executed_by"), job["version"]
+        except DamagedFileError:  # being written
             continue
         if version != partwise.__version__:
             raise ConfigError(
                 f"{path} is of partwise {version}, and this is {partwise.__version__}: install the same version everywhere"
             )
-        if not executed_by.startswith("partwise.comparison."):
-            raise ConfigError(f"{path} names a module that is not part of partwise: {executed_by}")
+        check_executor(path, executed_by)
         yield Job(path.parent, executed_by)

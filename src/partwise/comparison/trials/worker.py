@@ -21,9 +21,11 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
+from partwise.comparison.trials.job import JOB, check_executor
 from partwise.config import ConfigError
 from partwise.files import write_file
 from partwise.machine import is_alive
+from partwise.records import read_record
 
 stopping = False
 
@@ -40,12 +42,8 @@ def run_child(folders: list[Path], server: int, parent: int) -> None:
     """
     statuses = ["failed"] * len(folders)
     try:
-        job = json.loads((folders[0] / "job.json").read_text())
-        if not job["executed_by"].startswith("partwise."):
-            raise ConfigError(
-                f"{folders[0]}/job.json names a module that is not part of partwise: {job['executed_by']}"
-            )
-        module = import_module(job["executed_by"])
+        path = folders[0] / JOB
+        module = import_module(check_executor(path, read_record(path).text("executed_by")))
         statuses = module.execute(folders, lambda: stopping or os.getppid() != server or not is_alive(parent))
     except ConfigError as error:
         statuses = [f"failed {error}"] * len(folders)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from partwise.checkpoint import MANIFEST
 from partwise.config import ConfigError
+from partwise.files import open_to_read
 from partwise.formats.huggingface.families import read_config
 from partwise.formats.huggingface.family import Family
 from partwise.formats.huggingface.tensors import TensorRule
@@ -105,7 +106,7 @@ def stored_tensors(folder: Path) -> Iterator[dict[str, Stored]]:
         for path, names in weight_files(folder).items():
             try:
                 with safe_open(path, framework="pt"):  # checks types, sizes and places of all tensors
-                    file = stack.enter_context(path.open("rb"))
+                    file = stack.enter_context(open_to_read(path))
                 for name, tensor in read_header(file).items():
                     if name in stored:
                         raise ConfigError(f"{path}: {name} is also in another file: restore the folder")
