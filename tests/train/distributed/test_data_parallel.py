@@ -20,11 +20,11 @@ N_STEPS = 3
 EXACT = 1e-12
 
 
-def train(size: int, folder: Path, *cases: str) -> dict[str, Any]:
+def train(size: int, folder: Path, *cases: str, steps: int = N_STEPS) -> dict[str, Any]:
     """The results of `size` processes that torchrun starts."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)] if size > 1 else []
     done = subprocess.run(
-        [sys.executable, *torchrun, str(SCRIPT), str(N_STEPS), str(folder), *cases],
+        [sys.executable, *torchrun, str(SCRIPT), str(steps), str(folder), *cases],
         capture_output=True,
         text=True,
         timeout=200,
@@ -58,6 +58,19 @@ def test_four_processes_equal_one(tmp_path: Path) -> None:
     for case in ("plain", "muon"):
         for kind in KINDS:
             assert a[f"{case} {kind}"]["steps"] == pytest.approx(np.array(b[f"{case} ddp"]["steps"]), rel=EXACT, abs=0)
+
+
+@pytest.mark.long
+def test_a_hundred_steps_of_one_two_and_four_processes_agree(tmp_path: Path) -> None:
+    cases = ("plain", "uneven", "pairs", "bias", "muon")
+    results = {size: train(size, tmp_path, *cases, steps=100) for size in (1, 2, 4)}
+    for case in cases:
+        expected = np.array(results[1][f"{case} ddp"]["steps"])
+        for size in (2, 4):
+            for kind in KINDS:
+                steps = np.array(results[size][f"{case} {kind}"]["steps"])
+                assert steps[0] == pytest.approx(expected[0], rel=EXACT, abs=0), (case, size, kind)
+                assert steps == pytest.approx(expected, rel=1e-9, abs=0), (case, size, kind)
 
 
 @pytest.mark.parametrize("n_rows", [4, 5, 7])
