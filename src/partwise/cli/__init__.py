@@ -6,6 +6,7 @@ from itertools import pairwise
 import typer
 
 from partwise.cli import comparison_commands, exchange_commands, model_commands, record_commands, study_commands  # noqa: F401  (importing them registers their commands)
+from partwise.cli.errors import OUT_OF_MEMORY, is_out_of_memory
 from partwise.cli.options import app
 from partwise.cli.signals import ENDING, exit_status, handled, outlive_terminal, terminate
 
@@ -40,6 +41,9 @@ def main() -> None:
 
         # a usage error of click; duck-typed, since typer may vendor click
         format_message = getattr(error, "format_message", None)
+        if is_out_of_memory(error):
+            print_error(OUT_OF_MEMORY)
+            sys.exit(2)
         if not isinstance(error, ConfigError) and format_message is None:
             raise
         if format_message and not format_message():  # a group without a command has printed its help

@@ -184,7 +184,7 @@ def inspect(
     what: Annotated[
         str,
         typer.Argument(
-            help="activations, attention, coordinates, cost, gradients, logit-lens, lr-transfer or positions."
+            help="activations, attention, coordinates, cost, gradients, logit-lens, lr-transfer, memory or positions."
         ),
     ],
     overrides: Overrides = None,
@@ -193,13 +193,16 @@ def inspect(
         int | None, typer.Option(help="Tokens per sequence. Default: train.seq_len, at most 256.")
     ] = None,
     text: Annotated[str | None, typer.Option(help="Input text. Default: a sample of the validation split.")] = None,
+    processes: Annotated[
+        int, typer.Option(metavar="N", help="With memory: that of each of N processes, by ddp and by fsdp.", min=1)
+    ] = 1,
     imports: Import = None,
 ) -> None:
     """Inspect a preset or a run: print a table and write an HTML page with figures."""
     load_imports(imports)
     from partwise.cli.commands.inspect import inspect_target
 
-    inspect_target(target, what, collect_overrides(context, overrides), data, seq_len, text)
+    inspect_target(target, what, collect_overrides(context, overrides), data, seq_len, text, processes)
 
 
 @app.command()

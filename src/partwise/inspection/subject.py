@@ -34,6 +34,7 @@ class Subject:
     run: Path | None = None
     requested_seq_len: int | None = None  # --seq-len
     text: str | None = None  # --text
+    processes: int = 1  # --processes
 
     @cached_property
     def dataset(self) -> Dataset:

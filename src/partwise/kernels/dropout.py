@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from partwise.kernels.library import load_library, openmp_parallel
 
@@ -74,6 +75,8 @@ class DropoutFunction(torch.autograd.Function):
         ctx.key = key
         x = x.contiguous()
         y, sizes = torch.empty_like(x), Sizes(*noise_shape(x.shape), Dropout(*key))
+        if isinstance(x, FakeTensor):
+            return y  # without content, in a forecast of memory
         openmp = torch.get_num_threads(), openmp_parallel()
         library().dropout(ctypes.byref(sizes), x.element_size(), x.data_ptr(), y.data_ptr(), *openmp)
         return y

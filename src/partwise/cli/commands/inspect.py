@@ -1,5 +1,6 @@
 """`inspect`: an inspection of a preset or a run."""
 
+from dataclasses import replace
 from importlib import import_module
 
 from partwise.cli.terminal import console, table
@@ -16,20 +17,23 @@ INSPECTIONS = {
     "gradients": "gradients",
     "logit-lens": "logit_lens",
     "lr-transfer": "lr_transfer",
+    "memory": "memory",
     "positions": "positions",
 }
 """Name -> module of `partwise.inspection`, whose `inspect(subject)` returns a page."""
 
 
 def inspect_target(
-    target: str, what: str, words: list[str], data: str | None, seq_len: int | None, text: str | None
+    target: str, what: str, words: list[str], data: str | None, seq_len: int | None, text: str | None, processes: int
 ) -> None:
     """Run one inspection of a preset or a run; print its table and write its page."""
     if what not in INSPECTIONS:
         raise ConfigError(
             f"unknown inspection {what!r}{did_you_mean(what, INSPECTIONS)}: choose {', '.join(INSPECTIONS)}"
         )
-    subject = find_subject(target, words, data, seq_len, text)
+    if processes > 1 and what != "memory":
+        raise ConfigError(f"--processes {processes}: only `inspect {target} memory` divides a step between processes")
+    subject = replace(find_subject(target, words, data, seq_len, text), processes=processes)
     page: Page = import_module(f"partwise.inspection.{INSPECTIONS[what]}").inspect(subject)
     console.print(table(f"{subject.name}: {page.title}", page.columns, page.rows))
     console.print(page.about, style="dim", markup=False)

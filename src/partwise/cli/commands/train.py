@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from partwise.checkpoint import make_folder
 from partwise.cli.commands.evaluate import show_scores
+from partwise.cli.errors import OUT_OF_MEMORY, is_out_of_memory
 from partwise.cli.signals import ENDING, exit_status, handled, leave_terminal
 from partwise.cli.terminal import console, flush_text, follow_run, print_error, table
 from partwise.compute.plan import apply_backends
@@ -132,7 +133,10 @@ def train_with_others(
         return end_now(2)
     except KeyboardInterrupt:
         return end_now(exit_status())
-    except Exception:
+    except Exception as error:
+        if is_out_of_memory(error):
+            print_error(OUT_OF_MEMORY)
+            return end_now(2)
         traceback.print_exc()
         return end_now(1)
 

@@ -1,0 +1,203 @@
+"""Memory of a training step, found by running it on tensors without content, and per process if several share it."""
+
+import weakref
+from contextlib import nullcontext
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from partwise.compute.runtime import choose_runtime
+from partwise.data import IGNORE_INDEX
+from partwise.inspection.cost import format_bytes
+from partwise.inspection.subject import Subject
+from partwise.model import Transformer
+from partwise.model.freezing import freeze
+from partwise.plots.page import Page, bar_chart
+from partwise.train.config import RunConfig
+from partwise.train.cross_entropy import shift_targets, summed_cross_entropy
+
+
+@dataclass(frozen=True)
+class StepMemory:
+    """Bytes. Weights, gradients and optimizer states are exact; the rest is what torch's operations allocate."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    """Kept at the end of the forward pass, with the logits and the loss."""
+    peak: int
+    """The most at any moment of a step, when the optimizer's state exists."""
+
+
+class Allocations(TorchDispatchMode):
+    """Counts the bytes of tensors that operations create and nothing has freed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            return 1  # such as an optimizer's step counter, which has no content here
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self.count(leaf)
+        return result
+
+    def count(self, tensor: Tensor) -> None:
+        """Count a tensor's storage until it is freed; views share one."""
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key in self._known:
+            return
+        self._known.add(key)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._free, key, size).atexit = False
+
+    def _free(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.live -= size
+
+
+def step_memory(config: RunConfig, precision: str, rows: int | None = None, shards: int = 1) -> StepMemory:
+    """The memory of a training step over micro-batches of `rows` (default: those of the configuration).
+
+    It is that of torch's operations: C++ kernels keep less. Of weights, gradients and optimizer states split into `shards`
+    along their first dimension, as FSDP2 does, it is the largest part. Nothing is allocated.
+    """
+    train = config.train
+    rows = rows or ceil(train.batch_size / train.grad_accumulation)
+    with torch.device("meta"):
+        model = Transformer(config.model)
+    model.reset_backends()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        give_fake_tensors(model)
+        model.train()
+        if train.freeze is not None:
+            freeze(model, train.freeze)
+        optimizer = config.optimizer.build(model, train.lr)
+        with Allocations() as allocations:
+            for tensor in (*model.parameters(), *model.buffers()):
+                allocations.count(tensor)
+            compute_losses(model, config, precision, rows).backward()
+            parameters = list(model.parameters())
+            gradients = sum(part_size(p, shards) for p in parameters if p.grad is not None)
+            optimizer.step()
+            states = sum(
+                part_size(value, shards if value.shape == p.shape else 1)
+                for p, state in optimizer.state.items()
+                for value in state.values()
+                if isinstance(value, Tensor)
+            )
+            optimizer.zero_grad(set_to_none=True)
+            before, allocations.peak = allocations.live, 0
+            loss = compute_losses(model, config, precision, rows)
+            activations = allocations.live - before
+            loss.backward()
+            optimizer.step()
+    weights = sum(part_size(p, shards) for p in parameters)
+    return StepMemory(weights, gradients, states, activations, allocations.peak)
+
+
+def part_size(tensor: Tensor, shards: int) -> int:
+    """Bytes of the largest of the parts of a tensor, split along its first dimension."""
+    if not tensor.ndim or not tensor.numel():
+        return tensor.numel() * tensor.element_size()
+    return ceil(tensor.shape[0] / shards) * (tensor.numel() // tensor.shape[0]) * tensor.element_size()
+
+
+def give_fake_tensors(model: Transformer) -> None:
+    """Replace the meta tensors of a model by fake ones of the CPU; shared tensors stay shared, unlike with `to_empty`."""
+    fakes: dict[int, Tensor] = {}
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):
+            for name, tensor in tensors.items():
+                if tensor is not None:
+                    fake = torch.empty_like(tensor, device="cpu")
+                    made = nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake
+                    tensors[name] = fakes.setdefault(id(tensor), made)  # type: ignore[assignment]
+
+
+def compute_losses(model: Transformer, config: RunConfig, precision: str, rows: int) -> Tensor:
+    """The loss of a micro-batch of `rows`, with those of multi-token prediction and of the layers."""
+    inputs, targets = torch.zeros(2, rows, config.seq_len, dtype=torch.long).unbind()
+    source = inputs if model.encoder is not None else None
+    auxiliary, ahead = list[Tensor](), list[Tensor]()
+    autocast = torch.autocast("cpu", torch.bfloat16) if precision == "bfloat16" else nullcontext()
+    weight = model.ahead.loss_weight_at(1.0)
+    with autocast:
+        logits = model(inputs, source=source, aux_losses=auxiliary, mtp_logits=ahead if weight else None)
+    losses = [cross_entropy(logits, targets, config)]
+    losses += [weight * cross_entropy(each, shift_targets(targets, k), config) for k, each in enumerate(ahead, start=1)]
+    return torch.stack([*losses, *auxiliary]).sum()
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, config: RunConfig) -> Tensor:
+    logits, targets, smoothing = logits.flatten(0, 1), targets.flatten(), config.train.label_smoothing
+    if logits.dtype == torch.bfloat16:
+        return summed_cross_entropy(logits, targets, smoothing)
+    return torch.nn.functional.cross_entropy(
+        logits, targets, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=smoothing
+    )
+
+
+def gathered_bytes(config: RunConfig) -> int:
+    """Bytes of the whole weights that FSDP2 holds while a block computes: its own, and those outside of blocks."""
+    with torch.device("meta"):
+        model = Transformer(config.model)
+    blocks = [*model.blocks, *(model.encoder.blocks if model.encoder else [])]
+    sizes = [sum(part_size(p, 1) for p in block.parameters()) for block in blocks]
+    return sum(part_size(p, 1) for p in model.parameters()) - sum(sizes) + max(sizes, default=0)
+
+
+def inspect(subject: Subject) -> Page:
+    """The memory of a training step of one process, and of each of several."""
+    config, n = subject.config, subject.processes
+    precision = choose_runtime(config.train).precision
+    columns = {"one process": amounts(step_memory(config, precision))}
+    if n > 1:
+        rows = ceil(config.train.batch_size / config.train.grad_accumulation / n)
+        columns[f"each of {n}, ddp"] = amounts(step_memory(config, precision, rows))
+        sharded = amounts(step_memory(config, precision, rows, shards=n))
+        sharded["gathered weights"] = gathered_bytes(config)
+        del sharded[PEAK]  # depends on how far ahead blocks are gathered
+        columns[f"each of {n}, fsdp"] = sharded
+    names = [name for name in ROWS if any(name in column for column in columns.values())]
+    return Page(
+        f"memory of a training step of {config.train.batch_size} x {config.seq_len} tokens in {precision}",
+        "Found by running a step on tensors without content, with torch's operations: C++ kernels keep less. Activations are "
+        "what the forward pass keeps for the backward pass, with the logits. The peak also has temporary tensors; torch and "
+        "its libraries take some hundred MiB more. To lower it: a smaller train.batch_size, or train.grad_accumulation.",
+        ["", *columns],
+        [(name, *(format_bytes(c[name]) if name in c else "" for c in columns.values())) for name in names],
+        [
+            bar_chart(
+                title, [(name, c[name], format_bytes(c[name])) for name in names if c.get(name)], f"memory{number}"
+            )
+            for number, (title, c) in enumerate(columns.items())
+        ],
+    )
+
+
+PEAK = "peak of a step"
+ROWS = ("weights", "gradients", "optimizer states", "activations", "gathered weights", PEAK)
+
+
+def amounts(memory: StepMemory) -> dict[str, int]:
+    return {
+        "weights": memory.weights,
+        "gradients": memory.gradients,
+        "optimizer states": memory.optimizer,
+        "activations": memory.activations,
+        PEAK: memory.peak,
+    }

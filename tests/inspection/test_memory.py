@@ -1,0 +1,168 @@
+"""The forecast of memory equals torch's tracker, and that of real tensors."""
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed._tools.mem_tracker import _MemRefType as Kind
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from partwise.cli.errors import is_out_of_memory
+from partwise.inspection.memory import Allocations, compute_losses, gathered_bytes, give_fake_tensors, step_memory
+from partwise.model import Transformer
+from partwise.train.config import RunConfig, run_config
+
+SIZES = (
+    "d_model=64",
+    "n_layers=2",
+    "attention.n_heads=2",
+    "context_length=32",
+    "train.seq_len=32",
+    "train.batch_size=4",
+)
+
+
+def small(preset: str, *overrides: str) -> RunConfig:
+    return run_config(preset, *SIZES, *overrides)
+
+
+class CountersWithoutContent(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return 1 if func is torch.ops.aten._local_scalar_dense.default else func(*args, **(kwargs or {}))
+
+
+def tracked(config: RunConfig, precision: str) -> tuple[dict[Any, int], int]:
+    """By torch's tracker: the live bytes by kind after the forward pass of the second step, and the peak."""
+    with torch.device("meta"):
+        model = Transformer(config.model)
+    model.reset_backends()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        give_fake_tensors(model)
+        model.train()
+        optimizer = config.optimizer.build(model, config.train.lr)
+        tracker = MemTracker()
+        tracker.track_external(model, optimizer)
+        with tracker, CountersWithoutContent():
+            for _ in range(2):
+                tracker.reset_mod_stats()
+                loss = compute_losses(model, config, precision, config.train.batch_size)
+                middle = tracker.get_tracker_snapshot("current")
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+        (live,), (peak,) = middle.values(), tracker.get_tracker_snapshot("peak").values()
+    return live, peak["Total"]
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "words",
+    [["mingpt"], ["llama"], ["toy", "optimizer=muon"], ["mingpt", "ffn=moe"], ["mingpt", "mtp=heads"]],
+    ids=" ".join,
+)
+def test_equals_torchs_tracker(words: list[str], precision: str) -> None:
+    config = small(*words)
+    ours = step_memory(config, precision)
+    live, peak = tracked(config, precision)
+    assert ours.weights == 4 * config.model.parameters() == live[Kind.PARAM]
+    assert ours.gradients == ours.weights and ours.optimizer == live[Kind.OPT]
+    assert ours.activations == pytest.approx(live[Kind.ACT] + live[Kind.TEMP], rel=0.02)
+    assert ours.peak == pytest.approx(peak, rel=0.02)
+
+
+def test_real_tensors_take_as_much() -> None:
+    config = small("mingpt", "embed_dropout=0.1")
+    forecast = step_memory(config, "float32")
+    model = Transformer(config.model).train()
+    model.reset_backends()
+    optimizer = config.optimizer.build(model, 1e-3)
+    for _ in range(2):
+        gc.collect()
+        with Allocations() as allocations:
+            for tensor in (
+                *model.parameters(),
+                *model.buffers(),
+                *(v for s in optimizer.state.values() for v in s.values()),
+            ):
+                allocations.count(tensor)
+            before = allocations.live
+            loss = compute_losses(model, config, "float32", 4)
+            activations = allocations.live - before
+            loss.backward()
+            optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    assert activations == pytest.approx(forecast.activations, rel=0.02)
+    assert allocations.peak == pytest.approx(forecast.peak, rel=0.02)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 64])
+def test_parts_of_processes_are_those_of_fully_shard(n: int) -> None:
+    """torch divides the first dimension into equal chunks, of which the last may be smaller or empty."""
+    config = small("mingpt", "vocab_size=67")
+    with torch.device("meta"):
+        parameters = list(Transformer(config.model).parameters())
+    first = sum(p.chunk(n)[0].numel() for p in parameters)
+    memory = step_memory(config, "float32", 2, shards=n)
+    assert memory.weights == memory.gradients == 4 * first
+    assert memory.optimizer == 8 * first + 4 * len(parameters)  # two moments and a step counter
+    assert gathered_bytes(config) < 4 * config.model.parameters()
+
+
+def test_gpt2_at_its_size() -> None:
+    memory = step_memory(run_config("gpt2", "train.batch_size=1", "context_length=64"), "float32", shards=8)
+    assert memory.weights * 8 == pytest.approx(4 * run_config("gpt2", "context_length=64").model.parameters(), rel=1e-3)
+
+
+LIMITED = """
+import resource, sys
+import torch
+from partwise.cli import main
+import partwise.cli.commands.train
+size = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize")) * 1024
+resource.setrlimit(resource.RLIMIT_AS, (size + (700 << 20), resource.RLIM_INFINITY))
+main()
+"""
+
+
+@pytest.mark.slow
+def test_too_little_memory_is_one_line_and_the_checkpoint_stays(tmp_path: Path) -> None:
+    words = [
+        "train",
+        "mingpt",
+        *SIZES,
+        "train.precision=float32",
+        "train.steps=2",
+        "data=arithmetic",
+        "data.train=2000",
+    ]
+    few = ["data.validation=20", "data.test=5", "train.threads=1", "train.eval_every=1", "train.save_every=1"]
+    large = ["train.batch_size=60000", "train.block_backend=eager", "train.attention_backend=eager", "--name", "large"]
+    done = subprocess.run(
+        [sys.executable, "-c", LIMITED, *words, *few, *large], cwd=tmp_path, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("error: out of memory: lower train.batch_size")
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (torch.OutOfMemoryError("CUDA out of memory"), True),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:119] err == 0. DefaultCPUAllocator: can't allocate memory"),
+            True,
+        ),
+        (RuntimeError("std::bad_alloc"), True),
+        (RuntimeError("shapes differ"), False),
+        (ValueError("can't allocate memory"), False),
+    ],
+)
+def test_errors_of_allocators_are_known(error: Exception, expected: bool) -> None:
+    assert is_out_of_memory(error) == expected
