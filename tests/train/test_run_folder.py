@@ -469,7 +469,7 @@ def test_missing_metadata_does_not_silently_start_over(tiny: Tiny, tmp_path: Pat
         RunFolder(tmp_path, tiny("train.save_every=3"))
     assert len(list_checkpoints(tmp_path / "checkpoints")) == 2
     (tmp_path / "run.json").write_text('{"format": 1')
-    with pytest.raises(ConfigError, match=r"run\.json cannot be read: .*--fresh"):
+    with pytest.raises(ConfigError, match=r"run\.json is damaged: .*--fresh"):
         RunFolder(tmp_path, tiny("train.save_every=3"))
 
 

@@ -65,7 +65,7 @@ DAMAGE: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a result cut off": (
         lambda: Path(BASE, "result.json").write_text(Path(BASE, "result.json").read_text()[:99]),
-        "result.json cannot be read",
+        "result.json is damaged",
     ),
 }
 
