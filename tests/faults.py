@@ -14,14 +14,14 @@ CALLS = ("open", "mkdir", "rename", "replace", "unlink", "fsync")
 
 @contextmanager
 def watched(
-    names: Sequence[str], before: Callable[[str], None], after: Callable[..., None] = lambda name, *arguments: None
+    names: Sequence[str], before: Callable[..., None], after: Callable[..., None] = lambda name, *arguments: None
 ) -> Iterator[None]:
-    """Call `before(name)` and `after(name, *arguments)` around these functions of `os`."""
+    """Call `before(name, *arguments)` and `after(name, *arguments)` around these functions of `os`."""
     originals = {name: getattr(os, name) for name in names}
 
     def replacement(name: str) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            before(name)
+            before(name, *arguments)
             result = originals[name](*arguments, **options)
             after(name, *arguments)
             return result
@@ -39,11 +39,15 @@ def watched(
 
 @contextmanager
 def failing(at: int, code: int) -> Iterator[list[str]]:
-    """Let call number `at` of `os` that opens, changes or syncs a file fail; yields the names of the calls made."""
+    """Let call number `at` of `os` that opens, changes or syncs a file fail; yields the names of the calls made.
+
+    The name of opening a file to read it is `read`.
+    """
     made: list[str] = []
 
-    def count(name: str) -> None:
-        made.append(name)
+    def count(name: str, *arguments: Any) -> None:
+        reads = name == "open" and len(arguments) > 1 and not arguments[1] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        made.append("read" if reads else name)
         if len(made) - 1 == at:
             raise OSError(code, os.strerror(code))
 

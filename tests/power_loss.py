@@ -71,7 +71,7 @@ class Recorder:
         self._synced_contents: dict[Number, bytes] = {}
         self._synced_entries: dict[Number, dict[str, Number]] = {}
 
-    def before(self, call: str) -> None:
+    def before(self, call: str, *arguments: object) -> None:
         contents: dict[Number, bytes] = {}
         entries: dict[Number, dict[str, Number]] = {}
         inodes: set[int] = set()

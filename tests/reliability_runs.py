@@ -192,7 +192,7 @@ def non_finite(folder: Path) -> Trial:
         at, value = draw.randint(1, STEPS), draw.choice([float("nan"), float("inf"), -float("inf")])
         run_folder = RunFolder(path, config, log=lambda text: None)
         run = run_folder.run
-        parameter, planted = draw.choice([None, *run.parameters]), list[int]()
+        parameter, planted = draw.choice([None, *run.model.parameters()]), list[int]()
         losses = run.training_losses
 
         def spoil(tensor: Any) -> Any:
@@ -241,6 +241,7 @@ def write_errors(folder: Path) -> Trial:
         except ConfigError as error:
             assert len(str(error).splitlines()) == 1, str(error)
             outcome = "told"
+        assert outcome == "told" or made[at] == "read", f"call {at} ({made[at]}) failed, and nothing was said"
         train(path, config)
         assert end_of(path) == end, f"a run whose call {at} ({made[at]}) failed ends differently"
         return outcome

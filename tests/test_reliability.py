@@ -74,7 +74,9 @@ def test_a_gradient_that_is_not_checked_is_found(tmp_path: Path, monkeypatch: py
 @pytest.mark.slow
 def test_every_file_operation_of_a_run_may_fail(tmp_path: Path) -> None:
     trial = CHECKS["errors"].prepare(tmp_path)
-    assert {trial(number) for number in range(0, 200, 2)} == {"told"}
+    outcomes = [trial(number) for number in range(0, 200, 2)]
+    assert set(outcomes) == {"told", "harmless"}  # only prepared data that cannot be read are prepared again in silence
+    assert outcomes.count("harmless") < 10
 
 
 def test_a_biased_sampler_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -104,7 +104,7 @@ class Run:
         self.step = 0
         self.updater: Updater | None = None
         self.processes = SINGLE
-        self.parallel = DataParallel(self.model, self.training_losses)
+        self.parallel = DataParallel(self.model, lambda batch: self.training_losses(batch))
 
     def distribute(self, processes: Processes) -> None:
         """Share a new model with other processes, as `train.parallel` says. Raises ConfigError."""
