@@ -14,7 +14,7 @@ from torch.distributed._tools.mem_tracker import _MemRefType as Kind
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from partwise.cli.errors import is_out_of_memory
-from partwise.inspection.memory import Allocations, compute_losses, gathered_bytes, give_fake_tensors, step_memory
+from partwise.inspection.memory import Allocations, compute_losses, fake_model, gathered_bytes, step_memory
 from partwise.model import Transformer
 from partwise.train.config import RunConfig, run_config
 
@@ -39,12 +39,8 @@ class CountersWithoutContent(TorchDispatchMode):
 
 def tracked(config: RunConfig, precision: str) -> tuple[dict[Any, int], int]:
     """By torch's tracker: the live bytes by kind after the forward pass of the second step, and the peak."""
-    with torch.device("meta"):
-        model = Transformer(config.model)
-    model.reset_backends()
     with FakeTensorMode(allow_non_fake_inputs=True):
-        give_fake_tensors(model)
-        model.train()
+        model = fake_model(config)
         optimizer = config.optimizer.build(model, config.train.lr)
         tracker = MemTracker()
         tracker.track_external(model, optimizer)

@@ -22,7 +22,7 @@ from partwise.data.corpora import Corpus
 from partwise.data.pairs import TextPairs
 from partwise.files import file_sha256, others_can_write, private_folder, replace_file, sync
 from partwise.machine import cache_folder
-from partwise.records import read_bytes
+from partwise.records import read_record
 from partwise.tokenizers import Text, Tokenizer, TokenizerRecipe, WithSpecialTokens, load_tokenizer
 
 VERSION = 1
@@ -270,8 +270,8 @@ def _read_shards(folder: Path) -> dict[str, Shard]:
         if name == "test" and not path.exists() and not path.with_suffix(".bin").exists():
             continue
         try:
-            shards[name] = Shard.from_dict(json.loads(read_bytes(path)))
-        except (ValueError, TypeError, RecursionError, ConfigError) as error:
+            shards[name] = Shard.from_dict(read_record(path))
+        except (ValueError, TypeError, ConfigError) as error:
             raise CorruptDataError(f"{path}: {error}") from None
     return shards
 

@@ -13,14 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from partwise.compute.runtime import choose_runtime
-from partwise.data import IGNORE_INDEX
 from partwise.inspection.cost import format_bytes
 from partwise.inspection.subject import Subject
 from partwise.model import Transformer
 from partwise.model.freezing import freeze
 from partwise.plots.page import Page, bar_chart
 from partwise.train.config import RunConfig
-from partwise.train.cross_entropy import shift_targets, summed_cross_entropy
+from partwise.train.cross_entropy import shift_targets, summed_loss
 
 
 @dataclass(frozen=True)
@@ -77,12 +76,8 @@ def step_memory(config: RunConfig, precision: str, rows: int | None = None, shar
     """
     train = config.train
     rows = rows or ceil(train.batch_size / train.grad_accumulation)
-    with torch.device("meta"):
-        model = Transformer(config.model)
-    model.reset_backends()
     with FakeTensorMode(allow_non_fake_inputs=True):
-        give_fake_tensors(model)
-        model.train()
+        model = fake_model(config)
         if train.freeze is not None:
             freeze(model, train.freeze)
         optimizer = config.optimizer.build(model, train.lr)
@@ -116,8 +111,14 @@ def part_size(tensor: Tensor, shards: int) -> int:
     return ceil(tensor.shape[0] / shards) * (tensor.numel() // tensor.shape[0]) * tensor.element_size()
 
 
-def give_fake_tensors(model: Transformer) -> None:
-    """Replace the meta tensors of a model by fake ones of the CPU; shared tensors stay shared, unlike with `to_empty`."""
+def fake_model(config: RunConfig) -> Transformer:
+    """A model in training mode, computed by torch's operations, whose tensors have no content; needs FakeTensorMode.
+
+    Shared tensors stay shared, which `to_empty` does not promise.
+    """
+    with torch.device("meta"):
+        model = Transformer(config.model)
+    model.reset_backends()
     fakes: dict[int, Tensor] = {}
     for module in model.modules():
         for tensors in (module._parameters, module._buffers):
@@ -126,6 +127,7 @@ def give_fake_tensors(model: Transformer) -> None:
                     fake = torch.empty_like(tensor, device="cpu")
                     made = nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake
                     tensors[name] = fakes.setdefault(id(tensor), made)  # type: ignore[assignment]
+    return model.train()
 
 
 def compute_losses(model: Transformer, config: RunConfig, precision: str, rows: int) -> Tensor:
@@ -137,18 +139,13 @@ def compute_losses(model: Transformer, config: RunConfig, precision: str, rows: 
     weight = model.ahead.loss_weight_at(1.0)
     with autocast:
         logits = model(inputs, source=source, aux_losses=auxiliary, mtp_logits=ahead if weight else None)
-    losses = [cross_entropy(logits, targets, config)]
-    losses += [weight * cross_entropy(each, shift_targets(targets, k), config) for k, each in enumerate(ahead, start=1)]
+    smoothing = config.train.label_smoothing
+    losses = [summed_loss(logits, targets, smoothing, cpp=False)]
+    losses += [
+        weight * summed_loss(each, shift_targets(targets, k), smoothing, cpp=False)
+        for k, each in enumerate(ahead, start=1)
+    ]
     return torch.stack([*losses, *auxiliary]).sum()
-
-
-def cross_entropy(logits: Tensor, targets: Tensor, config: RunConfig) -> Tensor:
-    logits, targets, smoothing = logits.flatten(0, 1), targets.flatten(), config.train.label_smoothing
-    if logits.dtype == torch.bfloat16:
-        return summed_cross_entropy(logits, targets, smoothing)
-    return torch.nn.functional.cross_entropy(
-        logits, targets, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=smoothing
-    )
 
 
 def gathered_bytes(config: RunConfig) -> int:

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from partwise.data import IGNORE_INDEX
 from partwise.kernels.cross_entropy import bf16_cross_entropy, supports_bf16_cross_entropy
@@ -22,6 +23,14 @@ def summed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0
     if cpp and supports_bf16_cross_entropy(logits):
         return bf16_cross_entropy(logits, targets, IGNORE_INDEX, smoothing)
     return _ChunkedCrossEntropy.apply(logits, targets, smoothing)
+
+
+def summed_loss(logits: Tensor, targets: Tensor, smoothing: float, cpp: bool) -> Tensor:
+    """(B, T, V) logits, (B, T) targets -> the loss summed over the targets, in chunks where logits have 16 bits."""
+    logits, targets = logits.flatten(0, 1), targets.flatten()
+    if logits.dtype in (torch.bfloat16, torch.float16):
+        return summed_cross_entropy(logits, targets, smoothing, cpp)
+    return F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=smoothing)
 
 
 def shift_targets(targets: Tensor, offset: int) -> Tensor:

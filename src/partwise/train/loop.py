@@ -8,16 +8,15 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from partwise.compute.plan import Plan, check_requested, make_plan
 from partwise.compute.runtime import Runtime, choose_runtime, requested
-from partwise.data import IGNORE_INDEX, Batch, Dataset, build_examples
+from partwise.data import Batch, Dataset, build_examples
 from partwise.kernels.malloc import keep_freed_memory
 from partwise.model import Transformer
 from partwise.model.freezing import freeze
 from partwise.train.config import RunConfig
-from partwise.train.cross_entropy import shift_targets, summed_cross_entropy
+from partwise.train.cross_entropy import shift_targets, summed_loss
 from partwise.train.distributed.data_parallel import DataParallel
 from partwise.train.distributed.processes import SINGLE, Processes
 from partwise.train.source import load_initial_weights
@@ -211,10 +210,7 @@ class Run:
 
     def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
         """(B, T, V), (B, T) -> the loss summed over the targets."""
-        logits, targets, smoothing = logits.flatten(0, 1), targets.flatten(), self.config.train.label_smoothing
-        if logits.dtype in (torch.bfloat16, torch.float16):
-            return summed_cross_entropy(logits, targets, smoothing, self.runtime.kernels)
-        return F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=smoothing)
+        return summed_loss(logits, targets, self.config.train.label_smoothing, self.runtime.kernels)
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.runtime.precision == "bfloat16")

@@ -9,11 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from partwise.checkpoint import list_checkpoints
+from partwise.config import ConfigError
 from partwise.formats.loading import load
+from partwise.train.distributed.launcher import LOST, TOGETHER, wait
 from partwise.train.metrics import read_metrics
 from partwise.train.run_metadata import read_metadata
 
@@ -117,6 +120,38 @@ def test_bad_input_is_one_line_of_the_first_process(tmp_path: Path) -> None:
         assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
     done = run(tmp_path, "--processes", "2", PARTWISE_PROCESS_TIMEOUT="soon")
     assert done.returncode == 2 and done.stderr.startswith("error: PARTWISE_PROCESS_TIMEOUT=soon: set it to")
+
+
+class Ended:
+    """A child process that has ended."""
+
+    def __init__(self, returncode: int) -> None:
+        self.returncode = returncode
+
+    def poll(self) -> int:
+        return self.returncode
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        ([0, 0], 0),
+        ([143, 143], 143),
+        ([2, TOGETHER], 2),
+        ([2, LOST], 2),  # the first has said why, and a message to the other was lost
+        ([1, LOST], 1),
+        ([LOST, 2], "rank 1 ended with status 2: ranks/1.log in the run's folder says why"),
+        ([LOST, -9], r"rank 1 was ended by SIGKILL \(out of memory\?\)"),
+        ([LOST, LOST], "a process did not answer in time"),
+    ],
+)
+def test_the_launcher_says_who_failed(statuses: list[int], expected: int | str) -> None:
+    children: Any = [Ended(status) for status in statuses]
+    if isinstance(expected, int):
+        assert wait(children) == expected
+        return
+    with pytest.raises(ConfigError, match=expected):
+        wait(children)
 
 
 @pytest.mark.long

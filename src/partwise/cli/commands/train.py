@@ -23,6 +23,7 @@ from partwise.data import Dataset
 from partwise.files import open_file
 from partwise.formats.loading import load
 from partwise.generation.generate import generate
+from partwise.model import Transformer
 from partwise.tokenizers import WithSpecialTokens
 from partwise.train.config import TrainConfig, run_config
 from partwise.train.distributed.environment import STORE
@@ -90,21 +91,22 @@ def train_run(
         with handled(stop, (signal.SIGINT, *ENDING)):
             follow_run(run)
     except Interrupted as reason:
+        processes.leave()
         console.print(f"{reason}. To resume:\n  {command.replace(' --fresh', '')}", markup=False, soft_wrap=True)
         return 128 + (received or [signal.SIGTERM])[0]  # another process may have received it
     except Diverged as error:
+        processes.leave()
         print_error(f"training diverged at {error}. The last good checkpoint is in {path / 'checkpoints'}")
         return 1
-    finally:
-        processes.leave()
+    processes.leave()  # after any other error the processes are at different places, and end without each other
     if not processes.first:
         return 0
-    if processes.size > 1:
-        run.run.model = open_trained(str(path)).model  # whole, and free of the process group
+    # with others, this process may have parts of the model only
+    model = run.run.model if processes.size == 1 else open_trained(str(path)).model
     known = run.latest_evaluation if config.train.validation_estimator == "full" else None
-    show_scores(run.run.model, dataset, config.seq_len, runtime, max_problems=200, known=known)
+    show_scores(model, dataset, config.seq_len, runtime, max_problems=200, known=known)
     console.print()
-    show_sample(run, dataset)
+    show_sample(model, dataset, runtime.precision)
     console.print(f"\nsaved to {path}", markup=False, soft_wrap=True)
     console.print(f"generate more: partwise generate {folder} --prompt ...", markup=False, soft_wrap=True)
     console.print(f"its page with curves: partwise report {folder}", markup=False, soft_wrap=True)
@@ -165,9 +167,9 @@ def write_output_to(path: Path) -> None:
             os.dup2(file.fileno(), descriptor)
 
 
-def show_sample(run: RunFolder, dataset: Dataset) -> None:
+def show_sample(model: Transformer, dataset: Dataset, precision: str) -> None:
     """Print generated text, or the model's answers to a few problems or sources."""
-    sample = draw_sample(run.run.model, dataset, run.runtime.precision)
+    sample = draw_sample(model, dataset, precision)
     if sample.rows:
         console.print(table(f"{len(sample.rows)} {sample.title}", sample.columns, sample.rows))
         return

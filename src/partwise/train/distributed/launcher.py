@@ -26,12 +26,13 @@ def launch(n: int, words: list[str], signals: tuple[signal.Signals, ...]) -> int
     timeout_seconds()  # raises for an invalid one
     cores = os.cpu_count() or 1
     with tempfile.TemporaryDirectory(prefix="partwise-") as folder:
-        shared = {STORE: str(Path(folder) / "store"), "WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n)}
-        shared.setdefault("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", str(max(1, cores // n))))
+        threads = os.environ.get("OMP_NUM_THREADS", str(max(1, cores // n)))
+        sizes = {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n), "OMP_NUM_THREADS": threads}
+        shared = {**os.environ, **sizes, STORE: str(Path(folder) / "store")}
         children = [
             subprocess.Popen(
                 [sys.executable, "-P", "-m", "partwise", *words],
-                env={**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 process_group=0,  # a terminal's Ctrl-C reaches this process alone, which passes it on
             )
             for rank in range(n)
@@ -71,6 +72,11 @@ def wait(children: list["subprocess.Popen[bytes]"]) -> int:
                 f"rank {rank} was ended by {signal.Signals(-status).name}{reason}: run the same command again to resume "
                 "from the last checkpoint"
             )
+    if statuses[0] not in (None, 0, LOST, TOGETHER):
+        return statuses[0]  # it has said why
+    for rank, status in enumerate(statuses):
+        if status not in (None, 0, LOST, TOGETHER) and LOST in statuses:
+            raise ConfigError(f"rank {rank} ended with status {status}: ranks/{rank}.log in the run's folder says why")
     if None in statuses or LOST in statuses:
         silent = statuses.index(None) if None in statuses else None
         name = "a process" if silent is None else f"rank {silent}"
