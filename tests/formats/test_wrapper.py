@@ -34,6 +34,7 @@ from partwise.formats.wrapper import (  # noqa: E402
     PartwiseForSeq2SeqLM,
     wrap,
 )
+from partwise.formats.wrapper.base import CACHE_NAME  # noqa: E402
 from partwise.formats.wrapper.folder import save_wrapped  # noqa: E402
 
 EXACT = 1e-12
@@ -108,10 +109,10 @@ def test_every_part_computes_the_same_logits(
             else {"input_ids": source, "decoder_input_ids": inputs[:, :3]}
         )
         output = loaded(**first, use_cache=True)
-        output.past_key_values.reorder_cache(torch.tensor([1, 0]))
+        output[CACHE_NAME].reorder_cache(torch.tensor([1, 0]))
         rest = inputs[:, 3:].flip(0)
         second = {"input_ids": rest} if source is None else {"decoder_input_ids": rest, "input_ids": source}
-        second_logits = loaded(**second, past_key_values=output.past_key_values).logits
+        second_logits = loaded(**second, **{CACHE_NAME: output[CACHE_NAME]}).logits
         assert error(torch.cat([output.logits, second_logits.flip(0)], dim=1), expected) <= EXACT
 
 
@@ -419,6 +420,7 @@ def test_refusals_are_one_line(tmp_path: Path) -> None:
         (lambda: wrapped(inputs, output_hidden_states=True), "output_hidden_states is not supported"),
         (lambda: wrapped(inputs, position_ids=inputs), "position_ids is not supported"),
         (lambda: wrapped(inputs, past_key_values=transformers.DynamicCache()), "DynamicCache: expected the cache"),
+        (lambda: wrapped(inputs, cache=transformers.DynamicCache()), "DynamicCache: expected the cache"),
         (lambda: wrapped.generate(inputs, max_new_tokens=29), "max_length=34 does not fit context_length=32"),
         (lambda: wrapped.resize_token_embeddings(20), "cannot be resized"),
         (lambda: PartwiseForSeq2SeqLM(wrapped.config), "load the model with PartwiseForCausalLM"),
@@ -493,7 +495,8 @@ def test_a_cache_is_cropped_and_reordered_before_its_first_use() -> None:
     with torch.no_grad():
         wrapped(tokens(1, 8, shift=2), past_key_values=cache)
         cache.crop(-8)
-        wrapped(inputs[:, :5], past_key_values=cache)
+        wrapped(inputs[:, :5], cache=cache)  # by either of its names in transformers
+        cache.crop(0)
         wrapped(inputs[:, :3], past_key_values=cache)
         cache.crop(5)
         assert error(wrapped(inputs[:, 5:], past_key_values=cache).logits, model(inputs)[:, 5:]) <= EXACT

@@ -1,5 +1,6 @@
 """What wrapped decoders and encoder-decoders share: loading, tied weights, the cache of `generate`, padding, the loss."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import GenerationMixin, PreTrainedModel, TrainerCallback
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from partwise.config import ConfigError
 from partwise.data import IGNORE_INDEX
@@ -15,11 +17,16 @@ from partwise.model import Transformer
 from partwise.model.cache import Cache
 from partwise.parts.layers import separate_projections
 
+# transformers has renamed the cache in 5.24: the argument and the output of `forward`, and what `generate` hands on
+CACHE_NAME = "cache" if "cache" in {f.name for f in dataclasses.fields(CausalLMOutputWithPast)} else "past_key_values"
+
 
 class PartwiseCache:
     """The cache of a model in `generate`; its layers are allocated in the first forward pass."""
 
     is_compileable = False  # transformers compiles only its own static caches
+    is_linear = (False,)  # no layer keeps a sum in place of its keys and values
+    is_croppable = False  # it would keep a layer's past, as only its own caches can
 
     def __init__(self, max_length: int | None = None) -> None:
         self.max_length = max_length
@@ -34,8 +41,8 @@ class PartwiseCache:
             self.cache.select(beam_idx)
 
     def crop(self, length: int) -> None:
-        """Drop every position from `length` on; a negative number drops so many from the end. Raises ConfigError."""
-        if self.cache:
+        """Keep the first `length` positions; a negative number drops that many from the end, 0 none. Raises ConfigError."""
+        if self.cache and length:
             self.cache.truncate(length if length >= 0 else self.cache.length + length)
 
 
@@ -116,8 +123,8 @@ class PartwiseModel(PreTrainedModel, GenerationMixin):
             raise ConfigError(
                 f"max_length={generation_config.max_length} does not fit context_length={limit}: lower max_new_tokens"
             )
-        if generation_config.use_cache and model_kwargs.get("past_key_values") is None:
-            model_kwargs["past_key_values"] = PartwiseCache(generation_config.max_length)
+        if generation_config.use_cache and model_kwargs.get(CACHE_NAME) is None:
+            model_kwargs[CACHE_NAME] = PartwiseCache(generation_config.max_length)
 
     def run(
         self,
@@ -131,7 +138,7 @@ class PartwiseModel(PreTrainedModel, GenerationMixin):
     ) -> tuple[Tensor | None, Tensor, PartwiseCache | None]:
         """(B, T) ids -> the loss if there are labels, logits (B, T, V), and the cache if it is used."""
         if past is not None and not isinstance(past, PartwiseCache):
-            raise ConfigError(f"past_key_values={type(past).__name__}: expected the cache that the model returned")
+            raise ConfigError(f"{CACHE_NAME}={type(past).__name__}: expected the cache that the model returned")
         past = PartwiseCache() if past is None and use_cache else past
         auxiliary, mtp_logits = list[Tensor](), list[Tensor]()
         training = self.training and labels is not None

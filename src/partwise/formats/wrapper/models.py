@@ -10,7 +10,7 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutputWithPas
 
 from partwise.config import ConfigError
 from partwise.data import IGNORE_INDEX
-from partwise.formats.wrapper.base import PartwiseModel, check_options
+from partwise.formats.wrapper.base import CACHE_NAME, PartwiseModel, check_options
 from partwise.formats.wrapper.configuration import PartwiseConfig
 from partwise.model import Transformer
 
@@ -27,6 +27,7 @@ class PartwiseForCausalLM(PartwiseModel):
         past_key_values: Any = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
+        cache: Any = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """(B, T) ids -> logits (B, T, V); with labels (B, T), also the mean loss of predicting `labels[:, 1:]`.
@@ -34,13 +35,14 @@ class PartwiseForCausalLM(PartwiseModel):
         In training the loss includes the terms of the layers, as our own training does. Raises ConfigError.
         """
         options = check_options(kwargs)
+        past = past_key_values if cache is None else cache
 
         def loss(logits: Tensor, targets: Tensor) -> Tensor:
             value: Tensor = self.loss_function(logits, targets, vocab_size=self.config.vocab_size, **options)
             return value
 
-        result = self.run(input_ids, attention_mask, past_key_values, use_cache, None, labels, loss)
-        return CausalLMOutputWithPast(loss=result[0], logits=result[1], past_key_values=result[2])
+        result = self.run(input_ids, attention_mask, past, use_cache, None, labels, loss)
+        return CausalLMOutputWithPast(loss=result[0], logits=result[1], **{CACHE_NAME: result[2]})
 
 
 @dataclass
@@ -94,6 +96,7 @@ class PartwiseForSeq2SeqLM(PartwiseModel):
         past_key_values: Any = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
+        cache: Any = None,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
         """Sources (B, M) and decoder ids (B, T) -> logits (B, T, V); with labels (B, T), also the mean loss.
@@ -101,6 +104,7 @@ class PartwiseForSeq2SeqLM(PartwiseModel):
         Without decoder ids these are the labels, shifted right. Raises ConfigError.
         """
         options = check_options(kwargs)
+        past = past_key_values if cache is None else cache
         if decoder_input_ids is None:
             if labels is None:
                 raise ConfigError("decoder_input_ids and labels are missing: pass one of them")
@@ -119,8 +123,8 @@ class PartwiseForSeq2SeqLM(PartwiseModel):
             )
             return values if total is None else values / total
 
-        result = self.run(decoder_input_ids, decoder_attention_mask, past_key_values, use_cache, source, labels, loss)
-        return Seq2SeqLMOutput(loss=result[0], logits=result[1], past_key_values=result[2])
+        result = self.run(decoder_input_ids, decoder_attention_mask, past, use_cache, source, labels, loss)
+        return Seq2SeqLMOutput(loss=result[0], logits=result[1], **{CACHE_NAME: result[2]})
 
 
 def wrap(model: Transformer, **token_ids: int | None) -> PartwiseForCausalLM | PartwiseForSeq2SeqLM:
