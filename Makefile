@@ -2,20 +2,25 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+VERSIONS := .venv/versions.txt
 DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup setup-locked demo test wheel test-combinations test-inductor test-distributed test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-reliability test-wheel test-lowest docs check format clean bench bench-long bench-peers
+.PHONY: setup setup-locked demo test wheel test-combinations test-inductor test-distributed test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-reliability test-wheel test-lowest test-newest docs check format clean bench bench-long bench-peers
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(VERSIONS): requirements-dev.txt
+	@mkdir -p .venv
+	@sed -n 's/^\([A-Za-z0-9._-]*==[^ ]*\).*/\1/p' $< > $@
+
+$(STAMP): pyproject.toml constraints.txt $(VERSIONS)
 	@command -v $(PYTHON) >/dev/null || { echo "python3 is missing: install Python 3.11 or newer" >&2; exit 2; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed; name one: make PYTHON=python3.12" >&2; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install $(QUIET) --constraint $(VERSIONS) --editable '.[dev]'
 	@touch $(STAMP)
 
-# as `make setup`, with the versions and hashes of requirements-dev.txt; torch is chosen by constraints.txt
+# as `make setup`, with each file checked by its hash in requirements-dev.txt; torch is chosen by constraints.txt
 setup-locked:
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install $(QUIET) torch
@@ -98,6 +103,12 @@ test-lowest: wheel
 	build/lowest-env/bin/python -m pip install $(QUIET) --requirement build/lowest.txt dist/*.whl
 	build/lowest-env/bin/python tests/wheel_smoke.py
 
+# all tests with the newest versions that pyproject.toml allows, except torch's
+test-newest:
+	$(call fresh_env,build/newest-env)
+	build/newest-env/bin/python -m pip install $(QUIET) --editable '.[dev]'
+	build/newest-env/bin/python -m pytest -n auto --dist worksteal
+
 wheel: setup
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist . > /dev/null
@@ -114,8 +125,8 @@ N := 10000
 docs: $(DOCS_STAMP)
 	$(BIN)/python -m sphinx -q -W --keep-going docs build/site
 
-$(DOCS_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,docs]'
+$(DOCS_STAMP): $(STAMP) $(VERSIONS)
+	$(BIN)/python -m pip install $(QUIET) --constraint $(VERSIONS) --editable '.[dev,docs]'
 	@touch $(DOCS_STAMP)
 
 check: setup
