@@ -5,6 +5,7 @@ FOLDER/start-CASE.safetensors if it exists.
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -81,6 +82,8 @@ def main(n_steps: int, folder: Path, cases: list[str]) -> None:
     if processes.first:
         (folder / f"{processes.size}.json").write_text(json.dumps(results))
     processes.leave()
+    if processes.size > 1:
+        os._exit(0)  # as the command does: threads of torch's may abort a process while Python ends
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def test_train_resume_eval_and_generate(
     assert run(monkeypatch, "eval", "first", "scores.json") == 2
     assert "eval first scores.json: a file needs --json" in capsys.readouterr().err
     assert run(monkeypatch, "eval", "first", "--json", "nowhere/scores.json") == 2
-    assert "nowhere/scores.json cannot be written: No such file" in capsys.readouterr().err
+    assert "nowhere/scores.json: No such file" in capsys.readouterr().err
     assert [n for n, _ in scores["references"]["ngrams"]] == [1, 2, 3, 4, 5, 7]
     capsys.readouterr()
 

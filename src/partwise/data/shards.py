@@ -161,7 +161,7 @@ def prepare(
             _create(folder, corpus, tokenizer, progress)
         except OSError as error:
             raise ConfigError(
-                f"cannot write {folder}: {error.strerror or error}; set PARTWISE_CACHE to a folder with free space"
+                f"cannot write {folder}: {error.strerror or error}; set PARTWISE_CACHE to a writable folder with free space"
             ) from None
         if corpus.identity() != identity["corpus"]:
             shutil.rmtree(folder, ignore_errors=True)

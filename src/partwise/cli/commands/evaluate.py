@@ -57,7 +57,7 @@ def write_scores(scores: Any, file: Path | None) -> None:
     try:
         file.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{file} cannot be written: {error.strerror or error}") from None
+        raise ConfigError(f"cannot write {file}: {error.strerror or error}; choose another file") from None
 
 
 def prepare_other(config: RunConfig, data: str, tokenizer: Tokenizer) -> Dataset:

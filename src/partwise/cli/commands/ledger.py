@@ -42,7 +42,7 @@ def export_ledger(file: Path | None, out: Path | None) -> None:
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{out} cannot be written: {error.strerror or error}") from None
+        raise ConfigError(f"cannot write {out}: {error.strerror or error}; choose another file") from None
     console.print(f"wrote {len(records)} records to {out}", markup=False)
 
 

@@ -123,7 +123,9 @@ def train_with_others(
     try:
         with explain_lost():
             processes = join()
-            return train_run(preset, overrides, data, name, fresh, command, processes)
+            status = train_run(preset, overrides, data, name, fresh, command, processes)
+        # now and then a thread of torch's still runs when Python has ended, which aborts the process
+        return end_now(status) if processes.size > 1 else status
     except EndedTogether:
         return end_now(TOGETHER)
     except ProcessLost as error:

@@ -115,6 +115,6 @@ def write_new_folder(folder: Path, write: Callable[[Path], None]) -> None:
             folder.rmdir()  # empty
         draft.rename(folder)
     except OSError as error:
-        raise ConfigError(f"{folder} cannot be written: {error.strerror or error}") from None
+        raise ConfigError(f"cannot write {folder}: {error.strerror or error}; choose another folder") from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
