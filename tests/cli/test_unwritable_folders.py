@@ -40,7 +40,7 @@ SLOW = ("demo", "calibrate", "attention", "report")
 
 
 def obey_permissions() -> None:
-    """Drop root's privilege to ignore them (CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH), here and in what this process starts."""
+    """Drop root's privilege to ignore them (CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH), also in children."""
     libc = ctypes.CDLL(None, use_errno=True)
     header, sets = struct.pack("Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
     for capability in (1, 2):
