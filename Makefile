@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 VERSIONS := .venv/versions.txt
 DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup setup-locked demo test wheel test-combinations test-inductor test-distributed test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-reliability test-wheel test-lowest test-newest docs check format clean bench bench-long bench-peers
+.PHONY: setup setup-locked demo test wheel test-combinations test-inductor test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-reliability test-wheel test-lowest test-newest docs check format clean bench bench-long bench-peers
 
 setup: $(STAMP)
 
@@ -72,6 +72,12 @@ MINUTES := 15
 # training over several processes: signals, kills, hangs, torchrun's restarts (minutes)
 test-distributed: setup
 	$(BIN)/python -m pytest -n 0 -m "long or not long" tests/train/distributed
+
+# the kernels' tests with address and undefined-behaviour sanitizers, with clang++ and without newer instructions; the same
+# calls for aarch64 in an emulator (about half an hour)
+#   make test-sanitized ONLY="sanitized aarch64"
+test-sanitized: setup
+	$(BIN)/python tests/kernel_builds.py $(ONLY)
 
 # compiles every preset with torch's own compiler
 test-inductor: setup

@@ -5,6 +5,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from partwise.config import ConfigError
@@ -62,6 +63,24 @@ def hardware() -> dict[str, str]:
         "cpu": cpu,
         "cores": str(os.cpu_count()),
     }
+
+
+def available_memory() -> int | None:
+    """The bytes that new processes can use, by the system and the limits of a container; None if the system does not tell."""
+    free: list[int] = []
+    with suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        free += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    for folder, limit, used in CONTAINER_MEMORY:
+        with suppress(OSError, ValueError):  # no such container, or no limit ("max")
+            free.append(int((folder / limit).read_text()) - int((folder / used).read_text()))
+    return max(0, min(free)) if free else None
+
+
+CONTAINER_MEMORY = (
+    (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
 
 
 def visible_devices() -> list[str]:

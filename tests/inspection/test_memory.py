@@ -13,8 +13,17 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed._tools.mem_tracker import _MemRefType as Kind
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from partwise.cli import main
 from partwise.cli.errors import is_out_of_memory
-from partwise.inspection.memory import Allocations, compute_losses, fake_model, gathered_bytes, step_memory
+from partwise.inspection.memory import (
+    Allocations,
+    compute_losses,
+    fake_model,
+    gathered_bytes,
+    memory_warning,
+    step_memory,
+)
+from partwise.machine import available_memory
 from partwise.model import Transformer
 from partwise.train.config import RunConfig, run_config
 
@@ -162,3 +171,38 @@ def test_too_little_memory_is_one_line_and_the_checkpoint_stays(tmp_path: Path) 
 )
 def test_errors_of_allocators_are_known(error: Exception, expected: bool) -> None:
     assert is_out_of_memory(error) == expected
+
+
+def test_too_little_memory_is_foretold() -> None:
+    config = small("mingpt", "data=arithmetic")
+    peak = step_memory(config, "float32").peak
+    assert memory_warning(config, "float32", None) is None
+    assert memory_warning(config, "float32", peak) is None
+    warning = memory_warning(config, "float32", peak - 1)
+    assert warning is not None and "\n" not in warning and "lower train.batch_size" in warning
+    # a model that is small beside the memory is not measured
+    assert memory_warning(config, "float32", 2**50) is None
+
+
+def test_training_warns_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("partwise.cli.commands.train.available_memory", lambda: 1000)
+    words = ["train", "mingpt", *SIZES, "data=arithmetic", "data.train=50", "train.steps=1"]
+    monkeypatch.setattr(sys, "argv", ["partwise", *words])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code
+    assert "warning: a training step takes up to" in capsys.readouterr().out
+
+
+def test_the_memory_that_is_available_is_at_most_the_containers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = available_memory()
+    assert free is None or free > 2**20
+    for limit, expected in (("max", free), ("5000", 3000), ("1000", 0)):
+        (tmp_path / "limit").write_text(limit)
+        (tmp_path / "used").write_text("2000")
+        monkeypatch.setattr("partwise.machine.CONTAINER_MEMORY", ((tmp_path, "limit", "used"),))
+        found = available_memory()
+        assert found == expected if limit != "max" else (found is None) == (free is None)

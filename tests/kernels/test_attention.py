@@ -206,7 +206,8 @@ def test_exp2_is_accurate(kernel: ctypes.CDLL) -> None:
     pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (x, out)]
     kernel.attention_exp2(*pointers, ctypes.c_int64(len(x)))
     expected = np.exp2(x[:-5].astype(np.float64))
-    assert np.max(np.abs(out[:-5] - expected) / np.spacing(expected.astype(np.float32))) < 1
+    bound = 1 if kernel.attention_fuses(ctypes.c_float(1 + 2**-12)) else 1.2  # units in the last place
+    assert np.max(np.abs(out[:-5] - expected) / np.spacing(expected.astype(np.float32))) < bound
     assert out[-5:-1].tolist() == [1, 0, 0, 0]
     assert np.isnan(out[-1])
 

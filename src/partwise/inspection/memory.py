@@ -104,6 +104,25 @@ def step_memory(config: RunConfig, precision: str, rows: int | None = None, shar
     return StepMemory(weights, gradients, states, activations, allocations.peak)
 
 
+def memory_warning(config: RunConfig, precision: str, available: int | None) -> str | None:
+    """One line if a training step may need more than the available bytes. Small models are not measured, to start at once."""
+    train, model = config.train, config.model
+    tokens = ceil(train.batch_size / train.grad_accumulation) * config.seq_len
+    rough = 16 * model.parameters() + tokens * (12 * model.vocab_size + 128 * model.n_layers * model.d_model)
+    if available is None or rough < available / 4:
+        return None
+    try:
+        peak = step_memory(config, precision).peak
+    except Exception:  # a part of the user's own may need the content of tensors; training does not depend on this
+        return None
+    if peak <= available:
+        return None
+    return (
+        f"warning: a training step takes up to {format_bytes(peak)} with torch's operations, and {format_bytes(available)} "
+        "are available: lower train.batch_size or the context, or raise train.grad_accumulation, if it runs out of memory"
+    )
+
+
 def part_size(tensor: Tensor, shards: int) -> int:
     """Bytes of the largest of the parts of a tensor, split along its first dimension."""
     if not tensor.ndim or not tensor.numel():

@@ -350,7 +350,14 @@ void attention_decode(const Shape* shape, const float* q, const float* k, const 
     });
 }
 
-// For the test of exp2 alone: 2^x of n numbers.
+// For the test of exp2 alone: whether the compiler fuses products with sums, which rounds once instead of twice.
+int attention_fuses(float x) {
+    volatile float rounded = x * x;
+    vec factor = broadcast(x);
+    return (factor * factor - rounded)[0] != 0;
+}
+
+// 2^x of n numbers.
 void attention_exp2(const float* x, float* out, int64_t n) {
     for (int64_t i = 0; i < n; i++) out[i] = exp2(broadcast(x[i]))[0];
 }

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from functools import lru_cache
+from itertools import dropwhile
 from pathlib import Path
 
 from partwise.files import file_sha256, others_can_write, private_folder, sync
@@ -65,13 +66,18 @@ def find_library(folder: Path, stem: str) -> Path | None:
 
 
 def find_compiler() -> tuple[list[str], list[str]]:
-    """The C++ compiler, CXX if set, and its flags: for this machine's CPU unless CXX names another. Raises BuildError."""
+    """The C++ compiler, CXX if set, and its flags, for this machine's CPU unless CXX names another; those in CXX win.
+
+    Raises BuildError.
+    """
     native = "-mcpu=native" if platform.machine().lower() in ("arm64", "aarch64") else "-march=native"
     requested = os.environ.get("CXX", "").split()
-    chosen = any(word.startswith(("-march=", "-mcpu=")) for word in requested)
+    own = list(dropwhile(lambda word: not word.startswith("-"), requested))
+    requested = requested[: len(requested) - len(own)]
+    chosen = any(word.startswith(("-march=", "-mcpu=")) for word in own)
     for command in [requested] if requested else [["c++"], ["g++"], ["clang++"]]:
         if shutil.which(command[0]):
-            return command, [*FLAGS, *([] if chosen else [native])]
+            return command, [*FLAGS, *([] if chosen else [native]), *own]
     raise BuildError(
         f"no C++ compiler: CXX={requested[0]} not found" if requested else "no C++ compiler (c++, g++ or clang++) found"
     )

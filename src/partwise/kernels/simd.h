@@ -71,7 +71,7 @@ inline vec lane_indices() {
 constexpr float LOG2_E = 1.44269504088896340736f;
 constexpr float INF = std::numeric_limits<float>::infinity();
 
-// 2^x for x <= 127, to one unit in the last place; 0 below 2^-126, NaN for NaN.
+// 2^x for x <= 127, to one unit in the last place, or 1.2 where products and sums are not fused; 0 below 2^-126, NaN for NaN.
 ALWAYS_INLINE vec exp2(vec x) {
     const float magic = 0x1.8p23f + 127;  // adding it rounds x to n and leaves n + 127 in the low bits
     vec t = x + magic;

@@ -23,6 +23,8 @@ from partwise.data import Dataset
 from partwise.files import open_file
 from partwise.formats.loading import load
 from partwise.generation.generate import generate
+from partwise.inspection.memory import memory_warning
+from partwise.machine import available_memory
 from partwise.model import Transformer
 from partwise.tokenizers import WithSpecialTokens
 from partwise.train.config import TrainConfig, run_config
@@ -73,6 +75,9 @@ def train_run(
         f"{folder}: {config.count_parameters()} on {runtime.device}, {runtime.precision}, "
         f"{times}{runtime.threads} threads, {len(run.run.ids):,} training tokens"
     )
+    available = available_memory() if processes.size == 1 and runtime.device == "cpu" else None
+    if warning := memory_warning(config, runtime.precision, available):
+        console.print(warning, markup=False, soft_wrap=True)
     if run.run.new_tensors:
         names = ", ".join(run.run.new_tensors)
         console.print(f"initialized at random, as the starting weights lack them: {names}", markup=False)

@@ -1,0 +1,135 @@
+"""Run the kernels' tests with other builds: python tests/kernel_builds.py [NAME ...], for `make test-sanitized`.
+
+Each build is compiled with sanitizers, by another compiler, or for a CPU with fewer instructions. No kernel test may fail or
+be skipped for want of a kernel. `aarch64` runs tests/kernels/recorded.cpp in an emulator instead.
+"""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from partwise.kernels.build import FLAGS as SHARED
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "build" / "test-kernels"
+SANITIZERS = "-O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=undefined"
+BUILDS = {
+    "sanitized": f"g++ {SANITIZERS}",
+    "clang": "clang++",
+    "generic": "g++ -march=x86-64",
+    "clang-generic": "clang++ -march=x86-64",
+    "without-avx512": "g++ -mno-avx512f",
+}
+FLAGS = [flag for flag in SHARED if flag not in ("-shared", "-fPIC")]
+TESTS = ["tests/kernels", "tests/compute/backends/test_decoding.py", "tests/train/test_cross_entropy.py"]
+EXCLUDED = [
+    "tests/kernels/test_malloc.py",
+    "tests/kernels/test_build.py",
+]  # of the allocator, and of the compiler itself
+RECORDED = {
+    "attention": ("ATTENTION", 1e-5),
+    "mlp": ("MLP_F32", 1e-5),
+    "cross_entropy": ("CROSS_ENTROPY BF16", 2**-8),
+    "bf16": ("ATTENTION_BF16 BF16", 2**-7),
+}
+"""Kernels of which recorded.cpp calls the functions, its definitions, and the largest relative difference of rounding."""
+COMPILE = (
+    "import sys; from pathlib import Path; from partwise.kernels import build; build.TIMEOUT = 900\n"
+    "for path in sorted(Path(build.__file__).parent.glob('*.cpp')): build.load(path.stem, Path(sys.argv[1]))"
+)
+
+
+def check(name: str) -> str:
+    """Compile all kernels, run their tests and return one line; raises CalledProcessError."""
+    compiler = BUILDS[name].split()[0]
+    if not shutil.which(compiler):
+        return f"not run: install {compiler}"
+    environment = {
+        **os.environ,
+        "CXX": BUILDS[name],
+        "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT / "tests"))),
+    }
+    if "address" in BUILDS[name]:
+        library = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+        environment |= {
+            "LD_PRELOAD": library.stdout.strip(),
+            "ASAN_OPTIONS": "detect_leaks=0",  # Python keeps memory until it ends
+            "UBSAN_OPTIONS": "print_stacktrace=1",
+        }
+    started = time.perf_counter()
+    subprocess.run([sys.executable, "-P", "-c", COMPILE, str(FOLDER)], env=environment, check=True)
+    command = [sys.executable, "-m", "pytest", "-n", "auto", "-rs", *TESTS]
+    command += [f"--ignore={name}" for name in EXCLUDED]
+    done = subprocess.run(
+        command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    print(done.stdout, flush=True)
+    found = re.findall(r".*(?:runtime error:|ERROR: AddressSanitizer|no C\+\+ compiler).*", done.stdout)
+    if done.returncode or found:
+        raise subprocess.CalledProcessError(done.returncode, command, "\n".join(found))
+    return f"{done.stdout.strip().splitlines()[-1].strip('= ')}, with compilation {time.perf_counter() - started:.0f} s"
+
+
+def check_aarch64() -> str:
+    """Compile RECORDED for this CPU and for aarch64, and compare their results; raises CalledProcessError."""
+    compilers = {"native": "g++ -march=native", "aarch64": "aarch64-linux-gnu-g++ -static"}
+    for program in (compilers["aarch64"].split()[0], "qemu-aarch64-static"):
+        if not shutil.which(program):
+            return "not run: install g++-aarch64-linux-gnu and qemu-user-static"
+    source, folder = ROOT / "tests/kernels/recorded.cpp", ROOT / "build" / "recorded"
+    folder.mkdir(parents=True, exist_ok=True)
+    worst: dict[str, float] = {}
+    for kernel, (defined, bound) in RECORDED.items():
+        results = {}
+        for machine, compiler in compilers.items():
+            binary = str(folder / f"{kernel}-{machine}")
+            command = [
+                *compiler.split(),
+                *FLAGS,
+                *(f"-D{name}" for name in defined.split()),
+                f'-DKERNEL="{kernel}.cpp"',
+            ]
+            subprocess.run([*command, f"-I{ROOT / 'src/partwise/kernels'}", str(source), "-o", binary], check=True)
+            run = ["qemu-aarch64-static", binary] if machine == "aarch64" else [binary]
+            results[machine] = subprocess.run(run, capture_output=True, text=True, check=True).stdout.splitlines()
+        errors = [0.0]
+        for ours, theirs in zip(results["native"], results["aarch64"], strict=True):
+            (name, *a), (other, *b) = ours.split(" "), theirs.split(" ")
+            expected, found = np.array(a, float), np.array(b, float)
+            assert name == other and len(a) == len(b) and np.isfinite(expected).all()
+            errors.append(float(np.max(np.abs(found - expected)) / max(1e-30, np.max(np.abs(expected)))))
+        worst[kernel] = max(errors)
+        if not worst[kernel] <= bound or len(errors) < 10:
+            raise subprocess.CalledProcessError(
+                1, kernel, f"{kernel} differs by {worst[kernel]:.1e} (at most {bound:.1e})"
+            )
+    return "largest difference, relative to the largest value: " + ", ".join(f"{k} {v:.1e}" for k, v in worst.items())
+
+
+def main(names: list[str]) -> int:
+    known = [*BUILDS, "aarch64"]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        sys.exit(f"error: no build {unknown[0]!r} (known: {', '.join(known)})")
+    if platform.machine() != "x86_64" or sys.platform != "linux":
+        sys.exit("error: these builds are for Linux on x86-64")
+    lines = []
+    for name in names or known:
+        try:
+            lines.append((name, check(name) if name in BUILDS else check_aarch64()))
+        except subprocess.CalledProcessError as error:
+            lines.append((name, f"FAILED: {error.output or 'see above'}"))
+    for name, line in lines:
+        print(f"{name:16} {line}")
+    return any(line.startswith("FAILED") for _, line in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
