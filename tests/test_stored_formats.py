@@ -3,13 +3,17 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from partwise.comparison.results import Results
 from partwise.comparison.results.results import FORMAT as RESULTS_FORMAT
+from partwise.config import ConfigError
 from partwise.formats.loading import load
+from partwise.records import read_record
 from partwise.train.metrics import read_metrics
+from partwise.train.result import verified_result, write_result
 from stored_formats import TRAIN
 from test_records import command
 
@@ -50,6 +54,39 @@ def test_a_stored_run_resumes_to_the_same_end(stored: Path) -> None:
     assert "resuming after step 2" in done(stored, *TRAIN)
     found = [line.get("loss", line.get("validation")) for line in read_metrics(folder)]
     assert found == pytest.approx(expected, rel=1e-4)  # rounding of another machine
+
+
+NEW_SETTINGS = ("train.parallel", "train.freeze", "attention.qk_norm", "logit_softcap")
+"""Settings that a run may lack because it is older than they are."""
+
+
+def forget_settings(folder: Path) -> dict[str, Any]:
+    """Store a run's configuration as a version without these settings would have; returns the whole one."""
+    whole = json.loads((folder / "run.json").read_text())
+    older = json.loads((folder / "run.json").read_text())
+    for setting in NEW_SETTINGS:
+        *path, key = setting.split(".")
+        place = older["config"]
+        for name in path:
+            place = place[name]
+        del place[key]
+    (folder / "run.json").write_text(json.dumps(older))
+    write_result(folder, read_record(folder / "result.json"), older["config"])
+    return whole["config"]
+
+
+@pytest.mark.parametrize("stored", VERSIONS, indirect=True)
+def test_a_run_older_than_a_setting_resumes(stored: Path) -> None:
+    folder = stored / "runs" / "run"
+    whole = forget_settings(folder)
+    assert verified_result(folder, whole) is not None
+    with pytest.raises(ConfigError, match="another configuration"):
+        verified_result(folder, {**whole, "logit_softcap": 30.0})
+    shutil.rmtree(folder / "checkpoints" / "step-00000004")
+    (folder / "result.json").unlink()
+    assert "resuming after step 2" in done(stored, *TRAIN)
+    status, _, errors = command(stored, [*TRAIN, "train.freeze=embed"])
+    assert status == 2 and "train.freeze was None, now embed" in errors
 
 
 @pytest.mark.parametrize("stored", VERSIONS, indirect=True)

@@ -40,13 +40,33 @@ def verified_result(folder: Path, config: Mapping[str, Any]) -> dict[str, Any] |
     fault = ""
     if digest(content) != values["sha256"]:
         fault = f"{path} was changed after the run had ended"
-    elif content.get("config_sha256") != config_hash(config):
+    elif not is_bound_to(content.get("config_sha256"), folder, config):
         fault = f"{path} belongs to a run with another configuration"
     elif content.get("metrics_sha256") != metrics_fingerprint(folder)["sha256"]:
         fault = f"{folder / METRICS} was changed after the run had ended"
     if fault:
         raise ConfigError(f"{fault}: restore it, or delete {folder} to train it again")
     return values
+
+
+def is_bound_to(found: Any, folder: Path, config: Mapping[str, Any]) -> bool:
+    """Whether a hash is that of this configuration, or of the stored one, which may lack newer settings."""
+    if found == config_hash(config):
+        return True
+    from partwise.train.config import RunConfig  # imports torch
+
+    try:
+        stored = read_record(folder / "run.json")["config"]
+        return bool(
+            found == config_hash(stored) and config_hash(RunConfig.from_dict(stored).to_dict()) == config_hash(config)
+        )
+    except (
+        ConfigError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ):  # no run.json, or settings that this version does not know
+        return False
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

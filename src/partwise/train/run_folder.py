@@ -186,7 +186,8 @@ class RunFolder:
                 )
             return None
         stored = read_metadata(self.path)
-        changes = [each for each in difference(stored["config"], config.to_dict()) if each[0] not in WITHOUT_EFFECT]
+        known = with_new_settings(stored["config"])
+        changes = [each for each in difference(known, config.to_dict()) if each[0] not in WITHOUT_EFFECT]
         if changes:
             path, old, new = changes[0]
             raise ConfigError(
@@ -247,6 +248,14 @@ class RunFolder:
             if self.run.updater:
                 values["seeds_per_process"] = self.run.updater.n_seeds  # which share this time and memory
             write_result(self.path, values, self.config.to_dict())
+
+
+def with_new_settings(stored: dict[str, Any]) -> dict[str, Any]:
+    """A stored configuration with the defaults of settings that were added since, which compute as before."""
+    try:
+        return RunConfig.from_dict(stored).to_dict()
+    except ConfigError:  # a setting that this version does not know, which the difference will name
+        return stored
 
 
 def shared_facts(config: RunConfig, dataset: Dataset, runtime: Runtime) -> dict[str, str]:
