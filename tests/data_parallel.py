@@ -30,6 +30,7 @@ CASES = {
     "pairs": "data=arithmetic_pairs encoder_layers=1 context_length=40",
     "aux_loss": f"{MOE}=aux_loss",
     "bias": f"{MOE}=bias",
+    "checkpointed": f"embed_dropout=0.1 train.activation_checkpointing=true {MOE}=aux_loss",
     "mtp": "mtp=heads mtp.start_fraction=0.02",
     "muon": "optimizer=muon",
     "lion": "optimizer=lion",

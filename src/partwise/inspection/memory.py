@@ -16,6 +16,7 @@ from partwise.compute.runtime import choose_runtime
 from partwise.inspection.cost import format_bytes
 from partwise.inspection.subject import Subject
 from partwise.model import Transformer
+from partwise.model.activation_checkpointing import checkpoint_activations
 from partwise.model.freezing import freeze
 from partwise.plots.page import Page, bar_chart
 from partwise.train.config import RunConfig
@@ -80,6 +81,8 @@ def step_memory(config: RunConfig, precision: str, rows: int | None = None, shar
         model = fake_model(config)
         if train.freeze is not None:
             freeze(model, train.freeze)
+        if train.activation_checkpointing:
+            checkpoint_activations(model)
         optimizer = config.optimizer.build(model, train.lr)
         with Allocations() as allocations:
             for tensor in (*model.parameters(), *model.buffers()):
@@ -193,7 +196,8 @@ def inspect(subject: Subject) -> Page:
         f"memory of a training step of {config.train.batch_size} x {config.seq_len} tokens in {precision}",
         "Found by running a step on tensors without content, with torch's operations: C++ kernels keep less. Activations are "
         "what the forward pass keeps for the backward pass, with the logits. The peak also has temporary tensors; torch and "
-        "its libraries take some hundred MiB more. To lower it: a smaller train.batch_size, or train.grad_accumulation.",
+        "its libraries take some hundred MiB more. To lower it: a smaller train.batch_size, train.grad_accumulation, or "
+        "train.activation_checkpointing=true.",
         ["", *columns],
         [(name, *(format_bytes(c[name]) if name in c else "" for c in columns.values())) for name in names],
         [

@@ -1,8 +1,9 @@
 """One block of a stack, and the forward pass over several blocks."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from partwise.parts.contracts import ForwardContext
@@ -14,6 +15,9 @@ class Block(Operation):
 
     A backend of blocks also has a `group`, and a function `run` of consecutive backends of equal groups.
     """
+
+    checkpointed: Callable[["Block", Tensor, ForwardContext], Tensor] | None = None
+    """How to compute the block if gradients are needed, in place of a call; see `activation_checkpointing`."""
 
     def __init__(self, layers: dict[str, nn.Module], residual: nn.Module) -> None:
         super().__init__()
@@ -39,10 +43,13 @@ def run_blocks(blocks: Iterable[Any], x: Tensor, ctx: ForwardContext) -> Tensor:
     """(B, T, D) -> (B, T, D) through all blocks; consecutive ones whose backends have equal groups run in one call."""
     pending: list[Any] = []
     for block in blocks:
-        backend = block_backend(block, x, ctx)
+        checkpointed = block.checkpointed if torch.is_grad_enabled() and ctx.caches is None else None
+        backend = None if checkpointed else block_backend(block, x, ctx)
         if pending and (backend is None or backend.group != pending[0].group):
             x, pending = pending[0].run(pending, x, ctx), []
-        if backend is None:
+        if checkpointed:
+            x = checkpointed(block, x, ctx)
+        elif backend is None:
             x = block(x, ctx)
         else:
             pending.append(backend)

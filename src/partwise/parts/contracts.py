@@ -140,6 +140,7 @@ class ForwardContext:
     first_values: Tensor | None = None  # (B, K, T, E) the values of the first layer
     aux_losses: list[Tensor] = field(default_factory=list)  # terms that layers add to the training loss
     masks: dict[Any, AttentionMask] = field(default_factory=dict)
+    recomputing: bool = False  # whether the backward pass repeats a forward pass that has been counted
 
     def cache(self, layer: CachedLayer) -> Any:
         """The cache of a layer; None in training."""

@@ -56,6 +56,7 @@ class TrainConfig(Config):
     threads: int | None = Field(None, gt=0)  # CPU threads; default: torch's
     eval_every: int | None = Field(None, gt=0)  # steps between evaluations; default: a tenth of `steps`
     save_every: int = Field(500, gt=0)  # steps between checkpoints
+    activation_checkpointing: bool = False  # compute activations again in the backward pass: less memory, more time
     validation_estimator: Literal["full", "random"] = "full"  # validate on the full split, or on 200 random batches
     parallel: Literal["ddp", "fsdp"] = "ddp"  # several processes each hold the model, or a shard of every parameter
     log: Literal["none", "tensorboard", "wandb"] = "none"  # where losses and rates go besides metrics.jsonl

@@ -14,6 +14,7 @@ from partwise.compute.runtime import Runtime, choose_runtime, requested
 from partwise.data import Batch, Dataset, build_examples
 from partwise.kernels.malloc import keep_freed_memory
 from partwise.model import Transformer
+from partwise.model.activation_checkpointing import checkpoint_activations
 from partwise.model.freezing import freeze
 from partwise.train.config import RunConfig
 from partwise.train.cross_entropy import shift_targets, summed_loss
@@ -97,6 +98,8 @@ class Run:
         )
         if config.train.freeze is not None:
             freeze(self.model, config.train.freeze)
+        if config.train.activation_checkpointing:
+            checkpoint_activations(self.model)
         self.plan = plan or plan_run(config, self.model, self.runtime)
         self.plan.apply(self.model)
         self.optimizer = config.optimizer.build(self.model, config.train.lr)

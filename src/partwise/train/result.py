@@ -10,7 +10,7 @@ from partwise.records import DamagedFileError, read_record
 from partwise.train.metrics import METRICS, metrics_fingerprint
 
 RESULT = "result.json"
-WITHOUT_EFFECT = ("train.log", "train.parallel")
+WITHOUT_EFFECT = ("train.log", "train.parallel", "train.activation_checkpointing")
 """Settings that may change when a run resumes."""
 
 

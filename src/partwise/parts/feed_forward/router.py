@@ -83,6 +83,8 @@ class BiasBalancer(LoadBalancer, AfterStepHook):
         return scores + self.bias
 
     def record(self, scores: Tensor, selected: Tensor, ctx: ForwardContext | None) -> None:
+        if ctx is not None and ctx.recomputing:
+            return
         counts = multi_hot(selected, scores.shape[-1]) * token_mask(scores, ctx).long()
         self.load.add_(counts.sum(0))
 
