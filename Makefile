@@ -79,9 +79,9 @@ test-distributed: setup
 test-sanitized: setup
 	$(BIN)/python tests/kernel_builds.py $(ONLY)
 
-# compiles every preset with torch's own compiler
+# compiles every preset with torch's own compiler, and traces its training
 test-inductor: setup
-	$(BIN)/python -m pytest tests/model/test_inductor.py -m long
+	$(BIN)/python -m pytest tests/model/test_inductor.py tests/train/test_compile.py -m long
 
 # more configurations of every family of transformers, in files and in float64 (minutes); then exported models in a fresh
 # environment with transformers and without partwise

@@ -30,6 +30,10 @@ class RuntimeSettings(Protocol):
     @property
     def block_backend(self) -> str: ...
     @property
+    def compile(self) -> bool | None: ...
+    @property
+    def activation_checkpointing(self) -> bool: ...
+    @property
     def threads(self) -> int | None: ...
 
 
@@ -42,17 +46,21 @@ class DefaultSettings:
     attention_backend: str = "auto"
     ffn_backend: str = "auto"
     block_backend: str = "auto"
+    compile: bool | None = False
+    activation_checkpointing: bool = False
     threads: int | None = None
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """Device, precision and CPU threads of a run, and whether it may use the C++ kernels; the same for all arms."""
+    """Device, precision and CPU threads of a run, and whether it may use the C++ kernels or compiles the model; the same for
+    all arms."""
 
     device: str = "cpu"
     precision: str = "float32"
     threads: int = 1
     kernels: bool = False
+    compile: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -82,15 +90,21 @@ def choose_runtime(train: RuntimeSettings) -> Runtime:
     if precision == "auto":
         precision = "bfloat16" if has_fast_bfloat16(device) else "float32"
     names = requested(train)
+    compiled = train.compile if train.compile is not None else device == "cuda" and not train.activation_checkpointing
+    for kind, name in names.items():
+        if train.compile and name == "cpp":
+            raise ConfigError(
+                f"train.{kind}_backend=cpp: train.compile=true compiles torch's operations; leave out one of them"
+            )
     # the kernels are compiled only if a setting names or allows them
-    kernels = device == "cpu" and bool({"auto", "cpp"} & set(names.values())) and kernels_available()
+    kernels = device == "cpu" and not compiled and bool({"auto", "cpp"} & set(names.values())) and kernels_available()
     for kind, name in names.items():
         if name == "cpp" and not kernels:
             raise ConfigError(
                 f"train.{kind}_backend=cpp requires a CPU and a C++ compiler: use train.{kind}_backend=auto"
             )
     check_threads(train.threads)
-    return Runtime(device, precision, train.threads or torch.get_num_threads(), kernels)
+    return Runtime(device, precision, train.threads or torch.get_num_threads(), kernels, compiled)
 
 
 def check_threads(threads: int | None) -> None:

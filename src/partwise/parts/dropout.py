@@ -25,6 +25,7 @@ class Dropout(nn.Module):
         self.site = ""
         self.seeded: DropoutKey | None = None
         self.seed_keys: tuple[DropoutKey, ...] = ()  # one per seed in multi-seed training
+        self.held_key: Tensor | None = None  # seed and first row as int64, which a compiled model reads
 
     @property
     def active(self) -> bool:
@@ -35,11 +36,22 @@ class Dropout(nn.Module):
             return x
         if self.seed_keys:
             return x * VmappedMask.apply(x, self.seed_keys) / (1 - self.p)
+        if self.held_key is not None and torch.compiler.is_compiling():
+            seed, first_row = self.held_key.unbind()
+            return x * keep_mask(x, DropoutKey(self.p, seed, first_row)) / (1 - self.p)  # type: ignore[arg-type]
         return dropout(x, self.key())
+
+    def hold_key(self, device: torch.device) -> None:
+        """Keep the key as a tensor from now on: a number would be part of what is compiled, anew in every step."""
+        self.held_key = torch.zeros(2, dtype=torch.long, device=device)
 
     def seed(self, seed: int, step: int, first_row: int = 0) -> None:
         """Seed the noise of forward passes from now on; their rows start at `first_row` in the batch of the step."""
-        self.seeded, self.seed_keys = DropoutKey(self.p, stream_seed(self.site, seed, step), first_row), ()
+        key = self.seeded = DropoutKey(self.p, stream_seed(self.site, seed, step), first_row)
+        self.seed_keys = ()
+        if self.held_key is not None:
+            signed = key.seed - (key.seed >> 63 << 64)
+            self.held_key.copy_(torch.tensor([signed, first_row]))
 
     def seed_vmapped(self, keys: Sequence[tuple[int, int, int]]) -> None:
         """Seed the noise of forward passes of several seeds under `torch.func.vmap`."""
@@ -68,7 +80,7 @@ def keep_mask(x: Tensor, key: DropoutKey) -> Tensor:
 
 def philox(counter: Sequence[Tensor], seed: int) -> tuple[Tensor, ...]:
     """Philox4x32-10: four random 32-bit words per counter, as int64 like its four words; Salmon et al. 2011."""
-    key_0, key_1, mask = seed & 0xFFFFFFFF, seed >> 32, 0xFFFFFFFF
+    key_0, key_1, mask = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, 0xFFFFFFFF
     x0, x1, x2, x3 = counter
     for _ in range(10):
         product_0, product_2 = x0 * 0xD2511F53, x2 * 0xCD9E8D57  # wraps around as unsigned products do

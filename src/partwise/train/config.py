@@ -53,6 +53,7 @@ class TrainConfig(Config):
     attention_backend: BackendName = "auto"
     ffn_backend: BackendName = "auto"
     block_backend: BackendName = "auto"
+    compile: bool | None = None  # torch.compile the whole model, without our kernels; default: on CUDA
     threads: int | None = Field(None, gt=0)  # CPU threads; default: torch's
     eval_every: int | None = Field(None, gt=0)  # steps between evaluations; default: a tenth of `steps`
     save_every: int = Field(500, gt=0)  # steps between checkpoints
@@ -126,6 +127,10 @@ class RunConfig(Config):
                 if self.data.paired
                 else f"encoder_layers={self.model.encoder_layers} needs a source, but data={self.data.name} has none: "
                 "use pairs, such as data=arithmetic_pairs or a .tsv file, or set encoder_layers=0"
+            )
+        if self.train.compile and self.train.activation_checkpointing:
+            raise ConfigError(
+                "train.compile=true does not support train.activation_checkpointing=true: leave out one of them"
             )
         if self.train.batch_size % self.train.grad_accumulation:
             raise ConfigError(

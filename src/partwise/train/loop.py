@@ -2,13 +2,14 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from partwise.compute.compilation import CompiledModel, warm_up
 from partwise.compute.plan import Plan, check_requested, make_plan
 from partwise.compute.runtime import Runtime, choose_runtime, requested
 from partwise.data import Batch, Dataset, build_examples
@@ -102,6 +103,7 @@ class Run:
             checkpoint_activations(self.model)
         self.plan = plan or plan_run(config, self.model, self.runtime)
         self.plan.apply(self.model)
+        self.forward: Callable[..., Tensor] = CompiledModel(self.model) if self.runtime.compile else self.model
         self.optimizer = config.optimizer.build(self.model, config.train.lr)
         self.step = 0
         self.updater: Updater | None = None
@@ -172,6 +174,15 @@ class Run:
         self.step += 1
         return Step(self.step, loss.item(), norm.item(), lr, count, time.perf_counter() - started)
 
+    def compile(self) -> float:
+        """Compile the model now instead of in the next step, if the runtime says so; returns the seconds that it took."""
+        if not self.runtime.compile:
+            return 0.0
+        train = self.config.train
+        micro_batch = self.batch().micro_batches(train.grad_accumulation)[0]
+        self.model.train().seed_dropout(train.seed, self.step)
+        return warm_up(lambda: self.training_losses(micro_batch).total(1, 1), self.model)
+
     def clip_gradients(self, max_norm: float | None) -> Tensor:
         """Return the total gradient norm and scale the gradients down to `max_norm` if it is larger."""
         norm = self.parallel.total_norm()
@@ -209,7 +220,7 @@ class Run:
         inputs, targets = (torch.from_numpy(ids).to(self.device) for ids in (batch.inputs, batch.targets))
         source = None if batch.source is None else torch.from_numpy(batch.source).to(self.device)
         with self.autocast():
-            return self.model(inputs, source=source, **forward_kwargs), targets
+            return self.forward(inputs, source=source, **forward_kwargs), targets
 
     def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
         """(B, T, V), (B, T) -> the loss summed over the targets."""

@@ -108,6 +108,8 @@ def check_supported(runs: Sequence[Run]) -> None:
     fitted = tuple(f"{name}." for name in first.model.fitted_layers)  # training does not read their buffers
     if any(not name.startswith(fitted) for name, _ in first.model.named_buffers()):
         raise CannotVectorize("a part has buffers")
+    if first.runtime.compile:
+        raise CannotVectorize("compiled models support one seed")
     if first.config.train.activation_checkpointing:
         raise CannotVectorize("activation checkpointing supports one seed")
     if first.model.encoder:

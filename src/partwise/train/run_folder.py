@@ -13,7 +13,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,10 @@ class RunFolder:
             check_split_lengths(dataset, config)
             processes.check_rows(config.train.batch_size, config.train.grad_accumulation)
             new_runtime = runtime or choose_runtime(config.train)
+            if processes.size > 1 and config.train.compile:
+                raise ConfigError(
+                    f"train.compile=true does not support {processes.size} processes: leave it out, or start one process"
+                )
         processes.check_equal(shared_facts(config, dataset, new_runtime))
         try:
             with processes.together():
@@ -98,6 +102,8 @@ class RunFolder:
             stored = processes.on_first(lambda: None if fresh else self._stored_metadata(config, dataset))
             with processes.together():
                 self.runtime = self._resumed_runtime(stored, new_runtime) if stored else new_runtime
+                if processes.size > 1:
+                    self.runtime = replace(self.runtime, compile=False)
                 if processes.first:
                     with explain_write_errors(path):
                         remove_leftovers(path) if stored else self._clear()

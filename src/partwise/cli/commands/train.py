@@ -81,6 +81,10 @@ def train_run(
     if run.run.new_tensors:
         names = ", ".join(run.run.new_tensors)
         console.print(f"initialized at random, as the starting weights lack them: {names}", markup=False)
+    if runtime.compile:
+        with console.status("compiling the model") if console.is_terminal else nullcontext():
+            seconds = run.run.compile()
+        console.print(f"compiled the model in {seconds:.1f} s")
     if run.run.step:
         console.print(f"resuming after step {run.run.step}")
 

@@ -1,0 +1,117 @@
+"""Training with torch.compile: the same steps, one compilation, and refusals of one line."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from partwise.compute.runtime import choose_runtime
+from partwise.config import ConfigError
+from partwise.presets import PRESETS
+from partwise.train.config import RunConfig, TrainConfig, run_config
+from partwise.train.loop import Run
+from partwise.train.run_folder import RunFolder
+
+SMALL = (
+    "d_model=32 attention.n_heads=4 context_length=32 train.seq_len=32 train.batch_size=4 train.steps=100 "
+    "train.device=cpu train.precision=float32 data.train=500 data.validation=20 data.test=5"
+)
+DEPTHS = {"deepseek": 4}  # the length of its list of parts
+FAMILIES = sorted({name.partition("-")[0] for name in PRESETS} - {"pythia"})
+"""Other sizes have the same parts."""
+FAST = {"mingpt", "gpt2", "llama"}
+
+
+def config(preset: str, *more: str) -> RunConfig:
+    depth = DEPTHS.get(preset, 2)
+    words = [*SMALL.split(), f"n_layers={depth}"]
+    pairs = bool(PRESETS[preset].settings.get("encoder_layers"))
+    words += ["data=arithmetic_pairs", f"encoder_layers={depth}"] if pairs else ["data=arithmetic"]
+    return run_config(preset, *words, *more)
+
+
+def steps(config: RunConfig, n: int = 3) -> tuple[Run, list[float]]:
+    run = Run(config)
+    run.model.double()
+    return run, [value for step in (run.update() for _ in range(n)) for value in (step.loss, step.grad_norm)]
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trace the model and its gradients as for inductor, without compiling them."""
+    monkeypatch.setattr("partwise.compute.compilation.COMPILER", "aot_eager")
+    torch._dynamo.reset()
+
+
+def check_equal(preset: str, *words: str) -> None:
+    eager = [f"train.{kind}_backend=eager" for kind in ("block", "attention", "ffn")]
+    _, expected = steps(config(preset, *words, "train.compile=false", *eager))
+    before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    run, found = steps(config(preset, *words, "train.compile=true", *eager))
+    assert found == pytest.approx(expected, rel=1e-10)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] - before == 1
+    assert run.runtime.compile and not run.runtime.kernels
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # in torch's own code
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize(
+    "preset", [pytest.param(name, marks=[] if name in FAST else [pytest.mark.long]) for name in FAMILIES]
+)
+def test_every_preset_is_one_graph(preset: str) -> None:
+    check_equal(preset)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize(
+    "words",
+    [
+        "residual.dropout=0.2 embed_dropout=0.1 train.grad_accumulation=2",
+        "ffn=moe ffn.n_experts=4 ffn.load_balancing=bias",
+        "mtp=heads",
+    ],
+)
+def test_parts_with_state_of_their_own_are_compiled_once(words: str) -> None:
+    check_equal("gpt2", *words.split())
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_warming_up_changes_nothing() -> None:
+    words = ("ffn=moe", "ffn.n_experts=4", "ffn.load_balancing=bias", "residual.dropout=0.2", "train.compile=true")
+    _, expected = steps(config("gpt2", *words))
+    run = Run(config("gpt2", *words))
+    run.model.double()
+    assert run.compile() > 0
+    assert [value for step in (run.update() for _ in range(3)) for value in (step.loss, step.grad_norm)] == expected
+
+
+def test_settings_that_exclude_each_other_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"does not support train\.activation_checkpointing"):
+        config("mingpt", "train.compile=true", "train.activation_checkpointing=true")
+    with pytest.raises(ConfigError, match=r"train.ffn_backend=cpp: train.compile=true compiles"):
+        Run(config("mingpt", "train.compile=true", "train.ffn_backend=cpp"))
+
+
+def test_only_cuda_compiles_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not choose_runtime(TrainConfig(device="cpu")).compile
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for settings, expected in (
+        ({}, True),
+        ({"compile": False}, False),
+        ({"activation_checkpointing": True}, False),
+    ):
+        assert choose_runtime(TrainConfig(device="cuda", precision="float32", **settings)).compile == expected
+
+
+def test_a_model_that_cannot_be_compiled_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch._dynamo.reset()
+    run = RunFolder(tmp_path / "run", config("mingpt", "train.compile=true"))
+    block = run.run.model.blocks[0]
+    original = block.eager
+    monkeypatch.setattr(block, "eager", lambda x, ctx: original(x * float(x.sum().item() != 7), ctx))
+    monkeypatch.setattr("torch._dynamo.config.capture_scalar_outputs", False)
+    with pytest.raises(ConfigError, match=r"torch cannot compile this model here \(.*use train.compile=false"):
+        run.run.compile()
+    run.close()
