@@ -76,7 +76,7 @@ class RunConfig(Config):
 
     def __str__(self) -> str:
         """The settings of the model, then `train.*`, then the other parts."""
-        train = [f"train.{name:22}{value}" for name, value in map(str.split, str(self.train).splitlines())]
+        train = [f"{f'train.{name}':27} {value}" for name, value in map(str.split, str(self.train).splitlines())]
         names = ("optimizer", "schedule", "data", "tokenizer")
         return "\n".join([str(self.model), *train, *(f"{name:28}{getattr(self, name)}" for name in names)])
 
