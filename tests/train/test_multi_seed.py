@@ -269,6 +269,7 @@ def test_a_comparison_with_multi_seed_training_equals_one_without(
     ]  # of the third seeds, trained separately
     again = plan_comparison("mingpt", "ffn=swiglu", name="multi_seed", seeds_per_process=1, **{**options, "seeds": 4})
     assert [len(arm.values) for arm in again.run().arms] == [4, 4]
-    with pytest.raises(ConfigError, match="ffn_backend=cpp does not support multi-seed training"):
-        forced = {**options, "common": [*common, "train.ffn_backend=cpp"]}
-        plan_comparison("mingpt", "ffn=swiglu", name="forced", seeds_per_process=2, **forced).run()
+    for setting in ("ffn_backend=cpp", "compile=true"):
+        forced = {**options, "common": [*common, f"train.{setting}"]}
+        with pytest.raises(ConfigError, match=f"{setting} does not support multi-seed training"):
+            plan_comparison("mingpt", "ffn=swiglu", name="forced", seeds_per_process=2, **forced).run()

@@ -28,6 +28,8 @@ SHARED_TRAIN_KEYS = (
     "attention_backend",
     "ffn_backend",
     "block_backend",
+    "compile",
+    "activation_checkpointing",
     "threads",
     "eval_every",
     "save_every",
