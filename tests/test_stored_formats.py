@@ -12,6 +12,7 @@ from partwise.comparison.results.results import FORMAT as RESULTS_FORMAT
 from partwise.config import ConfigError
 from partwise.formats.loading import load
 from partwise.records import read_record
+from partwise.train.config import RunConfig
 from partwise.train.metrics import read_metrics
 from partwise.train.result import verified_result, write_result
 from stored_formats import TRAIN
@@ -72,7 +73,7 @@ def forget_settings(folder: Path) -> dict[str, Any]:
         del place[key]
     (folder / "run.json").write_text(json.dumps(older))
     write_result(folder, read_record(folder / "result.json"), older["config"])
-    return whole["config"]
+    return RunConfig.from_dict(whole["config"]).to_dict()
 
 
 @pytest.mark.parametrize("stored", VERSIONS, indirect=True)
