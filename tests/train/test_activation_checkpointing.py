@@ -71,3 +71,13 @@ def test_evaluation_and_sampling_do_not_checkpoint(monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(cached, logits)
     with pytest.raises(TypeError):  # `checkpoint` is no function any more
         run.model.train()(tokens)
+
+
+def test_experts_count_each_token_once() -> None:
+    run = Run(config("balanced experts", "train.activation_checkpointing=true"))
+    batch = run.batch()
+    run.model.train().seed_dropout(0, 0)
+    run.training_losses(batch).total(1, 1).backward()
+    loads = [buffer.sum().item() for name, buffer in run.model.named_buffers() if name.endswith("load")]
+    n_selected = run.config.model.ffn.top_k * batch.inputs.size
+    assert len(loads) == 3 and set(loads) == {n_selected}
