@@ -65,22 +65,25 @@ def hardware() -> dict[str, str]:
     }
 
 
+CONTAINER_MEMORY = (
+    (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""By both versions of cgroups: the folder, the files of the limit and the use, and the statistic of cached files."""
+
+
 def available_memory() -> int | None:
     """The bytes that new processes can use, by the system and the limits of a container; None if the system does not tell."""
     free: list[int] = []
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         free += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    for folder, limit, used in CONTAINER_MEMORY:
-        with suppress(OSError, ValueError):  # no such container, or no limit ("max")
-            free.append(int((folder / limit).read_text()) - int((folder / used).read_text()))
+    for folder, limit, used, cached in CONTAINER_MEMORY:
+        with suppress(OSError, ValueError, KeyError):  # no such container, or no limit ("max")
+            statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            in_use = int((folder / used).read_text()) - int(statistics[cached])  # a cache of files is given back
+            free.append(int((folder / limit).read_text()) - in_use)
     return max(0, min(free)) if free else None
-
-
-CONTAINER_MEMORY = (
-    (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
-    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
-)
 
 
 def visible_devices() -> list[str]:

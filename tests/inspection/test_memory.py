@@ -202,7 +202,8 @@ def test_the_memory_that_is_available_is_at_most_the_containers(
     assert free is None or free > 2**20
     for limit, expected in (("max", free), ("5000", 3000), ("1000", 0)):
         (tmp_path / "limit").write_text(limit)
-        (tmp_path / "used").write_text("2000")
-        monkeypatch.setattr("partwise.machine.CONTAINER_MEMORY", ((tmp_path, "limit", "used"),))
+        (tmp_path / "used").write_text("2500")
+        (tmp_path / "memory.stat").write_text("file 900\ncached 500\n")
+        monkeypatch.setattr("partwise.machine.CONTAINER_MEMORY", ((tmp_path, "limit", "used", "cached"),))
         found = available_memory()
         assert found == expected if limit != "max" else (found is None) == (free is None)
