@@ -1,5 +1,6 @@
 """Training with torch.compile: the same steps, one compilation, and refusals of one line."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ SMALL = (
 DEPTHS = {"deepseek": 4}  # the length of its list of parts
 FAMILIES = sorted({name.partition("-")[0] for name in PRESETS} - {"pythia"})
 """Other sizes have the same parts."""
+EAGER = [f"train.{kind}_backend=eager" for kind in ("block", "attention", "ffn")]
 FAST = {"mingpt", "gpt2", "llama"}
 
 
@@ -44,10 +46,9 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_equal(preset: str, *words: str) -> None:
-    eager = [f"train.{kind}_backend=eager" for kind in ("block", "attention", "ffn")]
-    _, expected = steps(config(preset, *words, "train.compile=false", *eager))
+    _, expected = steps(config(preset, *words, "train.compile=false", *EAGER))
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    run, found = steps(config(preset, *words, "train.compile=true", *eager))
+    run, found = steps(config(preset, *words, "train.compile=true", *EAGER))
     assert found == pytest.approx(expected, rel=1e-10)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] - before == 1
     assert run.runtime.compile and not run.runtime.kernels
@@ -115,3 +116,15 @@ def test_a_model_that_cannot_be_compiled_is_one_line(tmp_path: Path, monkeypatch
     with pytest.raises(ConfigError, match=r"torch cannot compile this model here \(.*use train.compile=false"):
         run.run.compile()
     run.close()
+
+
+def test_a_run_that_was_compiled_resumes_with_activation_checkpointing(tmp_path: Path) -> None:
+    """As on CUDA, where models are compiled by default."""
+    RunFolder(tmp_path / "run", config("mingpt", *EAGER)).close()
+    metadata = json.loads((tmp_path / "run/run.json").read_text())
+    metadata["runtime"] |= {"compile": True, "kernels": False}
+    (tmp_path / "run/run.json").write_text(json.dumps(metadata))
+    for settings, compiled in (((), True), (("train.activation_checkpointing=true",), False)):
+        run = RunFolder(tmp_path / "run", config("mingpt", *EAGER, *settings))
+        run.close()
+        assert run.runtime.compile == run.run.runtime.compile == compiled

@@ -30,13 +30,11 @@ class CompiledModel:
             return output
         if not self.tables_exist:
             self.make_tables(*inputs, **options)
+        from torch._dynamo.exc import TorchDynamoException  # more than a second
+
         try:
             return self.compiled(*inputs, **options)
-        except ConfigError:
-            raise
-        except Exception as error:
-            if "_dynamo" not in type(error).__module__ and "_inductor" not in type(error).__module__:
-                raise
+        except TorchDynamoException as error:
             reason = " ".join(str(error).split())[:200]
             raise ConfigError(
                 f"train.compile=true: torch cannot compile this model here ({reason}): use train.compile=false"

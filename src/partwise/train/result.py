@@ -53,20 +53,21 @@ def is_bound_to(found: Any, folder: Path, config: Mapping[str, Any]) -> bool:
     """Whether a hash is that of this configuration, or of the stored one, which may lack newer settings."""
     if found == config_hash(config):
         return True
+    try:
+        stored = read_record(folder / "run.json")["config"]
+        return found == config_hash(stored) and config_hash(with_new_settings(stored)) == config_hash(config)
+    except (DamagedFileError, KeyError, TypeError, AttributeError):  # no run.json, or a damaged one
+        return False
+
+
+def with_new_settings(stored: dict[str, Any]) -> dict[str, Any]:
+    """A stored configuration with the defaults of settings that were added since, which compute as before."""
     from partwise.train.config import RunConfig  # imports torch
 
     try:
-        stored = read_record(folder / "run.json")["config"]
-        return bool(
-            found == config_hash(stored) and config_hash(RunConfig.from_dict(stored).to_dict()) == config_hash(config)
-        )
-    except (
-        ConfigError,
-        KeyError,
-        TypeError,
-        AttributeError,
-    ):  # no run.json, or settings that this version does not know
-        return False
+        return RunConfig.from_dict(stored).to_dict()
+    except ConfigError:  # a setting that this version does not know
+        return stored
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

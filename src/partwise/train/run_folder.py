@@ -39,7 +39,7 @@ from partwise.train.evaluation import Evaluation, check_split_lengths, evaluate
 from partwise.train.experiment_log import ExperimentLog
 from partwise.train.loop import Diverged, Run, Step
 from partwise.train.metrics import METRICS, MetricsFile, Unwritten, read_metrics
-from partwise.train.result import WITHOUT_EFFECT, write_result
+from partwise.train.result import WITHOUT_EFFECT, with_new_settings, write_result
 from partwise.train.run_checkpoints import RunCheckpoints
 from partwise.train.run_metadata import check_stored_plan, read_metadata, stored_runtime
 from partwise.train.run_names import FolderLock, explain_write_errors
@@ -102,7 +102,7 @@ class RunFolder:
             stored = processes.on_first(lambda: None if fresh else self._stored_metadata(config, dataset))
             with processes.together():
                 self.runtime = self._resumed_runtime(stored, new_runtime) if stored else new_runtime
-                if processes.size > 1:
+                if processes.size > 1 or config.train.activation_checkpointing:
                     self.runtime = replace(self.runtime, compile=False)
                 if processes.first:
                     with explain_write_errors(path):
@@ -254,14 +254,6 @@ class RunFolder:
             if self.run.updater:
                 values["seeds_per_process"] = self.run.updater.n_seeds  # which share this time and memory
             write_result(self.path, values, self.config.to_dict())
-
-
-def with_new_settings(stored: dict[str, Any]) -> dict[str, Any]:
-    """A stored configuration with the defaults of settings that were added since, which compute as before."""
-    try:
-        return RunConfig.from_dict(stored).to_dict()
-    except ConfigError:  # a setting that this version does not know, which the difference will name
-        return stored
 
 
 def shared_facts(config: RunConfig, dataset: Dataset, runtime: Runtime) -> dict[str, str]:
