@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml constraints.txt $(VERSIONS)
 	@touch $(STAMP)
 
 # as `make setup`, with each file checked by its hash in requirements-dev.txt; torch is chosen by constraints.txt
-setup-locked:
+setup-locked: $(VERSIONS)
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install $(QUIET) torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --requirement requirements-dev.txt

@@ -78,7 +78,7 @@ def check(name: str) -> str:
 
 
 def check_aarch64() -> str:
-    """Compile RECORDED for this CPU and for aarch64, and compare their results; raises CalledProcessError."""
+    """Compile recorded.cpp for this CPU and for aarch64, and compare what it prints; raises CalledProcessError."""
     compilers = {"native": "g++ -march=native", "aarch64": "aarch64-linux-gnu-g++ -static"}
     for program in (compilers["aarch64"].split()[0], "qemu-aarch64-static"):
         if not shutil.which(program):
@@ -103,7 +103,8 @@ def check_aarch64() -> str:
         for ours, theirs in zip(results["native"], results["aarch64"], strict=True):
             (name, *a), (other, *b) = ours.split(" "), theirs.split(" ")
             expected, found = np.array(a, float), np.array(b, float)
-            assert name == other and len(a) == len(b) and np.isfinite(expected).all()
+            if name != other or len(a) != len(b) or not np.isfinite(expected).all():
+                raise subprocess.CalledProcessError(1, kernel, f"{kernel}: {name} has other values or not finite ones")
             errors.append(float(np.max(np.abs(found - expected)) / max(1e-30, np.max(np.abs(expected)))))
         worst[kernel] = max(errors)
         if not worst[kernel] <= bound or len(errors) < 10:
