@@ -1,5 +1,7 @@
 """Tasks by name or folder, and their scores."""
 
+import hashlib
+import json
 import logging
 import os
 import re
@@ -25,6 +27,8 @@ class Score:
     value: float
     item_error: float | None
     items: int
+    items_sha256: str
+    """Of its task's items, as `hash_items` computes it."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -32,10 +36,11 @@ class Score:
 
 @dataclass(frozen=True)
 class TaskMetric:
-    """The first metric of a task, and whether higher values are better."""
+    """The first metric of a task, whether higher values are better, and the SHA-256 of the task's items."""
 
     name: str
     higher_is_better: bool
+    items_sha256: str
 
 
 def score_tasks(run: str, tasks: Sequence[str], max_items: int | None = None) -> list[Score]:
@@ -63,12 +68,17 @@ def first_metric(task: str, settings: dict[str, Any]) -> TaskMetric:
             raise ConfigError(
                 f"{option}: these are {len(names)} tasks ({', '.join(names[:3])}, ...): name a single one"
             )
-        name, higher_is_better = next(iter(loaded["tasks"][names[0]].higher_is_better().items()))
+        task_object = loaded["tasks"][names[0]]
+        name, higher_is_better = next(iter(task_object.higher_is_better().items()))
+        fix_examples(task_object)
+        with redirect_stderr(StringIO()), redirect_stdout(StringIO()):
+            task_object.build_all_requests()
+        items_sha256 = hash_items(task_object)
     if higher_is_better is None:
         raise ConfigError(
             f"{option}: whether more {name} is better is unknown: set higher_is_better in its metric_list"
         )
-    return TaskMetric(name, bool(higher_is_better))
+    return TaskMetric(name, bool(higher_is_better), items_sha256)
 
 
 def score_task(run: str, task: str, metric: str) -> Score:
@@ -117,15 +127,30 @@ def run_tasks(model: Any, loaded: Any, max_items: int | None) -> list[Score]:
     from lm_eval.evaluator import evaluate
 
     for task in loaded["tasks"].values():
-        if task.get_config("num_fewshot") is None:
-            task.set_config(key="num_fewshot", value=0)
-        task.set_fewshot_seed(seed=0)
+        fix_examples(task)
     # errors by resampling would fork this process, and a fork of a process with threads may wait for a lock forever
     os.environ["DISABLE_MULTIPROC"] = "1"
     with redirect_stderr(StringIO()), redirect_stdout(StringIO()):
-        return read_scores(
-            evaluate(lm=model, task_dict=loaded, limit=max_items, log_samples=False, bootstrap_iters=1000)
-        )
+        results = evaluate(lm=model, task_dict=loaded, limit=max_items, log_samples=False, bootstrap_iters=1000)
+    return read_scores(results, {name: hash_items(task) for name, task in loaded["tasks"].items()})
+
+
+def fix_examples(task: Any) -> None:
+    """Show a task's own number of solved examples in each prompt (default: 0), always the same ones."""
+    if task.get_config("num_fewshot") is None:
+        task.set_config(key="num_fewshot", value=0)
+    task.set_fewshot_seed(seed=0)
+
+
+def hash_items(task: Any) -> str:
+    """SHA-256 of what decides a task's scores besides the model: prompts, documents, answers, filters and metrics.
+
+    The task's requests must have been built.
+    """
+    settings = {key: task.get_config(key) for key in ("metric_list", "filter_list")}
+    items = [[each.request_type, list(each.args), each.doc, task.doc_to_target(each.doc)] for each in task.instances]
+    text = json.dumps([settings, items], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def task_folder(task: str) -> Path | None:
@@ -144,7 +169,7 @@ def task_folder(task: str) -> Path | None:
     return folder
 
 
-def read_scores(results: dict[str, Any]) -> list[Score]:
+def read_scores(results: dict[str, Any], items_sha256: dict[str, str]) -> list[Score]:
     """The metrics in the results of lm_eval, with the name of a filter unless it is the only one."""
     scores = []
     for task, values in results["results"].items():
@@ -155,7 +180,6 @@ def read_scores(results: dict[str, Any]) -> list[Score]:
                 continue
             error = values.get(f"{metric}_stderr,{filter_name}")
             name = metric if filter_name == "none" else f"{metric} ({filter_name})"
-            scores.append(
-                Score(task, name, float(value), float(error) if isinstance(error, int | float) else None, items)
-            )
+            item_error = float(error) if isinstance(error, int | float) else None
+            scores.append(Score(task, name, float(value), item_error, items, items_sha256[task]))
     return scores

@@ -11,6 +11,7 @@ import partwise
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.runs.comparison import plan_comparison
 from partwise.config import ConfigError
+from partwise.train.result import write_result
 
 SIZE = ["d_model=16", "n_layers=1", "attention.n_heads=2", "context_length=32", "train.device=cpu"]
 SHORT = [*SIZE, "train.steps=3", "train.batch_size=4", "train.precision=float32"]
@@ -107,11 +108,42 @@ class TestWithLmEval:
         for trial in first.trials:
             result = json.loads((trial.folder / "result.json").read_text())
             del result["task_score"]
-            (trial.folder / "result.json").write_text(json.dumps(result))
+            write_result(trial.folder, result, json.loads((trial.folder / "run.json").read_text())["config"])
         lines = [(trial.folder / "metrics.jsonl").read_bytes() for trial in first.trials]
         again = compare("task:letters")
         assert [arm.values for arm in again.results.arms] == values
         assert [(trial.folder / "metrics.jsonl").read_bytes() for trial in again.trials] == lines
+
+    def test_other_items_are_another_plan(self, here: Path) -> None:
+        """One changed answer or prompt is told before anything is trained or judged."""
+        write_task(here / "letters")
+        values = [arm.values for arm in compare("task:letters").results.arms]
+        items = here / "letters" / "items.jsonl"
+        kept = items.read_text()
+        for old, new in (("lazy", "lady"), ("quick", "quack")):
+            items.write_text(kept.replace(old, new))
+            with pytest.raises(ConfigError, match=r"task_items"):
+                compare("task:letters")
+        items.write_text(kept)
+        assert [arm.values for arm in compare("task:letters").results.arms] == values
+
+    def test_a_run_scored_on_other_items_is_refused(self, here: Path) -> None:
+        """A worker on another machine may have another version of the task's files."""
+        write_task(here / "letters")
+        first = compare("task:letters")
+        trial = first.trials[1]
+        result = json.loads((trial.folder / "result.json").read_text())
+        result["task_score"]["items_sha256"] = "0" * 64
+        write_result(trial.folder, result, json.loads((trial.folder / "run.json").read_text())["config"])
+        with pytest.raises(ConfigError, match=f"{trial.folder.name} was scored on other items of letters than planned"):
+            compare("task:letters")
+
+    def test_arms_with_data_of_their_own_have_items_of_their_own(self, here: Path) -> None:
+        plan = plan_comparison(
+            "mingpt", "data.reverse=false", data="arithmetic", metric="task:arithmetic", common=[*SHORT, *ARITHMETIC]
+        ).plan
+        baseline, reversed_answers = plan.task_items.values()
+        assert baseline != reversed_answers
 
     def test_tuning_is_by_loss(self, here: Path) -> None:
         write_task(here / "letters")

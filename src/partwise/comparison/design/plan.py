@@ -51,6 +51,8 @@ class Plan(Generic[C]):
     common: tuple[str, ...] = field(default=())
     additive_predictions: dict[str, tuple[str, str]] = field(default_factory=dict)
     """For interactions: name of the prediction that two effects add up -> the two arms that make one change each."""
+    task_items: dict[str, str] = field(default_factory=dict)
+    """If the metric is that of a task: name of the arm -> SHA-256 of the task's items."""
 
     @property
     def looks(self) -> tuple[int, ...]:
@@ -87,6 +89,8 @@ class Plan(Generic[C]):
             "metric": self.rules.metric,
             "failure": self.rules.failure,
         }
+        if self.task_items:
+            fixed["task_items"] = self.task_items
         if self.first_seed:
             fixed["first_seed"] = self.first_seed
         fixed["claims"] = [list(claim[:3]) for claim in self.claims]

@@ -40,6 +40,8 @@ class TaskScore(Value):
     item_error: float | None
     """The standard error of the value over the items, if known: not the noise between seeds."""
     items: int
+    items_sha256: str | None = None
+    """Of the items; None in results that older versions wrote."""
 
 
 class TrialResult(Value):

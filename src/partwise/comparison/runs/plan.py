@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from partwise.comparison.design.plan import CUMULATIVE_PREFIX, Arm, Plan
 from partwise.comparison.design.request import Request
 from partwise.comparison.results import Budget
-from partwise.comparison.runs.task_metric import PREFIX, name_metric
+from partwise.comparison.runs.task_metric import PREFIX, plan_metric
 from partwise.comparison.stats.effect import Role
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.config import ConfigError
@@ -130,9 +130,10 @@ def make_plan(request: Request) -> RunPlan:
         prediction = f"{first} and {second} (additive)"
         additive_predictions = {prediction: (first, second)}
         claims.insert(claims.index(Claim(both, arms[0].name)) + 1, Claim(both, prediction))
-    config = arms[0].config
+    config, items = arms[0].config, dict[str, str]()
     if request.metric.startswith(PREFIX):
-        metric, lower_is_better = name_metric(request.metric.removeprefix(PREFIX), config)
+        configs = {arm.name: arm.config for arm in arms}
+        metric, lower_is_better, items = plan_metric(request.metric.removeprefix(PREFIX), configs)
         unit = ""
     else:
         metric, lower_is_better = METRICS[request.metric], request.metric == "loss"
@@ -151,7 +152,9 @@ def make_plan(request: Request) -> RunPlan:
         unit=unit,
     )
     seeds = max(request.looks, default=request.seeds)
-    return RunPlan(tuple(arms), seeds, rules, tuple(claims), request.first_seed, tuple(shared), additive_predictions)
+    return RunPlan(
+        tuple(arms), seeds, rules, tuple(claims), request.first_seed, tuple(shared), additive_predictions, items
+    )
 
 
 def failure_of(request: Request, config: RunConfig) -> float | None:

@@ -1,7 +1,7 @@
 """A task of lm_eval as the metric of a comparison, `--metric task:NAME`: its name, and the score of a run."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,28 @@ PREFIX = "task:"
 SEPARATOR = " of task:"
 
 
-def name_metric(task: str, config: RunConfig) -> tuple[str, bool]:
-    """`acc of task:shakespeare_cloze` for the first metric of a task; and whether lower values are better.
+def plan_metric(task: str, configs: Mapping[str, RunConfig]) -> tuple[str, bool, dict[str, str]]:
+    """`acc of task:shakespeare_cloze` for the first metric of a task; whether lower values are better; and the SHA-256 of
+    the task's items for each of `configs`, which may differ in their data.
 
     Raises ConfigError.
     """
-    metric = first_metric(task, config.to_dict())
-    return f"{metric.name}{SEPARATOR}{task}", not metric.higher_is_better
+    metrics = [(config.data, first_metric(task, config.to_dict())) for config in distinct_data(configs.values())]
+    metric = metrics[0][1]
+    items = {
+        name: next(each.items_sha256 for data, each in metrics if data == config.data)
+        for name, config in configs.items()
+    }
+    return f"{metric.name}{SEPARATOR}{task}", not metric.higher_is_better, items
+
+
+def distinct_data(configs: Iterable[RunConfig]) -> list[RunConfig]:
+    """The first configuration with each data configuration."""
+    distinct: list[RunConfig] = []
+    for config in configs:
+        if all(config.data != each.data for each in distinct):
+            distinct.append(config)
+    return distinct
 
 
 def is_scored(result: dict[str, object], metric: str) -> bool:
@@ -40,5 +55,6 @@ def score_run(folder: Path, config: Mapping[str, Any], metric: str) -> None:
         "value": score.value if math.isfinite(score.value) else None,
         "item_error": score.item_error,
         "items": score.items,
+        "items_sha256": score.items_sha256,
     }
     write_result(folder, result, config)
