@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 import partwise
 from backends import use_backends
@@ -168,3 +169,21 @@ def test_patterns_that_cannot_be_obeyed_are_refused(words: list[str], pattern: s
 def test_separate_projections_are_frozen_alone() -> None:
     model = build("attention.fused_qkv=false", pattern="attention.k")
     assert len(names(build("attention.fused_qkv=false")) - names(model)) == 3
+
+
+@pytest.mark.parametrize("preset", ["mingpt", "gpt2", "llama", "gemma2", "gptneox"])
+@pytest.mark.parametrize("pattern", ["blocks.1", "ffn", "embed,blocks.0", "blocks.[12].attention"])
+def test_flops_are_those_of_torchs_forward_and_backward_pass(preset: str, pattern: str) -> None:
+    """Counted by torch at its own operations while a model trains: gradients of frozen parameters are not computed."""
+    config = partwise.run_config(preset, *SHAPE[:-1], "train.batch_size=1", "train.seq_len=16")
+    if config.model.tie_embeddings:
+        pattern = pattern.replace("embed,", "embed,head,")
+    config = config.with_override(f"train.freeze={pattern}")
+    model = Transformer(config.model, seed=0)
+    freeze(model, pattern)
+    model.reset_backends()
+    tokens = torch.randint(11, (1, 16), generator=torch.Generator().manual_seed(0))
+    with FlopCounterMode(display=False) as counter:
+        model.train()(tokens).sum().backward()
+    assert config.flops_per_token() == round(counter.get_total_flops() / 16)
+    assert config.flops_per_token() < config.model.flops_per_token(16)

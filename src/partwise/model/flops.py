@@ -1,14 +1,17 @@
-"""FLOPs of a forward pass, counted from its matmul calls."""
+"""FLOPs of training, counted from the matmul calls of a forward pass."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+if TYPE_CHECKING:
+    from partwise.model.transformer import Transformer
 
 MATMULS = {"linear": 0, "matmul": 0, "__matmul__": 0, "mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
 """Matmul functions, with the index of the argument whose last dimension is summed over."""
@@ -38,11 +41,27 @@ def materialize_if_small(model: nn.Module, activation_numel: int) -> torch.devic
     return torch.device("cpu")
 
 
-def count_model_flops(model: nn.Module, seq_len: int, activation_numel: int, *, source: bool, **kwargs: Any) -> int:
-    """The FLOPs of a meta model's forward pass over `seq_len` tokens, and a source of that length if `source`."""
-    device = materialize_if_small(model, activation_numel)
+def training_flops_per_token(model: "Transformer", seq_len: int) -> int:
+    """The FLOPs of one training step per token of a meta model: the forward pass, and twice that for the backward pass.
+
+    With frozen parameters, the backward pass multiplies only for the gradients that it needs: those of the trained weights,
+    and of the activations above the first of them. Counted over `seq_len` tokens, and a source of that length with an
+    encoder.
+    """
+    config = model.config
+    model.reset_backends()
+    device = materialize_if_small(model, seq_len * max(16 * seq_len, config.vocab_size))
     tokens = torch.zeros(1, seq_len, dtype=torch.long, device=device)
-    return count_flops(lambda: model(tokens, source=tokens if source else None, **kwargs))
+    source = tokens if config.encoder_layers else None
+
+    def forward() -> None:
+        model(tokens, source=source, mtp_logits=[])
+
+    if all(parameter.requires_grad for parameter in model.parameters()):
+        return round(3 * count_flops(forward) / seq_len)
+    with torch.enable_grad(), MatmulCounter() as counter:
+        forward()
+    return round((counter.total + counter.backward) / seq_len)
 
 
 def count_flops(run: Callable[[], Any]) -> int:
@@ -61,11 +80,15 @@ def count_flops(run: Callable[[], Any]) -> int:
 
 
 class MatmulCounter(TorchFunctionMode):
-    """Counts the FLOPs of matmuls in `total`; `complete` is False if a matmul could not be counted."""
+    """Counts the FLOPs of matmuls in `total`, and in `backward` those of the gradients that their operands need.
+
+    `complete` is False if a matmul could not be counted.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.total = 0
+        self.backward = 0
         self.complete = True
 
     def __torch_function__(
@@ -79,13 +102,22 @@ class MatmulCounter(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         if isinstance(func, OpOverload):  # a custom operator with a registered formula
             formula = flop_registry.get(func.overloadpacket)
-            self.total += formula(*args, out_val=out) if formula else 0
+            trained = any(isinstance(each, torch.Tensor) and each.requires_grad for each in args)
+            self._count(formula(*args, out_val=out) if formula else 0, 2 * trained)
         elif name in MATMULS:
-            self.total += 2 * out.numel() * args[MATMULS[name]].shape[-1]
+            first = MATMULS[name]
+            named = (value for key, value in (kwargs or {}).items() if key != "bias")
+            operands = (*args[first:], *named)[:2]
+            self._count(2 * out.numel() * args[first].shape[-1], sum(each.requires_grad for each in operands))
         elif name == "einsum":
-            self.total += 2 * einsum_multiplications(*args)
+            self._count(2 * einsum_multiplications(*args), sum(operand.requires_grad for operand in args[1:]))
         self.complete &= name not in UNCOUNTED
         return out
+
+    def _count(self, flops: int, gradients: int) -> None:
+        """Count a product, and one of the same size for the gradient of each operand that needs one."""
+        self.total += flops
+        self.backward += flops * gradients
 
 
 def einsum_multiplications(equation: str, *operands: torch.Tensor) -> int:

@@ -13,7 +13,7 @@ from partwise import parts as _register
 from partwise.config import ByLayer, Config, ConfigError, recipes_by_layer
 from partwise.model.block import Block, run_blocks
 from partwise.model.cache import Cache, position_ids_from_document_ids
-from partwise.model.flops import count_model_flops
+from partwise.model.flops import training_flops_per_token
 from partwise.model.initialization import initialize
 from partwise.model.parameters import LogicalTensor, TiedModule, logical_tensors
 from partwise.parts.attention.multihead import MultiHead
@@ -106,10 +106,7 @@ class ModelConfig(Config):
         seq_len = seq_len or self.context_length
         with torch.device("meta"):
             model = Transformer(self)
-        model.reset_backends()
-        activation_numel = seq_len * max(16 * seq_len, self.vocab_size)
-        total = count_model_flops(model, seq_len, activation_numel, source=self.encoder_layers > 0, mtp_logits=[])
-        return round(3 * total / seq_len)
+        return training_flops_per_token(model, seq_len)
 
 
 class Stack(nn.Module):

@@ -13,6 +13,7 @@ from partwise.config.overrides import Override, apply_overrides, flatten, parse_
 from partwise.config.yaml import read_yaml
 from partwise.data import Corpus, Dataset, parse_data_option, prepare
 from partwise.model import ModelConfig, Transformer
+from partwise.model.flops import training_flops_per_token
 from partwise.model.freezing import freeze
 from partwise.presets import find_preset
 from partwise.tokenizers import TokenizerRecipe
@@ -142,10 +143,21 @@ class RunConfig(Config):
         """The number of parameters that training changes: all but those that `train.freeze` names. Raises ConfigError."""
         if self.train.freeze is None:
             return self.model.parameters()
+        return sum(parameter.numel() for parameter in self._frozen_model().parameters() if parameter.requires_grad)
+
+    def _frozen_model(self) -> Transformer:
+        """The model on the meta device, with the parameters that `train.freeze` names frozen. Raises ConfigError."""
         with torch.device("meta"):
             model = Transformer(self.model)
-        freeze(model, self.train.freeze)
-        return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+        if self.train.freeze is not None:
+            freeze(model, self.train.freeze)
+        return model
+
+    def flops_per_token(self) -> int:
+        """FLOPs of one training step per token, without gradients that `train.freeze` spares. Raises ConfigError."""
+        if self.train.freeze is None:
+            return self.model.flops_per_token(self.seq_len)
+        return training_flops_per_token(self._frozen_model(), self.seq_len)
 
     def count_parameters(self) -> str:
         """`1,000 parameters`, with the number of trainable ones if some are frozen."""

@@ -232,7 +232,7 @@ def facts(run: StoredRun) -> Iterator[Table]:
         ["parameters", config.count_parameters().replace(" parameters", "")],
         *([["initialized at random", ", ".join(new)]] if (new := run.metadata.get("new_tensors")) else []),
         ["size", f"{layers}{model.n_layers} layers, d_model {model.d_model}, context_length {model.context_length}"],
-        ["training FLOPs per token", count(model.flops_per_token(config.seq_len))],
+        ["training FLOPs per token", count(config.flops_per_token())],
         ["parts", ", ".join(f"{key}={name}" for key, name in parts if name != "none")],
         ["data", ", ".join([str(config.data), *(f"{name}: {size:,} tokens" for name, size in splits.items())])],
         ["vocabulary", f"{model.vocab_size:,} {config.tokenizer.name}"],

@@ -75,7 +75,7 @@ def show_configuration(preset: str, overrides: list[str], data: str | None, voca
     console.print(table(f"settings of {' '.join([preset, *overrides])}", ["", ""], rows))
     console.print()
     console.print(table("shapes of the weights", ["", ""], weight_shapes(config.model)))
-    flops = config.model.flops_per_token(config.seq_len)
+    flops = config.flops_per_token()
     console.print(
         f"\n{config.model.parameters():,} parameters at vocab_size={config.model.vocab_size}; {flops:,} training FLOPs per "
         f"token at train.seq_len={config.seq_len}"

@@ -117,7 +117,7 @@ def describe_arm(
         update={
             "parameters": arm.config.model.parameters(),
             "trainable_parameters": arm.config.trainable_parameters() if freezes else None,
-            "flops_per_token": arm.config.model.flops_per_token(arm.config.seq_len),
+            "flops_per_token": arm.config.flops_per_token(),
             "tokens_per_second": throughput.get(arm.name),
             "budget": training_budget(arm, throughput),
             "peak_memory": memory,

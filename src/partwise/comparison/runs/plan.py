@@ -61,7 +61,7 @@ def training_budget(arm: RunArm, rates: Mapping[str, float | None]) -> Budget:
     return Budget(
         tokens=float(tokens),
         parameters=float(config.model.parameters()),
-        flops=float(tokens * config.model.flops_per_token(config.seq_len)),
+        flops=float(tokens * config.flops_per_token()),
         seconds=tokens / rate if rate else None,
     )
 
