@@ -71,6 +71,11 @@ def test_progress_fits_and_shows_what_runs_now(
     assert (f"and {hidden} more arms" in text) == (hidden > 0)
 
 
+def test_progress_says_what_follows_the_last_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = screen(monkeypatch, comparison(2, 4, finished=8), 80, 24)
+    assert lines[0].rstrip() == "8 of 8 runs finished; writing the report"
+
+
 def test_bars_are_ascii_if_the_encoding_is(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "\n".join(screen(monkeypatch, comparison(2, 4, finished=3), 80, 24, "ascii"))
     assert text.isascii() and "#" in text

@@ -1,7 +1,7 @@
 """The sections of a report as plain tables, figures and paragraphs, which HTML and Markdown render."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import median
 
 from partwise.baselines.scale import ngram_name, place_loss
@@ -34,10 +34,10 @@ BATCH_SETTINGS = {"batch_size", "seq_len", "grad_accumulation", "context_length"
 def sections(results: Results) -> list[Section]:
     """The non-empty sections, in order."""
     all_sections = [
-        Section("At a glance", [*evidence.forest(results), *map(Paragraph, reversals(results))]),
+        Section("At a glance", [*glance(results), *map(Paragraph, reversals(results))]),
         Section("Samples", [*sample_table(results)]),
         Section("The claim", [*evidence.claim(results)]),
-        Section("Every seed", [*difference_figures(results), *seed_table(results)]),
+        Section("Every seed", [*details(results, difference_figures), *seed_table(results)]),
         Section("Trials without a value", [*failures(results)]),
         Section("Replication", [*evidence.replication(results)]),
         Section("The record", [*record(results)]),
@@ -57,6 +57,20 @@ def sections(results: Results) -> list[Section]:
         Section("How it was run", [*run_details(results)]),
     ]
     return [section for section in all_sections if section.blocks]
+
+
+def glance(results: Results) -> Iterator[Figure | Table]:
+    """The forest plot and the differences over training; of a single difference, its figures with every seed."""
+    if len(results.effects) == 1:
+        yield from difference_figures(results)
+        yield from over_time_figures(results)
+    yield from evidence.forest(results)
+
+
+def details(results: Results, figures: Callable[[Results], Iterator[Figure]]) -> Iterator[Figure]:
+    """Figures of each difference, unless there is one, which is shown at a glance."""
+    if len(results.effects) > 1:
+        yield from figures(results)
 
 
 def sample_table(results: Results) -> Iterator[Table]:
@@ -109,11 +123,16 @@ def seed_table(results: Results) -> Iterator[Table]:
 
 
 def curve_figures(results: Results) -> Iterator[Figure]:
-    from partwise.comparison.report.figures import draw_over_time
-
     references = [(name, value) for name, value, _ in loss_references(results)]
     yield from loss_figure(results, "training", [], "t")
     yield from loss_figure(results, "validation", references, "v")
+    yield from details(results, over_time_figures)
+
+
+def over_time_figures(results: Results) -> Iterator[Figure]:
+    """Of each difference, every seed over training."""
+    from partwise.comparison.report.figures import draw_over_time
+
     for index, claim in enumerate(results.claims):
         effect = claim.effect
         svg = draw_over_time(claim, VERDICT_COLORS[effect.verdict or "none"], results.protocol.margin, f"o{index}")
