@@ -96,7 +96,11 @@ def compare(
     imports: Import = None,
     on: Annotated[
         str,
-        typer.Option(metavar="PLACE", help="local, or workers: runs are left to `partwise work`.", **PIPELINES),
+        typer.Option(
+            metavar="PLACE",
+            help="local; workers: runs are left to `partwise work`; ray or ray://HOST:PORT: a Ray cluster.",
+            **PIPELINES,
+        ),
     ] = "local",
     as_json: Annotated[
         bool,
