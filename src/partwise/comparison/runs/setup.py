@@ -1,7 +1,7 @@
 """How a comparison is computed on this machine: runtime, backends of each arm, and concurrency."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -9,7 +9,6 @@ from partwise.comparison.runs.plan import RunPlan
 from partwise.compute.plan import Plan as ComputePlan
 from partwise.compute.plan import check_requested, multi_seed_backends, shared_plans
 from partwise.compute.runtime import Runtime, choose_runtime, requested
-from partwise.config import ConfigError
 from partwise.model import Transformer
 
 SEEDS_PER_PROCESS = 8
@@ -36,9 +35,7 @@ def choose_setup(plan: RunPlan, workers: int | None, seeds_per_process: int | No
     small = all(arm.config.model.parameters() <= MAX_MULTI_SEED_PARAMETERS for arm in plan.arms)
     seeds_per_process = seeds_per_process or (SEEDS_PER_PROCESS if runtime.device == "cuda" and small else 1)
     if seeds_per_process > 1:
-        if train.compile:
-            raise ConfigError("train.compile=true does not support multi-seed training: use --seeds-per-process 1")
-        backends, runtime = multi_seed_backends(backends), replace(runtime, compile=False)
+        backends = multi_seed_backends(backends)
     with torch.device("meta"):
         models = {arm.name: Transformer(arm.config.model) for arm in plan.arms}
     plans = shared_plans(models, runtime, backends, {arm.name: arm.config.seq_len for arm in plan.arms})
