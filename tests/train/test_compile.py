@@ -154,8 +154,10 @@ def test_a_model_that_cannot_be_compiled_is_one_line(tmp_path: Path, monkeypatch
     block = run.run.model.blocks[0]
     original = block.eager
     monkeypatch.setattr(block, "eager", lambda x, ctx: original(x * float(x.sum().item() != 7), ctx))
-    monkeypatch.setattr("torch._dynamo.config.capture_scalar_outputs", False)
-    with pytest.raises(ConfigError, match=r"torch cannot compile this model here \(.*use train.compile=false"):
+    with (
+        torch._dynamo.config.patch(capture_scalar_outputs=False),  # monkeypatch would hide it from other tests
+        pytest.raises(ConfigError, match=r"torch cannot compile this model here \(.*use train.compile=false"),
+    ):
         run.run.compile()
     run.close()
 
