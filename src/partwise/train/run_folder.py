@@ -143,6 +143,7 @@ class RunFolder:
                     kind = self.config.train.log if writes else "none"
                     with ExperimentLog(kind, self.path, self.metadata, self.log) as log:
                         yield from self._train(metrics, log)
+                self.checkpoints.consolidate()
         except Diverged as error:
             if writes:
                 self._finish({"diverged": str(error), "step": run.step}, started)
