@@ -93,6 +93,9 @@ def compare(
             min=1,
         ),
     ] = None,
+    processes_per_run: Annotated[
+        int, typer.Option(help="Processes that train each run together, as `train --processes`.", metavar="N", min=1)
+    ] = 1,
     imports: Import = None,
     on: Annotated[
         str,
@@ -150,7 +153,14 @@ def compare(
     Or compare any commands: give an experiment's YAML file, or two commits with --refs.
     """
     words = [preset, *collect_overrides(context, overrides)]
-    own = {"seeds_per_process": seeds_per_process, "grid": grid, "import": imports, "sd": sd}
+    several = processes_per_run if processes_per_run > 1 else None
+    own = {
+        "seeds_per_process": seeds_per_process,
+        "processes_per_run": several,
+        "grid": grid,
+        "import": imports,
+        "sd": sd,
+    }
     any_command = {"command": command, "setup": setup, "share": share or []}
     if is_command_comparison(words[0], refs, any_command):
         from partwise.cli.commands.compare_commands import compare_commands
@@ -188,6 +198,7 @@ def compare(
         sd=sd,
         workers=workers,
         seeds_per_process=seeds_per_process,
+        processes_per_run=processes_per_run,
         imports=loaded,
         as_json=as_json,
         require=require or [],

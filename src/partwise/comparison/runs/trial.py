@@ -60,8 +60,9 @@ def prepare_run(
     imports: Sequence[str],
     command: str,
     metric: str = VALIDATION_LOSS,
+    processes: int = 1,
 ) -> RunTrial:
-    """Write `job.json` and return the trial, waiting or already finished."""
+    """Write `job.json` and return the trial, waiting or already finished. `processes` train the run together."""
     folder.mkdir(parents=True, exist_ok=True)
     job = {
         "executed_by": EXECUTED_BY,
@@ -71,6 +72,7 @@ def prepare_run(
         "plan": plan,
         "imports": list(imports),
         "metric": metric,
+        "processes": processes,
         "command": shlex.split(command),
     }
     with explain_write_errors(folder):
