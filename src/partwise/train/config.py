@@ -13,7 +13,6 @@ from partwise.config.overrides import Override, apply_overrides, flatten, parse_
 from partwise.config.yaml import read_yaml
 from partwise.data import Corpus, Dataset, parse_data_option, prepare
 from partwise.model import ModelConfig, Transformer
-from partwise.model.flops import training_flops_per_token
 from partwise.model.freezing import freeze
 from partwise.presets import find_preset
 from partwise.tokenizers import TokenizerRecipe
@@ -155,9 +154,8 @@ class RunConfig(Config):
 
     def flops_per_token(self) -> int:
         """FLOPs of one training step per token, without gradients that `train.freeze` spares. Raises ConfigError."""
-        if self.train.freeze is None:
-            return self.model.flops_per_token(self.seq_len)
-        return training_flops_per_token(self._frozen_model(), self.seq_len)
+        frozen = None if self.train.freeze is None else self._frozen_model()
+        return self.model.flops_per_token(self.seq_len, frozen)
 
     def count_parameters(self) -> str:
         """`1,000 parameters`, with the number of trainable ones if some are frozen."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,12 +88,13 @@ def is_rank(path: Path, folder: Path) -> bool:
     ("settings", "words", "message"),
     [
         ({"seeds_per_process": 2}, [], "--processes-per-run 4 and --seeds-per-process 2 exclude each other"),
+        ({"horizons": [4, 8]}, [], "--horizons does not support --processes-per-run 4"),
         ({}, ["train.compile=true"], "train.compile=true does not support --processes-per-run 4"),
         ({}, ["train.batch_size=3"], "4 processes need as many rows, but train.batch_size=3"),
     ],
 )
 def test_what_processes_cannot_share_is_refused_before_the_first_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, int], words: list[str], message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], words: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     comparison = plan_comparison(

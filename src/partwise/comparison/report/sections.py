@@ -16,6 +16,7 @@ from partwise.comparison.report.cells import (
     with_relative_change,
 )
 from partwise.comparison.report.commands import code_changes, failures
+from partwise.comparison.report.horizons import compute_saved, horizons
 from partwise.comparison.report.record import record
 from partwise.comparison.report.reversals import reversals
 from partwise.comparison.results import ArmResult, Facts, Results, mean
@@ -42,6 +43,8 @@ def sections(results: Results) -> list[Section]:
         Section("Replication", [*evidence.replication(results)]),
         Section("The record", [*record(results)]),
         Section("Over training", [*curve_figures(results), *evidence.sign_table(results), *step_table(results)]),
+        Section("Numbers of steps", [*horizons(results)]),
+        Section("Compute saved", [*compute_saved(results)]),
         Section("The arms", [*arm_table(results), *backends(results)]),
         Section("Budgets", [*evidence.matched_budgets(results)]),
         Section("Tuning", [*evidence.tuning(results)]),

@@ -63,6 +63,8 @@ def check_shared(plan: RunPlan, seeds_per_process: int | None, processes_per_run
             f"--processes-per-run {processes_per_run} and --seeds-per-process {seeds_per_process} exclude each other: "
             "leave one out"
         )
+    if plan.horizons:
+        raise ConfigError(f"--horizons does not support --processes-per-run {processes_per_run}: leave one out")
     for arm in plan.arms:
         train = arm.config.train
         if train.compile:
