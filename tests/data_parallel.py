@@ -12,20 +12,25 @@ import os
 import resource
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+import partwise
+from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
 from partwise.train.config import RunConfig, run_config
 from partwise.train.distributed.environment import STORE
 from partwise.train.distributed.processes import EndedTogether, Processes, join
 from partwise.train.loop import Run
 from partwise.train.run_checkpoints import RunCheckpoints
+from partwise.train.run_folder import RunFolder
 
 SMALL = (
     "d_model=16 n_layers=2 attention.n_heads=2 context_length=16 train.batch_size=8 train.steps=100 train.precision=float32 "
@@ -46,6 +51,7 @@ CASES = {
     "lion": "optimizer=lion",
     "sgd": "optimizer=sgd",
 }
+OTHER_DATA = ("data.train=1000", "data.validation=50", "data.test=50")
 KINDS = ("ddp", "fsdp")
 SIZES = (4, 2, 1)
 RESHARDED = {"plain", "fused", "bias", "muon"}
@@ -123,6 +129,44 @@ def save_on_a_full_disk(saved: RunCheckpoints) -> dict[str, Any]:
     return {"full disk": processes.gather(message), "left": left}
 
 
+def refusals(folder: Path, processes: Processes) -> dict[str, Any]:
+    """The messages of all processes if one of them has another version, device, precision or data."""
+    case, first = config("plain"), processes.first
+    runtime = choose_runtime(case.train)
+    other = {"device": "cuda", "precision": "bfloat16"}
+    messages = {}
+    for what in ("versions", "device", "precision", "data"):
+        odd = processes.rank == 2
+        changed = replace(runtime, **{what: other[what]}) if odd and what in other else runtime
+        dataset = run_config("mingpt", "data=arithmetic", *OTHER_DATA).prepare() if odd and what == "data" else None
+        try:
+            with patch.object(partwise, "__version__", "0.0" if odd and what == "versions" else partwise.__version__):
+                RunFolder(folder / "refused", case, runtime=changed, dataset=dataset, processes=processes)
+            message = "accepted"
+        except (ConfigError, EndedTogether) as error:
+            message = f"{type(error).__name__} {error}"
+        messages[what] = processes.gather(message)
+    return {"refused": messages, "written": (folder / "refused").exists() and first}
+
+
+def measured_memory(processes: Processes) -> dict[str, Any]:
+    """Bytes of weights, gradients and optimizer states in each process under FSDP2, after a step."""
+    run = new_run("plain", "fsdp", processes)
+    gradients = []
+    original = run.optimizer.step
+
+    def step_and_measure() -> None:
+        gradients.append(sum(p.grad.nbytes for p in run.parallel.parameters().values() if p.grad is not None))
+        original()
+
+    run.optimizer.step = step_and_measure  # type: ignore[method-assign,assignment]
+    run.update()
+    weights = sum(parameter.nbytes for parameter in run.parallel.parameters().values())
+    return {
+        "memory": processes.gather([weights, gradients[0], sum(t.nbytes for t in run.optimizer_tensors().values())])
+    }
+
+
 def resume(folder: Path, cases: list[str], processes: Processes) -> dict[str, Any]:
     """The next step from the checkpoints of every number of processes."""
     results = {}
@@ -157,6 +201,8 @@ def main(n_steps: int, folder: Path, cases: list[str]) -> None:
             continue
         done = train(n_steps, folder, cases, processes) if turn < len(SIZES) else resume(folder, cases, processes)
         results |= done
+        if turn == 0:
+            results |= refusals(folder, processes) | measured_memory(processes)
         processes.leave()
     if os.environ["LOCAL_RANK"] == "0":
         (folder / "results.json").write_text(json.dumps(results))

@@ -98,6 +98,7 @@ class RunFolder:
         processes.check_equal(shared_facts(config, dataset, new_runtime))
         try:
             with processes.together():
+                processes.check_device(new_runtime.device)
                 if processes.first:
                     with explain_write_errors(path):
                         make_folder(path)

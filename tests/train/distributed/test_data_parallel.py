@@ -5,12 +5,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 
@@ -18,7 +21,9 @@ from data_parallel import CASES, KINDS, RESHARDED, config, new_run
 from partwise.checkpoint import is_sharded, load_model, tensor_files, verify
 from partwise.config import ConfigError
 from partwise.data import Batch
-from partwise.train.distributed.processes import SINGLE, Processes
+from partwise.inspection.memory import step_memory
+from partwise.train.distributed.environment import STORE
+from partwise.train.distributed.processes import SINGLE, Processes, join
 from partwise.train.run_checkpoints import RunCheckpoints
 
 SCRIPT = Path(__file__).parents[2] / "data_parallel.py"
@@ -49,6 +54,8 @@ def test_one_launch_of_four_processes(tmp_path: Path) -> None:
     check_gradients_are_communicated_once_a_step(results)
     check_any_number_of_processes_continues(results)
     check_a_full_disk_on_one_process(results["4 plain fsdp"])
+    check_what_differs_is_refused(results)
+    check_memory(results["memory"])
     for case in RESHARDED:
         check_shards_become_whole(tmp_path / f"4 {case} fsdp", tmp_path / f"1 {case} ddp", case)
 
@@ -93,6 +100,40 @@ def check_a_full_disk_on_one_process(result: dict[str, Any]) -> None:
     first, *others = result["full disk"]
     assert re.fullmatch(r"ConfigError rank 2: cannot write .*: File too large: check disk space and .*", first)
     assert others == ["EndedTogether "] * 3 and result["left"] == [f"step-{N_STEPS:08}"]
+
+
+def check_what_differs_is_refused(results: dict[str, Any]) -> None:
+    """By one line of the first process, before anything is written."""
+    for what, named in (
+        ("versions", "partwise"),
+        ("device", "the device"),
+        ("precision", "the precision"),
+        ("data", "the data"),
+    ):
+        first, *others = results["refused"][what]
+        assert re.fullmatch(
+            rf"ConfigError rank 2 has {named} \S+, but rank 0 has \S+: start every process with .*", first
+        )
+        assert others == ["EndedTogether "] * 3
+    assert results["written"] is False
+
+
+def check_memory(measured: list[list[int]]) -> None:
+    """What `inspect memory --processes 4` says of a process is what the one with the most has, to the byte."""
+    with default_dtype(torch.float64):
+        expected = step_memory(config("plain", "fsdp"), "float32", rows=2, shards=4)
+    most = [max(values) for values in zip(*measured, strict=True)]
+    assert most == [expected.weights, expected.gradients, expected.optimizer]
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    earlier = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(earlier)
 
 
 def check_shards_become_whole(sharded: Path, whole: Path, case: str) -> None:
@@ -149,3 +190,21 @@ def test_more_processes_than_rows_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"4 processes need as many rows.* has 3 each"):
         Processes(0, 4).check_rows(batch_size=6, grad_accumulation=2)
     Processes(0, 3).check_rows(batch_size=6, grad_accumulation=2)
+
+
+def test_a_backend_that_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", STORE: str(tmp_path / "store")}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(dist, "is_gloo_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"^this torch has no gloo, which 2 processes need: start one process$"):
+        join()
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
+    with pytest.raises(
+        ConfigError, match=r"^this torch has no nccl, which 2 processes on CUDA need: set train.device=cpu$"
+    ):
+        Processes(0, 2).check_device("cuda")
+    with pytest.raises(ConfigError, match=r"^2 processes cannot share a model on mps: set train.device=cpu$"):
+        Processes(0, 2).check_device("mps")
+    for device in ("cpu", "cuda", "mps"):
+        Processes().check_device(device)
+    Processes(0, 2).check_device("cpu")

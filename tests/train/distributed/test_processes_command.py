@@ -17,7 +17,7 @@ import pytest
 from partwise.checkpoint import is_sharded, latest_checkpoint, list_checkpoints, step_of
 from partwise.config import ConfigError
 from partwise.formats.loading import load
-from partwise.train.distributed.launcher import LOST, TOGETHER, wait
+from partwise.train.distributed.launcher import GRACE_SECONDS, LOST, TOGETHER, wait
 from partwise.train.metrics import read_metrics
 from partwise.train.run_metadata import read_metadata
 
@@ -119,10 +119,17 @@ def test_bad_input_is_one_line_of_the_first_process(tmp_path: Path) -> None:
     for words, message in (
         (["train.batch_size=1"], "2 processes need as many rows, but train.batch_size=1 "),
         (["train.parallel=tensor"], "train.parallel"),
+        (["train.compile=true"], "train.compile=true does not support 2 processes: leave it out, or start one process"),
         (["--name", "used"], "used"),
     ):
         done = run(tmp_path, "train.steps=2", "--processes", "2", *words)
         assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    # what one process has trained stays as it is when two cannot continue it
+    assert run(tmp_path, "train.steps=2", "train.batch_size=1", "--name", "one").returncode == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "runs/one").rglob("*") if path.is_file()}
+    done = run(tmp_path, "train.steps=2", "train.batch_size=1", "--name", "one", "--processes", "2")
+    assert done.returncode == 2 and "2 processes need as many rows" in done.stderr and done.stderr.count("\n") == 1
+    assert {path: path.read_bytes() for path in (tmp_path / "runs/one").rglob("*") if path.is_file()} == before
     done = run(tmp_path, "--processes", "2", PARTWISE_PROCESS_TIMEOUT="soon")
     assert done.returncode == 2 and done.stderr.startswith("error: PARTWISE_PROCESS_TIMEOUT=soon: set it to")
 
@@ -184,8 +191,10 @@ def test_a_signal_to_any_process_saves_and_ends_all(tmp_path: Path, rank: int | 
 def test_a_process_that_is_killed_ends_all(tmp_path: Path, rank: int) -> None:
     process, ranks = start(tmp_path, *NEVER_ENDING, "--processes", "2")
     os.kill(ranks[rank], signal.SIGKILL)
+    began = time.monotonic()
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2 and errors.count("\n") == 1
+    assert time.monotonic() - began < GRACE_SECONDS + 5  # docs/processes.md
     assert f"rank {rank} was ended by SIGKILL (out of memory?): run the same command again to resume" in errors
     assert all(map(gone, ranks))
 
