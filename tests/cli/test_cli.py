@@ -54,6 +54,8 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
         (["train", "mingpt", "ffnn=relu"], ["ffnn", "did you mean 'ffn'"]),
         (["train", "mingpt", "train.lr=fast"], ["train.lr=fast", "number"]),
         (["train", "mingpt", "train.lr=-1"], ["train.lr=-1", "greater than 0"]),
+        (["train", "mingpt", "train.lr=1e39"], ["train.lr=1e+39", "less than or equal to 1000000"]),
+        (["train", "mingpt", "optimizer.weight_decay=1e60"], ["weight_decay=1e+60", "less than or equal"]),
         (["train", "mingpt", "d_model=1.5"], ["d_model=1.5", "integer"]),
         (["train", "mingpt", "attention.n_heads=7"], ["attention.n_heads=7", "d_model=96", "divisor"]),
         (["train", "mingpt", "attention.n_kv_heads=3"], ["attention.n_kv_heads=3", "divisor"]),
