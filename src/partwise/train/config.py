@@ -36,7 +36,7 @@ class TrainConfig(Config):
     """Training settings, `train.*`."""
 
     steps: int = Field(2000, gt=0)
-    lr: float = Field(3e-4, gt=0)
+    lr: float = Field(3e-4, gt=0, le=1e6)
     batch_size: int = Field(16, gt=0)  # sequences per step, over all micro-batches
     seq_len: int | None = Field(None, gt=0)  # tokens per sequence; default: the model's context_length
     grad_accumulation: int = Field(1, gt=0)  # micro-batches per step
@@ -55,6 +55,9 @@ class TrainConfig(Config):
     block_backend: BackendName = "auto"
     compile: bool | None = None  # torch.compile the whole model, without our kernels; default: on CUDA
     threads: int | None = Field(None, gt=0)  # CPU threads; default: torch's
+    deterministic: bool = (
+        False  # bitwise equal results with any number of threads: torch then has one, our kernels have all
+    )
     eval_every: int | None = Field(None, gt=0)  # steps between evaluations; default: a tenth of `steps`
     save_every: int = Field(500, gt=0)  # steps between checkpoints
     activation_checkpointing: bool = False  # compute activations again in the backward pass: less memory, more time

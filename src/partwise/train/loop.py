@@ -89,7 +89,7 @@ class Run:
         self.ids = self.dataset.split("train")
         self.examples = build_examples(self.dataset, "train", config.seq_len, config.model.context_length)
         self.device = torch.device(self.runtime.device)
-        torch.set_num_threads(self.runtime.threads)
+        self.runtime.set_threads()
         if self.device.type == "cpu":
             keep_freed_memory()
         self.model = Transformer(config.model, config.train.seed, config.train.reinitialize).to(self.device)
@@ -140,6 +140,7 @@ class Run:
 
     def update(self) -> Step:
         """Compute the next step. Raises Diverged instead of a non-finite step."""
+        self.runtime.set_threads()  # another run of this process may have others
         if self.updater:
             return self.updater.update(self)
         started, train = time.perf_counter(), self.config.train
