@@ -54,8 +54,6 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
         (["train", "mingpt", "ffnn=relu"], ["ffnn", "did you mean 'ffn'"]),
         (["train", "mingpt", "train.lr=fast"], ["train.lr=fast", "number"]),
         (["train", "mingpt", "train.lr=-1"], ["train.lr=-1", "greater than 0"]),
-        (["train", "mingpt", "train.lr=1e39"], ["train.lr=1e+39", "less than or equal to 1000000"]),
-        (["train", "mingpt", "optimizer.weight_decay=1e60"], ["weight_decay=1e+60", "less than or equal"]),
         (["train", "mingpt", "d_model=1.5"], ["d_model=1.5", "integer"]),
         (["train", "mingpt", "attention.n_heads=7"], ["attention.n_heads=7", "d_model=96", "divisor"]),
         (["train", "mingpt", "attention.n_kv_heads=3"], ["attention.n_kv_heads=3", "divisor"]),
@@ -119,7 +117,7 @@ def test_train_resume_eval_and_generate(
     assert "sample" in shown
     card = json.loads((here / "runs/first/run.json").read_text())
     assert card["config"]["ffn"]["part"] == "swiglu"
-    assert {"device", "precision", "threads", "kernels", "compile"} == card["runtime"].keys()
+    assert {"device", "precision", "threads", "kernels", "compile", "deterministic"} == card["runtime"].keys()
     assert {"block", "attention", "ffn"} == {choice["kind"] for choice in card["plan"]}
     assert {"torch", "python", "partwise"} <= card["machine"].keys()
 

@@ -36,7 +36,7 @@ class TrainConfig(Config):
     """Training settings, `train.*`."""
 
     steps: int = Field(2000, gt=0)
-    lr: float = Field(3e-4, gt=0, le=1e6)
+    lr: float = Field(3e-4, gt=0)
     batch_size: int = Field(16, gt=0)  # sequences per step, over all micro-batches
     seq_len: int | None = Field(None, gt=0)  # tokens per sequence; default: the model's context_length
     grad_accumulation: int = Field(1, gt=0)  # micro-batches per step

@@ -169,7 +169,12 @@ class Run:
             raise Diverged(self.step + 1, f"loss {loss.item()}, gradient norm {norm.item()}")
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_factor", 1.0)
-        self.optimizer.step()
+        try:
+            self.optimizer.step()
+        except RuntimeError as error:
+            if "without overflow" not in str(error):
+                raise
+            raise Diverged(self.step + 1, "a number of the optimizer or of train.lr overflows float32") from None
         self.optimizer.zero_grad(set_to_none=True)
         self.model.after_step()
         self.step += 1

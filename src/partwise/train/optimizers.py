@@ -38,8 +38,8 @@ class AdamW(Optimizer):
 
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.999, ge=0, lt=1)
-    eps: float = Field(1e-8, gt=0, le=1e6)
-    weight_decay: float = Field(0.01, ge=0, le=1e6)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.01, ge=0)
     decay_vectors: bool = True  # as torch.optim.AdamW(model.parameters()) does; false exempts biases and norms
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
@@ -70,11 +70,11 @@ class Muon(Optimizer):
     nesterov: bool = True
     ns_steps: int = Field(5, ge=1, le=50)
     scale: Literal["rms", "original"] = "rms"
-    adamw_lr_ratio: float = Field(1.0, gt=0, le=1e6)  # learning rate of AdamW relative to train.lr
+    adamw_lr_ratio: float = Field(1.0, gt=0)  # learning rate of AdamW relative to train.lr
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.999, ge=0, lt=1)
-    eps: float = Field(1e-8, gt=0, le=1e6)
-    weight_decay: float = Field(0.01, ge=0, le=1e6)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.01, ge=0)
     decay_vectors: bool = True
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
@@ -119,7 +119,7 @@ class Lion(Optimizer):
 
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.99, ge=0, lt=1)
-    weight_decay: float = Field(0.1, ge=0, le=1e6)
+    weight_decay: float = Field(0.1, ge=0)
     decay_vectors: bool = True
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
@@ -138,7 +138,7 @@ class SGD(Optimizer):
 
     momentum: float = Field(0.9, ge=0, lt=1)
     nesterov: bool = False
-    weight_decay: float = Field(0.0, ge=0, le=1e6)
+    weight_decay: float = Field(0.0, ge=0)
     decay_vectors: bool = True
 
     @model_validator(mode="after")
