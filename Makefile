@@ -139,14 +139,14 @@ $(DOCS_STAMP): $(STAMP) $(VERSIONS)
 	@touch $(DOCS_STAMP)
 
 check: setup
-	$(BIN)/ruff format --check src tests benchmarks examples
-	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples hatch_build.py
+	$(BIN)/ruff check src tests benchmarks examples hatch_build.py
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not long"
 
 format: setup
-	$(BIN)/ruff format src tests benchmarks examples
-	$(BIN)/ruff check --fix src tests benchmarks examples
+	$(BIN)/ruff format src tests benchmarks examples hatch_build.py
+	$(BIN)/ruff check --fix src tests benchmarks examples hatch_build.py
 
 # measures every goal against every installable peer, in one table: over an hour on two idle cores
 #   make bench NANOGPT=path of a nanoGPT checkout

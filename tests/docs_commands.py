@@ -13,6 +13,7 @@ SIZE = "d_model=16 n_layers=1 attention.n_heads=2"
 TINY = f"{SIZE} train.steps=4 train.eval_every=2"
 FEW = "data.train=300 data.validation=20 data.test=20"
 COMMON = " ".join(f"--common {word}" for word in TINY.split())
+SAME_STEPS = COMMON.replace("--common train.steps=4 ", "")
 SMALL = {
     "partwise train original": f"d_model=16 n_layers=1 encoder_layers=1 train.steps=4 {FEW}",
     "partwise train calculator": f"{TINY} {FEW}",
@@ -24,8 +25,10 @@ SMALL = {
     "partwise compare matched.yaml": "",
     "partwise compare --refs": "",
     "partwise compare mingpt ffn=swiglu --data shakespeare --seeds 5": f"{COMMON} --seeds 2",  # README: part of `make test`
+    "partwise compare mingpt positions=rope --data shakespeare --common schedule=wsd": f"{SAME_STEPS} --horizons 2,4",
     "partwise compare": COMMON,
     "partwise calibrate experiment.yaml": "",
+    "partwise calibrate mingpt --data shakespeare --vary": f"{TINY} --seeds 3 --failure 100",
     "partwise calibrate": f"{TINY} --seeds 4 --failure 100",
     "partwise plan mingpt": COMMON,
     "partwise study run": "--dry-run",

@@ -62,6 +62,49 @@ def test_readme_links_to_every_page_or_to_one_that_does() -> None:
     assert not unreached
 
 
+PAGES, IMAGES = "https://host/owner/partwise/blob/v0.1.0/", "https://host/owner/partwise/raw/v0.1.0/"
+
+
+def test_the_description_of_a_package_index_has_no_relative_link() -> None:
+    """With public addresses each link and picture lies below them; without, its text stays."""
+    description = runpy.run_path(str(ROOT / "hatch_build.py"))["description"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    targets = re.findall(r"(!?)\[([^]]*)\]\(([^)\s]+)\)", prose(ROOT / "README.md"))
+    assert len(targets) > 20
+    linked = description(readme, PAGES, IMAGES)
+    plain = description(readme, "", "")
+    for picture, text, target in targets:
+        assert f"[{text}]({IMAGES if picture else PAGES}{target})" in linked
+        assert (f"*Figure: {text}*" if picture else text) in plain
+    assert linked.count(IMAGES) == 3
+    for text in (linked, plain):
+        assert not re.search(r"\]\((?!https://)", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+    assert linked.replace(PAGES, "").replace(IMAGES, "") == readme
+    assert "](" not in plain and "docs/" in plain.splitlines()[-1]
+
+
+def test_code_and_web_links_stay_in_the_description() -> None:
+    description = runpy.run_path(str(ROOT / "hatch_build.py"))["description"]
+    kept = "```\n[a](b.md)\n```\n[c](https://host/d) [e](#f)\n"
+    assert description(kept, PAGES, IMAGES) == kept
+    assert description(kept, "", "").startswith(kept)
+    assert description("[a](b.md)\n", PAGES, IMAGES) == f"[a]({PAGES}b.md)\n"
+
+
+@pytest.mark.parametrize(
+    ("pages", "images", "message"),
+    [
+        (PAGES, "", "give both addresses"),
+        ("", IMAGES, "give both addresses"),
+        (PAGES, IMAGES.rstrip("/"), "end with /"),
+        ("http://host/", IMAGES, "begin with https://"),
+    ],
+)
+def test_a_wrong_address_stops_the_build(pages: str, images: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        runpy.run_path(str(ROOT / "hatch_build.py"))["description"]("[a](b.md)", pages, images)
+
+
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 200
 

@@ -62,6 +62,10 @@ def main() -> None:
             "studies/library/*.yaml",
         ):
             assert list(package.glob(pattern)), f"the wheel lacks {pattern}"
+        described = run(
+            "-c", "from importlib.metadata import metadata; print(metadata('partwise').get_payload())"
+        ).stdout
+        assert described.startswith("# partwise") and "](docs/" not in described, described[:200]
         trained = partwise("train", "mingpt", "ffn=swiglu", *TINY, "--data", "arithmetic", "--name", "r")
         missing = [line for line in trained.stderr.splitlines() if "C++ kernel" in line]
         assert len(missing) == (os.environ.get("CXX") == "/nonexistent"), trained.stderr

@@ -104,6 +104,12 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted((path for path in folder.glob("step-*") if path.name[5:].isdecimal()), key=step_of)
 
 
+def remove_older_checkpoints(folder: Path) -> None:
+    """Remove all checkpoints in a folder but the latest."""
+    for path in list_checkpoints(folder)[:-1]:
+        remove_folder(path)
+
+
 def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name[5:])
 

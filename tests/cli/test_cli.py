@@ -297,6 +297,27 @@ def test_the_demo_names_three_commands_that_work(
 
 
 @pytest.mark.parametrize(
+    ("called", "on_path", "shown"),
+    [
+        (".venv/bin/partwise", False, ".venv/bin/partwise"),
+        ("/a folder/bin/partwise", False, "'/a folder/bin/partwise'"),
+        (".venv/bin/partwise", True, "partwise"),
+        ("/a/partwise/__main__.py", False, "partwise"),
+    ],
+)
+def test_the_demo_names_the_command_as_the_shell_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: str, on_path: bool, shown: str
+) -> None:
+    from partwise.cli.commands.demo import program
+
+    if on_path:
+        (tmp_path / "partwise").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", [called, "demo"])
+    assert program() == shown
+
+
+@pytest.mark.parametrize(
     ("words", "status", "said"),
     [([], 0, "partwise compare mingpt ffn=swiglu"), (["--version"], 0, "partwise 0."), (["study"], 2, "Usage")],
 )

@@ -15,8 +15,11 @@ from rich.console import Console
 from rich.text import Text
 
 from partwise.cli import terminal
+from partwise.cli.commands import verdict as verdict_command
 from partwise.comparison.report.page import MARKS
 from partwise.comparison.results import TrialResult
+from partwise.comparison.stats.value_verdicts import tables
+from partwise.comparison.stats.verdicts import verdict
 from partwise.comparison.trials.trial import Trial
 
 
@@ -69,6 +72,11 @@ def test_progress_fits_and_shows_what_runs_now(
     assert text.count("40%") == 2, "both runs in progress are shown"
     hidden = n_arms - sum("/16" in line for line in lines)
     assert (f"and {hidden} more arms" in text) == (hidden > 0)
+
+
+def test_progress_says_what_follows_the_last_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = screen(monkeypatch, comparison(2, 4, finished=8), 80, 24)
+    assert lines[0].rstrip() == "8 of 8 runs finished; writing the report"
 
 
 def test_bars_are_ascii_if_the_encoding_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,3 +154,23 @@ def test_generated_text_has_no_control_characters_on_a_terminal(monkeypatch: pyt
         monkeypatch.setattr(sys, "stdout", stream)
         terminal.flush_text(f"\t{EVIL}\n")
         assert stream.getvalue() == expected
+
+
+@pytest.mark.parametrize("width", [80, 40])
+def test_a_verdict_breaks_no_word_and_no_interval(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    values = {
+        "base": {seed: 1.5 + 0.01 * (seed % 3) for seed in range(5)},
+        "a long name of an arm": {seed: 1.45 + 0.01 * (seed % 2) for seed in range(5)},
+        "none": {seed: 1.5 + 0.011 * (seed % 3) for seed in range(5)},
+    }
+    verdicts = verdict(values)
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=width, color_system=None)
+    monkeypatch.setattr(verdict_command, "console", console)
+    verdict_command.print_wrapped(verdicts)
+    lines = file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert set(str(verdicts).split()) <= {*" ".join(lines).split(), "-"}
+    head, *rows = tables(verdicts.effects, verdicts.values)[1]
+    for row in rows:
+        assert any(row[head.index("interval")] in line for line in lines)

@@ -59,3 +59,11 @@ def test_names_are_no_formulas(name: str) -> None:
     """Matplotlib would draw a text between dollar signs as a formula, or fail."""
     _, svg = _annotated(name)
     assert svg.count(f">{name}</text>") == 6
+
+
+def test_every_cell_names_its_column(tmp_path: Path) -> None:
+    """On a phone a row is a list of names and values, so that no column is hidden."""
+    page = Page("a title", "about", ["part", "% <b>"], [["ffn", "12"], ["head", "3"]], [])
+    write_page(tmp_path / "page.html", "a run", page)
+    cells = re.findall(r'<td data-label="(.*?)">(.*?)</td>', (tmp_path / "page.html").read_text("utf-8"))
+    assert cells == [("part", "ffn"), ("% &lt;b&gt;", "12"), ("part", "head"), ("% &lt;b&gt;", "3")]

@@ -153,6 +153,8 @@ class ComparisonProgress:
         for trial, steps in zip(comparison.trials, done, strict=True):
             arms.setdefault(trial.arm, []).append((trial, steps))
         n_finished = sum(trial.finished for trial in comparison.trials)
+        if n_finished == len(comparison.trials):  # samples may compile a kernel
+            left = "; writing the report"
         heading = f"{n_finished} of {len(comparison.trials)} runs finished{left}"
         result = Table(box=None, padding=(0, 1, 0, 0), title=heading, title_justify="left", title_style="")
         shown = fitting_arms(arms, console.height - RESERVED_LINES)

@@ -2,7 +2,9 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+from partwise.comparison.horizons import compute_saved, effect_over_horizons
 from partwise.comparison.results import ArmResult, ClaimResult, ControlResult, Results, StepEffect
 from partwise.comparison.stats.adjusted import adjusted_mean
 from partwise.comparison.stats.effect import Effect
@@ -78,6 +80,11 @@ def claim_result(
     if claim.against in by_name and curves:
         pairs = [(validation_curve(by_name[name], effect.seeds)) for name in (claim.arm, claim.against)]
         differences = [difference_over_training(curve, base) for curve, base in zip(*pairs, strict=True)]
+    horizons: dict[str, Any] = {}
+    if claim.against in by_name and claim.arm in by_name:
+        ends = by_name[claim.arm], by_name[claim.against]
+        horizons["effect_over_horizons"] = effect_over_horizons(*ends, effect)
+        horizons["compute_saved"] = compute_saved(*ends, effect, curves)
     return ClaimResult(
         role=claim.role,
         effect=effect,
@@ -85,6 +92,7 @@ def claim_result(
         minimum_detectable_effect=pair_detectable(rules, effect),
         effect_over_training=tuple(effect_over_training(differences, effect)),
         differences_over_training=tuple(map(tuple, differences)),
+        **horizons,
     )
 
 

@@ -2,16 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch._ops import OpOverload
 from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
-
-if TYPE_CHECKING:
-    from partwise.model.transformer import Transformer
 
 MATMULS = {"linear": 0, "matmul": 0, "__matmul__": 0, "mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}
 """Matmul functions, with the index of the argument whose last dimension is summed over."""
@@ -41,18 +38,16 @@ def materialize_if_small(model: nn.Module, activation_numel: int) -> torch.devic
     return torch.device("cpu")
 
 
-def training_flops_per_token(model: "Transformer", seq_len: int) -> int:
+def training_flops_per_token(model: nn.Module, seq_len: int, vocab_size: int, with_source: bool) -> int:
     """The FLOPs of one training step per token of a meta model: the forward pass, and twice that for the backward pass.
 
     With frozen parameters, the backward pass multiplies only for the gradients that it needs: those of the trained weights,
     and of the activations above the first of them. Counted over `seq_len` tokens, and a source of that length with an
     encoder.
     """
-    config = model.config
-    model.reset_backends()
-    device = materialize_if_small(model, seq_len * max(16 * seq_len, config.vocab_size))
+    device = materialize_if_small(model, seq_len * max(16 * seq_len, vocab_size))
     tokens = torch.zeros(1, seq_len, dtype=torch.long, device=device)
-    source = tokens if config.encoder_layers else None
+    source = tokens if with_source else None
 
     def forward() -> None:
         model(tokens, source=source, mtp_logits=[])

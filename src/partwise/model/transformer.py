@@ -97,16 +97,17 @@ class ModelConfig(Config):
         with torch.device("meta"):
             return sum(parameter.numel() for parameter in Transformer(self).parameters())
 
-    def flops_per_token(self, seq_len: int | None = None) -> int:
+    def flops_per_token(self, seq_len: int | None = None, model: "Transformer | None" = None) -> int:
         """FLOPs of one training step per token: the forward pass, and twice that for the backward pass.
 
         Counted over `seq_len` tokens (default: context_length), and a source of the same length with an encoder,
-        including all T x T attention scores.
+        including all T x T attention scores. `model` is this model on the meta device, if some of its parameters are frozen.
         """
-        seq_len = seq_len or self.context_length
-        with torch.device("meta"):
-            model = Transformer(self)
-        return training_flops_per_token(model, seq_len)
+        if model is None:
+            with torch.device("meta"):
+                model = Transformer(self)
+        model.reset_backends()
+        return training_flops_per_token(model, seq_len or self.context_length, self.vocab_size, self.encoder_layers > 0)
 
 
 class Stack(nn.Module):

@@ -13,7 +13,6 @@ from partwise.config.overrides import Override, apply_overrides, flatten, parse_
 from partwise.config.yaml import read_yaml
 from partwise.data import Corpus, Dataset, parse_data_option, prepare
 from partwise.model import ModelConfig, Transformer
-from partwise.model.flops import training_flops_per_token
 from partwise.model.freezing import freeze
 from partwise.presets import find_preset
 from partwise.tokenizers import TokenizerRecipe
@@ -43,7 +42,8 @@ class TrainConfig(Config):
     grad_accumulation: int = Field(1, gt=0)  # micro-batches per step
     grad_clip: float | None = Field(None, gt=0)  # maximum gradient norm
     label_smoothing: float = Field(0.0, ge=0, lt=1)  # target probability spread uniformly over the vocabulary
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0)  # of initial weights, data order and dropout
+    init_seed: int | None = Field(None, ge=0)  # of initial weights alone; default: `seed`
     reinitialize: str | None = (
         None  # tensors to initialize from a second random stream, such as ffn: a change without an expected effect
     )
@@ -62,6 +62,11 @@ class TrainConfig(Config):
     validation_estimator: Literal["full", "random"] = "full"  # validate on the full split, or on 200 random batches
     parallel: Literal["ddp", "fsdp"] = "ddp"  # several processes each hold the model, or a shard of every parameter
     log: Literal["none", "tensorboard", "wandb"] = "none"  # where losses and rates go besides metrics.jsonl
+
+    @property
+    def weights_seed(self) -> int:
+        """The seed of the initial weights."""
+        return self.seed if self.init_seed is None else self.init_seed
 
 
 class RunConfig(Config):
@@ -155,9 +160,8 @@ class RunConfig(Config):
 
     def flops_per_token(self) -> int:
         """FLOPs of one training step per token, without gradients that `train.freeze` spares. Raises ConfigError."""
-        if self.train.freeze is None:
-            return self.model.flops_per_token(self.seq_len)
-        return training_flops_per_token(self._frozen_model(), self.seq_len)
+        frozen = None if self.train.freeze is None else self._frozen_model()
+        return self.model.flops_per_token(self.seq_len, frozen)
 
     def count_parameters(self) -> str:
         """`1,000 parameters`, with the number of trainable ones if some are frozen."""

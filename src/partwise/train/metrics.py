@@ -87,6 +87,12 @@ def check_metrics(folder: Path, fingerprint: dict[str, Any]) -> None:
         raise DamagedFileError(f"{path} was changed or damaged")
 
 
+def read_metrics_prefix(folder: Path, fingerprint: dict[str, Any]) -> bytes:
+    """The metrics of a run up to a checkpoint. Raises DamagedFileError if they have changed since."""
+    check_metrics(folder, fingerprint)
+    return read_bytes(folder / METRICS, MAX_METRICS)[: fingerprint["size"]]
+
+
 def cut_metrics(folder: Path, size: int) -> None:
     """Remove the lines after a checkpoint: their steps run again, and a damaged one could pass for another step."""
     path = folder / METRICS

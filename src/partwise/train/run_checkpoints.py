@@ -16,14 +16,17 @@ from partwise.checkpoint import (
     remove_leftovers,
     step_of,
     tensor_writer,
+    verify,
     write_folder,
 )
 from partwise.compute.runtime import machine_info
 from partwise.config import ConfigError
+from partwise.files import replace_file
 from partwise.records import DamagedFileError, read_record
 from partwise.train.loop import Run
-from partwise.train.metrics import check_metrics, cut_metrics, metrics_fingerprint
+from partwise.train.metrics import METRICS, check_metrics, cut_metrics, metrics_fingerprint, read_metrics_prefix
 from partwise.train.run_names import explain_write_errors
+from partwise.train.shared_prefix import shared_steps, steps_of_prefix
 
 MAX_CHECKPOINTS = 2
 
@@ -33,10 +36,13 @@ def checkpoint_name(step: int) -> str:
 
 
 class RunCheckpoints:
-    """Saves and restores a run in `folder`; `log` receives a line per checkpoint that cannot be read."""
+    """Saves and restores a run in `folder`; `log` receives a line per checkpoint that cannot be read.
 
-    def __init__(self, folder: Path, run: Run, log: Callable[[str], None]) -> None:
-        self.folder, self.run, self.log = folder, run, log
+    The checkpoint of the step `kept` is not removed: a longer run may start from it.
+    """
+
+    def __init__(self, folder: Path, run: Run, log: Callable[[str], None], kept: int | None = None) -> None:
+        self.folder, self.run, self.log, self.kept = folder, run, log, kept
 
     def save(self) -> None:
         """Write a checkpoint of this step and remove old ones. Raises ConfigError on a full disk, and Diverged.
@@ -69,8 +75,36 @@ class RunCheckpoints:
             # a checkpoint of a later step is damaged, or this run would have resumed from it
             newest = [path for path in list_checkpoints(folder) if step_of(path) <= step][-MAX_CHECKPOINTS:]
             for path in list_checkpoints(folder):
-                if path not in newest:
+                if path not in newest and step_of(path) != self.kept:
                     remove_folder(path)
+
+    def start_from(self, other: Path) -> dict[str, Any] | None:
+        """Continue a shorter run of the same configuration from the last step that both have in common; return its state.
+
+        None if they have none in common, or after a line to `log` if its checkpoint is damaged: the run starts at step 0.
+        """
+        run = self.run
+        try:
+            steps = steps_of_prefix(other, run.config, run.dataset.hash, run.plan)
+            if steps is None:
+                raise DamagedFileError(f"{other} is another run")
+            shared = shared_steps(run.config, steps, run.model)
+            if not shared:
+                return None
+            checkpoint = other / "checkpoints" / checkpoint_name(shared)
+            verify(checkpoint)
+            metrics = read_metrics_prefix(other, read_record(checkpoint / "state.json")["metrics"])
+        except DamagedFileError as error:
+            self.log(f"{error}: training from step 0 instead")
+            return None
+        try:
+            with explain_write_errors(self.folder.parent):
+                replace_file(self.folder.parent / METRICS, metrics)
+            state = self._load(checkpoint)
+        except DamagedFileError as error:
+            raise ConfigError(f"{error}: delete {other} to train it again") from None
+        self.save()
+        return state
 
     def restore(self) -> dict[str, Any] | None:
         """Load the newest readable checkpoint and return its state, or None if there is none.

@@ -43,6 +43,7 @@ from partwise.train.result import WITHOUT_EFFECT, with_new_settings, write_resul
 from partwise.train.run_checkpoints import RunCheckpoints
 from partwise.train.run_metadata import check_stored_plan, read_metadata, stored_runtime
 from partwise.train.run_names import FolderLock, explain_write_errors
+from partwise.train.shared_prefix import ALONE, Extension, shared_steps
 
 SAVE_SECONDS = 600.0
 """A checkpoint is saved at least this often, between those of `train.save_every`."""
@@ -62,7 +63,8 @@ class Interrupted(Exception):
 class RunFolder:
     """A run on disk. An equal configuration resumes it; another one is refused.
 
-    Several processes each have one of the same run, on a file system that they share; the first one writes.
+    Several processes each have one of the same run, on a file system that they share; the first one writes. An `extension`
+    starts it from the steps that it has in common with a shorter run, with bitwise equal results.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class RunFolder:
         dataset: Dataset | None = None,
         log: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
         processes: Processes = SINGLE,
+        extension: Extension = ALONE,
     ) -> None:
         self.path, self.config, self.processes = path, config, processes
         self.log = log if processes.first else lambda text: None
@@ -119,8 +122,11 @@ class RunFolder:
                     with explain_write_errors(path):
                         write_json(path / "run.json", self.metadata)
                 self.run.distribute(processes)
-            self.checkpoints = RunCheckpoints(path / "checkpoints", self.run, self.log)
+            self.extended_at = shared_steps(config, extension.to, self.run.model) if extension.to else None
+            self.checkpoints = RunCheckpoints(path / "checkpoints", self.run, self.log, kept=self.extended_at)
             state = self.checkpoints.restore()
+            if state is None and extension.of and processes.size == 1:
+                state = self.checkpoints.start_from(extension.of)
             for line in dict.fromkeys([*self._changes_since(stored), *self._changes_since(state)]):
                 self.log(line)
         except BaseException:
@@ -174,7 +180,7 @@ class RunFolder:
                 yield evaluation
             due = time.monotonic() - saved >= SAVE_SECONDS  # however long steps are, a kill loses no more than that
             asked = self.processes.maximum(2 if self.stop_requested else int(due))  # of any process
-            if last or asked or step.step % train.save_every == 0:
+            if last or asked or step.step % train.save_every == 0 or step.step == self.extended_at:
                 metrics.flush()  # before the checkpoint, which must never outlive the metrics up to it
                 self.checkpoints.save()
                 saved = time.monotonic()

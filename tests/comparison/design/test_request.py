@@ -33,6 +33,8 @@ def test_the_command_round_trips(data: st.DataObject) -> None:
         "positive_control": draw(text([None, "ffn.expansion=8 norm=rmsnorm"])),
         "tune": draw(text([None, "train.lr=1e-3,3e-3"])),
         "tune_seeds": draw(text([4, 5])),
+        "tune_steps": draw(text([None, 300])),
+        "horizons": draw(text([[], [500, 2000]])),
         "match": draw(text([None, "flops"])),
         "metric": draw(text(["loss", "exact_match", "char_accuracy"])),
         "first_seed": draw(text([0, 7])),

@@ -242,12 +242,16 @@ def everywhere(value: Any, text: str) -> Any:
     return value
 
 
-def test_the_verdict_comes_first_and_sections_follow_in_order(full: dict[str, Any], reports: tuple[str, str]) -> None:
+def test_the_forest_comes_first_then_the_verdicts_and_sections_in_order(
+    full: dict[str, Any], reports: tuple[str, str]
+) -> None:
     html, markdown = reports
     page = Page(html)
     sentences = [claim["effect"]["sentence"] for claim in full["claims"]]
     body = page.text[page.text.index(full["question"], 120) :]
-    offsets = [body.index(text) for text in (*sentences, full["scope"], "At a glance")]
+    offsets = [
+        body.index(text) for text in ("At a glance", "Every difference", *sentences, full["scope"], "Over training")
+    ]
     offsets.append(body.rindex(full["provenance"]["command"]))
     assert offsets == sorted(offsets)
     headings = re.findall("<h2>(.*?)</h2>", html)
@@ -475,6 +479,41 @@ def test_missing_values_are_omitted(minimal: dict[str, Any], tmp_path: Path) -> 
         assert re.search(r"\b(None|nan|null|Undefined)\b", output) is None
     bare = minimal | {"arms": [], "claims": []}
     assert minimal["question"] in written(bare, tmp_path)[0] and minimal["question"] in terminal(bare)
+
+
+def test_a_single_difference_is_shown_at_a_glance_and_not_again(full: dict[str, Any], tmp_path: Path) -> None:
+    single = full | {"claims": [full["claims"][0] | {"exploratory": None}]}
+    html, _ = written(single, tmp_path)
+    effect = single["claims"][0]["effect"]
+    title = f'<p class="title">{effect["arm"]} minus {effect["against"]}'
+    offsets = [html.index(f"{title}</p>"), html.index(effect["sentence"]), html.index(f"{title}, over training</p>")]
+    assert offsets == sorted(offsets) and html.count(title) == 2
+    assert "Every difference" not in html
+
+
+def test_verdicts_without_a_figure_come_first(minimal: dict[str, Any], tmp_path: Path) -> None:
+    claims = [minimal["claims"][0] | {"effect": minimal["claims"][0]["effect"] | {"differences": [None]}}]
+    text = Page(written(minimal | {"claims": claims}, tmp_path)[0]).text
+    assert text.index("a single pair of runs gives no interval") < text.index("The arms")
+
+
+def test_many_columns_become_a_list_on_narrower_pages(reports: tuple[str, str], full: dict[str, Any]) -> None:
+    tables = re.findall('<table class="(.*?)">.*?<thead>(.*?)</thead>', reports[0], re.DOTALL)
+    columns = [(name.split(), head.count("<th ")) for name, head in tables]
+    assert any("many" in name for name, _ in columns) and any("many" not in name for name, _ in columns)
+    assert all(("many" in name) == (count > (3 if "hinted" in name else 6)) for name, count in columns)
+
+
+def test_signs_are_listed_only_where_the_loss_was_evaluated(full: dict[str, Any], tmp_path: Path) -> None:
+    assert [column for column in ("25%", "50%", "75%", "100%") if f">{column}</th>" in written(full, tmp_path)[0]] == [
+        *("25%", "50%", "75%", "100%")
+    ]
+    claim = copy.deepcopy(full["claims"][0])
+    points = claim["effect_over_training"]
+    last = points[-1]["step"]
+    claim["effect_over_training"] = [point | {"step": last * (n + 1) // 6} for n, point in enumerate(points[-6:])]
+    html = written(full | {"claims": [claim]}, tmp_path)[0]
+    assert ">50%</th>" in html and ">100%</th>" in html and ">25%</th>" not in html and ">75%</th>" not in html
 
 
 def test_files_are_replaced_atomically(full: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from partwise.cli.commands.compare_output import (
     say_stopped,
     start_progress,
 )
-from partwise.cli.commands.power_table import parse_looks, power_sentences
+from partwise.cli.commands.power_table import parse_looks, parse_numbers, power_sentences
 from partwise.cli.terminal import console, format_duration, table
 from partwise.comparison.design.request import Request
 from partwise.comparison.noise_store import expected_noise, ignored_calibrations
@@ -85,6 +85,9 @@ def make_request(options: dict[str, Any], protocol: bool) -> Request:
         values["looks"] = list(parse_looks(values["looks"]))
     elif protocol:
         values["looks"] = list(default_looks(values.get("seeds", PROTOCOL_SEEDS)))
+    if "horizons" in values:
+        expected = "numbers of steps, such as 500,2000,8000"
+        values["horizons"] = list(parse_numbers("--horizons", values["horizons"], expected))
     return Request.from_dict(values)
 
 

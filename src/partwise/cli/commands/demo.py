@@ -1,6 +1,9 @@
 """`demo`: three changes of a small GPT, and three different answers."""
 
 import shlex
+import shutil
+import sys
+from pathlib import Path
 from typing import Any
 
 from partwise.cli.commands.compare_output import run_comparison
@@ -32,14 +35,23 @@ def run_demo(name: str, first_seed: int, steps: int | None) -> None:
     run_comparison(comparison)
     print_samples(comparison)
     trained = next(trial.folder for trial in comparison.trials if trial.arm == DEMO["change"][0])
+    partwise = program()
     console.print(
         "\nTry next:\n"
-        f'  partwise generate {shlex.quote(str(trained))} --prompt "ROMEO:"\n'
-        "  partwise compare mingpt ffn=swiglu --data shakespeare --dry-run\n"
-        "  partwise parts",
+        f'  {partwise} generate {shlex.quote(str(trained))} --prompt "ROMEO:"\n'
+        f"  {partwise} compare mingpt ffn=swiglu --data shakespeare --dry-run\n"
+        f"  {partwise} parts",
         markup=False,
         soft_wrap=True,
     )
+
+
+def program() -> str:
+    """The command as this shell finds it: `make demo` calls .venv/bin/partwise, which is not on the path."""
+    called = Path(sys.argv[0])
+    if called.name != "partwise" or shutil.which("partwise"):
+        return "partwise"
+    return shlex.quote(str(called))
 
 
 def print_samples(comparison: Comparison) -> None:

@@ -60,10 +60,15 @@ def plan_numbers(
 
 def parse_looks(text: str) -> tuple[int, ...]:
     """4,8,16 -> (4, 8, 16). Raises ConfigError."""
+    return parse_numbers("--looks", text, "numbers of seeds, such as 4,8,16")
+
+
+def parse_numbers(flag: str, text: str, expected: str) -> tuple[int, ...]:
+    """4,8,16 -> (4, 8, 16). Raises ConfigError."""
     try:
-        return tuple(int(seeds) for seeds in text.split(","))
+        return tuple(int(number) for number in text.split(","))
     except ValueError:
-        raise ConfigError(f"--looks {text}: expected numbers of seeds, such as 4,8,16") from None
+        raise ConfigError(f"{flag} {text}: expected {expected}") from None
 
 
 def make_designs(looks: Sequence[int], protocol: bool, claims: int, margin: float, alpha: float) -> list[Design]:

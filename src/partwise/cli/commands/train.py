@@ -77,7 +77,7 @@ def train_run(
     )
     available = available_memory() if processes.size == 1 and runtime.device == "cpu" else None
     if warning := memory_warning(config, runtime.precision, available):
-        console.print(warning, markup=False, soft_wrap=True)
+        console.print(warning, markup=False)
     if run.run.new_tensors:
         names = ", ".join(run.run.new_tensors)
         console.print(f"initialized at random, as the starting weights lack them: {names}", markup=False)

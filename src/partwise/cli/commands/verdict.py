@@ -5,9 +5,12 @@ from typing import Any
 
 import typer
 
-from partwise.cli.terminal import print_json
+from partwise.cli.terminal import console, print_json
+from partwise.comparison.report.page import MARKS, TERMINAL_COLORS
 from partwise.comparison.stats.value_files import parse_columns
-from partwise.comparison.stats.verdicts import verdict
+from partwise.comparison.stats.value_verdicts import notes, tables
+from partwise.comparison.stats.verdicts import Verdicts, verdict
+from partwise.plots.text_table import TextTable
 
 
 def judge_file(file: Path, columns: str | None, as_json: bool, **settings: Any) -> None:
@@ -15,5 +18,20 @@ def judge_file(file: Path, columns: str | None, as_json: bool, **settings: Any) 
     verdicts = verdict(file, columns=parse_columns(columns) if columns else None, **settings)
     if as_json:
         print_json(verdicts.to_dict())
+    elif console.is_terminal:
+        print_wrapped(verdicts)
     else:
         typer.echo(str(verdicts))
+
+
+def print_wrapped(verdicts: Verdicts) -> None:
+    """Print what `str(verdicts)` has as wide as the terminal is: no word and no interval is broken."""
+    for head, *rows in tables(verdicts.effects, verdicts.values):
+        console.print(TextTable(head, rows))
+        console.print()
+    for effect in (*verdicts.effects, *verdicts.exploratory):
+        name = effect.verdict or "none"
+        console.print(f"{MARKS[name]} {effect.sentence}", style=f"bold {TERMINAL_COLORS[name]}", markup=False)
+    console.print()
+    for note in (*notes(verdicts.effects, verdicts.values), *(f"Note: {note}" for note in verdicts.notes)):
+        console.print(note, markup=False)

@@ -53,6 +53,8 @@ class Plan(Generic[C]):
     """For interactions: name of the prediction that two effects add up -> the two arms that make one change each."""
     task_items: dict[str, str] = field(default_factory=dict)
     """If the metric is that of a task: name of the arm -> SHA-256 of the task's items."""
+    horizons: tuple[int, ...] = ()
+    """The numbers of steps, in ascending order, at each of which a run of every trial ends; empty if there is one."""
 
     @property
     def looks(self) -> tuple[int, ...]:
@@ -91,6 +93,8 @@ class Plan(Generic[C]):
         }
         if self.task_items:
             fixed["task_items"] = self.task_items
+        if self.horizons:
+            fixed["horizons"] = list(self.horizons)
         if self.first_seed:
             fixed["first_seed"] = self.first_seed
         fixed["claims"] = [list(claim[:3]) for claim in self.claims]

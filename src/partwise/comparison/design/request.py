@@ -75,6 +75,10 @@ class Request(Config):
     seeds: Annotated[int, Option(unset=True, always=True, panel=SEEDS)] = Field(
         5, gt=0, description="Paired seeds per arm. Default: 5, or 16 with --protocol."
     )
+    horizons: Annotated[list[int], Option(panel=SEEDS, metavar="N,N,...")] = Field(
+        default_factory=list,
+        description="End a run of every trial at each of these numbers of steps; the verdict is for the last.",
+    )
     first_seed: Annotated[int, Option(panel=SEEDS)] = Field(0, ge=0, description="First seed.")
     looks: Annotated[list[int], Option(panel=SEEDS, metavar="N,N,...")] = Field(
         default_factory=list,
@@ -108,6 +112,9 @@ class Request(Config):
     )
     tune_seeds: Annotated[int, Option(panel=TUNING)] = Field(
         4, ge=4, description="Tuning seeds per value, disjoint from the test seeds."
+    )
+    tune_steps: Annotated[int | None, Option(panel=TUNING)] = Field(
+        None, gt=0, description="Steps of the tuning runs. Default: those of the others."
     )
     match: Annotated[Measure | None, Option(panel=ARMS, metavar="MEASURE")] = Field(
         None, description="Match the arms in tokens, parameters, flops or seconds."

@@ -6,7 +6,7 @@ from partwise.comparison.measures import TOLERANCE
 from partwise.comparison.report.cells import confidence, decimal_places, number, with_interval
 from partwise.comparison.results import Budget, ControlResult, Results, SiteStatistic, StepEffect
 from partwise.comparison.stats.number_format import format_percent
-from partwise.plots.blocks import Cell, Figure, Paragraph, Table
+from partwise.plots.blocks import Cell, Figure, Paragraph, Table, without_empty_columns
 from partwise.plots.cells import NONE, capitalize_first
 from partwise.plots.colors import ARM_COLORS
 
@@ -72,7 +72,8 @@ def sign_table(results: Results) -> Iterator[Table]:
         rows.append([f"{effect.arm} − {effect.against}", *cells])
     if rows:
         note = "Sign of the mean difference; in parentheses if the interval at that step contains 0."
-        yield Table(["sign of the difference", "25%", "50%", "75%", "100%"], rows, note=note)
+        head, rows = without_empty_columns(["sign of the difference", "25%", "50%", "75%", "100%"], rows, NONE)
+        yield Table(head, rows, note=note)
 
 
 def sign(point: StepEffect) -> str:

@@ -118,6 +118,38 @@ def draw_all_over_time(
     return to_svg(figure, key, "step", "mean")
 
 
+def draw_over_horizons(lines: Sequence[tuple[str, Sequence[StepEffect]]], margin: float, key: str) -> str:
+    """The mean difference of every claim at the end of runs of each length, with its interval: a (color, points) each."""
+    curves = [
+        (color, [(p.step, p.mean, p.low, p.high) for p in points if p.mean is not None]) for color, points in lines
+    ]
+    curves = [(color, points) for color, points in curves if points]
+    if not curves:
+        return ""
+    figure, axes = new_figure(3.2, key)
+    axes.axhspan(-margin, margin, color=MARGIN, linewidth=0, zorder=0)
+    axes.axhline(0, color="#3c4043", linewidth=1, zorder=1)
+    axes.set_xscale("log")
+    for index, (color, points) in enumerate(curves):
+        aside = 1.02 ** (index - (len(curves) - 1) / 2)  # so that intervals at one length do not hide each other
+        axes.plot(
+            [step * aside for step, *_ in points],
+            [mean for _, mean, *_ in points],
+            "o-",
+            color=color,
+            linewidth=1.6,
+            markersize=4.5,
+        )
+        for step, _, low, high in points:
+            if low is not None and high is not None:
+                axes.plot([step * aside] * 2, [low, high], color=color, linewidth=1.6)
+    ticks = sorted({step for _, points in curves for step, *_ in points})
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.set_xticks([], minor=True)
+    axes.grid(axis="y", color="#eceff1", linewidth=0.8)
+    return to_svg(figure, key, "steps", "mean difference")
+
+
 def draw_tuning(lines: Sequence[tuple[str, Points]], numeric: bool, key: str) -> str:
     """Mean loss at each value of the tuned setting: a (color, points) line per arm with a star at its best value."""
     curves = [(color, finite) for color, points in lines if (finite := finite_points(points))]

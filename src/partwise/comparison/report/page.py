@@ -10,6 +10,7 @@ from partwise.comparison.report.backends import missing_kernels
 from partwise.comparison.report.cells import confidence, decimal_places, number
 from partwise.comparison.report.evidence import control_sentence
 from partwise.comparison.report.explanations import write_p
+from partwise.comparison.report.horizons import saved_sentences
 from partwise.comparison.report.record import ledger_sentences
 from partwise.comparison.report.reversals import reversals
 from partwise.comparison.report.sections import (
@@ -60,7 +61,7 @@ def summary(results: Results, folder: Path | None = None) -> "RenderableType":
         parts.append(_line(f"{verdict['mark']} {verdict['sentence']}", f"bold {TERMINAL_COLORS[verdict['verdict']]}"))
     if controls := control_sentence(results):
         parts.append(_line(controls))
-    parts += [_line(sentence) for sentence in reversals(results)]
+    parts += [_line(sentence) for sentence in (*saved_sentences(results), *reversals(results))]
     parts.append(_line(""))
     parts += [_line(text, "dim") for text in _small_print(results)]
     if folder is not None:

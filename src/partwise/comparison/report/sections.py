@@ -1,7 +1,7 @@
 """The sections of a report as plain tables, figures and paragraphs, which HTML and Markdown render."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import median
 
 from partwise.baselines.scale import ngram_name, place_loss
@@ -9,20 +9,21 @@ from partwise.comparison.report import evidence
 from partwise.comparison.report.accuracy import accuracy_table, task_table
 from partwise.comparison.report.backends import backends, missing_kernels
 from partwise.comparison.report.cells import (
-    confidence,
     decimal_places,
     number,
     with_interval,
     with_relative_change,
 )
 from partwise.comparison.report.commands import code_changes, failures
+from partwise.comparison.report.differences import difference_figures, over_time_figures
+from partwise.comparison.report.horizons import compute_saved, horizons
 from partwise.comparison.report.record import record
 from partwise.comparison.report.reversals import reversals
 from partwise.comparison.results import ArmResult, Facts, Results, mean
 from partwise.comparison.stats.verdict_text import explanations
-from partwise.plots.blocks import Cell, Figure, Paragraph, Section, Table, without_empty_columns
+from partwise.plots.blocks import Figure, Paragraph, Section, Table, without_empty_columns
 from partwise.plots.cells import NONE, capitalize_first, count, format_value
-from partwise.plots.colors import ARM_COLORS, VERDICT_COLORS
+from partwise.plots.colors import ARM_COLORS
 from partwise.plots.curves import Line, draw_views, numbers_of
 
 REFERENCES_NOTE = "A model with a higher loss has not beaten n-gram counting."
@@ -34,14 +35,16 @@ BATCH_SETTINGS = {"batch_size", "seq_len", "grad_accumulation", "context_length"
 def sections(results: Results) -> list[Section]:
     """The non-empty sections, in order."""
     all_sections = [
-        Section("At a glance", [*evidence.forest(results), *map(Paragraph, reversals(results))]),
+        Section("At a glance", [*glance(results), *map(Paragraph, reversals(results))]),
         Section("Samples", [*sample_table(results)]),
         Section("The claim", [*evidence.claim(results)]),
-        Section("Every seed", [*difference_figures(results), *seed_table(results)]),
+        Section("Every seed", [*details(results, difference_figures), *seed_table(results)]),
         Section("Trials without a value", [*failures(results)]),
         Section("Replication", [*evidence.replication(results)]),
         Section("The record", [*record(results)]),
         Section("Over training", [*curve_figures(results), *evidence.sign_table(results), *step_table(results)]),
+        Section("Numbers of steps", [*horizons(results)]),
+        Section("Compute saved", [*compute_saved(results)]),
         Section("The arms", [*arm_table(results), *backends(results)]),
         Section("Budgets", [*evidence.matched_budgets(results)]),
         Section("Tuning", [*evidence.tuning(results)]),
@@ -59,34 +62,25 @@ def sections(results: Results) -> list[Section]:
     return [section for section in all_sections if section.blocks]
 
 
+def glance(results: Results) -> Iterator[Figure | Table]:
+    """The forest plot and the differences over training; of a single difference, its figures with every seed."""
+    if len(results.effects) == 1:
+        yield from difference_figures(results)
+        yield from over_time_figures(results)
+    yield from evidence.forest(results)
+
+
+def details(results: Results, figures: Callable[[Results], Iterator[Figure]]) -> Iterator[Figure]:
+    """Figures of each difference, unless there is one, which is shown at a glance."""
+    if len(results.effects) > 1:
+        yield from figures(results)
+
+
 def sample_table(results: Results) -> Iterator[Table]:
     rows = [[arm.name, "\n".join(arm.samples)] for arm in results.arms if arm.samples]
     if rows:
         note = "By the model of each arm's first seed; no verdict depends on them. Of answers, the truth is in parentheses."
         yield Table(["arm", "sample"], rows, note=note, left=2, kind="facts")
-
-
-def difference_figures(results: Results) -> Iterator[Figure]:
-    from partwise.comparison.report.figures import draw_differences
-
-    protocol = results.protocol
-    for index, effect in enumerate(results.effects):
-        color = VERDICT_COLORS[effect.verdict or "none"]
-        svg = draw_differences(effect, color, protocol.margin, protocol.lower_is_better, f"d{index}")
-        if svg:
-            note = f"{capitalize_first(protocol.metric_with_unit)}. Each dot is one seed, trained once with each arm"
-            note += "; the diamond is the mean" if effect.mean is not None else ""
-            note += f" with its {confidence(effect)} interval" if effect.low is not None else ""
-            note += f"; the band is the margin of ±{protocol.margin:g}." if protocol.margin else "."
-            rows: list[list[Cell]] = [
-                [f"seed {seed}", difference, None, None]
-                for seed, difference in zip(effect.seeds, effect.differences, strict=True)
-                if difference is not None
-            ]
-            if effect.mean is not None:
-                rows.append(["mean", effect.mean, effect.low, effect.high])
-            columns = ["", "difference", "low", "high"]
-            yield Figure(f"{effect.arm} minus {effect.against}", svg, note, columns=columns, rows=rows)
 
 
 def seed_table(results: Results) -> Iterator[Table]:
@@ -109,29 +103,10 @@ def seed_table(results: Results) -> Iterator[Table]:
 
 
 def curve_figures(results: Results) -> Iterator[Figure]:
-    from partwise.comparison.report.figures import draw_over_time
-
     references = [(name, value) for name, value, _ in loss_references(results)]
     yield from loss_figure(results, "training", [], "t")
     yield from loss_figure(results, "validation", references, "v")
-    for index, claim in enumerate(results.claims):
-        effect = claim.effect
-        svg = draw_over_time(claim, VERDICT_COLORS[effect.verdict or "none"], results.protocol.margin, f"o{index}")
-        if svg:
-            note = "One thin line per seed"
-            note += ", the mean in bold with the interval it would have had at that step" if effect.verdict else ""
-            note += ". The verdict is for the last step only; the earlier steps are descriptive."
-            rows: list[list[Cell]] = [
-                [f"seed {seed}", step, difference, None, None]
-                for seed, line in zip(effect.seeds, claim.differences_over_training, strict=True)
-                for step, difference in line
-            ]
-            if effect.verdict:
-                rows += [
-                    ["mean", point.step, point.mean, point.low, point.high] for point in claim.effect_over_training
-                ]
-            columns = ["", "step", "difference", "low", "high"]
-            yield Figure(f"{effect.arm} minus {effect.against}, over training", svg, note, columns=columns, rows=rows)
+    yield from details(results, over_time_figures)
 
 
 def loss_figure(results: Results, kind: str, references: list[tuple[str, float]], key: str) -> Iterator[Figure]:

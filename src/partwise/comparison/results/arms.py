@@ -64,6 +64,8 @@ class TrialResult(Value):
     """[step, training loss], thinned; empty if not stored."""
     evaluations: tuple[tuple[int, float, float | None], ...] = ()
     """[step, validation loss or another metric, training loss if known]; empty if not stored."""
+    horizons: tuple[tuple[int, float | None], ...] = ()
+    """[steps, value] of runs of each length, in ascending order; empty if there is one length."""
     reason: str | None = None
     """Why there is no value, if a command ended without one."""
     seconds: float | None = None

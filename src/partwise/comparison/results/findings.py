@@ -1,6 +1,6 @@
 """What a comparison found: claims and controls, and what was done to the arms or with the winner."""
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from partwise.comparison.measures import Measure
 from partwise.comparison.results.value import Value
@@ -16,6 +16,26 @@ class StepEffect(Value):
     high: float | None
 
 
+class Ratio(Value):
+    """The baseline's use of a measure over the arm's; above 1 if the arm uses less. `low` alone: at least that."""
+
+    ratio: float | None
+    low: float | None
+    high: float | None
+
+
+class ComputeSaved(Value):
+    """How much less training the arm needs for the same loss, from runs that end at several numbers of steps."""
+
+    ratios: dict[str, Ratio] = Field(default_factory=dict)
+    """Of steps, tokens, FLOPs and seconds, as far as they are known; empty if not computed."""
+    pairs: int = 0
+    censored_pairs: int = 0
+    """Pairs in which one arm had the other's final loss before its shortest run ended."""
+    reason: str = ""
+    """Why it was not computed."""
+
+
 class ClaimResult(Value):
     """A claim or a control: its effect with the verdict, and the differences over training."""
 
@@ -28,6 +48,10 @@ class ClaimResult(Value):
     effect_over_training: tuple[StepEffect, ...] = ()
     differences_over_training: tuple[tuple[tuple[int, float], ...], ...] = ()
     """[step, difference] for each seed; empty if not stored."""
+    effect_over_horizons: tuple[StepEffect, ...] = ()
+    """The mean difference of runs that end at each number of steps; empty if all have one length."""
+    compute_saved: ComputeSaved | None = None
+    """None if all runs have one length."""
 
 
 class ControlResult(Value):

@@ -11,6 +11,7 @@ from partwise.comparison.experiment import Comparison
 from partwise.comparison.runs.plan import RunPlan, make_plan
 from partwise.comparison.runs.workload import Estimate, RunWorkload
 from partwise.comparison.tuning import check_seeds, parse_tune
+from partwise.config import ConfigError
 from partwise.config.overrides import parse_grid
 from partwise.data import Dataset
 from partwise.train.run_names import check_run_name, default_run_name
@@ -30,6 +31,12 @@ class RunComparison(Comparison):
     def estimate(self) -> Estimate:
         """The time on this machine, measured over a few training steps."""
         return self.workload.estimate(self.plan, len(self.tune.values) * self.tune_seeds if self.tune else 0)
+
+    def identity(self) -> dict[str, Any]:
+        fixed = super().identity()
+        if self.tune and self.workload.tune_steps:
+            fixed["tune"]["steps"] = self.workload.tune_steps
+        return fixed
 
 
 def plan_comparison(
@@ -59,12 +66,15 @@ def make_comparison(
     path = Path("runs") / (check_run_name(name) if name else request.name())
     tune = parse_tune(request.tune) if request.tune else None
     plan = make_plan(request)
+    if request.tune_steps and not tune:
+        raise ConfigError(f"--tune-steps {request.tune_steps}: nothing is tuned; add --tune, or leave it out")
     if tune:
         check_seeds(plan)
         for value in tune.values:
             tune.apply(plan.arms[0], value)  # raises for an invalid value before anything runs
     command = request.command(name, imports)
-    workload = RunWorkload(imports, workers, seeds_per_process, command, plan.rules.metric)
+    lengths = (request.tune_steps, plan.horizons)
+    workload = RunWorkload(imports, workers, seeds_per_process, command, plan.rules.metric, *lengths)
     tuning = (request.match, tune, request.tune_seeds)
     return RunComparison(path, plan, workload, command, *tuning, request.online, on)
 

@@ -1,5 +1,6 @@
 """The plan of a comparison of training runs: an arm per change of a preset."""
 
+import itertools
 import math
 import shlex
 from collections.abc import Mapping
@@ -82,6 +83,7 @@ def make_plan(request: Request) -> RunPlan:
     if request.interaction:
         changes += interaction_arms(request.interaction)
     shared = [override.removeprefix("--") for override in request.common]
+    shared += check_horizons(request)
     changes = [[override.removeprefix("--") for override in change] for change in changes]
     shared += [override for change in changes for override in change if is_shared(override, request.metric)]
     changes = [[override for override in change if not is_shared(override, request.metric)] for change in changes]
@@ -153,8 +155,36 @@ def make_plan(request: Request) -> RunPlan:
     )
     seeds = max(request.looks, default=request.seeds)
     return RunPlan(
-        tuple(arms), seeds, rules, tuple(claims), request.first_seed, tuple(shared), additive_predictions, items
+        tuple(arms),
+        seeds,
+        rules,
+        tuple(claims),
+        request.first_seed,
+        tuple(shared),
+        additive_predictions,
+        items,
+        tuple(request.horizons),
     )
+
+
+def check_horizons(request: Request) -> list[str]:
+    """The override that makes the last horizon the number of steps; none without horizons. Raises ConfigError."""
+    horizons = request.horizons
+    if not horizons:
+        return []
+    text = ",".join(map(str, horizons))
+    if len(horizons) < 2 or horizons[0] < 1 or any(a >= b for a, b in itertools.pairwise(horizons)):
+        raise ConfigError(
+            f"--horizons {text}: expected at least two numbers of steps in ascending order: 500,2000,8000"
+        )
+    if request.match:
+        raise ConfigError(
+            f"--horizons {text}: --match {request.match} changes the numbers of steps; leave out one of them"
+        )
+    words = [*request.common, *request.change, *request.arms, *request.interaction]
+    if any(word.removeprefix("--").startswith("train.steps=") for text in words for word in shlex.split(text)):
+        raise ConfigError(f"--horizons {text} sets the numbers of steps: leave out train.steps")
+    return [f"train.steps={horizons[-1]}"]
 
 
 def failure_of(request: Request, config: RunConfig) -> float | None:

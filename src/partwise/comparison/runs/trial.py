@@ -3,7 +3,8 @@
 import json
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +17,30 @@ from partwise.comparison.runs.task_metric import is_scored
 from partwise.comparison.trials.job import JOB
 from partwise.comparison.trials.trial import VALIDATION_LOSS, Trial
 from partwise.compute.runtime import Runtime
-from partwise.config import find_part
+from partwise.config import ConfigError, find_part
 from partwise.files import open_to_read
-from partwise.records import read_record
+from partwise.records import Record, read_record
 from partwise.train.config import RunConfig
 from partwise.train.result import verified_result
 from partwise.train.run_names import explain_write_errors
+from partwise.train.shared_prefix import with_steps
 
 
+@dataclass
 class RunTrial(Trial):
-    """One run, in a folder with its `job.json`."""
+    """One run, in a folder with its `job.json`, and in `horizons/` the shorter runs that it extends, if there are any."""
+
+    horizons: tuple[int, ...] = ()
+    """The steps of all of its runs in ascending order; empty if there is one."""
 
     def progress(self) -> int:
-        """The last step in the run's metrics."""
-        path = self.folder / "metrics.jsonl"
+        """The last step in the metrics of any of the runs."""
+        return max(
+            self._last_step(folder) for folder in (self.folder, *shorter_runs(self.folder, self.horizons).values())
+        )
+
+    def _last_step(self, folder: Path) -> int:
+        path = folder / "metrics.jsonl"
         if not path.is_file():
             return 0
         with open_to_read(path) as file:
@@ -47,7 +58,15 @@ class RunTrial(Trial):
         return stored_status(self.folder)
 
     def outcome(self, metric: str) -> TrialResult:
-        return read_outcome(self.folder, self.seed, self.steps, metric)
+        found = read_outcome(self.folder, self.seed, self.steps, metric)
+        shorter = shorter_runs(self.folder, self.horizons)
+        values = [(steps, read_outcome(path, self.seed, steps, metric).value) for steps, path in shorter.items()]
+        return found.model_copy(update={"horizons": (*values, (self.steps, found.value))}) if values else found
+
+
+def shorter_runs(folder: Path, horizons: Sequence[int]) -> dict[int, Path]:
+    """The folder of each run but the longest, by its steps."""
+    return {steps: folder / "horizons" / str(steps) for steps in horizons[:-1]}
 
 
 def prepare_run(
@@ -60,10 +79,11 @@ def prepare_run(
     imports: Sequence[str],
     command: str,
     metric: str = VALIDATION_LOSS,
+    horizons: tuple[int, ...] = (),
 ) -> RunTrial:
     """Write `job.json` and return the trial, waiting or already finished."""
     folder.mkdir(parents=True, exist_ok=True)
-    job = {
+    job: dict[str, Any] = {
         "executed_by": EXECUTED_BY,
         "version": __version__,
         "config": config.to_dict(),
@@ -73,18 +93,36 @@ def prepare_run(
         "metric": metric,
         "command": shlex.split(command),
     }
+    if horizons:
+        job["horizons"] = list(horizons)
     with explain_write_errors(folder):
         write_json(folder / "job.json", job)
-    return RunTrial(arm, seed, folder, config.train.steps, stored_status(folder) or "waiting")
+    return RunTrial(arm, seed, folder, config.train.steps, stored_status(folder) or "waiting", horizons)
 
 
 def stored_status(folder: Path) -> str | None:
-    """The status of the run in a folder with its job, if it has ended and is scored; None otherwise.
+    """The status of the run in a folder with its job, if all of its runs have ended and are scored; None otherwise.
 
-    Raises ConfigError if its result or its metrics are not those with which it ended.
+    Raises ConfigError if a result or metrics are not those with which a run ended.
     """
     job = read_record(folder / JOB)
-    config = job.record("config")
+    config, metric = job.record("config"), job["metric"]
+    for steps, path in shorter_runs(folder, read_horizons(job)).items():
+        if run_status(path, with_steps(RunConfig.from_dict(config), steps).to_dict(), metric) is None:
+            return None
+    return run_status(folder, config, metric)
+
+
+def read_horizons(job: Record) -> tuple[int, ...]:
+    """The steps of a job's runs, from its file. Raises ConfigError."""
+    horizons = job.get("horizons", [])
+    if not isinstance(horizons, list) or not all(type(steps) is int and steps > 0 for steps in horizons):
+        raise ConfigError(f"{job.source} is damaged: horizons is no list of numbers of steps; delete its folder")
+    return tuple(horizons)
+
+
+def run_status(folder: Path, config: Mapping[str, Any], metric: str) -> str | None:
+    """The status of one run; None if it has not ended or is not scored. Raises ConfigError for a changed result."""
     result = verified_result(folder, config)
     if result is None:
         return None
@@ -93,4 +131,4 @@ def stored_status(folder: Path) -> str | None:
     corpus: Any = find_part("data", config["data"]["part"])
     has_answers = corpus.task == "arithmetic" and not config["train"]["tuning_split"]
     scored = "accuracy" in result or not has_answers
-    return "done" if scored and is_scored(result, job["metric"]) else None
+    return "done" if scored and is_scored(result, metric) else None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from partwise.comparison.design.plan import listed
 from partwise.comparison.measures import Measure
 from partwise.comparison.noise_store import positive_control_power
 from partwise.comparison.results import Matching, Results
@@ -25,6 +26,7 @@ from partwise.compute.plan import slower_arms
 from partwise.compute.runtime import Runtime, machine_info
 from partwise.data import Dataset
 from partwise.train.evaluation import check_split_lengths
+from partwise.train.shared_prefix import total_steps
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,10 @@ class RunWorkload(Workload):
     seeds_per_process: int | None = None
     command: str = ""
     metric: str = VALIDATION_LOSS
+    tune_steps: int | None = None
+    """The steps of tuning runs; None for those of the others."""
+    horizons: tuple[int, ...] = ()
+    """Those of the plan."""
     setup: dict[str, Any] = field(default_factory=dict)
 
     def prepare(self, plan: RunPlan) -> str:
@@ -92,22 +98,25 @@ class RunWorkload(Workload):
         return Resources(runtime.threads, int(runtime.device == "cuda"))
 
     def trial(self, arm: RunArm, seed: int, folder: Path) -> RunTrial:
-        return self._trial(arm, seed, folder, self.metric)
+        return self._trial(arm, seed, folder, self.metric, self.horizons)
 
-    def _trial(self, arm: RunArm, seed: int, folder: Path, metric: str) -> RunTrial:
+    def _trial(self, arm: RunArm, seed: int, folder: Path, metric: str, horizons: tuple[int, ...] = ()) -> RunTrial:
         computation = self.setup["computation"]
         plan = computation[origin_of(arm.name, computation)]
         runtime = Runtime(**self.setup["runtime"])
         config = arm.config.with_seed(seed)
-        return prepare_run(folder, arm.name, seed, config, runtime, plan, self.imports, self.command, metric)
+        return prepare_run(folder, arm.name, seed, config, runtime, plan, self.imports, self.command, metric, horizons)
 
     def tuning_trial(self, arm: RunArm, seed: int, folder: Path) -> RunTrial:
         """A run that trains on the first 90% of the training split and validates on its last 10%."""
-        train = arm.config.train.model_copy(update={"tuning_split": True})
+        steps = self.tune_steps or arm.config.train.steps
+        train = arm.config.train.model_copy(update={"tuning_split": True, "steps": steps})
         tuned = replace(arm, config=arm.config.model_copy(update={"train": train}))
         return self._trial(tuned, seed, folder, VALIDATION_LOSS)
 
     def trial_length(self, plan: RunPlan) -> str:
+        if plan.horizons:
+            return f", a run of {listed([f'{steps:,}' for steps in plan.horizons])} steps each"
         return f", {plan.arms[0].config.train.steps:,} steps each"
 
     def describe(self, plan: RunPlan, trials: Sequence[Trial], results: Results) -> Results:
@@ -134,11 +143,15 @@ class RunWorkload(Workload):
         seconds, runs = 0.0, 0
         claimed = {end for claim in plan.claims if claim.role == "claim" for end in claim[:2]}
         for arm in plan.arms:
-            number = plan.seeds
+            per_step = tokens_per_step(arm, dataset) / (throughput[arm.name] or math.inf)
+            config, number = arm.config, plan.seeds
             if tuning_runs and arm.name in claimed:
-                number += plan.seeds + tuning_runs  # tuning, and the test of the best value
-            tokens = arm.config.train.steps * tokens_per_step(arm, dataset)
-            seconds += number * (tokens / (throughput[arm.name] or math.inf) + scoring[arm.name])
+                number += plan.seeds  # the test of the best value
+                steps = self.tune_steps or config.train.steps
+                seconds += tuning_runs * (steps * per_step + scoring[arm.name])
+                runs += tuning_runs
+            steps = total_steps(config, plan.horizons) if plan.horizons else config.train.steps
+            seconds += number * (steps * per_step + scoring[arm.name])
             runs += number
         minutes = seconds / min(chosen.workers, runs) / 60
         return Estimate(minutes, runs, chosen.workers, chosen.seeds_per_process, throughput)

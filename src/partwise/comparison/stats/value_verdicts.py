@@ -49,11 +49,16 @@ def render_verdicts(
     `exploratory` are estimates from more seeds than the verdicts used.
     """
     sentences = "\n".join([*(effect.sentence for effect in effects), *(effect.sentence for effect in exploratory)])
-    parts = [_arms_table(effects, values), _differences_table(effects), sentences]
-    return "\n\n".join([*parts, "\n".join(_notes(effects, values))]).rstrip() + "\n"
+    parts = [*map(_align, tables(effects, values)), sentences]
+    return "\n\n".join([*parts, "\n".join(notes(effects, values))]).rstrip() + "\n"
 
 
-def _arms_table(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]]) -> str:
+def tables(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]]) -> list[list[list[str]]]:
+    """The rows of the table of the arms and of the table of their differences, each with its head first."""
+    return [_arms_table(effects, values), _differences_table(effects)]
+
+
+def _arms_table(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]]) -> list[list[str]]:
     first = effects[0]
     rows = [["arm", "seeds", "mean", "SD", "failed"]]
     for arm, runs in values.items():
@@ -65,10 +70,10 @@ def _arms_table(effects: Sequence[Effect], values: Mapping[str, Mapping[int, flo
         rows.append([*row, "-" if sd is None else format_number(sd, digits), str(failed)])
     if all(row[-1] == "0" for row in rows[1:]):
         rows = [row[:-1] for row in rows]
-    return _align(rows)
+    return rows
 
 
-def _differences_table(effects: Sequence[Effect]) -> str:
+def _differences_table(effects: Sequence[Effect]) -> list[list[str]]:
     """One row per comparison; if there are several, with the adjusted p."""
     rows = [["difference", "n", "mean", "interval", "r", "p", "p sign flip", "p adjusted", "verdict"]]
     for e in effects:
@@ -85,7 +90,7 @@ def _differences_table(effects: Sequence[Effect]) -> str:
         rows.append([*row, e.verdict or "no verdict"])
     if len(effects) < 2:
         rows = [row[:7] + row[8:] for row in rows]
-    return _align(rows)
+    return rows
 
 
 def _align(rows: Sequence[Sequence[str]]) -> str:
@@ -99,7 +104,7 @@ def _align(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _notes(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]]) -> Iterator[str]:
+def notes(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]]) -> Iterator[str]:
     """Context for the verdicts: seed SD, minimum detectable effect, multiple comparisons, and warnings."""
     first = effects[0]
     complete = [

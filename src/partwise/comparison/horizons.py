@@ -1,0 +1,56 @@
+"""Judge runs of several lengths: the difference at each, and the compute saved at equal loss. Imports no torch."""
+
+from collections.abc import Sequence
+
+from partwise.comparison.results import ArmResult, ComputeSaved, Ratio, StepEffect
+from partwise.comparison.stats.compute_saved import Ends, Saved, steps_saved
+from partwise.comparison.stats.effect import Effect
+from partwise.comparison.stats.samples import mean, t_interval
+
+
+def effect_over_horizons(arm: ArmResult, baseline: ArmResult, effect: Effect) -> tuple[StepEffect, ...]:
+    """The mean difference at each number of steps, with the interval it would have had: the verdict is for the last."""
+    pairs = [(dict(arm_ends), dict(baseline_ends)) for arm_ends, baseline_ends in paired_ends(arm, baseline, effect)]
+    rows = []
+    for steps in sorted(set().union(*(ends for pair in pairs for ends in pair))):
+        differences = [one[steps] - two[steps] for one, two in pairs if steps in one and steps in two]
+        if differences and len(differences) == len(pairs):
+            low, high = t_interval(differences, effect.nominal_alpha)
+            rows.append(StepEffect(step=steps, mean=mean(differences), low=low, high=high))
+    return tuple(rows)
+
+
+def compute_saved(arm: ArmResult, baseline: ArmResult, effect: Effect, is_loss: bool) -> ComputeSaved | None:
+    """The compute saved by an arm; None if its runs have one length."""
+    if not any(trial.horizons for trial in arm.trials):
+        return None
+    if not is_loss:
+        return ComputeSaved(reason="the metric is no loss")
+    if not effect.paired or effect.verdict is None:
+        return ComputeSaved(reason="there is no verdict")
+    pairs = paired_ends(arm, baseline, effect)
+    steps = len({len(ends) for pair in pairs for ends in pair}) == 1
+    found = steps_saved(pairs, effect.nominal_alpha) if steps else "a run failed"
+    if isinstance(found, str):
+        return ComputeSaved(reason=found, pairs=len(pairs))
+    ratios = {"steps": ratio_of(found)}
+    if arm.budget and baseline.budget:
+        for measure in ("tokens", "flops", "seconds"):
+            own, other = getattr(arm.budget, measure), getattr(baseline.budget, measure)
+            if own and other:
+                ratios[measure] = ratio_of(found.times(other / own))
+    return ComputeSaved(ratios=ratios, pairs=found.n, censored_pairs=found.n_censored)
+
+
+def ratio_of(saved: Saved) -> Ratio:
+    return Ratio(ratio=saved.ratio, low=saved.low, high=saved.high)
+
+
+def paired_ends(arm: ArmResult, baseline: ArmResult, effect: Effect) -> list[tuple[Ends, Ends]]:
+    """[steps, value] of the runs of the arm and of the baseline, without those that failed, for every seed of the effect."""
+    return [(ends_of(arm, seed), ends_of(baseline, seed)) for seed in effect.seeds]
+
+
+def ends_of(arm: ArmResult, seed: int) -> Sequence[tuple[int, float]]:
+    trial = arm.trial(seed)
+    return [(steps, value) for steps, value in trial.horizons if value is not None] if trial else []

@@ -1,0 +1,115 @@
+"""Runs that end at several numbers of steps: the difference at each, and the compute saved at equal loss."""
+
+from collections.abc import Iterator
+
+from partwise.comparison.report.cells import decimal_places, with_interval
+from partwise.comparison.results import ClaimResult, Ratio, Results
+from partwise.plots.blocks import Cell, Figure, Paragraph, Table
+from partwise.plots.cells import NONE, capitalize_first
+from partwise.plots.colors import ARM_COLORS
+
+MEASURES = {"steps": "steps", "tokens": "tokens", "flops": "FLOPs", "seconds": "seconds"}
+
+
+def horizons(results: Results) -> Iterator[Figure | Table]:
+    """The difference of every claim at each number of steps."""
+    from partwise.comparison.report.figures import draw_over_horizons
+
+    claims = [claim for claim in results.claims if claim.effect_over_horizons]
+    if not claims:
+        return
+    colors = [ARM_COLORS[1 + index % (len(ARM_COLORS) - 1)] for index in range(len(claims))]
+    names = [f"{claim.effect.arm} − {claim.effect.against}" for claim in claims]
+    lines = [(color, claim.effect_over_horizons) for color, claim in zip(colors, claims, strict=True)]
+    if svg := draw_over_horizons(lines, results.protocol.margin, "h"):
+        note = (
+            f"{capitalize_first(results.protocol.metric_with_unit)}: mean difference of runs that end there, with the "
+        )
+        note += (
+            "interval it would have had. Every point is the end of a training of its own; the verdict is for the last."
+        )
+        rows: list[list[Cell]] = [
+            [name, point.step, point.mean, point.low, point.high]
+            for name, claim in zip(names, claims, strict=True)
+            for point in claim.effect_over_horizons
+        ]
+        legend = list(zip(colors, names, strict=True))
+        yield Figure(
+            "Difference against the number of steps",
+            svg,
+            note,
+            legend,
+            ["difference", "steps", "mean", "low", "high"],
+            rows,
+        )
+    steps = sorted({point.step for claim in claims for point in claim.effect_over_horizons})
+    table = []
+    for name, claim in zip(names, claims, strict=True):
+        digits, points = decimal_places(claim.effect), {point.step: point for point in claim.effect_over_horizons}
+        table.append([name, *(with_interval(points[each], digits) if each in points else NONE for each in steps)])
+    yield Table(["difference at the end of", *(f"{each:,} steps" for each in steps)], table)
+
+
+def compute_saved(results: Results) -> Iterator[Table | Paragraph]:
+    """How many times less an arm needs for the same loss, by steps, tokens, FLOPs and seconds."""
+    claims = [claim for claim in results.claims if claim.role == "claim" and claim.effect.verdict]
+    if not claims or not results.metric_is_loss:
+        return
+    if not any(claim.compute_saved for claim in claims):
+        yield Paragraph(
+            "Not computed: it needs runs that end at several numbers of steps (--horizons 500,2000,8000), because a loss "
+            "during a run says nothing of a run that ends there."
+        )
+        return
+    rows = []
+    for claim in claims:
+        name, saved = f"{claim.effect.arm} − {claim.effect.against}", claim.compute_saved
+        if saved is None or not saved.ratios:
+            reason = saved.reason if saved else "all its runs have one length"
+            rows.append([name, *[NONE] * len(MEASURES), f"not computed: {reason}"])
+            continue
+        cells = [factor_cell(saved.ratios[key]) if key in saved.ratios else NONE for key in MEASURES]
+        censored = saved.censored_pairs
+        pairs = f"{saved.pairs} pairs" + (f", {censored} with a lead beyond the shortest run" if censored else "")
+        rows.append([name, *cells, pairs])
+    note = "The baseline's use over the arm's, at the higher of their two final losses: 1.25 means that the arm reaches that "
+    note += "loss with 1.25 times less. Geometric mean over pairs of seeds with its interval, interpolated between the ends "
+    note += "of runs; a lead that began before the shortest run ended is stated as a bound."
+    yield Table(["difference", *MEASURES.values(), ""], rows, note=note)
+
+
+def factor_cell(ratio: Ratio) -> str:
+    """`1.25 (1.10 to 1.42)`, or one end of it."""
+    if ratio.ratio is None:
+        return f"more than {ratio.low:.2f}" if ratio.low is not None else f"less than {ratio.high:.2f}"
+    return f"{ratio.ratio:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def saved_sentences(results: Results) -> Iterator[str]:
+    """One sentence for every arm that is better or worse, with what that means in steps and FLOPs."""
+    for claim in results.claims:
+        if claim.role == "claim" and claim.effect.verdict in ("better", "worse") and claim.compute_saved:
+            yield saved_sentence(claim)
+
+
+def saved_sentence(claim: ClaimResult) -> str:
+    saved, effect = claim.compute_saved, claim.effect
+    assert saved is not None
+    if not saved.ratios:
+        return f"Compute saved by {effect.arm}: not computed, because {saved.reason}."
+    steps, flops = saved.ratios["steps"], saved.ratios.get("flops")
+    what, more = (
+        ("steps and FLOPs", "") if flops == steps else ("steps", f", and {in_words(flops)} FLOPs" if flops else "")
+    )
+    return f"At equal loss, {effect.arm} needs {in_words(steps)} {what} than {effect.against}{more}."
+
+
+def in_words(ratio: Ratio) -> str:
+    """`1.25 times (1.10 to 1.42) fewer`, or `1.25 times (1.10 to 1.42) more`."""
+    low, high, center = ratio.low, ratio.high, ratio.ratio
+    if center is None:
+        return f"more than {low:.2f} times fewer" if low is not None else f"more than {1 / (high or 1):.2f} times more"
+    assert low is not None and high is not None
+    fewer = center >= 1
+    center, low, high = (center, low, high) if fewer else (1 / center, 1 / high, 1 / low)
+    return f"{center:.2f} times ({low:.2f} to {high:.2f}) {'fewer' if fewer else 'more'}"

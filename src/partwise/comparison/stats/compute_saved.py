@@ -1,0 +1,90 @@
+"""How much less training an arm needs for the same loss, from runs that end at several numbers of steps.
+
+A loss during a run with a decaying learning rate says nothing of a run that ends there, so only ends of runs count. Imports
+no torch.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+from partwise.comparison.stats.samples import mean, t_interval
+
+Ends = Sequence[tuple[int, float]]
+"""[steps, loss] of the runs of one arm on one seed, by ascending steps."""
+
+
+class LogRatio(NamedTuple):
+    """The logarithm of the baseline's steps over the arm's at equal loss, or the bound of it that is known."""
+
+    value: float
+    censored: bool
+    """Whether the true value is further from 0: the better arm had that loss before its shortest run ended."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The ratio of the baseline's steps to the arm's at equal loss, a geometric mean over pairs, with its interval.
+
+    If some pairs are censored, only one end of the interval is known: the one nearer to 1.
+    """
+
+    ratio: float | None
+    low: float | None
+    high: float | None
+    n: int
+    n_censored: int
+
+    def times(self, factor: float) -> "Saved":
+        """The ratio of another measure, of which a step of the baseline takes `factor` times as much as one of the arm."""
+        ratio, low, high = (None if value is None else value * factor for value in (self.ratio, self.low, self.high))
+        return Saved(ratio, low, high, self.n, self.n_censored)
+
+
+def steps_at(loss: float, ends: Ends) -> tuple[float, bool]:
+    """The steps after which a run ends at this loss, and whether it is fewer than that.
+
+    Between two lengths, the loss is linear in the logarithm of the steps. Of several crossings the first counts. The last
+    run must have reached the loss.
+    """
+    if ends[0][1] <= loss:
+        return float(ends[0][0]), ends[0][1] < loss
+    for (steps, before), (next_steps, after) in pairwise(ends):
+        if after <= loss < before:
+            fraction = (before - loss) / (before - after)
+            return math.exp(math.log(steps) + fraction * (math.log(next_steps) - math.log(steps))), False
+    raise ValueError(f"no run reached a loss of {loss}")
+
+
+def log_ratio(arm: Ends, baseline: Ends) -> LogRatio:
+    """Of one pair: both have the higher of the two final losses, one at its last step and the other earlier."""
+    loss = max(arm[-1][1], baseline[-1][1])
+    arm_steps, arm_censored = steps_at(loss, arm)
+    baseline_steps, baseline_censored = steps_at(loss, baseline)
+    return LogRatio(math.log(baseline_steps) - math.log(arm_steps), arm_censored or baseline_censored)
+
+
+def steps_saved(pairs: Sequence[tuple[Ends, Ends]], alpha: float) -> Saved | str:
+    """The ratio over pairs of (arm, baseline), at a confidence of 1 - alpha; or the reason why it cannot be computed."""
+    if len(pairs) < 2:
+        return "an interval needs at least two pairs"
+    if not all(len(ends) > 1 and math.isfinite(loss) for pair in pairs for ends in pair for _, loss in ends):
+        return "a run failed"
+    ratios = [log_ratio(arm, baseline) for arm, baseline in pairs]
+    values, censored = [ratio.value for ratio in ratios], [ratio.value for ratio in ratios if ratio.censored]
+    low, high = t_interval(values, alpha)
+    center = math.exp(mean(values))
+    if not censored:
+        known = (center, center) if low is None or high is None else (math.exp(low), math.exp(high))
+        return Saved(center, *known, len(pairs), 0)
+    if max(values) > 0 > min(values):
+        return "the arms lead on different seeds, some before their shortest run ends"
+    # censored values are further from 0 than stated, and so is their mean: the end nearer to 0 remains a bound
+    above = max(values) > 0
+    bound = mean(values) if low is None or high is None else low if above else high
+    if (bound > 0) is not above:
+        return "some arms lead before their shortest run ends, by amounts too different for a bound"
+    low, high = (math.exp(bound), None) if above else (None, math.exp(bound))
+    return Saved(None, low, high, len(pairs), len(censored))

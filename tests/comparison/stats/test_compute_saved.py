@@ -1,0 +1,94 @@
+"""Compute saved at equal loss: known curves give known ratios, censored ones give bounds, and intervals cover."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partwise.comparison.stats.compute_saved import Saved, log_ratio, steps_at, steps_saved
+
+HORIZONS = (500, 1000, 2000, 4000, 8000)
+
+
+def power_law(speed: float, horizons: tuple[int, ...] = HORIZONS, shift: float = 0.0) -> list[tuple[int, float]]:
+    """Losses that are linear in the logarithm of the steps, of an arm that is `speed` times as fast."""
+    return [(steps, 3.0 - 0.2 * math.log(steps * speed) + shift) for steps in horizons]
+
+
+@given(speed=st.floats(1 / 10, 10))
+def test_an_arm_that_is_n_times_as_fast_saves_that_factor(speed: float) -> None:
+    ratio = log_ratio(power_law(speed), power_law(1.0))
+    assert ratio.value == pytest.approx(math.log(speed), abs=1e-9) and not ratio.censored
+
+
+@given(speed=st.floats(1 / 100, 100), other=st.floats(1 / 100, 100))
+def test_the_ratio_is_antisymmetric(speed: float, other: float) -> None:
+    one, two = log_ratio(power_law(speed), power_law(other)), log_ratio(power_law(other), power_law(speed))
+    assert one.value == pytest.approx(-two.value, abs=1e-9) and one.censored == two.censored
+
+
+def test_equal_arms_save_nothing() -> None:
+    assert log_ratio(power_law(1.0), power_law(1.0)) == (0.0, False)
+
+
+def test_the_first_crossing_of_a_curve_that_rises_counts() -> None:
+    assert steps_at(1.5, [(100, 2.0), (200, 1.0), (400, 3.0), (800, 1.2)])[0] == pytest.approx(100 * math.sqrt(2))
+
+
+def test_a_loss_reached_before_the_shortest_run_ends_is_a_bound() -> None:
+    assert log_ratio(power_law(100), power_law(1)) == (pytest.approx(math.log(16)), True)
+    assert log_ratio(power_law(1), power_law(100)) == (pytest.approx(-math.log(16)), True)
+    assert steps_at(2.0, [(100, 2.0), (200, 1.0)]) == (100.0, False)  # reached exactly at its end
+
+
+def test_a_loss_that_no_run_reached_is_an_error() -> None:
+    with pytest.raises(ValueError, match="reached"):
+        steps_at(0.5, [(100, 2.0), (200, 1.0)])
+
+
+def test_censored_pairs_give_one_end_of_the_interval() -> None:
+    rng = random.Random(0)
+    pairs = [(power_law(30 * math.exp(rng.gauss(0, 0.1))), power_law(1.0)) for _ in range(4)]
+    found = steps_saved(pairs, 0.05)
+    assert found == Saved(None, pytest.approx(16.0), None, 4, 4)
+    worse = steps_saved([(baseline, arm) for arm, baseline in pairs], 0.05)
+    assert worse == Saved(None, None, pytest.approx(1 / 16), 4, 4)
+    some = steps_saved([*pairs[:2], *((power_law(8 * x), power_law(1.0)) for x in (1.0, 1.1))], 0.05)
+    assert isinstance(some, Saved) and some.ratio is None and some.high is None and some.n_censored == 2
+    assert some.low is not None and 1 < some.low < 12
+
+
+@pytest.mark.parametrize(
+    ("pairs", "reason"),
+    [
+        ([(power_law(1), power_law(2))], "two pairs"),
+        ([(power_law(1), power_law(2)), (power_law(1), [(500, 2.0), (8000, math.nan)])], "failed"),
+        ([(power_law(1), power_law(100)), (power_law(100), power_law(1))], "different seeds"),
+        ([(power_law(100), power_law(1)), (power_law(1.01), power_law(1))], "too different"),
+    ],
+    ids=["one pair", "failed", "both lead", "spread"],
+)
+def test_what_cannot_be_computed_says_why(pairs: list, reason: str) -> None:
+    found = steps_saved(pairs, 0.05)
+    assert isinstance(found, str) and reason in found
+
+
+def test_intervals_of_noisy_pairs_cover_the_true_ratio() -> None:
+    """2,000 simulated comparisons of 8 pairs with a seed noise of 0.01 nats in every run."""
+    rng, covered, draws = random.Random(1), 0, 2000
+    for _ in range(draws):
+        pairs = [
+            tuple([(steps, loss + rng.gauss(0, 0.01)) for steps, loss in power_law(speed)] for speed in (1.5, 1.0))
+            for _ in range(8)
+        ]
+        found = steps_saved(pairs, 0.05)
+        assert isinstance(found, Saved) and found.low is not None and found.high is not None
+        covered += found.low <= 1.5 <= found.high
+    assert 0.93 <= covered / draws <= 0.97
+
+
+def test_other_measures_scale_the_ratio() -> None:
+    assert Saved(1.5, 1.2, 1.8, 8, 0).times(0.5) == Saved(0.75, 0.6, 0.9, 8, 0)
+    assert Saved(None, 4.0, None, 8, 8).times(2.0) == Saved(None, 8.0, None, 8, 8)
