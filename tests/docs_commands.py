@@ -28,6 +28,7 @@ SMALL = {
     "partwise compare mingpt positions=rope --data shakespeare --common schedule=wsd": f"{SAME_STEPS} --horizons 2,4",
     "partwise compare": COMMON,
     "partwise calibrate experiment.yaml": "",
+    "partwise calibrate mingpt --data shakespeare --vary": f"{TINY} --seeds 3 --failure 100",
     "partwise calibrate": f"{TINY} --seeds 4 --failure 100",
     "partwise plan mingpt": COMMON,
     "partwise study run": "--dry-run",

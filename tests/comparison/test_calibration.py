@@ -132,3 +132,54 @@ def test_plan_prints_time_and_power(here: Path) -> None:
     planned = CliRunner().invoke(app, words)
     assert planned.exit_code == 0 and "8, 16, 32" in planned.output and "detected" in planned.output
     assert "a guess" in planned.output
+
+
+def test_the_seed_of_initial_weights_can_be_set_alone() -> None:
+    one, same_weights, same_order = (
+        Run(run_config("mingpt", *ARITHMETIC, *words, data="arithmetic"))
+        for words in (["train.seed=1"], ["train.seed=2", "train.init_seed=1"], ["train.seed=1", "train.init_seed=2"])
+    )
+
+    def weights(run: Run) -> list[torch.Tensor]:
+        return list(run.model.state_dict().values())
+
+    def batch(run: Run) -> np.ndarray:
+        return run.batch().inputs
+
+    assert all(map(torch.equal, weights(one), weights(same_weights)))
+    assert not np.array_equal(batch(one), batch(same_weights))
+    assert not all(map(torch.equal, weights(one), weights(same_order)))
+    assert np.array_equal(batch(one), batch(same_order))
+
+
+def test_vary_splits_the_noise_by_its_source(here: Path) -> None:
+    """Every cell of the stored table is the loss of a run of that initialization in that order."""
+    words = ["calibrate", "mingpt", *LEARNING, "--data", "arithmetic", "--failure", "100", "--vary", "init,order"]
+    done = CliRunner().invoke(app, [*words, "--seeds", "3", "--name", "split"])
+    assert done.exit_code == 0, done.output
+    assert "3 initializations x 3 orders" in done.output and "neither alone" in done.output
+    split = json.loads((here / "runs/split/variance_split.json").read_text())
+    arms = Results.from_json(here / "runs/split/results.json").arms
+    values = np.array([arm.values for arm in arms], dtype=float)
+    rest = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
+    assert split["rest"]["sd"] == pytest.approx(math.sqrt((rest**2).sum() / 4), rel=1e-9)
+    assert split["n_init"] == split["n_order"] == 3
+    for row, init in enumerate(range(3)):
+        for column, trial in enumerate(arms[row].trials):
+            path = next((here / "runs/split/runs").glob(f"{row}-*/seed-{column}/run.json"))
+            train = json.loads(path.read_text())["config"]["train"]
+            assert (train["init_seed"], train["seed"], trial.seed) == (init, column, column)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--vary", "init"], "--vary init: expected init,order"),
+        (["--vary", "init,seed"], "expected init,order"),
+        (["--vary", "init,order", "--seeds", "2"], "--seeds 2: must be at least 3"),
+        (["--vary", "init,order", "--positive-control", "d_model=64"], "--vary has no controls"),
+    ],
+)
+def test_what_vary_cannot_do_is_refused(here: Path, words: list[str], message: str) -> None:
+    done = CliRunner().invoke(app, ["calibrate", "mingpt", *LEARNING, "--data", "arithmetic", *words])
+    assert isinstance(done.exception, ConfigError) and message in str(done.exception)

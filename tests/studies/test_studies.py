@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -11,8 +12,8 @@ from comparisons import TINY
 from partwise.cli import app
 from partwise.comparison.stats.intervals import judge
 from partwise.config import ConfigError
-from partwise.studies.claims import markdown, overall, scope
-from partwise.studies.study import LIBRARY, StudyResults, all_studies, find_study, outcome
+from partwise.studies.claims import markdown, overall, scope, verdict_cell
+from partwise.studies.study import LIBRARY, NOT_SEEN, SEEN, StudyResults, all_studies, find_study, outcome
 
 
 @pytest.mark.parametrize(
@@ -90,3 +91,32 @@ def test_a_study_of_the_package_writes_its_results_to_the_working_folder(
     assert CliRunner().invoke(app, ["study", "run", "same"]).exit_code == 0
     assert [path.name for path in library.iterdir()] == ["same.yaml"]
     assert find_study("same").results == Path("studies/same/results.json")
+
+
+def test_what_changed_after_a_first_answer_is_in_the_table(here: Path) -> None:
+    (here / "studies").mkdir()
+    text = "claim: c\nsource: s\npublished: p\nhistory: [First undecided., Then run again.]\n"
+    entry = "comparisons: {one: {preset: mingpt, change: [ffn=swiglu], expect: better}}\n"
+    (here / "studies" / "mine.yaml").write_text(text + entry)
+    page = markdown([find_study("mine")])
+    assert "Changed after a first answer: First undecided. Then run again." in page
+    (here / "studies" / "mine.yaml").write_text(text.replace("[First undecided., Then run again.]", "3") + entry)
+    with pytest.raises(ConfigError, match="history: expected a list of sentences"):
+        find_study("mine")
+
+
+@pytest.mark.parametrize(
+    ("fields", "cell", "expected_outcome"),
+    [
+        ({"verdict": "equivalent", "low": 0.001, "high": 0.004}, "equivalent, excludes 0", SEEN),
+        ({"verdict": "equivalent", "low": -0.001, "high": 0.004}, "equivalent", SEEN),
+        ({"verdict": "better", "low": -0.3, "high": -0.1}, "better", NOT_SEEN),
+        ({"verdict": None, "not_bracketed": "at an edge"}, "none: not bracketed", ""),
+    ],
+)
+def test_the_verdict_of_an_equality_says_whether_zero_is_excluded(
+    fields: dict[str, Any], cell: str, expected_outcome: str
+) -> None:
+    committed = next(iter(StudyResults.from_json(LIBRARY / "rmsnorm" / "results.json").comparisons.values()))
+    effect = committed.effects[0].replace(**fields)
+    assert verdict_cell(effect) == cell and outcome("equivalent", effect) == expected_outcome

@@ -96,11 +96,7 @@ def compare(
     imports: Import = None,
     on: Annotated[
         str,
-        typer.Option(
-            metavar="PLACE",
-            help="local; workers: runs are left to `partwise work`; ray or ray://HOST:PORT: a Ray cluster.",
-            **PIPELINES,
-        ),
+        typer.Option(metavar="PLACE", help="local, workers (`partwise work`), ray or ray://HOST:PORT.", **PIPELINES),
     ] = "local",
     as_json: Annotated[
         bool,
@@ -241,7 +237,13 @@ def calibrate(
     positive_control: Annotated[
         str | None, typer.Option(help="Also measure a change with a known large effect: its overrides in quotes.")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Number of A/A pairs.")] = 8,
+    vary: Annotated[
+        str | None,
+        typer.Option(metavar="init,order", help="Split the noise instead: every initialization in every data order."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="A/A pairs, or initializations and orders. Default: 8, or 4 with --vary.")
+    ] = None,
     name: Name = None,
     workers: Workers = None,
     imports: Import = None,
@@ -250,21 +252,37 @@ def calibrate(
     if is_command_comparison(preset):
         from partwise.cli.commands.command_noise import calibrate_experiment
 
-        refuse_preset_options({"data": options["data"], "positive_control": positive_control, "import": imports})
+        refuse_preset_options(
+            {"data": options["data"], "positive_control": positive_control, "vary": vary, "import": imports}
+        )
         words = [preset, *collect_overrides(context, overrides)]
-        calibrate_experiment(words, seeds=seeds, name=name, workers=workers, failure=options["failure"])
+        calibrate_experiment(
+            words, seeds=8 if seeds is None else seeds, name=name, workers=workers, failure=options["failure"]
+        )
         return
     load_imports(imports)
-    from partwise.cli.commands.calibrate import calibrate_preset
+    from partwise.cli.commands.calibrate import calibrate_preset, calibrate_sources
 
     changes = collect_overrides(context, overrides)
+    if vary is not None:
+        calibrate_sources(
+            preset,
+            changes,
+            **options,
+            vary=vary,
+            positive_control=positive_control,
+            seeds=4 if seeds is None else seeds,
+            name=name,
+            workers=workers,
+        )
+        return
     calibrate_preset(
         preset,
         changes,
         **options,
         family=family,
         positive_control=positive_control,
-        seeds=seeds,
+        seeds=8 if seeds is None else seeds,
         name=name,
         workers=workers,
     )

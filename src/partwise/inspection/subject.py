@@ -43,7 +43,7 @@ class Subject:
     @cached_property
     def model(self) -> Transformer:
         """With a run's newest weights, or the initial weights of the configured seed; in evaluation mode."""
-        model = Transformer(self.config.model, seed=self.config.train.seed)
+        model = Transformer(self.config.model, seed=self.config.train.weights_seed)
         if self.run is not None:
             trained, _ = load(self.run)
             try:

@@ -4,6 +4,7 @@ claim: the published claim
 source: where it was published
 published: the published result
 changed: how our setup differs from the source
+history: [what was changed after a first answer was known]
 comparisons:
   shakespeare: {preset: mingpt, change: [ffn=swiglu], data: shakespeare, looks: [4, 8, 16], expect: better}
 
@@ -86,6 +87,8 @@ class Study:
     published: str
     changed: str
     entries: dict[str, Entry]
+    history: tuple[str, ...] = ()
+    """What was changed after a first answer was known, oldest first."""
 
     @property
     def comparisons(self) -> dict[str, Request]:
@@ -146,8 +149,8 @@ def is_direct(effect: Effect, results: Results) -> bool:
 
 
 def outcome(expected: str | None, effect: Effect) -> str:
-    """The outcome of one arm's verdict: one of the four words above, or "" without a prediction."""
-    if expected is None:
+    """The outcome of one arm's verdict: one of the four words above, or "" without a prediction or a bracketed tuning."""
+    if expected is None or effect.not_bracketed:
         return ""
     diverged = 2 * effect.failed_arm > effect.n_arm and not effect.failed_against
     if expected == "diverges":
@@ -185,7 +188,10 @@ def find_study(name: str) -> Study:
         entries |= dict(read_entry(str(key), dict(entry or {}), path))
     texts = (str(values.get(key, "")) for key in ("claim", "source", "published", "changed"))
     claim, source, published, changed = texts
-    return Study(path, claim, source, published, changed, entries)
+    history = values.get("history") or []
+    if not isinstance(history, list) or not all(isinstance(line, str) for line in history):
+        raise ConfigError(f"{path}: history: expected a list of sentences")
+    return Study(path, claim, source, published, changed, entries, tuple(history))
 
 
 def read_entry(key: str, entry: dict[str, Any], path: Path) -> Iterator[tuple[str, Entry]]:

@@ -42,7 +42,8 @@ class TrainConfig(Config):
     grad_accumulation: int = Field(1, gt=0)  # micro-batches per step
     grad_clip: float | None = Field(None, gt=0)  # maximum gradient norm
     label_smoothing: float = Field(0.0, ge=0, lt=1)  # target probability spread uniformly over the vocabulary
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0)  # of initial weights, data order and dropout
+    init_seed: int | None = Field(None, ge=0)  # of initial weights alone; default: `seed`
     reinitialize: str | None = (
         None  # tensors to initialize from a second random stream, such as ffn: a change without an expected effect
     )
@@ -61,6 +62,11 @@ class TrainConfig(Config):
     validation_estimator: Literal["full", "random"] = "full"  # validate on the full split, or on 200 random batches
     parallel: Literal["ddp", "fsdp"] = "ddp"  # several processes each hold the model, or a shard of every parameter
     log: Literal["none", "tensorboard", "wandb"] = "none"  # where losses and rates go besides metrics.jsonl
+
+    @property
+    def weights_seed(self) -> int:
+        """The seed of the initial weights."""
+        return self.seed if self.init_seed is None else self.init_seed
 
 
 class RunConfig(Config):

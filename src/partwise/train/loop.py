@@ -92,7 +92,7 @@ class Run:
         torch.set_num_threads(self.runtime.threads)
         if self.device.type == "cpu":
             keep_freed_memory()
-        self.model = Transformer(config.model, config.train.seed, config.train.reinitialize).to(self.device)
+        self.model = Transformer(config.model, config.train.weights_seed, config.train.reinitialize).to(self.device)
         self.model.fit(self.ids)
         self.new_tensors = (
             load_initial_weights(self.model, config.initial_weights) if config.initial_weights else list[str]()

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.comparisons import SETTINGS, TINY
 
 import partwise
+from comparisons import SETTINGS, TINY
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.runs.comparison import plan_comparison
 from partwise.config import ConfigError

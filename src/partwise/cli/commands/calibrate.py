@@ -1,13 +1,17 @@
 """`calibrate`: measure seed-to-seed noise with A/A pairs."""
 
+from dataclasses import asdict
 from typing import Any
 
-from partwise.cli.commands.calibration_table import show_calibration
+from partwise.checkpoint import write_json
+from partwise.cli.commands.calibration_table import show_calibration, show_variance_split
 from partwise.cli.commands.compare import make_request
-from partwise.cli.commands.compare_output import run_comparison
+from partwise.cli.commands.compare_output import announce, run_comparison, run_with_progress
 from partwise.comparison.calibration import calibrate, check_pairs
 from partwise.comparison.runs.comparison import make_comparison
 from partwise.comparison.runs.evaluation_noise import evaluation_standard_errors
+from partwise.comparison.stats.variance_split import split_variance
+from partwise.config import ConfigError
 from partwise.train.run_names import check_run_name
 
 
@@ -41,3 +45,42 @@ def calibrate_preset(
     dataset = comparison.prepare()
     errors = evaluation_standard_errors(comparison, dataset)
     show_calibration(calibrate(comparison, dataset.hash, family, errors), comparison.plan.rules.unit)
+
+
+def calibrate_sources(
+    preset: str,
+    overrides: list[str],
+    *,
+    vary: str,
+    data: str | None,
+    failure: float | None,
+    positive_control: str | None,
+    seeds: int,
+    name: str | None,
+    workers: int | None = None,
+) -> None:
+    """Train every one of several initializations in every one of several data orders, and print what each source adds."""
+    if sorted(vary.split(",")) != ["init", "order"]:
+        raise ConfigError(f"--vary {vary}: expected init,order")
+    if positive_control:
+        raise ConfigError(f"--positive-control {positive_control}: --vary has no controls; leave out one of them")
+    if seeds < 3:
+        raise ConfigError(f"--seeds {seeds}: must be at least 3, for 3 initializations in 3 orders")
+    options: dict[str, Any] = {
+        "preset": preset,
+        "arms": [f"train.init_seed={seed}" for seed in range(1, seeds)],
+        "common": [*overrides, "train.init_seed=0"],
+        "data": data,
+        "failure": failure,
+        "seeds": seeds,
+    }
+    request = make_request(options, protocol=False)
+    name = check_run_name(name) if name else f"calibrate-{vary.replace(',', '-')}-{request.name()}"[:120]
+    comparison = make_comparison(request, name, workers=workers)
+    announce(comparison)
+    results = run_with_progress(comparison)
+    split = split_variance([[float("nan") if value is None else value for value in arm.values] for arm in results.arms])
+    error, _ = evaluation_standard_errors(comparison, comparison.prepare())
+    path = comparison.path / "variance_split.json"
+    write_json(path, {**asdict(split), "evaluation_se": error})
+    show_variance_split(split, error, results.protocol.metric_with_unit)

@@ -4,6 +4,7 @@ from partwise.cli.terminal import console, table
 from partwise.comparison.calibration import Calibration
 from partwise.comparison.report.cells import number
 from partwise.comparison.stats.number_format import format_p
+from partwise.comparison.stats.variance_split import Component, VarianceSplit
 
 
 def show_calibration(calibration: Calibration, unit: str) -> None:
@@ -48,3 +49,22 @@ def show_calibration(calibration: Calibration, unit: str) -> None:
         console.print(f"the calibration failed: {calibration.failure}", markup=False)
     else:
         console.print("saved to runs/calibrations.json; `plan` and comparisons with this baseline use it")
+
+
+def show_variance_split(split: VarianceSplit, evaluation_se: float | None, metric: str) -> None:
+    """The SD that each source of noise adds to the value of one run."""
+
+    def row(source: str, part: Component) -> tuple[str, str, str, str]:
+        share = f"{100 * part.sd**2 / split.total_sd**2:.0f}%" if split.total_sd else "-"
+        return source, number(part.sd), f"{number(part.low)} to {number(part.high)}", share
+
+    rows = [
+        row("initialization", split.init),
+        row("data order and dropout", split.order),
+        row("neither alone", split.rest),
+        ("one run", number(split.total_sd), "", "100%"),
+    ]
+    if evaluation_se is not None:
+        rows.append(("choice of validation text", number(evaluation_se), "standard error, shared by all runs", "-"))
+    title = f"noise of the {metric}: {split.n_init} initializations x {split.n_order} orders"
+    console.print(table(title, ["source", "SD", "95% interval", "share of variance"], rows))
