@@ -21,9 +21,9 @@ def compare(
     interaction: list[str] | None = None,
     common: list[str] | None = None,
     seeds: int = 5,
+    horizons: list[int] | None = None,
     first_seed: int = 0,
     looks: list[int] | None = None,
-    horizons: list[int] | None = None,
     metric: str = "loss",
     margin: float = DEFAULT_MARGIN,
     alpha: float = 0.05,
@@ -39,6 +39,7 @@ def compare(
     imports: tuple[str, ...] = (),
     workers: int | None = None,
     seeds_per_process: int | None = None,
+    processes_per_run: int = 1,
     progress: bool = True,
 ) -> Comparison:
     """Train a preset and its variants over paired seeds and judge the effect of each change.
@@ -63,9 +64,9 @@ def compare(
         interaction=interaction,
         common=common,
         seeds=seeds,
+        horizons=horizons,
         first_seed=first_seed,
         looks=looks,
-        horizons=horizons,
         metric=metric,
         margin=margin,
         alpha=alpha,
@@ -81,6 +82,7 @@ def compare(
         imports=imports,
         workers=workers,
         seeds_per_process=seeds_per_process,
+        processes_per_run=processes_per_run,
     )
     return run(comparison, progress)
 
