@@ -96,11 +96,7 @@ def compare(
     imports: Import = None,
     on: Annotated[
         str,
-        typer.Option(
-            metavar="PLACE",
-            help="local; workers: runs are left to `partwise work`; ray or ray://HOST:PORT: a Ray cluster.",
-            **PIPELINES,
-        ),
+        typer.Option(metavar="PLACE", help="local, workers (`partwise work`), ray or ray://HOST:PORT.", **PIPELINES),
     ] = "local",
     as_json: Annotated[
         bool,

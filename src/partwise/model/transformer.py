@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from partwise import parts as _register
-from partwise.config import ByLayer, Config, ConfigError, recipes_by_layer
+from partwise.config import NAME_WIDTH, ByLayer, Config, ConfigError, recipes_by_layer
 from partwise.model.block import Block, run_blocks
 from partwise.model.cache import Cache, position_ids_from_document_ids
 from partwise.model.flops import training_flops_per_token
@@ -90,7 +90,7 @@ class ModelConfig(Config):
         return self
 
     def __str__(self) -> str:
-        return f"{super().__str__()}\n{'parameters':28}{self.parameters():,}"
+        return f"{super().__str__()}\n{'parameters':{NAME_WIDTH}}{self.parameters():,}"
 
     def parameters(self) -> int:
         """The number of parameters; tied matrices count once."""

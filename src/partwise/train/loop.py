@@ -89,7 +89,7 @@ class Run:
         self.ids = self.dataset.split("train")
         self.examples = build_examples(self.dataset, "train", config.seq_len, config.model.context_length)
         self.device = torch.device(self.runtime.device)
-        torch.set_num_threads(self.runtime.threads)
+        self.runtime.set_threads()
         if self.device.type == "cpu":
             keep_freed_memory()
         self.model = Transformer(config.model, config.train.weights_seed, config.train.reinitialize).to(self.device)
@@ -140,6 +140,7 @@ class Run:
 
     def update(self) -> Step:
         """Compute the next step. Raises Diverged instead of a non-finite step."""
+        self.runtime.set_threads()  # another run of this process may have others
         if self.updater:
             return self.updater.update(self)
         started, train = time.perf_counter(), self.config.train
@@ -168,7 +169,12 @@ class Run:
             raise Diverged(self.step + 1, f"loss {loss.item()}, gradient norm {norm.item()}")
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_factor", 1.0)
-        self.optimizer.step()
+        try:
+            self.optimizer.step()
+        except RuntimeError as error:
+            if "without overflow" not in str(error):
+                raise
+            raise Diverged(self.step + 1, "a number of the optimizer or of train.lr overflows float32") from None
         self.optimizer.zero_grad(set_to_none=True)
         self.model.after_step()
         self.step += 1

@@ -18,8 +18,8 @@ from partwise.formats.huggingface.reading import (
     read_hf_config,
     read_hf_model,
     read_hf_tokenizer,
-    weight_files,
 )
+from partwise.formats.huggingface.stored import weight_files
 from partwise.model import Transformer
 from partwise.records import DamagedFileError, read_record
 

@@ -20,6 +20,7 @@ from partwise.compute.plan import apply_backends
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
 from partwise.data import Dataset
+from partwise.data.repetition import repetition_note
 from partwise.files import open_file
 from partwise.formats.loading import load
 from partwise.generation.generate import generate
@@ -75,6 +76,8 @@ def train_run(
         f"{folder}: {config.count_parameters()} on {runtime.device}, {runtime.precision}, "
         f"{times}{runtime.threads} threads, {len(run.run.ids):,} training tokens"
     )
+    if processes.first and (note := repetition_note(dataset)):
+        console.print(note, markup=False, soft_wrap=True)
     available = available_memory() if processes.size == 1 and runtime.device == "cpu" else None
     if warning := memory_warning(config, runtime.precision, available):
         console.print(warning, markup=False)
