@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from partwise.cli.comparison_commands import is_command_comparison, refuse_preset_options
+from partwise.cli.command_comparisons import is_command_comparison, refuse_preset_options
 from partwise.cli.completion import complete_preset
 from partwise.cli.options import (
     FLAG,

@@ -95,6 +95,7 @@ class RunFolder:
         processes.check_equal(shared_facts(config, dataset, new_runtime))
         try:
             with processes.together():
+                processes.check_device(new_runtime.device)
                 if processes.first:
                     with explain_write_errors(path):
                         make_folder(path)
@@ -146,6 +147,7 @@ class RunFolder:
                     kind = self.config.train.log if writes else "none"
                     with ExperimentLog(kind, self.path, self.metadata, self.log) as log:
                         yield from self._train(metrics, log)
+                self.checkpoints.consolidate()
         except Diverged as error:
             if writes:
                 self._finish({"diverged": str(error), "step": run.step}, started)

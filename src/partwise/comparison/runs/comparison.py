@@ -48,12 +48,13 @@ def plan_comparison(
     imports: tuple[str, ...] = (),
     workers: int | None = None,
     seeds_per_process: int | None = None,
+    processes_per_run: int = 1,
     **settings: Any,
 ) -> RunComparison:
     """The comparison that `partwise.compare` would run, validated but not started. Raises ConfigError."""
     fields = {key: value for key, value in settings.items() if value is not None}
     request = Request.from_dict({"preset": preset, "change": list(overrides), **fields})
-    return make_comparison(request, name, imports, workers, seeds_per_process)
+    return make_comparison(request, name, imports, workers, seeds_per_process, processes_per_run=processes_per_run)
 
 
 def make_comparison(
@@ -63,6 +64,7 @@ def make_comparison(
     workers: int | None = None,
     seeds_per_process: int | None = None,
     on: str = "local",
+    processes_per_run: int = 1,
 ) -> RunComparison:
     """The comparison for a request, validated but not started. Raises ConfigError."""
     path = Path("runs") / (check_run_name(name) if name else request.name())
@@ -76,8 +78,17 @@ def make_comparison(
         for value in tune.values:
             tune.apply(plan.arms[0], value)  # raises for an invalid value before anything runs
     command = request.command(name, imports)
-    lengths = (request.tune_steps, plan.horizons, request.tuned_only)
-    workload = RunWorkload(imports, workers, seeds_per_process, command, plan.rules.metric, *lengths)
+    workload = RunWorkload(
+        imports,
+        workers,
+        seeds_per_process,
+        command,
+        plan.rules.metric,
+        tune_steps=request.tune_steps,
+        horizons=plan.horizons,
+        tuned_only=request.tuned_only,
+        processes_per_run=processes_per_run,
+    )
     tuning = (request.match, tune, request.tune_seeds)
     return RunComparison(path, plan, workload, command, *tuning, request.online, on)
 
