@@ -71,7 +71,7 @@ MINUTES := 15
 
 # training over several processes: signals, kills, hangs, torchrun's restarts (minutes)
 test-distributed: setup
-	$(BIN)/python -m pytest -n 0 -m "long or not long" tests/train/distributed
+	$(BIN)/python -m pytest -n 0 -m "long or not long" tests/train/distributed tests/comparison/runs/test_processes_per_run.py
 
 # the kernels' tests with address and undefined-behaviour sanitizers, with clang++ and without newer instructions; the same
 # calls for aarch64 in an emulator (about half an hour)

@@ -39,6 +39,7 @@ def compare(
     imports: tuple[str, ...] = (),
     workers: int | None = None,
     seeds_per_process: int | None = None,
+    processes_per_run: int = 1,
     progress: bool = True,
 ) -> Comparison:
     """Train a preset and its variants over paired seeds and judge the effect of each change.
@@ -81,6 +82,7 @@ def compare(
         imports=imports,
         workers=workers,
         seeds_per_process=seeds_per_process,
+        processes_per_run=processes_per_run,
     )
     return run(comparison, progress)
 

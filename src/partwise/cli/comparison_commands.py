@@ -1,11 +1,10 @@
 """Commands for comparisons: compare, work, demo, calibrate and plan."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 
+from partwise.cli.command_comparisons import is_command_comparison, refuse_preset_options
 from partwise.cli.completion import complete_preset
 from partwise.cli.options import (
     FLAG,
@@ -23,31 +22,6 @@ from partwise.cli.request_command import request_command
 
 ANY: Any = {"rich_help_panel": "Any command"}
 PIPELINES: Any = {"rich_help_panel": "Pipelines"}
-
-
-def is_command_comparison(first: str, refs: bool = False, options: Mapping[str, Any] = MappingProxyType({})) -> bool:
-    """Whether commands are compared rather than presets. Raises ConfigError for options without --refs."""
-    given = next((name for name, value in options.items() if value), None)
-    if given and not refs:
-        from partwise.config import ConfigError
-
-        raise ConfigError(f"--{given} needs --refs, as in `partwise compare --refs main my-branch --command ...`")
-    if refs:
-        return True
-    if not first.endswith((".yaml", ".yml")):
-        return False
-    from partwise.comparison.commands.experiment_file import is_experiment
-
-    return is_experiment(first)
-
-
-def refuse_preset_options(options: Mapping[str, Any]) -> None:
-    """Raises ConfigError for an option that commands do not have."""
-    given = next((name for name, value in options.items() if value), None)
-    if given:
-        from partwise.config import ConfigError
-
-        raise ConfigError(f"--{given.replace('_', '-')} is for presets: leave it out for an experiment's YAML file")
 
 
 def place(text: str) -> Any:
@@ -93,6 +67,9 @@ def compare(
             min=1,
         ),
     ] = None,
+    processes_per_run: Annotated[
+        int, typer.Option(help="Processes that train each run together, as `train --processes`.", metavar="N", min=1)
+    ] = 1,
     imports: Import = None,
     on: Annotated[
         str,
@@ -150,7 +127,14 @@ def compare(
     Or compare any commands: give an experiment's YAML file, or two commits with --refs.
     """
     words = [preset, *collect_overrides(context, overrides)]
-    own = {"seeds_per_process": seeds_per_process, "grid": grid, "import": imports, "sd": sd}
+    several = processes_per_run if processes_per_run > 1 else None
+    own = {
+        "seeds_per_process": seeds_per_process,
+        "processes_per_run": several,
+        "grid": grid,
+        "import": imports,
+        "sd": sd,
+    }
     any_command = {"command": command, "setup": setup, "share": share or []}
     if is_command_comparison(words[0], refs, any_command):
         from partwise.cli.commands.compare_commands import compare_commands
@@ -188,6 +172,7 @@ def compare(
         sd=sd,
         workers=workers,
         seeds_per_process=seeds_per_process,
+        processes_per_run=processes_per_run,
         imports=loaded,
         as_json=as_json,
         require=require or [],

@@ -56,6 +56,9 @@ class TrainConfig(Config):
     block_backend: BackendName = "auto"
     compile: bool | None = None  # torch.compile the whole model, without our kernels; default: on CUDA
     threads: int | None = Field(None, gt=0)  # CPU threads; default: torch's
+    deterministic: bool = (
+        False  # bitwise equal results with any number of threads: torch then has one, our kernels have all
+    )
     eval_every: int | None = Field(None, gt=0)  # steps between evaluations; default: a tenth of `steps`
     save_every: int = Field(500, gt=0)  # steps between checkpoints
     activation_checkpointing: bool = False  # compute activations again in the backward pass: less memory, more time

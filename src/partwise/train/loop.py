@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ from partwise.kernels.malloc import keep_freed_memory
 from partwise.model import Transformer
 from partwise.model.activation_checkpointing import checkpoint_activations
 from partwise.model.freezing import freeze
+from partwise.tensor_files import Rows
 from partwise.train.config import RunConfig
 from partwise.train.cross_entropy import shift_targets, summed_loss
 from partwise.train.distributed.data_parallel import DataParallel
@@ -89,7 +90,7 @@ class Run:
         self.ids = self.dataset.split("train")
         self.examples = build_examples(self.dataset, "train", config.seq_len, config.model.context_length)
         self.device = torch.device(self.runtime.device)
-        torch.set_num_threads(self.runtime.threads)
+        self.runtime.set_threads()
         if self.device.type == "cpu":
             keep_freed_memory()
         self.model = Transformer(config.model, config.train.weights_seed, config.train.reinitialize).to(self.device)
@@ -140,6 +141,7 @@ class Run:
 
     def update(self) -> Step:
         """Compute the next step. Raises Diverged instead of a non-finite step."""
+        self.runtime.set_threads()  # another run of this process may have others
         if self.updater:
             return self.updater.update(self)
         started, train = time.perf_counter(), self.config.train
@@ -168,7 +170,12 @@ class Run:
             raise Diverged(self.step + 1, f"loss {loss.item()}, gradient norm {norm.item()}")
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_factor", 1.0)
-        self.optimizer.step()
+        try:
+            self.optimizer.step()
+        except RuntimeError as error:
+            if "without overflow" not in str(error):
+                raise
+            raise Diverged(self.step + 1, "a number of the optimizer or of train.lr overflows float32") from None
         self.optimizer.zero_grad(set_to_none=True)
         self.model.after_step()
         self.step += 1
@@ -230,11 +237,16 @@ class Run:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.runtime.precision == "bfloat16")
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
-        """The optimizer's state by `parameter.key` names, whole; every process must call it."""
-        return {f"{name}.{key}": self.parallel.whole(name, value) for name, key, value in self.own_optimizer_tensors()}
+        """The optimizer's state in this process, by `parameter.key` names."""
+        return {f"{name}.{key}": value for name, key, value in self.optimizer_states()}
 
-    def own_optimizer_tensors(self) -> Iterator[tuple[str, str, Tensor]]:
-        """The optimizer's state in this process: parameter, key and tensor, in the same order in every process."""
+    def optimizer_rows(self) -> dict[str, Rows]:
+        """What this process saves of the optimizer's state."""
+        found = {f"{name}.{key}": self.parallel.state_rows(name, value) for name, key, value in self.optimizer_states()}
+        return {name: rows for name, rows in found.items() if rows is not None}
+
+    def optimizer_states(self) -> Iterator[tuple[str, str, Tensor]]:
+        """The optimizer's state in this process: parameter, key and tensor."""
         for name, parameter in self.parallel.parameters().items():
             state = self.optimizer.state.get(parameter, {})
             for key in sorted(state):
@@ -242,14 +254,13 @@ class Run:
 
     def check_finite(self) -> None:
         """Raise Diverged, in every process, if a parameter or a tensor of the optimizer's state is not finite."""
-        states = {f"{name}.{key}": value for name, key, value in self.own_optimizer_tensors()}
-        tensors = {**self.parallel.parameters(), **states}
+        tensors = {**self.parallel.parameters(), **self.optimizer_tensors()}
         bad = next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), None)
         for name in self.processes.gather(bad):
             if name is not None:
                 raise Diverged(self.step, f"{name} is not finite")
 
-    def restore(self, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor]) -> None:
+    def restore(self, step: int, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> None:
         """Load a saved state. Raises DamagedFileError if the tensors do not match the model."""
         from partwise.checkpoint import DamagedFileError
 
@@ -258,11 +269,13 @@ class Run:
         ordered = [names[id(parameter)] for group in self.optimizer.param_groups for parameter in group["params"]]
         indices = {name: index for index, name in enumerate(ordered)}
         state: dict[int, dict[str, Tensor]] = {}
-        for name, value in optimizer.items():
+        for name in optimizer:
             parameter_name, _, key = name.rpartition(".")
             if parameter_name not in indices:
                 raise DamagedFileError(f"the optimizer's state names an unknown parameter {parameter_name!r}")
-            state.setdefault(indices[parameter_name], {})[key] = self.parallel.part(parameter_name, value)
+            state.setdefault(indices[parameter_name], {})[key] = self.parallel.load_state(
+                parameter_name, key, optimizer
+            )
         # load_state_dict knows on which device fused and other optimizers keep the step counter
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         self.step = step

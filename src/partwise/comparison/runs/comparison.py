@@ -46,12 +46,13 @@ def plan_comparison(
     imports: tuple[str, ...] = (),
     workers: int | None = None,
     seeds_per_process: int | None = None,
+    processes_per_run: int = 1,
     **settings: Any,
 ) -> RunComparison:
     """The comparison that `partwise.compare` would run, validated but not started. Raises ConfigError."""
     fields = {key: value for key, value in settings.items() if value is not None}
     request = Request.from_dict({"preset": preset, "change": list(overrides), **fields})
-    return make_comparison(request, name, imports, workers, seeds_per_process)
+    return make_comparison(request, name, imports, workers, seeds_per_process, processes_per_run=processes_per_run)
 
 
 def make_comparison(
@@ -61,6 +62,7 @@ def make_comparison(
     workers: int | None = None,
     seeds_per_process: int | None = None,
     on: str = "local",
+    processes_per_run: int = 1,
 ) -> RunComparison:
     """The comparison for a request, validated but not started. Raises ConfigError."""
     path = Path("runs") / (check_run_name(name) if name else request.name())
@@ -74,7 +76,8 @@ def make_comparison(
             tune.apply(plan.arms[0], value)  # raises for an invalid value before anything runs
     command = request.command(name, imports)
     lengths = (request.tune_steps, plan.horizons)
-    workload = RunWorkload(imports, workers, seeds_per_process, command, plan.rules.metric, *lengths)
+    metric = plan.rules.metric
+    workload = RunWorkload(imports, workers, seeds_per_process, command, metric, *lengths, processes_per_run)
     tuning = (request.match, tune, request.tune_seeds)
     return RunComparison(path, plan, workload, command, *tuning, request.online, on)
 
