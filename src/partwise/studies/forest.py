@@ -12,7 +12,7 @@ from partwise.studies.study import NOT_SEEN, OPPOSITE, SEEN, TOO_NOISY, Study
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLORS = {SEEN: "#1b7f4d", NOT_SEEN: "#41688a", OPPOSITE: "#b3382c", TOO_NOISY: "#a86a00", "": "#6b6f76"}
+COLORS = {SEEN: "#1b7f4d", NOT_SEEN: "#41688a", OPPOSITE: "#b3382c", TOO_NOISY: "#9c6200", "": "#6b6f76"}
 """The color of each outcome; gray where the claim predicts nothing."""
 
 ROW = 0.2  # inches
