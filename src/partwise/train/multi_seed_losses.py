@@ -35,7 +35,7 @@ class VmappedForward:
         self.compiled: dict[tuple[Any, ...], Callable[..., Outputs]] = {}
 
     def __call__(self, parameters: Mapping[str, Tensor], inputs: Tensor, ahead: bool) -> Outputs:
-        key = (ahead, len(inputs), *inputs.shape)
+        key = (ahead, *inputs.shape)
         if not self.run.runtime.compile or (key not in self.compiled and len(self.compiled) == MAX_COMPILED_SHAPES):
             return self.vmapped(dict(parameters), inputs, ahead)
         if key not in self.compiled:
