@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from partwise.compute.compilation import CompiledModel, warm_up
+from partwise.compute.compilation import CompiledModel, is_small, replays_equal_steps, warm_up
 from partwise.compute.plan import Plan, check_requested, make_plan
 from partwise.compute.runtime import Runtime, choose_runtime, requested
 from partwise.data import Batch, Dataset, build_examples
@@ -18,6 +18,7 @@ from partwise.model import Transformer
 from partwise.model.activation_checkpointing import checkpoint_activations
 from partwise.model.freezing import freeze
 from partwise.tensor_files import Rows
+from partwise.train.batch_queue import BatchQueue, DeviceBatch, StepRows
 from partwise.train.config import RunConfig
 from partwise.train.cross_entropy import shift_targets, summed_loss
 from partwise.train.distributed.data_parallel import DataParallel
@@ -107,6 +108,7 @@ class Run:
         self.forward: Callable[..., Tensor] = CompiledModel(self.model) if self.runtime.compile else self.model
         self.optimizer = config.optimizer.build(self.model, config.train.lr)
         self.step = 0
+        self.queue = BatchQueue(self.step_rows, self.device)
         self.updater: Updater | None = None
         self.processes = SINGLE
         self.parallel = DataParallel(self.model, lambda batch: self.training_losses(batch))
@@ -149,20 +151,17 @@ class Run:
         if not self.model.training:  # train() visits every module: skip it in most steps
             self.model.train()
         next_token_losses = []
-        batch = self.batch()
-        count = batch.n_targets
+        count, micro_batches = self.queue.take(self.step)
         n_targets = max(1, count)  # sequences may have none
-        first_row = 0
-        micro_batches = batch.micro_batches(train.grad_accumulation)
-        for index, micro_batch in enumerate(micro_batches, start=1):
-            start, own_rows = self.processes.rows(micro_batch)
-            self.model.seed_dropout(train.seed, self.step, first_row + start)
-            first_row += len(micro_batch.inputs)
+        for index, (first_row, own_rows) in enumerate(micro_batches, start=1):
+            self.model.seed_dropout(train.seed, self.step, first_row)
             with self.parallel.synchronize(last=index == len(micro_batches)):
                 losses = self.parallel.losses(own_rows)
                 losses.total(n_targets, train.grad_accumulation).backward()
             next_token_losses.append(losses.next_token.detach() / n_targets)
         self.parallel.finish_gradients()
+        if self.step + 1 < train.steps:
+            self.queue.prepare(self.step + 1)  # before the loss is read, which waits for the device
         loss = self.processes.sum(torch.stack(next_token_losses).sum())
         norm = self.clip_gradients(train.grad_clip)
         if not math.isfinite(loss.item()) or not math.isfinite(norm.item()):
@@ -185,10 +184,21 @@ class Run:
         """Compile the model now instead of in the next step, if the runtime says so; returns the seconds that it took."""
         if not self.runtime.compile:
             return 0.0
-        train = self.config.train
+        started, train = time.perf_counter(), self.config.train
         micro_batch = self.batch().micro_batches(train.grad_accumulation)[0]
         self.model.train().seed_dropout(train.seed, self.step)
-        return warm_up(lambda: self.training_losses(micro_batch).total(1, 1), self.model)
+
+        def step() -> Tensor:
+            return self.training_losses(micro_batch).total(1, 1)
+
+        flops = self.config.flops_per_token() * micro_batch.inputs.size
+        if is_small(flops, self.device.type, train.grad_accumulation):
+            self.forward = CompiledModel(self.model, cuda_graphs=True)
+            if replays_equal_steps(step, self.model):
+                return time.perf_counter() - started
+            self.forward = CompiledModel(self.model)
+        warm_up(step, self.model)
+        return time.perf_counter() - started
 
     def clip_gradients(self, max_norm: float | None) -> Tensor:
         """Return the total gradient norm and scale the gradients down to `max_norm` if it is larger."""
@@ -197,17 +207,27 @@ class Run:
             torch.nn.utils.clip_grads_with_norm_(self.parallel.parameters().values(), max_norm, norm)
         return norm
 
-    def batch(self) -> Batch:
-        """The batch of the next step, a pure function of (data, seed, step)."""
+    def batch(self, step: int | None = None) -> Batch:
+        """The batch of a step, by default the next one: a pure function of (data, seed, step)."""
         train = self.config.train
-        return self.examples.batch(self.dataset.hash, train.seed, self.step, train.batch_size)
+        return self.examples.batch(self.dataset.hash, train.seed, self.step if step is None else step, train.batch_size)
+
+    def step_rows(self, step: int) -> StepRows:
+        """This process's rows of a step, by micro-batch."""
+        batch, first_row = self.batch(step), 0
+        rows = []
+        for micro_batch in batch.micro_batches(self.config.train.grad_accumulation):
+            start, own_rows = self.processes.rows(micro_batch)
+            rows.append((first_row + start, own_rows))
+            first_row += len(micro_batch.inputs)
+        return StepRows(batch.n_targets, rows)
 
     def loss(self, batch: Batch) -> Tensor:
         """Mean next-token cross-entropy over a batch's targets in nats, without the other training losses."""
         logits, targets = self.predict(batch)
         return self.cross_entropy(logits, targets) / batch.n_targets
 
-    def training_losses(self, batch: Batch) -> TrainingLosses:
+    def training_losses(self, batch: Batch | DeviceBatch) -> TrainingLosses:
         """The losses of a micro-batch of the next step."""
         auxiliary, mtp_logits, weight = list[Tensor](), list[Tensor](), self.mtp_loss_weight
         logits, targets = self.predict(batch, aux_losses=auxiliary, mtp_logits=mtp_logits if weight else None)
@@ -222,16 +242,17 @@ class Run:
         """The weight of each multi-token prediction loss in the next step."""
         return self.model.ahead.loss_weight_at(self.step / self.config.train.steps)
 
-    def predict(self, batch: Batch, **forward_kwargs: Any) -> tuple[Tensor, Tensor]:
+    def predict(self, batch: Batch | DeviceBatch, **forward_kwargs: Any) -> tuple[Tensor, Tensor]:
         """A batch's logits (B, T, V) and targets (B, T); `forward_kwargs` go to the model."""
-        inputs, targets = (torch.from_numpy(ids).to(self.device) for ids in (batch.inputs, batch.targets))
-        source = None if batch.source is None else torch.from_numpy(batch.source).to(self.device)
+        inputs, targets = (torch.as_tensor(ids, device=self.device) for ids in (batch.inputs, batch.targets))
+        source = None if batch.source is None else torch.as_tensor(batch.source, device=self.device)
         with self.autocast():
             return self.forward(inputs, source=source, **forward_kwargs), targets
 
     def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
         """(B, T, V), (B, T) -> the loss summed over the targets."""
-        return summed_loss(logits, targets, self.config.train.label_smoothing, self.runtime.kernels)
+        runtime, compiled = self.runtime, self.runtime.compile and torch.is_grad_enabled()
+        return summed_loss(logits, targets, self.config.train.label_smoothing, runtime.kernels, compiled)
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.runtime.precision == "bfloat16")

@@ -20,7 +20,7 @@ from partwise.comparison.report import summary
 from partwise.comparison.runs.comparison import RunComparison, make_comparison, make_grid
 from partwise.comparison.stats.power import default_looks
 from partwise.config import ConfigError
-from partwise.studies.claims import PICTURE, markdown, overall
+from partwise.studies.claims import PICTURE, find_outcomes, markdown, overall
 from partwise.studies.forest import draw_claims
 from partwise.studies.study import StudyResults, all_studies, find_study
 
@@ -141,7 +141,9 @@ def run_study(name: str, dry_run: bool) -> None:
 
 
 def list_studies() -> None:
-    rows = [(study.name, " ".join(study.claim.split()), overall(study)) for study in all_studies()]
+    studies = all_studies()
+    found = find_outcomes(studies)
+    rows = [(study.name, " ".join(study.claim.split()), overall(found[study.name])) for study in studies]
     console.print(table("", ["study", "claim", "result"], rows))
     console.print("`partwise study run NAME` runs a study; `partwise study table` shows all figures")
 

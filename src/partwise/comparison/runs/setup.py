@@ -42,9 +42,7 @@ def choose_setup(
     small = all(arm.config.model.parameters() <= MAX_MULTI_SEED_PARAMETERS for arm in plan.arms)
     seeds_per_process = seeds_per_process or (SEEDS_PER_PROCESS if runtime.device == "cuda" and small else 1)
     if seeds_per_process > 1:
-        if train.compile:
-            raise ConfigError("train.compile=true does not support multi-seed training: use --seeds-per-process 1")
-        backends, runtime = multi_seed_backends(backends), replace(runtime, compile=False)
+        backends = multi_seed_backends(backends)
     with torch.device("meta"):
         models = {arm.name: Transformer(arm.config.model) for arm in plan.arms}
     plans = shared_plans(models, runtime, backends, {arm.name: arm.config.seq_len for arm in plan.arms})

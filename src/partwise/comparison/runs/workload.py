@@ -24,7 +24,7 @@ from partwise.comparison.trials.workload import Resources, Workload
 from partwise.compute.plan import Plan as ComputePlan
 from partwise.compute.plan import slower_arms
 from partwise.compute.runtime import Runtime, machine_info
-from partwise.config import ConfigError
+from partwise.config import ConfigError, digest
 from partwise.data import Dataset
 from partwise.train.evaluation import check_split_lengths
 from partwise.train.shared_prefix import total_steps
@@ -55,6 +55,8 @@ class RunWorkload(Workload):
     """The steps of tuning runs; None for those of the others."""
     horizons: tuple[int, ...] = ()
     """Those of the plan."""
+    tuned_only: bool = False
+    """Whether arms are judged at their best values only."""
     processes_per_run: int = 1
     setup: dict[str, Any] = field(default_factory=dict)
 
@@ -120,6 +122,13 @@ class RunWorkload(Workload):
         trial = (folder, arm.name, seed, config, runtime, plan, self.imports, self.command, metric, horizons)
         return prepare_run(*trial, self.processes_per_run)
 
+    def key(self, arm: RunArm) -> str:
+        computation = self.setup["computation"]
+        plan = computation[origin_of(arm.name, computation)]
+        same = {"config": arm.config.to_dict(), "computation": plan, "runtime": self.setup["runtime"]}
+        same |= {"horizons": list(self.horizons), "tune_steps": self.tune_steps, "processes": self.processes_per_run}
+        return digest(same)[:16]
+
     def tuning_trial(self, arm: RunArm, seed: int, folder: Path) -> RunTrial:
         """A run that trains on the first 90% of the training split and validates on its last 10%."""
         steps = self.tune_steps or arm.config.train.steps
@@ -159,7 +168,7 @@ class RunWorkload(Workload):
             per_step = tokens_per_step(arm, dataset) / (throughput[arm.name] or math.inf)
             config, number = arm.config, plan.seeds
             if tuning_runs and arm.name in claimed:
-                number += plan.seeds  # the test of the best value
+                number += 0 if self.tuned_only else plan.seeds  # the test of the best value
                 steps = self.tune_steps or config.train.steps
                 seconds += tuning_runs * (steps * per_step + scoring[arm.name])
                 runs += tuning_runs
