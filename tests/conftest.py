@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 for _name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ[_name] = "1"
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # of tests with more threads than cores, which would wait busily
+
 # the same examples in every run, so that failures are reproducible; for others use
 # pytest --hypothesis-profile=other_examples, and `make test-combinations` for the contract test
 settings.register_profile("same_examples", deadline=None, derandomize=True, database=None)
@@ -78,11 +80,16 @@ def unregister_test_parts() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Start and end each test with one thread, since several workers with all cores each would be slower than one."""
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
+    use_one_thread()
     yield
+    use_one_thread()
+
+
+def use_one_thread() -> None:
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+    if "partwise.kernels.threads" in sys.modules:
+        sys.modules["partwise.kernels.threads"].set_threads(1)
 
 
 @pytest.fixture(scope="session")

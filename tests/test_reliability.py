@@ -1,6 +1,7 @@
 """The scorecard of docs/reliability.md: its checks find the faults that they look for, and its table shows its figures."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from partwise.config import ConfigError
 from partwise.generation.sampling import Sampling
+from partwise.kernels.threads import set_threads
 from partwise.train import run_checkpoints
 from partwise.train.loop import Run
 from reliability import CHECKS, FIGURES, PAGE, measure, with_table
@@ -77,6 +79,27 @@ def test_every_file_operation_of_a_run_may_fail(tmp_path: Path) -> None:
     outcomes = [trial(number) for number in range(0, 200, 2)]
     assert set(outcomes) == {"told", "harmless"}  # only prepared data that cannot be read are prepared again in silence
     assert outcomes.count("harmless") < 10
+
+
+def test_threads_that_change_the_rounding_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = CHECKS["threads"].prepare(tmp_path)
+    monkeypatch.setattr("partwise.compute.runtime.set_threads", lambda threads, deterministic: set_threads(threads))
+    with pytest.raises(AssertionError, match="threads differ"):
+        for number in range(3):
+            trial(number)
+
+
+def test_a_configuration_that_resumes_differently_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = CHECKS["configurations"].prepare(tmp_path)
+    monkeypatch.setattr(Run, "restore", forgetful(Run.restore))
+    with pytest.raises(AssertionError, match="the resumed run ends differently"):
+        for number in range(12):
+            trial(number)
+
+
+def forgetful(restore: Callable[..., None]) -> Callable[..., None]:
+    """A run that resumes without its optimizer's state."""
+    return lambda run, step, weights, optimizer: restore(run, step, weights, {})
 
 
 def test_a_biased_sampler_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ int main() {
             mlp_forward(M, D, F, gated, activation, x.data(), up.data(), bias.data(), down.data(), b.data(), space.data(),
                         pre.data(), y.data(), 1, nullptr);
             mlp_backward(M, D, F, gated, activation, x.data(), pre.data(), grad.data(), up.data(), down.data(), dx.data(),
-                         grads.data(), nullptr, 1, nullptr);
+                         grads.data(), nullptr, 1, 1, nullptr);
             print("y", y), print("dx", dx), print("weights", grads);
         }
 }

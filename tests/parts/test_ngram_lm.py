@@ -171,6 +171,15 @@ def test_max_tokens_limits_the_text_and_invalid_texts_are_rejected(run: RunFolde
             load_model(folder)
 
 
+def test_a_vocabulary_of_256_loads(run: RunFolder, tmp_path: Path) -> None:
+    """The ids have 8 bits, in which 256 is 0."""
+    config = run_config("mingpt", *SHORT, "tokenizer=bytes", data="text.txt")
+    folder = RunFolder(tmp_path / "bytes", config)
+    for _ in folder.events():
+        pass
+    assert load(folder.path)[0].counts.text.dtype == torch.uint8
+
+
 def test_training_text_is_scored_without_the_ngram_lm(run: RunFolder) -> None:
     batches = list(run.run.examples.eval_batches())
     model = run.run.model

@@ -436,6 +436,7 @@ def test_a_diverged_run_keeps_its_last_finite_checkpoint_and_resumes_from_it(tin
             r"step 1: \S+ is not finite",
         ),  # overflows float32: the weights are infinite
         ("train.lr=1e30 train.eval_every=1", "step 1: validation loss nan"),  # finite weights, but not logits
+        ("optimizer=sgd optimizer.weight_decay=1e60", r"step 1: a number of the optimizer .* overflows float32"),
     ],
 )
 def test_non_finite_weights_are_never_saved(tiny: Tiny, tmp_path: Path, words: str, message: str) -> None:

@@ -28,6 +28,17 @@ def test_text_continues_a_prompt(tmp_path: Path) -> None:
     assert all(line.strip() == line and 0 < len(line) <= 72 for line in lines)
 
 
+@pytest.mark.parametrize("cut", [0, 5, 31])
+def test_problems_of_a_tuning_split_begin_with_the_first_whole_one(cut: int) -> None:
+    """It has no test split, and its validation split begins anywhere in the training text."""
+    config = run_config("toy", *TINY, "train.tuning_split=true", f"data.train={100 + cut}", data="arithmetic")
+    model, dataset = built(config)
+    sample = draw_sample(model, dataset)
+    assert sample.title == "validation problems" and len(sample.rows) == 5
+    text = dataset.tokenizer.decode(dataset.split("val"))
+    assert all(f"{given}{truth}" in text and given.startswith("$(") for given, _, truth in sample.rows)
+
+
 @pytest.mark.parametrize(
     ("preset", "data", "more", "arrow"),
     [

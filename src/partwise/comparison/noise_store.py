@@ -40,6 +40,7 @@ SETTINGS_WITHOUT_EFFECT = (
     "ffn_backend",
     "block_backend",
     "threads",
+    "deterministic",
     "save_every",
     "log",
 )

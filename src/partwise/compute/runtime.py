@@ -10,6 +10,7 @@ import torch
 import partwise
 from partwise.config import ConfigError
 from partwise.kernels.library import kernels_available
+from partwise.kernels.threads import kernel_threads, set_threads
 from partwise.machine import hardware
 
 THREADS_PER_CORE = 16
@@ -35,6 +36,8 @@ class RuntimeSettings(Protocol):
     def activation_checkpointing(self) -> bool: ...
     @property
     def threads(self) -> int | None: ...
+    @property
+    def deterministic(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -49,18 +52,20 @@ class DefaultSettings:
     compile: bool | None = False
     activation_checkpointing: bool = False
     threads: int | None = None
+    deterministic: bool = False
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """Device, precision and CPU threads of a run, and whether it may use the C++ kernels or compiles the model; the same for
-    all arms."""
+    """Device, precision and CPU threads of a run, and whether it may use the C++ kernels, compiles the model, or computes the
+    same with any number of threads; the same for all arms."""
 
     device: str = "cpu"
     precision: str = "float32"
     threads: int = 1
     kernels: bool = False
     compile: bool = False
+    deterministic: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -75,6 +80,10 @@ class Runtime:
 
     def with_threads(self, threads: int) -> "Runtime":
         return replace(self, threads=threads)
+
+    def set_threads(self) -> None:
+        """Let this process compute with the runtime's threads."""
+        set_threads(self.threads, self.deterministic)
 
 
 def choose_runtime(train: RuntimeSettings) -> Runtime:
@@ -104,7 +113,12 @@ def choose_runtime(train: RuntimeSettings) -> Runtime:
                 f"train.{kind}_backend=cpp requires a CPU and a C++ compiler: use train.{kind}_backend=auto"
             )
     check_threads(train.threads)
-    return Runtime(device, precision, train.threads or torch.get_num_threads(), kernels, compiled)
+    if train.deterministic and device != "cpu":
+        raise ConfigError(
+            f"train.deterministic=true is about the threads of a CPU, not train.device={device}: leave it out, or use "
+            "train.device=cpu"
+        )
+    return Runtime(device, precision, train.threads or kernel_threads(), kernels, compiled, train.deterministic)
 
 
 def check_threads(threads: int | None) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime
+from partwise.kernels.threads import is_deterministic, kernel_threads, set_threads
 from partwise.model import ModelConfig, Transformer
 
 ROUNDS, WARMUP_ROUNDS = 7, 2
@@ -17,8 +18,8 @@ def training_rates(
     config: ModelConfig, plans: Mapping[str, Plan], runtime: Runtime, batch_size: int
 ) -> dict[str, float]:
     """Tokens per second of a forward and a backward pass over random full-length rows: the median over interleaved rounds."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(runtime.threads)
+    threads, deterministic = kernel_threads(), is_deterministic()
+    runtime.set_threads()
     device = torch.device(runtime.device)
     model = Transformer(config).to(device).train()
     generator = torch.Generator().manual_seed(0)
@@ -37,5 +38,5 @@ def training_rates(
             model.zero_grad(set_to_none=True)
             if round_ >= WARMUP_ROUNDS:
                 seconds[name].append(time.perf_counter() - start)
-    torch.set_num_threads(threads)
+    set_threads(threads, deterministic)
     return {name: tokens.numel() / statistics.median(each) for name, each in seconds.items()}

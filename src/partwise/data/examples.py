@@ -331,7 +331,8 @@ def problem_lines(dataset: Dataset, split: str, limit: int | None = None) -> lis
         if limit is None:
             return split_problems(tokenizer.decode(ids))
         assert isinstance(dataset.corpus, SyntheticProblems)
-        text = tokenizer.decode(ids[: (limit + 1) * dataset.corpus.max_line_length()])
+        text = tokenizer.decode(ids[: (limit + 2) * dataset.corpus.max_line_length()])
+        text = text[max(0, text.find("$(")) :]  # a tuning split may begin within a problem
         return split_problems(text[: text.rfind("$$") + 1] or text)[:limit]  # the last problem may be cut off
     pairs = SequencePairs(ids, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, len(ids))
     return [f"$({source})={target}$" for source, target in pairs.texts(tokenizer, limit)]

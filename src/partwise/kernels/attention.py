@@ -16,6 +16,7 @@ from torch import Tensor
 
 from partwise.config import ConfigError
 from partwise.kernels.library import load_library, openmp_parallel
+from partwise.kernels.threads import kernel_threads
 
 LOG2_E = math.log2(math.e)
 FLOAT_BYTES = 4
@@ -100,7 +101,7 @@ def launch(run: Any, sizes: tuple[int, ...], tensors: list[StridedPointer], *res
     """Call the kernel with its `Shape`; `sizes` are B, T, S, H, K, E, V, `tensors` q, k, v, out and then the gradients."""
     shape = (ctypes.c_int64 * 28)(*sizes, *(stride for tensor in tensors for stride in tensor.strides))
     pointers = [tensor.pointer for tensor in tensors]
-    run(shape, *pointers[:4], *rest[:-1], *pointers[4:], rest[-1], torch.get_num_threads(), openmp_parallel())
+    run(shape, *pointers[:4], *rest[:-1], *pointers[4:], rest[-1], kernel_threads(), openmp_parallel())
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, scale: float) -> tuple[Tensor, Tensor]:

@@ -113,24 +113,24 @@ struct MLP {
         });
     }
 
-    // dx, and in `weight_grads` the concatenated gradients of up, its bias, down and its bias; `thread_grads` is as much
-    // workspace for every thread but the first.
+    // dx, and in `weight_grads` the concatenated gradients of up, its bias, down and its bias; `part_grads` is as much
+    // workspace for every part but the first.
     void backward(const float* x, const Element* pre, const float* grad, const float* up, const float* down, char* packed,
-                  float* dx, float* weight_grads, float* thread_grads, int threads, Parallel parallel) const {
+                  float* dx, float* weight_grads, float* part_grads, int parts, int threads, Parallel parallel) const {
         const Word *up_packed = pack_weights(up, down, packed, false, threads, parallel);
         const Word *down_packed = up_packed + int64_t(U) * D / 2;
         int64_t size = int64_t(U) * D + U + int64_t(D) * F + D;
         int64_t workspace_size = int64_t(CHUNK) * (2 * D + F + U) + int64_t(ROWS) * (F + std::max(U, D));
-        parallel_for(threads, workspace_size, threads, parallel, [&](int64_t i, float* workspace) {
-            float *dup = i ? thread_grads + (i - 1) * size : weight_grads, *dup_bias = dup + int64_t(U) * D;
+        parallel_for(parts, workspace_size, threads, parallel, [&](int64_t i, float* workspace) {
+            float *dup = i ? part_grads + (i - 1) * size : weight_grads, *dup_bias = dup + int64_t(U) * D;
             float *ddown = dup_bias + U, *ddown_bias = ddown + int64_t(D) * F;
             std::fill(dup, dup + size, 0.0f);
             Word *x_packed = reinterpret_cast<Word*>(workspace), *grad_packed = x_packed + CHUNK * D;
             Word *h_packed = grad_packed + CHUNK * D, *dpre_packed = h_packed + CHUNK * F;
             float* dh = reinterpret_cast<float*>(dpre_packed + CHUNK * U);
             Element* rounded = reinterpret_cast<Element*>(dh + ROWS * F);  // first the gradient of y, then of pre
-            int64_t chunks = (M + CHUNK - 1) / CHUNK, end = std::min(M, chunks * (i + 1) / threads * CHUNK);
-            for (int64_t from = chunks * i / threads * CHUNK; from < end; from += CHUNK) {
+            int64_t chunks = (M + CHUNK - 1) / CHUNK, end = std::min(M, chunks * (i + 1) / parts * CHUNK);
+            for (int64_t from = chunks * i / parts * CHUNK; from < end; from += CHUNK) {
                 int n = int(std::min<int64_t>(CHUNK, M - from)), chunk_words = (n + 1) / 2;
                 pack_rows<BFloat16>(x + from * D, D, n, D, x_packed);
                 pack_rows<BFloat16>(grad + from * D, D, n, D, grad_packed);
@@ -146,7 +146,7 @@ struct MLP {
                 add_gemm_transposed<BFloat16>(dpre_packed, U, x_packed, D, chunk_words, dup);
             }
         });
-        add_thread_gradients(weight_grads, thread_grads, size, threads, parallel);
+        add_part_gradients(weight_grads, part_grads, size, parts, threads, parallel);
     }
 };
 
@@ -174,9 +174,9 @@ void bf16_mlp_forward(int64_t M, int D, int F, int gated, int activation, const 
 }
 
 void bf16_mlp_backward(int64_t M, int D, int F, int gated, int activation, const float* x, const uint16_t* pre, const float* grad,
-                       const float* up, const float* down, char* packed, float* dx, float* weight_grads, float* thread_grads,
-                       int threads, Parallel parallel) {
+                       const float* up, const float* down, char* packed, float* dx, float* weight_grads, float* part_grads,
+                       int parts, int threads, Parallel parallel) {
     MLP(M, D, F, gated, activation)
-        .backward(x, pre, grad, up, down, packed, dx, weight_grads, thread_grads, threads, parallel);
+        .backward(x, pre, grad, up, down, packed, dx, weight_grads, part_grads, parts, threads, parallel);
 }
 }

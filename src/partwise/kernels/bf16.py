@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 from partwise.kernels.block import MAX_WEIGHTS, WIDTH_MULTIPLE
 from partwise.kernels.library import load_library, openmp_parallel
 from partwise.kernels.mlp import ACTIVATIONS, data_pointer, split_weight_gradients
+from partwise.kernels.threads import gradient_parts, kernel_threads
 
 
 class Shape(ctypes.Structure):
@@ -34,7 +35,7 @@ def library() -> Any:
         loaded.bf16_attention_forward.argtypes = (*[pointer] * 6, ctypes.c_float, *openmp)
         loaded.bf16_attention_backward.argtypes = (*[pointer] * 10, ctypes.c_float, *openmp)
         loaded.bf16_mlp_forward.argtypes = (size, *[ctypes.c_int] * 4, *[pointer] * 8, *openmp)
-        loaded.bf16_mlp_backward.argtypes = (size, *[ctypes.c_int] * 4, *[pointer] * 9, *openmp)
+        loaded.bf16_mlp_backward.argtypes = (size, *[ctypes.c_int] * 4, *[pointer] * 9, ctypes.c_int, *openmp)
         loaded.bf16_attention_forward.restype = loaded.bf16_attention_backward.restype = None
         loaded.bf16_mlp_forward.restype = loaded.bf16_mlp_backward.restype = None
     return loaded
@@ -76,9 +77,7 @@ class BF16Attention(torch.autograd.Function):
         q, k, v = aligned_pairs(q), aligned_pairs(k), aligned_pairs(v)
         out, lse = q.new_empty(q.shape), q.new_empty(q.shape[0], q.shape[2], q.shape[1], dtype=torch.float32)
         pointers = [x.data_ptr() for x in (q, k, v, out, lse)]
-        library().bf16_attention_forward(
-            shape_of(q, k, v), *pointers, scale, torch.get_num_threads(), openmp_parallel()
-        )
+        library().bf16_attention_forward(shape_of(q, k, v), *pointers, scale, kernel_threads(), openmp_parallel())
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.scale = scale
         return out
@@ -90,7 +89,7 @@ class BF16Attention(torch.autograd.Function):
         dqkv = [x.new_empty(x.shape) for x in (q, k, v)]
         grad = aligned_pairs(grads[0].contiguous())
         pointers = [x.data_ptr() for x in (q, k, v, out, lse, grad, *dqkv)]
-        openmp = torch.get_num_threads(), openmp_parallel()
+        openmp = kernel_threads(), openmp_parallel()
         library().bf16_attention_backward(shape_of(q, k, v), *pointers, ctx.scale, *openmp)
         return *dqkv, None
 
@@ -137,7 +136,7 @@ class BF16MLP(torch.autograd.Function):
         packed = x.new_empty(up.numel() + down.numel(), dtype=torch.bfloat16)
         ctx.sizes = (x.numel() // D, D, F, int(U == 2 * F), activation)
         pointers = [data_pointer(each) for each in (x, up, up_bias, down, down_bias, packed, pre, y)]
-        library().bf16_mlp_forward(*ctx.sizes, *pointers, torch.get_num_threads(), openmp_parallel())
+        library().bf16_mlp_forward(*ctx.sizes, *pointers, kernel_threads(), openmp_parallel())
         ctx.save_for_backward(x, pre, up, down)
         ctx.has_bias = up_bias is not None, down_bias is not None
         return y
@@ -148,9 +147,9 @@ class BF16MLP(torch.autograd.Function):
         x, pre, up, down = ctx.saved_tensors
         grad, dx = grads[0].contiguous(), torch.empty_like(x)
         weight_grads = x.new_empty(up.numel() + up.shape[0] + down.numel() + down.shape[0])
-        threads = torch.get_num_threads()
-        thread_grads = x.new_empty(threads - 1, len(weight_grads))
+        parts = gradient_parts(ctx.sizes[0])
+        part_grads = x.new_empty(parts - 1, len(weight_grads))
         packed = x.new_empty(up.numel() + down.numel(), dtype=torch.bfloat16)
-        pointers = [data_pointer(each) for each in (x, pre, grad, up, down, packed, dx, weight_grads, thread_grads)]
-        library().bf16_mlp_backward(*ctx.sizes, *pointers, threads, openmp_parallel())
+        pointers = [data_pointer(each) for each in (x, pre, grad, up, down, packed, dx, weight_grads, part_grads)]
+        library().bf16_mlp_backward(*ctx.sizes, *pointers, parts, kernel_threads(), openmp_parallel())
         return dx, *split_weight_gradients(weight_grads, up, down, ctx.has_bias), None

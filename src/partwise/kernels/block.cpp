@@ -6,8 +6,8 @@
 // F hidden units, U = F, or 2 F if gated (gates first, then values).
 //     mid = x + out attention(rotate(qk_norm(qkv shift(norm(x)))))    y = mid + down act(up norm(mid))
 // with dropout of the attention weights, the hidden units and both terms that are added.
-// D, A, F and Q are multiples of 16, E is even. The threads' weight gradients are added in order: results are bitwise equal for
-// equal numbers of threads.
+// D, A, F and Q are multiples of 16, E is even. The weight gradients of parts of the batch are added in order: results are
+// bitwise equal for equal numbers of parts.
 
 #include "decode_attention.h"
 #include "flash_attention.h"
@@ -517,11 +517,11 @@ std::vector<Block<Dtype>> pack_blocks(const Sizes& s, const Weights* w, const Dr
     return blocks;
 }
 
-// task(from, to) for each chunk of a thread's rows of the batch.
+// task(from, to) for each chunk of the rows of one part of the batch.
 template <class Task>
-void for_each_chunk(const Sizes& s, int64_t thread, int64_t threads, int64_t chunk, const Task& task) {
-    int64_t end = s.B * (thread + 1) / threads;
-    for (int64_t b = s.B * thread / threads; b < end; b += chunk) task(b, std::min(end, b + chunk));
+void for_each_chunk(const Sizes& s, int64_t part, int64_t parts, int64_t chunk, const Task& task) {
+    int64_t end = s.B * (part + 1) / parts;
+    for (int64_t b = s.B * part / parts; b < end; b += chunk) task(b, std::min(end, b + chunk));
 }
 
 template <class Dtype>
@@ -557,16 +557,16 @@ void run_decode(const Sizes& s, const Weights* w, int64_t L, const float* x, flo
 
 template <class Dtype>
 void run_backward(const Sizes& s, const Weights* w, const Dropout* dropouts, int64_t L, const float* x, const float* between,
-                  const float* grad, char* saved, void* packed, float* dx, float* const* weight_grads, float* thread_grads,
-                  int threads, Parallel parallel) {
+                  const float* grad, char* saved, void* packed, float* dx, float* const* weight_grads, float* part_grads,
+                  int parts, int threads, Parallel parallel) {
     typedef typename Block<Dtype>::Gradients Gradients;
     auto blocks = pack_blocks<Dtype>(s, w, dropouts, L, false, saved, Saved<Dtype>::bytes(s), packed, threads, parallel);
     int64_t size = Gradients::elements(s);
-    parallel_for(threads, blocks[0].backward_workspace(), threads, parallel, [&](int64_t i, float* workspace) {
+    parallel_for(parts, blocks[0].backward_workspace(), threads, parallel, [&](int64_t i, float* workspace) {
         for (int64_t l = L - 1; l >= 0; l--) {
             Gradients to;
             if (i)
-                to = Gradients::concatenated(s, thread_grads + ((i - 1) * L + l) * size);
+                to = Gradients::concatenated(s, part_grads + ((i - 1) * L + l) * size);
             else
                 std::copy(weight_grads + l * Gradients::COUNT, weight_grads + (l + 1) * Gradients::COUNT, &to.norm_1);
             for (int k = 0; k < Gradients::COUNT; k++) {
@@ -574,19 +574,19 @@ void run_backward(const Sizes& s, const Weights* w, const Dropout* dropouts, int
                 std::fill(gradient, gradient + Gradients::elements(s, k), 0.0f);
             }
             const float *input = l ? between + (l - 1) * s.M() * s.D : x, *output_grad = l + 1 < L ? dx : grad;
-            for_each_chunk(s, i, threads, blocks[l].chunk(), [&](int64_t b0, int64_t b1) {
+            for_each_chunk(s, i, parts, blocks[l].chunk(), [&](int64_t b0, int64_t b1) {
                 blocks[l].backward(input, output_grad, dx, b0, b1, to, workspace);
             });
         }
     });
-    if (threads < 2) return;
+    if (parts < 2) return;
     parallel_for(L * Gradients::COUNT, 0, threads, parallel, [&](int64_t i, float*) {
         int64_t l = i / Gradients::COUNT;
         int k = int(i % Gradients::COUNT);
         if (!(&w[l].norm_1)[k]) return;  // the caller drops the gradient of an absent weight
-        const float* from = thread_grads + l * size;
+        const float* from = part_grads + l * size;
         for (int j = 0; j < k; j++) from += Gradients::elements(s, j);
-        for (int64_t thread = 1; thread < threads; thread++, from += L * size)
+        for (int64_t part = 1; part < parts; part++, from += L * size)
             for (int64_t n = 0; n < Gradients::elements(s, k); n++) weight_grads[i][n] += from[n];
     });
 }
@@ -626,12 +626,12 @@ void blocks_decode(const Sizes* s, const Weights* w, int64_t L, int bf16, const 
         run_decode<Float32>(*s, w, L, x, y, caches, past, packed, threads, parallel);
 }
 
-// dx, and the gradients of the weights, of absent norms and biases too, in `weight_grads`; `thread_grads` is as much workspace
-// for every thread but the first.
+// dx, and the gradients of the weights, of absent norms and biases too, in `weight_grads`; `part_grads` is as much workspace
+// for every part of the batch but the first, among which the threads share their work.
 void blocks_backward(const Sizes* s, const Weights* w, const Dropout* dropouts, int64_t L, int bf16, const float* x,
                      const float* between, const float* grad, char* saved, void* packed, float* dx, float* const* weight_grads,
-                     float* thread_grads, int threads, Parallel parallel) {
+                     float* part_grads, int parts, int threads, Parallel parallel) {
     (bf16 ? run_backward<BFloat16> : run_backward<Float32>)(*s, w, dropouts, L, x, between, grad, saved, packed, dx, weight_grads,
-                                                            thread_grads, threads, parallel);
+                                                            part_grads, parts, threads, parallel);
 }
 }

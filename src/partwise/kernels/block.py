@@ -16,8 +16,9 @@ from torch.autograd.function import once_differentiable
 from partwise.kernels.dropout import DropoutKey, dropout_array
 from partwise.kernels.library import load_library, openmp_parallel
 from partwise.kernels.mlp import ACTIVATIONS, data_pointer
+from partwise.kernels.threads import gradient_parts, is_deterministic, kernel_threads
 
-MAX_GRADIENT_ELEMENTS = 2**26  # maximum elements of weight gradients over all threads, for several blocks per call
+MAX_GRADIENT_ELEMENTS = 2**26  # maximum elements of weight gradients over all parts, for several blocks per call
 PREFILL_TOKENS = 2**13  # prompt tokens per call; only their keys and values are kept
 MAX_DECODE_LENGTH = 7  # maximum tokens per row
 MIN_DECODE_TOKENS = 32  # minimum tokens over all rows for which packing the weights pays off
@@ -117,7 +118,7 @@ def forward_blocks(
         return x
     bf16 = torch.is_autocast_enabled("cpu")
     size = sum(each.numel() for each in weights[0][:GRADIENTS] if each is not None)
-    blocks_per_call = max(1, MAX_GRADIENT_ELEMENTS // (size * torch.get_num_threads()))
+    blocks_per_call = max(1, MAX_GRADIENT_ELEMENTS // (size * gradient_parts(x.shape[0])))
     for start in range(0, len(weights), blocks_per_call):
         blocks = slice(start, start + blocks_per_call)
         flat, keys = flatten(weights[blocks]), None if dropouts is None else dropouts[blocks]
@@ -160,7 +161,7 @@ def decode(x: Tensor, weights: Sequence[BlockWeights], spec: BlockOptions, cache
     sizes, (_, _, packed_bytes) = describe(x, bf16, spec, flat)
     y, packed = torch.empty_like(x), x.new_empty(len(weights) * packed_bytes, dtype=torch.uint8)
     pointers = (x.data_ptr(), y.data_ptr(), *cache_pointers(caches), past, packed.data_ptr())
-    openmp = torch.get_num_threads(), openmp_parallel()
+    openmp = kernel_threads(), openmp_parallel()
     library().blocks_decode(ctypes.byref(sizes), pointer_array(flat), len(weights), bf16, *pointers, *openmp)
     return y
 
@@ -183,8 +184,8 @@ def supports_block(d_model: int, spec: BlockOptions) -> bool:
 
 
 def supports_batch_size(batch_size: int) -> bool:
-    """Whether this many rows, assigned to threads as a whole, keep the threads busy."""
-    threads = torch.get_num_threads()
+    """Whether this many rows, assigned to threads as a whole, keep the threads busy; deterministic, any number."""
+    threads = 1 if is_deterministic() else kernel_threads()
     return batch_size > 0 and batch_size >= MIN_THREAD_UTILIZATION * threads * -(-batch_size // threads)
 
 
@@ -197,7 +198,7 @@ def library() -> Any:
         first, openmp = (pointer, pointer, pointer, size, number), (number, pointer)
         loaded.block_buffer_sizes.argtypes = (pointer, number, pointer)
         loaded.blocks_forward.argtypes = (*first, number, *[pointer] * 6, size, pointer, *openmp)
-        loaded.blocks_backward.argtypes = (*first, *[pointer] * 8, *openmp)
+        loaded.blocks_backward.argtypes = (*first, *[pointer] * 8, number, *openmp)
         loaded.blocks_decode.argtypes = (pointer, pointer, size, number, *[pointer] * 4, size, size, pointer, *openmp)
         for function in (
             loaded.block_buffer_sizes,
@@ -248,7 +249,7 @@ def run_forward(
     saved = x.new_empty((L if save else 1) * saved_bytes, dtype=torch.uint8)
     between = x.new_empty(L - 1 if save else 0, *x.shape)
     pointers = (*(each.data_ptr() for each in (x, y, between, saved)), *cache_pointers(caches), packed.data_ptr())
-    openmp = torch.get_num_threads(), openmp_parallel()
+    openmp = kernel_threads(), openmp_parallel()
     arrays = pointer_array(weights), block_dropouts(dropouts)
     library().blocks_forward(ctypes.byref(sizes), *arrays, L, bf16, save, *pointers, *openmp)
     return y, saved, between
@@ -278,9 +279,9 @@ class Blocks(torch.autograd.Function):
         saved, between, x, *weights = ctx.saved_tensors
         grad = grads[0].contiguous()
         sizes, (_, gradient_elements, packed_bytes) = describe(x, ctx.bf16, ctx.spec, weights)
-        L, threads = len(weights) // FIELDS, torch.get_num_threads()
+        L, parts = len(weights) // FIELDS, gradient_parts(x.shape[0])
         dx, packed = torch.empty_like(x), x.new_empty(L * packed_bytes, dtype=torch.uint8)
-        thread_grads = x.new_empty((threads - 1) * L, gradient_elements)
+        part_grads = x.new_empty((parts - 1) * L, gradient_elements)
         # the kernel also writes gradients of absent norm weights and biases: all go to one unused buffer
         unused = x.new_empty(sizes.max_vector) if any(weight is None for weight in weights) else None
         weight_grads = [
@@ -291,7 +292,7 @@ class Blocks(torch.autograd.Function):
             [unused if each is None else each for i, each in enumerate(weight_grads) if i % FIELDS < GRADIENTS]
         )
         pointers = [each.data_ptr() for each in (x, between, grad, saved, packed, dx)]
-        rest = (grad_pointers, thread_grads.data_ptr(), threads, openmp_parallel())
+        rest = (grad_pointers, part_grads.data_ptr(), parts, kernel_threads(), openmp_parallel())
         arrays = pointer_array(weights), block_dropouts(ctx.dropouts)
         library().blocks_backward(ctypes.byref(sizes), *arrays, L, ctx.bf16, *pointers, *rest)
         return dx, None, None, None, *weight_grads

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from partwise.kernels.library import load_library, openmp_parallel
+from partwise.kernels.threads import kernel_threads
 
 
 class Sizes(ctypes.Structure):
@@ -58,7 +59,7 @@ class BF16CrossEntropy(torch.autograd.Function):
         log_sum_exp = logits.new_empty((len(targets), 2), dtype=torch.float32)
         losses = logits.new_empty(targets.shape, dtype=torch.float32)
         pointers = [each.data_ptr() for each in (logits, targets, log_sum_exp, losses)]
-        openmp = torch.get_num_threads(), openmp_parallel()
+        openmp = kernel_threads(), openmp_parallel()
         bad_row = library().cross_entropy_forward(ctypes.byref(sizes), *pointers, ctypes.byref(total), *openmp)
         if bad_row >= 0:
             raise IndexError(f"target {int(targets[bad_row])} is outside the vocabulary of {logits.shape[1]}")
@@ -72,7 +73,7 @@ class BF16CrossEntropy(torch.autograd.Function):
         logits = ctx.saved_tensors[0]
         gradient = logits.new_empty(logits.shape)
         pointers = [each.data_ptr() for each in ctx.saved_tensors]
-        openmp = torch.get_num_threads(), openmp_parallel()
+        openmp = kernel_threads(), openmp_parallel()
         library().cross_entropy_backward(
             ctypes.byref(ctx.sizes), *pointers, grads[0].item(), gradient.data_ptr(), *openmp
         )

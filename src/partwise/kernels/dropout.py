@@ -10,6 +10,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from partwise.kernels.library import load_library, openmp_parallel
+from partwise.kernels.threads import kernel_threads
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
@@ -77,7 +78,7 @@ class DropoutFunction(torch.autograd.Function):
         y, sizes = torch.empty_like(x), Sizes(*noise_shape(x.shape), Dropout(*key))
         if isinstance(x, FakeTensor):
             return y  # without content, in a forecast of memory
-        openmp = torch.get_num_threads(), openmp_parallel()
+        openmp = kernel_threads(), openmp_parallel()
         library().dropout(ctypes.byref(sizes), x.element_size(), x.data_ptr(), y.data_ptr(), *openmp)
         return y
 

@@ -3,8 +3,8 @@
 //
 // Shapes: M rows, D model width, F hidden units, U = F, or 2 F if gated (gates first, then values).
 //     pre = x up^T + up_bias (M, U)     h = act(pre), or act(gate) value (M, F)     y = h down^T + down_bias (M, D)
-// D and F are multiples of W. Each thread takes one range of rows, and the threads' weight gradients are added in order:
-// results are bitwise equal for equal numbers of threads.
+// D and F are multiples of W. The rows are divided into parts, whose weight gradients are added in order: results are bitwise
+// equal for equal numbers of parts.
 
 #include "activations.h"
 #include "gemm.h"
@@ -35,12 +35,12 @@ void hidden_backward(const float* pre, const float* dh, int rows, int F, float* 
         }
 }
 
-struct RowRange {  // the rows of one thread, in whole blocks
+struct RowRange {  // the rows of one part, in whole blocks
     int64_t from, to;
-    RowRange(int64_t M, int64_t thread, int64_t threads) {
+    RowRange(int64_t M, int64_t part, int64_t parts) {
         int64_t blocks = (M + ROWS - 1) / ROWS;
-        from = std::min(M, blocks * thread / threads * ROWS);
-        to = std::min(M, blocks * (thread + 1) / threads * ROWS);
+        from = std::min(M, blocks * part / parts * ROWS);
+        to = std::min(M, blocks * (part + 1) / parts * ROWS);
     }
 };
 
@@ -76,16 +76,16 @@ void mlp_forward(int64_t M, int D, int F, int gated, int activation, const float
     });
 }
 
-// dx, and in `weight_grads` the concatenated gradients of up, its bias, down and its bias; `thread_grads` is as much workspace
-// for every thread but the first. An absent bias gets a gradient too, which the caller drops.
+// dx, and in `weight_grads` the concatenated gradients of up, its bias, down and its bias; `part_grads` is as much workspace
+// for every part but the first. An absent bias gets a gradient too, which the caller drops.
 void mlp_backward(int64_t M, int D, int F, int gated, int activation, const float* x, const float* pre, const float* grad,
-                  const float* up, const float* down, float* dx, float* weight_grads, float* thread_grads, int threads,
+                  const float* up, const float* down, float* dx, float* weight_grads, float* part_grads, int parts, int threads,
                   Parallel parallel) {
     int U = gated ? 2 * F : F;
     int64_t size = int64_t(U) * D + U + int64_t(D) * F + D;
-    parallel_for(threads, int64_t(ROWS) * (2 * F + U), threads, parallel, [&](int64_t i, float* dh) {
-        RowRange range(M, i, threads);
-        float *dup = i ? thread_grads + (i - 1) * size : weight_grads, *dup_bias = dup + int64_t(U) * D;
+    parallel_for(parts, int64_t(ROWS) * (2 * F + U), threads, parallel, [&](int64_t i, float* dh) {
+        RowRange range(M, i, parts);
+        float *dup = i ? part_grads + (i - 1) * size : weight_grads, *dup_bias = dup + int64_t(U) * D;
         float *ddown = dup_bias + U, *ddown_bias = ddown + int64_t(D) * F;
         std::fill(dup, dup + size, 0.0f);
         float *h = dh + ROWS * F, *dpre = h + ROWS * F;
@@ -103,6 +103,6 @@ void mlp_backward(int64_t M, int D, int F, int gated, int activation, const floa
             add_column_sums(g, rows, D, ddown_bias);
         }
     });
-    add_thread_gradients(weight_grads, thread_grads, size, threads, parallel);
+    add_part_gradients(weight_grads, part_grads, size, parts, threads, parallel);
 }
 }

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from partwise.kernels.library import load_library, openmp_parallel
+from partwise.kernels.threads import gradient_parts, kernel_threads
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "silu", "sigmoid", "identity")
 """The supported activations, in the order of `Activation` in activations.h."""
@@ -53,7 +54,7 @@ def library() -> Any:
     if loaded is not None:
         size, pointer, openmp = ctypes.c_int64, ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
         loaded.mlp_forward.argtypes = (size, *[ctypes.c_int] * 4, *[pointer] * 8, *openmp)
-        loaded.mlp_backward.argtypes = (size, *[ctypes.c_int] * 4, *[pointer] * 8, *openmp)
+        loaded.mlp_backward.argtypes = (size, *[ctypes.c_int] * 4, *[pointer] * 8, ctypes.c_int, *openmp)
         loaded.mlp_forward.restype = loaded.mlp_backward.restype = None
         loaded.W = loaded.mlp_vector_width()
     return loaded
@@ -77,7 +78,7 @@ def forward(
     y, pre = empty_outputs(x, up)
     transposed_weights = x.new_empty(up.numel() + down.numel())
     tensors = (x, up, up_bias, down, down_bias, transposed_weights, pre, y)
-    openmp = torch.get_num_threads(), openmp_parallel()
+    openmp = kernel_threads(), openmp_parallel()
     library().mlp_forward(*sizes(x, up, down, activation), *map(data_pointer, tensors), *openmp)
     return y, pre
 
@@ -86,10 +87,11 @@ def backward(grad: Tensor, x: Tensor, pre: Tensor, up: Tensor, down: Tensor, act
     """The gradient of x, and the concatenated gradients of up, its bias, down and its bias."""
     grad, x, up, down = grad.contiguous(), x.contiguous(), up.contiguous(), down.contiguous()
     dx, weight_grads = empty_gradients(x, up, down)
-    threads = torch.get_num_threads()
-    thread_grads = x.new_empty(threads - 1, len(weight_grads))
-    tensors = (x, pre, grad, up, down, dx, weight_grads, thread_grads)
-    library().mlp_backward(*sizes(x, up, down, activation), *map(data_pointer, tensors), threads, openmp_parallel())
+    shape = sizes(x, up, down, activation)
+    parts = gradient_parts(shape[0])
+    part_grads = x.new_empty(parts - 1, len(weight_grads))
+    tensors = (x, pre, grad, up, down, dx, weight_grads, part_grads)
+    library().mlp_backward(*shape, *map(data_pointer, tensors), parts, kernel_threads(), openmp_parallel())
     return dx, weight_grads
 
 

@@ -59,15 +59,15 @@ void parallel_for(int64_t count, int64_t size, int threads, Parallel parallel, c
         run(&loop);
 }
 
-// gradients += thread_gradients of threads 1, 2, ..., in this order; (threads - 1, size).
-inline void add_thread_gradients(float* gradients, const float* thread_gradients, int64_t size, int threads,
-                                 Parallel parallel) {
-    if (threads < 2) return;
+// gradients += part_gradients of parts 1, 2, ..., in this order; (parts - 1, size).
+inline void add_part_gradients(float* gradients, const float* part_gradients, int64_t size, int64_t parts, int threads,
+                               Parallel parallel) {
+    if (parts < 2) return;
     int64_t pieces = 8 * threads;
     parallel_for(pieces, 0, threads, parallel, [&](int64_t i, float*) {
-        for (int64_t thread = 1; thread < threads; thread++)
+        for (int64_t part = 1; part < parts; part++)
             for (int64_t n = size * i / pieces; n < size * (i + 1) / pieces; n++)
-                gradients[n] += thread_gradients[(thread - 1) * size + n];
+                gradients[n] += part_gradients[(part - 1) * size + n];
     });
 }
 

@@ -127,7 +127,10 @@ class InterpolatedNGramLM(FittedLayer, NGramLMLayer, LookbackLayer):
 
     def find_damage(self, tensors: Mapping[str, Tensor]) -> str | None:
         text = tensors["text"]
-        if len(text) and (text.dtype != self.text.dtype or not 0 <= text.min() <= text.max() < self.vocab_size):
+        # as Python's integers: 8 bits would wrap a vocabulary of 256 to 0
+        if len(text) and (
+            text.dtype != self.text.dtype or not 0 <= int(text.min()) <= int(text.max()) < self.vocab_size
+        ):
             return f"text is not a text of ids below vocab_size={self.vocab_size}"
         return None
 

@@ -24,6 +24,7 @@ def evaluate(run: Run) -> Evaluation:
     """The losses of a run after its current step. Raises Diverged if they are not finite."""
     dataset, config, precision = run.dataset, run.config, run.runtime.precision
     train = config.train
+    run.runtime.set_threads()
     validation = build_examples(dataset, "val", config.seq_len, config.model.context_length)
     if train.validation_estimator == "full":
         splits = (validation, run.examples.truncate_like(validation))

@@ -11,7 +11,7 @@ from partwise.train.metrics import METRICS, metrics_fingerprint
 
 RESULT = "result.json"
 WITHOUT_EFFECT = ("train.log", "train.parallel", "train.activation_checkpointing")
-"""Settings that may change when a run resumes."""
+"""Settings that may change when a run resumes; see `without_effect`."""
 
 
 def write_result(folder: Path, values: Mapping[str, Any], config: Mapping[str, Any]) -> None:
@@ -70,7 +70,13 @@ def with_new_settings(stored: dict[str, Any]) -> dict[str, Any]:
         return stored
 
 
+def without_effect(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The settings of a run that may change when it resumes."""
+    return (*WITHOUT_EFFECT, "train.threads") if config["train"].get("deterministic") else WITHOUT_EFFECT
+
+
 def config_hash(config: Mapping[str, Any]) -> str:
     """The digest of a run's configuration as a mapping, without the settings that may change when it resumes."""
-    train = {key: value for key, value in config["train"].items() if f"train.{key}" not in WITHOUT_EFFECT}
+    ignored = without_effect(config)
+    train = {key: value for key, value in config["train"].items() if f"train.{key}" not in ignored}
     return digest({**config, "train": train})

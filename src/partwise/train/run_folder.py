@@ -39,7 +39,7 @@ from partwise.train.evaluation import Evaluation, check_split_lengths, evaluate
 from partwise.train.experiment_log import ExperimentLog
 from partwise.train.loop import Diverged, Run, Step
 from partwise.train.metrics import METRICS, MetricsFile, Unwritten, read_metrics
-from partwise.train.result import WITHOUT_EFFECT, with_new_settings, write_result
+from partwise.train.result import with_new_settings, without_effect, write_result
 from partwise.train.run_checkpoints import RunCheckpoints
 from partwise.train.run_metadata import check_stored_plan, read_metadata, stored_runtime
 from partwise.train.run_names import FolderLock, explain_write_errors
@@ -91,13 +91,11 @@ class RunFolder:
             check_split_lengths(dataset, config)
             processes.check_rows(config.train.batch_size, config.train.grad_accumulation)
             new_runtime = runtime or choose_runtime(config.train)
-            if processes.size > 1 and config.train.compile:
-                raise ConfigError(
-                    f"train.compile=true does not support {processes.size} processes: leave it out, or start one process"
-                )
+            check_processes(config, processes.size)
         processes.check_equal(shared_facts(config, dataset, new_runtime))
         try:
             with processes.together():
+                processes.check_device(new_runtime.device)
                 if processes.first:
                     with explain_write_errors(path):
                         make_folder(path)
@@ -149,6 +147,7 @@ class RunFolder:
                     kind = self.config.train.log if writes else "none"
                     with ExperimentLog(kind, self.path, self.metadata, self.log) as log:
                         yield from self._train(metrics, log)
+                self.checkpoints.consolidate()
         except Diverged as error:
             if writes:
                 self._finish({"diverged": str(error), "step": run.step}, started)
@@ -199,7 +198,8 @@ class RunFolder:
             return None
         stored = read_metadata(self.path)
         known = with_new_settings(stored["config"])
-        changes = [each for each in difference(known, config.to_dict()) if each[0] not in WITHOUT_EFFECT]
+        ignored = without_effect(known)
+        changes = [each for each in difference(known, config.to_dict()) if each[0] not in ignored]
         if changes:
             path, old, new = changes[0]
             raise ConfigError(
@@ -211,10 +211,10 @@ class RunFolder:
         return stored
 
     def _resumed_runtime(self, stored: dict[str, Any], new: Runtime) -> Runtime:
-        """The stored runtime; threads are chosen anew if another number of processes share the machine."""
+        """The stored runtime; threads are chosen anew if they change nothing, or if other processes share the machine."""
         runtime = stored_runtime(self.path, stored)
-        same = stored.get("processes", 1) == self.processes.size
-        return runtime if same else runtime.with_threads(new.threads)
+        keep = stored.get("processes", 1) == self.processes.size and not runtime.deterministic
+        return runtime if keep else runtime.with_threads(new.threads)
 
     def _clear(self) -> None:
         """Remove the files of a run and no others; run.json last, as it describes the rest."""
@@ -246,11 +246,13 @@ class RunFolder:
         """How this machine differs from that of stored metadata or of a checkpoint."""
         if not earlier:
             return []
-        old = {**earlier["machine"], **earlier["runtime"], "processes": earlier.get("processes", 1)}
+        runtime = {**Runtime().to_dict(), **earlier["runtime"]}  # settings that are newer than the run
+        old = {**earlier["machine"], **runtime, "processes": earlier.get("processes", 1)}
         now = {**machine_info(), **self.runtime.to_dict(), "processes": self.processes.size}
         return [
             f"resuming with {key} {new} instead of {before}: later results may differ by rounding"
             for key, before, new in difference(old, now)
+            if not (key == "threads" and self.runtime.deterministic)
         ]
 
     def _finish(self, outcome: dict[str, Any], started: float) -> None:
@@ -260,6 +262,15 @@ class RunFolder:
             if self.run.updater:
                 values["seeds_per_process"] = self.run.updater.n_seeds  # which share this time and memory
             write_result(self.path, values, self.config.to_dict())
+
+
+def check_processes(config: RunConfig, n_processes: int) -> None:
+    """Raise ConfigError if a setting does not support this number of processes."""
+    train = config.train
+    settings = {"train.compile=true": train.compile, "train.deterministic=true": train.deterministic}
+    for setting, used in settings.items():
+        if n_processes > 1 and used:
+            raise ConfigError(f"{setting} does not support {n_processes} processes: leave it out, or start one process")
 
 
 def shared_facts(config: RunConfig, dataset: Dataset, runtime: Runtime) -> dict[str, str]:

@@ -28,13 +28,16 @@ def draw_sample(model: Transformer, dataset: Dataset, precision: str = "float32"
     """A continuation of the first validation text, or the most likely answers to the first `n` problems or sources."""
     tokenizer = dataset.tokenizer
     if dataset.corpus.task == "arithmetic":
-        problems = problem_lines(dataset, "test", n)
+        split = "test" if "test" in dataset.split_names else "val"  # a tuning split has no test problems
+        problems = problem_lines(dataset, split, n)
         answers = answer_problems(model, tokenizer, problems, temperature=0, precision=precision)
         rows = [
             (problem[: problem.index("=") + 1], answer, problem[problem.index("=") + 1 :])
             for problem, answer in zip(problems, answers, strict=True)
         ]
-        return Sample("test problems", columns=("problem", "model", "truth"), rows=rows)
+        return Sample(
+            {"test": "test", "val": "validation"}[split] + " problems", columns=("problem", "model", "truth"), rows=rows
+        )
     if dataset.corpus.paired:
         limit = model.config.context_length
         pairs = build_examples(dataset, "val", 1, limit)

@@ -12,6 +12,7 @@ from partwise.comparison.runs.plan import RunArm, RunPlan, dataset_of, token_nam
 from partwise.comparison.trials.trial import Trial
 from partwise.compute.plan import Plan as ComputePlan
 from partwise.data import Dataset, build_examples
+from partwise.data.repetition import repetition_note
 from partwise.evaluate.references import dataset_references
 from partwise.model import Transformer
 from partwise.train.run_metadata import read_metadata
@@ -41,7 +42,7 @@ def add_facts(
         )
     return results.model_copy(
         update={
-            "scope": scope(plan),
+            "scope": " ".join(filter(None, (scope(plan), repetition_note(dataset)))),
             "task": describe_task(plan, dataset),
             "arms": tuple(arms),
             "activation_statistics": measure_activations(plan, trials, dataset),

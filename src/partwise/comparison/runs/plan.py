@@ -32,6 +32,7 @@ SHARED_TRAIN_KEYS = (
     "compile",
     "activation_checkpointing",
     "threads",
+    "deterministic",
     "eval_every",
     "save_every",
     "validation_estimator",

@@ -6,14 +6,13 @@ import time
 from collections.abc import Sequence
 from itertools import islice
 
-import torch
-
 from partwise.comparison.runs.plan import RunArm, RunPlan, dataset_of
 from partwise.comparison.trials.trial import Trial
 from partwise.compute.plan import Plan as ComputePlan
 from partwise.compute.runtime import Runtime
 from partwise.data import Dataset, build_examples
 from partwise.evaluate.loss import mean_loss
+from partwise.kernels.threads import is_deterministic, kernel_threads, set_threads
 from partwise.train.loop import Diverged, Run
 from partwise.train.metrics import read_metrics
 
@@ -43,7 +42,7 @@ def measure_throughput(
     Medians over rounds in which the arms alternate, each alone on the machine. The throughput of an arm that
     diverges within the first steps is None.
     """
-    threads = torch.get_num_threads()
+    threads, deterministic = kernel_threads(), is_deterministic()
     runs = {arm.name: Run(arm.config, dataset_of(plan, arm, dataset), runtime, plans[arm.name]) for arm in plan.arms}
     times: dict[str, list[float]] = {name: [] for name in runs}
     for round_ in range(TIMED_STEPS + 2):
@@ -67,5 +66,5 @@ def measure_throughput(
         evaluations = arm.config.train.steps // arm.config.eval_every + 1
         test_tokens = len(dataset.split("test")) if "test" in dataset.split_names else 0
         scoring[arm.name] = (2 * evaluations * len(dataset.split("val")) + 2 * test_tokens) * per_token
-    torch.set_num_threads(threads)
+    set_threads(threads, deterministic)
     return throughput, scoring

@@ -29,6 +29,7 @@ from partwise.kernels.decoding_weights import (
 )
 from partwise.kernels.library import openmp_parallel
 from partwise.kernels.mlp import ACTIVATIONS
+from partwise.kernels.threads import kernel_threads
 from partwise.model import Transformer
 from partwise.model.operations import model_spec
 from partwise.parts.attention.multihead import MultiHeadAttention
@@ -213,7 +214,7 @@ class Decoder:
         return logits.unsqueeze(1)
 
     def step(self, tokens: Tensor, cache: DecodingCache, needs_logits: bool) -> Tensor:
-        model, kernel, threads = self.model, library(), torch.get_num_threads()
+        model, kernel, threads = self.model, library(), kernel_threads()
         B, T = tokens.shape
         ids = torch.arange(cache.length, cache.length + T)
         x = model.embed(tokens)
