@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 VERSIONS := .venv/versions.txt
 DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup setup-locked demo test wheel test-combinations test-inductor test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-reliability test-wheel test-lowest test-newest docs check format clean bench bench-long bench-peers
+.PHONY: setup setup-locked demo test wheel test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-reliability test-wheel test-lowest test-newest docs check format clean bench bench-long bench-peers accelerator
 
 setup: $(STAMP)
 
@@ -71,7 +71,7 @@ MINUTES := 15
 
 # training over several processes: signals, kills, hangs, torchrun's restarts (minutes)
 test-distributed: setup
-	$(BIN)/python -m pytest -n 0 -m "long or not long" tests/train/distributed
+	$(BIN)/python -m pytest -n 0 -m "long or not long" tests/train/distributed tests/comparison/runs/test_processes_per_run.py
 
 # the kernels' tests with address and undefined-behaviour sanitizers, with clang++ and without newer instructions; the same
 # calls for aarch64 in an emulator (about half an hour)
@@ -81,7 +81,11 @@ test-sanitized: setup
 
 # compiles every preset with torch's own compiler, and traces its training
 test-inductor: setup
-	$(BIN)/python -m pytest tests/model/test_inductor.py tests/train/test_compile.py -m long
+	$(BIN)/python -m pytest tests/model/test_inductor.py tests/train/test_compile.py tests/train/test_cross_entropy.py -m long
+
+# every piece of `make accelerator` on the CPU at small shapes (minutes)
+test-accelerator: setup
+	$(BIN)/python -m pytest -n 0 tests/benchmarks/test_accelerator.py -m "long or not long"
 
 # more configurations of every family of transformers, in files and in float64 (minutes); then exported models in a fresh
 # environment with transformers and without partwise
@@ -170,6 +174,14 @@ bench-long: bench-peers
 	$(call measure_as,comparison,comparison-whole,--steps 5000)
 	$(call measure,time_to_loss,$(WITH_NANOGPT))
 	$(BIN)/python benchmarks/table.py $(BENCH)
+
+# every figure of one GPU, in pieces of at most eight minutes, without an environment of ours; the same command goes on
+#   make accelerator OUT=results NANOGPT=path of a nanoGPT checkout MINUTES=25
+accelerator:
+	PYTHONPATH=src$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PYTHON) benchmarks/accelerator.py --out $(OUT) $(WITH_NANOGPT) \
+		$(if $(filter command line,$(origin MINUTES)),--minutes $(MINUTES))
+
+OUT := build/accelerator
 
 # a peer that cannot be installed is only missing from the table
 bench-peers: setup

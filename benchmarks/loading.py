@@ -1,7 +1,8 @@
 """Loading a folder of transformers against reading its tensors: `python benchmarks/loading.py [gpt2] [--rounds 7]`.
 
 Ours builds the model and checks every tensor; the reference is `safetensors.torch.load_file` and a conversion to float32.
-They alternate, warm; imports are excluded. Memory is the peak of a process that loads once, minus that of one that imports.
+They alternate, warm; imports are excluded. GPT-2 is the hardest family: its files have every matrix transposed.
+Memory is the peak of a process that loads once, minus that of one that imports.
 """
 
 import argparse

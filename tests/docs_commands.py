@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-GENERATED = {"statistics", "studies", "benchmarks", "benchmarks-float32", "benchmarks-avx2", "parts-reference"}
+GENERATED = {
+    "statistics",
+    "studies",
+    "benchmarks",
+    "benchmarks-float32",
+    "benchmarks-avx2",
+    "parts-reference",
+    "accelerator",
+}
 """Pages that programs write."""
 
 SIZE = "d_model=16 n_layers=1 attention.n_heads=2"

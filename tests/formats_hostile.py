@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 
 import partwise
-from partwise.formats.huggingface.reading import WEIGHTS
+from partwise.formats.huggingface.stored import WEIGHTS
 from partwise.formats.huggingface.writing import write_hf_folder
 from partwise.tokenizers.bytes import ByteTokenizer
 from recipes import perturbed

@@ -60,7 +60,7 @@ def test_types_survive_the_lazy_imports(tmp_path: Path) -> None:
     assert 'Revealed type is "int"' in done.stdout.replace("builtins.", "")
 
 
-PROCESSES = {"name", "imports", "workers", "seeds_per_process"}
+PROCESSES = {"name", "imports", "workers", "seeds_per_process", "processes_per_run"}
 """The arguments of `plan_comparison` that are not fields of a request."""
 
 
@@ -69,7 +69,7 @@ def test_compare_has_the_options_of_a_request() -> None:
     hints = typing.get_type_hints(partwise.compare)
     keywords = [name for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY]
     fields = {name: field for name, field in Request.model_fields.items() if name not in ("preset", "change")}
-    assert keywords == [*fields, "name", "imports", "workers", "seeds_per_process", "progress"]
+    assert keywords == [*fields, "name", "imports", "workers", "seeds_per_process", "processes_per_run", "progress"]
     for name, field in fields.items():
         default = field.get_default(call_default_factory=True)
         assert parameters[name].default == (None if default == [] else default), name
@@ -95,4 +95,4 @@ def test_compare_passes_every_keyword_on(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_public_names_are_completed() -> None:
     assert set(partwise.__all__) <= set(dir(partwise))
-    assert "__version__" in dir(partwise)
+    assert "__version__" in dir(partwise) and not {"Any", "TYPE_CHECKING", "importlib"} & set(dir(partwise))

@@ -16,6 +16,7 @@ LAYERS = [
     "config",
     "files",
     "records",
+    "tensor_files",
     "machine",
     "plots",
     "kernels",

@@ -44,7 +44,7 @@ __version__ = "0.1.0"
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__} - {"TYPE_CHECKING", "Any", "importlib"})
 
 
 if not TYPE_CHECKING:  # type checkers would accept any name

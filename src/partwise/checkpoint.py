@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from partwise.model import Transformer
+    from partwise.tensor_files import TensorFiles
     from partwise.tokenizers import Tokenizer
 
 MANIFEST = "manifest.json"
@@ -30,22 +31,35 @@ Writer = Callable[[Path], None]
 Result = TypeVar("Result")
 
 
-def write_folder(target: Path, files: Mapping[str, Writer]) -> None:
+def make_draft(target: Path) -> Path:
+    """Make the empty hidden folder that `write_folder` will rename to `target`."""
+    make_folder(target.parent)
+    draft = _hidden_sibling(target, "tmp")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    return draft
+
+
+def write_synced(path: Path, write: Writer) -> dict[str, Any]:
+    """Write a file and sync it to disk; returns its entry of the manifest."""
+    write(path)
+    sync(path)
+    return {"size": path.stat().st_size, "sha256": file_sha256(path)}
+
+
+def write_folder(
+    target: Path, files: Mapping[str, Writer], written: Mapping[str, dict[str, Any]] | None = None
+) -> None:
     """Write `files` into a new folder `target` atomically and sync it to disk; an existing `target` is replaced.
 
-    A killed process leaves at most hidden sibling folders, which `remove_leftovers` deletes. On OSError nothing is left.
+    `written` are the entries of files that processes have written into the draft of `target` before. A killed process
+    leaves at most hidden sibling folders, which `remove_leftovers` deletes. On OSError nothing is left.
     """
-    make_folder(target.parent)
     draft, previous = _hidden_sibling(target, "tmp"), _hidden_sibling(target, "old")
-    shutil.rmtree(draft, ignore_errors=True)
     try:
-        draft.mkdir()
-        manifest = {}
-        for name, write in files.items():
-            path = draft / name
-            write(path)
-            sync(path)
-            manifest[name] = {"size": path.stat().st_size, "sha256": file_sha256(path)}
+        if written is None:
+            make_draft(target)
+        manifest = {**(written or {}), **{name: write_synced(draft / name, write) for name, write in files.items()}}
         json_writer({"format": FORMAT, "files": manifest})(draft / MANIFEST)
         sync(draft / MANIFEST)
         sync(draft)
@@ -177,6 +191,25 @@ def load_tensors(path: Path) -> "dict[str, Tensor]":
         raise DamagedFileError(f"{path} cannot be read: {error}") from None
 
 
+def tensor_files(checkpoint: Path, kind: str) -> "TensorFiles":
+    """The tensors of a checkpoint, `model` or `optimizer`: in one file, or in those of the processes that share a model."""
+    from partwise.tensor_files import TensorFiles
+
+    return TensorFiles(weight_paths(checkpoint, kind))
+
+
+def weight_paths(checkpoint: Path, kind: str) -> list[Path]:
+    """The files of `tensor_files`."""
+    path = checkpoint / f"{kind}.safetensors"
+    shards = sorted(checkpoint.glob(f"{kind}-shard-*.safetensors"))
+    return shards if shards and not path.exists() else [path]
+
+
+def is_sharded(checkpoint: Path) -> bool:
+    """Whether several processes have each written their part of a checkpoint."""
+    return not (checkpoint / "model.safetensors").exists()
+
+
 def load_model(folder: Path) -> "tuple[Transformer, Tokenizer]":
     """The model, in eval mode, and the tokenizer of a verified checkpoint. Raises ConfigError or DamagedFileError."""
     import torch
@@ -185,7 +218,7 @@ def load_model(folder: Path) -> "tuple[Transformer, Tokenizer]":
     from partwise.tokenizers import load_tokenizer
 
     values = read_record(folder / "config.json").get("model")
-    tensors = load_tensors(folder / "model.safetensors")
+    files = tensor_files(folder, "model")
     if not isinstance(values, dict):
         raise DamagedFileError(f"{folder / 'config.json'} has no 'model' entry")
     try:
@@ -193,12 +226,13 @@ def load_model(folder: Path) -> "tuple[Transformer, Tokenizer]":
         with torch.device("meta"):  # compare the claimed shapes with the file's before allocating memory
             claimed = Transformer(config)
             for name, layer in claimed.fitted_layers.items():
-                layer.allocate(tensors_of(name, tensors))
+                layer.allocate(tensors_of(name, files))
             expected = {name: tensor.shape for name, tensor in claimed.state_dict().items()}
     except RuntimeError as error:
         raise DamagedFileError(f"{folder / 'config.json'} describes a model too large for memory: {error}") from None
-    if expected != {name: tensor.shape for name, tensor in tensors.items()}:
+    if expected != files.shapes:
         raise DamagedFileError(f"the weights in {folder} do not match the configuration in config.json")
+    tensors = dict(files)
     for name, layer in claimed.fitted_layers.items():
         damage = layer.find_damage(tensors_of(name, tensors))
         if damage:
@@ -211,7 +245,7 @@ def load_model(folder: Path) -> "tuple[Transformer, Tokenizer]":
 def tensors_of(layer: str, tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
     """The tensors of one layer, by their names in it."""
     prefix = f"{layer}."
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
 
 
 def load_weights(model: "Transformer", tensors: "Mapping[str, Tensor]") -> None:

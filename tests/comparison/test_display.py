@@ -2,6 +2,7 @@
 
 import html.parser
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,7 @@ def test_configurations_and_models_show_their_sizes() -> None:
         "mingpt", "ffn=swiglu", "data=arithmetic", "train.threads=1", "d_model=16", "n_layers=1"
     )
     rows = dict(line.split(maxsplit=1) for line in str(config).splitlines())
+    assert {re.search(r"\S+ +", line).end() for line in str(config).splitlines()} == {32}, "values are one column"  # type: ignore[union-attr]
     size = f"{config.model.parameters():,}"
     assert rows["parameters"] == size
     assert rows["train.lr"] == "0.0003" and rows["d_model"] == "16" and rows["data"].startswith("arithmetic")

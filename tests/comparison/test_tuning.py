@@ -136,7 +136,12 @@ def tune_curve(
     monkeypatch.setattr("partwise.comparison.tuning.final_values", final_values)
     assert comparison.tune is not None
     plan, tuning = run_tuning(
-        comparison.plan, comparison.tune, 4, here, lambda arm, seed, folder: (arm.name, seed), lambda trials: None
+        comparison.plan,
+        comparison.tune,
+        4,
+        lambda *_: here,
+        lambda arm, seed, folder: (arm.name, seed),
+        lambda trials: None,
     )
     return plan, tuning, ran
 

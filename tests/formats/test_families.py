@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 import partwise
+from kernel_inputs import all_equal, threads
 from partwise.config import ConfigError
+from partwise.formats.huggingface import copying
 from partwise.formats.huggingface.families import FAMILIES, choose_family, read_config
 from partwise.formats.huggingface.function import describe, differences
 from partwise.formats.huggingface.reading import read_hf_config, read_hf_model
@@ -151,7 +153,7 @@ def test_equals_transformers(name: str, seed: int) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize(("name", "seed"), cases(1))
-def test_files_are_read_by_both(name: str, seed: int, tmp_path: Path) -> None:
+def test_files_are_read_by_both(name: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(name, seed, torch.float32)
     write_hf_folder(model, None, tmp_path / "out", family_name=name)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", experts_implementation="eager").eval()
@@ -162,6 +164,12 @@ def test_files_are_read_by_both(name: str, seed: int, tmp_path: Path) -> None:
         assert error(ours(tokens()), model(tokens())) <= 3e-5
         family, _ = read_hf_config(folder)
         assert family.model_type == name
+    for n_threads, n_bytes in ((1, 500), (3, 500)):  # several blocks a tensor, the last of fewer rows
+        monkeypatch.setattr(copying, "BLOCK_BYTES", n_bytes)
+        with threads(n_threads):
+            again = read_hf_model(folder)
+            assert torch.get_num_threads() == n_threads
+        assert all_equal(list(again.state_dict().values()), list(ours.state_dict().values()))
     write_hf_folder(ours, None, tmp_path / "again", family_name=name)
     first, second = ((tmp_path / folder / "model.safetensors").read_bytes() for folder in ("out", "again"))
     assert first == second

@@ -15,7 +15,8 @@ from safetensors.torch import load_file, save_file
 from formats_hostile import intact_folder, mutate
 from partwise.cli import main
 from partwise.config import ConfigError
-from partwise.formats.huggingface.reading import INDEX, WEIGHTS
+from partwise.formats.huggingface import copying
+from partwise.formats.huggingface.stored import INDEX, WEIGHTS
 from partwise.formats.loading import load
 
 
@@ -97,6 +98,17 @@ def test_every_tensor_is_accounted_for(folder: Path, changes: dict[str, Any], sa
     with pytest.raises(ConfigError) as raised:
         load(folder)
     assert said in str(raised.value)
+
+
+def test_a_copy_of_tied_embeddings_is_compared_to_the_last_row(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copying, "BLOCK_BYTES", 600)  # 9 of 256 rows a block
+    head = load_file(folder / WEIGHTS)["model.embed_tokens.weight"].clone()
+    edit_tensors(folder, **{"lm_head.weight": head})
+    load(folder)
+    head[-1, -1] += 1
+    edit_tensors(folder, **{"lm_head.weight": head})
+    with pytest.raises(ConfigError, match=r"lm_head\.weight differs from the embeddings"):
+        load(folder)
 
 
 def test_large_finite_weights_are_no_damage(folder: Path) -> None:

@@ -46,10 +46,10 @@ class CountersWithoutContent(TorchDispatchMode):
         return 1 if func is torch.ops.aten._local_scalar_dense.default else func(*args, **(kwargs or {}))
 
 
-def tracked(config: RunConfig, precision: str) -> tuple[dict[Any, int], int]:
+def tracked(config: RunConfig, precision: str, sdpa: bool = False) -> tuple[dict[Any, int], int]:
     """By torch's tracker: the live bytes by kind after the forward pass of the second step, and the peak."""
     with FakeTensorMode(allow_non_fake_inputs=True):
-        model = fake_model(config)
+        model = fake_model(config, sdpa)
         optimizer = config.optimizer.build(model, config.train.lr)
         tracker = MemTracker()
         tracker.track_external(model, optimizer)
@@ -79,6 +79,17 @@ def test_equals_torchs_tracker(words: list[str], precision: str) -> None:
     assert ours.gradients == ours.weights and ours.optimizer == live[Kind.OPT]
     assert ours.activations == pytest.approx(live[Kind.ACT] + live[Kind.TEMP], rel=0.02)
     assert ours.peak == pytest.approx(peak, rel=0.02)
+
+
+def test_with_sdpa_as_on_accelerators_it_equals_torchs_tracker() -> None:
+    """No scores are kept: memory grows linearly with the context."""
+    config = small("mingpt", "context_length=256", "train.seq_len=256")
+    ours, eager = step_memory(config, "bfloat16", device="cuda"), step_memory(config, "bfloat16")
+    live, peak = tracked(config, "bfloat16", sdpa=True)
+    assert ours.activations == pytest.approx(live[Kind.ACT] + live[Kind.TEMP], rel=0.02)
+    assert ours.peak == pytest.approx(peak, rel=0.02)
+    weights, log_sums = 2 * 4 * 2 * 256**2 * 2, 2 * 4 * 2 * 256 * 4  # of two layers, in bfloat16 and in float32
+    assert eager.activations - ours.activations == weights - log_sums
 
 
 def test_real_tensors_take_as_much() -> None:

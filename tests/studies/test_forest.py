@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from partwise.studies.claims import PICTURE, findings, markdown
+from partwise.studies.claims import PICTURE, find_outcomes, markdown
 from partwise.studies.forest import COLORS, LINEAR, draw_claims
 from partwise.studies.study import LIBRARY, Study, StudyResults, find_study
 
@@ -26,7 +26,11 @@ def test_the_page_and_its_plot_are_current(library: list[Study], here: Path) -> 
 
 def test_every_claim_has_a_row_with_its_outcome_as_a_word(library: list[Study], here: Path) -> None:
     texts = re.findall(r"<text[^>]*>(.*?)</text>", draw_claims(library))
-    outcomes = [outcome or "no prediction" for study in library for _, _, outcome in findings(study)]
+    outcomes = [
+        outcome or "no prediction"
+        for found in find_outcomes(library).values()
+        for outcome in [each.outcome for each in found]
+    ]
     for word in (*COLORS, "no prediction"):
         if word:
             assert texts.count(word) == outcomes.count(word) and outcomes.count(word), word

@@ -12,7 +12,7 @@ from comparisons import TINY
 from partwise.cli import app
 from partwise.comparison.stats.intervals import judge
 from partwise.config import ConfigError
-from partwise.studies.claims import markdown, overall, scope, verdict_cell
+from partwise.studies.claims import find_outcomes, markdown, overall, scope, verdict_cell
 from partwise.studies.study import LIBRARY, NOT_SEEN, SEEN, StudyResults, all_studies, find_study, outcome
 
 
@@ -46,10 +46,10 @@ def test_an_outcome_covers_the_setting_of_its_study_only(here: Path) -> None:
     text += f"    common: {json.dumps(TINY)}\n"
     (folder / "same.yaml").write_text(text + "    grid: [train.steps=4]\n    expect: equivalent\n")
     study = find_study("same")
-    assert overall(study) == "not run yet" and list(study.comparisons) == ["one train.steps=4"]
+    assert overall(find_outcomes([study])["same"]) == "not run yet" and list(study.comparisons) == ["one train.steps=4"]
     done = CliRunner().invoke(app, ["study", "run", "same"])
     assert done.exit_code == 0, done.output
-    assert overall(study) == "seen here" and scope(study) == "text.txt, 4 and 12 steps only"
+    assert overall(find_outcomes([study])["same"]) == "seen here" and scope(study) == "text.txt, 4 and 12 steps only"
     assert "| **seen here** |" in markdown([study]) and "seen here" in CliRunner().invoke(app, ["study", "list"]).output
     assert "## The claim" in (Path("runs/study-same-one-train.steps=4") / "report.md").read_text()
     stored = StudyResults.from_json(folder / "same" / "results.json").comparisons["one train.steps=4"]
@@ -120,3 +120,75 @@ def test_the_verdict_of_an_equality_says_whether_zero_is_excluded(
     committed = next(iter(StudyResults.from_json(LIBRARY / "rmsnorm" / "results.json").comparisons.values()))
     effect = committed.effects[0].replace(**fields)
     assert verdict_cell(effect) == cell and outcome("equivalent", effect) == expected_outcome
+
+
+PROTOCOL = f"""about: frozen
+preset: mingpt
+data: text.txt
+seeds: 2
+margin: 0.05
+failure: 100
+tune: train.lr=1e-3,1e-2
+tune_steps: 3
+tuned_only: true
+horizons: [4, 8]
+common: {json.dumps([word for word in TINY if not word.startswith("train.steps")])}
+"""
+
+
+@pytest.fixture
+def family(here: Path) -> Path:
+    """Two studies with one protocol."""
+    folder = here / "studies"
+    (folder / "protocols").mkdir(parents=True)
+    (folder / "protocols" / "small.yaml").write_text(PROTOCOL)
+    for name, change in (("rope", "positions=rope"), ("rms", "norm=rmsnorm")):
+        text = f"claim: {name}\nprotocol: small\ncomparisons: {{one: {{change: [{change}], expect: better}}}}\n"
+        (folder / f"{name}.yaml").write_text(text)
+    return folder
+
+
+def test_studies_of_one_protocol_share_the_runs_of_the_baseline_and_are_judged_together(family: Path) -> None:
+    for name in ("rope", "rms"):
+        done = CliRunner().invoke(app, ["study", "run", name])
+        assert done.exit_code == 0, done.output
+    shared = list(Path("runs/protocol-small").iterdir())
+    stored = [StudyResults.from_json(family / name / "results.json").comparisons["one"] for name in ("rope", "rms")]
+    baselines = [results.arms[0] for results in stored]
+    assert baselines[0].values == baselines[1].values and baselines[0].name == baselines[1].name
+    assert all(arm.name.partition(" train.lr=")[1] for results in stored for arm in results.arms), "only tuned arms"
+    assert not list(Path("runs/study-rms-one/runs").glob("0-*")), "the second study trained no baseline"
+    finished = {path: path.stat().st_mtime_ns for path in Path("runs/protocol-small").rglob("result.json")}
+    # the baseline tuned at two values on four seeds, and trained on two seeds to two horizons
+    assert len(finished) >= 2 * 4 + 2 * 2 and len(shared) == 2
+    studies = [find_study(name) for name in ("rms", "rope")]
+    found = find_outcomes(studies)
+    assert all(finding.effect.n_comparisons == 2 for findings in found.values() for finding in findings)
+    alone = find_outcomes(studies[:1])["rms"]
+    assert alone[0].effect.n_comparisons == 1
+    assert "judged as one family" in markdown(studies)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("change: [ffn=swiglu], seeds: 3", "seeds: its protocol sets this for all studies"),
+        ("change: [ffn=swiglu], looks: [4, 8]", "looks: its protocol sets this"),
+        ("change: [ffn=swiglu], preset: llama", "preset: its protocol sets this"),
+    ],
+)
+def test_a_study_cannot_change_its_protocol(family: Path, entry: str, message: str) -> None:
+    text = f"claim: c\nprotocol: small\ncomparisons: {{one: {{{entry}}}}}\n"
+    (family / "other.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        find_study("other")
+
+
+def test_unknown_and_invalid_protocols_are_refused(family: Path) -> None:
+    text = "claim: c\nprotocol: smal\ncomparisons: {one: {change: [ffn=swiglu]}}\n"
+    (family / "other.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"there is no .*smal.yaml.*small"):
+        find_study("other")
+    (family / "protocols" / "small.yaml").write_text(PROTOCOL + "looks: [4, 8]\n")
+    with pytest.raises(ConfigError, match="have no looks in common"):
+        find_study("rope")

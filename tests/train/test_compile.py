@@ -2,12 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from partwise.compute.compilation import REPLAYED, CompiledModel, is_small
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
+from partwise.model import Transformer
 from partwise.presets import PRESETS
 from partwise.train.config import RunConfig, TrainConfig, run_config
 from partwise.train.loop import Run
@@ -22,6 +25,8 @@ FAMILIES = sorted({name.partition("-")[0] for name in PRESETS} - {"pythia"})
 """Other sizes have the same parts."""
 EAGER = [f"train.{kind}_backend=eager" for kind in ("block", "attention", "ffn")]
 FAST = {"mingpt", "gpt2", "llama"}
+GRAPHS = 3
+"""The model; the loss, and its gradient."""
 
 
 def config(preset: str, *more: str) -> RunConfig:
@@ -50,7 +55,7 @@ def check_equal(preset: str, *words: str) -> None:
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     run, found = steps(config(preset, *words, "train.compile=true", *EAGER))
     assert found == pytest.approx(expected, rel=1e-10)
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] - before == 1
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] - before == GRAPHS
     assert run.runtime.compile and not run.runtime.kernels
 
 
@@ -88,6 +93,43 @@ def test_warming_up_changes_nothing() -> None:
     assert [value for step in (run.update() for _ in range(3)) for value in (step.loss, step.grad_norm)] == expected
 
 
+def test_only_small_steps_of_accelerators_are_cuda_graphs() -> None:
+    assert is_small(1e10, "cuda", 1)
+    assert not is_small(1e12, "cuda", 1)  # launching is not what takes the time
+    assert not is_small(1e10, "cuda", 2)  # micro-batches would overwrite each other's gradients
+    assert not is_small(1e10, "cpu", 1)
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+@pytest.mark.parametrize("failure", ["", "another loss", "no recording"])
+def test_cuda_graphs_that_do_not_repeat_a_step_are_not_used(failure: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(config("gpt2", "train.compile=true", "residual.dropout=0.2", *EAGER))
+    _, expected = steps(config("gpt2", "train.compile=true", "residual.dropout=0.2", *EAGER), 1)
+    run.model.double()
+    made: list[bool] = []
+
+    class Model(CompiledModel):
+        def __init__(self, model: Transformer, cuda_graphs: bool = False) -> None:
+            super().__init__(model)
+            made.append(cuda_graphs)
+            self.calls = 0
+
+        def __call__(self, *inputs: Any, **options: Any) -> torch.Tensor:
+            self.calls += 1
+            if made[-1] and failure == "no recording":
+                raise RuntimeError("operation not permitted when stream is capturing")
+            wrong = made[-1] and failure == "another loss" and self.calls == REPLAYED
+            return super().__call__(*inputs, **options) * (1.1 if wrong else 1.0)
+
+    monkeypatch.setattr("partwise.train.loop.is_small", lambda *_: True)
+    monkeypatch.setattr("partwise.train.loop.CompiledModel", Model)
+    assert run.compile() > 0
+    assert made == ([True, False] if failure else [True])
+    step = run.update()
+    assert [step.loss, step.grad_norm] == pytest.approx(expected, rel=1e-10)
+
+
 def test_settings_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"does not support train\.activation_checkpointing"):
         config("mingpt", "train.compile=true", "train.activation_checkpointing=true")
@@ -112,8 +154,10 @@ def test_a_model_that_cannot_be_compiled_is_one_line(tmp_path: Path, monkeypatch
     block = run.run.model.blocks[0]
     original = block.eager
     monkeypatch.setattr(block, "eager", lambda x, ctx: original(x * float(x.sum().item() != 7), ctx))
-    monkeypatch.setattr("torch._dynamo.config.capture_scalar_outputs", False)
-    with pytest.raises(ConfigError, match=r"torch cannot compile this model here \(.*use train.compile=false"):
+    with (
+        torch._dynamo.config.patch(capture_scalar_outputs=False),  # monkeypatch would hide it from other tests
+        pytest.raises(ConfigError, match=r"torch cannot compile this model here \(.*use train.compile=false"),
+    ):
         run.run.compile()
     run.close()
 

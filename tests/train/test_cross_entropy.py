@@ -1,5 +1,7 @@
 """Cross-entropy in chunks equals torch's, in value and gradient, and makes no float32 copy of all logits."""
 
+import math
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,14 +9,49 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.nn import functional as F
 
 from kernel_inputs import logits_and_targets, require_kernels
 from partwise.data import IGNORE_INDEX
 from partwise.kernels.cross_entropy import bf16_cross_entropy
 from partwise.train import cross_entropy
-from partwise.train.cross_entropy import summed_cross_entropy
+from partwise.train.cross_entropy import summed_cross_entropy, summed_loss
 from partwise.train.loop import Run
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_compiled_it_equals_torchs(smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partwise.compute.compilation.COMPILER", "aot_eager")
+    logits, targets = logits_and_targets(40, 30)
+    logits = logits.detach().double().requires_grad_()
+    targets = targets.where(torch.arange(40) % 3 > 0, IGNORE_INDEX)
+    ours = summed_loss(logits.view(4, 10, 30), targets.view(4, 10), smoothing, cpp=False, compiled=True)
+    reference = F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=smoothing)
+    (gradient,), (expected,) = (torch.autograd.grad(3 * loss, logits) for loss in (ours, reference))
+    assert abs(ours - reference) <= 1e-12 * abs(reference.item())
+    assert (gradient - expected).abs().max() <= 1e-12 * expected.abs().max().item()
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # in torch's own code
+def test_compiled_by_inductor_it_allocates_no_float32_logits() -> None:
+    """The tensors that inductor's kernels write: the gradient has the logits' dtype, and all others are a row's or less."""
+    from torch._inductor.utils import run_and_get_code
+
+    logits = torch.randn(512, 4096, generator=torch.Generator().manual_seed(0)).bfloat16().requires_grad_()
+    targets = torch.arange(512)
+
+    def loss_and_gradient() -> Tensor:
+        loss = summed_loss(logits.view(2, 256, -1), targets.view(2, 256), 0.0, cpp=False, compiled=True)
+        return torch.autograd.grad(loss, logits)[0]
+
+    gradient, code = run_and_get_code(loss_and_gradient)
+    (expected,) = torch.autograd.grad(F.cross_entropy(logits.float(), targets, reduction="sum"), logits)
+    assert (gradient - expected).abs().max() <= 2**-8
+    shapes = re.findall(r"empty_strided_cpu\(\(([^)]*)\), \([^)]*\), torch\.(\w+)\)", "\n".join(code))
+    large = [dtype for shape, dtype in shapes if math.prod(int(n) for n in shape.split(",") if n.strip()) > 512]
+    assert large == ["bfloat16"]
 
 
 @given(
@@ -83,7 +120,8 @@ def test_the_kernel_is_used_for_contiguous_bf16_rows(shared_cache: Path, monkeyp
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_run_smooths_no_padding(dtype: torch.dtype) -> None:
     run = SimpleNamespace(
-        config=SimpleNamespace(train=SimpleNamespace(label_smoothing=0.3)), runtime=SimpleNamespace(kernels=False)
+        config=SimpleNamespace(train=SimpleNamespace(label_smoothing=0.3)),
+        runtime=SimpleNamespace(kernels=False, compile=False),
     )
     logits = torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(0)).to(dtype)
     targets = torch.tensor([[1, IGNORE_INDEX, 4], [IGNORE_INDEX, IGNORE_INDEX, 0]])

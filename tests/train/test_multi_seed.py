@@ -133,6 +133,33 @@ def test_random_models_equal_separate_runs_or_cannot_be_vectorized(
 
 
 @pytest.mark.usefixtures("float64")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # in torch's own code
+@pytest.mark.parametrize(
+    "words",
+    [
+        "residual.dropout=0.2 embed_dropout=0.1 attention.dropout=0.1 train.grad_accumulation=2",
+        "mtp=heads ffn=swiglu positions=rope optimizer=muon train.label_smoothing=0.1",
+    ],
+)
+def test_compiled_seeds_equal_separate_runs(words: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("partwise.compute.compilation.COMPILER", "aot_eager")
+    torch._dynamo.reset()
+
+    def config(seed: int) -> RunConfig:
+        return tiny(*PLAIN, *words.split(), f"train.seed={seed}", "train.compile=true")
+
+    vectorized, separate = runs(config), runs(lambda seed: config(seed).with_override("train.compile=false"))
+    trainer = MultiSeedTrainer(vectorized)
+    graphs = []
+    for _ in range(3):
+        for one, other in zip(vectorized, separate, strict=True):
+            assert relative_error(one.update(), other.update()) < 1e-10
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert trainer.stack is not None and trainer.stack.forward.compiled
+    assert graphs[1] == graphs[2]
+
+
+@pytest.mark.usefixtures("float64")
 def test_a_diverging_run_does_not_affect_the_others(tiny: Tiny) -> None:
     def config(seed: int) -> RunConfig:
         return tiny(*PLAIN, "optimizer=muon", f"train.seed={seed}")
@@ -269,7 +296,6 @@ def test_a_comparison_with_multi_seed_training_equals_one_without(
     ]  # of the third seeds, trained separately
     again = plan_comparison("mingpt", "ffn=swiglu", name="multi_seed", seeds_per_process=1, **{**options, "seeds": 4})
     assert [len(arm.values) for arm in again.run().arms] == [4, 4]
-    for setting in ("ffn_backend=cpp", "compile=true"):
-        forced = {**options, "common": [*common, f"train.{setting}"]}
-        with pytest.raises(ConfigError, match=f"{setting} does not support multi-seed training"):
-            plan_comparison("mingpt", "ffn=swiglu", name="forced", seeds_per_process=2, **forced).run()
+    forced = {**options, "common": [*common, "train.ffn_backend=cpp"]}
+    with pytest.raises(ConfigError, match="ffn_backend=cpp does not support multi-seed training"):
+        plan_comparison("mingpt", "ffn=swiglu", name="forced", seeds_per_process=2, **forced).run()

@@ -5,7 +5,14 @@ from itertools import pairwise
 
 import typer
 
-from partwise.cli import comparison_commands, exchange_commands, model_commands, record_commands, study_commands  # noqa: F401  (importing them registers their commands)
+from partwise.cli import (  # noqa: F401  (importing them registers their commands)
+    comparison_commands,
+    exchange_commands,
+    model_commands,
+    planning_commands,
+    record_commands,
+    study_commands,
+)
 from partwise.cli.errors import OUT_OF_MEMORY, is_out_of_memory
 from partwise.cli.options import app
 from partwise.cli.signals import ENDING, end_undisturbed, exit_status, handled, outlive_terminal, terminate

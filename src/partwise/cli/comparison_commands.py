@@ -1,16 +1,13 @@
-"""Commands for comparisons: compare, work, demo, calibrate and plan."""
+"""Commands for comparisons: compare, work and demo."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
 
-from partwise.cli.completion import complete_preset
+from partwise.cli.command_comparisons import is_command_comparison
 from partwise.cli.options import (
     FLAG,
     Import,
-    Json,
     Name,
     Overrides,
     Preset,
@@ -23,31 +20,6 @@ from partwise.cli.request_command import request_command
 
 ANY: Any = {"rich_help_panel": "Any command"}
 PIPELINES: Any = {"rich_help_panel": "Pipelines"}
-
-
-def is_command_comparison(first: str, refs: bool = False, options: Mapping[str, Any] = MappingProxyType({})) -> bool:
-    """Whether commands are compared rather than presets. Raises ConfigError for options without --refs."""
-    given = next((name for name, value in options.items() if value), None)
-    if given and not refs:
-        from partwise.config import ConfigError
-
-        raise ConfigError(f"--{given} needs --refs, as in `partwise compare --refs main my-branch --command ...`")
-    if refs:
-        return True
-    if not first.endswith((".yaml", ".yml")):
-        return False
-    from partwise.comparison.commands.experiment_file import is_experiment
-
-    return is_experiment(first)
-
-
-def refuse_preset_options(options: Mapping[str, Any]) -> None:
-    """Raises ConfigError for an option that commands do not have."""
-    given = next((name for name, value in options.items() if value), None)
-    if given:
-        from partwise.config import ConfigError
-
-        raise ConfigError(f"--{given.replace('_', '-')} is for presets: leave it out for an experiment's YAML file")
 
 
 def place(text: str) -> Any:
@@ -93,14 +65,13 @@ def compare(
             min=1,
         ),
     ] = None,
+    processes_per_run: Annotated[
+        int, typer.Option(help="Processes that train each run together, as `train --processes`.", metavar="N", min=1)
+    ] = 1,
     imports: Import = None,
     on: Annotated[
         str,
-        typer.Option(
-            metavar="PLACE",
-            help="local; workers: runs are left to `partwise work`; ray or ray://HOST:PORT: a Ray cluster.",
-            **PIPELINES,
-        ),
+        typer.Option(metavar="PLACE", help="local, workers (`partwise work`), ray or ray://HOST:PORT.", **PIPELINES),
     ] = "local",
     as_json: Annotated[
         bool,
@@ -154,7 +125,14 @@ def compare(
     Or compare any commands: give an experiment's YAML file, or two commits with --refs.
     """
     words = [preset, *collect_overrides(context, overrides)]
-    own = {"seeds_per_process": seeds_per_process, "grid": grid, "import": imports, "sd": sd}
+    several = processes_per_run if processes_per_run > 1 else None
+    own = {
+        "seeds_per_process": seeds_per_process,
+        "processes_per_run": several,
+        "grid": grid,
+        "import": imports,
+        "sd": sd,
+    }
     any_command = {"command": command, "setup": setup, "share": share or []}
     if is_command_comparison(words[0], refs, any_command):
         from partwise.cli.commands.compare_commands import compare_commands
@@ -192,6 +170,7 @@ def compare(
         sd=sd,
         workers=workers,
         seeds_per_process=seeds_per_process,
+        processes_per_run=processes_per_run,
         imports=loaded,
         as_json=as_json,
         require=require or [],
@@ -226,128 +205,3 @@ def demo(
     from partwise.cli.commands.demo import run_demo
 
     run_demo(name or "demo", first_seed, steps)
-
-
-@request_command(app, "data", "failure")
-def calibrate(
-    context: typer.Context,
-    preset: Preset,
-    overrides: Overrides = None,
-    *,
-    options: dict[str, Any],
-    family: Annotated[
-        str, typer.Option(help="Family of parts to re-initialize in the A/A pairs: ffn, attention, ...")
-    ] = "ffn",
-    positive_control: Annotated[
-        str | None, typer.Option(help="Also measure a change with a known large effect: its overrides in quotes.")
-    ] = None,
-    vary: Annotated[
-        str | None,
-        typer.Option(metavar="init,order", help="Split the noise instead: every initialization in every data order."),
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(help="A/A pairs, or initializations and orders. Default: 8, or 4 with --vary.")
-    ] = None,
-    name: Name = None,
-    workers: Workers = None,
-    imports: Import = None,
-) -> None:
-    """Measure seed-to-seed noise with A/A pairs, of a preset or of an experiment's YAML file; later plans use it."""
-    if is_command_comparison(preset):
-        from partwise.cli.commands.command_noise import calibrate_experiment
-
-        refuse_preset_options(
-            {"data": options["data"], "positive_control": positive_control, "vary": vary, "import": imports}
-        )
-        words = [preset, *collect_overrides(context, overrides)]
-        calibrate_experiment(
-            words, seeds=8 if seeds is None else seeds, name=name, workers=workers, failure=options["failure"]
-        )
-        return
-    load_imports(imports)
-    from partwise.cli.commands.calibrate import calibrate_preset, calibrate_sources
-
-    changes = collect_overrides(context, overrides)
-    if vary is not None:
-        calibrate_sources(
-            preset,
-            changes,
-            **options,
-            vary=vary,
-            positive_control=positive_control,
-            seeds=4 if seeds is None else seeds,
-            name=name,
-            workers=workers,
-        )
-        return
-    calibrate_preset(
-        preset,
-        changes,
-        **options,
-        family=family,
-        positive_control=positive_control,
-        seeds=8 if seeds is None else seeds,
-        name=name,
-        workers=workers,
-    )
-
-
-@request_command(app, "data", "arms", "common", "looks", "margin", "alpha", before={"protocol": "looks"})
-def plan(
-    context: typer.Context,
-    preset: Annotated[
-        str | None,
-        typer.Argument(help="A preset or a YAML file; without one, --sd is needed.", autocompletion=complete_preset),
-    ] = None,
-    overrides: Overrides = None,
-    *,
-    options: dict[str, Any],
-    protocol: Annotated[
-        bool,
-        typer.Option("--protocol", metavar=FLAG, help="With interim looks, as `compare --protocol`."),
-    ] = False,
-    effect: Annotated[float | None, typer.Option(help="True difference to compute the power for, in nats.")] = None,
-    sd: Annotated[
-        float | None, typer.Option(help="SD of a paired difference to assume. Default: as measured before.")
-    ] = None,
-    claims: Annotated[int | None, typer.Option(help="Number of claims, without a preset. Default: 1.", min=1)] = None,
-    workers: Workers = None,
-    machines: Annotated[
-        int, typer.Option(metavar="N", help="Machines like this one that share the trials.", min=1)
-    ] = 1,
-    imports: Import = None,
-    as_json: Json = False,
-) -> None:
-    """Estimate statistical power for 4 to 32 seeds before training, and time, with a preset or an experiment's YAML file."""
-    from partwise.config import ConfigError
-
-    if preset is None:
-        from partwise.cli.commands.power_table import plan_numbers
-
-        numbers = {key: options.pop(key) for key in ("margin", "alpha", "looks")}
-        numbers = {key: value for key, value in numbers.items() if value is not None}
-        if given := [key for key, value in options.items() if value]:
-            raise ConfigError(f"plan --{given[0]} needs a preset, as in `partwise plan mingpt ffn=swiglu`")
-        plan_numbers(claims=claims or 1, sd=sd, effect=effect, protocol=protocol, as_json=as_json, **numbers)
-        return
-    if claims:
-        raise ConfigError(f"--claims {claims}: a preset's changes are its claims; leave out --claims or the preset")
-    change = collect_overrides(context, overrides)
-    settings: dict[str, Any] = {
-        "protocol": protocol,
-        "sd": sd,
-        "effect": effect,
-        "workers": workers,
-        "machines": machines,
-        "as_json": as_json,
-    }
-    if is_command_comparison(preset):
-        from partwise.cli.commands.command_noise import plan_experiment
-
-        refuse_preset_options({"import": imports, "arm": options.pop("arms"), "data": options.pop("data")})
-        plan_experiment([preset, *change], options, **settings)
-        return
-    load_imports(imports)
-    from partwise.cli.commands.plan import plan_preset
-
-    plan_preset({"preset": preset, "change": change, **options}, **settings)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from partwise.checkpoint import write_json
 from partwise.comparison.certificate.certificate import certify
-from partwise.comparison.design.plan import Plan
+from partwise.comparison.design.plan import Arm, Plan
 from partwise.comparison.display import plot, to_frame, to_html, to_text
 from partwise.comparison.gathering import gather
 from partwise.comparison.judging import judge_results
@@ -67,6 +67,8 @@ class Comparison:
     """Where trials run: in processes of this machine, wherever `partwise work` runs, or on a Ray cluster."""
     origin: dict[str, str] = field(default_factory=dict)
     """Why it runs, for the ledger: the study it belongs to, or the comparison it replicates."""
+    shared_runs: Path | None = None
+    """Where the trials of the baseline are, if other comparisons have the same ones; below it, a folder for each key."""
     judged: Results | None = None
     trials: list[Trial] = field(default_factory=list)
     started: float = 0.0
@@ -207,9 +209,13 @@ class Comparison:
             def run(trials: list[Trial]) -> None:
                 self._run(executor, trials, on_progress)
 
-            path, folder = self.path / "tuning.json", self.path / "tuning"
-            new_trial = self.workload.tuning_trial
-            self.plan, tuning = run_tuning(self.plan, self.tune, self.tune_seeds, folder, new_trial, run)
+            path, new_trial = self.path / "tuning.json", self.workload.tuning_trial
+
+            def folder_of(number: int, arm: Arm, value: str) -> Path:
+                shared = self._shared_folder(number, arm)
+                return shared / "tuning" / value if shared else self.path / "tuning" / f"{number}-{value}"
+
+            self.plan, tuning = run_tuning(self.plan, self.tune, self.tune_seeds, folder_of, new_trial, run)
             if path.exists():  # a resumed comparison reports the time of the original tuning
                 seconds = read_json(path).number("seconds")
                 tuning = tuning.model_copy(update={"seconds": max(tuning.seconds, seconds)})
@@ -280,9 +286,14 @@ class Comparison:
             seed = self.plan.first_seed + index
             for number, arm in enumerate(self.plan.arms):
                 if index < seeds_of[arm.name]:
-                    folder = self.path / "runs" / f"{number}-{self.workload.folder_name(arm)}" / f"seed-{seed}"
-                    trials.append(self.workload.trial(arm, seed, folder))
+                    own = self.path / "runs" / f"{number}-{self.workload.folder_name(arm)}"
+                    folder = self._shared_folder(number, arm) or own
+                    trials.append(self.workload.trial(arm, seed, folder / f"seed-{seed}"))
         return trials
+
+    def _shared_folder(self, number: int, arm: Arm) -> Path | None:
+        """The folder of the arm with this number if it is the baseline and other comparisons share its trials."""
+        return self.shared_runs / self.workload.key(arm) if self.shared_runs and number == 0 else None
 
 
 ProgressDisplay = Callable[[Comparison], AbstractContextManager[Callable[[Comparison], None]]]

@@ -25,15 +25,18 @@ MAX_WIDENINGS = 2
 """How often the range of values grows if a best value is at its edge."""
 
 NewTrial = Callable[[Arm, int, Path], Trial]
+FolderOf = Callable[[int, Arm, str], Path]
+"""The folder of the trials of an arm, with its number, at a value."""
 Train = Callable[[list[Trial]], None]
 
 
 @dataclass(frozen=True)
 class Tune:
-    """A setting and the values to try, as strings."""
+    """A setting and the values to try, as strings; `only` if arms at their defaults are not judged."""
 
     key: str
     values: tuple[str, ...]
+    only: bool = False
 
     def apply(self, arm: Arm, value: str) -> Arm:
         """The arm with the setting at `value`."""
@@ -66,7 +69,7 @@ def check_seeds(plan: Plan) -> None:
 
 
 def run_tuning(
-    plan: Plan, tune: Tune, seeds: int, folder: Path, new_trial: NewTrial, train: Train
+    plan: Plan, tune: Tune, seeds: int, folder_of: FolderOf, new_trial: NewTrial, train: Train
 ) -> tuple[Plan, Tuning]:
     """Train the baseline and every claimed arm at every value, and add each arm at its best value to the plan.
 
@@ -80,7 +83,7 @@ def run_tuning(
     curves: dict[str, dict[str, tuple[float | None, ...]]] = {arm.name: {} for arm in arms}
     values, added = list(tune.values), list(tune.values)
     for widening in range(MAX_WIDENINGS + 1):
-        new = tuning_trials(arms, tune, added, seeds, folder, new_trial)
+        new = tuning_trials(arms, tune, added, seeds, folder_of, new_trial)
         train(new)
         trials += new
         losses = final_values(new)
@@ -117,7 +120,7 @@ def run_tuning(
 
 
 def tuning_trials(
-    arms: list[Arm], tune: Tune, values: list[str], seeds: int, folder: Path, new_trial: NewTrial
+    arms: list[Arm], tune: Tune, values: list[str], seeds: int, folder_of: FolderOf, new_trial: NewTrial
 ) -> list[Trial]:
     """The trials of every arm at each of `values`."""
     trials: list[Trial] = []
@@ -125,7 +128,7 @@ def tuning_trials(
         for value in values:
             tuned = replace(tune.apply(arm, value), overrides=())
             for seed in range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + seeds):
-                trials.append(new_trial(tuned, seed, folder / f"{number}-{value}" / f"seed-{seed}"))
+                trials.append(new_trial(tuned, seed, folder_of(number, arm, value) / f"seed-{seed}"))
     return trials
 
 
@@ -215,4 +218,11 @@ def add_tuned_arms(plan: Plan, tune: Tune, rows: list[TunedArm]) -> Plan:
                 claims.append(tuned)
             elif not reason:
                 claims = [tuned if other[:2] == tuned[:2] else other for other in claims]
+    if tune.only:
+        own = [claim for claim in plan.claims if claim.arm in at_best and claim.against in at_best]
+        pairs = {(at_best[claim.arm], at_best[claim.against]) for claim in own}
+        claims = [claim for claim in claims if claim.role != "claim" or claim[:2] in pairs]
+        judged = {end for claim in claims for end in claim[:2]}
+        baseline = at_best[plan.arms[0].name]
+        arms = sorted((arm for arm in arms if arm.name in judged), key=lambda arm: arm.name != baseline)
     return replace(plan, arms=tuple(arms), claims=tuple(claims))

@@ -1,6 +1,6 @@
 """torch.compile of a whole model, without graph breaks, for training."""
 
-import time
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,13 +14,31 @@ COMPILER = "inductor"
 """The backend of torch.compile."""
 
 
+SMALL_STEP_FLOPS = 2e11
+"""A step of fewer FLOPs takes an accelerator less time to compute than a CPU to launch: it is replayed as CUDA graphs."""
+
+REPLAYED = 3
+"""Calls after which a CUDA graph is replayed: the first one computes, the second records."""
+
+
+def is_small(flops: float, device: str, n_micro_batches: int) -> bool:
+    """Whether a step is worth CUDA graphs. They keep the gradients of one micro-batch, which the next would overwrite."""
+    return device == "cuda" and n_micro_batches == 1 and flops < SMALL_STEP_FLOPS
+
+
+def compiled(function: Callable[..., Any], cuda_graphs: bool) -> Callable[..., Any]:
+    """The function compiled as one graph for each shape of its inputs."""
+    options: dict[str, Any] | None = {"triton.cudagraphs": True} if cuda_graphs else None
+    return torch.compile(function, backend=COMPILER, fullgraph=True, dynamic=False, options=options)
+
+
 class CompiledModel:
     """A model whose calls with gradients are compiled; others, as in evaluation and sampling, call the model itself."""
 
-    def __init__(self, model: Transformer) -> None:
-        self.model = model
+    def __init__(self, model: Transformer, cuda_graphs: bool = False) -> None:
+        self.model, self.cuda_graphs = model, cuda_graphs
         self.tables_exist = False
-        self.compiled: Callable[..., Tensor] = torch.compile(model, backend=COMPILER, fullgraph=True, dynamic=False)
+        self.compiled: Callable[..., Tensor] = compiled(model, cuda_graphs)
         for dropout in model.dropouts.values():
             dropout.hold_key(model.embed.weight.device)
 
@@ -49,13 +67,28 @@ class CompiledModel:
         self.tables_exist = True
 
 
-def warm_up(step: Callable[[], Tensor], model: Transformer) -> float:
-    """Compile a model by one step whose effects are undone; returns the seconds that it took."""
-    started = time.perf_counter()
+def warm_up(step: Callable[[], Tensor], model: Transformer) -> tuple[float, float]:
+    """Compile a model by one step whose effects are undone; returns its loss and its gradient norm."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    step().backward()
+    loss = step()
+    loss.backward()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    found = loss.item(), torch.nn.utils.get_total_norm(gradients).item()
     for parameter in model.parameters():
         parameter.grad = None
     for name, buffer in model.named_buffers():
         buffer.copy_(buffers[name])
-    return time.perf_counter() - started
+    return found
+
+
+def replays_equal_steps(step: Callable[[], Tensor], model: Transformer) -> bool:
+    """Whether a step that CUDA graphs replay has the loss and the gradient norm of the first, which computed them."""
+    try:
+        first, *_, replayed = (warm_up(step, model) for _ in range(REPLAYED))
+    except RuntimeError:  # operations that cannot be recorded
+        return False
+    return all(math.isclose(a, b, rel_tol=REPLAY_TOLERANCE) for a, b in zip(replayed, first, strict=True))
+
+
+REPLAY_TOLERANCE = 1e-3
+"""Far below the difference of a wrong replay, far above that of sums in another order."""

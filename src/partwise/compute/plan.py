@@ -220,7 +220,8 @@ def check_requested(plans: Iterable[Plan], backends: Mapping[str, str]) -> None:
     for kind, name in backends.items():
         used = {choice.backend for plan in plans for choice in plan.choices.values() if choice.kind == kind}
         if name not in ("auto", EAGER) and name not in used:
-            reasons = [text for plan in plans for text in plan.reasons().get(kind, [])]
+            choices = (each for plan in plans for each in plan.choices.values())
+            reasons = [each.reason for each in choices if each.kind == kind and each.reason]
             raise ConfigError(
                 f"train.{kind}_backend={name} computes no layer of this model{f' ({reasons[0]})' if reasons else ''}: "
                 f"use train.{kind}_backend=auto (partwise doctor shows the backends of each preset)"

@@ -1,6 +1,7 @@
 """Parts, configuration classes, overrides and YAML. Does not import torch."""
 
 from partwise.config.parts import (
+    NAME_WIDTH,
     REGISTRY,
     ByLayer,
     Config,
@@ -16,6 +17,7 @@ from partwise.config.parts import (
 from partwise.config.yaml import ConfigError
 
 __all__ = [
+    "NAME_WIDTH",
     "REGISTRY",
     "ByLayer",
     "Config",

@@ -29,6 +29,10 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"{hint} (known: {', '.join(known) or 'none'})"
 
 
+NAME_WIDTH = 32
+"""The columns of a setting's name in a printed configuration, `train.activation_checkpointing` included."""
+
+
 class Config(BaseModel):
     """A frozen, typed settings object that rejects unknown options."""
 
@@ -52,7 +56,8 @@ class Config(BaseModel):
         """One setting per line, as `NAME VALUE`; a part with its options."""
         rows = [(name, getattr(self, name)) for name in type(self).model_fields]
         return "\n".join(
-            f"{name:28}{value if isinstance(value, Part | Pattern) else _shown(value)}" for name, value in rows
+            f"{name:{NAME_WIDTH}}{value if isinstance(value, Part | Pattern) else _shown(value)}"
+            for name, value in rows
         )
 
     def parts(self) -> "Iterator[Part]":

@@ -12,6 +12,7 @@ from partwise.compute.bf16_emulation import emulate_bf16
 from partwise.config import ConfigError
 from partwise.generation.beam_search import beam_search
 from partwise.generation.sampling import Sampling, uniform_numbers
+from partwise.generation.static_decoding import StaticDecoder, StaticDecodingCache, unsupported_reason
 from partwise.model import Transformer
 from partwise.model.cache import Cache
 from partwise.tokenizers import Tokenizer, WithSpecialTokens
@@ -19,7 +20,7 @@ from partwise.tokenizers import Tokenizer, WithSpecialTokens
 
 @torch.no_grad()
 def decode(
-    model: Transformer | Decoder,
+    model: Transformer | Decoder | StaticDecoder,
     tokens: Tensor,
     uniform: Tensor,
     sampling: Sampling,
@@ -48,7 +49,7 @@ def decode(
 
 def prefill_shared_prefix(
     model: Any, tokens: Tensor, length: int, source: Tensor | None = None
-) -> Cache | DecodingCache:
+) -> Cache | DecodingCache | StaticDecodingCache:
     """A cache of up to `length` positions for (B, T) prompts, which holds their common prefix if that is long enough."""
     rows, T = tokens.shape
     if source is not None:
@@ -69,8 +70,11 @@ MIN_SHARED_PREFIX = 0.25
 PRECISIONS, BACKENDS = ("float32", "bfloat16"), ("auto", "eager", "cpp")
 
 
-def decoding_model(model: Transformer, precision: str = "float32", backend: str = "auto") -> Transformer | Decoder:
-    """The model itself, or a `Decoder` if the C++ kernel supports it; outputs are equal up to rounding.
+def decoding_model(
+    model: Transformer, precision: str = "float32", backend: str = "auto"
+) -> Transformer | Decoder | StaticDecoder:
+    """The model itself, a `Decoder` if the C++ kernel supports it, or on CUDA a `StaticDecoder`; outputs are equal up to
+    rounding.
 
     With `precision` bfloat16 the model is passed through `emulate_bf16`. `backend` eager or cpp forces the choice. If not
     the model itself, the result holds a copy of its current weights. Raises ConfigError if the kernel does not support
@@ -82,6 +86,8 @@ def decoding_model(model: Transformer, precision: str = "float32", backend: str 
     model = emulate_bf16(model) if precision == "bfloat16" else model
     if backend == "eager":
         return model
+    if backend == "auto" and model.embed.weight.is_cuda and unsupported_reason(model) is None:
+        return StaticDecoder(model)
     try:  # rather than asking first: whether a model is supported takes as long to find out as a token
         return Decoder(model, bf16=precision == "bfloat16")
     except UnsupportedModelError:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import track
 from torch import Tensor
 
-from partwise.checkpoint import load_tensors, read_latest
+from partwise.checkpoint import read_latest, tensor_files
 from partwise.config import ConfigError
 from partwise.inspection.subject import Subject
 from partwise.model import Transformer
@@ -95,7 +95,7 @@ def start_run(subject: Subject) -> Run:
         step = read_record(folder / "state.json").get("step")
         if not isinstance(step, int):
             raise DamagedFileError(f"{folder / 'state.json'} lacks 'step'")
-        run.restore(step, load_tensors(folder / "model.safetensors"), load_tensors(folder / "optimizer.safetensors"))
+        run.restore(step, tensor_files(folder, "model"), tensor_files(folder, "optimizer"))
         return True
 
     restored, errors = read_latest(subject.run / "checkpoints", restore)

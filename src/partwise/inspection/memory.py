@@ -69,16 +69,18 @@ class Allocations(TorchDispatchMode):
         self.live -= size
 
 
-def step_memory(config: RunConfig, precision: str, rows: int | None = None, shards: int = 1) -> StepMemory:
+def step_memory(
+    config: RunConfig, precision: str, rows: int | None = None, shards: int = 1, device: str = "cpu"
+) -> StepMemory:
     """The memory of a training step over micro-batches of `rows` (default: those of the configuration).
 
-    It is that of torch's operations: C++ kernels keep less. Of weights, gradients and optimizer states split into `shards`
-    along their first dimension, as FSDP2 does, it is the largest part. Nothing is allocated.
+    It is that of torch's operations, with SDPA on an accelerator: C++ kernels keep less. Of weights, gradients and optimizer
+    states split into `shards` along their first dimension, as FSDP2 does, it is the largest part. Nothing is allocated.
     """
     train = config.train
     rows = rows or ceil(train.batch_size / train.grad_accumulation)
     with FakeTensorMode(allow_non_fake_inputs=True):
-        model = fake_model(config)
+        model = fake_model(config, sdpa=device != "cpu")
         if train.freeze is not None:
             freeze(model, train.freeze)
         if train.activation_checkpointing:
@@ -133,14 +135,16 @@ def part_size(tensor: Tensor, shards: int) -> int:
     return ceil(tensor.shape[0] / shards) * (tensor.numel() // tensor.shape[0]) * tensor.element_size()
 
 
-def fake_model(config: RunConfig) -> Transformer:
+def fake_model(config: RunConfig, sdpa: bool = False) -> Transformer:
     """A model in training mode, computed by torch's operations, whose tensors have no content; needs FakeTensorMode.
 
+    With `sdpa`, torch's scaled_dot_product_attention computes what it supports, as on accelerators, and keeps no scores.
     Shared tensors stay shared, which `to_empty` does not promise.
     """
     with torch.device("meta"):
         model = Transformer(config.model)
-    model.reset_backends()
+    if not sdpa:
+        model.reset_backends()
     fakes: dict[int, Tensor] = {}
     for module in model.modules():
         for tensors in (module._parameters, module._buffers):
@@ -182,12 +186,13 @@ def gathered_bytes(config: RunConfig) -> int:
 def inspect(subject: Subject) -> Page:
     """The memory of a training step of one process, and of each of several."""
     config, n = subject.config, subject.processes
-    precision = choose_runtime(config.train).precision
-    columns = {"one process": amounts(step_memory(config, precision))}
+    runtime = choose_runtime(config.train)
+    precision, device = runtime.precision, runtime.device
+    columns = {"one process": amounts(step_memory(config, precision, device=device))}
     if n > 1:
         rows = ceil(config.train.batch_size / config.train.grad_accumulation / n)
-        columns[f"each of {n}, ddp"] = amounts(step_memory(config, precision, rows))
-        sharded = amounts(step_memory(config, precision, rows, shards=n))
+        columns[f"each of {n}, ddp"] = amounts(step_memory(config, precision, rows, device=device))
+        sharded = amounts(step_memory(config, precision, rows, shards=n, device=device))
         sharded["gathered weights"] = gathered_bytes(config)
         del sharded[PEAK]  # depends on how far ahead blocks are gathered
         columns[f"each of {n}, fsdp"] = sharded

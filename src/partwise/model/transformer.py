@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from partwise import parts as _register
-from partwise.config import ByLayer, Config, ConfigError, recipes_by_layer
+from partwise.config import NAME_WIDTH, ByLayer, Config, ConfigError, recipes_by_layer
 from partwise.model.block import Block, run_blocks
 from partwise.model.cache import Cache, position_ids_from_document_ids
 from partwise.model.flops import training_flops_per_token
@@ -90,7 +90,7 @@ class ModelConfig(Config):
         return self
 
     def __str__(self) -> str:
-        return f"{super().__str__()}\n{'parameters':28}{self.parameters():,}"
+        return f"{super().__str__()}\n{'parameters':{NAME_WIDTH}}{self.parameters():,}"
 
     def parameters(self) -> int:
         """The number of parameters; tied matrices count once."""
@@ -232,11 +232,10 @@ class Transformer(Stack, TiedModule):
     ) -> Tensor:
         """(B, T) ids -> (B, T, V) logits.
 
-        With a `cache` (from `new_cache`), tokens continue its rows, and it holds the source. `document_ids` (B, T) number
-        the documents of packed rows, or mark padding before a prompt: a token attends only to its own document and counts
-        its position from the document's start. If given, the lists `aux_losses` and `mtp_logits` are extended by the
-        layers' terms of the training loss and by the logits (B, T, V) of each token after the next. Raises ConfigError
-        if a row is too long.
+        With a `cache`, tokens continue its rows, and it holds the source. `document_ids` (B, T) number the documents of
+        packed rows, or mark padding before a prompt: a token attends only to its own document and counts its position from
+        the document's start. If given, the lists `aux_losses` and `mtp_logits` are extended by the layers' terms of the
+        training loss and by the logits (B, T, V) of each token after the next. Raises ConfigError if a row is too long.
         """
         past, T = cache.length if cache else 0, tokens.shape[1]
         limit = cache.max_length if cache else self.config.context_length
@@ -260,8 +259,11 @@ class Transformer(Stack, TiedModule):
             cache.length += T
         if mtp_logits is not None:
             mtp_logits.extend(self.ahead(x))
-        logits = self.head(x)  # (B, T, V)
-        cap = self.config.logit_softcap
+        return self.logits(x, tokens, ctx)
+
+    def logits(self, x: Tensor, tokens: Tensor, ctx: ForwardContext) -> Tensor:
+        """(B, T, D) final hidden states of (B, T) ids -> (B, T, V) next-token logits."""
+        logits, cap = self.head(x), self.config.logit_softcap
         return self.counts(logits if cap is None else cap * torch.tanh(logits / cap), tokens, ctx)
 
     def encode(self, source: Tensor | None, aux_losses: list[Tensor]) -> tuple[Tensor | None, Tensor | None]:

@@ -81,6 +81,16 @@ class CrossAttentionCache:
     def __init__(self) -> None:
         self.kv: tuple[Tensor, Tensor] | None = None
 
+    def tensors(self) -> list[Tensor]:
+        return list(self.kv or ())
+
+    def selected(self, rows: Tensor) -> "CrossAttentionCache":
+        """A cache of these rows, in this order."""
+        other = CrossAttentionCache()
+        other.kv = self.kv
+        other.select(rows)
+        return other
+
     def get_or_compute(self, compute: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
         if self.kv is None:
             self.kv = compute()

@@ -1,6 +1,6 @@
 """Dropout whose noise is a function of a key and the indices of an element, the same on every device."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ class Dropout(nn.Module):
         self.seeded: DropoutKey | None = None
         self.seed_keys: tuple[DropoutKey, ...] = ()  # one per seed in multi-seed training
         self.held_key: Tensor | None = None  # seed and first row as int64, which a compiled model reads
+        self.held_seed_keys: Tensor | None = None  # the same, one row per seed
 
     @property
     def active(self) -> bool:
@@ -35,7 +36,7 @@ class Dropout(nn.Module):
         if not self.active or x.is_meta:
             return x
         if self.seed_keys:
-            return x * VmappedMask.apply(x, self.seed_keys) / (1 - self.p)
+            return x * VmappedMask.apply(x, self.seed_masks) / (1 - self.p)
         if self.held_key is not None and torch.compiler.is_compiling():
             seed, first_row = self.held_key.unbind()
             return x * keep_mask(x, DropoutKey(self.p, seed, first_row)) / (1 - self.p)  # type: ignore[arg-type]
@@ -50,18 +51,34 @@ class Dropout(nn.Module):
         key = self.seeded = DropoutKey(self.p, stream_seed(self.site, seed, step), first_row)
         self.seed_keys = ()
         if self.held_key is not None:
-            signed = key.seed - (key.seed >> 63 << 64)
-            self.held_key.copy_(torch.tensor([signed, first_row]))
+            self.held_key.copy_(torch.tensor(signed(key)))
 
     def seed_vmapped(self, keys: Sequence[tuple[int, int, int]]) -> None:
         """Seed the noise of forward passes of several seeds under `torch.func.vmap`."""
         self.seed_keys = tuple(
             DropoutKey(self.p, stream_seed(self.site, seed, step), first_row) for seed, step, first_row in keys
         )
+        if self.held_key is not None:
+            held = torch.tensor([signed(key) for key in self.seed_keys], device=self.held_key.device)
+            if self.held_seed_keys is None or self.held_seed_keys.shape != held.shape:
+                self.held_seed_keys = held
+            self.held_seed_keys.copy_(held)
+
+    def seed_masks(self, x: Tensor) -> Tensor:
+        """(B, ..., T, D) of one seed -> (S, B, ..., T, D) the masks of all seeds."""
+        keys = self.seed_keys
+        if self.held_seed_keys is not None:
+            keys = tuple(DropoutKey(self.p, *key.unbind()) for key in self.held_seed_keys)
+        return torch.stack([keep_mask(x, key) for key in keys])
 
     def key(self) -> DropoutKey:
         """The key of this forward pass; without a seed, a new one from torch's global generator."""
         return self.seeded or DropoutKey(self.p, int(torch.randint(2**63 - 1, ())), 0)
+
+
+def signed(key: DropoutKey) -> list[int]:
+    """The seed and the first row of a key, as int64 has them."""
+    return [key.seed - (key.seed >> 63 << 64), key.first_row]
 
 
 def dropout(x: Tensor, key: DropoutKey) -> Tensor:
@@ -94,7 +111,7 @@ class VmappedMask(torch.autograd.Function):
     """The mask of each seed in multi-seed training: that of a separate run."""
 
     @staticmethod
-    def forward(x: Tensor, keys: Sequence[DropoutKey]) -> Tensor:
+    def forward(x: Tensor, masks: Callable[[Tensor], Tensor]) -> Tensor:
         raise NotImplementedError("multi-seed training requires torch.func.vmap")
 
     @staticmethod
@@ -106,6 +123,7 @@ class VmappedMask(torch.autograd.Function):
         return None, None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, keys: Sequence[DropoutKey]) -> tuple[Tensor, int]:
-        one = x if in_dims[0] is None else x.select(in_dims[0], 0)
-        return torch.stack([keep_mask(one, key) for key in keys]), 0
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], x: Tensor, masks: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, int]:
+        return masks(x if in_dims[0] is None else x.select(in_dims[0], 0)), 0

@@ -7,7 +7,7 @@ VERDICT_COLORS = {
     "better": "#1b7f4d",
     "worse": "#b3382c",
     "equivalent": "#41688a",
-    "undecided": "#a86a00",
+    "undecided": "#9c6200",
     "none": "#6b6f76",
 }
 """The color of each verdict."""

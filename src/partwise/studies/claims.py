@@ -1,29 +1,55 @@
 """The table of claims: for each study the published result, ours with its interval, and the outcome."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from partwise.comparison.report.cells import decimal_places, with_interval
+from partwise.comparison.results import Results
 from partwise.comparison.stats.effect import Effect
+from partwise.comparison.stats.families import decide
 from partwise.studies.study import NOT_SEEN, OPPOSITE, SEEN, TOO_NOISY, Study, StudyResults, is_direct, outcome
 
 NOT_RUN = "not run yet"
 
 
-def findings(study: Study) -> Iterator[tuple[str, Effect, str]]:
-    """(comparison's key, effect, outcome) for every claim that was tested."""
+@dataclass(frozen=True)
+class Finding:
+    """What became of one claim: the comparison's key, the effect and the outcome, '' without a prediction."""
+
+    key: str
+    effect: Effect
+    outcome: str
+
+
+def find_outcomes(studies: Sequence[Study]) -> dict[str, list[Finding]]:
+    """Of every claim that was tested, by the name of its study. Claims of studies with one protocol are judged together."""
+    tested = [(study, key, results, effect) for study in studies for key, results, effect in tested_claims(study)]
+    decided = {index: effect for index, (*_, effect) in enumerate(tested)}
+    for protocol in {study.protocol for study in studies if study.protocol}:
+        family = [index for index, (study, *_) in enumerate(tested) if study.protocol == protocol]
+        if family:
+            alpha = tested[family[0]][2].protocol.alpha
+            decided |= dict(zip(family, decide([tested[index][3] for index in family], alpha), strict=True))
+    found: dict[str, list[Finding]] = {study.name: [] for study in studies}
+    for index, (study, key, results, effect) in enumerate(tested):
+        entry = study.entries.get(key)
+        expected = entry.expected(effect.arm) if entry and is_direct(effect, results) else None
+        found[study.name].append(Finding(key, decided[index], outcome(expected, decided[index])))
+    return found
+
+
+def tested_claims(study: Study) -> Iterator[tuple[str, Results, Effect]]:
+    """The key and the results of each comparison that has been run, with the effect of each of its claims."""
     comparisons = StudyResults.from_json(study.results).comparisons if study.results else {}
     for key, results in comparisons.items():
-        entry = study.entries.get(key)
         for claim in results.claims:
             if claim.role == "claim":
-                effect = claim.effect
-                expected = entry.expected(effect.arm) if entry and is_direct(effect, results) else None
-                yield key, effect, outcome(expected, effect)
+                yield key, results, claim.effect
 
 
-def overall(study: Study) -> str:
+def overall(findings: Sequence[Finding]) -> str:
     """The outcomes for all arms with a prediction, counted."""
-    outcomes = [text for _, _, text in findings(study) if text]
+    outcomes = [finding.outcome for finding in findings if finding.outcome]
     if not outcomes:
         return NOT_RUN
     kinds = [kind for kind in (SEEN, NOT_SEEN, OPPOSITE, TOO_NOISY) if kind in outcomes]
@@ -48,10 +74,17 @@ def scope(study: Study) -> str:
 
 def markdown(studies: list[Study]) -> str:
     """The table of claims."""
+    found = find_outcomes(studies)
     lines = ["# Published claims, tested", "", INTRODUCTION, ""]
     lines += ["| study | claim | published result | outcome | scope |", "|---|---|---|---|---|"]
     for study in studies:
-        cells = (f"[{study.name}](#{study.name})", study.claim, study.published, f"**{overall(study)}**", scope(study))
+        cells = (
+            f"[{study.name}](#{study.name})",
+            study.claim,
+            study.published,
+            f"**{overall(found[study.name])}**",
+            scope(study),
+        )
         lines.append(f"| {' | '.join(' '.join(cell.split()) for cell in cells)} |")
     for study in studies:
         lines += [
@@ -64,16 +97,21 @@ def markdown(studies: list[Study]) -> str:
             lines += ["", " ".join(study.changed.split())]
         if study.history:
             lines += ["", f"Changed after a first answer: {' '.join(' '.join(study.history).split())}"]
-        lines += ["", f"`partwise study run {study.name}`", ""]
+        shared = (
+            f", under the protocol `{study.protocol}`, whose claims are judged as one family" if study.protocol else ""
+        )
+        lines += ["", f"`partwise study run {study.name}`{shared}", ""]
         lines += [
             "| comparison | difference | seeds | mean (interval) | verdict | claim |",
             "|---|---|---:|---:|---|---|",
         ]
-        for key, effect, text in findings(study):
+        for finding in found[study.name]:
+            effect = finding.effect
             n = str(effect.n) if effect.paired else f"{effect.n_arm}, {effect.n_against}"
             name, interval = f"{effect.arm} − {effect.against}", with_interval(effect, decimal_places(effect))
-            lines.append(f"| {key} | {name} | {n} | {interval} | {verdict_cell(effect)} | {text or '–'} |")
-        if not list(findings(study)):
+            outcomes = f"{verdict_cell(effect)} | {finding.outcome or '–'}"
+            lines.append(f"| {finding.key} | {name} | {n} | {interval} | {outcomes} |")
+        if not found[study.name]:
             lines.append(f"| {NOT_RUN} | | | | | |")
     return "\n".join(lines) + "\n"
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from partwise.comparison.stats.effect import Effect
 from partwise.plots.plotting import STYLE, shorten
-from partwise.studies.claims import findings
+from partwise.studies.claims import find_outcomes
 from partwise.studies.study import NOT_SEEN, OPPOSITE, SEEN, TOO_NOISY, Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLORS = {SEEN: "#1b7f4d", NOT_SEEN: "#41688a", OPPOSITE: "#b3382c", TOO_NOISY: "#a86a00", "": "#6b6f76"}
+COLORS = {SEEN: "#1b7f4d", NOT_SEEN: "#41688a", OPPOSITE: "#b3382c", TOO_NOISY: "#9c6200", "": "#6b6f76"}
 """The color of each outcome; gray where the claim predicts nothing."""
 
 ROW = 0.2  # inches
@@ -45,13 +45,15 @@ def draw_claims(studies: Sequence[Study]) -> str:
 def panel_rows(studies: Sequence[Study], lower_is_better: bool) -> list[Row]:
     """The rows of the metrics of one direction, in the order of the table."""
     rows: list[Row] = []
+    outcomes = find_outcomes(studies)
     for study in studies:
-        found = [each for each in findings(study) if each[1].lower_is_better is lower_is_better]
+        found = [each for each in outcomes[study.name] if each.effect.lower_is_better is lower_is_better]
         if found:
             rows.append((study.name, None, ""))
-        for key, effect, outcome in found:
-            setting = f", {key}" if len(study.entries) > 1 else ""
-            rows.append((shorten(effect.arm.removeprefix("+ "), 36) + setting, effect, outcome))
+        for finding in found:
+            setting = f", {finding.key}" if len(study.entries) > 1 else ""
+            name = shorten(finding.effect.arm.removeprefix("+ "), 36)
+            rows.append((name + setting, finding.effect, finding.outcome))
     return rows
 
 

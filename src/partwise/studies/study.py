@@ -8,8 +8,12 @@ history: [what was changed after a first answer was known]
 comparisons:
   shakespeare: {preset: mingpt, change: [ffn=swiglu], data: shakespeare, looks: [4, 8, 16], expect: better}
 
-An entry holds the fields of a `Request`. `grid: [train.lr=1e-3,1e-2]` expands to one comparison per combination. `expect`
-is what the claim predicts: better, worse, equivalent or diverges, for all arms or by arm name.
+protocol: NAME           optional: what this study shares with others, `protocols/NAME.yaml` beside it
+
+An entry holds the fields of a `Request`, and a protocol those that all entries of its studies have in common: each adds to
+its `common`, and overrides nothing. Claims of one protocol are one family: `study table` judges them together, by Holm's
+method, and comparisons with the same baseline share its runs. `grid: [train.lr=1e-3,1e-2]` expands to one comparison per
+combination. `expect` is what the claim predicts: better, worse, equivalent or diverges, for all arms or by arm name.
 
 `library/` holds the studies of the package with their results; `studies/` in the working folder holds the user's, and the
 results of every study that was run there.
@@ -47,7 +51,9 @@ class Entry:
     expect: dict[str, str]
 
     def expected(self, arm: str) -> str | None:
-        return self.expect.get(arm, self.expect.get(""))
+        """The prediction for an arm, also at the value that tuning chose for it."""
+        untuned = arm.rpartition(f" {self.request.tune.partition('=')[0]}=")[0] if self.request.tune else arm
+        return self.expect.get(arm, self.expect.get(untuned, self.expect.get("")))
 
     def answers(self, results: Results) -> Iterator[Answer]:
         """The outcome for every arm that the claim makes a prediction about."""
@@ -89,6 +95,8 @@ class Study:
     entries: dict[str, Entry]
     history: tuple[str, ...] = ()
     """What was changed after a first answer was known, oldest first."""
+    protocol: str = ""
+    """The name of the protocol that it shares with other studies; '' if it has its own."""
 
     @property
     def comparisons(self) -> dict[str, Request]:
@@ -115,6 +123,8 @@ class Study:
         for key, entry in self.entries.items():
             comparison = make_comparison(entry.request, check_run_name(default_run_name([f"study-{self.name}-{key}"])))
             comparison.origin = {"study": f"{self.name}, {key}"}
+            if self.protocol:
+                comparison.shared_runs = Path("runs") / check_run_name(f"protocol-{self.protocol}")
             names = [claim.arm for claim in comparison.plan.claims]
             for arm in entry.expect:
                 if arm and arm not in names:
@@ -183,15 +193,43 @@ def find_study(name: str) -> Study:
     comparisons = values.get("comparisons")
     if not isinstance(comparisons, dict) or not comparisons:
         raise ConfigError(f"{path}: no comparisons; list at least one under comparisons:")
+    protocol = str(values.get("protocol") or "")
+    shared = read_protocol(path, protocol) if protocol else {}
     entries: dict[str, Entry] = {}
     for key, entry in comparisons.items():
-        entries |= dict(read_entry(str(key), dict(entry or {}), path))
+        entries |= dict(read_entry(str(key), with_protocol(dict(entry or {}), shared, path), path))
     texts = (str(values.get(key, "")) for key in ("claim", "source", "published", "changed"))
     claim, source, published, changed = texts
     history = values.get("history") or []
     if not isinstance(history, list) or not all(isinstance(line, str) for line in history):
         raise ConfigError(f"{path}: history: expected a list of sentences")
-    return Study(path, claim, source, published, changed, entries, tuple(history))
+    return Study(path, claim, source, published, changed, entries, tuple(history), protocol)
+
+
+PROTOCOL_TEXTS = ("about",)
+"""Keys of a protocol that are for its readers."""
+
+
+def read_protocol(study: Path, name: str) -> dict[str, Any]:
+    """The fields that all entries of a protocol's studies share. Raises ConfigError."""
+    path = study.parent / "protocols" / f"{name}.yaml"
+    if not path.exists():
+        known = [each.stem for each in path.parent.glob("*.yaml")]
+        raise ConfigError(f"{study}: protocol: there is no {path}{did_you_mean(name, known)}")
+    values = {key: value for key, value in read_yaml(path).items() if key not in PROTOCOL_TEXTS}
+    if given := next((key for key in ("looks", "change", "arms", "expect") if key in values), None):
+        reason = "claims of several studies have no looks in common" if given == "looks" else "each study has its own"
+        raise ConfigError(f"{path}: {given}: {reason}; delete this line")
+    return values
+
+
+def with_protocol(entry: dict[str, Any], protocol: dict[str, Any], path: Path) -> dict[str, Any]:
+    """An entry with the fields of its protocol. Raises ConfigError if it changes one of them."""
+    for key in entry:
+        if protocol and (key in protocol or key == "looks") and key != "common":
+            raise ConfigError(f"{path}: {key}: its protocol sets this for all studies; delete this line")
+    common = [*protocol.get("common", []), *entry.get("common", [])]
+    return {**protocol, **entry, **({"common": common} if common else {})}
 
 
 def read_entry(key: str, entry: dict[str, Any], path: Path) -> Iterator[tuple[str, Entry]]:

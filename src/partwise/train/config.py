@@ -8,7 +8,7 @@ import torch
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from partwise.compute.backends import backend_names
-from partwise.config import Config, ConfigError, did_you_mean
+from partwise.config import NAME_WIDTH, Config, ConfigError, did_you_mean
 from partwise.config.overrides import Override, apply_overrides, flatten, parse_overrides
 from partwise.config.yaml import read_yaml
 from partwise.data import Corpus, Dataset, parse_data_option, prepare
@@ -85,9 +85,12 @@ class RunConfig(Config):
 
     def __str__(self) -> str:
         """The settings of the model, then `train.*`, then the other parts."""
-        train = [f"{f'train.{name}':27} {value}" for name, value in map(str.split, str(self.train).splitlines())]
+        train = [
+            f"{f'train.{line[:NAME_WIDTH].rstrip()}':{NAME_WIDTH}}{line[NAME_WIDTH:]}"
+            for line in str(self.train).splitlines()
+        ]
         names = ("optimizer", "schedule", "data", "tokenizer")
-        return "\n".join([str(self.model), *train, *(f"{name:28}{getattr(self, name)}" for name in names)])
+        return "\n".join([str(self.model), *train, *(f"{name:{NAME_WIDTH}}{getattr(self, name)}" for name in names)])
 
     def to_dict(self) -> dict[str, Any]:
         values = super().to_dict()

@@ -1,11 +1,14 @@
-"""Cross-entropy of bf16 logits in chunks, which avoids a float32 copy of all logits; shifted targets."""
+"""Cross-entropy without a float32 copy of all logits, in chunks or compiled; shifted targets."""
 
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from partwise.compute import compilation
 from partwise.data import IGNORE_INDEX
 from partwise.kernels.cross_entropy import bf16_cross_entropy, supports_bf16_cross_entropy
 
@@ -25,9 +28,15 @@ def summed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0
     return _ChunkedCrossEntropy.apply(logits, targets, smoothing)
 
 
-def summed_loss(logits: Tensor, targets: Tensor, smoothing: float, cpp: bool) -> Tensor:
-    """(B, T, V) logits, (B, T) targets -> the loss summed over the targets, in chunks where logits have 16 bits."""
+def summed_loss(logits: Tensor, targets: Tensor, smoothing: float, cpp: bool, compiled: bool = False) -> Tensor:
+    """(B, T, V) logits, (B, T) targets -> the loss summed over the targets, in chunks where logits have 16 bits.
+
+    With `compiled`, torch.compile makes one kernel each of the forward and the backward pass, which keep float32 values of
+    a row only while they read it.
+    """
     logits, targets = logits.flatten(0, 1), targets.flatten()
+    if compiled:
+        return compiled_losses(logits[None], targets[None], smoothing)[0]
     if logits.dtype in (torch.bfloat16, torch.float16):
         return summed_cross_entropy(logits, targets, smoothing, cpp)
     return F.cross_entropy(logits, targets, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=smoothing)
@@ -65,6 +74,50 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             grad.scatter_add_(1, chunk_targets.clamp(min=0)[:, None], minus_one)
             out[0].copy_(torch.where((chunk_targets != IGNORE_INDEX)[:, None], grad * grads[0], 0.0))
         return grad_logits, None, None
+
+
+def compiled_losses(logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+    """(S, ..., V) logits, (S, ...) targets -> (S,) losses, each summed over its targets, by torch.compile."""
+    return _CompiledCrossEntropy.apply(logits.flatten(1, -2), targets.flatten(1), smoothing)
+
+
+class _CompiledCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
+        totals, log_z = _compiled(_losses, compilation.COMPILER)(logits.detach(), targets, smoothing)
+        ctx.save_for_backward(logits, targets, log_z)
+        ctx.smoothing = smoothing
+        return totals
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        logits, targets, log_z = ctx.saved_tensors
+        gradient = _compiled(_gradient, compilation.COMPILER)
+        return gradient(logits.detach(), targets, log_z, grads[0], ctx.smoothing), None, None
+
+
+def _losses(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """(S, N, V) logits -> the summed losses (S,), and the logarithm of each row's partition function (S, N)."""
+    x = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    log_z = x.logsumexp(dim=2)
+    losses = log_z - (1 - smoothing) * x.gather(2, targets.clamp(min=0)[..., None])[..., 0]
+    if smoothing:
+        losses = losses - smoothing * x.mean(dim=2)
+    return torch.where(targets != IGNORE_INDEX, losses, 0.0).sum(dim=1), log_z
+
+
+def _gradient(logits: Tensor, targets: Tensor, log_z: Tensor, scales: Tensor, smoothing: float) -> Tensor:
+    """The gradient of the logits, whose own dtype is the only one that is written."""
+    V = logits.shape[2]
+    is_target = torch.arange(V, device=logits.device) == targets[..., None]
+    grad = (logits.to(log_z.dtype) - log_z[..., None]).exp() - smoothing / V
+    grad = scales[:, None, None] * torch.where(is_target, grad - (1 - smoothing), grad)
+    return torch.where((targets != IGNORE_INDEX)[..., None], grad, 0.0).to(logits.dtype)
+
+
+@lru_cache
+def _compiled(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
+    return torch.compile(function, backend=backend, fullgraph=True, dynamic=False)
 
 
 def _chunks(logits: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -2,14 +2,14 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from partwise.compute.compilation import CompiledModel, warm_up
+from partwise.compute.compilation import CompiledModel, is_small, replays_equal_steps, warm_up
 from partwise.compute.plan import Plan, check_requested, make_plan
 from partwise.compute.runtime import Runtime, choose_runtime, requested
 from partwise.data import Batch, Dataset, build_examples
@@ -17,6 +17,8 @@ from partwise.kernels.malloc import keep_freed_memory
 from partwise.model import Transformer
 from partwise.model.activation_checkpointing import checkpoint_activations
 from partwise.model.freezing import freeze
+from partwise.tensor_files import Rows
+from partwise.train.batch_queue import BatchQueue, DeviceBatch, StepRows
 from partwise.train.config import RunConfig
 from partwise.train.cross_entropy import shift_targets, summed_loss
 from partwise.train.distributed.data_parallel import DataParallel
@@ -110,6 +112,7 @@ class Run:
         self.forward: Callable[..., Tensor] = CompiledModel(self.model) if self.runtime.compile else self.model
         self.optimizer = config.optimizer.build(self.model, config.train.lr)
         self.step = 0
+        self.queue = BatchQueue(self.step_rows, self.device)
         self.updater: Updater | None = None
         self.processes = SINGLE
         self.parallel = DataParallel(self.model, lambda batch: self.training_losses(batch))
@@ -152,20 +155,17 @@ class Run:
         if not self.model.training:  # train() visits every module: skip it in most steps
             self.model.train()
         next_token_losses = []
-        batch = self.batch()
-        count = batch.n_targets
+        count, micro_batches = self.queue.take(self.step)
         n_targets = max(1, count)  # sequences may have none
-        first_row = 0
-        micro_batches = batch.micro_batches(train.grad_accumulation)
-        for index, micro_batch in enumerate(micro_batches, start=1):
-            start, own_rows = self.processes.rows(micro_batch)
-            self.model.seed_dropout(train.seed, self.step, first_row + start)
-            first_row += len(micro_batch.inputs)
+        for index, (first_row, own_rows) in enumerate(micro_batches, start=1):
+            self.model.seed_dropout(train.seed, self.step, first_row)
             with self.parallel.synchronize(last=index == len(micro_batches)):
                 losses = self.parallel.losses(own_rows)
                 losses.total(n_targets, train.grad_accumulation).backward()
             next_token_losses.append(losses.next_token.detach() / n_targets)
         self.parallel.finish_gradients()
+        if self.step + 1 < train.steps:
+            self.queue.prepare(self.step + 1)  # before the loss is read, which waits for the device
         loss = self.processes.sum(torch.stack(next_token_losses).sum())
         norm = self.parallel.total_norm()
         if not math.isfinite(loss.item()) or not math.isfinite(norm.item()):
@@ -191,10 +191,21 @@ class Run:
         """Compile the model now instead of in the next step, if the runtime says so; returns the seconds that it took."""
         if not self.runtime.compile:
             return 0.0
-        train = self.config.train
+        started, train = time.perf_counter(), self.config.train
         micro_batch = self.batch().micro_batches(train.grad_accumulation)[0]
         self.model.train().seed_dropout(train.seed, self.step)
-        return warm_up(lambda: self.training_losses(micro_batch).total(1, 1), self.model)
+
+        def step() -> Tensor:
+            return self.training_losses(micro_batch).total(1, 1)
+
+        flops = self.config.flops_per_token() * micro_batch.inputs.size
+        if is_small(flops, self.device.type, train.grad_accumulation):
+            self.forward = CompiledModel(self.model, cuda_graphs=True)
+            if replays_equal_steps(step, self.model):
+                return time.perf_counter() - started
+            self.forward = CompiledModel(self.model)
+        warm_up(step, self.model)
+        return time.perf_counter() - started
 
     def clip_gradients(self, max_norm: float | None, norm: Tensor) -> None:
         """Scale the gradients, whose total norm is `norm`, down to `max_norm` if that is smaller."""
@@ -208,17 +219,27 @@ class Run:
         rest = f" and {len(names) - 1} others" if len(names) > 1 else ""
         return f", in the gradient of {names[0]}{rest}" if names else ""
 
-    def batch(self) -> Batch:
-        """The batch of the next step, a pure function of (data, seed, step)."""
+    def batch(self, step: int | None = None) -> Batch:
+        """The batch of a step, by default the next one: a pure function of (data, seed, step)."""
         train = self.config.train
-        return self.examples.batch(self.dataset.hash, train.seed, self.step, train.batch_size)
+        return self.examples.batch(self.dataset.hash, train.seed, self.step if step is None else step, train.batch_size)
+
+    def step_rows(self, step: int) -> StepRows:
+        """This process's rows of a step, by micro-batch."""
+        batch, first_row = self.batch(step), 0
+        rows = []
+        for micro_batch in batch.micro_batches(self.config.train.grad_accumulation):
+            start, own_rows = self.processes.rows(micro_batch)
+            rows.append((first_row + start, own_rows))
+            first_row += len(micro_batch.inputs)
+        return StepRows(batch.n_targets, rows)
 
     def loss(self, batch: Batch) -> Tensor:
         """Mean next-token cross-entropy over a batch's targets in nats, without the other training losses."""
         logits, targets = self.predict(batch)
         return self.cross_entropy(logits, targets) / batch.n_targets
 
-    def training_losses(self, batch: Batch) -> TrainingLosses:
+    def training_losses(self, batch: Batch | DeviceBatch) -> TrainingLosses:
         """The losses of a micro-batch of the next step."""
         auxiliary, mtp_logits, weight = list[Tensor](), list[Tensor](), self.mtp_loss_weight
         logits, targets = self.predict(batch, aux_losses=auxiliary, mtp_logits=mtp_logits if weight else None)
@@ -233,26 +254,32 @@ class Run:
         """The weight of each multi-token prediction loss in the next step."""
         return self.model.ahead.loss_weight_at(self.step / self.config.train.steps)
 
-    def predict(self, batch: Batch, **forward_kwargs: Any) -> tuple[Tensor, Tensor]:
+    def predict(self, batch: Batch | DeviceBatch, **forward_kwargs: Any) -> tuple[Tensor, Tensor]:
         """A batch's logits (B, T, V) and targets (B, T); `forward_kwargs` go to the model."""
-        inputs, targets = (torch.from_numpy(ids).to(self.device) for ids in (batch.inputs, batch.targets))
-        source = None if batch.source is None else torch.from_numpy(batch.source).to(self.device)
+        inputs, targets = (torch.as_tensor(ids, device=self.device) for ids in (batch.inputs, batch.targets))
+        source = None if batch.source is None else torch.as_tensor(batch.source, device=self.device)
         with self.autocast():
             return self.forward(inputs, source=source, **forward_kwargs), targets
 
     def cross_entropy(self, logits: Tensor, targets: Tensor) -> Tensor:
         """(B, T, V), (B, T) -> the loss summed over the targets."""
-        return summed_loss(logits, targets, self.config.train.label_smoothing, self.runtime.kernels)
+        runtime, compiled = self.runtime, self.runtime.compile and torch.is_grad_enabled()
+        return summed_loss(logits, targets, self.config.train.label_smoothing, runtime.kernels, compiled)
 
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.runtime.precision == "bfloat16")
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
-        """The optimizer's state by `parameter.key` names, whole; every process must call it."""
-        return {f"{name}.{key}": self.parallel.whole(name, value) for name, key, value in self.own_optimizer_tensors()}
+        """The optimizer's state in this process, by `parameter.key` names."""
+        return {f"{name}.{key}": value for name, key, value in self.optimizer_states()}
 
-    def own_optimizer_tensors(self) -> Iterator[tuple[str, str, Tensor]]:
-        """The optimizer's state in this process: parameter, key and tensor, in the same order in every process."""
+    def optimizer_rows(self) -> dict[str, Rows]:
+        """What this process saves of the optimizer's state."""
+        found = {f"{name}.{key}": self.parallel.state_rows(name, value) for name, key, value in self.optimizer_states()}
+        return {name: rows for name, rows in found.items() if rows is not None}
+
+    def optimizer_states(self) -> Iterator[tuple[str, str, Tensor]]:
+        """The optimizer's state in this process: parameter, key and tensor."""
         for name, parameter in self.parallel.parameters().items():
             state = self.optimizer.state.get(parameter, {})
             for key in sorted(state):
@@ -260,14 +287,13 @@ class Run:
 
     def check_finite(self) -> None:
         """Raise Diverged, in every process, if a parameter or a tensor of the optimizer's state is not finite."""
-        states = {f"{name}.{key}": value for name, key, value in self.own_optimizer_tensors()}
-        tensors = {**self.parallel.parameters(), **states}
+        tensors = {**self.parallel.parameters(), **self.optimizer_tensors()}
         bad = next((name for name, tensor in tensors.items() if not tensor.isfinite().all()), None)
         for name in self.processes.gather(bad):
             if name is not None:
                 raise Diverged(self.step, f"{name} is not finite")
 
-    def restore(self, step: int, weights: dict[str, Tensor], optimizer: dict[str, Tensor]) -> None:
+    def restore(self, step: int, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> None:
         """Load a saved state. Raises DamagedFileError if the tensors do not match the model."""
         from partwise.checkpoint import DamagedFileError
 
@@ -276,11 +302,13 @@ class Run:
         ordered = [names[id(parameter)] for group in self.optimizer.param_groups for parameter in group["params"]]
         indices = {name: index for index, name in enumerate(ordered)}
         state: dict[int, dict[str, Tensor]] = {}
-        for name, value in optimizer.items():
+        for name in optimizer:
             parameter_name, _, key = name.rpartition(".")
             if parameter_name not in indices:
                 raise DamagedFileError(f"the optimizer's state names an unknown parameter {parameter_name!r}")
-            state.setdefault(indices[parameter_name], {})[key] = self.parallel.part(parameter_name, value)
+            state.setdefault(indices[parameter_name], {})[key] = self.parallel.load_state(
+                parameter_name, key, optimizer
+            )
         # load_state_dict knows on which device fused and other optimizers keep the step counter
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
         self.step = step

@@ -1,6 +1,6 @@
-"""The losses of runs that differ only in their seed, computed in one forward pass with `torch.vmap`."""
+"""The losses of runs that differ only in their seed, in one forward pass with `torch.vmap`, compiled if asked for."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,15 +10,59 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
+from partwise.compute import compilation
 from partwise.data import IGNORE_INDEX, Batch
 from partwise.parts.attention.core import AttentionCore
 from partwise.parts.dropout import Dropout
-from partwise.train.cross_entropy import shift_targets, summed_cross_entropy
+from partwise.train.cross_entropy import compiled_losses, shift_targets, summed_cross_entropy
 from partwise.train.loop import Run, TrainingLosses
+
+Outputs = tuple[Tensor, list[Tensor], list[Tensor]]
+"""The logits of all seeds, those of further tokens, and auxiliary losses."""
+
+MAX_COMPILED_SHAPES = 4
+"""Batches of further shapes are computed without compilation, which would take longer than it saves."""
+
+
+class VmappedForward:
+    """The forward pass of all seeds of a stack: (stacked parameters, inputs (S, B, T)) -> `Outputs`.
+
+    To compile it, vmap and the autograd functions of the layers are first traced to plain operations.
+    """
+
+    def __init__(self, run: Run, cuda_graphs: bool = False) -> None:
+        self.run, self.cuda_graphs = run, cuda_graphs
+        self.compiled: dict[tuple[Any, ...], Callable[..., Outputs]] = {}
+
+    def __call__(self, parameters: Mapping[str, Tensor], inputs: Tensor, ahead: bool) -> Outputs:
+        key = (ahead, len(inputs), *inputs.shape)
+        if not self.run.runtime.compile or (key not in self.compiled and len(self.compiled) == MAX_COMPILED_SHAPES):
+            return self.vmapped(dict(parameters), inputs, ahead)
+        if key not in self.compiled:
+            from torch.fx.experimental.proxy_tensor import make_fx
+
+            graph = make_fx(lambda parameters, inputs: self.vmapped(parameters, inputs, ahead))(
+                dict(parameters), inputs
+            )
+            self.compiled[key] = compilation.compiled(graph, self.cuda_graphs)
+        return self.compiled[key](dict(parameters), inputs)
+
+    def vmapped(self, parameters: dict[str, Tensor], inputs: Tensor, ahead: bool) -> Outputs:
+        def forward(parameters: dict[str, Tensor], inputs: Tensor) -> Outputs:
+            mtp_logits, auxiliary = list[Tensor](), list[Tensor]()
+            kwargs = {"aux_losses": auxiliary, "mtp_logits": mtp_logits if ahead else None}
+            return functional_call(self.run.model, parameters, (inputs,), kwargs), mtp_logits, auxiliary
+
+        with self.run.autocast():
+            return vmap(forward)(parameters, inputs)
 
 
 def multi_seed_losses(
-    runs: Sequence[Run], parameters: Mapping[str, Tensor], batches: Sequence[Batch], first_row: int = 0
+    runs: Sequence[Run],
+    parameters: Mapping[str, Tensor],
+    batches: Sequence[Batch],
+    forward: VmappedForward,
+    first_row: int = 0,
 ) -> TrainingLosses:
     """The losses of each run's micro-batch, (S,) each, with stacked `parameters`.
 
@@ -28,19 +72,14 @@ def multi_seed_losses(
     inputs, targets = (ids.to(first.device) for ids in stack_batches(batches))
     weight, smoothing = first.mtp_loss_weight, first.config.train.label_smoothing
     keys = [(run.config.train.seed, run.step, first_row) for run in runs]
-
-    def forward(parameters: dict[str, Tensor], inputs: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        mtp_logits, auxiliary = list[Tensor](), list[Tensor]()
-        kwargs = {"aux_losses": auxiliary, "mtp_logits": mtp_logits if weight else None}
-        return functional_call(first.model, parameters, (inputs,), kwargs), mtp_logits, auxiliary
-
-    with first.autocast(), vmap_fallback_disabled(), multi_seed_forward(first.model.train(), keys):
-        logits, mtp_logits, auxiliary = vmap(forward)(dict(parameters), inputs)
+    with vmap_fallback_disabled(), multi_seed_forward(first.model.train(), keys):
+        logits, mtp_logits, auxiliary = forward(parameters, inputs, weight > 0)
+    cross_entropy = compiled_losses if first.runtime.compile else multi_seed_cross_entropy
     mtp = [
-        weight * multi_seed_cross_entropy(logits_k, shift_targets(targets, k), smoothing)
+        weight * cross_entropy(logits_k, shift_targets(targets, k), smoothing)
         for k, logits_k in enumerate(mtp_logits, start=1)
     ]
-    return TrainingLosses(multi_seed_cross_entropy(logits, targets, smoothing), mtp, auxiliary)
+    return TrainingLosses(cross_entropy(logits, targets, smoothing), mtp, auxiliary)
 
 
 def multi_seed_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float) -> Tensor:

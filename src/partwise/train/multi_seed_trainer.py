@@ -3,14 +3,16 @@
 import math
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor
 
+from partwise.compute.compilation import REPLAYED, is_small
 from partwise.data import Batch
 from partwise.parts.feed_forward.router import Router
 from partwise.train.loop import Diverged, Run, Step
-from partwise.train.multi_seed_losses import multi_seed_losses
+from partwise.train.multi_seed_losses import VmappedForward, multi_seed_losses
 from partwise.train.seed_stack import SeedStack, release
 
 
@@ -31,7 +33,7 @@ class MultiSeedTrainer:
         self.results: dict[Run, Step | Diverged] = {}  # results of the current step, not yet requested
         self.stack: SeedStack | None = SeedStack(runs)  # None after every run was removed
         try:
-            verify(self.stack)
+            choose_forward(self.stack)
         except BaseException:
             for run in runs:
                 release(run)
@@ -108,8 +110,6 @@ def check_supported(runs: Sequence[Run]) -> None:
     fitted = tuple(f"{name}." for name in first.model.fitted_layers)  # training does not read their buffers
     if any(not name.startswith(fitted) for name, _ in first.model.named_buffers()):
         raise CannotVectorize("a part has buffers")
-    if first.runtime.compile:
-        raise CannotVectorize("compiled models support one seed")
     if first.config.train.activation_checkpointing:
         raise CannotVectorize("activation checkpointing supports one seed")
     if first.model.encoder:
@@ -120,14 +120,32 @@ def check_supported(runs: Sequence[Run]) -> None:
         raise CannotVectorize(f"optimizer={first.config.optimizer.name} does not support several seeds")
 
 
-def verify(stack: SeedStack) -> None:
-    """Raise CannotVectorize unless the first step's losses and gradient norms match those of separate runs."""
+def choose_forward(stack: SeedStack) -> None:
+    """Let CUDA graphs replay small steps if they are compiled and their results are right. Raises CannotVectorize."""
+    run = stack.runs[0]
+    flops = run.config.flops_per_token() * run.config.train.batch_size * run.config.seq_len
+    if run.runtime.compile and is_small(flops, run.device.type, run.config.train.grad_accumulation):
+        stack.forward = VmappedForward(run, cuda_graphs=True)
+        with suppress(CannotVectorize):
+            verify(stack, passes=REPLAYED)
+            return
+        stack.forward = VmappedForward(run)
+    verify(stack)
+
+
+def verify(stack: SeedStack, passes: int = 1) -> None:
+    """Raise CannotVectorize unless the first step's losses and gradient norms match those of separate runs.
+
+    They are those of the last of several `passes`.
+    """
     batches = [run.batch() for run in stack.runs]
     reason = ""
     try:
-        losses = multi_seed_losses(stack.runs, stack.parameters, batches)
-        losses.total(1, 1).backward()
-        vectorized = torch.stack((losses.next_token.detach(), stack.grad_norms())).T.tolist()
+        for _ in range(passes):
+            stack.zero_grad()
+            losses = multi_seed_losses(stack.runs, stack.parameters, batches, stack.forward)
+            losses.total(1, 1).backward()
+            vectorized = torch.stack((losses.next_token.detach(), stack.grad_norms())).T.tolist()
     except (RuntimeError, ValueError, NotImplementedError) as error:
         reason = str(error).strip().splitlines()[0]  # the error itself would keep every tensor of the computation
     finally:
@@ -137,6 +155,7 @@ def verify(stack: SeedStack) -> None:
     tolerance = 2e-2 if stack.runs[0].runtime.precision == "bfloat16" else 1e-3
     for run, batch, results in zip(stack.runs, batches, vectorized, strict=True):
         run.model.train().seed_dropout(run.config.train.seed, run.step)
+        run.forward = run.model  # a run of a stack has no compiled model of its own
         losses = run.training_losses(batch)
         losses.total(1, 1).backward()
         expected = [losses.next_token.item(), run.parallel.total_norm().item()]
@@ -154,7 +173,7 @@ def accumulate_gradients(stack: SeedStack, batches: Sequence[Batch]) -> tuple[Te
     total = torch.zeros(len(batches), device=first.device)
     first_row = 0
     for chunks in zip(*(batch.micro_batches(n_micro_batches) for batch in batches), strict=True):
-        losses = multi_seed_losses(stack.runs, stack.parameters, chunks, first_row)
+        losses = multi_seed_losses(stack.runs, stack.parameters, chunks, stack.forward, first_row)
         first_row += len(chunks[0].inputs)
         losses.total(counts, n_micro_batches).backward()
         total = total + losses.next_token.detach() / counts

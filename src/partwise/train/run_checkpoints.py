@@ -1,28 +1,33 @@
 """The checkpoints of a run: the two newest, each complete or absent."""
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from partwise.checkpoint import (
     FORMAT,
+    MANIFEST,
+    Writer,
+    is_sharded,
     json_writer,
+    latest_checkpoint,
     list_checkpoints,
-    load_tensors,
+    make_draft,
     read_latest,
     remove_folder,
     remove_leftovers,
     step_of,
-    tensor_writer,
+    tensor_files,
     verify,
     write_folder,
+    write_synced,
 )
 from partwise.compute.runtime import machine_info
 from partwise.config import ConfigError
-from partwise.files import replace_file
-from partwise.records import DamagedFileError, read_record
+from partwise.files import replace_file, write_file
+from partwise.records import DamagedFileError, read_bytes, read_record
+from partwise.tensor_files import Rows, TensorFiles, write_rows, write_tensors
 from partwise.train.loop import Run
 from partwise.train.metrics import METRICS, check_metrics, cut_metrics, metrics_fingerprint, read_metrics_prefix
 from partwise.train.run_names import explain_write_errors
@@ -47,36 +52,81 @@ class RunCheckpoints:
     def save(self) -> None:
         """Write a checkpoint of this step and remove old ones. Raises ConfigError on a full disk, and Diverged.
 
-        Every process must call it; the first one writes.
+        Every process must call it. Those that share a model each write the rows that they have, and the first one the rest.
         """
-        self.run.check_finite()
-        weights, optimizer = self.run.parallel.weights(), self.run.optimizer_tensors()
-        with self.run.processes.together():
-            if self.run.processes.first:
-                self._write(weights, optimizer)
+        run, processes = self.run, self.run.processes
+        run.check_finite()
+        tensors = {"model": run.parallel.weights(), "optimizer": run.optimizer_rows()} if self.writes else {}
+        target, written = self.folder / checkpoint_name(run.step), None
+        if run.parallel.sharded:
+            written = self._write_shards(target, tensors)
+            tensors = {}
+        with processes.together():
+            if processes.first:
+                with explain_write_errors(self.folder):
+                    files = {f"{kind}.safetensors": rows_writer(rows) for kind, rows in tensors.items()}
+                    write_folder(target, {**self._descriptions(), **files}, written)
+                    self._remove_old(run.step)
 
-    def _write(self, weights: dict[str, Tensor], optimizer: dict[str, Tensor]) -> None:
-        folder, step = self.folder, self.run.step
-        state = {"step": step, "runtime": self.run.runtime.to_dict(), "machine": machine_info()}
-        state["processes"] = self.run.processes.size
-        with explain_write_errors(folder.parent):
-            state["metrics"] = metrics_fingerprint(folder.parent)
-        with explain_write_errors(folder):
-            write_folder(
-                folder / checkpoint_name(step),
-                {
-                    "config.json": json_writer({"format": FORMAT, "model": self.run.config.model.to_dict()}),
-                    "model.safetensors": tensor_writer(weights),
-                    "optimizer.safetensors": tensor_writer(optimizer),
-                    "state.json": json_writer(state),
-                    "tokenizer.json": self.run.dataset.tokenizer.save,
-                },
-            )
-            # a checkpoint of a later step is damaged, or this run would have resumed from it
-            newest = [path for path in list_checkpoints(folder) if step_of(path) <= step][-MAX_CHECKPOINTS:]
-            for path in list_checkpoints(folder):
-                if path not in newest and step_of(path) != self.kept:
-                    remove_folder(path)
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes tensors."""
+        return self.run.processes.first or self.run.parallel.sharded
+
+    def _write_shards(self, target: Path, tensors: Mapping[str, Mapping[str, Rows]]) -> dict[str, Any]:
+        """Write the rows of every process into the draft of `target`; returns the entries of their files."""
+        processes, entries = self.run.processes, {}
+        with explain_write_errors(self.folder):
+            draft = Path(processes.on_first(lambda: str(make_draft(target))))
+        try:
+            with processes.together(), explain_write_errors(self.folder):
+                for kind, rows in tensors.items():
+                    name = f"{kind}-shard-{processes.rank + 1:05}-of-{processes.size:05}.safetensors"
+                    entries[name] = write_synced(draft / name, rows_writer(rows))
+            return {name: entry for each in processes.gather(entries) for name, entry in each.items()}
+        except BaseException:
+            if processes.first:
+                shutil.rmtree(draft, ignore_errors=True)
+            raise
+
+    def consolidate(self) -> None:
+        """Replace the newest checkpoint by one of whole tensors, as one process writes it, if several have written it.
+
+        Every process must call it; the first one has one tensor at a time in memory.
+        """
+        processes = self.run.processes
+        with processes.patient(), processes.together():
+            if not processes.first:
+                return
+            newest, _ = latest_checkpoint(self.folder)
+            if newest is None or not is_sharded(newest):
+                return
+            manifest = read_record(newest / MANIFEST).record("files")
+            kept = [name for name in manifest if not name.endswith(".safetensors")]
+            files: dict[str, Writer] = {name: copy_of(newest / name) for name in kept}
+            for kind in ("model", "optimizer"):
+                files[f"{kind}.safetensors"] = whole_writer(tensor_files(newest, kind))
+            with explain_write_errors(self.folder):
+                write_folder(newest, files)
+
+    def _descriptions(self) -> dict[str, Writer]:
+        """The files of a checkpoint without tensors."""
+        run, parent = self.run, self.folder.parent
+        state = {"step": run.step, "runtime": run.runtime.to_dict(), "machine": machine_info()}
+        with explain_write_errors(parent):
+            state |= {"processes": run.processes.size, "metrics": metrics_fingerprint(parent)}
+        return {
+            "config.json": json_writer({"format": FORMAT, "model": run.config.model.to_dict()}),
+            "state.json": json_writer(state),
+            "tokenizer.json": run.dataset.tokenizer.save,
+        }
+
+    def _remove_old(self, step: int) -> None:
+        # a checkpoint of a later step is damaged, or this run would have resumed from it
+        newest = [path for path in list_checkpoints(self.folder) if step_of(path) <= step][-MAX_CHECKPOINTS:]
+        for path in list_checkpoints(self.folder):
+            if path not in newest and step_of(path) != self.kept:
+                remove_folder(path)
 
     def start_from(self, other: Path) -> dict[str, Any] | None:
         """Continue a shorter run of the same configuration from the last step that both have in common; return its state.
@@ -139,6 +189,17 @@ class RunCheckpoints:
                 raise DamagedFileError(f"{checkpoint / 'state.json'} lacks {key!r}")
         if "metrics" in state:  # older checkpoints have none
             check_metrics(self.folder.parent, state["metrics"])
-        weights, optimizer = (load_tensors(checkpoint / f"{name}.safetensors") for name in ("model", "optimizer"))
-        self.run.restore(state["step"], weights, optimizer)
+        self.run.restore(state["step"], tensor_files(checkpoint, "model"), tensor_files(checkpoint, "optimizer"))
         return state
+
+
+def rows_writer(tensors: Mapping[str, Rows]) -> Writer:
+    return lambda path: write_rows(path, tensors)
+
+
+def whole_writer(files: TensorFiles) -> Writer:
+    return lambda path: write_tensors(path, {name: files.kind(name) for name in files}, files.rows)
+
+
+def copy_of(source: Path) -> Writer:
+    return lambda path: write_file(path, read_bytes(source))

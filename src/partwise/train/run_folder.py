@@ -96,6 +96,7 @@ class RunFolder:
         processes.check_equal(shared_facts(config, dataset, new_runtime))
         try:
             with processes.together():
+                processes.check_device(new_runtime.device)
                 if processes.first:
                     with explain_write_errors(path):
                         make_folder(path)
@@ -151,6 +152,7 @@ class RunFolder:
                         except Diverged as error:
                             self._save_before(error, metrics)
                             raise
+                self.checkpoints.consolidate()
         except Diverged as error:
             if writes:
                 self._finish({"diverged": str(error), "step": run.step}, started)

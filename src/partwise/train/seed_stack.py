@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from partwise.train.loop import Run
+from partwise.train.multi_seed_losses import VmappedForward
 from partwise.train.optimizer_steps import stack_seeds
 
 SHARED_STATE = "step"
@@ -21,6 +22,7 @@ class SeedStack:
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = list(runs)
+        self.forward = VmappedForward(runs[0])
         first, by_run = runs[0], [dict(run.model.named_parameters()) for run in runs]
         self.parameters = {
             name: torch.stack([run[name].detach() for run in by_run]).requires_grad_(parameter.requires_grad)
@@ -67,6 +69,7 @@ class SeedStack:
     def select(self, indices: Sequence[int]) -> "SeedStack":
         """A new stack of some of the runs, with their gradients; the other runs have been released."""
         selected = SeedStack([self.runs[index] for index in indices])
+        selected.forward = VmappedForward(selected.runs[0], self.forward.cuda_graphs)
         for name, stack in self.parameters.items():
             selected.parameters[name].grad = None if stack.grad is None else stack.grad[list(indices)]
         return selected

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from partwise.checkpoint import MANIFEST, find_run, latest_checkpoint, load_tensors
+from partwise.checkpoint import MANIFEST, find_run, latest_checkpoint, tensor_files, weight_paths
 from partwise.config import Config, ConfigError
 from partwise.files import open_to_read
 from partwise.formats.huggingface.reading import (
@@ -18,8 +18,8 @@ from partwise.formats.huggingface.reading import (
     read_hf_config,
     read_hf_model,
     read_hf_tokenizer,
-    weight_files,
 )
+from partwise.formats.huggingface.stored import weight_files
 from partwise.model import Transformer
 from partwise.records import DamagedFileError, read_record
 
@@ -91,7 +91,7 @@ def load_initial_weights(model: Transformer, initial: InitialWeights) -> list[st
         theirs: dict[str, Tensor] = dict(read_hf_model(folder).state_dict())
     else:
         try:
-            theirs = load_tensors(folder / "model.safetensors")
+            theirs = dict(tensor_files(folder, "model"))
         except DamagedFileError as error:
             raise ConfigError(f"from={folder}: {error}") from None
     fitted = tuple(f"{name}." for name in model.fitted_layers)
@@ -113,7 +113,7 @@ def load_initial_weights(model: Transformer, initial: InitialWeights) -> list[st
 
 def hash_weights(folder: Path) -> str:
     """SHA-256 over the weight files of a checkpoint or folder, in the order of their names. Raises ConfigError."""
-    files = [folder / "model.safetensors"] if (folder / MANIFEST).exists() else sorted(weight_files(folder))
+    files = weight_paths(folder, "model") if (folder / MANIFEST).exists() else sorted(weight_files(folder))
     hasher = hashlib.sha256()
     for path in files:
         try:

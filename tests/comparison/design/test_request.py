@@ -34,6 +34,7 @@ def test_the_command_round_trips(data: st.DataObject) -> None:
         "tune": draw(text([None, "train.lr=1e-3,3e-3"])),
         "tune_seeds": draw(text([4, 5])),
         "tune_steps": draw(text([None, 300])),
+        "tuned_only": draw(st.booleans()),
         "horizons": draw(text([[], [500, 2000]])),
         "match": draw(text([None, "flops"])),
         "metric": draw(text(["loss", "exact_match", "char_accuracy"])),

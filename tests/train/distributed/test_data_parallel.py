@@ -2,73 +2,176 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import load_file
 
-from data_parallel import CASES, KINDS, config
+from data_parallel import CASES, KINDS, RESHARDED, config, new_run
+from partwise.checkpoint import is_sharded, load_model, tensor_files, verify
 from partwise.config import ConfigError
 from partwise.data import Batch
-from partwise.train.distributed.processes import Processes
+from partwise.inspection.memory import step_memory
+from partwise.train.distributed.environment import STORE
+from partwise.train.distributed.processes import SINGLE, Processes, join
+from partwise.train.run_checkpoints import RunCheckpoints
 
 SCRIPT = Path(__file__).parents[2] / "data_parallel.py"
 N_STEPS = 3
 EXACT = 1e-12
 
 
-def train(size: int, folder: Path, *cases: str, steps: int = N_STEPS) -> dict[str, Any]:
-    """The results of `size` processes that torchrun starts."""
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size)] if size > 1 else []
+def train(folder: Path, *cases: str, steps: int = N_STEPS) -> dict[str, Any]:
+    """The results of four processes, of two of them, and of one."""
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     done = subprocess.run(
         [sys.executable, *torchrun, str(SCRIPT), str(steps), str(folder), *cases],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=400,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.returncode == 0, done.stderr
-    return json.loads((folder / f"{size}.json").read_text())
+    return json.loads((folder / "results.json").read_text())
 
 
 @pytest.mark.slow
-def test_four_processes_equal_one(tmp_path: Path) -> None:
-    one, four = (train(size, tmp_path, *CASES) for size in (1, 4))
-    for case in CASES:
-        expected = np.array(one[f"{case} ddp"]["steps"])
-        for kind in KINDS:
-            result = four[f"{case} {kind}"]
-            assert result["steps"] == pytest.approx(expected, rel=EXACT, abs=0), (case, kind)
-            if case == "uneven":  # one reduction a step, not one per micro-batch
-                assert result["bytes"] == 8 * config(case).model.parameters() * N_STEPS
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # torch's reader, in this process alone
+def test_one_launch_of_four_processes(tmp_path: Path) -> None:
+    """One test, so that the processes are launched once."""
+    results = train(tmp_path, *CASES)
+    check_steps_are_equal(results)
+    check_gradients_are_communicated_once_a_step(results)
+    check_any_number_of_processes_continues(results)
+    check_a_full_disk_on_one_process(results["4 plain fsdp"])
+    check_what_differs_is_refused(results)
+    check_memory(results["memory"])
+    for case in RESHARDED:
+        check_shards_become_whole(tmp_path / f"4 {case} fsdp", tmp_path / f"1 {case} ddp", case)
 
-    # the state of one process continues on four, and of four, sharded, on one
-    for source, target in ((1, 4), (4, 1)):
-        folder = tmp_path / f"from {source}"
-        folder.mkdir()
-        for case in ("plain", "muon"):
-            kind = "ddp" if source == 1 else "fsdp"
-            state = tmp_path / f"{source}-{case}-{kind}.safetensors"
-            (folder / f"start-{case}.safetensors").write_bytes(state.read_bytes())
-        train(target, folder, "plain", "muon")
-    a, b = (json.loads((tmp_path / f"from {n}" / f"{5 - n}.json").read_text()) for n in (1, 4))
-    for case in ("plain", "muon"):
-        for kind in KINDS:
-            assert a[f"{case} {kind}"]["steps"] == pytest.approx(np.array(b[f"{case} ddp"]["steps"]), rel=EXACT, abs=0)
+
+def check_steps_are_equal(results: dict[str, Any]) -> None:
+    for case in CASES:
+        expected = np.array(results[f"1 {case} ddp"]["steps"])
+        for size in (2, 4):
+            for kind in KINDS:
+                steps = results[f"{size} {case} {kind}"]["steps"]
+                assert steps == pytest.approx(expected, rel=EXACT, abs=0), (size, case, kind)
+
+
+def check_gradients_are_communicated_once_a_step(results: dict[str, Any]) -> None:
+    """Not once per micro-batch: the batch of this case has two."""
+    gradients = 8 * config("uneven").model.parameters() * N_STEPS
+    for size in (2, 4):
+        ddp, fsdp = (results[f"{size} uneven {kind}"]["bytes"] for kind in KINDS)
+        assert ddp["allreduce_"] == gradients + 8 * N_STEPS  # and the loss
+        assert gradients <= fsdp["_reduce_scatter_base_"] < 1.01 * gradients  # with rows that fill up the last shard
+        # weights: twice per micro-batch for a block, once for what is outside of blocks
+        assert 2 * gradients < fsdp["_allgather_base_"] < 4 * gradients
+        assert fsdp["allreduce_"] == 2 * 8 * N_STEPS  # the loss and the norm
+        assert {*ddp} == {"allreduce_", "broadcast_"} and {*fsdp} == {
+            "allreduce_",
+            "_reduce_scatter_base_",
+            "_allgather_base_",
+        }
+
+
+def check_any_number_of_processes_continues(results: dict[str, Any]) -> None:
+    """From the checkpoints of any other number, to the next step of one process."""
+    moves = [name for name in results if "->" in name]
+    assert len(moves) == len(RESHARDED) * 5 * 5  # one process has no fsdp
+    for name in moves:
+        case = name.rpartition(" ")[2]
+        assert results[name] == pytest.approx(np.array(results[f"1 {case} ddp"]["next"]), rel=EXACT, abs=0), name
+
+
+def check_a_full_disk_on_one_process(result: dict[str, Any]) -> None:
+    """All end with one line, and the last checkpoint is what is left."""
+    first, *others = result["full disk"]
+    assert re.fullmatch(r"ConfigError rank 2: cannot write .*: File too large: check disk space and .*", first)
+    assert others == ["EndedTogether "] * 3 and result["left"] == [f"step-{N_STEPS:08}"]
+
+
+def check_what_differs_is_refused(results: dict[str, Any]) -> None:
+    """By one line of the first process, before anything is written."""
+    for what, named in (
+        ("versions", "partwise"),
+        ("device", "the device"),
+        ("precision", "the precision"),
+        ("data", "the data"),
+    ):
+        first, *others = results["refused"][what]
+        assert re.fullmatch(
+            rf"ConfigError rank 2 has {named} \S+, but rank 0 has \S+: start every process with .*", first
+        )
+        assert others == ["EndedTogether "] * 3
+    assert results["written"] is False
+
+
+def check_memory(measured: list[list[int]]) -> None:
+    """What `inspect memory --processes 4` says of a process is what the one with the most has, to the byte."""
+    with default_dtype(torch.float64):
+        expected = step_memory(config("plain", "fsdp"), "float32", rows=2, shards=4)
+    most = [max(values) for values in zip(*measured, strict=True)]
+    assert most == [expected.weights, expected.gradients, expected.optimizer]
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    earlier = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(earlier)
+
+
+def check_shards_become_whole(sharded: Path, whole: Path, case: str) -> None:
+    """Shards are read by torch's own reader, by every command, and consolidated, with the same tensors."""
+    folder, expected = (path / "checkpoints" / f"step-{N_STEPS:08}" for path in (sharded, whole))
+    assert len(list(folder.glob("model-shard-*-of-00004.safetensors"))) == 4 and is_sharded(folder)
+    assert {path.suffix for path in folder.iterdir()} == {".json", ".safetensors"}
+    kinds = {kind: dict(tensor_files(folder, kind)) for kind in ("model", "optimizer")}
+    tensors = kinds["model"] | kinds["optimizer"]
+    for name, tensor in tensor_files(expected, "model").items():
+        assert torch.allclose(tensors[name], tensor, rtol=1e-9, atol=1e-12), name
+    read = {name: torch.zeros_like(tensor) for name, tensor in tensors.items() if tensor.ndim}
+    dcp.load(read, storage_reader=dcp.HuggingFaceStorageReader(str(folder)), no_dist=True)
+    assert all(torch.equal(read[name], tensors[name]) for name in read)
+    model, _ = load_model(folder)
+    checkpoints = RunCheckpoints(folder.parent, new_run(case, "fsdp", SINGLE), print)
+    checkpoints.consolidate()
+    verify(folder)
+    assert {path.name for path in folder.iterdir()} == {path.name for path in expected.iterdir()}
+    for kind, before in kinds.items():
+        after = load_file(folder / f"{kind}.safetensors")
+        assert {*after} == {*before} and all(torch.equal(after[name], before[name]) for name in after)
+    again, _ = load_model(folder)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    modified = (folder / "model.safetensors").stat().st_mtime_ns
+    checkpoints.consolidate()
+    assert (folder / "model.safetensors").stat().st_mtime_ns == modified
 
 
 @pytest.mark.long
 def test_a_hundred_steps_of_one_two_and_four_processes_agree(tmp_path: Path) -> None:
     cases = ("plain", "uneven", "pairs", "bias", "muon")
-    results = {size: train(size, tmp_path, *cases, steps=100) for size in (1, 2, 4)}
+    results = train(tmp_path, *cases, steps=100)
     for case in cases:
-        expected = np.array(results[1][f"{case} ddp"]["steps"])
+        expected = np.array(results[f"1 {case} ddp"]["steps"])
         for size in (2, 4):
             for kind in KINDS:
-                steps = np.array(results[size][f"{case} {kind}"]["steps"])
+                steps = np.array(results[f"{size} {case} {kind}"]["steps"])
                 assert steps[0] == pytest.approx(expected[0], rel=EXACT, abs=0), (case, size, kind)
                 assert steps == pytest.approx(expected, rel=1e-9, abs=0), (case, size, kind)
 
@@ -87,3 +190,21 @@ def test_more_processes_than_rows_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"4 processes need as many rows.* has 3 each"):
         Processes(0, 4).check_rows(batch_size=6, grad_accumulation=2)
     Processes(0, 3).check_rows(batch_size=6, grad_accumulation=2)
+
+
+def test_a_backend_that_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", STORE: str(tmp_path / "store")}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(dist, "is_gloo_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"^this torch has no gloo, which 2 processes need: start one process$"):
+        join()
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
+    with pytest.raises(
+        ConfigError, match=r"^this torch has no nccl, which 2 processes on CUDA need: set train.device=cpu$"
+    ):
+        Processes(0, 2).check_device("cuda")
+    with pytest.raises(ConfigError, match=r"^2 processes cannot share a model on mps: set train.device=cpu$"):
+        Processes(0, 2).check_device("mps")
+    for device in ("cpu", "cuda", "mps"):
+        Processes().check_device(device)
+    Processes(0, 2).check_device("cpu")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -13,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from partwise.checkpoint import list_checkpoints
+from partwise.checkpoint import is_sharded, latest_checkpoint, list_checkpoints, step_of
 from partwise.config import ConfigError
 from partwise.formats.loading import load
-from partwise.train.distributed.launcher import LOST, TOGETHER, wait
+from partwise.train.distributed.launcher import GRACE_SECONDS, LOST, TOGETHER, wait
 from partwise.train.metrics import read_metrics
 from partwise.train.run_metadata import read_metadata
 
@@ -83,13 +84,17 @@ def gone(pid: int) -> bool:
 @pytest.mark.slow
 def test_two_processes_train_the_same_run_and_any_number_resumes_it(tmp_path: Path) -> None:
     for name, steps in (("one", ["8"]), ("two", ["8"])):
-        number = ["--processes", "2"] if name == "two" else []
+        number = ["--processes", "2", "train.parallel=fsdp"] if name == "two" else []
         done = run(tmp_path, f"train.steps={steps[0]}", "--name", name, *number)
         assert done.returncode == 0, done.stderr
-    assert "2 processes (ddp) x 1 threads" in done.stdout and done.stdout.count("step 8: validation loss") == 1
+    assert "2 processes (fsdp) x 1 threads" in done.stdout and done.stdout.count("step 8: validation loss") == 1
     assert "step 8: validation loss" in (tmp_path / "runs/two/ranks/1.log").read_text()
     assert losses(tmp_path, "two") == pytest.approx(losses(tmp_path, "one"), rel=1e-5)
     assert read_metadata(tmp_path / "runs/two")["processes"] == 2
+    # each process has saved its shard; the end of the run is whole
+    older, newest = list_checkpoints(tmp_path / "runs/two/checkpoints")
+    assert is_sharded(older) and not is_sharded(newest) and (older / "model-shard-00002-of-00002.safetensors").exists()
+    load(older)
     # both folders are ordinary runs: another number of processes continues from an earlier checkpoint to the same end
     for name, number, old in (("one", ["--processes", "2"], 1), ("two", [], 2)):
         folder = tmp_path / "runs" / name
@@ -114,10 +119,17 @@ def test_bad_input_is_one_line_of_the_first_process(tmp_path: Path) -> None:
     for words, message in (
         (["train.batch_size=1"], "2 processes need as many rows, but train.batch_size=1 "),
         (["train.parallel=tensor"], "train.parallel"),
+        (["train.compile=true"], "train.compile=true does not support 2 processes: leave it out, or start one process"),
         (["--name", "used"], "used"),
     ):
         done = run(tmp_path, "train.steps=2", "--processes", "2", *words)
         assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    # what one process has trained stays as it is when two cannot continue it
+    assert run(tmp_path, "train.steps=2", "train.batch_size=1", "--name", "one").returncode == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "runs/one").rglob("*") if path.is_file()}
+    done = run(tmp_path, "train.steps=2", "train.batch_size=1", "--name", "one", "--processes", "2")
+    assert done.returncode == 2 and "2 processes need as many rows" in done.stderr and done.stderr.count("\n") == 1
+    assert {path: path.read_bytes() for path in (tmp_path / "runs/one").rglob("*") if path.is_file()} == before
     done = run(tmp_path, "--processes", "2", PARTWISE_PROCESS_TIMEOUT="soon")
     assert done.returncode == 2 and done.stderr.startswith("error: PARTWISE_PROCESS_TIMEOUT=soon: set it to")
 
@@ -179,10 +191,37 @@ def test_a_signal_to_any_process_saves_and_ends_all(tmp_path: Path, rank: int | 
 def test_a_process_that_is_killed_ends_all(tmp_path: Path, rank: int) -> None:
     process, ranks = start(tmp_path, *NEVER_ENDING, "--processes", "2")
     os.kill(ranks[rank], signal.SIGKILL)
+    began = time.monotonic()
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 2 and errors.count("\n") == 1
+    assert time.monotonic() - began < GRACE_SECONDS + 5  # docs/processes.md
     assert f"rank {rank} was ended by SIGKILL (out of memory?): run the same command again to resume" in errors
     assert all(map(gone, ranks))
+
+
+@pytest.mark.long
+def test_shards_survive_a_process_that_is_killed_at_any_moment(tmp_path: Path) -> None:
+    """Most of the time is spent in saves; after each kill, the newest checkpoint is whole and training continues from it."""
+    words = ["train.steps=100", "train.eval_every=100", "train.save_every=1", "train.parallel=fsdp", "--name", "run"]
+    moments, steps, cut_off = random.Random(0), [0], 0
+    checkpoints = tmp_path / "runs/run/checkpoints"
+    for _ in range(6):
+        process, ranks = start(tmp_path, *words, "--processes", "2")
+        time.sleep(moments.uniform(0, 0.5))
+        os.kill(moments.choice(ranks), signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 2 and "was ended by SIGKILL" in errors and errors.count("\n") == 1, errors
+        newest, problems = latest_checkpoint(checkpoints)
+        assert newest is not None and not problems and is_sharded(newest)
+        assert step_of(newest) > steps[-1]
+        steps.append(step_of(newest))
+        cut_off += bool(list(checkpoints.glob(".step-*")))
+    assert cut_off  # some save was in the midst
+    done = run(tmp_path, *words)
+    assert done.returncode == 0 and f"resuming after step {steps[-1]}" in done.stdout, done.stderr
+    assert not list(checkpoints.glob(".step-*"))
+    assert run(tmp_path, "train.steps=100", "train.eval_every=100", "--name", "one").returncode == 0
+    assert losses(tmp_path, "run") == pytest.approx(losses(tmp_path, "one"), rel=1e-3)
 
 
 @pytest.mark.long

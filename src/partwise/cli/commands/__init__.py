@@ -1,1 +1,1 @@
-"""The implementations of the commands that `model_commands.py` and `comparison_commands.py` declare."""
+"""The implementations of the commands that the files `*_commands.py` declare."""

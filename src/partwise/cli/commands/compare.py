@@ -20,7 +20,7 @@ from partwise.comparison.report import summary
 from partwise.comparison.runs.comparison import RunComparison, make_comparison, make_grid
 from partwise.comparison.stats.power import default_looks
 from partwise.config import ConfigError
-from partwise.studies.claims import PICTURE, markdown, overall
+from partwise.studies.claims import PICTURE, find_outcomes, markdown, overall
 from partwise.studies.forest import draw_claims
 from partwise.studies.study import StudyResults, all_studies, find_study
 
@@ -38,6 +38,7 @@ def compare_variants(
     sd: float | None,
     workers: int | None,
     seeds_per_process: int | None,
+    processes_per_run: int,
     imports: tuple[str, ...],
     as_json: bool = False,
     require: list[str] | None = None,
@@ -48,10 +49,11 @@ def compare_variants(
     request = make_request(options, protocol)
     if grid:
         output.refuse_grid()
-        processes = {"workers": workers, "seeds_per_process": seeds_per_process, "on": on}
+        processes: dict[str, Any] = {"workers": workers, "seeds_per_process": seeds_per_process, "on": on}
+        processes["processes_per_run"] = processes_per_run
         run_over_grid(request, grid, name, dry_run=dry_run, sd=sd, imports=imports, **processes)
         return
-    comparison = make_comparison(request, name, imports, workers, seeds_per_process, on)
+    comparison = make_comparison(request, name, imports, workers, seeds_per_process, on, processes_per_run)
     if dry_run:
         show_estimate(comparison, sd)
         return
@@ -103,6 +105,8 @@ def show_estimate(comparison: RunComparison, sd: float | None) -> None:
         + (
             f", ignoring the speedup from {estimate.seeds_per_process} seeds per process"
             if estimate.seeds_per_process > 1
+            else f", each in one process instead of {estimate.processes_per_run}"
+            if estimate.processes_per_run > 1
             else ""
         )
     )
@@ -137,7 +141,9 @@ def run_study(name: str, dry_run: bool) -> None:
 
 
 def list_studies() -> None:
-    rows = [(study.name, " ".join(study.claim.split()), overall(study)) for study in all_studies()]
+    studies = all_studies()
+    found = find_outcomes(studies)
+    rows = [(study.name, " ".join(study.claim.split()), overall(found[study.name])) for study in studies]
     console.print(table("", ["study", "claim", "result"], rows))
     console.print("`partwise study run NAME` runs a study; `partwise study table` shows all figures")
 

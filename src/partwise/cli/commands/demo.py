@@ -30,7 +30,8 @@ fortieth of the distance between a 2-gram and a 4-gram model of the same text (0
 
 def run_demo(name: str, first_seed: int, steps: int | None) -> None:
     """Run the demo's comparison, or resume it, and print what to try next."""
-    request = DEMO if steps is None else DEMO | {"common": [*DEMO["common"], f"train.steps={steps}"]}
+    common = [word for word in DEMO["common"] if steps is None or not word.startswith("train.steps=")]
+    request = DEMO | {"common": common if steps is None else [*common, f"train.steps={steps}"]}
     comparison = make_comparison(Request.from_dict(request | {"first_seed": first_seed}), name)
     run_comparison(comparison)
     print_samples(comparison)

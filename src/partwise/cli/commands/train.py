@@ -2,14 +2,11 @@
 
 import os
 import signal
-import sys
-import time
 import traceback
 from contextlib import nullcontext
 from pathlib import Path
-from threading import Thread
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from partwise.checkpoint import make_folder
 from partwise.cli.commands.evaluate import show_scores
@@ -30,7 +27,7 @@ from partwise.model import Transformer
 from partwise.tokenizers import WithSpecialTokens
 from partwise.train.config import TrainConfig, run_config
 from partwise.train.distributed.environment import STORE
-from partwise.train.distributed.launcher import LOST, TOGETHER
+from partwise.train.distributed.launcher import LOST, TOGETHER, end_now, end_with_launcher
 from partwise.train.distributed.processes import (
     SINGLE,
     EndedTogether,
@@ -131,7 +128,7 @@ def train_with_others(
     """`train_run` in one of several processes; the first one reports for all."""
     processes = SINGLE
     if STORE in os.environ:
-        Thread(target=end_with_launcher, daemon=True).start()
+        end_with_launcher()
     try:
         with explain_lost():
             processes = join()
@@ -155,21 +152,6 @@ def train_with_others(
             return end_now(2)
         traceback.print_exc()
         return end_now(1)
-
-
-def end_with_launcher() -> None:
-    """Ask this process to save and end if the one that started it is killed."""
-    launcher = os.getppid()
-    while os.getppid() == launcher:
-        time.sleep(1)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def end_now(status: int) -> NoReturn:
-    """End without waiting for what torch's threads still await from other processes, at which they would abort."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os._exit(status)
 
 
 def write_output_to(path: Path) -> None:

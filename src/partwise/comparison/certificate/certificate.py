@@ -80,8 +80,14 @@ class Certificate(Value):
     computation: dict[str, JsonValue] = Field(default_factory=dict)
     """Arm -> which backend computes each layer."""
     seeds_per_process: int = 1
+    processes_per_run: int = 1
     ledger: LedgerEntry | None = None
     hash: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; without `processes_per_run` where it is 1, so that older certificates keep their hash."""
+        values = super().to_dict()
+        return values if self.processes_per_run > 1 else {k: v for k, v in values.items() if k != "processes_per_run"}
 
     @property
     def computed_hash(self) -> str:
@@ -139,5 +145,6 @@ def certify(
         runtime=metadata.get("runtime", {}),
         computation=metadata.get("computation", {}),
         seeds_per_process=metadata.get("seeds_per_process", 1),
+        processes_per_run=metadata.get("processes_per_run", 1),
         ledger=ledger,
     )

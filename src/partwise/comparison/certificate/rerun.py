@@ -87,4 +87,6 @@ def differences_here(certificate: Certificate, imports: Sequence[str] = ()) -> l
         found.append("other source files")
     if certificate.seeds_per_process > 1:
         found.append(f"one seed per process, not {certificate.seeds_per_process}")
+    if certificate.processes_per_run > 1:
+        found.append(f"one process per run, not {certificate.processes_per_run}")
     return found

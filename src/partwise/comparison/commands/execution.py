@@ -6,13 +6,14 @@ import math
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from partwise.comparison.commands.experiment_file import Curve, Metric, TrialLimits
 from partwise.comparison.commands.numbers import read_curve, read_metric
@@ -42,19 +43,27 @@ class Ended:
     seconds: float
     interrupted: bool = False
     timed_out: bool = False
+    rank: int = 0
+    """Which of several processes has this status."""
 
-    def fault(self, minutes: float | None, errors: Path) -> str | None:
+    def fault(self, minutes: float | None, folder: Path) -> str | None:
         """Why it has no value; None if it ended well."""
         if self.timed_out:
             return f"it ran longer than {minutes:g} minutes"
+        which = f"rank {self.rank}: " if self.rank else ""
         if self.status < 0:
             with contextlib.suppress(ValueError):
-                return f"killed by {signal.Signals(-self.status).name}"
-            return f"killed by signal {-self.status}"
+                return f"{which}killed by {signal.Signals(-self.status).name}"
+            return f"{which}killed by signal {-self.status}"
         if self.status:
-            last = last_line(errors)
-            return f"exit status {self.status}" + (f": {last}" if last else "")
+            last = last_line(folder / log_name(self.rank))
+            return f"{which}exit status {self.status}" + (f": {last}" if last else "")
         return None
+
+
+def log_name(rank: int) -> str:
+    """The file of a trial with what a process writes to stderr; but for the first, to stdout as well."""
+    return STDERR if rank == 0 else f"rank-{rank}.txt"
 
 
 def execute(folders: list[Path], should_stop: Callable[[], bool]) -> list[str]:
@@ -85,18 +94,18 @@ def attempt_once(
     """One execution; None if it was stopped."""
     config, output = CommandConfig.from_dict(job["config"]), folder / OUTPUT
     if attempt > 1:
-        for name in (STDOUT, STDERR):
+        for name in (STDOUT, *(log_name(rank) for rank in range(limits.processes))):
             os.replace(folder / name, folder / name.replace(".txt", f"-attempt-{attempt - 1}.txt"))
     if not limits.resumable or attempt > 1:
         shutil.rmtree(output, ignore_errors=True)
     output.mkdir(exist_ok=True)
     values = config.values(job["arm"], job["seed"], str(output.resolve()))
     words = config.words(values, tuple(job["check"]))
-    ended = run(words, cwd, environment(config.variables(values), limits), folder, limits.minutes, should_stop)
+    ended = run(words, cwd, environment(config.variables(values), limits), folder, limits, should_stop)
     if ended.interrupted:
         return None
     facts: dict[str, Any] = {"exit_status": ended.status, "seconds": ended.seconds, "attempts": attempt}
-    reason = ended.fault(limits.minutes, folder / STDERR)
+    reason = ended.fault(limits.minutes, folder)
     if reason is None:
         try:
             value = read_metric(Metric.from_dict(job["metric"]), folder, cwd, values)
@@ -120,48 +129,73 @@ def run(
     cwd: Path,
     env: Mapping[str, str],
     folder: Path,
-    minutes: float | None,
+    limits: TrialLimits,
     should_stop: Callable[[], bool],
 ) -> Ended:
-    """Run a command to its end, with its output in `folder`, or stop it with all its children."""
+    """Run a command to its end, with its output in `folder`, or stop it with all its children.
+
+    If several processes run it, the end of one that fails ends all.
+    """
     start = time.monotonic()
-    deadline = start + 60 * (math.inf if minutes is None else minutes)
-    with open_file(folder / STDOUT, "wb") as stdout, open_file(folder / STDERR, "wb") as stderr:
-        process = launch(words, cwd, env, stdout, stderr)
-        if process is None:
-            return Ended(127, 0.0)
-        interrupted = timed_out = False
-        while True:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(POLL_SECONDS)
+    deadline = start + 60 * (math.inf if limits.minutes is None else limits.minutes)
+    processes: list[subprocess.Popen[bytes]] = []
+    interrupted = timed_out = False
+    try:
+        for variables in ranks(limits.processes):
+            process = launch(words, cwd, {**env, **variables}, folder, len(processes))
+            if process is None:
+                return Ended(127, 0.0, rank=len(processes))
+            processes.append(process)
+        while running := [each for each in processes if each.poll() is None]:
+            if any(each.returncode for each in processes):
                 break
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running[0].wait(POLL_SECONDS)
+                continue
             interrupted, timed_out = should_stop(), time.monotonic() > deadline
             if interrupted or timed_out:
-                stop(process)
                 break
-        end_group(process.pid, signal.SIGKILL)  # what it left running would disturb the next trial
-    return Ended(process.returncode, time.monotonic() - start, interrupted, timed_out)
+        # one that was killed comes first: the others fail because they lost it
+        order = sorted(range(len(processes)), key=lambda rank: (processes[rank].returncode or 0) >= 0)
+        rank = next((rank for rank in order if processes[rank].returncode), 0)
+    finally:
+        stop(processes)
+    return Ended(processes[rank].returncode, time.monotonic() - start, interrupted, timed_out, rank)
+
+
+def ranks(n: int) -> list[dict[str, str]]:
+    """The variables of torchrun for each of several processes; none for one."""
+    if n == 1:
+        return [{}]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(n)]
 
 
 def launch(
-    words: list[str], cwd: Path, env: Mapping[str, str], stdout: IO[bytes], stderr: IO[bytes]
+    words: list[str], cwd: Path, env: Mapping[str, str], folder: Path, rank: int
 ) -> "subprocess.Popen[bytes] | None":
-    """Start the command in a session of its own; None, with the reason in `stderr`, if it cannot be started."""
-    try:
-        return subprocess.Popen(
-            words,
-            cwd=cwd,
-            env=dict(env),
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            start_new_session=True,
-            preexec_fn=die_with_parent if sys.platform == "linux" else None,
-        )
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        stderr.write(f"cannot start {words[0]}: {reason}\n".encode())
-        return None
+    """Start the command in a session of its own; None, with the reason in its log, if it cannot be started."""
+    with contextlib.ExitStack() as files:
+        stderr = files.enter_context(open_file(folder / log_name(rank), "wb"))
+        stdout = files.enter_context(open_file(folder / STDOUT, "wb")) if rank == 0 else stderr
+        try:
+            return subprocess.Popen(
+                words,
+                cwd=cwd,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                preexec_fn=die_with_parent if sys.platform == "linux" else None,
+            )
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            stderr.write(f"cannot start {words[0]}: {reason}\n".encode())
+            return None
 
 
 def die_with_parent() -> None:
@@ -170,12 +204,16 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
-def stop(process: "subprocess.Popen[bytes]") -> None:
-    """End a command and its children: ask, wait, kill."""
-    end_group(process.pid, signal.SIGTERM)
-    try:
-        process.wait(GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
+def stop(processes: "list[subprocess.Popen[bytes]]") -> None:
+    """End the processes that still run: ask, wait, kill; and whatever each has left running, which would disturb the next
+    trial."""
+    for process in processes:
+        if process.poll() is None:
+            end_group(process.pid, signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_SECONDS
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
         end_group(process.pid, signal.SIGKILL)
         process.wait()
 

@@ -84,10 +84,25 @@ class TrialLimits(Config):
 
     cpus: int = Field(1, gt=0)
     gpus: int = Field(0, ge=0)
+    processes: int = Field(1, gt=0)
+    """Processes that run the command together, as torchrun starts them; `cpus` and `gpus` are those of each."""
     minutes: Annotated[float, Field(gt=0)] | Annotated[int, Field(gt=0)] | None = None
     retries: int = Field(0, ge=0)
     resumable: bool = False
     """Whether an interrupted command continues from what it left in `{folder}`; otherwise it starts in an empty one."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Without `processes` where it is 1, so that a job is the same as before there was this setting."""
+        values = super().to_dict()
+        return values if self.processes > 1 else {key: value for key, value in values.items() if key != "processes"}
+
+    @property
+    def all_cpus(self) -> int:
+        return self.cpus * self.processes
+
+    @property
+    def all_gpus(self) -> int:
+        return self.gpus * self.processes
 
 
 class ArmSpec(Config):

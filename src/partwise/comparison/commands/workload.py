@@ -79,19 +79,20 @@ class CommandWorkload(Workload):
 
     def executor(self) -> LocalExecutor:
         limits = self.experiment.trial
-        if limits.cpus > cores():
-            raise ConfigError(f"trial.cpus={limits.cpus}: this machine has {cores()}; lower it")
+        each = f" for each of trial.processes={limits.processes}" if limits.processes > 1 else ""
+        if limits.all_cpus > cores():
+            raise ConfigError(f"trial.cpus={limits.cpus}{each}: this machine has {cores()}; lower it")
         devices = visible_devices() if limits.gpus else []
-        if limits.gpus > len(devices):
-            raise ConfigError(f"trial.gpus={limits.gpus}: this machine has {len(devices)} visible GPUs; lower it")
-        return LocalExecutor(self.processes(self.workers), module=EXECUTED_BY, gpus=limits.gpus, devices=devices)
+        if limits.all_gpus > len(devices):
+            raise ConfigError(f"trial.gpus={limits.gpus}{each}: this machine has {len(devices)} visible GPUs; lower it")
+        return LocalExecutor(self.processes(self.workers), module=EXECUTED_BY, gpus=limits.all_gpus, devices=devices)
 
     def processes(self, workers: int | None) -> int:
         """How many trials run at a time on this machine: `workers`, or as many as its cores allow."""
-        return workers or max(1, cores() // self.experiment.trial.cpus)
+        return workers or max(1, cores() // self.experiment.trial.all_cpus)
 
     def resources(self) -> Resources:
-        return Resources(self.experiment.trial.cpus, self.experiment.trial.gpus)
+        return Resources(self.experiment.trial.all_cpus, self.experiment.trial.all_gpus)
 
     def trial(self, arm: CommandArm, seed: int, folder: Path) -> StoredTrial:
         return prepare_trial(folder, arm.name, seed, self.job(arm, seed), EXECUTED_BY, {"cwd": str(self.cwd(arm))})

@@ -116,6 +116,9 @@ class Request(Config):
     tune_steps: Annotated[int | None, Option(panel=TUNING)] = Field(
         None, gt=0, description="Steps of the tuning runs. Default: those of the others."
     )
+    tuned_only: Annotated[bool, Option(panel=TUNING)] = Field(
+        False, description="Judge the arms at their best values only, not at their defaults."
+    )
     match: Annotated[Measure | None, Option(panel=ARMS, metavar="MEASURE")] = Field(
         None, description="Match the arms in tokens, parameters, flops or seconds."
     )

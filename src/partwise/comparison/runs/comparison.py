@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,8 @@ class RunComparison(Comparison):
         fixed = super().identity()
         if self.tune and self.workload.tune_steps:
             fixed["tune"]["steps"] = self.workload.tune_steps
+        if self.tune and self.tune.only:
+            fixed["tune"]["only"] = True
         return fixed
 
 
@@ -46,12 +48,13 @@ def plan_comparison(
     imports: tuple[str, ...] = (),
     workers: int | None = None,
     seeds_per_process: int | None = None,
+    processes_per_run: int = 1,
     **settings: Any,
 ) -> RunComparison:
     """The comparison that `partwise.compare` would run, validated but not started. Raises ConfigError."""
     fields = {key: value for key, value in settings.items() if value is not None}
     request = Request.from_dict({"preset": preset, "change": list(overrides), **fields})
-    return make_comparison(request, name, imports, workers, seeds_per_process)
+    return make_comparison(request, name, imports, workers, seeds_per_process, processes_per_run=processes_per_run)
 
 
 def make_comparison(
@@ -61,20 +64,31 @@ def make_comparison(
     workers: int | None = None,
     seeds_per_process: int | None = None,
     on: str = "local",
+    processes_per_run: int = 1,
 ) -> RunComparison:
     """The comparison for a request, validated but not started. Raises ConfigError."""
     path = Path("runs") / (check_run_name(name) if name else request.name())
-    tune = parse_tune(request.tune) if request.tune else None
+    tune = replace(parse_tune(request.tune), only=request.tuned_only) if request.tune else None
     plan = make_plan(request)
-    if request.tune_steps and not tune:
-        raise ConfigError(f"--tune-steps {request.tune_steps}: nothing is tuned; add --tune, or leave it out")
+    for flag, given in (("--tune-steps", request.tune_steps), ("--tuned-only", request.tuned_only)):
+        if given and not tune:
+            raise ConfigError(f"{flag}: nothing is tuned; add --tune, or leave it out")
     if tune:
         check_seeds(plan)
         for value in tune.values:
             tune.apply(plan.arms[0], value)  # raises for an invalid value before anything runs
     command = request.command(name, imports)
-    lengths = (request.tune_steps, plan.horizons)
-    workload = RunWorkload(imports, workers, seeds_per_process, command, plan.rules.metric, *lengths)
+    workload = RunWorkload(
+        imports,
+        workers,
+        seeds_per_process,
+        command,
+        plan.rules.metric,
+        tune_steps=request.tune_steps,
+        horizons=plan.horizons,
+        tuned_only=request.tuned_only,
+        processes_per_run=processes_per_run,
+    )
     tuning = (request.match, tune, request.tune_seeds)
     return RunComparison(path, plan, workload, command, *tuning, request.online, on)
 

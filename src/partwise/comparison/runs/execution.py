@@ -1,25 +1,35 @@
 """What a worker process does for training runs of a comparison."""
 
 import itertools
+import signal
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from partwise.checkpoint import remove_older_checkpoints
+from partwise.comparison.runs.rank import DIVERGED, DONE, FAILED, INTERRUPTED
 from partwise.comparison.runs.task_metric import score_run
 from partwise.comparison.runs.trial import read_horizons, shorter_runs, stored_status
 from partwise.comparison.trials.job import JOB
 from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime
 from partwise.config import import_parts
+from partwise.data import Dataset
 from partwise.evaluate.arithmetic import accuracy_by_operation, answer_problems
+from partwise.model import Transformer
 from partwise.records import Record, read_record
 from partwise.train.config import RunConfig
+from partwise.train.distributed.launcher import send, started, wait
 from partwise.train.multi_seed import train_seeds
 from partwise.train.result import verified_result, write_result
 from partwise.train.run_folder import RunFolder
 from partwise.train.shared_prefix import Extension, with_steps
+from partwise.train.trained_model import open_trained
 
 __all__ = ["execute", "stored_status"]
+
+RANK_MODULE = "partwise.comparison.runs.rank"
+"""What each of several processes runs."""
 
 
 def execute(folders: list[Path], should_stop: Callable[[], bool]) -> list[str]:
@@ -28,6 +38,8 @@ def execute(folders: list[Path], should_stop: Callable[[], bool]) -> list[str]:
     With several horizons, each run of a seed starts from what it has in common with the one before.
     """
     jobs = [read_record(folder / JOB) for folder in folders]
+    if jobs[0].get("processes", 1) > 1:
+        return [train_in_processes(folder, job, should_stop) for folder, job in zip(folders, jobs, strict=True)]
     for source in jobs[0]["imports"]:
         import_parts(source)
     horizons = read_horizons(jobs[0])
@@ -69,23 +81,51 @@ def train_group(
     statuses = train_seeds(runs, should_stop)
     for run, status, job in zip(runs, statuses, jobs, strict=True):
         if status == "done":
-            score_run(run.path, run.config.to_dict(), job["metric"])
-        if status == "done" and run.config.data.task == "arithmetic" and "test" in run.run.dataset.split_names:
-            score_problems(run)
+            score(run.path, run.config, job["metric"], run.run.dataset, run.run.model, run.runtime.precision)
     return statuses
 
 
-def score_problems(run: RunFolder) -> None:
-    """Answer the test problems with greedy decoding and add the accuracy to the run's result."""
+def train_in_processes(folder: Path, job: Record, should_stop: Callable[[], bool]) -> str:
+    """Train a run in several processes, and score it in this one; returns its status."""
+    n, runtime = job.whole("processes"), Runtime(**job["runtime"])
+    logs = [folder / f"rank-{rank}.txt" for rank in range(n)]
+    words = [sys.executable, "-P", "-m", RANK_MODULE, str(folder)]
+    asked = False
+
+    with started(n, words, {"OMP_NUM_THREADS": str(runtime.threads)}, logs) as children:
+
+        def pass_on() -> None:
+            nonlocal asked
+            if not asked and should_stop():
+                asked = True
+                send(children, signal.SIGTERM)
+
+        status = wait(children, pass_on, f"{folder}/rank-{{rank}}.txt")
+    if status == FAILED:
+        lines = logs[0].read_text(errors="replace").strip().splitlines()
+        return f"failed {lines[-1] if lines else 'its first process ended without a message'}"
+    if status != DONE:
+        return {DIVERGED: "diverged", INTERRUPTED: "interrupted"}.get(status, f"failed with exit status {status}")
+    for source in job["imports"]:
+        import_parts(source)
+    config, model = RunConfig.from_dict(job["config"]), open_trained(str(folder)).model
+    score(folder, config, job["metric"], config.prepare(), model, runtime.precision)
+    return "done"
+
+
+def score(folder: Path, config: RunConfig, metric: str, dataset: Dataset, model: Transformer, precision: str) -> None:
+    """Add to the result of a finished run the score of the metric's task, and the accuracy on arithmetic: the test problems
+    are answered with greedy decoding."""
     from partwise.data import problem_lines
 
-    dataset, config = run.run.dataset, run.config.to_dict()
-    result = verified_result(run.path, config)
+    stored = config.to_dict()
+    score_run(folder, stored, metric)
+    if config.data.task != "arithmetic" or "test" not in dataset.split_names:
+        return
+    result = verified_result(folder, stored)
     if result is None or "accuracy" in result:
         return
     problems = problem_lines(dataset, "test")
-    answers = answer_problems(
-        run.run.model, dataset.tokenizer, problems, temperature=0, precision=run.runtime.precision
-    )
-    result["accuracy"] = {kind: score.to_dict() for kind, score in accuracy_by_operation(problems, answers).items()}
-    write_result(run.path, result, config)
+    answers = answer_problems(model, dataset.tokenizer, problems, temperature=0, precision=precision)
+    result["accuracy"] = {kind: each.to_dict() for kind, each in accuracy_by_operation(problems, answers).items()}
+    write_result(folder, result, stored)

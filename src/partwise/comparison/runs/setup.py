@@ -11,6 +11,7 @@ from partwise.compute.plan import check_requested, multi_seed_backends, shared_p
 from partwise.compute.runtime import Runtime, choose_runtime, requested
 from partwise.config import ConfigError
 from partwise.model import Transformer
+from partwise.train.distributed.processes import Processes
 
 SEEDS_PER_PROCESS = 8
 """Seeds of one arm that an accelerator trains per process."""
@@ -29,21 +30,46 @@ class Setup:
     seeds_per_process: int
 
 
-def choose_setup(plan: RunPlan, workers: int | None, seeds_per_process: int | None) -> Setup:
+def choose_setup(
+    plan: RunPlan, workers: int | None, seeds_per_process: int | None, processes_per_run: int = 1
+) -> Setup:
     """The setup of this machine; None stands for a default. Raises ConfigError if a backend is not available."""
     train = plan.arms[0].config.train
     runtime, backends = choose_runtime(train), requested(train)
+    if processes_per_run > 1:
+        check_shared(plan, seeds_per_process, processes_per_run)
+        seeds_per_process, runtime = 1, replace(runtime, compile=False)
     small = all(arm.config.model.parameters() <= MAX_MULTI_SEED_PARAMETERS for arm in plan.arms)
     seeds_per_process = seeds_per_process or (SEEDS_PER_PROCESS if runtime.device == "cuda" and small else 1)
     if seeds_per_process > 1:
-        if train.compile:
-            raise ConfigError("train.compile=true does not support multi-seed training: use --seeds-per-process 1")
-        backends, runtime = multi_seed_backends(backends), replace(runtime, compile=False)
+        backends = multi_seed_backends(backends)
     with torch.device("meta"):
         models = {arm.name: Transformer(arm.config.model) for arm in plan.arms}
     plans = shared_plans(models, runtime, backends, {arm.name: arm.config.seq_len for arm in plan.arms})
     check_requested(plans.values(), backends)
     if runtime.device != "cpu":
         return Setup(runtime, plans, 1, seeds_per_process)
-    workers = workers or max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    workers = workers or max(1, cores // processes_per_run)
     return Setup(runtime.with_threads(train.threads or 1), plans, workers, seeds_per_process)
+
+
+def check_shared(plan: RunPlan, seeds_per_process: int | None, processes_per_run: int) -> None:
+    """Raise ConfigError if several processes cannot share each run."""
+    if (seeds_per_process or 1) > 1:
+        raise ConfigError(
+            f"--processes-per-run {processes_per_run} and --seeds-per-process {seeds_per_process} exclude each other: "
+            "leave one out"
+        )
+    if plan.horizons:
+        raise ConfigError(f"--horizons does not support --processes-per-run {processes_per_run}: leave one out")
+    for arm in plan.arms:
+        train = arm.config.train
+        if train.compile:
+            raise ConfigError(
+                f"train.compile=true does not support --processes-per-run {processes_per_run}: leave one out"
+            )
+        try:
+            Processes(0, processes_per_run).check_rows(train.batch_size, train.grad_accumulation)
+        except ConfigError as error:
+            raise ConfigError(f"--processes-per-run, {arm.name}: {error}") from None

@@ -80,8 +80,9 @@ def prepare_run(
     command: str,
     metric: str = VALIDATION_LOSS,
     horizons: tuple[int, ...] = (),
+    processes: int = 1,
 ) -> RunTrial:
-    """Write `job.json` and return the trial, waiting or already finished."""
+    """Write `job.json` and return the trial, waiting or already finished. `processes` train the run together."""
     folder.mkdir(parents=True, exist_ok=True)
     job: dict[str, Any] = {
         "executed_by": EXECUTED_BY,
@@ -91,6 +92,7 @@ def prepare_run(
         "plan": plan,
         "imports": list(imports),
         "metric": metric,
+        "processes": processes,
         "command": shlex.split(command),
     }
     if horizons:

@@ -15,7 +15,7 @@ from partwise.comparison.runs.custom_parts import store_parts
 from partwise.comparison.runs.facts import add_facts
 from partwise.comparison.runs.matching import match_arms
 from partwise.comparison.runs.plan import RunArm, RunPlan, dataset_of
-from partwise.comparison.runs.setup import Setup, choose_setup
+from partwise.comparison.runs.setup import Setup, check_shared, choose_setup
 from partwise.comparison.runs.throughput import measure_throughput, throughput_of_runs, tokens_per_step
 from partwise.comparison.runs.trial import RunTrial, prepare_run
 from partwise.comparison.trials.local import LocalExecutor
@@ -24,6 +24,7 @@ from partwise.comparison.trials.workload import Resources, Workload
 from partwise.compute.plan import Plan as ComputePlan
 from partwise.compute.plan import slower_arms
 from partwise.compute.runtime import Runtime, machine_info
+from partwise.config import ConfigError, digest
 from partwise.data import Dataset
 from partwise.train.evaluation import check_split_lengths
 from partwise.train.shared_prefix import total_steps
@@ -37,6 +38,7 @@ class Estimate:
     runs: int
     workers: int
     seeds_per_process: int
+    processes_per_run: int
     throughput: dict[str, float | None]
 
 
@@ -53,6 +55,9 @@ class RunWorkload(Workload):
     """The steps of tuning runs; None for those of the others."""
     horizons: tuple[int, ...] = ()
     """Those of the plan."""
+    tuned_only: bool = False
+    """Whether arms are judged at their best values only."""
+    processes_per_run: int = 1
     setup: dict[str, Any] = field(default_factory=dict)
 
     def prepare(self, plan: RunPlan) -> str:
@@ -74,28 +79,37 @@ class RunWorkload(Workload):
     def choose_setup(self, plan: RunPlan, timed: bool) -> dict[str, Any]:
         # matching by seconds needs throughput before the first run; otherwise the runs themselves provide it
         chosen = self._setup(plan)
+        if timed and self.processes_per_run > 1:
+            raise ConfigError(
+                f"--match seconds times steps of one process: leave out --processes-per-run {self.processes_per_run}"
+            )
         throughput = measure_throughput(plan, self.dataset(plan), chosen.runtime, chosen.plans)[0] if timed else {}
         self.setup = {
             "runtime": chosen.runtime.to_dict(),
             "computation": {arm: computation.to_dict() for arm, computation in chosen.plans.items()},
             "workers": chosen.workers,
             "seeds_per_process": chosen.seeds_per_process,
+            "processes_per_run": self.processes_per_run,
             "throughput": throughput,
             "machine": machine_info(),
         }
         return self.setup
 
     def restore_setup(self, plan: RunPlan, setup: Mapping[str, Any]) -> None:
-        # the seeds per process may change: they affect rounding only
+        # the seeds per process and the processes per run may change: they affect rounding only
         seeds_per_process = self.seeds_per_process or setup.get("seeds_per_process", 1)
-        self.setup = {**setup, "seeds_per_process": seeds_per_process}
+        if self.processes_per_run > 1:
+            check_shared(plan, self.seeds_per_process, self.processes_per_run)
+            seeds_per_process = 1
+        changed = {"seeds_per_process": seeds_per_process, "processes_per_run": self.processes_per_run}
+        self.setup = {**setup, **changed}
 
     def executor(self) -> LocalExecutor:
         return LocalExecutor(self.setup["workers"], self.setup["seeds_per_process"], module=EXECUTED_BY)
 
     def resources(self) -> Resources:
-        runtime = Runtime(**self.setup["runtime"])
-        return Resources(runtime.threads, int(runtime.device == "cuda"))
+        runtime, n = Runtime(**self.setup["runtime"]), self.processes_per_run
+        return Resources(runtime.threads * n, n * int(runtime.device == "cuda"))
 
     def trial(self, arm: RunArm, seed: int, folder: Path) -> RunTrial:
         return self._trial(arm, seed, folder, self.metric, self.horizons)
@@ -105,7 +119,15 @@ class RunWorkload(Workload):
         plan = computation[origin_of(arm.name, computation)]
         runtime = Runtime(**self.setup["runtime"])
         config = arm.config.with_seed(seed)
-        return prepare_run(folder, arm.name, seed, config, runtime, plan, self.imports, self.command, metric, horizons)
+        trial = (folder, arm.name, seed, config, runtime, plan, self.imports, self.command, metric, horizons)
+        return prepare_run(*trial, self.processes_per_run)
+
+    def key(self, arm: RunArm) -> str:
+        computation = self.setup["computation"]
+        plan = computation[origin_of(arm.name, computation)]
+        same = {"config": arm.config.to_dict(), "computation": plan, "runtime": self.setup["runtime"]}
+        same |= {"horizons": list(self.horizons), "tune_steps": self.tune_steps, "processes": self.processes_per_run}
+        return digest(same)[:16]
 
     def tuning_trial(self, arm: RunArm, seed: int, folder: Path) -> RunTrial:
         """A run that trains on the first 90% of the training split and validates on its last 10%."""
@@ -146,7 +168,7 @@ class RunWorkload(Workload):
             per_step = tokens_per_step(arm, dataset) / (throughput[arm.name] or math.inf)
             config, number = arm.config, plan.seeds
             if tuning_runs and arm.name in claimed:
-                number += plan.seeds  # the test of the best value
+                number += 0 if self.tuned_only else plan.seeds  # the test of the best value
                 steps = self.tune_steps or config.train.steps
                 seconds += tuning_runs * (steps * per_step + scoring[arm.name])
                 runs += tuning_runs
@@ -154,10 +176,11 @@ class RunWorkload(Workload):
             seconds += number * (steps * per_step + scoring[arm.name])
             runs += number
         minutes = seconds / min(chosen.workers, runs) / 60
-        return Estimate(minutes, runs, chosen.workers, chosen.seeds_per_process, throughput)
+        sharing = (chosen.seeds_per_process, self.processes_per_run)
+        return Estimate(minutes, runs, chosen.workers, *sharing, throughput)
 
     def _setup(self, plan: RunPlan) -> Setup:
-        return choose_setup(plan, self.workers, self.seeds_per_process)
+        return choose_setup(plan, self.workers, self.seeds_per_process, self.processes_per_run)
 
 
 def origin_of(arm: str, names: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from partwise.comparison.measures import Measure
 from partwise.comparison.results import Matching, Results
 from partwise.comparison.trials.executor import Executor
 from partwise.comparison.trials.trial import Trial
-from partwise.config import ConfigError
+from partwise.config import ConfigError, digest
 from partwise.train.run_names import default_run_name
 
 
@@ -69,6 +69,10 @@ class Workload(ABC):
     def folder_name(self, arm: Arm) -> str:
         """The name of the folder of an arm's trials."""
         return default_run_name([arm.name])
+
+    def key(self, arm: Arm) -> str:
+        """A name for trials of this arm, equal if those of another comparison would be the same."""
+        return digest(arm.config.to_dict())[:16]
 
     def tuning_trial(self, arm: Arm, seed: int, folder: Path) -> Trial:
         """As `trial`, but its value comes from data that the verdict does not use, if the kind has any."""

@@ -1,6 +1,6 @@
 """The correspondence of tensors: one tensor of `transformers` for one or several of ours, and its layout."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +8,22 @@ from torch import Tensor
 
 
 class Layout:
-    """The same tensor. Subclasses join several of ours into one of theirs, or order its elements differently."""
+    """The same tensor. Subclasses join several of ours into one of theirs, or order its elements differently.
+
+    Files are read in blocks of rows, the first dimension.
+    """
+
+    def shape(self, ours: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        """The shape of theirs."""
+        return (sum(shape[0] for shape in ours), *ours[0][1:])
+
+    def rows(self, shape: Sequence[int]) -> int:
+        """The number of rows of theirs, of this shape, that only together are a part of ours."""
+        return 1
+
+    def part(self, ours: Sequence[Tensor], start: int, stop: int) -> Sequence[Tensor]:
+        """The part of ours that some rows of theirs become."""
+        return [tensor[start:stop] for tensor in ours]
 
     def join(self, ours: Sequence[Tensor]) -> Tensor:
         (tensor,) = ours
@@ -19,8 +34,21 @@ class Layout:
         return [theirs]
 
 
-class Transposed(Layout):
+class Whole(Layout):
+    """A layout in which a few rows of theirs are not a few rows of ours: tensors are read at once."""
+
+    def rows(self, shape: Sequence[int]) -> int:
+        return shape[0]
+
+    def part(self, ours: Sequence[Tensor], start: int, stop: int) -> Sequence[Tensor]:
+        return ours
+
+
+class Transposed(Whole):
     """Ours (out, in), one below the other, are theirs (in, out); vectors are concatenated."""
+
+    def shape(self, ours: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        return super().shape(ours)[::-1]
 
     def join(self, ours: Sequence[Tensor]) -> Tensor:
         tensor = torch.cat(list(ours)) if len(ours) > 1 else ours[0]
@@ -30,7 +58,7 @@ class Transposed(Layout):
         return list((theirs.T if theirs.dim() == 2 else theirs).split(list(sizes)))
 
 
-class Rows(Layout):
+class Rows(Whole):
     """Ours one below the other."""
 
     def join(self, ours: Sequence[Tensor]) -> Tensor:
@@ -41,7 +69,7 @@ class Rows(Layout):
 
 
 @dataclass(frozen=True)
-class RowsByHead(Layout):
+class RowsByHead(Whole):
     """For each head, its rows of every one of ours."""
 
     n_heads: int
@@ -60,6 +88,9 @@ class SwappedHalves(Layout):
 
     head_dim: int
 
+    def rows(self, shape: Sequence[int]) -> int:
+        return self.head_dim
+
     def join(self, ours: Sequence[Tensor]) -> Tensor:
         (tensor,) = ours
         return tensor.unflatten(0, (-1, 2, self.head_dim // 2)).flip(1).flatten(0, 2)
@@ -69,17 +100,21 @@ class SwappedHalves(Layout):
 
 
 @dataclass(frozen=True)
-class Offset(Layout):
-    """Ours below `rows` unused rows."""
+class Offset(Whole):
+    """Ours below a number of unused rows."""
 
-    rows: int
+    unused: int
+
+    def shape(self, ours: Sequence[Sequence[int]]) -> tuple[int, ...]:
+        length, *rest = super().shape(ours)
+        return (length + self.unused, *rest)
 
     def join(self, ours: Sequence[Tensor]) -> Tensor:
         (tensor,) = ours
-        return torch.cat([torch.zeros_like(tensor[:1]).expand(self.rows, -1), tensor])
+        return torch.cat([torch.zeros_like(tensor[:1]).expand(self.unused, -1), tensor])
 
     def split(self, theirs: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-        return [theirs[self.rows :]]
+        return [theirs[self.unused :]]
 
 
 SAME = Layout()
@@ -102,10 +137,19 @@ class TensorRule:
         """Theirs, from all of ours by name."""
         return self.layout.join(self.sources(tensors))
 
+    def shape(self, tensors: Mapping[str, Tensor]) -> tuple[int, ...]:
+        """The shape of theirs, from all of ours by name."""
+        skipped = 0 if self.expert is None else 1
+        return self.layout.shape([tensors[name].shape[skipped:] for name in self.ours])
+
+    def rows(self, shape: Sequence[int]) -> int:
+        """The number of rows of theirs that can only be copied together."""
+        return self.layout.rows(shape)
+
     @torch.no_grad()
-    def copy(self, theirs: Tensor, tensors: dict[str, Tensor]) -> None:
-        """Copy theirs into ours, in the precision of ours."""
-        targets = self.sources(tensors)
+    def copy_rows(self, start: int, theirs: Tensor, tensors: dict[str, Tensor]) -> None:
+        """Copy rows of theirs from `start` into ours, in the precision of ours."""
+        targets = self.layout.part(self.sources(tensors), start, start + len(theirs))
         pieces = self.layout.split(theirs, [len(target) for target in targets])
         for target, piece in zip(targets, pieces, strict=True):
             target.copy_(piece)

@@ -13,7 +13,8 @@ from partwise.config import ConfigError
 from partwise.formats.huggingface.families import choose_family
 from partwise.formats.huggingface.family import Family
 from partwise.formats.huggingface.function import describe
-from partwise.formats.huggingface.reading import CONFIG, WEIGHTS
+from partwise.formats.huggingface.reading import CONFIG
+from partwise.formats.huggingface.stored import WEIGHTS
 from partwise.formats.huggingface.widening import widen_tensors
 from partwise.model import Transformer
 from partwise.tokenizers import Tokenizer

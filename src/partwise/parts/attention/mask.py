@@ -1,9 +1,29 @@
 """Attention masks."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+OnScores = Callable[[Tensor, Tensor, Tensor], Tensor | None]
+"""`on_scores` of a `PositionLayer`."""
+
+
+@dataclass(frozen=True)
+class MaskRule:
+    """Which keys a query attends to, and the bias of its scores, by positions: for backends that need no mask in memory.
+
+    A query at position past_length + t attends to keys of its own document (B, S), before or at its position if `causal`,
+    and at a distance below `window`.
+    """
+
+    past_length: int
+    causal: bool
+    window: int | None
+    document_ids: Tensor | None
+    on_scores: OnScores | None
 
 
 class AttentionMask:
@@ -21,12 +41,15 @@ class AttentionMask:
         full: bool = False,
         causal: bool = False,
         causal_lower_right: bool = False,
+        rule: MaskRule | None = None,
     ) -> None:
         self.make_bias = make_bias
         self.cached_bias: Tensor | None = None
         self.full = full
         self.causal = causal
         self.causal_lower_right = causal_lower_right
+        self.rule = rule  # None for masks of another form
+        self.kept: Any = None  # of a backend, for the layers that share this mask
 
     def bias(self) -> Tensor | None:
         """(T, S), (H, T, S), (B, H or 1, T, S) or (B, 1, 1, S) added to the scores, with -inf at hidden keys."""
@@ -44,7 +67,7 @@ def self_attention_mask(
     past_length: int,
     causal: bool,
     document_ids: Tensor | None,
-    on_scores: Callable[[Tensor, Tensor, Tensor], Tensor | None] | None,
+    on_scores: OnScores | None,
 ) -> AttentionMask:
     """The mask of the tokens x (B, T, D) after `past_length` others, over the last `n_keys` positions.
 
@@ -73,6 +96,7 @@ def self_attention_mask(
         full=plain and (T == 1 or not causal),
         causal=plain and causal and n_keys == T,
         causal_lower_right=plain and causal,
+        rule=MaskRule(past_length, causal, window, document_ids, on_scores),
     )
 
 

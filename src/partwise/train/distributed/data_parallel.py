@@ -1,6 +1,6 @@
 """How processes share one model; this file: one process alone."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -11,6 +11,7 @@ from partwise.checkpoint import load_weights
 from partwise.data import Batch
 from partwise.model import Transformer
 from partwise.parts.feed_forward.router import LoadBalancer
+from partwise.tensor_files import Rows, whole
 from partwise.train.distributed.processes import Processes
 
 
@@ -18,10 +19,11 @@ class DataParallel:
     """One process. Subclasses compute the same sums over several; losses are divided by the targets of the global batch."""
 
     kind = "none"
+    sharded = False
+    """Whether each process has a part of the model."""
 
     def __init__(self, model: Transformer, losses: Callable[[Batch], Any]) -> None:
         self.model, self.losses = model, losses
-        self.bytes_reduced = 0  # of gradients that this process gave to reductions
 
     def parameters(self) -> dict[str, Tensor]:
         """The tensors that the optimizer updates, by name."""
@@ -38,21 +40,21 @@ class DataParallel:
         """The norm of all gradients."""
         return torch.nn.utils.get_total_norm([p.grad for p in self.parameters().values() if p.grad is not None])
 
-    def whole(self, name: str, tensor: Tensor) -> Tensor:
-        """A parameter, or a tensor of the optimizer's state of its shape, from the parts of all processes."""
-        return tensor
+    def weights(self) -> dict[str, Rows]:
+        """What this process saves of the model's state dict."""
+        return {name: whole(tensor) for name, tensor in self.model.state_dict().items()}
 
-    def part(self, name: str, tensor: Tensor) -> Tensor:
-        """The part of a whole tensor that this process keeps."""
-        return tensor
+    def state_rows(self, name: str, tensor: Tensor) -> Rows | None:
+        """What this process saves of a tensor of a parameter's optimizer state."""
+        return whole(tensor)
 
-    def weights(self) -> dict[str, Tensor]:
-        """The whole state dict of the model; every process must call it."""
-        return self.model.state_dict()
-
-    def load(self, weights: dict[str, Tensor]) -> None:
+    def load(self, weights: Mapping[str, Tensor]) -> None:
         """Load a whole state dict. Raises DamagedFileError if it does not match the model."""
         load_weights(self.model, weights)
+
+    def load_state(self, name: str, key: str, states: Mapping[str, Tensor]) -> Tensor:
+        """What this process keeps of the tensor `key` of a parameter's optimizer state."""
+        return states[f"{name}.{key}"]
 
 
 def connect_statistics(model: Transformer, processes: Processes) -> None:

@@ -30,7 +30,7 @@ class Replicated(DataParallel):
             gradient_as_bucket_view=True,
             find_unused_parameters=model.config.mtp.name != "none" and not model.ahead.loss_weight_at(0.0),
         )
-        self.module.register_comm_hook(self, sum_gradients)
+        self.module.register_comm_hook(None, sum_gradients)
         self.losses = self.module
 
     def synchronize(self, last: bool) -> AbstractContextManager[None]:
@@ -48,9 +48,8 @@ class TrainingForward(nn.Module):
         return self.losses(batch)
 
 
-def sum_gradients(state: Replicated, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def sum_gradients(state: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     """Sum a bucket where DDP would average: losses are already divided by the targets of the global batch."""
-    state.bytes_reduced += bucket.buffer().nbytes
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     assert work is not None
     return work.get_future().then(lambda future: future.value()[0])

@@ -11,20 +11,31 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from partwise.checkpoint import load_weights, tensors_of
+from partwise.checkpoint import tensors_of
 from partwise.data import Batch
 from partwise.model import Transformer
 from partwise.parts.contracts import ForwardContext
+from partwise.records import DamagedFileError
+from partwise.tensor_files import Rows, Shape, rows_of, shapes_of, whole
 from partwise.train.distributed.data_parallel import DataParallel, connect_statistics
 from partwise.train.distributed.processes import Processes
 from partwise.train.optimizer_steps import Muon
 
 
 class Shard(NamedTuple):
-    """A parameter of FSDP2 and the part of it in this process, which is an ordinary tensor."""
+    """A parameter of FSDP2 and the part of it in this process, an ordinary tensor that begins at its row `first`."""
 
     parameter: DTensor
     local: nn.Parameter
+    first: int
+
+
+class SavedTensor(NamedTuple):
+    """Where a tensor of the state dict is: rows of a parameter from `first` on, or a buffer."""
+
+    parameter: str | None
+    first: int
+    shape: Shape
 
 
 class Sharded(DataParallel):
@@ -35,6 +46,7 @@ class Sharded(DataParallel):
     """
 
     kind = "fsdp"
+    sharded = True
 
     def __init__(
         self,
@@ -48,6 +60,7 @@ class Sharded(DataParallel):
         self.processes = processes
         connect_statistics(model, processes)
         names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self.saved = saved_tensors(model)
         device = model.embed.weight.device.type
         self.mesh = DeviceMesh(device, list(range(processes.size)))
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32) if bfloat16 else MixedPrecisionPolicy()
@@ -63,7 +76,7 @@ class Sharded(DataParallel):
         for module in self.modules:
             module.set_gradient_divide_factor(1.0)  # sums, as in DDP
             module.set_force_sum_reduction_for_comms(True)
-        self.shards = {name: shard_of(parameter) for name, parameter in model.named_parameters()}
+        self.shards = {name: shard_of(parameter, processes) for name, parameter in model.named_parameters()}
         self.replace_parameters(optimizer, names)
 
     def replace_parameters(self, optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> None:
@@ -74,7 +87,7 @@ class Sharded(DataParallel):
         if isinstance(optimizer, Muon):
             own: dict[Tensor, str] = {shard.local: name for name, shard in self.shards.items()}
             optimizer.slices = {self.shards[name].local: optimizer.slices[old] for name, old in earlier.items()}
-            optimizer.gather = lambda local, tensor: self.whole(own[local], tensor)
+            optimizer.gather = lambda local, tensor: self.gather(own[local], tensor)
             optimizer.part = lambda local, tensor: self.part(own[local], tensor)
 
     def parameters(self) -> dict[str, Tensor]:
@@ -86,53 +99,96 @@ class Sharded(DataParallel):
         return nullcontext()
 
     def finish_gradients(self) -> None:
-        for parameter, local in self.shards.values():
+        for parameter, local, _ in self.shards.values():
             grad = parameter.grad
             local.grad = grad.to_local() if isinstance(grad, DTensor) else None
-            if local.grad is not None:
-                self.bytes_reduced += parameter.numel() * parameter.element_size()
             parameter.grad = None
 
     def total_norm(self) -> Tensor:
         return self.processes.sum(super().total_norm() ** 2).sqrt()
 
-    def weights(self) -> dict[str, Tensor]:
-        return {
-            name: value.full_tensor() if isinstance(value, DTensor) else value
-            for name, value in self.model.state_dict().items()
-        }
+    def weights(self) -> dict[str, Rows]:
+        """The rows in this process of every tensor, and in the first one the buffers, which are equal in all."""
+        own = {}
+        for name, (parameter, first, shape) in self.saved.items():
+            if parameter is not None:
+                shard = self.shards[parameter]
+                start, end = overlap(shard, first, shape)
+                if start < end:
+                    own[name] = Rows(shard.local[start - shard.first : end - shard.first], start - first, shape)
+        if self.processes.first:
+            own |= {name: whole(buffer) for name, buffer in self.buffers().items()}
+        return own
+
+    def buffers(self) -> dict[str, Tensor]:
+        """The buffers in the state dict."""
+        own = dict(self.model.named_buffers())
+        return {name: own[name] for name, saved in self.saved.items() if saved.parameter is None}
 
     @torch.no_grad()
-    def load(self, weights: dict[str, Tensor]) -> None:
-        whole = Transformer(self.model.config)  # saved names may be slices of a parameter, which no shard holds
-        for name, layer in whole.fitted_layers.items():
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        for name, layer in self.model.fitted_layers.items():  # whose buffers may have any length
             layer.allocate(tensors_of(name, weights))
-        load_weights(whole, weights)
-        for name, parameter in whole.named_parameters():
-            self.shards[name].local.copy_(self.part(name, parameter))
-        for own, loaded in zip(self.model.buffers(), whole.buffers(), strict=True):
-            own.copy_(loaded)
+        buffers = self.buffers()
+        shapes = {name: saved.shape for name, saved in self.saved.items()}
+        if shapes_of(weights) != shapes | {name: tuple(buffer.shape) for name, buffer in buffers.items()}:
+            raise DamagedFileError("the weights do not match the configuration")
+        for name, buffer in buffers.items():
+            buffer.copy_(weights[name])
+        for name, (parameter, first, shape) in self.saved.items():
+            if parameter is not None:
+                shard = self.shards[parameter]
+                start, end = overlap(shard, first, shape)
+                if start < end:
+                    target = shard.local[start - shard.first : end - shard.first]
+                    target.copy_(rows_of(weights, name, start - first, end - first))
 
-    def whole(self, name: str, tensor: Tensor) -> Tensor:
+    def state_rows(self, name: str, tensor: Tensor) -> Rows | None:
+        shard = self.shards[name]
+        if not tensor.ndim or tensor.shape != shard.local.shape:  # such as a step counter, equal in all processes
+            return whole(tensor) if self.processes.first else None
+        return Rows(tensor, shard.first, tuple(shard.parameter.shape)) if len(tensor) else None
+
+    def load_state(self, name: str, key: str, states: Mapping[str, Tensor]) -> Tensor:
+        shard, full = self.shards[name], f"{name}.{key}"
+        if shapes_of(states)[full] != tuple(shard.parameter.shape) or not shard.parameter.ndim:
+            return states[full]
+        return rows_of(states, full, shard.first, shard.first + len(shard.local)).clone()
+
+    def gather(self, name: str, tensor: Tensor) -> Tensor:
+        """A tensor of a parameter's shape from the parts of all processes."""
         like = self.shards[name].parameter
-        if tensor.shape != self.shards[name].local.shape or not tensor.ndim:
-            return tensor  # a step counter
-        return DTensor.from_local(
-            tensor, self.mesh, like.placements, shape=like.shape, stride=like.stride()
-        ).full_tensor()
+        placed = DTensor.from_local(tensor, self.mesh, like.placements, shape=like.shape, stride=like.stride())
+        return placed.full_tensor()
 
     def part(self, name: str, tensor: Tensor) -> Tensor:
+        """The part of a tensor of a parameter's shape that this process keeps."""
         shard = self.shards[name]
-        if tensor.shape != shard.parameter.shape or not tensor.ndim:
-            return tensor
-        first = -(-tensor.shape[0] // self.processes.size) * self.processes.rank  # as torch.chunk divides
-        return tensor[first : first + shard.local.shape[0]].clone()
+        return tensor[shard.first : shard.first + len(shard.local)].clone()
 
 
-def shard_of(parameter: nn.Parameter) -> Shard:
+def shard_of(parameter: nn.Parameter, processes: Processes) -> Shard:
     """A sharded parameter and its local part, which share memory."""
     assert isinstance(parameter, DTensor)
-    return Shard(parameter, nn.Parameter(parameter.to_local().detach(), requires_grad=parameter.requires_grad))
+    local = nn.Parameter(parameter.to_local().detach(), requires_grad=parameter.requires_grad)
+    first = -(-parameter.shape[0] // processes.size) * processes.rank  # as torch.chunk divides
+    return Shard(parameter, local, min(first, parameter.shape[0]))
+
+
+def saved_tensors(model: Transformer) -> dict[str, SavedTensor]:
+    """Where each tensor of a model's state dict is; fused projections are saved as the rows of each."""
+    owners = {parameter.untyped_storage()._cdata: name for name, parameter in model.named_parameters()}
+    saved = {}
+    for name, tensor in model.state_dict().items():
+        owner = owners.get(tensor.untyped_storage()._cdata)
+        first = tensor.storage_offset() // max(1, tensor.stride(0)) if owner and tensor.ndim else 0
+        saved[name] = SavedTensor(owner, first, tuple(tensor.shape))
+    return saved
+
+
+def overlap(shard: Shard, first: int, shape: Shape) -> tuple[int, int]:
+    """The rows of the parameter that are in a shard and in the saved tensor that begins at row `first`."""
+    return max(shard.first, first), min(shard.first + len(shard.local), first + shape[0])
 
 
 class Opaque:

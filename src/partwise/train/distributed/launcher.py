@@ -9,10 +9,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Thread
 from types import FrameType
+from typing import NoReturn
 
 from partwise.config import ConfigError
+from partwise.files import open_file
 from partwise.train.distributed.environment import STORE, timeout_seconds
 
 LOST, TOGETHER = 75, 76
@@ -23,46 +28,94 @@ GRACE_SECONDS = 10.0
 
 def launch(n: int, words: list[str], signals: tuple[signal.Signals, ...]) -> int:
     """Run `partwise WORDS` in `n` processes; returns the exit status. Raises ConfigError if one died or did not answer."""
-    timeout_seconds()  # raises for an invalid one
-    cores = os.cpu_count() or 1
-    with tempfile.TemporaryDirectory(prefix="partwise-") as folder:
-        threads = os.environ.get("OMP_NUM_THREADS", str(max(1, cores // n)))
-        sizes = {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n), "OMP_NUM_THREADS": threads}
-        shared = {**os.environ, **sizes, STORE: str(Path(folder) / "store")}
-        children = [
-            subprocess.Popen(
-                [sys.executable, "-P", "-m", "partwise", *words],
-                env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                process_group=0,  # a terminal's Ctrl-C reaches this process alone, which passes it on
-            )
-            for rank in range(n)
-        ]
+    threads = os.environ.get("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // n)))
+    with started(n, [sys.executable, "-P", "-m", "partwise", *words], {"OMP_NUM_THREADS": threads}) as children:
 
         def forward(number: int, frame: FrameType | None) -> None:
-            for child in children:
-                if child.poll() is None:
-                    child.send_signal(number)
+            send(children, signal.Signals(number))
 
         earlier = {each: signal.signal(each, forward) for each in signals if signal.getsignal(each) != signal.SIG_IGN}
         try:
             return wait(children)
         finally:
-            for child in children:
-                if child.poll() is None:
-                    child.kill()
-                child.wait()
             for each, handler in earlier.items():
                 signal.signal(each, handler)
 
 
-def wait(children: list["subprocess.Popen[bytes]"]) -> int:
-    """The exit status of all; if one fails, the others have GRACE_SECONDS to end by themselves. Raises ConfigError."""
+@contextmanager
+def started(
+    n: int, command: list[str], variables: Mapping[str, str], logs: Sequence[Path] = ()
+) -> Iterator[list["subprocess.Popen[bytes]"]]:
+    """`n` processes of a command that find each other by a file; what still runs at the end is killed.
+
+    `logs` are the files for what each prints, if it is not the terminal's.
+    """
+    timeout_seconds()  # raises for an invalid one
+    with tempfile.TemporaryDirectory(prefix="partwise-") as folder, ExitStack() as files:
+        sizes = {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n), STORE: str(Path(folder) / "store")}
+        children: list[subprocess.Popen[bytes]] = []
+        try:
+            for rank in range(n):
+                output = files.enter_context(open_file(logs[rank], "wb")) if logs else None
+                children.append(
+                    subprocess.Popen(
+                        command,
+                        env={**os.environ, **variables, **sizes, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                        stdout=output,
+                        stderr=output,
+                        process_group=0,  # a terminal's Ctrl-C reaches this process alone, which passes it on
+                    )
+                )
+            yield children
+        finally:
+            for child in children:
+                if child.poll() is None:
+                    child.kill()
+                child.wait()
+
+
+def send(children: list["subprocess.Popen[bytes]"], number: signal.Signals) -> None:
+    """Send a signal to the processes that still run."""
+    for child in children:
+        if child.poll() is None:
+            child.send_signal(number)
+
+
+def end_with_launcher() -> None:
+    """In a process of several: ask it to save and end if the one that started it is killed."""
+    launcher = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == launcher:
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    Thread(target=watch, daemon=True).start()
+
+
+def end_now(status: int) -> NoReturn:
+    """End without waiting for what torch's threads still await from other processes, at which they would abort."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status)
+
+
+def wait(
+    children: list["subprocess.Popen[bytes]"],
+    on_poll: Callable[[], None] = lambda: None,
+    log: str = "ranks/{rank}.log in the run's folder",
+) -> int:
+    """The exit status of all; if one fails, the others have GRACE_SECONDS to end by themselves. Raises ConfigError.
+
+    `on_poll` is called while they run; `log` is where a process says why it failed.
+    """
     failed_at: float | None = None
     while any(child.poll() is None for child in children):
         if failed_at is None and any(child.returncode for child in children):
             failed_at = time.monotonic()
         if failed_at is not None and time.monotonic() - failed_at > GRACE_SECONDS:
             break
+        on_poll()
         time.sleep(0.05)
     statuses = [child.poll() for child in children]
     for rank, status in enumerate(statuses):
@@ -76,7 +129,7 @@ def wait(children: list["subprocess.Popen[bytes]"]) -> int:
         return statuses[0]  # it has said why
     for rank, status in enumerate(statuses):
         if status not in (None, 0, LOST, TOGETHER) and LOST in statuses:
-            raise ConfigError(f"rank {rank} ended with status {status}: ranks/{rank}.log in the run's folder says why")
+            raise ConfigError(f"rank {rank} ended with status {status}: {log.format(rank=rank)} says why")
     if None in statuses or LOST in statuses:
         silent = statuses.index(None) if None in statuses else None
         name = "a process" if silent is None else f"rank {silent}"

@@ -60,6 +60,13 @@ class Processes:
                 "raise train.batch_size"
             )
 
+    def check_device(self, device: str) -> None:
+        """Raise ConfigError if this torch cannot connect processes on a kind of device."""
+        if self.size > 1 and device == "cuda" and not dist.is_nccl_available():
+            raise ConfigError(f"this torch has no nccl, which {self.size} processes on CUDA need: set train.device=cpu")
+        if self.size > 1 and device not in ("cpu", "cuda"):
+            raise ConfigError(f"{self.size} processes cannot share a model on {device}: set train.device=cpu")
+
     def sum(self, values: Tensor) -> Tensor:
         """The sum of a tensor over the processes."""
         if self.size == 1:

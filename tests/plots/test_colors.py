@@ -1,0 +1,39 @@
+"""Colors of text can be read on light and on dark pages: a contrast of 4.5, WCAG's level AA."""
+
+import re
+from importlib import resources
+
+import pytest
+
+from partwise.plots.colors import DARK_COLORS, VERDICT_COLORS
+
+LAYOUT = resources.files("partwise.plots").joinpath("layout.html.jinja").read_text("utf-8")
+LIGHT, DARK = (dict(re.findall(r"--(\w+): (#\w+)", line)) for line in re.findall(r":root \{(.*?)\}", LAYOUT)[:2])
+
+
+def luminance(color: str) -> float:
+    parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def contrast(one: str, other: str) -> float:
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_contrast() -> None:
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#a86a00", "#ffffff") == pytest.approx(4.44, abs=0.005)  # as axe computes it
+
+
+@pytest.mark.parametrize("verdict", VERDICT_COLORS)
+def test_verdicts_can_be_read(verdict: str) -> None:
+    color = VERDICT_COLORS[verdict]
+    assert contrast(color, LIGHT["card"]) >= 4.5 and contrast(DARK_COLORS[color], DARK["card"]) >= 4.5
+
+
+@pytest.mark.parametrize("name", ["ink", "soft"])
+def test_text_can_be_read(name: str) -> None:
+    for theme in (LIGHT, DARK):
+        assert all(contrast(theme[name], theme[ground]) >= 4.5 for ground in ("paper", "card", "stripe"))
