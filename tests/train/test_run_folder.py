@@ -517,7 +517,7 @@ def test_the_step_that_diverged_can_be_repeated(tiny: Callable[..., RunConfig], 
         folder = RunFolder(tmp_path / "run", config)
         run = folder.run
         first, batch = run.step, run.batch
-        run.batch = lambda: (batches.append(batch()), batches[-1])[1]  # type: ignore[method-assign]
+        run.batch = lambda *args: (batches.append(batch(*args)), batches[-1])[1]  # type: ignore[method-assign]
         run.model.head.weight.register_hook(lambda gradient: gradient * (float("nan") if run.step == at - 1 else 1.0))
         with pytest.raises(Diverged) as caught:
             list(folder.events())
