@@ -100,6 +100,33 @@ def test_every_tensor_is_accounted_for(folder: Path, changes: dict[str, Any], sa
     assert said in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[31m"])
+def test_control_characters_are_not_printed(folder: Path, name: str) -> None:
+    """They would start a second line, or move the terminal's cursor."""
+
+    def refusal() -> str:
+        with pytest.raises(ConfigError) as raised:
+            load(folder)
+        return str(raised.value)
+
+    edit_tensors(folder, **{name: torch.zeros(1)})
+    assert refusal().isprintable()
+    edit_tensors(folder, **{name: ...})
+    edit_config(folder, **{name: 1})
+    assert refusal().isprintable()
+    edit_config(folder, **{name: ..., "model_type": name})
+    assert refusal().isprintable()
+    edit_config(folder, model_type="llama")
+    weight_map = shard(folder)
+    (folder / INDEX).write_text(json.dumps({"weight_map": weight_map | {name: "a.safetensors"}}))
+    assert refusal().isprintable()
+
+
+def test_a_name_that_transformers_takes_from_gguf_files_is_metadata(folder: Path) -> None:
+    edit_config(folder, _model_name_or_path="Smollm2 135M 8k Lc100K Mix1 Ep2")
+    load(folder)
+
+
 def test_a_copy_of_tied_embeddings_is_compared_to_the_last_row(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copying, "BLOCK_BYTES", 600)  # 9 of 256 rows a block
     head = load_file(folder / WEIGHTS)["model.embed_tokens.weight"].clone()

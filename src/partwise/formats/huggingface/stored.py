@@ -93,6 +93,8 @@ def read_header(file: BufferedReader) -> dict[str, Stored]:
     header.pop("__metadata__", None)
     tensors = {}
     for name, entry in header.items():
+        if not name.isprintable():
+            raise ConfigError(f"{file.name}: the tensor name {json.dumps(name)[:80]} is damaged: restore the folder")
         if entry["dtype"] not in DTYPES:
             raise ConfigError(f"{file.name}: {name} has type {entry['dtype']}: only floating point is supported")
         start, _ = entry["data_offsets"]
@@ -114,6 +116,10 @@ def weight_files(folder: Path) -> dict[Path, set[str]]:
         raise ConfigError(f"{folder / INDEX} has no weight_map: restore the folder")
     files: dict[Path, set[str]] = {}
     for name, file in weight_map.items():
+        if not name.isprintable():
+            raise ConfigError(
+                f"{folder / INDEX}: the tensor name {json.dumps(name)[:80]} is damaged: restore the folder"
+            )
         if not isinstance(file, str) or not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*\.safetensors", file):
             raise ConfigError(f"{folder / INDEX} names the file {str(file)[:80]!r}: expected a file in the folder")
         files.setdefault(folder / file, set()).add(name)

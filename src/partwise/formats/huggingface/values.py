@@ -9,6 +9,7 @@ from partwise.config import ConfigError, did_you_mean
 
 METADATA = {
     "_name_or_path",
+    "_model_name_or_path",  # of models that transformers read from GGUF files
     "_attn_implementation_autoset",
     "architectures",
     "model_type",
@@ -151,10 +152,10 @@ class Values:
             self.refuse(unknown[0], "this key is not understood, so the model may compute something else")
 
     def refuse(self, key: str, reason: str) -> None:
-        raise ConfigError(f"{self.source}: {key}={show(self.values.get(key))}: {reason}")
+        raise ConfigError(f"{self.source}: {show(key)}={show(self.values.get(key))}: {reason}")
 
 
 def show(value: Any) -> str:
-    """A value as JSON has it, shortened; strings without quotes."""
-    text = value if isinstance(value, str) else json.dumps(value, default=repr)
+    """A value as JSON has it, shortened; strings without quotes, with control characters escaped."""
+    text = value if isinstance(value, str) and value.isprintable() else json.dumps(value, default=repr)
     return text if len(text) <= 60 else f"{text[:57]}..."
