@@ -65,7 +65,8 @@ def check(name: str) -> str:
         }
     started = time.perf_counter()
     subprocess.run([sys.executable, "-P", "-c", COMPILE, str(FOLDER)], env=environment, check=True)
-    command = [sys.executable, "-m", "pytest", "-n", "auto", "-rs", *TESTS]
+    # sanitizers and other work on the machine slow tests down
+    command = [sys.executable, "-m", "pytest", "-n", "auto", "-o", "timeout=1800", "-rs", *TESTS]
     command += [f"--ignore={name}" for name in EXCLUDED]
     done = subprocess.run(
         command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -193,7 +193,41 @@ def preparation_flips(folder: Path) -> Trial:
     return trial
 
 
+def report_kills(folder: Path) -> Trial:
+    """SIGKILL while the reports of a comparison and of a run are written over older ones."""
+    assert compare(folder)[0] == 0
+    run = sorted((folder / "runs/c").glob("runs/*/seed-*"))[0].relative_to(folder)
+    kept = {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix == ".json"}
+
+    def work() -> None:
+        for name in ("runs/c", str(run)):
+            with chdir(folder), redirect_stdout(io.StringIO()), suppress(SystemExit):
+                sys.argv = ["partwise", "report", name]
+                main()
+
+    work()
+    pages = {path: path.read_bytes() for path in (folder / "runs/c/report.html", folder / run / "report.html")}
+    duration = seconds_of(work)
+
+    def trial(number: int) -> str:
+        draw = random.Random(number)
+        old = draw.choice([b"older", None])
+        for page in pages:
+            page.write_bytes(old) if old else page.unlink(missing_ok=True)
+        ended = kill(work, draw.uniform(0, 1.1 * duration))
+        for page, whole in pages.items():
+            found = page.read_bytes() if page.exists() else None
+            assert found in (old, whole), f"half of {page.name} was written"
+        assert all(path.read_bytes() == content for path, content in kept.items()), "a report changed a record"
+        work()
+        assert all(page.read_bytes() == whole for page, whole in pages.items()), "the next report differs"
+        return "equal, after the end" if ended else "equal"
+
+    return trial
+
+
 COMPARISON_CHECKS = {
+    "report-kill": Check("A report whose writing was killed is the old one or a whole one", 100, report_kills),
     "compare-kill": Check(
         "A comparison killed at any moment, up to twice, ends with the same answer", 100, comparison_kills
     ),

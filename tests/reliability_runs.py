@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from faults import failing, flip_bit, kill, seconds_of
-from partwise.checkpoint import DamagedFileError, list_checkpoints
+from partwise.checkpoint import DamagedFileError, list_checkpoints, step_of
 from partwise.config import ConfigError
 from partwise.generation.sampling import Sampling
 from partwise.model import ModelConfig, Transformer
@@ -212,6 +212,8 @@ def non_finite(folder: Path) -> Trial:
                 pass
         except Diverged as error:
             assert str(error).startswith(f"step {at}:"), str(error)
+            kept = list_checkpoints(path / "checkpoints")
+            assert at == 1 or step_of(kept[-1]) == at - 1, f"{name}: step {at} cannot be repeated"
         else:
             assert not planted, f"{name}: {value} at step {at} went unnoticed"
             return "parameter without a gradient"
@@ -330,7 +332,9 @@ RUN_CHECKS = {
     "kill": Check("A run killed at any moment, up to three times, ends bitwise equal", 2000, kills),
     "flip": Check("A flipped bit in any file of a run is told, repaired or harmless", 10_000, flips),
     "errors": Check("A run in which a file operation failed is resumed and ends bitwise equal", 400, write_errors),
-    "nonfinite": Check("NaN or infinity in a loss or gradient ends the run before its step", 400, non_finite),
+    "nonfinite": Check(
+        "NaN or infinity in a loss or gradient ends the run before its step, which can be repeated", 400, non_finite
+    ),
     "repeat": Check("Two runs with one seed are bitwise equal", 200, repeats),
     "rows": Check("A row of a batch does not depend on the others, to 1e-12", 400, rows),
     "sampling": Check("A million sampled tokens follow their probabilities (chi-square)", 20, sampling),

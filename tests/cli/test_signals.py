@@ -114,6 +114,46 @@ def test_closing_the_terminal_or_sigterm_saves_the_runs_of_a_comparison(here: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_three_interrupts_say_saved_only_if_it_is_so(here: Path, command: str) -> None:
+    words = ["train", "mingpt", *SLOW, "--data", "text.txt", "--name", "r"]
+    if command == "compare":
+        words = [
+            "compare",
+            "mingpt",
+            "ffn=swiglu",
+            "--data",
+            "text.txt",
+            "--seeds",
+            "1",
+            "--workers",
+            "2",
+            "--name",
+            "r",
+        ]
+        words += [word for override in SLOW for word in ("--common", override)]
+    place = [sys.executable, "-m", "partwise", *words]
+    process = subprocess.Popen(place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    while len([path for path in here.rglob("metrics.jsonl") if lines(path) > 20]) < (2 if command == "compare" else 1):
+        time.sleep(0.05)
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.3)  # the last ones come while the command ends
+    output = process.communicate(timeout=100)[0]
+    assert process.returncode == 128 + signal.SIGINT and "Traceback" not in output, output
+    folders = [path.parent for path in here.rglob("metrics.jsonl")]
+    for folder in folders:
+        assert gone(int((folder / ".lock").read_text()))
+    saved = [latest_checkpoint(folder / "checkpoints")[0] for folder in folders]
+    complete = all(
+        each is not None and int(each.name[5:]) == lines(folder / "metrics.jsonl")
+        for each, folder in zip(saved, folders, strict=True)
+    )
+    says_saved = "all runs are saved" in output or "everything is saved" in output
+    assert says_saved <= complete and (says_saved or "not all runs had saved" in output), output
+
+
+@pytest.mark.slow
 def test_runs_save_and_end_if_the_comparison_is_killed_and_nobody_reaps_it(here: Path) -> None:
     """A container's first process may be no init: the killed one stays in the table of processes, and looks alive."""
     words = ["compare", "mingpt", "ffn=swiglu", "--data", "text.txt", "--seeds", "1", "--workers", "2", "--name", "c"]

@@ -12,35 +12,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import partwise
+from formats_hostile import intact_folder, mutate
 from partwise.cli import main
 from partwise.config import ConfigError
 from partwise.formats.huggingface import copying
 from partwise.formats.huggingface.stored import INDEX, WEIGHTS
-from partwise.formats.huggingface.writing import write_hf_folder
 from partwise.formats.loading import load
-from partwise.tokenizers.bytes import ByteTokenizer
-from recipes import perturbed
-
-CONFIG = partwise.preset(
-    "llama3",
-    *[
-        "d_model=16",
-        "n_layers=2",
-        "attention.n_heads=2",
-        "attention.n_kv_heads=1",
-        "ffn.hidden=24",
-        "context_length=32",
-    ],
-    vocab_size=256,
-)
 
 
 @pytest.fixture(scope="module")
 def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("hf") / "intact"
-    write_hf_folder(perturbed(CONFIG).eval(), ByteTokenizer(), folder)
-    return folder
+    return intact_folder(tmp_path_factory.mktemp("hf"))
 
 
 @pytest.fixture
@@ -247,30 +229,6 @@ def test_a_config_that_is_no_json_object(folder: Path, content: bytes) -> None:
     (folder / "config.json").write_bytes(content)
     with pytest.raises(ConfigError, match=r"config\.json"):
         load(folder)
-
-
-def mutate(folder: Path, choices: random.Random) -> None:
-    """Change one file: bits, its end, a piece, or a value of the configuration."""
-    path = choices.choice([folder / name for name in ("config.json", WEIGHTS, "tokenizer.json")])
-    content = bytearray(path.read_bytes())
-    kind = choices.randrange(5)
-    if kind == 0:
-        for _ in range(choices.choice([1, 3, 30])):
-            content[choices.randrange(min(len(content), 4000))] ^= 1 << choices.randrange(8)
-    elif kind == 1:
-        del content[choices.randrange(len(content)) :]
-    elif kind == 2:
-        start = choices.randrange(len(content))
-        content[start : start + choices.randrange(1, 50)] = choices.randbytes(choices.randrange(50))
-    elif kind == 3:
-        content += choices.randbytes(choices.randrange(1, 100))
-    else:
-        path = folder / "config.json"
-        values = json.loads(path.read_text())
-        odd = [None, -1, 0, 1, 2**31, 2**63, 1e308, "x", [], {}, True, False, [1] * 3, {"a": {}}, 0.5, "\x1b[31m"]
-        values[choices.choice([*values])] = choices.choice(odd)
-        content = bytearray(json.dumps(values).encode())
-    path.write_bytes(content)
 
 
 def test_mutated_folders_load_or_are_refused(intact: Path, tmp_path: Path) -> None:

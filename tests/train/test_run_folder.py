@@ -22,8 +22,9 @@ import torch
 import partwise
 from partwise.checkpoint import latest_checkpoint, list_checkpoints, step_of, verify
 from partwise.config import ConfigError
+from partwise.data import Batch
 from partwise.train.config import RunConfig, run_config
-from partwise.train.loop import Run, Step
+from partwise.train.loop import Diverged, Run, Step
 from partwise.train.metrics import read_metrics
 from partwise.train.run_folder import Interrupted, RunFolder
 
@@ -504,3 +505,29 @@ def test_another_torch_or_thread_count_is_reported(tiny: Tiny, tmp_path: Path) -
     metadata.write_text(json.dumps(values))
     with pytest.raises(ConfigError, match=r"was trained on abacus, which is not available here: .*--fresh"):
         RunFolder(tmp_path, config)
+
+
+@pytest.mark.parametrize("at", [1, 4])
+def test_the_step_that_diverged_can_be_repeated(tiny: Callable[..., RunConfig], tmp_path: Path, at: int) -> None:
+    """The weights before it are saved, and its error names the parameter."""
+    config = tiny("train.save_every=100", "embed_dropout=0.1")
+    batches: list[Batch] = []
+
+    def train() -> str:
+        folder = RunFolder(tmp_path / "run", config)
+        run = folder.run
+        first, batch = run.step, run.batch
+        run.batch = lambda *args: (batches.append(batch(*args)), batches[-1])[1]  # type: ignore[method-assign]
+        run.model.head.weight.register_hook(lambda gradient: gradient * (float("nan") if run.step == at - 1 else 1.0))
+        with pytest.raises(Diverged) as caught:
+            list(folder.events())
+        return f"{first} {caught.value}"
+
+    said = train()
+    assert re.fullmatch(rf"0 step {at}: loss [\d.]+, gradient norm nan, in the gradient of \S*weight: lower .*", said)
+    assert [step_of(path) for path in list_checkpoints(tmp_path / "run/checkpoints")] == ([at - 1] if at > 1 else [])
+    assert json.loads((tmp_path / "run/result.json").read_text())["step"] == at - 1
+    again = train()
+    assert again.partition(" ")[0] == str(at - 1 if at > 1 else 0)
+    assert again.partition(" ")[2] == said.partition(" ")[2]  # the same loss, to the last digit
+    assert np.array_equal(batches[at - 1].inputs, batches[-1].inputs)

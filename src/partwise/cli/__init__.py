@@ -15,7 +15,7 @@ from partwise.cli import (  # noqa: F401  (importing them registers their comman
 )
 from partwise.cli.errors import OUT_OF_MEMORY, is_out_of_memory
 from partwise.cli.options import app
-from partwise.cli.signals import ENDING, exit_status, handled, outlive_terminal, terminate
+from partwise.cli.signals import ENDING, end_undisturbed, exit_status, handled, outlive_terminal, terminate
 
 INTERRUPTED = 130
 
@@ -57,6 +57,8 @@ def main() -> None:
             sys.exit(2)
         print_error(add_option_value(format_message(), sys.argv) if format_message else error)
         sys.exit(2)
+    finally:
+        end_undisturbed()
     if status == INTERRUPTED:  # typer's word for a KeyboardInterrupt
         status = exit_status()
     sys.exit(status if isinstance(status, int) else 0)

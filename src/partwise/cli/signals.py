@@ -1,5 +1,6 @@
 """Signals that end a command: as Ctrl-C does, they let it save, and its exit status says which one it was."""
 
+import atexit
 import errno
 import io
 import os
@@ -78,6 +79,11 @@ def leave_terminal() -> None:
         if os.isatty(descriptor):
             os.dup2(null, descriptor)
     os.close(null)
+
+
+def end_undisturbed() -> None:
+    """Let Python end without heeding Ctrl-C, which would print a traceback and change the exit status of finished work."""
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # runs before all that was registered earlier
 
 
 def exit_status() -> int:

@@ -44,7 +44,11 @@ class Diverged(Exception):
     Also raised if a step produces weights or a validation loss that are not finite; such weights are never saved.
     """
 
-    def __init__(self, step: int, reason: str) -> None:
+    before_step: bool
+    """Whether the weights are still those before the step, which a checkpoint may hold."""
+
+    def __init__(self, step: int, reason: str, before_step: bool = False) -> None:
+        self.before_step = before_step
         super().__init__(
             f"step {step}: {reason}: lower train.lr, warm up (schedule.warmup), or clip (train.grad_clip=1.0)"
         )
@@ -163,10 +167,13 @@ class Run:
         if self.step + 1 < train.steps:
             self.queue.prepare(self.step + 1)  # before the loss is read, which waits for the device
         loss = self.processes.sum(torch.stack(next_token_losses).sum())
-        norm = self.clip_gradients(train.grad_clip)
+        norm = self.parallel.total_norm()
         if not math.isfinite(loss.item()) or not math.isfinite(norm.item()):
+            where = self.non_finite_gradients()
             self.optimizer.zero_grad(set_to_none=True)
-            raise Diverged(self.step + 1, f"loss {loss.item()}, gradient norm {norm.item()}")
+            reason = f"loss {loss.item()}, gradient norm {norm.item()}{where}"
+            raise Diverged(self.step + 1, reason, before_step=True)
+        self.clip_gradients(train.grad_clip, norm)
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_factor", 1.0)
         try:
@@ -200,12 +207,17 @@ class Run:
         warm_up(step, self.model)
         return time.perf_counter() - started
 
-    def clip_gradients(self, max_norm: float | None) -> Tensor:
-        """Return the total gradient norm and scale the gradients down to `max_norm` if it is larger."""
-        norm = self.parallel.total_norm()
+    def clip_gradients(self, max_norm: float | None, norm: Tensor) -> None:
+        """Scale the gradients, whose total norm is `norm`, down to `max_norm` if that is smaller."""
         if max_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(self.parallel.parameters().values(), max_norm, norm)
-        return norm
+
+    def non_finite_gradients(self) -> str:
+        """The first parameter of this process whose gradient is not finite, and the number of others."""
+        parameters = self.parallel.parameters().items()
+        names = [name for name, each in parameters if each.grad is not None and not each.grad.isfinite().all()]
+        rest = f" and {len(names) - 1} others" if len(names) > 1 else ""
+        return f", in the gradient of {names[0]}{rest}" if names else ""
 
     def batch(self, step: int | None = None) -> Batch:
         """The batch of a step, by default the next one: a pure function of (data, seed, step)."""

@@ -13,6 +13,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,11 @@ class RunFolder:
                             result.unlink(missing_ok=True)  # the result of an earlier attempt that diverged
                     kind = self.config.train.log if writes else "none"
                     with ExperimentLog(kind, self.path, self.metadata, self.log) as log:
-                        yield from self._train(metrics, log)
+                        try:
+                            yield from self._train(metrics, log)
+                        except Diverged as error:
+                            self._save_before(error, metrics)
+                            raise
                 self.checkpoints.consolidate()
         except Diverged as error:
             if writes:
@@ -158,6 +163,13 @@ class RunFolder:
                 self._finish({"step": run.step, "evaluations": evaluations}, started)
         finally:
             self.close()
+
+    def _save_before(self, error: Diverged, metrics: MetricsFile | Unwritten) -> None:
+        """Save what a resumed run needs to repeat the step that diverged; its batch follows from the seed and the step."""
+        if error.before_step and self.run.step:
+            metrics.flush()
+            with suppress(Diverged):  # the weights were not finite before
+                self.checkpoints.save()
 
     def close(self) -> None:
         """Release the folder for another process or another RunFolder."""
