@@ -83,9 +83,11 @@ def gone(pid: int) -> bool:
 
 @pytest.mark.slow
 def test_two_processes_train_the_same_run_and_any_number_resumes_it(tmp_path: Path) -> None:
+    temporary = tmp_path / "temporary files"  # a space in the path of the file by which processes find each other
+    temporary.mkdir()
     for name, steps in (("one", ["8"]), ("two", ["8"])):
         number = ["--processes", "2", "train.parallel=fsdp"] if name == "two" else []
-        done = run(tmp_path, f"train.steps={steps[0]}", "--name", name, *number)
+        done = run(tmp_path, f"train.steps={steps[0]}", "--name", name, *number, TMPDIR=str(temporary))
         assert done.returncode == 0, done.stderr
     assert "2 processes (fsdp) x 1 threads" in done.stdout and done.stdout.count("step 8: validation loss") == 1
     assert "step 8: validation loss" in (tmp_path / "runs/two/ranks/1.log").read_text()

@@ -217,7 +217,8 @@ def join() -> Processes:
     if torch.cuda.is_available() and dist.is_nccl_available():
         backend = "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)) % torch.cuda.device_count())
-    method, limit = Path(store).as_uri() if store else "env://", timedelta(seconds=timeout_seconds())
+    # no quoting, as `as_uri` does: torch opens the file by the text after file://
+    method, limit = f"file://{Path(store)}" if store else "env://", timedelta(seconds=timeout_seconds())
     try:
         found, _, _ = next(dist.rendezvous(method, rank, size, timeout=limit))
         # torchrun may keep the store for the next attempt, with the addresses of processes that have ended
