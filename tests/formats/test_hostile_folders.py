@@ -1,10 +1,13 @@
 """Folders that are damaged or made to harm: one line, nothing executed, memory bounded; and what reading costs."""
 
 import json
+import os
 import random
 import resource
 import shutil
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +249,26 @@ def test_mutated_folders_load_or_are_refused(intact: Path, tmp_path: Path) -> No
             assert "\n" not in str(error), (index, error)
     assert 60 < refused < 200
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KiB
+
+
+def test_five_mutated_folders_are_one_line_of_the_command(intact: Path, tmp_path: Path) -> None:
+    """As a user meets them: in a process of their own, with status 2, and without a run."""
+    choices, refused = random.Random(11), 0
+    while refused < 5:
+        folder = Path(shutil.copytree(intact, tmp_path / "mutated folder", dirs_exist_ok=True))
+        mutate(folder, choices)
+        try:
+            load(folder)
+            continue
+        except ConfigError as error:
+            expected = " ".join(str(error).split())
+        refused += 1
+        command = [sys.executable, "-P", "-m", "partwise", "import", "mutated folder", "--name", "theirs"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "1000"}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 2 and done.stdout == "" and not (tmp_path / "runs").exists(), (expected, done)
+        assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: "), (expected, done.stderr)
+        assert all(character.isprintable() for character in done.stderr.strip()), done.stderr
 
 
 def test_the_command_line_says_one_line(
