@@ -153,8 +153,8 @@ def test_the_sequence_of_windows_over_three_epochs_survives_chained_resumes(
     windows: list[bytes] = []
     original_batch = Run.batch
 
-    def record(run: Run) -> Any:
-        batch = original_batch(run)
+    def record(run: Run, step: int | None = None) -> Any:
+        batch = original_batch(run, step)
         windows.append(np.hstack([batch.inputs, batch.targets[:, -1:]]).tobytes())  # with their last target
         return batch
 

@@ -83,6 +83,7 @@ def test_a_run_that_diverged_has_a_page(tried: Path) -> None:
     with pytest.raises(Diverged):
         list(run.events())
     page = write_run_page("high")
+    assert "logits are not finite: it diverged in training" in text_of(page)
     assert "Diverged at step" in text_of(page) and '<div class="verdict worse">' in page.read_text("utf-8")
 
 

@@ -209,7 +209,11 @@ def sample(run: StoredRun) -> Iterator[Table | Paragraph]:
     if run.dataset is None or not list((run.folder / "checkpoints").glob("step-*")):
         return
     model, _ = load(run.folder)
-    found = draw_sample(model, run.dataset)
+    try:
+        found = draw_sample(model, run.dataset)
+    except ConfigError as error:  # it diverged, and its last weights give logits that are not finite
+        yield Paragraph(f"No sample: {error}.")
+        return
     if found.rows:
         yield Table(list(found.columns), [list(row) for row in found.rows], title=capitalize_first(found.title), left=3)
     else:

@@ -1,6 +1,7 @@
 """A trial of several processes, `trial: {processes: N}`: started as torchrun starts them, ended together, with a log each."""
 
 import json
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -51,7 +52,7 @@ time.sleep(100)
 
 def trial(folder: Path, text: str, **limits: Any) -> StoredTrial:
     (folder / "program.py").write_text(text)
-    made = experiment(command=f"{sys.executable} program.py {{seed}} {{args}}", trial=limits)
+    made = experiment(command=f"{shlex.quote(sys.executable)} program.py {{seed}} {{args}}", trial=limits)
     plan = make_plan(made, {}, seeds=2)
     job = CommandWorkload(made, folder, folder / "c").job(plan.arms[0], 1)
     return prepare_trial(folder / "c" / "runs" / "a" / "seed-1", "a", 1, job, EXECUTED_BY, {"cwd": str(folder)})
