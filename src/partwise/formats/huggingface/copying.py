@@ -18,7 +18,7 @@ from partwise.formats.huggingface.stored import Stored
 from partwise.formats.huggingface.tensors import TensorRule
 from partwise.model import Transformer
 
-BLOCK_BYTES = 1 << 19  # in the file
+BLOCK_BYTES = 1 << 21  # in the file
 
 
 @torch.no_grad()
