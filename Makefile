@@ -95,7 +95,7 @@ test-interop: setup
 	build/transformers-env/bin/python -m pip install $(QUIET) torch transformers safetensors
 	$(BIN)/python tests/transformers_smoke.py build/transformers-env/bin/python
 	$(call fresh_env,build/harness-env)
-	build/harness-env/bin/python -m pip install $(QUIET) --constraint $(VERSIONS) --editable '.[eval,hf]' pytest hypothesis
+	build/harness-env/bin/python -m pip install $(QUIET) --constraint $(VERSIONS) --editable '.[eval,hf]' pytest pytest-timeout pytest-xdist hypothesis
 	build/harness-env/bin/python -m pytest tests/harness tests/comparison/runs/test_task_metric.py
 
 # a second wheel, from another folder, is the same file; the wheel alone in a fresh environment, without a compiler, trains,
