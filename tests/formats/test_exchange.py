@@ -85,6 +85,24 @@ def test_the_card_tells_data_scores_and_commands(project: Path) -> None:
     assert "partwise export tiny out --to hf" in card
 
 
+def test_the_card_states_the_verdicts_of_the_comparison(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = [*WORDS.split(), "train.steps=4", "train.batch_size=4"]
+    results = partwise.compare(
+        "llama3", "norm.eps=1e-3", data="text.txt", common=common, seeds=2, failure=100, name="pair", progress=False
+    ).results
+    run = str(Path("runs/pair/runs/0-llama3/seed-0"))
+    status, said = command(monkeypatch, capsys, "export", run, "out", "--to", "hf")
+    assert status == 0, said
+    card = Path("out/README.md").read_text()
+    assert results.effects[0].sentence and results.effects[0].sentence in card
+    assert str(here) not in card, "a path of this machine"
+    Path("runs/pair/results.json").write_text("{}")
+    status, said = command(monkeypatch, capsys, "export", run, "again", "--to", "hf")
+    assert status == 0 and "nothing is stated" in Path("again/README.md").read_text(), said
+
+
 def test_a_folder_stands_where_a_run_may(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

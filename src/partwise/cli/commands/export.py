@@ -9,13 +9,13 @@ import torch
 
 from partwise.baselines.scale import place_loss
 from partwise.cli.terminal import console
+from partwise.comparison.results import Results
 from partwise.config import ConfigError, did_you_mean
 from partwise.evaluate.references import dataset_references
 from partwise.formats.huggingface.reading import is_hf_folder, stored_dtype
 from partwise.formats.huggingface.writing import check_new, write_hf_folder
 from partwise.formats.loading import load
 from partwise.model import Transformer
-from partwise.records import DamagedFileError, read_record
 from partwise.tokenizers import Tokenizer
 from partwise.train.config import RunConfig
 from partwise.train.imported import import_hf_folder
@@ -131,7 +131,12 @@ def model_card(source: Path, config: RunConfig, metadata: dict[str, Any], comman
     if metadata.get("imported"):
         lines += ["It was imported, not trained here; its publisher's card applies.", ""]
     else:
-        lines += ["## Data and scores", "", f"Trained on `{config.data}` with the tokenizer `{config.tokenizer}`.", ""]
+        lines += [
+            "## Data and scores",
+            "",
+            f"Trained on `{config.data}` with the tokenizer `{config.tokenizer.name}`.",
+            "",
+        ]
         lines += [*scores(source, config), *verdicts(source)]
     lines += ["## Commands", "", "```", *filter(None, [" ".join(metadata.get("command", []))]), command, "```", ""]
     return "\n".join(lines)
@@ -154,11 +159,14 @@ def scores(source: Path, config: RunConfig) -> list[str]:
 
 def verdicts(source: Path) -> list[str]:
     """The verdicts of the comparison that the run belongs to."""
-    try:
-        results = read_record(source.resolve().parents[2] / "results.json")
-        texts = [verdict.text("text") for verdict in results.records("verdicts")]
-    except (DamagedFileError, IndexError):
+    parents = source.resolve().parents
+    path = parents[2] / "results.json" if len(parents) > 2 else source / "results.json"
+    if not path.is_file():
         return []
+    try:
+        texts = [claim.effect.sentence for claim in Results.from_json(path).claims if claim.role == "claim"]
+    except ConfigError as error:  # damaged, or of another version: no reason to keep the model
+        return [f"Of the comparison that it was trained in, nothing is stated: {error}.", ""]
     return ["It was trained in a comparison, with these verdicts:", "", *(f"- {text}" for text in texts), ""]
 
 
