@@ -147,6 +147,7 @@ def draw_over_horizons(lines: Sequence[tuple[str, Sequence[StepEffect]]], margin
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axes.set_xticks([], minor=True)
     axes.grid(axis="y", color="#eceff1", linewidth=0.8)
+    axes.set_xlabel("steps at the end of a run, logarithmic")
     return to_svg(figure, key, "steps", "mean difference")
 
 
