@@ -33,7 +33,11 @@ def test_compiled_equals_eager(name: str) -> None:
     weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(7), dtype=logits.dtype)
     (logits * weights).sum().backward()
     (expected * weights).sum().backward()
-    pairs = [(own.grad, other.grad) for own, other in zip(model.parameters(), twin.parameters(), strict=True)]
-    largest = max(float(own.abs().max()) for own, _ in pairs if own is not None)
-    for own, other in pairs:
-        assert own is not None and other is not None and (own - other).abs().max() <= CLOSE * largest
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    largest = max(float(own.abs().max()) for own in gradients.values() if own is not None)
+    for name, parameter in twin.named_parameters():
+        own, other = gradients[name], parameter.grad
+        if name.startswith("ahead."):  # multi-token prediction, whose logits this pass does not ask for
+            assert own is None and other is None
+        else:
+            assert own is not None and other is not None and (own - other).abs().max() <= CLOSE * largest
