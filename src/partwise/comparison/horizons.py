@@ -1,23 +1,16 @@
-"""Judge runs of several lengths: the difference at each, and the compute saved at equal loss. Imports no torch."""
+"""Runs of several lengths: the difference at the end of each, and the compute saved at equal loss. Imports no torch."""
 
 from collections.abc import Sequence
 
-from partwise.comparison.results import ArmResult, ComputeSaved, Ratio, StepEffect
+from partwise.comparison.results import ArmResult, ComputeSaved, Ratio
 from partwise.comparison.stats.compute_saved import Ends, Saved, steps_saved
 from partwise.comparison.stats.effect import Effect
-from partwise.comparison.stats.samples import mean, t_interval
 
 
-def effect_over_horizons(arm: ArmResult, baseline: ArmResult, effect: Effect) -> tuple[StepEffect, ...]:
-    """The mean difference at each number of steps, with the interval it would have had: the verdict is for the last."""
-    pairs = [(dict(arm_ends), dict(baseline_ends)) for arm_ends, baseline_ends in paired_ends(arm, baseline, effect)]
-    rows = []
-    for steps in sorted(set().union(*(ends for pair in pairs for ends in pair))):
-        differences = [one[steps] - two[steps] for one, two in pairs if steps in one and steps in two]
-        if differences and len(differences) == len(pairs):
-            low, high = t_interval(differences, effect.nominal_alpha)
-            rows.append(StepEffect(step=steps, mean=mean(differences), low=low, high=high))
-    return tuple(rows)
+def differences_at_ends(arm: ArmResult, baseline: ArmResult, effect: Effect) -> list[list[tuple[int, float]]]:
+    """[steps, difference] of the runs of each length, for every seed of the effect."""
+    pairs = [(dict(own), dict(other)) for own, other in paired_ends(arm, baseline, effect)]
+    return [[(steps, own[steps] - other[steps]) for steps in own if steps in other] for own, other in pairs]
 
 
 def compute_saved(arm: ArmResult, baseline: ArmResult, effect: Effect, is_loss: bool) -> ComputeSaved | None:
@@ -29,8 +22,8 @@ def compute_saved(arm: ArmResult, baseline: ArmResult, effect: Effect, is_loss: 
     if not effect.paired or effect.verdict is None:
         return ComputeSaved(reason="there is no verdict")
     pairs = paired_ends(arm, baseline, effect)
-    steps = len({len(ends) for pair in pairs for ends in pair}) == 1
-    found = steps_saved(pairs, effect.nominal_alpha) if steps else "a run failed"
+    complete = len({len(ends) for pair in pairs for ends in pair}) == 1
+    found = steps_saved(pairs, effect.nominal_alpha) if complete else "a run failed"
     if isinstance(found, str):
         return ComputeSaved(reason=found, pairs=len(pairs))
     ratios = {"steps": ratio_of(found)}

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from partwise.comparison.horizons import compute_saved, effect_over_horizons
+from partwise.comparison.horizons import compute_saved, differences_at_ends
 from partwise.comparison.results import ArmResult, ClaimResult, ControlResult, Results, StepEffect
 from partwise.comparison.stats.adjusted import adjusted_mean
 from partwise.comparison.stats.effect import Effect
@@ -83,7 +83,7 @@ def claim_result(
     horizons: dict[str, Any] = {}
     if claim.against in by_name and claim.arm in by_name:
         ends = by_name[claim.arm], by_name[claim.against]
-        horizons["effect_over_horizons"] = effect_over_horizons(*ends, effect)
+        horizons["effect_over_horizons"] = tuple(effect_over_training(differences_at_ends(*ends, effect), effect))
         horizons["compute_saved"] = compute_saved(*ends, effect, curves)
     return ClaimResult(
         role=claim.role,
