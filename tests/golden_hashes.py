@@ -34,10 +34,13 @@ CASES = {
 def machine_kind() -> str:
     """What the rounding of a run depends on besides its code."""
     values = dict.fromkeys(("vendor_id", "cpu family", "model"), "?")
+    features = "?"
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             key, _, value = line.partition(":")
             values |= {key.strip(): value.strip()} if key.strip() in values else {}
+            if key.strip() == "flags":
+                features = " ".join(sorted({"avx512_bf16", "amx_bf16"} & set(value.split())))
     except OSError:
         pass
     compiler = "no compiler"
@@ -47,7 +50,8 @@ def machine_kind() -> str:
         ).stdout.strip()
     build = hashlib.sha256(torch.__config__.show().encode()).hexdigest()[:8]
     capability = torch.backends.cpu.get_cpu_capability()
-    return f"torch {torch.__version__} {build}, {' '.join(values.values())} {capability}, g++ {compiler}"
+    processor = " ".join((*values.values(), capability, features)).strip()
+    return f"torch {torch.__version__} {build}, {processor}, g++ {compiler}"
 
 
 def found() -> dict[str, str]:

@@ -26,6 +26,7 @@ BUILDS = {
     "generic": "g++ -march=x86-64",
     "clang-generic": "clang++ -march=x86-64",
     "without-avx512": "g++ -mno-avx512f",
+    "without-amx": "g++ -mno-amx-tile -mno-amx-bf16",
 }
 FLAGS = [flag for flag in SHARED if flag not in ("-shared", "-fPIC")]
 TESTS = ["tests/kernels", "tests/compute/backends/test_decoding.py", "tests/train/test_cross_entropy.py"]

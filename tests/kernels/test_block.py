@@ -284,6 +284,28 @@ def test_equals_the_equation_with_dropout_for_every_length(T: int, check_case: C
     check_case(Case(T=T, n_heads=4, n_kv_heads=2, head_dim=12, D=48, drops="wafho", token_shift=True))
 
 
+@pytest.mark.parametrize("T", [1, 15, 16, 17, 32, 47, 64, 80, 544])
+@pytest.mark.parametrize(
+    ("D", "hidden", "gated"), [(64, 64, False), (96, 208, True), (160, 320, False), (128, 352, True)]
+)
+def test_equals_the_equation_at_widths_of_whole_tile_registers(T: int, D: int, hidden: int, gated: bool) -> None:
+    """Matmuls with tile registers where the CPU has them: whole registers, parts of them, and several blocks of rows."""
+    check_bf16(
+        Case(B=3, T=T, D=D, n_heads=4, n_kv_heads=2, head_dim=16, hidden=hidden, gated=gated, bias=True, drops="h")
+    )
+
+
+@each_autocast
+@pytest.mark.parametrize("T", [1, 16, 21, 40, 64, 130])
+def test_rows_do_not_depend_on_the_number_of_rows(T: int, autocast: bool) -> None:
+    case = Case(B=5, T=T, D=96, n_heads=4, n_kv_heads=2, head_dim=16, hidden=128, gated=True, rotary_pairs=4)
+    x, weights, _ = case.inputs()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast), threads(1):
+        whole = forward_block(x, weights, case.spec())
+        for rows in (1, 2, 4):
+            assert torch.equal(forward_block(x[:rows], weights, case.spec()), whole[:rows])
+
+
 @settings(max_examples=60)
 @given(data=st.data())
 def test_equals_the_equation_for_any_block(data: st.DataObject) -> None:
@@ -481,7 +503,12 @@ def test_batch_sizes_that_would_leave_threads_idle_are_not_supported() -> None:
         assert [rows for rows in range(13) if supports_batch_size(rows)] == [3, 4, 6, 7, 8, 9, 10, 11, 12]
 
 
-SMALLER_CPUS = {"without bfloat16": "-mno-avx512bf16", "eight lanes": "-mno-avx512f", "four lanes": "-mno-avx"}
+SMALLER_CPUS = {
+    "without tiles": "-mno-amx-tile -mno-amx-bf16",
+    "without bfloat16": "-mno-avx512bf16",
+    "eight lanes": "-mno-avx512f",
+    "four lanes": "-mno-avx",
+}
 """Compiler flags that disable instructions which smaller CPUs lack."""
 
 
@@ -489,6 +516,8 @@ SMALLER_CPUS = {"without bfloat16": "-mno-avx512bf16", "eight lanes": "-mno-avx5
 def test_smaller_cpus_compute_the_same(flag: str, tmp_path: Path) -> None:
     if "avx512f" not in Path("/proc/cpuinfo").read_text():
         pytest.skip("this CPU is a smaller one itself")
+    if "amx" in flag and "amx_bf16" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this CPU has no tile registers")
     tests = Path(__file__).parents[1]
     folders = [str(tests / name) for name in ("", "kernels", "compute/backends")]
     program = (

@@ -8,6 +8,7 @@
 
 #include "dtypes.h"
 #include "parallel.h"
+#include "tiles.h"
 #include "transpose.h"
 
 namespace {
@@ -35,6 +36,18 @@ struct Epilogue {
         return {out ? out + r * out_stride + c : out, out_stride, bias ? bias + c : bias,
                 residual ? residual + r * residual_stride + c : residual, residual_stride,
                 rounded_out ? rounded_out + r * rounded_stride + c : rounded_out, rounded_stride};
+    }
+
+    // Of sums in memory, `stride` apart; `columns` is a multiple of W.
+    void write(const float* sums, int64_t stride, int rows, int columns) const {
+        for (int r = 0; r < rows; r++)
+            for (int c = 0; c < columns; c += W) {
+                vec sum = load(sums + r * stride + c);
+                if (bias) sum += load(bias + c);
+                if (residual) sum += load(residual + r * residual_stride + c);
+                if (out) store(out + r * out_stride + c, sum);
+                if (rounded_out) Dtype::store_rounded(rounded_out + r * rounded_stride + c, sum);
+            }
     }
 };
 
@@ -92,10 +105,82 @@ void gemm_panel(const typename Dtype::Word* a, int64_t a_row, int64_t a_k, int r
     for (; r < rows; r++) micro_kernel<Dtype, 1, N>(a + r * a_row, a_row, a_k, b, b_row, K, to.at(r, 0));
 }
 
+#if HAS_TILES
+constexpr int MIN_TILED_WORDS = 2 * TILE_WORDS;  // with fewer, storing the sums takes longer than they do
+
+// Rows [first, last), `step` at a time: SUMS, or at most as many as the registers are configured for.
+template <bool TWO_ROWS, class Panels>
+void gemm_tiles(const uint32_t* a, int64_t a_row, int first, int last, int step, int K, int columns, const Panels& panels,
+                const Epilogue<BFloat16>& to) {
+    alignas(64) float sums[SUMS * SUMS];
+    for (int c = 0, width; c < columns; c += width) {
+        width = panel_width(columns - c);
+        auto [panel, panel_row] = panels(c, width);
+        for (int n = 0; n < width; n += SUMS) {
+            int n_columns = std::min(SUMS, width - n);
+            for (int r = first; r < last; r += step) {
+                if (n_columns == SUMS)
+                    multiply_tiles<TWO_ROWS, true>(a + r * a_row, a_row, panel + n, panel_row, K, sums);
+                else
+                    multiply_tiles<TWO_ROWS, false>(a + r * a_row, a_row, panel + n, panel_row, K, sums);
+                to.at(r, c + n).write(sums, SUMS, std::min(step, last - r), n_columns);
+            }
+        }
+    }
+}
+
+// sum_k a[r a_row + k] b[k][c]; K is a multiple of TILE_WORDS, and panels(c, width) a panel of b and the words between its
+// rows. A row's sums do not depend on the number of rows.
+template <class Panels>
+void gemm_tiles(const uint32_t* a, int64_t a_row, int rows, int K, int columns, const Panels& panels,
+                const Epilogue<BFloat16>& to) {
+    int whole = rows / SUMS * SUMS, left = rows - whole;
+    if (whole) {
+        configure_tiles(TILE_ROWS, TILE_ROWS);
+        gemm_tiles<true>(a, a_row, 0, whole, SUMS, K, columns, panels, to);
+    }
+    if (left) configure_tiles(std::min(left, TILE_ROWS), left - TILE_ROWS);
+    if (left > TILE_ROWS)
+        gemm_tiles<true>(a, a_row, whole, rows, SUMS, K, columns, panels, to);
+    else if (left)
+        gemm_tiles<false>(a, a_row, whole, rows, SUMS, K, columns, panels, to);
+    _tile_release();
+}
+
+// add_gemm_transposed; K is a multiple of TILE_WORDS.
+inline void add_gemm_transposed_tiles(const uint32_t* a, int rows, const uint32_t* b, int columns, int K, float* out) {
+    constexpr int BLOCK = 256, STRIDE = BLOCK + TILE_WORDS;  // not a power of two: rows would compete for places in the cache
+    alignas(64) uint32_t a_rows[6 * W * STRIDE];
+    for (int first = 0; first < K; first += BLOCK)
+        for (int r = 0, width, count = std::min(BLOCK, K - first); r < rows; r += width) {
+            width = panel_width(rows - r);
+            const uint32_t* panel = a + int64_t(r) * K + first * width;
+            for (int i = 0; i < width; i += TILE_ROWS)
+                for (int k = 0; k < count; k += TILE_WORDS)
+                    transpose_vectors_to_tile(reinterpret_cast<const float*>(panel + k * width + i), width, TILE_ROWS,
+                                              reinterpret_cast<float*>(a_rows + i * STRIDE + k), STRIDE);
+            auto panels = [&](int c, int c_width) {
+                return std::pair(b + int64_t(c) * K + int64_t(first) * c_width, int64_t(c_width));
+            };
+            float* to = out + int64_t(r) * columns;
+            gemm_tiles(a_rows, STRIDE, width, count, columns, panels, {to, columns, nullptr, to, columns});
+        }
+}
+#endif
+
 // sum_k a[r a_row + k a_k] b[k][c] over K words; `columns` is a multiple of W. b is packed, or row-major, b_row words apart.
 template <class Dtype>
 void gemm(const typename Dtype::Word* a, int64_t a_row, int64_t a_k, int rows, const typename Dtype::Word* b, int K, int columns,
           const Epilogue<Dtype>& to, int64_t b_row = 0) {
+#if HAS_TILES
+    if constexpr (Dtype::PER_WORD == 2)
+        if (a_k == 1 && K % TILE_WORDS == 0 && K >= MIN_TILED_WORDS && may_use_tiles()) {
+            auto panels = [&](int c, int width) {
+                return b_row ? std::pair(b + c, b_row) : std::pair(b + int64_t(c) * K, int64_t(width));
+            };
+            return gemm_tiles(a, a_row, rows, K, columns, panels, to);
+        }
+#endif
     for (int c = 0, width; c < columns; c += width) {
         width = panel_width(columns - c);
         const typename Dtype::Word* panel = b + (b_row ? c : int64_t(c) * K);
@@ -112,20 +197,18 @@ void gemm(const typename Dtype::Word* a, int64_t a_row, int64_t a_k, int rows, c
     }
 }
 
-// sum_k a[k][r] b[k][c], both packed; `rows` and `columns` are multiples of W.
-template <class Dtype>
-void gemm_transposed(const typename Dtype::Word* a, int rows, const typename Dtype::Word* b, int K, int columns,
-                     const Epilogue<Dtype>& to) {
-    for (int r = 0, width; r < rows; r += width) {
-        width = panel_width(rows - r);
-        gemm<Dtype>(a + int64_t(r) * K, 1, width, width, b, K, columns, to.at(r, 0));
-    }
-}
-
-// out (rows, columns) += sum_k a[k][r] b[k][c], both packed: a weight's gradient.
+// out (rows, columns) += sum_k a[k][r] b[k][c], both packed: a weight's gradient. `rows` and `columns` are multiples of W.
 template <class Dtype>
 void add_gemm_transposed(const typename Dtype::Word* a, int rows, const typename Dtype::Word* b, int columns, int K, float* out) {
-    gemm_transposed<Dtype>(a, rows, b, K, columns, {out, columns, nullptr, out, columns});
+#if HAS_TILES
+    if constexpr (Dtype::PER_WORD == 2)
+        if (K % TILE_WORDS == 0 && may_use_tiles()) return add_gemm_transposed_tiles(a, rows, b, columns, K, out);
+#endif
+    for (int r = 0, width; r < rows; r += width) {
+        width = panel_width(rows - r);
+        float* to = out + int64_t(r) * columns;
+        gemm<Dtype>(a + int64_t(r) * K, 1, width, width, b, K, columns, {to, columns, nullptr, to, columns});
+    }
 }
 
 // ----------------------------------------------------------------------------------------------------------- packing

@@ -64,7 +64,7 @@ ALWAYS_INLINE void transpose_quarters(vec a, vec b, vec c, vec d, __m512d (&out)
 }
 
 // tile[c][r] = x[r][c] of W rows, eight columns at a time.
-ALWAYS_INLINE void transpose_vectors_to_tile(const float* x, int64_t x_stride, int columns, float* tile) {
+ALWAYS_INLINE void transpose_vectors_to_tile(const float* x, int64_t x_stride, int columns, float* tile, int64_t tile_stride = TILE) {
     for (int c = 0; c < columns; c += 8) {
         int count = std::min(8, columns - c);
         __mmask8 mask = __mmask8((1 << count) - 1);
@@ -78,8 +78,8 @@ ALWAYS_INLINE void transpose_vectors_to_tile(const float* x, int64_t x_stride, i
         transpose_quarters(two_rows(8), two_rows(9), two_rows(10), two_rows(11), second);
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
-            if (i < count) store(tile + (c + i) * TILE, (vec)_mm512_shuffle_f64x2(first[i], second[i], 0x88));
-            if (i + 4 < count) store(tile + (c + i + 4) * TILE, (vec)_mm512_shuffle_f64x2(first[i], second[i], 0xdd));
+            if (i < count) store(tile + (c + i) * tile_stride, (vec)_mm512_shuffle_f64x2(first[i], second[i], 0x88));
+            if (i + 4 < count) store(tile + (c + i + 4) * tile_stride, (vec)_mm512_shuffle_f64x2(first[i], second[i], 0xdd));
         }
     }
 }
@@ -99,7 +99,7 @@ ALWAYS_INLINE void transpose_vectors_from_tile(const float* tile, float* x, int6
 }
 #else
 constexpr int VECTOR_ROWS = 0;
-ALWAYS_INLINE void transpose_vectors_to_tile(const float*, int64_t, int, float*) {}
+ALWAYS_INLINE void transpose_vectors_to_tile(const float*, int64_t, int, float*, int64_t = TILE) {}
 ALWAYS_INLINE void transpose_vectors_from_tile(const float*, float*, int64_t) {}
 #endif
 

@@ -23,6 +23,7 @@ from partwise.train.config import RunConfig
 from partwise.train.cross_entropy import shift_targets, summed_loss
 from partwise.train.distributed.data_parallel import DataParallel
 from partwise.train.distributed.processes import SINGLE, Processes
+from partwise.train.optimizer_steps import set_precision
 from partwise.train.source import load_initial_weights
 
 
@@ -111,6 +112,7 @@ class Run:
         self.plan.apply(self.model)
         self.forward: Callable[..., Tensor] = CompiledModel(self.model) if self.runtime.compile else self.model
         self.optimizer = config.optimizer.build(self.model, config.train.lr)
+        set_precision(self.optimizer, self.runtime.precision)
         self.step = 0
         self.queue = BatchQueue(self.step_rows, self.device)
         self.updater: Updater | None = None

@@ -40,15 +40,15 @@ def slice_of(view: Tensor, parameter: Tensor) -> ParameterSlice:
     return ParameterSlice(tuple(view.shape), view.stride(), int(view.storage_offset() - parameter.storage_offset()))
 
 
-def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
+def orthogonalize(matrices: Tensor, steps: int = 5, dtype: torch.dtype | None = None) -> Tensor:
     """(..., rows, columns) -> the same shape, approximately U V^T of each matrix's singular value decomposition U S V^T.
 
     X / |X|_F, then `steps` Newton-Schulz iterations X <- a X + b (X X^T) X + c (X X^T)^2 X with the coefficients of
     Jordan et al. 2024, kellerjordan.github.io/posts/muon, which trade accuracy (singular values end at about 0.7 .. 1.2)
-    for speed. Computed in bfloat16 on CUDA and float32 elsewhere; float64 stays float64.
+    for speed. Computed in `dtype`; by default in bfloat16 on CUDA and float32 elsewhere, and float64 stays float64.
     """
     rows, columns = matrices.shape[-2:]
-    x = matrices.reshape(-1, rows, columns).to(compute_dtype(matrices))
+    x = matrices.reshape(-1, rows, columns).to(dtype or compute_dtype(matrices))
     x = x if rows <= columns else x.mT  # so that X X^T is the smaller of the two Gram matrices
     x = x / torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True).clamp(min=EPS)
     for _ in range(steps):
@@ -175,6 +175,7 @@ class Muon(AdamW):
     def __init__(self, groups: ParamGroups, lr: float, slices: Mapping[Tensor, list[ParameterSlice]]) -> None:
         super().__init__(groups, lr)
         self.slices = slices
+        self.dtype: torch.dtype | None = None  # of orthogonalization; None: by device
         # set where a process holds only a part of each parameter: (part, tensor like it) -> whole tensor, and back
         self.gather: Callable[[Tensor, Tensor], Tensor] | None = None
         self.part: Callable[[Tensor, Tensor], Tensor] | None = None
@@ -212,8 +213,17 @@ class Muon(AdamW):
             batch_size = max(1, MAX_BATCH_ELEMENTS // math.prod(size))
             for start in range(0, len(pairs), batch_size):
                 weights, matrices = zip(*pairs[start : start + batch_size], strict=True)
-                updates = orthogonalize(torch.stack(matrices), group["ns_steps"])
+                updates = orthogonalize(torch.stack(matrices), group["ns_steps"], self.dtype)
                 torch._foreach_add_(weights, updates.unbind(), alpha=-lr * scale)
+
+
+def set_precision(optimizer: torch.optim.Optimizer, precision: str) -> None:
+    """Compute updates in the precision of a run, "float32" or "bfloat16". Only Muon's orthogonalization depends on it.
+
+    Weights and the optimizer's state stay in float32.
+    """
+    if isinstance(optimizer, Muon) and precision == "bfloat16":
+        optimizer.dtype = torch.bfloat16
 
 
 def stack_seeds(optimizer: torch.optim.Optimizer, stacks: Mapping[Tensor, Tensor]) -> torch.optim.Optimizer:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from partwise.train.loop import Run
 from partwise.train.multi_seed_losses import VmappedForward
-from partwise.train.optimizer_steps import stack_seeds
+from partwise.train.optimizer_steps import set_precision, stack_seeds
 
 SHARED_STATE = "step"
 """The key of the optimizer's state that all seeds share."""
@@ -30,6 +30,7 @@ class SeedStack:
         }
         stacks: dict[Tensor, Tensor] = {by_run[0][name]: stack for name, stack in self.parameters.items()}
         self.optimizer = stack_seeds(first.config.optimizer.build(first.model, first.config.train.lr), stacks)
+        set_precision(self.optimizer, first.runtime.precision)
         for name, stack in self.parameters.items():
             states = [run.optimizer.state.get(parameters[name]) for run, parameters in zip(runs, by_run, strict=True)]
             for key in states[0] or {}:
