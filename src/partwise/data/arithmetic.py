@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from partwise.config import ConfigError
+from partwise.data.worked_answers import SEPARATORS, WorkedAnswers
 
 VERSION = 1
 """Increases whenever the same options produce other problems, so that cached data are never reused by mistake."""
@@ -39,6 +40,7 @@ class ProblemSpec:
     operations: str = "+-*/"
     reverse: bool = True  # write answers reversed and padded on the right; if False, unreversed and padded on the left
     padding: int = 10  # characters per number; 0 writes numbers without padding
+    steps: bool = False  # write the steps of a calculation before its answer
 
     def __post_init__(self) -> None:
         unknown = "".join(sorted(set(self.operations) - set("+-*/")))
@@ -53,6 +55,10 @@ class ProblemSpec:
             raise ConfigError(
                 f"data.padding={self.padding}: must be at least {self.max_width}, the characters of the longest number, or 0 "
                 "for no padding"
+            )
+        if self.steps and not self.padding:
+            raise ConfigError(
+                f"data.steps=true data.padding=0: steps have fixed places, so set data.padding to {self.max_width} or more"
             )
 
     @property
@@ -86,7 +92,18 @@ class ProblemSpec:
     @property
     def alphabet(self) -> str:
         """Every character that these options can write, sorted."""
-        return "".join(sorted({*"$()=0123456789", *self.operations, *("." if self.decimals else "")}))
+        steps = {*SEPARATORS, *("+-" if "/" in self.operations else "")} if self.steps else set()
+        return "".join(sorted({*"$()=0123456789", *self.operations, *("." if self.decimals else ""), *steps}))
+
+    @property
+    def max_length(self) -> int:
+        """Characters of the longest problem, including its two `$`."""
+        steps = max(map(self.worked_answers().width, self.operations)) if self.steps else 0
+        return 3 * (self.padding or self.max_width) + 6 + steps
+
+    def worked_answers(self) -> WorkedAnswers:
+        """What writes the steps of these problems."""
+        return WorkedAnswers(self.max_operand, self.scale)
 
     @property
     def n_distinct(self) -> int:
@@ -145,6 +162,23 @@ class ProblemSpec:
 
     def to_ascii(self, problems: "ProblemBatch") -> np.ndarray:
         """The problems as ASCII, concatenated, uint8 (number of characters,)."""
+        lines = self._without_steps(problems)
+        return self._with_steps(problems, lines.reshape(len(problems.first), -1)) if self.steps else lines
+
+    def _with_steps(self, problems: "ProblemBatch", lines: np.ndarray) -> np.ndarray:
+        """Problems of equal length, uint8 (N, length) -> the same with their steps after the first `=`, concatenated."""
+        worked, prompt = self.worked_answers(), 2 * self.padding + 5
+        widths = np.array([worked.width(operation) for operation in self.operations])
+        ends = np.cumsum(lines.shape[1] + widths[problems.operation])
+        out = np.empty(ends[-1] if len(ends) else 0, dtype=np.uint8)
+        for index, operation in enumerate(self.operations):
+            rows = np.flatnonzero(problems.operation == index)
+            steps = worked.write(operation, problems.first[rows], problems.second[rows])
+            whole = np.concatenate([lines[rows, :prompt], steps, lines[rows, prompt:]], axis=1)
+            out[(ends[rows] - whole.shape[1])[:, None] + np.arange(whole.shape[1])] = whole
+        return out
+
+    def _without_steps(self, problems: "ProblemBatch") -> np.ndarray:
         width, count = self.padding or self.max_width, len(problems.first)
         lines = np.empty((3 * width + 6, count), dtype=np.uint8)  # transposed, so that every write is contiguous
         answers = self.answers(problems)

@@ -8,6 +8,7 @@ import platform
 import sysconfig
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -79,7 +80,7 @@ class SyntheticProblems(Corpus):
 
     def max_line_length(self) -> int:
         """Characters of the longest problem, including its two `$`."""
-        return 3 * (self.padding or self.problem_spec().max_width) + 6
+        return self.problem_spec().max_length
 
     def generate_splits(self) -> dict[str, np.ndarray]:
         """The problems of each split as ASCII, concatenated."""
@@ -110,11 +111,17 @@ class Arithmetic(SyntheticProblems):
     window begins at a problem's first `$` and contains as many whole problems as fit; `answer_only_loss=true` trains and
     scores only what follows `=`. With `form_balance` above 0, training has more of the rare forms, which are
     distinguished by the decimals of operands and answer: a fraction f of an operation's problems becomes one proportional
-    to f ** (1 - form_balance).
+    to f ** (1 - form_balance). `steps` writes how an answer is calculated between two `=` before it, one digit at a
+    time; the steps are trained like the answer, and the answer alone is scored.
     """
 
     aligned: bool = False
     answer_only_loss: bool = False
+    steps: bool = False
+
+    def problem_spec(self) -> arithmetic.ProblemSpec:
+        spec = super().problem_spec()
+        return replace(spec, steps=True) if self.steps else spec
 
     @property
     def answers_only(self) -> bool:
@@ -125,7 +132,8 @@ class Arithmetic(SyntheticProblems):
 
     def identity(self) -> dict[str, Any]:
         # windows and loss leave the problems unchanged: all variants share one prepared dataset
-        return {key: value for key, value in super().identity().items() if key not in ("aligned", "answer_only_loss")}
+        same = {"aligned", "answer_only_loss"} | (set() if self.steps else {"steps"})
+        return {key: value for key, value in super().identity().items() if key not in same}
 
     def splits(self) -> dict[str, Text]:
         return {**self.generate_splits()}

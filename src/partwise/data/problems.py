@@ -14,6 +14,16 @@ def split_problems(text: str) -> list[str]:
     return problems
 
 
+def prompt_of(problem: str) -> str:
+    """A problem through its first `=`: what a model continues."""
+    return problem[: problem.index("=") + 1]
+
+
+def answer_of(problem: str) -> str:
+    """What follows the last `=` of a problem, through its `$`: the answer without the steps before it."""
+    return problem[problem.rindex("=") + 1 :]
+
+
 def solve(problem: str, decimals: int = 2) -> str:
     """The answer to a problem such as `$(0000753.78+0000000910)=`, without padding: `1663.78`.
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from partwise.data.problems import answer_of, prompt_of
 from partwise.evaluate.loss import evaluation_mode
 from partwise.generation.generate import decode
 from partwise.generation.sampling import Sampling, uniform_numbers
@@ -67,28 +68,50 @@ def answer_problems(
     seed: int = 0,
     precision: str = "float32",
 ) -> list[str]:
-    """The model's answers: as many characters after each problem's `=` as the true answer has, including `$`.
+    """The model's answers: as many characters as the true answer has, including `$`.
 
-    Everything after the first `$` is replaced by `$`, like the padding in the tutorial. Prompts of equal length are batched.
+    Everything after the first `$` is replaced by `$`, like the padding in the tutorial. Of an answer with steps, only what
+    follows the last `=` is returned.
     """
-    prompts = [problem[: problem.index("=") + 1] for problem in problems]
-    answers = [""] * len(problems)
+    texts = continue_problems(model, tokenizer, problems, temperature=temperature, seed=seed, precision=precision)
+    answers = []
+    for problem, text in zip(problems, texts, strict=True):
+        answer, length = text if problem.count("=") == 1 else text.rpartition("=")[2], len(answer_of(problem))
+        answers.append(answer[:length].ljust(length, "$"))
+    return answers
+
+
+def continue_problems(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    problems: list[str],
+    *,
+    temperature: float,
+    seed: int = 0,
+    precision: str = "float32",
+) -> list[str]:
+    """What the model writes after each problem's first `=`, up to `$`: at most as many characters as the problem has there.
+
+    Prompts of equal length are batched.
+    """
+    prompts = [prompt_of(problem) for problem in problems]
+    texts = [""] * len(problems)
     sampling = Sampling(temperature)
     by_shape: dict[tuple[int, int], list[int]] = {}
     for index, (problem, prompt) in enumerate(zip(problems, prompts, strict=True)):
         n_tokens = len(tokenizer.encode(prompt_text(tokenizer, prompt)))  # prompts of equal length may differ in tokens
         by_shape.setdefault((n_tokens, len(problem) - len(prompt)), []).append(index)
     with evaluation_mode(model, precision) as device:
-        for (_, answer_length), indices in sorted(by_shape.items()):
+        for (_, length), indices in sorted(by_shape.items()):
             for start in range(0, len(indices), PROBLEMS_PER_BATCH):
                 batch = indices[start : start + PROBLEMS_PER_BATCH]
-                uniform = uniform_numbers(batch, answer_length, seed).to(device)
+                uniform = uniform_numbers(batch, length, seed).to(device)
                 tokens, source = encode_prompts(tokenizer, [prompts[index] for index in batch], device)
                 columns = decode(model, tokens, uniform, sampling, source=source)
                 ids = torch.stack(list(columns), dim=1).cpu().numpy()
-                for index, answer_ids in zip(batch, ids, strict=True):
-                    answers[index] = decode_answer(tokenizer, answer_ids)[:answer_length].ljust(answer_length, "$")
-    return answers
+                for index, text_ids in zip(batch, ids, strict=True):
+                    texts[index] = decode_answer(tokenizer, text_ids)[:length]
+    return texts
 
 
 def prompt_text(tokenizer: Tokenizer, prompt: str) -> str:
@@ -117,7 +140,7 @@ def score_answers(problems: list[str], answers: list[str]) -> Accuracy:
     """Compare answers with the true ones, character by character."""
     correct_closed = total_closed = exact = correct = total = 0
     for problem, answer in zip(problems, answers, strict=True):
-        truth = problem[problem.index("=") + 1 :]
+        truth = answer_of(problem)
         matches = [a == b for a, b in zip(truth, answer, strict=True)]
         correct_closed, total_closed = correct_closed + sum(matches), total_closed + len(matches)
         correct, total = correct + sum(matches[:-1]), total + len(matches) - 1

@@ -9,6 +9,7 @@ import numpy as np
 from partwise.baselines.references import constant_char_accuracy, constant_exact_match, text_references
 from partwise.config import digest
 from partwise.data import Dataset, ProblemWindows, SequencePairs, build_examples, problem_lines
+from partwise.data.problems import answer_of
 from partwise.files import replace_file
 from partwise.records import DamagedFileError, read_record
 
@@ -58,7 +59,7 @@ def arithmetic_references(dataset: Dataset) -> dict[str, float]:
     """The accuracies of the most frequent character at each position, and of the most frequent answer."""
     test = problem_lines(dataset, "test")
     train = problem_lines(dataset, "train", FITTED_TOKENS // len(test[0]))
-    answers = [[problem[problem.index("=") + 1 :] for problem in problems] for problems in (train, test)]
+    answers = [list(map(answer_of, problems)) for problems in (train, test)]
     width = max(len(answer) for split in answers for answer in split)
     tables = [np.array([list(answer.ljust(width, "$").encode()) for answer in split]) for split in answers]
     return {

@@ -105,6 +105,20 @@ void gemm_panel(const typename Dtype::Word* a, int64_t a_row, int64_t a_k, int r
     for (; r < rows; r++) micro_kernel<Dtype, 1, N>(a + r * a_row, a_row, a_k, b, b_row, K, to.at(r, 0));
 }
 
+// A panel of any width.
+template <class Dtype>
+void gemm_panel(int width, const typename Dtype::Word* a, int64_t a_row, int64_t a_k, int rows, const typename Dtype::Word* b,
+                int64_t b_row, int K, const Epilogue<Dtype>& to) {
+    if (width == 6 * W)
+        gemm_panel<Dtype, 6>(a, a_row, a_k, rows, b, b_row, K, to);
+    else if (width == 4 * W)
+        gemm_panel<Dtype, 4>(a, a_row, a_k, rows, b, b_row, K, to);
+    else if (width == 2 * W)
+        gemm_panel<Dtype, 2>(a, a_row, a_k, rows, b, b_row, K, to);
+    else
+        gemm_panel<Dtype, 1>(a, a_row, a_k, rows, b, b_row, K, to);
+}
+
 #if HAS_TILES
 constexpr int MIN_TILED_WORDS = 2 * TILE_WORDS;  // with fewer, storing the sums takes longer than they do
 
@@ -147,12 +161,13 @@ void gemm_tiles(const uint32_t* a, int64_t a_row, int rows, int K, int columns, 
     _tile_release();
 }
 
-// add_gemm_transposed; K is a multiple of TILE_WORDS.
-inline void add_gemm_transposed_tiles(const uint32_t* a, int rows, const uint32_t* b, int columns, int K, float* out) {
+// add_gemm_transposed over the first words, as many as fill registers; returns their number.
+inline int add_gemm_transposed_tiles(const uint32_t* a, int rows, const uint32_t* b, int columns, int K, float* out) {
     constexpr int BLOCK = 256, STRIDE = BLOCK + TILE_WORDS;  // not a power of two: rows would compete for places in the cache
     alignas(64) uint32_t a_rows[6 * W * STRIDE];
-    for (int first = 0; first < K; first += BLOCK)
-        for (int r = 0, width, count = std::min(BLOCK, K - first); r < rows; r += width) {
+    const int whole = K / TILE_WORDS * TILE_WORDS;
+    for (int first = 0; first < whole; first += BLOCK)
+        for (int r = 0, width, count = std::min(BLOCK, whole - first); r < rows; r += width) {
             width = panel_width(rows - r);
             const uint32_t* panel = a + int64_t(r) * K + first * width;
             for (int i = 0; i < width; i += TILE_ROWS)
@@ -165,6 +180,7 @@ inline void add_gemm_transposed_tiles(const uint32_t* a, int rows, const uint32_
             float* to = out + int64_t(r) * columns;
             gemm_tiles(a_rows, STRIDE, width, count, columns, panels, {to, columns, nullptr, to, columns});
         }
+    return whole;
 }
 #endif
 
@@ -184,30 +200,26 @@ void gemm(const typename Dtype::Word* a, int64_t a_row, int64_t a_k, int rows, c
     for (int c = 0, width; c < columns; c += width) {
         width = panel_width(columns - c);
         const typename Dtype::Word* panel = b + (b_row ? c : int64_t(c) * K);
-        int64_t panel_row = b_row ? b_row : width;
-        Epilogue<Dtype> here = to.at(0, c);
-        if (width == 6 * W)
-            gemm_panel<Dtype, 6>(a, a_row, a_k, rows, panel, panel_row, K, here);
-        else if (width == 4 * W)
-            gemm_panel<Dtype, 4>(a, a_row, a_k, rows, panel, panel_row, K, here);
-        else if (width == 2 * W)
-            gemm_panel<Dtype, 2>(a, a_row, a_k, rows, panel, panel_row, K, here);
-        else
-            gemm_panel<Dtype, 1>(a, a_row, a_k, rows, panel, panel_row, K, here);
+        gemm_panel<Dtype>(width, a, a_row, a_k, rows, panel, b_row ? b_row : width, K, to.at(0, c));
     }
 }
 
 // out (rows, columns) += sum_k a[k][r] b[k][c], both packed: a weight's gradient. `rows` and `columns` are multiples of W.
 template <class Dtype>
 void add_gemm_transposed(const typename Dtype::Word* a, int rows, const typename Dtype::Word* b, int columns, int K, float* out) {
+    int first = 0;
 #if HAS_TILES
     if constexpr (Dtype::PER_WORD == 2)
-        if (K % TILE_WORDS == 0 && may_use_tiles()) return add_gemm_transposed_tiles(a, rows, b, columns, K, out);
+        if (may_use_tiles()) first = add_gemm_transposed_tiles(a, rows, b, columns, K, out);
 #endif
-    for (int r = 0, width; r < rows; r += width) {
-        width = panel_width(rows - r);
+    for (int r = 0, r_width; r < rows && first < K; r += r_width) {
+        r_width = panel_width(rows - r);
         float* to = out + int64_t(r) * columns;
-        gemm<Dtype>(a + int64_t(r) * K, 1, width, width, b, K, columns, {to, columns, nullptr, to, columns});
+        for (int c = 0, width; c < columns; c += width) {
+            width = panel_width(columns - c);
+            gemm_panel<Dtype>(width, a + int64_t(r) * K + first * r_width, 1, r_width, r_width, b + int64_t(c) * K + first * width,
+                              width, K - first, {to + c, columns, nullptr, to + c, columns});
+        }
     }
 }
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from partwise.config import ConfigError
 from partwise.data import Dataset, SequencePairs, build_examples, problem_lines
+from partwise.data.problems import answer_of, prompt_of
 from partwise.evaluate.arithmetic import answer_problems
 from partwise.generation.generate import generate
 from partwise.model import Transformer
@@ -32,8 +33,7 @@ def draw_sample(model: Transformer, dataset: Dataset, precision: str = "float32"
         problems = problem_lines(dataset, split, n)
         answers = answer_problems(model, tokenizer, problems, temperature=0, precision=precision)
         rows = [
-            (problem[: problem.index("=") + 1], answer, problem[problem.index("=") + 1 :])
-            for problem, answer in zip(problems, answers, strict=True)
+            (prompt_of(problem), answer, answer_of(problem)) for problem, answer in zip(problems, answers, strict=True)
         ]
         return Sample(
             {"test": "test", "val": "validation"}[split] + " problems", columns=("problem", "model", "truth"), rows=rows

@@ -12,6 +12,7 @@ from partwise.config import ConfigError
 from partwise.data import ProblemSpec, solve
 from partwise.data.arithmetic import ProblemBatch
 from partwise.data.corpora import SyntheticProblems
+from partwise.data.problems import prompt_of
 from partwise.evaluate.arithmetic import prompt_text
 from partwise.formats.loading import load
 from partwise.generation.generate import generate
@@ -36,12 +37,13 @@ def calculate_all(name: str, expressions: list[str]) -> None:
     model, tokenizer = load(folder)
     apply_backends(model, choose_runtime(TrainConfig(device="cpu", precision="float32")))
     stop = None if isinstance(tokenizer, WithSpecialTokens) else "$"
-    max_new_tokens = (spec.padding or spec.max_width) + 1
+    max_new_tokens = spec.max_length - 2 * (spec.padding or spec.max_width) - 5  # all but the prompt
     prompts = [prompt_text(tokenizer, problem) for problem in problems]
     texts = generate(model, tokenizer, prompts, max_new_tokens=max_new_tokens, temperature=0, stop=stop)
     rows = []
     for expression, problem, text in zip(expressions, problems, texts, strict=True):
-        answer, truth = parse_answer(spec, text.removesuffix("$")), solve(problem, spec.decimals)
+        written = text.removesuffix("$").rpartition("=")[2] if spec.steps else text.removesuffix("$")
+        answer, truth = parse_answer(spec, written), solve(problem, spec.decimals)
         rows.append((" ".join(expression.split()), answer, truth, "correct" if answer == truth else "wrong"))
     console.print(table("greedy answers", ["", "model", "truth", ""], rows))
 
@@ -62,7 +64,7 @@ def format_problem(spec: ProblemSpec, expression: str) -> str:
     first, second = (parse_operand(spec, match[at], expression) for at in (1, 3))
     operation = spec.operations.index(match[2])
     codes = spec.to_ascii(ProblemBatch(*(np.array([number]) for number in (first, operation, second))))
-    return codes.tobytes().decode("ascii").partition("=")[0] + "="
+    return prompt_of(codes.tobytes().decode("ascii"))
 
 
 def parse_operand(spec: ProblemSpec, text: str, expression: str) -> int:
