@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 4 tests/data_parallel.py STEPS FOLDER CASE ...
 
 The four processes train every case; then two of them, then one. Each number of processes saves checkpoints, and computes
-the next step from those of the others, for the cases in RESHARDED. Writes FOLDER/results.json: losses and gradient norms
+the next two steps from those of the others, for the cases in RESHARDED: only the second depends on the optimizer's state. Writes FOLDER/results.json: losses and gradient norms
 of each step, by number of processes, case and kind.
 """
 
@@ -107,7 +107,7 @@ def train(n_steps: int, folder: Path, cases: list[str], processes: Processes) ->
             if case in RESHARDED:
                 saved = checkpoints(folder, run, case, kind, processes.size)
                 saved.save()
-                result["next"] = step(run)
+                result["next"] = [step(run), step(run)]
                 if (case, kind, processes.size) == ("plain", "fsdp", 4):
                     result |= save_on_a_full_disk(saved)
             results[f"{processes.size} {case} {kind}"] = result
@@ -168,7 +168,7 @@ def measured_memory(processes: Processes) -> dict[str, Any]:
 
 
 def resume(folder: Path, cases: list[str], processes: Processes) -> dict[str, Any]:
-    """The next step from the checkpoints of every number of processes."""
+    """The next two steps from the checkpoints of every number of processes."""
     results = {}
     for case in [case for case in cases if case in RESHARDED]:
         for source in SIZES:
@@ -177,7 +177,7 @@ def resume(folder: Path, cases: list[str], processes: Processes) -> dict[str, An
                     run = new_run(case, own, processes)
                     if checkpoints(folder, run, case, kind, source).restore() is None:
                         raise ConfigError(f"no checkpoint of {case} by {source} processes")
-                    results[f"{source} {kind} -> {processes.size} {own}: {case}"] = step(run)
+                    results[f"{source} {kind} -> {processes.size} {own}: {case}"] = [step(run), step(run)]
     return results
 
 

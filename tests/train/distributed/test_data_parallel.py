@@ -87,7 +87,7 @@ def check_gradients_are_communicated_once_a_step(results: dict[str, Any]) -> Non
 
 
 def check_any_number_of_processes_continues(results: dict[str, Any]) -> None:
-    """From the checkpoints of any other number, to the next step of one process."""
+    """From the checkpoints of any other number, to the next two steps of one process."""
     moves = [name for name in results if "->" in name]
     assert len(moves) == len(RESHARDED) * 5 * 5  # one process has no fsdp
     for name in moves:
