@@ -163,7 +163,7 @@ class ProblemSpec:
     def to_ascii(self, problems: "ProblemBatch") -> np.ndarray:
         """The problems as ASCII, concatenated, uint8 (number of characters,)."""
         lines = self._without_steps(problems)
-        return self._with_steps(problems, lines.reshape(len(problems.first), -1)) if self.steps else lines
+        return self._with_steps(problems, lines.reshape(-1, 3 * self.padding + 6)) if self.steps else lines
 
     def _with_steps(self, problems: "ProblemBatch", lines: np.ndarray) -> np.ndarray:
         """Problems of equal length, uint8 (N, length) -> the same with their steps after the first `=`, concatenated."""
