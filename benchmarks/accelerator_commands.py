@@ -37,20 +37,20 @@ def python_path() -> str:
 
 
 def time_to_loss(place: Place, notes: list[str]) -> Values:
-    """`partwise train fast` on TinyShakespeare, beside the time of nanoGPT's recipe for a GPU."""
+    """`partwise train shakespeare`, beside the time of nanoGPT's recipe for a GPU."""
     words = []
     if place.small:
         words = [
             "train.steps=2",
             "train.eval_every=2",
-            "ngram_lm=none",
-            "ngram_embeddings=none",
             "n_layers=1",
             "d_model=16",
+            "attention.n_heads=2",
+            "ffn.hidden=32",
         ]
         words += ["train.batch_size=2", *WITHOUT_KERNELS, "train.attention_backend=eager"]
     words += [f"train.device={place.device}", "train.compile=false"]  # compiling takes longer than these steps
-    ours = run_command(place, "train", "fast", *words, "--data", "shakespeare", "--name", "run")
+    ours = run_command(place, "train", "shakespeare", *words, "--data", "shakespeare", "--name", "run")
     folder = place.folder / "runs" / "run"
     result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
     loss = result["evaluations"][-1]["validation"]

@@ -127,7 +127,7 @@ def test_what_cannot_be_scored_is_refused(lm: PartwiseLM) -> None:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run on divisions, which it learns in part, one on pairs, and one on TinyShakespeare."""
+    """A folder with a run on divisions, which it learns in part, one with steps, one on pairs, and one on TinyShakespeare."""
     folder = tmp_path_factory.mktemp("harness")
     small = "n_layers=2 attention.n_heads=2 train.batch_size=32 train.precision=float32 train.device=cpu"
     easy = (
@@ -135,6 +135,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     for name, preset, data, words in (
         ("sums", "mingpt", "arithmetic", f"d_model=32 context_length=24 train.steps=80 train.lr=3e-3 {easy}"),
+        (
+            "steps", "mingpt", "arithmetic",
+            "d_model=32 context_length=48 train.steps=150 train.lr=3e-3 data.steps=true data.aligned=true data.limit=30 "
+            "data.decimals=0 data.padding=2 data.operations=- data.train=400 data.validation=10 data.test=40",
+        ),
         ("pairs", "original", "arithmetic_pairs", f"d_model=16 encoder_layers=1 n_layers=1 train.steps=40 {easy}"),
         ("plays", "mingpt", "shakespeare", "d_model=32 context_length=48 train.steps=60"),
     ):
@@ -146,7 +151,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sums", "pairs"])
+@pytest.mark.parametrize("name", ["sums", "steps", "pairs"])
 def test_arithmetic_has_the_exact_match_of_our_evaluation(
     name: str, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,13 +143,17 @@ def generate(
 def calculate(
     run: RunName,
     expressions: Annotated[list[str], typer.Argument(metavar="EXPRESSION...", help='Expressions such as "12.5 * 3".')],
+    steps: Annotated[
+        bool,
+        typer.Option("--steps", metavar=FLAG, help="Print the steps that the model writes before each answer."),
+    ] = False,
     imports: Import = None,
 ) -> None:
     """Evaluate expressions with a model trained on arithmetic and check its answers."""
     load_imports(imports)
     from partwise.cli.commands.calculate import calculate_all
 
-    calculate_all(run, expressions)
+    calculate_all(run, expressions, show_steps=steps)
 
 
 @app.command(context_settings=ALLOW_OVERRIDES)

@@ -5,6 +5,7 @@ from typing import Any
 
 from partwise.config import ConfigError
 from partwise.data import Shakespeare, problem_lines
+from partwise.data.problems import answer_of, prompt_of
 from partwise.evaluate.arithmetic import prompt_text
 from partwise.train.config import RunConfig
 from partwise.train.run_metadata import open_run
@@ -35,8 +36,8 @@ def arithmetic(
     dataset = config.prepare()
     rows = []
     for problem in problem_lines(dataset, "test", max_problems):
-        prompt, _, answer = problem.partition("=")
-        rows.append({"prompt": prompt_text(dataset.tokenizer, f"{prompt}="), "answer": answer.removesuffix("$")})
+        prompt, answer = prompt_text(dataset.tokenizer, prompt_of(problem)), answer_of(problem).removesuffix("$")
+        rows.append({"prompt": prompt, "answer": answer})
     return as_test_split(rows)
 
 

@@ -26,13 +26,15 @@ MAX_DIGITS = 40
 """Upper limit on an operand's digits, which bounds the cost of parsing; no dataset has as many."""
 
 
-def calculate_all(name: str, expressions: list[str]) -> None:
-    """Print each expression, the model's answer, and whether it is correct. Raises ConfigError."""
+def calculate_all(name: str, expressions: list[str], *, show_steps: bool = False) -> None:
+    """Print each expression, the model's answer, and whether it is correct; its steps too. Raises ConfigError."""
     folder, config, _ = open_run(name)
     corpus = config.data
     if not isinstance(corpus, SyntheticProblems):
         raise ConfigError(f"{name} was trained on data={corpus.name}: use a run trained on data=arithmetic")
     spec = corpus.problem_spec()
+    if show_steps and not spec.steps:
+        raise ConfigError(f"--steps: {name} was trained on answers without steps: use a run trained with data.steps=true")
     problems = [format_problem(spec, expression) for expression in expressions]
     model, tokenizer = load(folder)
     apply_backends(model, choose_runtime(TrainConfig(device="cpu", precision="float32")))
@@ -40,12 +42,16 @@ def calculate_all(name: str, expressions: list[str]) -> None:
     max_new_tokens = spec.max_length - 2 * (spec.padding or spec.max_width) - 5  # all but the prompt
     prompts = [prompt_text(tokenizer, problem) for problem in problems]
     texts = generate(model, tokenizer, prompts, max_new_tokens=max_new_tokens, temperature=0, stop=stop)
-    rows = []
+    rows, steps = list[tuple[str, ...]](), list[tuple[str, str]]()
     for expression, problem, text in zip(expressions, problems, texts, strict=True):
-        written = text.removesuffix("$").rpartition("=")[2] if spec.steps else text.removesuffix("$")
-        answer, truth = parse_answer(spec, written), solve(problem, spec.decimals)
-        rows.append((" ".join(expression.split()), answer, truth, "correct" if answer == truth else "wrong"))
+        worked, _, written = text.removesuffix("$").rpartition("=") if spec.steps else ("", "", text.removesuffix("$"))
+        answer, truth, expression = parse_answer(spec, written), solve(problem, spec.decimals), " ".join(expression.split())
+        rows.append((expression, answer, truth, "correct" if answer == truth else "wrong"))
+        steps.append((expression, worked))
     console.print(table("greedy answers", ["", "model", "truth", ""], rows))
+    for expression, worked in steps if show_steps else []:
+        # a row of digits per line, each number with its last digit first
+        console.print(f"\n{expression}\n  " + worked.replace(";", ";\n  "), markup=False, highlight=False, soft_wrap=True)
 
 
 def format_problem(spec: ProblemSpec, expression: str) -> str:
