@@ -27,7 +27,6 @@ SMALL = {
     "partwise train calculator": f"{TINY} {FEW}",
     "partwise train from=": "train.steps=4 train.eval_every=2 train.batch_size=2",
     "partwise compare from=": "--common train.steps=4 --common train.eval_every=2 --common train.batch_size=2",
-    "partwise train  ": f"{TINY} train.batch_size=2 ngram_lm=none ngram_embeddings=none",  # the preset fast
     "partwise train": f"{TINY} train.batch_size=2",
     "partwise compare experiment.yaml": "",
     "partwise compare matched.yaml": "",

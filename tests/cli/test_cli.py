@@ -166,7 +166,7 @@ def test_train_resume_eval_and_generate(
 
 
 def test_the_preset_is_optional(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = [*TINY, "ngram_embeddings.table_size=50", "--data", "text.txt"]
+    small = [*TINY, "ngram_embeddings=hashed", "ngram_embeddings.table_size=50", "--data", "text.txt"]
     assert run(monkeypatch, "train", "ffn=relu", *small, "--name", "changed") == 0
     card = json.loads((here / "runs/changed/run.json").read_text())
     assert (card["config"]["ffn"]["part"], card["config"]["optimizer"]["part"]) == ("relu", "muon")
@@ -270,9 +270,9 @@ def test_custom_parts(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 def test_show_knows_the_vocabulary_of_synthetic_problems(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for words in (["calculator"], ["mingpt", "data=arithmetic"]):
+    for words, size in ((["calculator"], 21), (["calculator-direct"], 19), (["mingpt", "data=arithmetic"], 19)):
         assert run(monkeypatch, "show", *words) == 0
-        assert "parameters at vocab_size=19" in capsys.readouterr().out
+        assert f"parameters at vocab_size={size}" in capsys.readouterr().out
     assert run(monkeypatch, "show", "calculator", "vocab_size=30") == 0
     assert "parameters at vocab_size=30" in capsys.readouterr().out
 

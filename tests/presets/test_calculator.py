@@ -260,7 +260,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60)
         few = [*TINY.split(), "data.train=50", "data.test=5"]
         sums = [*few, "data.operations=+-", "data.answer_only_loss=true"]
-        assert run(patch, "train", "calculator", *sums, "--name", "sums") == 0
+        assert run(patch, "train", "calculator-direct", *sums, "--name", "sums") == 0
+        assert run(patch, "train", "calculator", *few, "data.operations=+-", "--name", "worked") == 0
         pairs = [*few, "encoder_layers=1", "--data", "arithmetic_pairs"]
         assert run(patch, "train", "mingpt", *pairs, "--name", "pairs") == 0
         text = [*TINY.split()[:-1], "--data", "text.txt"]
@@ -320,6 +321,26 @@ def test_calculate(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert out.count("correct") == 2 and out.count("-134.24") == 2 and "wrong" not in out
     plain = ["00000012.5+0000000003", "0000000002-0000136.24"]
     assert seen_prompts == (plain if name == "pairs" else [f"$({prompt})=" for prompt in plain])
+
+
+def test_calculate_with_steps(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What follows the last `=` is the answer; --steps shows what is before it, and is refused without steps."""
+    monkeypatch.chdir(runs)
+
+    def oracle(model: Any, tokenizer: Any, prompts: list[str], **settings: Any) -> list[str]:
+        assert settings["max_new_tokens"] == 40 and settings["stop"] == "$"  # a difference with its two rows
+        return ["052100+003000=0551000=5.51000000$", "no answer"]
+
+    monkeypatch.setattr(calculate, "generate", oracle)
+    assert run(monkeypatch, "calculate", "worked", "12.50 +3", "2 - 136.24") == 0
+    out = capsys.readouterr().out
+    assert re.search(r"12\.50 \+3 +15\.5 +15\.5 +correct", out) and "wrong" in out and "052100" not in out
+    assert run(monkeypatch, "calculate", "worked", "12.50 +3", "2 - 136.24", "--steps") == 0
+    assert "12.50 +3\n  052100+003000=0551000\n" in capsys.readouterr().out
+    assert run(monkeypatch, "calculate", "sums", "12.50 +3", "--steps") == 2
+    assert "data.steps=true" in capsys.readouterr().err
 
 
 def test_a_run_stores_its_loss_options(runs: Path) -> None:

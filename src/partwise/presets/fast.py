@@ -28,6 +28,20 @@ FAST: dict[str, Preset] = {
             "schedule": {"part": "linear", "warmup": 10},
         },
     ),
+    "shakespeare": Preset(
+        "TinyShakespeare by a transformer alone, in ten minutes: token shift, RoPE, QK-norm, SwiGLU, dropout, Muon",
+        {
+            **PLAIN,
+            "d_model": 192,
+            "n_layers": 6,
+            "context_length": 256,
+            "short_conv": "token_shift",
+            "ffn": {"part": "swiglu", "hidden": 512},
+            "residual": {"part": "pre", "dropout": 0.2},
+            "train": {"lr": 0.01, "batch_size": 32, "steps": 1500, "grad_clip": 1.0},
+            "schedule": {"part": "linear", "warmup": 10},
+        },
+    ),
     "fast-ngram": Preset(
         "n-grams counted and learned: hashed n-gram embeddings, token shift, and a mixture with an n-gram language model",
         {

@@ -60,7 +60,7 @@ def supported_configs(draw: DrawFn) -> ModelConfig:
 
     n_heads, head_dim = draw(st.sampled_from([1, 2, 4, 6])), draw(st.sampled_from([2, 4, 6, 18, 64, 66]))
     values = {
-        "vocab_size": draw(st.integers(2, 70)),
+        "vocab_size": draw(st.integers(1, 70)),
         "d_model": draw(st.integers(2, 40)),
         "n_layers": 2,
         "context_length": 60,
