@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 4 tests/data_parallel.py STEPS FOLDER CASE ...
 
 The four processes train every case; then two of them, then one. Each number of processes saves checkpoints, and computes
-the next two steps from those of the others, for the cases in RESHARDED: only the second depends on the optimizer's state. Writes FOLDER/results.json: losses and gradient norms
-of each step, by number of processes, case and kind.
+the next two steps from those of the others, for the cases in RESHARDED: only the second depends on the optimizer's state.
+Writes FOLDER/results.json: losses and gradient norms of each step, by number of processes, case and kind.
 """
 
 import json

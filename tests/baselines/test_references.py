@@ -21,7 +21,8 @@ from partwise.baselines.references import (
 )
 from partwise.config import ConfigError
 from partwise.data import Shakespeare
-from partwise.data.arithmetic import ProblemSpec, generate_problems
+from partwise.data.arithmetic import ProblemSpec
+from partwise.data.problem_splits import generate_problems
 
 EXACT = 1e-12
 Gram = tuple[int, ...]

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from partwise.config import ConfigError
 from partwise.data import ProblemSpec, generate_problems, solve, split_problems
-from partwise.data.arithmetic import CHUNK_SIZE, POOL_FACTOR, ProblemBatch, sample_balanced
+from partwise.data.arithmetic import ProblemBatch
 from partwise.data.corpora import Arithmetic
 from partwise.data.examples import answer_mask
+from partwise.data.problem_splits import CHUNK_SIZE, POOL_FACTOR, sample_balanced
 
 EXAMPLES = [
     "$(0000753.78+0000000910)=87.3661000$",

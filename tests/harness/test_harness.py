@@ -136,7 +136,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, preset, data, words in (
         ("sums", "mingpt", "arithmetic", f"d_model=32 context_length=24 train.steps=80 train.lr=3e-3 {easy}"),
         (
-            "steps", "mingpt", "arithmetic",
+            "steps",
+            "mingpt",
+            "arithmetic",
             "d_model=32 context_length=48 train.steps=150 train.lr=3e-3 data.steps=true data.aligned=true data.limit=30 "
             "data.decimals=0 data.padding=2 data.operations=- data.train=400 data.validation=10 data.test=40",
         ),

@@ -323,9 +323,7 @@ def test_calculate(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert seen_prompts == (plain if name == "pairs" else [f"$({prompt})=" for prompt in plain])
 
 
-def test_calculate_with_steps(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_calculate_with_steps(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """What follows the last `=` is the answer; --steps shows what is before it, and is refused without steps."""
     monkeypatch.chdir(runs)
 

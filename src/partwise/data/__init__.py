@@ -1,6 +1,6 @@
 """Corpora -> shards on disk -> deterministic batches."""
 
-from partwise.data.arithmetic import ProblemSpec, generate_problems
+from partwise.data.arithmetic import ProblemSpec
 from partwise.data.batches import eval_windows, sample_windows
 from partwise.data.corpora import Arithmetic, Corpus, Python, Shakespeare, TextFile, parse_data_option
 from partwise.data.documents import Folder, JsonLines
@@ -15,6 +15,7 @@ from partwise.data.examples import (
     problem_lines,
 )
 from partwise.data.pairs import ArithmeticPairs, PairFile, TextPairs
+from partwise.data.problem_splits import generate_problems
 from partwise.data.problems import solve, split_problems
 from partwise.data.shards import Dataset, Shard, prepare
 

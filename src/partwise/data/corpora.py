@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from partwise.config import REGISTRY, ConfigError, Part, did_you_mean, part
-from partwise.data import arithmetic
+from partwise.data import arithmetic, problem_splits
 from partwise.tokenizers.text import LazyText, Text, hash_file, open_text
 
 TINYSHAKESPEARE_FILE = Path(__file__).with_name("texts") / "tinyshakespeare.txt.bz2"
@@ -85,7 +85,7 @@ class SyntheticProblems(Corpus):
     def generate_splits(self) -> dict[str, np.ndarray]:
         """The problems of each split as ASCII, concatenated."""
         counts = {"train": self.train, "validation": self.validation, "test": self.test}
-        return arithmetic.generate_problems(
+        return problem_splits.generate_problems(
             self.problem_spec(),
             **counts,
             seed=self.seed,
@@ -98,7 +98,7 @@ class SyntheticProblems(Corpus):
         if not self.form_balance:
             del options["form_balance"]  # unbalanced data do not depend on how forms are balanced
         else:
-            options["form_balance_version"] = arithmetic.FORM_BALANCE_VERSION
+            options["form_balance_version"] = problem_splits.FORM_BALANCE_VERSION
         return {**options, "version": arithmetic.VERSION}
 
 

@@ -34,7 +34,9 @@ def calculate_all(name: str, expressions: list[str], *, show_steps: bool = False
         raise ConfigError(f"{name} was trained on data={corpus.name}: use a run trained on data=arithmetic")
     spec = corpus.problem_spec()
     if show_steps and not spec.steps:
-        raise ConfigError(f"--steps: {name} was trained on answers without steps: use a run trained with data.steps=true")
+        raise ConfigError(
+            f"--steps: {name} was trained on answers without steps: use a run trained with data.steps=true"
+        )
     problems = [format_problem(spec, expression) for expression in expressions]
     model, tokenizer = load(folder)
     apply_backends(model, choose_runtime(TrainConfig(device="cpu", precision="float32")))
@@ -45,13 +47,19 @@ def calculate_all(name: str, expressions: list[str], *, show_steps: bool = False
     rows, steps = list[tuple[str, ...]](), list[tuple[str, str]]()
     for expression, problem, text in zip(expressions, problems, texts, strict=True):
         worked, _, written = text.removesuffix("$").rpartition("=") if spec.steps else ("", "", text.removesuffix("$"))
-        answer, truth, expression = parse_answer(spec, written), solve(problem, spec.decimals), " ".join(expression.split())
+        answer, truth, expression = (
+            parse_answer(spec, written),
+            solve(problem, spec.decimals),
+            " ".join(expression.split()),
+        )
         rows.append((expression, answer, truth, "correct" if answer == truth else "wrong"))
         steps.append((expression, worked))
     console.print(table("greedy answers", ["", "model", "truth", ""], rows))
     for expression, worked in steps if show_steps else []:
         # a row of digits per line, each number with its last digit first
-        console.print(f"\n{expression}\n  " + worked.replace(";", ";\n  "), markup=False, highlight=False, soft_wrap=True)
+        console.print(
+            f"\n{expression}\n  " + worked.replace(";", ";\n  "), markup=False, highlight=False, soft_wrap=True
+        )
 
 
 def format_problem(spec: ProblemSpec, expression: str) -> str:
