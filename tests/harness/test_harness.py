@@ -140,7 +140,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "mingpt",
             "arithmetic",
             "d_model=32 context_length=48 train.steps=150 train.lr=3e-3 data.steps=true data.aligned=true data.limit=30 "
-            "data.decimals=0 data.padding=2 data.operations=- data.train=400 data.validation=10 data.test=40",
+            "data.decimals=0 data.padding=3 data.operations=+- data.train=400 data.validation=10 data.test=40",
         ),
         ("pairs", "original", "arithmetic_pairs", f"d_model=16 encoder_layers=1 n_layers=1 train.steps=40 {easy}"),
         ("plays", "mingpt", "shakespeare", "d_model=32 context_length=48 train.steps=60"),
