@@ -19,6 +19,8 @@ CASES = {
     "experts": "mingpt data=arithmetic ffn=moe ffn.n_experts=4 ffn.load_balancing=aux_loss",
     "balanced experts": "mingpt data=arithmetic ffn=moe ffn.n_experts=4 ffn.load_balancing=bias",
     "pairs": "original data=arithmetic_pairs encoder_layers=2",
+    "trained position bias": "mingpt data=arithmetic positions=t5",
+    "fixed position bias": "mingpt data=arithmetic positions=alibi",
     "mtp": "mingpt data=arithmetic mtp=heads",
     "accumulation": "mingpt data=arithmetic train.grad_accumulation=2",
 }

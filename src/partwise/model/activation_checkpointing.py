@@ -23,10 +23,12 @@ def checkpoint_activations(model: nn.Module) -> None:
 def run_checkpointed(block: Block, x: Tensor, ctx: ForwardContext) -> Tensor:
     """(B, T, D) -> (B, T, D) of a block; its dropout drops the same elements again, since it counts them."""
     passes = 0
+    # a bias that is trained is computed within each block, in both of its passes: one shared by blocks belongs to none
+    trained = any(parameter.requires_grad for parameter in ctx.positions.parameters())
 
     def compute(x: Tensor) -> tuple[Any, ...]:
         nonlocal passes
-        own = replace(ctx, aux_losses=[], recomputing=passes > 0)
+        own = replace(ctx, aux_losses=[], masks={} if trained else ctx.masks, recomputing=passes > 0)
         passes += 1
         y = block(x, own)
         return y, own.first_values, *own.aux_losses
