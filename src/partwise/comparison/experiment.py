@@ -68,7 +68,7 @@ class Comparison:
     origin: dict[str, str] = field(default_factory=dict)
     """Why it runs, for the ledger: the study it belongs to, or the comparison it replicates."""
     shared_runs: Path | None = None
-    """Where the trials of the baseline are, if other comparisons have the same ones; below it, a folder for each key."""
+    """Where its trials are, if other comparisons have the same ones; below it, a folder for each configuration's key."""
     judged: Results | None = None
     trials: list[Trial] = field(default_factory=list)
     started: float = 0.0
@@ -212,7 +212,7 @@ class Comparison:
             path, new_trial = self.path / "tuning.json", self.workload.tuning_trial
 
             def folder_of(number: int, arm: Arm, value: str) -> Path:
-                shared = self._shared_folder(number, arm)
+                shared = self._shared_folder(arm)
                 return shared / "tuning" / value if shared else self.path / "tuning" / f"{number}-{value}"
 
             self.plan, tuning = run_tuning(self.plan, self.tune, self.tune_seeds, folder_of, new_trial, run)
@@ -287,13 +287,13 @@ class Comparison:
             for number, arm in enumerate(self.plan.arms):
                 if index < seeds_of[arm.name]:
                     own = self.path / "runs" / f"{number}-{self.workload.folder_name(arm)}"
-                    folder = self._shared_folder(number, arm) or own
+                    folder = self._shared_folder(arm) or own
                     trials.append(self.workload.trial(arm, seed, folder / f"seed-{seed}"))
         return trials
 
-    def _shared_folder(self, number: int, arm: Arm) -> Path | None:
-        """The folder of the arm with this number if it is the baseline and other comparisons share its trials."""
-        return self.shared_runs / self.workload.key(arm) if self.shared_runs and number == 0 else None
+    def _shared_folder(self, arm: Arm) -> Path | None:
+        """The folder of the arm if other comparisons share its trials."""
+        return self.shared_runs / self.workload.key(arm) if self.shared_runs else None
 
 
 ProgressDisplay = Callable[[Comparison], AbstractContextManager[Callable[[Comparison], None]]]

@@ -11,9 +11,10 @@ comparisons:
 protocol: NAME           optional: what this study shares with others, `protocols/NAME.yaml` beside it
 
 An entry holds the fields of a `Request`, and a protocol those that all entries of its studies have in common: each adds to
-its `common`, and overrides nothing. Claims of one protocol are one family: `study table` judges them together, by Holm's
-method, and comparisons with the same baseline share its runs. `grid: [train.lr=1e-3,1e-2]` expands to one comparison per
-combination. `expect` is what the claim predicts: better, worse, equivalent or diverges, for all arms or by arm name.
+its `common`, and overrides nothing, except that `untuned: REASON` leaves out its tuning, for claims about the setting that is
+tuned. Claims of one protocol are one family: `study table` judges them together, by Holm's method, and its comparisons share
+the runs of configurations that they have in common. `grid: [train.lr=1e-3,1e-2]` expands to one comparison per combination.
+`expect` is what the claim predicts: better, worse, equivalent or diverges, for all arms or by arm name.
 
 `library/` holds the studies of the package with their results; `studies/` in the working folder holds the user's, and the
 results of every study that was run there.
@@ -223,11 +224,20 @@ def read_protocol(study: Path, name: str) -> dict[str, Any]:
     return values
 
 
+TUNING = ("tune", "tune_seeds", "tune_steps", "tuned_only")
+"""Fields of a request that `untuned` leaves out."""
+
+
 def with_protocol(entry: dict[str, Any], protocol: dict[str, Any], path: Path) -> dict[str, Any]:
     """An entry with the fields of its protocol. Raises ConfigError if it changes one of them."""
+    reason = entry.pop("untuned", None)
     for key in entry:
         if protocol and (key in protocol or key == "looks") and key != "common":
             raise ConfigError(f"{path}: {key}: its protocol sets this for all studies; delete this line")
+    if reason is not None:
+        if not isinstance(reason, str) or not reason.strip():
+            raise ConfigError(f"{path}: untuned: say why this comparison leaves out the tuning of its protocol")
+        protocol = {key: value for key, value in protocol.items() if key not in TUNING}
     common = [*protocol.get("common", []), *entry.get("common", [])]
     return {**protocol, **entry, **({"common": common} if common else {})}
 
