@@ -12,7 +12,8 @@ from comparisons import TINY
 from partwise.cli import app
 from partwise.comparison.stats.intervals import judge
 from partwise.config import ConfigError
-from partwise.studies.claims import find_outcomes, markdown, overall, scope, verdict_cell
+from partwise.studies.claims import find_outcomes, overall, scope
+from partwise.studies.page import markdown, verdict_cell
 from partwise.studies.study import LIBRARY, NOT_SEEN, SEEN, StudyResults, all_studies, find_study, outcome
 
 
@@ -99,7 +100,7 @@ def test_what_changed_after_a_first_answer_is_in_the_table(here: Path) -> None:
     entry = "comparisons: {one: {preset: mingpt, change: [ffn=swiglu], expect: better}}\n"
     (here / "studies" / "mine.yaml").write_text(text + entry)
     page = markdown([find_study("mine")])
-    assert "Changed after a first answer: First undecided. Then run again." in page
+    assert "Earlier answers: First undecided. Then run again." in page
     (here / "studies" / "mine.yaml").write_text(text.replace("[First undecided., Then run again.]", "3") + entry)
     with pytest.raises(ConfigError, match="history: expected a list of sentences"):
         find_study("mine")
@@ -166,7 +167,12 @@ def test_studies_of_one_protocol_share_the_runs_of_the_baseline_and_are_judged_t
     assert all(finding.effect.n_comparisons == 2 for findings in found.values() for finding in findings)
     alone = find_outcomes(studies[:1])["rms"]
     assert alone[0].effect.n_comparisons == 1
-    assert "judged as one family" in markdown(studies)
+    page = markdown(studies)
+    assert "## Protocol small\n\nfrozen\n" in page and "| difference after | 4 steps | 8 steps | steps saved |" in page
+    assert page.count("one: mean validation loss mingpt train.lr=") == 2
+    (family / "rope" / "results.json").unlink()
+    untested = find_outcomes(studies)
+    assert not untested["rope"] and untested["rms"][0].effect.n_comparisons == 2, "claims not run yet count as members"
 
 
 @pytest.mark.parametrize(

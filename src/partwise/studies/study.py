@@ -98,6 +98,8 @@ class Study:
     """What was changed after a first answer was known, oldest first."""
     protocol: str = ""
     """The name of the protocol that it shares with other studies; '' if it has its own."""
+    about_protocol: str = ""
+    """What the protocol holds equal, in words."""
 
     @property
     def comparisons(self) -> dict[str, Request]:
@@ -196,6 +198,7 @@ def find_study(name: str) -> Study:
         raise ConfigError(f"{path}: no comparisons; list at least one under comparisons:")
     protocol = str(values.get("protocol") or "")
     shared = read_protocol(path, protocol) if protocol else {}
+    about = str(shared.pop("about", ""))
     entries: dict[str, Entry] = {}
     for key, entry in comparisons.items():
         entries |= dict(read_entry(str(key), with_protocol(dict(entry or {}), shared, path), path))
@@ -204,20 +207,16 @@ def find_study(name: str) -> Study:
     history = values.get("history") or []
     if not isinstance(history, list) or not all(isinstance(line, str) for line in history):
         raise ConfigError(f"{path}: history: expected a list of sentences")
-    return Study(path, claim, source, published, changed, entries, tuple(history), protocol)
-
-
-PROTOCOL_TEXTS = ("about",)
-"""Keys of a protocol that are for its readers."""
+    return Study(path, claim, source, published, changed, entries, tuple(history), protocol, about)
 
 
 def read_protocol(study: Path, name: str) -> dict[str, Any]:
-    """The fields that all entries of a protocol's studies share. Raises ConfigError."""
+    """The fields that all entries of a protocol's studies share, and `about`, in words. Raises ConfigError."""
     path = study.parent / "protocols" / f"{name}.yaml"
     if not path.exists():
         known = [each.stem for each in path.parent.glob("*.yaml")]
         raise ConfigError(f"{study}: protocol: there is no {path}{did_you_mean(name, known)}")
-    values = {key: value for key, value in read_yaml(path).items() if key not in PROTOCOL_TEXTS}
+    values = read_yaml(path)
     if given := next((key for key in ("looks", "change", "arms", "expect") if key in values), None):
         reason = "claims of several studies have no looks in common" if given == "looks" else "each study has its own"
         raise ConfigError(f"{path}: {given}: {reason}; delete this line")

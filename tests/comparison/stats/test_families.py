@@ -82,6 +82,23 @@ def test_the_verdicts_of_one_look_are_holm_over_both_families(seed: int, k: int,
             assert effect.alpha == effect.nominal_alpha == level and effect.confidence == 1 - level
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(1, 6), st.integers(0, 30))
+def test_untested_claims_count_as_ones_that_are_not_rejected(seed: int, k: int, untested: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(0, 0.005, (k + 1, 8)) + rng.choice([0.0, 0.004, 0.01, 0.03], (k + 1, 1))
+    effects = effects_of(x, ())
+    found = decide(effects, 0.05, untested)
+    p = [*(effect.p or 0.0 for effect in effects), *[1.0] * untested]
+    expected = multipletests(p, method="holm")[1]
+    assert [effect.p_adjusted for effect in found] == pytest.approx(expected[:k], rel=1e-9)
+    assert all(effect.n_comparisons == k + untested for effect in found)
+    for before, after in zip(decide(effects, 0.05), found, strict=True):  # never wider with fewer members
+        assert (after.high or 0.0) - (after.low or 0.0) >= (before.high or 0.0) - (before.low or 0.0) - 1e-15 or (
+            before.verdict != after.verdict
+        )
+
+
 @settings(max_examples=100, deadline=None)
 @given(
     st.integers(0, 10**6),

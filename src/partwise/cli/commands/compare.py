@@ -20,8 +20,9 @@ from partwise.comparison.report import summary
 from partwise.comparison.runs.comparison import RunComparison, make_comparison, make_grid
 from partwise.comparison.stats.power import default_looks
 from partwise.config import ConfigError
-from partwise.studies.claims import PICTURE, find_outcomes, markdown, overall
+from partwise.studies.claims import find_outcomes, overall
 from partwise.studies.forest import draw_claims
+from partwise.studies.page import PICTURE, markdown
 from partwise.studies.study import StudyResults, all_studies, find_study
 
 PROTOCOL_SEEDS = 16

@@ -36,8 +36,10 @@ def holm_levels(p: Sequence[float], alpha: float) -> list[float]:
     return levels
 
 
-def decide(effects: Sequence[Effect], alpha: float) -> list[Effect]:
+def decide(effects: Sequence[Effect], alpha: float, untested: int = 0) -> list[Effect]:
     """The effects of one family of claims with adjusted p-values, intervals and verdicts.
+
+    The family has `untested` further claims, which count like claims with p-values of 1.
 
     The interval of a claim is the one that its verdict follows from: at the level of the rejected hypothesis, or, if neither
     is rejected, at the smaller level of the two. So it lies within the margin if the verdict is 'equivalent', excludes 0 if
@@ -46,8 +48,8 @@ def decide(effects: Sequence[Effect], alpha: float) -> list[Effect]:
     """
     if not 1e-9 <= alpha <= 0.5:
         raise ConfigError(f"alpha={alpha:g}: expected an error probability from 1e-9 to 0.5, such as 0.05")
-    families = [[1.0 if p is None else p for p in (effect.p_looks for effect in effects)]]
-    families += [[1.0 if p is None else p for p in (effect.p_equivalence for effect in effects)]]
+    values = [[effect.p_looks for effect in effects], [effect.p_equivalence for effect in effects]]
+    families = [[*(1.0 if p is None else p for p in tested), *[1.0] * untested] for tested in values]
     adjusted, levels = [holm(p) for p in families], [holm_levels(p, alpha) for p in families]
     decided = []
     for index, effect in enumerate(effects):
@@ -69,7 +71,7 @@ def decide(effects: Sequence[Effect], alpha: float) -> list[Effect]:
             confidence=1 - level,
             nominal_alpha=nominal,
             total_alpha=alpha,
-            n_comparisons=len(effects),
+            n_comparisons=len(effects) + untested,
             p_adjusted=None if effect.p_looks is None else adjusted[0][index],
             p_equivalence_adjusted=None if effect.p_equivalence is None else adjusted[1][index],
         )

@@ -1,0 +1,160 @@
+"""The page of claims: for each study the published result, ours with its interval, the compute saved, and the outcome."""
+
+from collections.abc import Iterator, Sequence
+
+from partwise.comparison.report.cells import decimal_places, number, with_interval
+from partwise.comparison.report.horizons import factor_cell
+from partwise.comparison.results import Results
+from partwise.comparison.stats.effect import Effect
+from partwise.plots.cells import NONE
+from partwise.studies.claims import NOT_RUN, Finding, find_outcomes, overall, scope
+from partwise.studies.study import Study, StudyResults
+
+PICTURE = "images/studies.svg"
+"""The forest plot of all claims, beside the page."""
+
+MAX_DIFFERENCES = 4
+"""In a row of the table of claims."""
+
+
+def markdown(studies: Sequence[Study]) -> str:
+    """The page: the table of claims, and a section for each study, those of a protocol under it."""
+    found = find_outcomes(studies)
+    lines = ["# Published claims, tested", "", INTRODUCTION, ""]
+    lines += ["| study | claim | published result | here | outcome | scope |", "|---|---|---|---|---|---|"]
+    for study in studies:
+        cells = [f"[{study.name}](#{study.name})", study.claim, study.published, differences(found[study.name])]
+        cells += [f"**{overall(found[study.name])}**", scope(study)]
+        lines.append(row(cells))
+    protocols = {study.protocol: study.about_protocol for study in studies if study.protocol}
+    for name, about in protocols.items():
+        ours = [study for study in studies if study.protocol == name]
+        lines += ["", f"## Protocol {name}", "", one_line(about), "", one_line(FAMILY)]
+        for study in ours:
+            lines += section(study, found[study.name])
+    lines += ["", "## Studies with a setting of their own", "", one_line(OWN_SETTING)]
+    for study in studies:
+        if not study.protocol:
+            lines += section(study, found[study.name])
+    return "\n".join(lines) + "\n"
+
+
+def row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(one_line, cells))} |"
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def differences(findings: Sequence[Finding]) -> str:
+    """The mean difference of each claim, with the steps that it saves; of a long study, where they are."""
+    if len(findings) > MAX_DIFFERENCES:
+        return "below"
+    return "<br>".join(f"{short_name(each.effect.arm)}: {short_result(each)}" for each in findings) or NONE
+
+
+def short_name(arm: str) -> str:
+    """An arm's name without the setting that tuning chose."""
+    return arm.removeprefix("+ ").partition(" train.lr=")[0]
+
+
+def short_result(finding: Finding) -> str:
+    effect, saved = finding.effect, finding.compute_saved
+    text = number(effect.mean, 3) if effect.mean is not None else "failed"
+    if effect.mean is not None and effect.mean > 0:
+        text = f"+{text}"
+    if saved and "steps" in saved.ratios and effect.verdict in ("better", "worse"):
+        text += f", steps saved {factor_cell(saved.ratios['steps'])}"
+    return text
+
+
+def section(study: Study, findings: Sequence[Finding]) -> Iterator[str]:
+    """A study's claim, its command, and its comparisons."""
+    yield from ("", f"### {study.name}", "", f"{one_line(study.claim)} Source: {one_line(study.source)}")
+    if study.changed:
+        yield from ("", one_line(study.changed))
+    if study.history:
+        yield from ("", f"Earlier answers: {one_line(' '.join(study.history))}")
+    yield from ("", f"`partwise study run {study.name}`", "")
+    yield from (
+        "| comparison | difference | seeds | mean (interval) | verdict | claim |",
+        "|---|---|---:|---:|---|---|",
+    )
+    for finding in findings:
+        effect = finding.effect
+        n = str(effect.n) if effect.paired else f"{effect.n_arm}, {effect.n_against}"
+        name, interval = f"{effect.arm} − {effect.against}", with_interval(effect, decimal_places(effect))
+        yield row([finding.key, name, n, interval, verdict_cell(effect), finding.outcome or "–"])
+    if not findings:
+        yield f"| {NOT_RUN} | | | | | |"
+    yield from horizon_table(findings)
+    if study.results and study.protocol:
+        for key, results in StudyResults.from_json(study.results).comparisons.items():
+            yield from ("", f"{key}: {standing(results)}")
+
+
+def horizon_table(findings: Sequence[Finding]) -> Iterator[str]:
+    """The difference at the end of runs of each length, and the compute saved."""
+    findings = [finding for finding in findings if finding.over_horizons]
+    if not findings:
+        return
+    steps = [point.step for point in findings[0].over_horizons]
+    yield ""
+    yield row(
+        ["difference after", *(f"{each:,} steps" for each in steps), "steps saved", "FLOPs saved", "seconds saved"]
+    )
+    yield row(["---", *["---:"] * (len(steps) + 3)])
+    for finding in findings:
+        digits = decimal_places(finding.effect)
+        ratios = finding.compute_saved.ratios if finding.compute_saved else {}
+        saved = [factor_cell(ratios[key]) if key in ratios else NONE for key in ("steps", "flops", "seconds")]
+        cells = [with_interval(point, digits) for point in finding.over_horizons]
+        yield row([f"{finding.key}: {short_name(finding.effect.arm)}", *cells, *saved])
+
+
+def standing(results: Results) -> str:
+    """The mean loss of every arm, beside those of n-gram models."""
+    losses = [f"{arm.name} {number(mean_of(arm.values))}" for arm in results.arms]
+    ngrams = [f"{n}-gram model {number(loss)}" for n, loss in results.references.ngrams if n > 1]
+    return f"mean {results.protocol.metric} {', '.join(losses)}; {', '.join(ngrams)}."
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def verdict_cell(effect: Effect) -> str:
+    """The verdict; with *equivalent*, whether the interval excludes zero, as it does for a small but certain difference."""
+    if effect.verdict is None:
+        return "none: not bracketed" if effect.not_bracketed else f"{effect.failed_arm} of {effect.n_arm} failed"
+    excludes = effect.low is not None and effect.high is not None and not effect.low <= 0 <= effect.high
+    return f"{effect.verdict}, excludes 0" if effect.verdict == "equivalent" and excludes else effect.verdict
+
+
+FAMILY = """Every comparison of the protocol belongs to one family, judged together by Holm's method; claims that are not run
+yet count as members. The first table of a study has the interval that its verdict follows from. The second has the
+differences after each number of steps, with the intervals of that comparison alone, and the compute saved: how many times
+fewer steps, floating-point operations and seconds the arm needs for the loss that the other one ends with (below 1: more).
+The runs that several comparisons need, the baseline's above all, are trained once, so the errors of these differences are
+correlated."""
+
+OWN_SETTING = """These have models of 0.1 million parameters and one learning rate; every one on text is worse than counting
+4-grams. Their margins were doubled, once the noise was measured, to what eight seeds can decide."""
+
+INTRODUCTION = f"""![Forest plot: the difference and interval of every claim, with its margin and outcome]({PICTURE})
+
+A diamond is the mean difference over paired seeds (each seed trains both arms on the same data), the line its interval, and
+the band the margin: the largest difference that does not matter, fixed before the first run. Differences up to 0.05 are
+drawn to scale, larger ones logarithmically. The words on the right say what became of the claim:
+
+- **seen here**: the verdict is the one that the claim predicts;
+- **not seen here**: the verdict is another, such as *equivalent* where the claim predicts *better*;
+- **opposite here**: *worse* where the claim predicts *better*, or the reverse;
+- **too noisy here**: the planned seeds did not decide the question at this size, or a run failed.
+
+Generated by `partwise study table --out docs/studies.md` from the stored results of every study;
+`partwise study run NAME` reproduces them. Differences are in nats per token of validation loss (cross-entropy with natural
+logarithms; a token is a character here) or in character accuracy. No outcome extends beyond the model size, number of steps
+and corpus of its study."""
