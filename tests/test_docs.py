@@ -137,7 +137,7 @@ def test_the_speed_chart_has_a_bar_for_every_label(monkeypatch: pytest.MonkeyPat
 def test_pictures_of_the_demo_can_be_made_again(tmp_path: Path) -> None:
     script = runpy.run_path(str(DOCS / "record_demo.py"))
     script["record_terminal"].__globals__["IMAGES"] = tmp_path
-    study = json.loads((ROOT / "src/partwise/studies/library/answer-loss/results.json").read_text(encoding="utf-8"))
+    study = json.loads((ROOT / "src/partwise/studies/library/swiglu/results.json").read_text(encoding="utf-8"))
     results = Results.from_dict(next(iter(study["comparisons"].values())))
     script["record_terminal"](results)
     script["draw_over_training"](results)

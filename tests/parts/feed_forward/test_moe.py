@@ -1,6 +1,7 @@
 """Mixture of experts: its equation token by token, other implementations, load balancing, and costs."""
 
 import copy
+import itertools
 from pathlib import Path
 from typing import Any, get_args
 
@@ -13,7 +14,7 @@ import partwise
 from partwise.checkpoint import load_tensors, load_weights, tensor_writer
 from partwise.config import REGISTRY, ConfigError
 from partwise.parts.contracts import ForwardContext, LayerContext, PositionLayer
-from partwise.parts.feed_forward.moe import grouped_linear
+from partwise.parts.feed_forward.moe import grouped_linear, grouped_outer, padded_number
 from partwise.parts.feed_forward.router import ExpertGroups, top_k_indices
 from recipes import error, perturbed, tokens
 
@@ -485,3 +486,22 @@ def test_errors_of_invalid_groups(words: str, message: str) -> None:
     overrides = [f"ffn.{word}" for word in words.split()]
     with pytest.raises(partwise.ConfigError, match=message):
         partwise.preset("mingpt", "ffn=moe", *overrides)
+
+
+@pytest.mark.parametrize("ends", [[0, 1, 1, 70], [3, 3, 70, 70], [64, 65, 66, 70]])
+def test_grouped_linear_in_bfloat16_is_the_matmul_of_each_expert(ends: list[int]) -> None:
+    """Rows of zeros, which make few shapes of many, are no part of the result."""
+    x, y = torch.randn(70, 16).bfloat16(), torch.randn(70, 12).bfloat16()
+    weight = torch.randn(4, 12, 16).bfloat16()
+    out, outer = grouped_linear(x, weight, torch.tensor(ends)), grouped_outer(y, x, torch.tensor(ends))
+    for expert, (start, end) in enumerate(itertools.pairwise([0, *ends])):
+        exact = x[start:end].double() @ weight[expert].double().T
+        torch.testing.assert_close(out[start:end].double(), exact, rtol=2**-8, atol=1e-3)
+        exact = y[start:end].double().T @ x[start:end].double()
+        torch.testing.assert_close(outer[expert].double(), exact, rtol=2**-8, atol=1e-3)
+
+
+def test_padded_numbers_of_rows_are_few() -> None:
+    numbers = [padded_number(rows) for rows in range(1025)]
+    assert all(padded >= rows for rows, padded in enumerate(numbers)) and numbers[0] == 0 and numbers[1] == 1
+    assert len(set(numbers)) == 23 and max(numbers) == 1024

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 from torch.utils.flop_counter import register_flop_formula
@@ -187,7 +188,7 @@ def grouped_linear(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     y = x.new_empty(x.shape[0], weight.shape[1])
     for expert, (start, end) in enumerate(pairwise([0, *ends.tolist()])):
         if start < end:
-            torch.mm(x[start:end], weight[expert].T, out=y[start:end])
+            y[start:end] = torch.mm(padded_rows(x, start, end), weight[expert].T)[: end - start]
     return y
 
 
@@ -196,8 +197,26 @@ def grouped_outer(y: Tensor, x: Tensor, ends: Tensor) -> Tensor:
     """y (P, O) and x (P, I) -> (X, O, I): the sum of outer products over each expert's rows."""
     weight = x.new_empty(len(ends), y.shape[1], x.shape[1])
     for expert, (start, end) in enumerate(pairwise([0, *ends.tolist()])):
-        torch.mm(y[start:end].T, x[start:end], out=weight[expert])  # zero for an expert without rows
+        # zero for an expert without rows
+        torch.mm(padded_rows(y, start, end).T, padded_rows(x, start, end), out=weight[expert])
     return weight
+
+
+def padded_rows(x: Tensor, start: int, end: int) -> Tensor:
+    """Rows of x; on a CPU in half precision with rows of zeros, so that few numbers of rows occur.
+
+    oneDNN generates the code of a matmul for each shape that it has not met, which takes longer than the matmul: 4 ms against
+    0.2 ms for 512 rows.
+    """
+    rows = x[start:end]
+    if x.device.type != "cpu" or x.dtype not in (torch.bfloat16, torch.float16):
+        return rows
+    return F.pad(rows, (0, 0, 0, padded_number(end - start) - (end - start)))
+
+
+def padded_number(rows: int) -> int:
+    """The next power of two up to 64, the next multiple of 64 beyond."""
+    return -(-rows // 64) * 64 if rows > 64 else 1 << (rows - 1).bit_length() if rows else 0
 
 
 @grouped_linear.register_fake
