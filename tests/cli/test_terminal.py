@@ -40,7 +40,7 @@ class FakeTrial(Trial):
 def comparison(n_arms: int, seeds: int, finished: int) -> Any:
     """`finished` runs are done, and the next two are running."""
     names = [f"ffn=swiglu norm=rmsnorm train.lr={index + 1}e-3" for index in range(n_arms)]
-    trials = [FakeTrial(name, seed, Path(), 600) for seed in range(seeds) for name in names]
+    trials = [FakeTrial(name, seed, Path(name, str(seed)), 600) for seed in range(seeds) for name in names]
     for number, trial in enumerate(trials):
         if number < finished + 2:
             trial.status, trial.done = ("done", 600) if number < finished else ("running", 240)
@@ -53,7 +53,7 @@ def screen(monkeypatch: pytest.MonkeyPatch, shown: Any, width: int, height: int,
     monkeypatch.setattr(terminal, "console", console)
     progress = terminal.ComparisonProgress()
     done = [trial.progress() for trial in shown.trials]
-    progress.initial_steps = dict.fromkeys(range(len(done)), 0)
+    progress.initial_steps = {trial.folder: 0 for trial in shown.trials}
     console.print(progress._table(shown, done, progress._time_left(shown, done)))
     file.seek(0)
     return file.read().splitlines()
@@ -77,6 +77,20 @@ def test_progress_fits_and_shows_what_runs_now(
 def test_progress_says_what_follows_the_last_run(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = screen(monkeypatch, comparison(2, 4, finished=8), 80, 24)
     assert lines[0].rstrip() == "8 of 8 runs finished; writing the report"
+
+
+def test_a_log_has_a_line_for_every_run_of_every_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tuning and the test have lists of runs of their own, in which equal numbers are different runs."""
+    file = io.StringIO()
+    monkeypatch.setattr(terminal, "console", Console(file=file, width=200, color_system=None))
+    progress = terminal.ComparisonProgress()
+    tuning, test = comparison(2, 4, finished=8), comparison(2, 8, finished=16)
+    for trial in tuning.trials:
+        trial.folder = Path("tuning") / trial.folder
+    for shown in (tuning, tuning, test, test):
+        progress(shown)
+    lines = file.getvalue().splitlines()
+    assert len(lines) == 8 + 16 and sum(line.startswith("16 of 16 runs: ") for line in lines) == 16
 
 
 def test_bars_are_ascii_if_the_encoding_is(monkeypatch: pytest.MonkeyPatch) -> None:

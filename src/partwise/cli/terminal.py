@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook
@@ -111,13 +112,14 @@ class ComparisonProgress:
 
     def __init__(self) -> None:
         self.live: Live | None = None
-        self.reported: set[int] = set()
-        self.initial_steps: dict[int, int] = {}
+        self.reported: set[Path] = set()
+        """The folders of runs that a line was printed for: tuning, looks and the test have lists of runs of their own."""
+        self.initial_steps: dict[Path, int] = {}
 
     def __call__(self, comparison: "Comparison") -> None:
         done = [trial.steps if trial.finished else min(trial.progress(), trial.steps) for trial in comparison.trials]
-        for number, steps in enumerate(done):
-            self.initial_steps.setdefault(number, steps)
+        for trial, steps in zip(comparison.trials, done, strict=True):
+            self.initial_steps.setdefault(trial.folder, steps)
         left = self._time_left(comparison, done)
         if console.is_terminal:
             if self.live is None:
@@ -125,9 +127,9 @@ class ComparisonProgress:
                 self.live.start()
             self.live.update(self._table(comparison, done, left))
             return
-        for number, trial in enumerate(comparison.trials):
-            if trial.finished and number not in self.reported:
-                self.reported.add(number)
+        for trial in comparison.trials:
+            if trial.finished and trial.folder not in self.reported:
+                self.reported.add(trial.folder)
                 n_finished = sum(other.finished for other in comparison.trials)
                 line = f"{n_finished} of {len(comparison.trials)} runs: {trial.arm}, seed {trial.seed}, {trial.status}{left}"
                 console.print(line, markup=False)
@@ -141,7 +143,7 @@ class ComparisonProgress:
         self.live = None
 
     def _time_left(self, comparison: "Comparison", done: list[int]) -> str:
-        steps_done = sum(done) - sum(self.initial_steps.values())
+        steps_done = sum(done) - sum(self.initial_steps[trial.folder] for trial in comparison.trials)
         steps_left = sum(trial.steps for trial in comparison.trials) - sum(done)
         if steps_done <= 0 or not steps_left:
             return ""
