@@ -9,6 +9,7 @@ from partwise.studies.claims import find_outcomes
 from partwise.studies.forest import COLORS, LINEAR, draw_claims
 from partwise.studies.page import PICTURE, markdown
 from partwise.studies.study import LIBRARY, Study, StudyResults, find_study
+from partwise.studies.trends import TRENDS, draw_trends
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -23,6 +24,8 @@ def test_the_page_and_its_plot_are_current(library: list[Study], here: Path) -> 
     message = "run `partwise study table --out docs/studies.md`"
     assert (DOCS / "studies.md").read_text(encoding="utf-8") == markdown(library), message
     assert (DOCS / PICTURE).read_text(encoding="utf-8") == draw_claims(library), message
+    figure = DOCS / TRENDS
+    assert (figure.read_text(encoding="utf-8") if figure.exists() else "") == draw_trends(library), message
 
 
 def test_every_claim_has_a_row_with_its_outcome_as_a_word(library: list[Study], here: Path) -> None:

@@ -9,7 +9,7 @@ from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.families import decide
 from partwise.studies.study import NOT_SEEN, OPPOSITE, SEEN, TOO_NOISY, Study, StudyResults, is_direct, outcome
 
-NOT_RUN = "not run yet"
+NOT_RUN, NO_PREDICTION = "not run yet", "no prediction"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def overall(findings: Sequence[Finding]) -> str:
     """The outcomes for all arms with a prediction, counted."""
     outcomes = [finding.outcome for finding in findings if finding.outcome]
     if not outcomes:
-        return NOT_RUN
+        return NO_PREDICTION if findings else NOT_RUN
     kinds = [kind for kind in (SEEN, NOT_SEEN, OPPOSITE, TOO_NOISY) if kind in outcomes]
     if len(kinds) == 1:
         return kinds[0]

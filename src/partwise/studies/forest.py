@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from partwise.comparison.stats.effect import Effect
 from partwise.plots.plotting import STYLE, shorten
-from partwise.studies.claims import find_outcomes
+from partwise.studies.claims import NO_PREDICTION, find_outcomes
 from partwise.studies.study import NOT_SEEN, OPPOSITE, SEEN, TOO_NOISY, Study
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def draw_panel(axes: "Axes", rows: Sequence[Row]) -> None:
             axes.plot([effect.low, effect.high], [row, row], color=color, linewidth=2.2, solid_capstyle="butt")
         if effect.mean is not None:
             axes.plot([effect.mean], [row], "D", color=color, markersize=6, markeredgecolor="white")
-        word = outcome or "no prediction"
+        word = outcome or NO_PREDICTION
         axes.annotate(
             word,
             (1, row),

@@ -9,6 +9,7 @@ from partwise.comparison.stats.effect import Effect
 from partwise.plots.cells import NONE
 from partwise.studies.claims import NOT_RUN, Finding, find_outcomes, overall, scope
 from partwise.studies.study import Study, StudyResults
+from partwise.studies.trends import GROWTH, TRENDS, trends
 
 PICTURE = "images/studies.svg"
 """The forest plot of all claims, beside the page."""
@@ -27,9 +28,12 @@ def markdown(studies: Sequence[Study]) -> str:
         cells += [f"**{overall(found[study.name])}**", scope(study)]
         lines.append(row(cells))
     protocols = {study.protocol: study.about_protocol for study in studies if study.protocol}
+    lines += ["", one_line(FAMILY)] if protocols else []
     for name, about in protocols.items():
         ours = [study for study in studies if study.protocol == name]
-        lines += ["", f"## Protocol {name}", "", one_line(about), "", one_line(FAMILY)]
+        lines += ["", f"## Protocol {name}", "", one_line(about)]
+        if name == GROWTH and trends(studies):
+            lines += ["", f"![The difference of each part against the number of steps, by size and corpus]({TRENDS})"]
         for study in ours:
             lines += section(study, found[study.name])
     lines += ["", "## Studies with a setting of their own", "", one_line(OWN_SETTING)]
@@ -133,7 +137,7 @@ def verdict_cell(effect: Effect) -> str:
     return f"{effect.verdict}, excludes 0" if effect.verdict == "equivalent" and excludes else effect.verdict
 
 
-FAMILY = """Every comparison of the protocol belongs to one family, judged together by Holm's method; claims that are not run
+FAMILY = """Studies that share a protocol have one family of claims, judged together by Holm's method; claims that are not run
 yet count as members. The first table of a study has the interval that its verdict follows from. The second has the
 differences after each number of steps, with the intervals of that comparison alone, and the compute saved: how many times
 fewer steps, floating-point operations and seconds the arm needs for the loss that the other one ends with (below 1: more).

@@ -24,6 +24,7 @@ from partwise.studies.claims import find_outcomes, overall
 from partwise.studies.forest import draw_claims
 from partwise.studies.page import PICTURE, markdown
 from partwise.studies.study import StudyResults, all_studies, find_study
+from partwise.studies.trends import TRENDS, draw_trends
 
 PROTOCOL_SEEDS = 16
 
@@ -155,8 +156,10 @@ def show_claims(out: Path | None) -> None:
     if out is None:
         console.print(text, markup=False)
         return
-    picture = out.parent / PICTURE
-    for path, content in ((out, text), (picture, draw_claims(studies))):
+    files = {out: text, out.parent / PICTURE: draw_claims(studies), out.parent / TRENDS: draw_trends(studies)}
+    for path, content in files.items():
+        if not content:
+            continue
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")
         console.print(f"wrote {path}", markup=False)
