@@ -118,10 +118,11 @@ def horizon_table(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def standing(results: Results) -> str:
-    """The mean loss of every arm, beside those of n-gram models."""
+    """The mean loss of every arm, beside those of n-gram models, and the hash of the data."""
     losses = [f"{arm.name} {number(mean_of(arm.values))}" for arm in results.arms]
     ngrams = [f"{n}-gram model {number(loss)}" for n, loss in results.references.ngrams if n > 1]
-    return f"mean {results.protocol.metric} {', '.join(losses)}; {', '.join(ngrams)}."
+    data = f" Data: SHA-256 {results.task.hash[:16]}…" if results.task and results.task.hash else ""
+    return f"mean {results.protocol.metric} {', '.join(losses)}; {', '.join(ngrams)}.{data}"
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
