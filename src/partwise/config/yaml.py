@@ -64,7 +64,12 @@ _UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, Recursio
 
 
 def parse_value(text: str) -> Any:
-    """Parse a YAML 1.2 value: `3e-4` -> 0.0003, `true` -> True, `no` -> 'no', `{part: relu}` -> a mapping."""
+    """Parse a YAML 1.2 value: `3e-4` -> 0.0003, `true` -> True, `no` -> 'no', `{part: relu}` -> a mapping.
+
+    Lists of lines, `- x`, are text here, as in `data.operations=-`: on a command line a list has brackets.
+    """
+    if text.startswith("-") and text[1:2] in ("", " "):
+        return text
     try:
         return yaml.load(text, Loader=_Yaml)
     except _UNREADABLE:
