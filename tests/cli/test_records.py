@@ -116,7 +116,7 @@ def test_a_report_is_written_from_the_files(
     folder = tmp_path / "runs" / "glu"
     folder.mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    study = json.loads((Path(studies.__file__).parent / "library" / "glu" / "results.json").read_text())
+    study = json.loads((Path(studies.__file__).parent / "library" / "swiglu" / "results.json").read_text())
     (folder / "results.json").write_text(json.dumps(study["comparisons"]["shakespeare"]))
     for name in ("glu", "runs/glu", str(folder)):
         assert run(monkeypatch, "report", name) == 0

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -173,6 +174,34 @@ def test_studies_of_one_protocol_share_the_runs_of_the_baseline_and_are_judged_t
     (family / "rope" / "results.json").unlink()
     untested = find_outcomes(studies)
     assert not untested["rope"] and untested["rms"][0].effect.n_comparisons == 2, "claims not run yet count as members"
+
+
+def test_the_time_of_a_protocol_counts_the_runs_that_its_studies_share_once(
+    family: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "partwise.cli.commands.study.show_estimate",
+        lambda comparison, sd: SimpleNamespace(minutes_of={arm.name: 60.0 for arm in comparison.plan.arms}),
+    )
+    for words in (["--protocol", "small"], ["rope", "rms"]):
+        done = CliRunner().invoke(app, ["study", "run", *words, "--dry-run"])
+        assert "together about 3:00:00, with the runs that these studies share counted once" in " ".join(
+            done.output.split()
+        )
+    assert "together" not in CliRunner().invoke(app, ["study", "run", "rope", "--dry-run"]).output
+    monkeypatch.undo()
+
+
+def test_every_study_of_a_protocol_runs_with_one_command(family: Path) -> None:
+    done = CliRunner().invoke(app, ["study", "run", "--protocol", "small"])
+    assert done.exit_code == 0, done.output
+    assert all((family / name / "results.json").exists() for name in ("rope", "rms"))
+    for words, message in (
+        ([], "name a study, or --protocol NAME; protocols: arithmetic, decoder-1m, growth, small"),
+        (["--protocol", "smal"], "no study has the protocol 'smal'; protocols: arithmetic, decoder-1m"),
+    ):
+        done = CliRunner().invoke(app, ["study", "run", *words])
+        assert isinstance(done.exception, ConfigError) and message in str(done.exception)
 
 
 @pytest.mark.parametrize(

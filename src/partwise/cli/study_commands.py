@@ -9,20 +9,23 @@ from partwise.cli.options import FLAG, study_app
 
 
 @study_app.command("run")
-def run_study(
-    study: Annotated[str, typer.Argument(help="Name of a study, or a YAML file of your own.")],
+def run_studies(
+    studies: Annotated[
+        list[str] | None, typer.Argument(metavar="[STUDY...]", help="Names of studies, or YAML files of your own.")
+    ] = None,
+    protocol: Annotated[str | None, typer.Option(metavar="NAME", help="Run every study with this protocol.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", metavar=FLAG, help="Only estimate the time.")] = False,
 ) -> None:
-    """Run every comparison of a study. Run the same command again to resume."""
-    from partwise.cli.commands.compare import run_study as run
+    """Run every comparison of one or more studies. Run the same command again to resume."""
+    from partwise.cli.commands.study import run_studies as run
 
-    run(study, dry_run)
+    run(studies or [], protocol, dry_run)
 
 
 @study_app.command("list")
 def list_studies() -> None:
     """List the studies with their results so far."""
-    from partwise.cli.commands.compare import list_studies as run
+    from partwise.cli.commands.study import list_studies as run
 
     run()
 
@@ -32,6 +35,6 @@ def study_table(
     out: Annotated[Path | None, typer.Option(help="Output file. Default: print.")] = None,
 ) -> None:
     """Print a table of published claims, our results with intervals, and the answers."""
-    from partwise.cli.commands.compare import show_claims
+    from partwise.cli.commands.study import show_claims
 
     show_claims(out)

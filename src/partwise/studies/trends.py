@@ -85,7 +85,7 @@ def draw_panel(axes: "Axes", part: str, lines: Sequence[Line], colors: dict[str,
     for index, line in enumerate(lines):
         points = [point for point in line.points if point.mean is not None]
         shift = 1.04 ** (index - (len(lines) - 1) / 2)
-        x, y = [point.step * shift for point in points], [point.mean for point in points]
+        x, y = [point.step * shift for point in points], [point.mean or 0.0 for point in points]
         low = [(point.mean or 0.0) - (point.low or 0.0) for point in points]
         high = [(point.high or 0.0) - (point.mean or 0.0) for point in points]
         axes.errorbar(

@@ -1,6 +1,5 @@
-"""`compare` and `study`."""
+"""`compare` of presets."""
 
-from pathlib import Path
 from typing import Any
 
 from partwise.cli.commands.compare_output import (
@@ -9,22 +8,15 @@ from partwise.cli.commands.compare_output import (
     compare_over_grid,
     replicate_winner,
     run_comparison,
-    say_stopped,
-    start_progress,
 )
 from partwise.cli.commands.power_table import parse_looks, parse_numbers, power_sentences
-from partwise.cli.terminal import console, format_duration, table
+from partwise.cli.terminal import console, format_duration
 from partwise.comparison.design.request import Request
 from partwise.comparison.noise_store import expected_noise, ignored_calibrations
-from partwise.comparison.report import summary
 from partwise.comparison.runs.comparison import RunComparison, make_comparison, make_grid
+from partwise.comparison.runs.workload import Estimate
 from partwise.comparison.stats.power import default_looks
 from partwise.config import ConfigError
-from partwise.studies.claims import find_outcomes, overall
-from partwise.studies.forest import draw_claims
-from partwise.studies.page import PICTURE, markdown
-from partwise.studies.study import StudyResults, all_studies, find_study
-from partwise.studies.trends import TRENDS, draw_trends
 
 PROTOCOL_SEEDS = 16
 
@@ -95,7 +87,8 @@ def make_request(options: dict[str, Any], protocol: bool) -> Request:
     return Request.from_dict(values)
 
 
-def show_estimate(comparison: RunComparison, sd: float | None) -> None:
+def show_estimate(comparison: RunComparison, sd: float | None) -> Estimate:
+    """Print the estimated time and power of a comparison."""
     plan = comparison.plan
     announce(comparison)
     estimate = comparison.estimate()
@@ -117,49 +110,9 @@ def show_estimate(comparison: RunComparison, sd: float | None) -> None:
         console.print(
             "no effect is detectable: a single seed gives no interval; --seeds must be at least 2, preferably 5"
         )
-        return
+        return estimate
     if ignored := ignored_calibrations():
         console.print(ignored, markup=False)
     for sentence in power_sentences(plan, noise):
         console.print(sentence, markup=False)
-
-
-def run_study(name: str, dry_run: bool) -> None:
-    """Run every comparison of a study, or with `dry_run` print estimates."""
-    study = find_study(name)
-    if dry_run:
-        for _, comparison in study.plan():
-            show_estimate(comparison, None)
-        return
-
-    try:
-        path = study.run(start_progress)
-    except KeyboardInterrupt as error:
-        say_stopped(error, f"To resume:\n  partwise study run {name}")
-        raise
-    for results in StudyResults.from_json(path).comparisons.values():
-        console.print(summary(results))
-    console.print(f"results: {path}")
-
-
-def list_studies() -> None:
-    studies = all_studies()
-    found = find_outcomes(studies)
-    rows = [(study.name, " ".join(study.claim.split()), overall(found[study.name])) for study in studies]
-    console.print(table("", ["study", "claim", "result"], rows))
-    console.print("`partwise study run NAME` runs a study; `partwise study table` shows all figures")
-
-
-def show_claims(out: Path | None) -> None:
-    studies = all_studies()
-    text = markdown(studies)
-    if out is None:
-        console.print(text, markup=False)
-        return
-    files = {out: text, out.parent / PICTURE: draw_claims(studies), out.parent / TRENDS: draw_trends(studies)}
-    for path, content in files.items():
-        if not content:
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
-        console.print(f"wrote {path}", markup=False)
+    return estimate

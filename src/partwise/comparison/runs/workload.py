@@ -32,9 +32,10 @@ from partwise.train.shared_prefix import total_steps
 
 @dataclass(frozen=True)
 class Estimate:
-    """Minutes on this machine, number of runs and throughput in tokens per second."""
+    """Minutes on this machine, in total and for each arm, number of runs and throughput in tokens per second."""
 
     minutes: float
+    minutes_of: dict[str, float]
     runs: int
     workers: int
     seeds_per_process: int
@@ -162,22 +163,22 @@ class RunWorkload(Workload):
         """
         chosen, dataset = self._setup(plan), self.dataset(plan)
         throughput, scoring = measure_throughput(plan, dataset, chosen.runtime, chosen.plans)
-        seconds, runs = 0.0, 0
+        seconds_of, runs = dict[str, float](), 0
         claimed = {end for claim in plan.claims if claim.role == "claim" for end in claim[:2]}
         for arm in plan.arms:
             per_step = tokens_per_step(arm, dataset) / (throughput[arm.name] or math.inf)
-            config, number = arm.config, plan.seeds
+            config, number, seconds = arm.config, plan.seeds, 0.0
             if tuning_runs and arm.name in claimed:
                 number += 0 if self.tuned_only else plan.seeds  # the test of the best value
                 steps = self.tune_steps or config.train.steps
                 seconds += tuning_runs * (steps * per_step + scoring[arm.name])
                 runs += tuning_runs
             steps = total_steps(config, plan.horizons) if plan.horizons else config.train.steps
-            seconds += number * (steps * per_step + scoring[arm.name])
+            seconds_of[arm.name] = seconds + number * (steps * per_step + scoring[arm.name])
             runs += number
-        minutes = seconds / min(chosen.workers, runs) / 60
+        minutes_of = {name: seconds / min(chosen.workers, runs) / 60 for name, seconds in seconds_of.items()}
         sharing = (chosen.seeds_per_process, self.processes_per_run)
-        return Estimate(minutes, runs, chosen.workers, *sharing, throughput)
+        return Estimate(sum(minutes_of.values()), minutes_of, runs, chosen.workers, *sharing, throughput)
 
     def _setup(self, plan: RunPlan) -> Setup:
         return choose_setup(plan, self.workers, self.seeds_per_process, self.processes_per_run)

@@ -1,0 +1,76 @@
+"""`study`: run, list, table."""
+
+import shlex
+from pathlib import Path
+
+from partwise.cli.commands.compare import show_estimate
+from partwise.cli.commands.compare_output import say_stopped, start_progress
+from partwise.cli.terminal import console, format_duration, table
+from partwise.comparison.report import summary
+from partwise.config import ConfigError, digest
+from partwise.studies.claims import find_outcomes, overall
+from partwise.studies.forest import draw_claims
+from partwise.studies.page import PICTURE, markdown
+from partwise.studies.study import Study, StudyResults, all_studies, find_study
+from partwise.studies.trends import TRENDS, draw_trends
+
+
+def run_studies(names: list[str], protocol: str | None, dry_run: bool) -> None:
+    """Run every comparison of some studies, or of all with a protocol; with `dry_run` print estimates."""
+    studies = [find_study(name) for name in names]
+    if protocol:
+        studies += [study for study in all_studies() if study.protocol == protocol]
+    if not studies:
+        known = sorted({study.protocol for study in all_studies() if study.protocol})
+        hint = f"no study has the protocol {protocol!r}" if protocol else "name a study, or --protocol NAME"
+        raise ConfigError(f"{hint}; protocols: {', '.join(known)}")
+    if dry_run:
+        estimate_studies(studies)
+        return
+    for study in studies:
+        try:
+            path = study.run(start_progress)
+        except KeyboardInterrupt as error:
+            words = [*names, *(["--protocol", protocol] if protocol else [])]
+            say_stopped(error, f"To resume:\n  {shlex.join(['partwise', 'study', 'run', *words])}")
+            raise
+        for results in StudyResults.from_json(path).comparisons.values():
+            console.print(summary(results))
+        console.print(f"results: {path}")
+
+
+def estimate_studies(studies: list[Study]) -> None:
+    """Print the estimates of all comparisons, and of all together, in which runs that they share count once."""
+    minutes = dict[tuple[str, str, bool], float]()
+    for study in studies:
+        for key, comparison in study.plan():
+            estimate, tuned = show_estimate(comparison, None), comparison.tune is not None
+            for arm in comparison.plan.arms:
+                own = study.protocol or f"{study.name}, {key}"
+                minutes[own, digest(arm.config.to_dict()), tuned] = estimate.minutes_of[arm.name]
+    if len(studies) > 1:
+        duration = format_duration(60 * sum(minutes.values()))
+        console.print(f"together about {duration}, with the runs that these studies share counted once")
+
+
+def list_studies() -> None:
+    studies = all_studies()
+    found = find_outcomes(studies)
+    rows = [(study.name, " ".join(study.claim.split()), overall(found[study.name])) for study in studies]
+    console.print(table("", ["study", "claim", "result"], rows))
+    console.print("`partwise study run NAME` runs a study; `partwise study table` shows all figures")
+
+
+def show_claims(out: Path | None) -> None:
+    studies = all_studies()
+    text = markdown(studies)
+    if out is None:
+        console.print(text, markup=False)
+        return
+    files = {out: text, out.parent / PICTURE: draw_claims(studies), out.parent / TRENDS: draw_trends(studies)}
+    for path, content in files.items():
+        if not content:
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+        console.print(f"wrote {path}", markup=False)
