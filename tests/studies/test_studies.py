@@ -72,8 +72,10 @@ def test_an_outcome_covers_the_setting_of_its_study_only(here: Path) -> None:
 
 
 def test_the_studies_of_the_package_work_outside_a_clone(here: Path) -> None:
-    names = [study.name for study in all_studies()]
+    found = all_studies()
+    names = [study.name for study in found]
     assert len(names) >= 17 and names == sorted(names)
+    assert all(list(study.plan()) for study in found), "every comparison of every study is valid"
     study = find_study("swiglu")
     assert study.results is not None and study.results.is_relative_to(LIBRARY)
     (here / "studies").mkdir()
