@@ -195,9 +195,11 @@ def fitting_arms(arms: Mapping[str, list[tuple["Trial", int]]], n: int) -> list[
 
 
 def running(trials: list[tuple["Trial", int]]) -> str:
-    """The runs in progress and the failed ones of an arm."""
+    """The runs in progress, the failed ones, and those that another process trains, of an arm."""
     now = [f"seed {trial.seed} {steps / trial.steps:.0%}" for trial, steps in trials if trial.status == "running"]
-    return ", ".join([*now, *(trial.status for trial, _ in trials if trial.status.startswith(("failed", "diverged")))])
+    return ", ".join(
+        [*now, *(trial.status for trial, _ in trials if trial.status.startswith(("failed", "diverged", "in use")))]
+    )
 
 
 def bar(fraction: float, width: int) -> str:

@@ -39,6 +39,9 @@ def explain_write_errors(path: Path) -> Iterator[None]:
         ) from None
 
 
+IN_USE = "is in use by process"
+
+
 class FolderLock:
     """An exclusive lock on a run folder, released at the latest when the process ends.
 
@@ -54,9 +57,7 @@ class FolderLock:
                 self.file.seek(0)
                 pid = self.file.read().strip() or "unknown"
                 self.file.close()
-                raise ConfigError(
-                    f"{folder} is in use by process {pid}: wait for it, stop it, or choose another --name"
-                ) from None
+                raise ConfigError(f"{folder} {IN_USE} {pid}: wait for it, stop it, or choose another --name") from None
             self.file.truncate(0)
             self.file.write(str(os.getpid()))
             self.file.flush()

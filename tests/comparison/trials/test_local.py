@@ -11,12 +11,13 @@ import pytest
 from partwise.comparison.runs import EXECUTED_BY
 from partwise.comparison.runs.trial import RunTrial, prepare_run
 from partwise.comparison.trials import forkserver
-from partwise.comparison.trials.executor import run_trials
+from partwise.comparison.trials.executor import ELSEWHERE, run_trials
 from partwise.comparison.trials.local import LocalExecutor
 from partwise.compute.plan import plan_config
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
 from partwise.train.config import run_config
+from partwise.train.run_names import FolderLock
 from processes import gone
 
 LONG = 100_000
@@ -58,6 +59,24 @@ def test_runs_are_forks_of_one_process(new_trial: Callable[..., RunTrial]) -> No
         assert executor._server is server
     assert [trial.status for trial in trials] == ["done"] * 4
     assert server is not None and server.process.poll() is not None
+
+
+def test_a_trial_that_another_process_trains_is_waited_for(
+    new_trial: Callable[..., RunTrial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Comparisons of one protocol share trials: the second one takes the others first, and does not end with an error."""
+    monkeypatch.setattr("partwise.comparison.trials.executor.RETRY_SECONDS", 0.2)
+    trials = [new_trial(seed, 4) for seed in range(2)]
+    other, seen = FolderLock(trials[0].folder), list[tuple[str, ...]]()
+
+    def watch() -> None:
+        seen.append(tuple(trial.status for trial in trials))
+        if seen[-1] == (ELSEWHERE, "done"):
+            other.release()
+
+    with LocalExecutor(1, module=EXECUTED_BY) as executor:
+        run_trials(executor, trials, watch)
+    assert (ELSEWHERE, "done") in seen and [trial.status for trial in trials] == ["done"] * 2
 
 
 def test_output_of_a_part_is_not_a_reply(tmp_path: Path, new_trial: Callable[..., RunTrial]) -> None:

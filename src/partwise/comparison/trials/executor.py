@@ -1,13 +1,17 @@
 """Where trials run. An executor has three verbs: submit, watch and cancel."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Self
 
 from partwise.comparison.trials.trial import NO_VALUE, Trial
 from partwise.config import ConfigError
+from partwise.train.run_names import IN_USE
 
-POLL_SECONDS = 0.5
+POLL_SECONDS, RETRY_SECONDS = 0.5, 5.0
+ELSEWHERE = "in use by another process"
+"""The status of a trial that another comparison trains, with which this one shares it."""
 
 
 class UnsavedInterrupt(KeyboardInterrupt):
@@ -47,16 +51,27 @@ class NoValuesError(ConfigError):
 def run_trials(executor: Executor, trials: Sequence[Trial], on_progress: Callable[[], None]) -> None:
     """Run every unfinished trial; `on_progress` is called about twice a second.
 
-    Raises NoValuesError if as many trials as there are arms have ended and none has a value, and ConfigError if a trial
-    could not be run; trials of the same arm that were interrupted by it are not reported.
+    A trial that another process trains, as one of a comparison that shares its trials may do, is tried again until it is
+    finished. Raises NoValuesError if as many trials as there are arms have ended and none has a value, and ConfigError if a
+    trial could not be run; trials of the same arm that were interrupted by it are not reported.
     """
     unfinished = [trial for trial in trials if not trial.finished]
     executor.submit(unfinished)
-    n_running = len(unfinished)
+    n_running, elsewhere, retry_at = len(unfinished), list[Trial](), 0.0
     while n_running:
+        if elsewhere and time.monotonic() >= retry_at:
+            executor.submit(elsewhere)
+            elsewhere = []
         ended = executor.watch(POLL_SECONDS)
-        n_running -= len(ended)
-        failed = sorted((t for t in ended if not t.finished), key=lambda trial: trial.status == "interrupted")
+        in_use = [trial for trial in ended if IN_USE in trial.status]
+        for trial in in_use:
+            trial.status, retry_at = ELSEWHERE, time.monotonic() + RETRY_SECONDS
+        elsewhere += in_use
+        n_running -= len(ended) - len(in_use)
+        failed = sorted(
+            (t for t in ended if not t.finished and t.status != ELSEWHERE),
+            key=lambda trial: trial.status == "interrupted",
+        )
         if failed:
             reason = failed[0].status.removeprefix("failed").strip(": ")
             raise ConfigError(

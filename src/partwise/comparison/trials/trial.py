@@ -18,7 +18,8 @@ NO_VALUE = "no value"
 class Trial(ABC):
     """One arm on one seed: a value and a curve, from a folder in which it can be resumed.
 
-    `status` is waiting, running, interrupted, done, diverged, or `NO_VALUE` or failed followed by the reason; `steps` is
+    `status` is waiting, running, in use by another process, interrupted, done, diverged, or `NO_VALUE` or failed followed by
+    the reason; `steps` is
     its length, of which `progress` tells how much is done.
     """
 
