@@ -19,8 +19,7 @@ class Trial(ABC):
     """One arm on one seed: a value and a curve, from a folder in which it can be resumed.
 
     `status` is waiting, running, in use by another process, interrupted, done, diverged, or `NO_VALUE` or failed followed by
-    the reason; `steps` is
-    its length, of which `progress` tells how much is done.
+    the reason; `steps` is its length, of which `progress` tells how much is done.
     """
 
     arm: str
