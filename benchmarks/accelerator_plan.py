@@ -167,7 +167,11 @@ PIECES = (
         "time-to-loss",
         "accelerator_commands",
         (
-            Row("ours", "TinyShakespeare to 1.4697: `partwise train shakespeare train.compile=false`, whole command", "s"),
+            Row(
+                "ours",
+                "TinyShakespeare to 1.4697: `partwise train shakespeare train.compile=false`, whole command",
+                "s",
+            ),
             Row("loss", "its validation loss", "nats", 1.4697, at_most=True),
             Row("peer", "nanoGPT's GPU recipe, 5000 steps, from the time of 200", "s"),
             Row("fraction", "our time as a share of its", "", 0.2, at_most=True),

@@ -27,7 +27,7 @@ from rich.console import Console
 
 ROOT = Path(__file__).parent.parent
 FIRST_SEED = 1001
-SPRINT_WORDS = "fast n_layers=2 train.seq_len=64 train.batch_size=12 train.steps=150 train.eval_every=150"
+SPRINT_WORDS = "fast n_layers=2 train.seq_len=64 train.batch_size=12 train.steps=280 train.eval_every=280"
 SPRINT: dict[str, Any] = {"words": SPRINT_WORDS.split(), "loss": 1.886, "target": 10.0}
 LONG: dict[str, dict[str, Any]] = {
     "alone": {"words": ["shakespeare"], "loss": 1.4697, "minutes": 10.0, "what": "a transformer alone"},
