@@ -19,11 +19,11 @@ MAX_DIFFERENCES = 4
 
 
 def markdown(studies: Sequence[Study]) -> str:
-    """The page: the table of claims, and a section for each study, those of a protocol under it."""
+    """The page: the table of claims, and a section for each study, those with a protocol under it."""
     found = find_outcomes(studies)
     lines = ["# Published claims, tested", "", INTRODUCTION, ""]
     lines += ["| study | claim | published result | here | outcome | scope |", "|---|---|---|---|---|---|"]
-    for study in studies:
+    for study in sorted(studies, key=lambda study: not found[study.name]):  # those that were run first
         cells = [f"[{study.name}](#{study.name})", study.claim, study.published, differences(found[study.name])]
         cells += [f"**{overall(found[study.name])}**", scope(study)]
         lines.append(row(cells))
