@@ -143,7 +143,8 @@ yet count as members. The first table of a study has the interval that its verdi
 difference at each number of steps, with intervals that are not adjusted for the other claims, and the compute saved: the
 steps, floating-point operations or seconds of the baseline divided by those that the arm needs for the same loss (below 1:
 it needs more). Runs that several comparisons need, the baseline's above all, are trained once, so the errors of these
-differences are correlated; Holm's method remains valid."""
+differences are correlated; Holm's method remains valid. Runs of different studies were made at different times on machines
+that did other work as well, so seconds are rough."""
 
 OWN_SETTING = """These repeat an experiment of a tutorial: models of 0.45 and 0.91 million parameters, one learning rate, and
 3 or 4 seeds. On TinyShakespeare all of them lose to a 7-gram model."""
