@@ -9,15 +9,24 @@ from scipy import stats
 from partwise.comparison.stats.tuning_noise import TuningNoise, tuning_noise
 
 
-def false_verdicts(values: int, pairs: int, noise: float, optimum: float, draws: int = 800) -> tuple[float, float]:
-    """The fraction of identical arms whose 95% interval excludes 0, with tuning's noise and without."""
+def false_verdicts(
+    values: int, pairs: int, noise: float, optimum: float, *, unstable: float = 1.0, draws: int = 800
+) -> tuple[float, float]:
+    """The fraction of identical arms whose 95% interval excludes 0, with tuning's noise and without.
+
+    The SD of the value above the middle one is `unstable` times that of the others.
+    """
     rng = np.random.default_rng([values, pairs, int(100 * noise)])
     truth = (np.arange(values) - (values - 1) / 2 - optimum) ** 2  # over log lr, in steps of the grid
+    sd = np.full(values, noise)
+    sd[values // 2 + 1] *= unstable
     with_noise = without = 0
     for _ in range(draws):
-        losses = truth[:, None] + noise * rng.standard_normal((2, values, 4)) + noise * rng.standard_normal((2, 1, 4))
-        arm, baseline = (truth[curve.mean(-1).argmin()] for curve in losses)
-        d = arm - baseline + noise * math.sqrt(2) * rng.standard_normal(pairs)
+        losses = (
+            truth[:, None] + sd[:, None] * rng.standard_normal((2, values, 4)) + noise * rng.standard_normal((2, 1, 4))
+        )
+        arm, baseline = losses.mean(-1).argmin(-1)
+        d = truth[arm] - truth[baseline] + math.hypot(sd[arm], sd[baseline]) * rng.standard_normal(pairs)
         error, df = d.std(ddof=1) / math.sqrt(pairs), pairs - 1.0
         without += abs(d.mean()) > stats.t.ppf(0.975, df) * error
         error, df = tuning_noise(losses[0].tolist(), losses[1].tolist()).add_to(error, df)
@@ -30,6 +39,31 @@ def false_verdicts(values: int, pairs: int, noise: float, optimum: float, draws:
 def test_identical_arms_rarely_differ_at_their_best(values: int, pairs: int, optimum: float, noise: float) -> None:
     rate, _ = false_verdicts(values, pairs, noise, optimum)
     assert rate <= stats.binom.isf(1e-4, 800, 0.05) / 800
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.4, 1.0, 4.0])
+@pytest.mark.parametrize(("values", "pairs", "optimum"), [(5, 8, 0.25), (6, 8, 0.5)])
+def test_identical_arms_rarely_differ_if_one_value_is_unstable(
+    values: int, pairs: int, optimum: float, noise: float
+) -> None:
+    rate, _ = false_verdicts(values, pairs, noise, optimum, unstable=6.0)
+    assert rate <= stats.binom.isf(1e-4, 800, 0.05) / 800
+
+
+def test_a_value_far_above_the_best_adds_nothing_however_unstable() -> None:
+    rng = np.random.default_rng(1)
+    curve = np.array([[0.5], [0.0], [0.5]]) + 0.01 * rng.standard_normal((3, 4))
+    unstable = np.vstack([curve, 40.0 + rng.standard_normal(4)])
+    assert tuning_noise(curve.tolist(), curve.tolist()).standard_error == 0
+    assert tuning_noise(unstable.tolist(), curve.tolist()).standard_error == 0
+
+
+def test_the_redrawn_means_have_the_covariance_of_the_values() -> None:
+    """Of two equal means, of which the first is chosen: E[max(0, x)^2] of the difference x ~ N(0, s^2 / n) is half its variance."""
+    difference = np.array([3.0, -1.0, -2.5, 0.5])
+    losses = np.vstack([np.zeros(4), difference]) + [5.0, 1.0, 2.0, 9.0]  # and effects of the seeds on both values
+    expected = math.sqrt(2 * difference.var(ddof=1) / 4 / 2)
+    assert math.isclose(tuning_noise(losses.tolist(), [[1.0] * 4]).standard_error, expected, rel_tol=0.05)
 
 
 def test_ignoring_the_noise_of_tuning_fails_this_check() -> None:

@@ -36,7 +36,7 @@ def tuning_noise(arm: Curve, baseline: Curve, not_bracketed: str = "") -> Tuning
     The true mean losses are redrawn around the measured ones; the regret of an arm is the redrawn loss at the chosen value
     minus the lowest redrawn loss. The variance is twice the mean of the sum of both squared regrets: the measured minimum is
     too low, and with that factor identical arms get a verdict in at most 5% of simulated comparisons, for any ratio of noise
-    to curvature.
+    to curvature, and with noise that differs between the values.
     """
     rng = np.random.default_rng(0)
     variance = sum(_mean_squared_regret(curve, rng) for curve in (arm, baseline))
@@ -44,15 +44,19 @@ def tuning_noise(arm: Curve, baseline: Curve, not_bracketed: str = "") -> Tuning
 
 
 def _mean_squared_regret(curve: Curve, rng: np.random.Generator) -> float:
-    """Of values without failed runs. The variance of a mean is that of the residuals of a value + seed model: a seed's effect
-    on all values does not change the choice."""
+    """Of values without failed runs. The redrawn means have the covariance of the values over the seeds.
+
+    So a seed's effect on all values does not change the choice, and a rate at which training is unstable adds no noise to the
+    choice between others.
+    """
     losses = np.array([[math.nan if x is None else x for x in row] for row in curve])
     losses = losses[np.isfinite(losses).all(axis=1)]
     n_values, n_seeds = losses.shape
     if n_values < 2:
         return 0.0
     means = losses.mean(axis=1)
-    residuals = losses - means[:, None] - losses.mean(axis=0) + losses.mean()
-    error = math.sqrt(float((residuals**2).sum()) / ((n_values - 1) * (n_seeds - 1) * n_seeds))
-    redrawn = means + error * rng.standard_normal((RESAMPLES, n_values))
+    within_seed = losses - losses.mean(axis=0)
+    residuals = within_seed - within_seed.mean(axis=1, keepdims=True)
+    draws = rng.standard_normal((RESAMPLES, n_seeds))
+    redrawn = means + draws @ residuals.T / math.sqrt(n_seeds * (n_seeds - 1))
     return float(np.mean((redrawn[:, means.argmin()] - redrawn.min(axis=1)) ** 2))
