@@ -38,3 +38,13 @@ def study_table(
     from partwise.cli.commands.study import show_claims
 
     show_claims(out)
+
+
+@study_app.command("judge")
+def judge_studies(
+    studies: Annotated[list[str], typer.Argument(metavar="STUDY...", help="Names of studies.")],
+) -> None:
+    """Judge stored results again by the rules of this version, without training, and print what changed."""
+    from partwise.cli.commands.study import judge_studies as run
+
+    run(studies)

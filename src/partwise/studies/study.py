@@ -140,7 +140,6 @@ class Study:
         The reports are in the comparisons' own folders, `runs/study-NAME-KEY`.
         """
         results: dict[str, Results] = {}
-        path = self.own_results
         facts = {"claim": self.claim, "source": self.source, "published": self.published, "changed": self.changed}
         for key, comparison in list(self.plan()):
             with show_progress(comparison) as on_progress:
@@ -150,10 +149,14 @@ class Study:
             judged = judged.model_copy(update={"study": study})
             write_report(judged, comparison.path)
             results[key] = without_curves(judged)
-            path.parent.mkdir(parents=True, exist_ok=True)
             # after each comparison, so that an interrupted study has partial results
-            write_json(path, StudyResults(**facts, comparisons=results).to_dict())
-        return path
+            self.write(StudyResults(**facts, comparisons=results))
+        return self.own_results
+
+    def write(self, results: StudyResults) -> None:
+        """Write `own_results`."""
+        self.own_results.parent.mkdir(parents=True, exist_ok=True)
+        write_json(self.own_results, results.to_dict())
 
 
 def is_direct(effect: Effect, results: Results) -> bool:

@@ -59,9 +59,10 @@ def test_a_value_far_above_the_best_adds_nothing_however_unstable() -> None:
 
 
 def test_the_redrawn_means_have_the_covariance_of_the_values() -> None:
-    """Of two equal means, of which the first is chosen: E[max(0, x)^2] of the difference x ~ N(0, s^2 / n) is half its variance."""
+    """Of two equal means the first is chosen; of their difference x ~ N(0, s^2 / n), E[max(0, x)^2] is half the variance."""
     difference = np.array([3.0, -1.0, -2.5, 0.5])
-    losses = np.vstack([np.zeros(4), difference]) + [5.0, 1.0, 2.0, 9.0]  # and effects of the seeds on both values
+    seeds = np.array([5.0, 1.0, 2.0, 9.0])  # an effect of each seed on both values
+    losses = np.vstack([seeds, seeds + difference])
     expected = math.sqrt(2 * difference.var(ddof=1) / 4 / 2)
     assert math.isclose(tuning_noise(losses.tolist(), [[1.0] * 4]).standard_error, expected, rel_tol=0.05)
 

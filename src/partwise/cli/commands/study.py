@@ -1,4 +1,4 @@
-"""`study`: run, list, table."""
+"""`study`: run, list, judge, table."""
 
 import shlex
 from pathlib import Path
@@ -10,6 +10,7 @@ from partwise.comparison.report import summary
 from partwise.config import ConfigError, digest
 from partwise.studies.claims import find_outcomes, overall
 from partwise.studies.forest import draw_claims
+from partwise.studies.judging import judge_study
 from partwise.studies.page import PICTURE, markdown
 from partwise.studies.study import Study, StudyResults, all_studies, find_study
 from partwise.studies.trends import TRENDS, draw_trends
@@ -59,6 +60,22 @@ def list_studies() -> None:
     rows = [(study.name, " ".join(study.claim.split()), overall(found[study.name])) for study in studies]
     console.print(table("", ["study", "claim", "result"], rows))
     console.print("`partwise study run NAME` runs a study; `partwise study table` shows all figures")
+
+
+def judge_studies(names: list[str]) -> None:
+    """Write the results of studies with today's verdicts into the working folder, and print each verdict that changed."""
+    for study in [find_study(name) for name in names]:
+        judged = judge_study(study)
+        before = StudyResults.from_json(study.results) if study.results else judged
+        if judged == before:
+            console.print(f"{study.name}: nothing changes", markup=False)
+            continue
+        for key, results in judged.comparisons.items():
+            for old, new in zip(before.comparisons[key].effects, results.effects, strict=True):
+                change = f"{old.verdict} -> " if old.verdict != new.verdict else "still "
+                console.print(f"{study.name}, {key}, {new.arm}: {change}{new.verdict}", markup=False)
+        study.write(judged)
+        console.print(f"results: {study.own_results}", markup=False)
 
 
 def show_claims(out: Path | None) -> None:

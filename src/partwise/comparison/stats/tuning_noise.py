@@ -46,8 +46,8 @@ def tuning_noise(arm: Curve, baseline: Curve, not_bracketed: str = "") -> Tuning
 def _mean_squared_regret(curve: Curve, rng: np.random.Generator) -> float:
     """Of values without failed runs. The redrawn means have the covariance of the values over the seeds.
 
-    So a seed's effect on all values does not change the choice, and a rate at which training is unstable adds no noise to the
-    choice between others.
+    So a seed's effect on all values shifts them together and does not change the choice, and a rate at which training is
+    unstable adds no noise to the choice between others.
     """
     losses = np.array([[math.nan if x is None else x for x in row] for row in curve])
     losses = losses[np.isfinite(losses).all(axis=1)]
@@ -55,8 +55,6 @@ def _mean_squared_regret(curve: Curve, rng: np.random.Generator) -> float:
     if n_values < 2:
         return 0.0
     means = losses.mean(axis=1)
-    within_seed = losses - losses.mean(axis=0)
-    residuals = within_seed - within_seed.mean(axis=1, keepdims=True)
     draws = rng.standard_normal((RESAMPLES, n_seeds))
-    redrawn = means + draws @ residuals.T / math.sqrt(n_seeds * (n_seeds - 1))
+    redrawn = means + draws @ (losses.T - means) / math.sqrt(n_seeds * (n_seeds - 1))
     return float(np.mean((redrawn[:, means.argmin()] - redrawn.min(axis=1)) ** 2))

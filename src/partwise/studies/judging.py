@@ -1,0 +1,67 @@
+"""Judge the stored results of a study by the rules of this version. Trains nothing, and imports no torch."""
+
+from partwise.comparison.judging import judge_results
+from partwise.comparison.results import ClaimResult, Results, TunedArm, Tuning
+from partwise.comparison.stats.effect import Effect
+from partwise.comparison.stats.protocol import Claim, Rules
+from partwise.comparison.stats.tuning_noise import tuning_noise
+from partwise.config import ConfigError
+from partwise.studies.study import Study, StudyResults
+
+
+def judge_study(study: Study) -> StudyResults:
+    """The stored results with every claim judged from its values. Raises ConfigError if there are none, or not all values."""
+    if study.results is None:
+        raise ConfigError(f"{study.name} has no results: partwise study run {study.name}")
+    stored = StudyResults.from_json(study.results)
+    comparisons = {}
+    for key, results in stored.comparisons.items():
+        judged = judge_again(results)
+        if results.study and key in study.entries:
+            answers = tuple(study.entries[key].answers(judged))
+            judged = judged.model_copy(update={"study": results.study.model_copy(update={"answers": answers})})
+        comparisons[key] = judged
+    return stored.model_copy(update={"comparisons": comparisons})
+
+
+def judge_again(results: Results) -> Results:
+    """The results with every claim judged from the values of its trials and the losses of its tuning.
+
+    What follows from curves that were not stored is kept. Raises ConfigError for a claim about a sum of effects.
+    """
+    if summed := next((effect for effect in results.effects if results.arm(effect.against) is None), None):
+        raise ConfigError(
+            f"{summed.arm} against {summed.against}: a sum of effects cannot be judged from stored results"
+        )
+    rules = Rules(**{name: getattr(results.protocol, name) for name in type(results.protocol).model_fields})
+    claims = [stored_claim(claim, results.tuning) for claim in results.claims]
+    judged_seeds = next((claim.effect.n for claim in results.claims if claim.exploratory), None)
+    powers = [control.power for control in results.controls if control.power is not None]
+    judged = judge_results(results, rules, claims, {}, judged_seeds, powers[0] if powers else None)
+    kept = ("effect_over_training", "differences_over_training")
+    found = tuple(
+        new.model_copy(update={name: getattr(old, name) for name in kept})
+        for new, old in zip(judged.claims, results.claims, strict=True)
+    )
+    return judged.model_copy(update={"claims": found})
+
+
+def stored_claim(claim: ClaimResult, tuning: Tuning | None) -> Claim:
+    """The claim that a stored effect judges, with the noise of the choice of both arms' values if tuning chose them."""
+    effect, noise = claim.effect, None
+    if tuning is not None and is_tuned(effect):
+        arm, against = (find_row(name, tuning) for name in (effect.arm, effect.against))
+        noise = tuning_noise(arm.losses, against.losses, effect.not_bracketed)
+    return Claim(effect.arm, effect.against, claim.role, noise)
+
+
+def is_tuned(effect: Effect) -> bool:
+    return effect.tuning_error is not None or bool(effect.not_bracketed)
+
+
+def find_row(name: str, tuning: Tuning) -> TunedArm:
+    """The tuning of an arm at its best value. Raises ConfigError if there is none."""
+    for row in tuning.arms:
+        if name in (row.arm, f"{row.arm} {tuning.key}={row.best}"):
+            return row
+    raise ConfigError(f"{name}: the stored results do not have the losses of its tuning: run the comparison again")
