@@ -1,4 +1,4 @@
-"""The hardware, operating system, processes and cache folder of this machine. Imports no torch."""
+"""The hardware, operating system, processes, memory and cache folder of this machine. Imports no torch."""
 
 import os
 import platform
@@ -84,6 +84,20 @@ def available_memory() -> int | None:
             in_use = int((folder / used).read_text()) - int(statistics[cached])  # a cache of files is given back
             free.append(int((folder / limit).read_text()) - in_use)
     return max(0, min(free)) if free else None
+
+
+OUT_OF_MEMORY = (
+    "out of memory: lower train.batch_size or the context, or raise train.grad_accumulation; `partwise inspect PRESET "
+    "memory` says what a training step takes. Checkpoints are intact: the same command resumes"
+)
+ALLOCATORS = ("can't allocate memory", "not enough memory", "bad_alloc")
+"""What errors of torch's CPU allocator and of C++ say."""
+
+
+def is_out_of_memory(kind: str, message: str) -> bool:
+    """Whether an error, by its name and message, says that Python, torch or a C++ kernel had too little memory."""
+    allocator = kind == "RuntimeError" and any(text in message for text in ALLOCATORS)
+    return allocator or kind.endswith(("MemoryError", "OutOfMemoryError"))
 
 
 def visible_devices() -> list[str]:

@@ -14,7 +14,6 @@ from torch.distributed._tools.mem_tracker import _MemRefType as Kind
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from partwise.cli import main
-from partwise.cli.errors import is_out_of_memory
 from partwise.inspection.memory import (
     Allocations,
     compute_losses,
@@ -23,7 +22,7 @@ from partwise.inspection.memory import (
     memory_warning,
     step_memory,
 )
-from partwise.machine import available_memory
+from partwise.machine import available_memory, is_out_of_memory
 from partwise.model import Transformer
 from partwise.train.config import RunConfig, run_config
 
@@ -181,7 +180,7 @@ def test_too_little_memory_is_one_line_and_the_checkpoint_stays(tmp_path: Path) 
     ],
 )
 def test_errors_of_allocators_are_known(error: Exception, expected: bool) -> None:
-    assert is_out_of_memory(error) == expected
+    assert is_out_of_memory(type(error).__name__, str(error)) == expected
 
 
 def test_too_little_memory_is_foretold() -> None:
@@ -193,6 +192,9 @@ def test_too_little_memory_is_foretold() -> None:
     assert warning is not None and "\n" not in warning and "lower train.batch_size" in warning
     # a model that is small beside the memory is not measured
     assert memory_warning(config, "float32", 2**50) is None
+    shared = memory_warning(config, "float32", 2 * peak - 2, runs=2)
+    assert shared and "for each of 2 runs" in shared and "--workers 1" in shared
+    assert memory_warning(config, "float32", 2 * peak, runs=2) is None
 
 
 def test_training_warns_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -13,7 +13,6 @@ from partwise.cli import (  # noqa: F401  (importing them registers their comman
     record_commands,
     study_commands,
 )
-from partwise.cli.errors import OUT_OF_MEMORY, is_out_of_memory
 from partwise.cli.options import app
 from partwise.cli.signals import ENDING, end_undisturbed, exit_status, handled, outlive_terminal, terminate
 
@@ -45,10 +44,11 @@ def main() -> None:
         sys.exit(141)
     except Exception as error:
         from partwise.config import ConfigError
+        from partwise.machine import OUT_OF_MEMORY, is_out_of_memory
 
         # a usage error of click; duck-typed, since typer may vendor click
         format_message = getattr(error, "format_message", None)
-        if is_out_of_memory(error):
+        if is_out_of_memory(type(error).__name__, str(error)):
             print_error(OUT_OF_MEMORY)
             sys.exit(2)
         if not isinstance(error, ConfigError) and format_message is None:

@@ -109,8 +109,13 @@ def step_memory(
     return StepMemory(weights, gradients, states, activations, allocations.peak)
 
 
-def memory_warning(config: RunConfig, precision: str, available: int | None) -> str | None:
-    """One line if a training step may need more than the available bytes. Small models are not measured, to start at once."""
+def memory_warning(config: RunConfig, precision: str, available: int | None, runs: int = 1) -> str | None:
+    """One line if a training step may need more than the available bytes, which `runs` runs at once share.
+
+    Small models are not measured, to start at once.
+    """
+    if available is not None:
+        available //= runs
     train, model = config.train, config.model
     tokens = ceil(train.batch_size / train.grad_accumulation) * config.seq_len
     rough = 16 * model.parameters() + tokens * (12 * model.vocab_size + 128 * model.n_layers * model.d_model)
@@ -124,7 +129,8 @@ def memory_warning(config: RunConfig, precision: str, available: int | None) -> 
         return None
     return (
         f"warning: a training step takes up to {format_bytes(peak)} with torch's operations, and {format_bytes(available)} "
-        "are available: lower train.batch_size or the context, or raise train.grad_accumulation, if it runs out of memory"
+        f"are available{f' for each of {runs} runs' if runs > 1 else ''}: lower train.batch_size or the context, "
+        f"{'give --workers 1, ' if runs > 1 else ''}or raise train.grad_accumulation, if it runs out of memory"
     )
 
 

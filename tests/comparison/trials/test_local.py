@@ -12,7 +12,7 @@ from partwise.comparison.runs import EXECUTED_BY
 from partwise.comparison.runs.trial import RunTrial, prepare_run
 from partwise.comparison.trials import forkserver
 from partwise.comparison.trials.executor import ELSEWHERE, run_trials
-from partwise.comparison.trials.local import LocalExecutor
+from partwise.comparison.trials.local import LocalExecutor, failure_reason
 from partwise.compute.plan import plan_config
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
@@ -147,3 +147,24 @@ def test_a_prestarted_server_is_used_in_its_own_environment_only(
         run_trials(executor, trials, lambda: None)
     assert server.process.poll() is not None  # it would have used the old cache folder
     assert any(path.name != "kernels" for path in another.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("last_line", "reason"),
+    [
+        (
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory",
+            "out of memory: ",
+        ),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "out of memory: "),
+        ("MemoryError", "out of memory: "),
+        ("ValueError: can't allocate memory", "ValueError: can't allocate memory"),
+    ],
+)
+def test_too_little_memory_of_a_worker_has_its_remedy(
+    last_line: str, reason: str, new_trial: Callable[..., RunTrial]
+) -> None:
+    trial = new_trial(0, 2)
+    (trial.folder / "error.txt").write_text(f"Traceback (most recent call last):\n{last_line}\n")
+    found = failure_reason(trial, "failed")
+    assert found.startswith(reason) and ("train.batch_size" in found) == (reason == "out of memory: ")

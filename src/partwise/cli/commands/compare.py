@@ -1,5 +1,6 @@
 """`compare` of presets."""
 
+import os
 from typing import Any
 
 from partwise.cli.commands.compare_output import (
@@ -16,7 +17,10 @@ from partwise.comparison.noise_store import expected_noise, ignored_calibrations
 from partwise.comparison.runs.comparison import RunComparison, make_comparison, make_grid
 from partwise.comparison.runs.workload import Estimate
 from partwise.comparison.stats.power import default_looks
+from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
+from partwise.inspection.memory import memory_warning
+from partwise.machine import available_memory
 
 PROTOCOL_SEEDS = 16
 
@@ -52,6 +56,8 @@ def compare_variants(
         show_estimate(comparison, sd)
         return
     output.check(comparison)
+    if on == "local":
+        warn_of_memory(comparison)
     run_comparison(comparison)
     if replicate:
         replicate_winner(comparison)
@@ -85,6 +91,18 @@ def make_request(options: dict[str, Any], protocol: bool) -> Request:
         expected = "numbers of steps, such as 500,2000,8000"
         values["horizons"] = list(parse_numbers("--horizons", values["horizons"], expected))
     return Request.from_dict(values)
+
+
+def warn_of_memory(comparison: RunComparison) -> None:
+    """Print one line if runs of an arm may need more memory than this machine has."""
+    plan, workers = comparison.plan, comparison.workload.workers or os.cpu_count() or 1
+    for arm in plan.arms:
+        runtime = choose_runtime(arm.config.train)
+        available = available_memory() if runtime.device == "cpu" else None
+        runs = min(workers, len(plan.arms) * plan.seeds)
+        if warning := memory_warning(arm.config, runtime.precision, available, runs):
+            console.print(f"{arm.name}: {warning}", markup=False)
+            return
 
 
 def show_estimate(comparison: RunComparison, sd: float | None) -> Estimate:

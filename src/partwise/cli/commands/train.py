@@ -10,7 +10,6 @@ from typing import Any
 
 from partwise.checkpoint import make_folder
 from partwise.cli.commands.evaluate import show_scores
-from partwise.cli.errors import OUT_OF_MEMORY, is_out_of_memory
 from partwise.cli.signals import ENDING, exit_status, handled, leave_terminal
 from partwise.cli.terminal import console, flush_text, follow_run, print_error, table
 from partwise.compute.plan import apply_backends
@@ -22,7 +21,7 @@ from partwise.files import open_file
 from partwise.formats.loading import load
 from partwise.generation.generate import generate
 from partwise.inspection.memory import memory_warning
-from partwise.machine import available_memory
+from partwise.machine import OUT_OF_MEMORY, available_memory, is_out_of_memory
 from partwise.model import Transformer
 from partwise.tokenizers import WithSpecialTokens
 from partwise.train.config import TrainConfig, run_config
@@ -147,7 +146,7 @@ def train_with_others(
     except KeyboardInterrupt:
         return end_now(exit_status())
     except Exception as error:
-        if is_out_of_memory(error):
+        if is_out_of_memory(type(error).__name__, str(error)):
             print_error(OUT_OF_MEMORY)
             return end_now(2)
         traceback.print_exc()
