@@ -38,13 +38,12 @@ struct Epilogue {
                 rounded_out ? rounded_out + r * rounded_stride + c : rounded_out, rounded_stride};
     }
 
-    // Of sums in memory, `stride` apart; `columns` is a multiple of W.
+    // Of sums in memory that include the residual, `stride` apart; `columns` is a multiple of W.
     void write(const float* sums, int64_t stride, int rows, int columns) const {
         for (int r = 0; r < rows; r++)
             for (int c = 0; c < columns; c += W) {
                 vec sum = load(sums + r * stride + c);
                 if (bias) sum += load(bias + c);
-                if (residual) sum += load(residual + r * residual_stride + c);
                 if (out) store(out + r * out_stride + c, sum);
                 if (rounded_out) Dtype::store_rounded(rounded_out + r * rounded_stride + c, sum);
             }
@@ -120,59 +119,59 @@ void gemm_panel(int width, const typename Dtype::Word* a, int64_t a_row, int64_t
 }
 
 #if HAS_TILES
-constexpr int MIN_TILED_WORDS = 2 * TILE_WORDS;  // with fewer, storing the sums takes longer than they do
-
-// Rows [first, last), `step` at a time: SUMS, or at most as many as the registers are configured for.
+// Rows [first, last), `step` at a time: SUMS, or at most as many as the registers are configured for. The registers add the
+// residual, and store their sums where nothing else is added or rounded: passing through memory takes as long as a product.
 template <bool TWO_ROWS, class Panels>
 void gemm_tiles(const uint32_t* a, int64_t a_row, int first, int last, int step, int K, int columns, const Panels& panels,
                 const Epilogue<BFloat16>& to) {
     alignas(64) float sums[SUMS * SUMS];
+    const bool direct = !to.bias && !to.rounded_out;
     for (int c = 0, width; c < columns; c += width) {
         width = panel_width(columns - c);
         auto [panel, panel_row] = panels(c, width);
         for (int n = 0; n < width; n += SUMS) {
             int n_columns = std::min(SUMS, width - n);
             for (int r = first; r < last; r += step) {
-                if (n_columns == SUMS)
-                    multiply_tiles<TWO_ROWS, true>(a + r * a_row, a_row, panel + n, panel_row, K, sums);
-                else
-                    multiply_tiles<TWO_ROWS, false>(a + r * a_row, a_row, panel + n, panel_row, K, sums);
-                to.at(r, c + n).write(sums, SUMS, std::min(step, last - r), n_columns);
+                const Epilogue<BFloat16> here = to.at(r, c + n);
+                float* out = direct ? here.out : sums;
+                const int64_t out_row = direct ? to.out_stride : SUMS;
+                (n_columns == SUMS ? multiply_tiles<TWO_ROWS, true> : multiply_tiles<TWO_ROWS, false>)(
+                    a + r * a_row, a_row, panel + n, panel_row, K, here.residual, to.residual_stride, out, out_row);
+                if (!direct) here.write(sums, SUMS, std::min(step, last - r), n_columns);
             }
         }
     }
 }
 
-// sum_k a[r a_row + k] b[k][c]; K is a multiple of TILE_WORDS, and panels(c, width) a panel of b and the words between its
+// sum_k a[r a_row + k] b[k][c]; K is a multiple of REGISTER_WORDS, and panels(c, width) a panel of b and the words between its
 // rows. A row's sums do not depend on the number of rows.
 template <class Panels>
 void gemm_tiles(const uint32_t* a, int64_t a_row, int rows, int K, int columns, const Panels& panels,
                 const Epilogue<BFloat16>& to) {
     int whole = rows / SUMS * SUMS, left = rows - whole;
     if (whole) {
-        configure_tiles(TILE_ROWS, TILE_ROWS);
+        configure_tiles(SUMS);
         gemm_tiles<true>(a, a_row, 0, whole, SUMS, K, columns, panels, to);
     }
-    if (left) configure_tiles(std::min(left, TILE_ROWS), left - TILE_ROWS);
-    if (left > TILE_ROWS)
+    if (left) configure_tiles(left == REGISTER_ROWS ? SUMS : left);
+    if (left > REGISTER_ROWS)
         gemm_tiles<true>(a, a_row, whole, rows, SUMS, K, columns, panels, to);
     else if (left)
         gemm_tiles<false>(a, a_row, whole, rows, SUMS, K, columns, panels, to);
-    _tile_release();
 }
 
 // add_gemm_transposed over the first words, as many as fill registers; returns their number.
 inline int add_gemm_transposed_tiles(const uint32_t* a, int rows, const uint32_t* b, int columns, int K, float* out) {
-    constexpr int BLOCK = 256, STRIDE = BLOCK + TILE_WORDS;  // not a power of two: rows would compete for places in the cache
+    constexpr int BLOCK = 256, STRIDE = BLOCK + REGISTER_WORDS;  // not a power of two: rows would compete for the cache
     alignas(64) uint32_t a_rows[6 * W * STRIDE];
-    const int whole = K / TILE_WORDS * TILE_WORDS;
+    const int whole = K / REGISTER_WORDS * REGISTER_WORDS;
     for (int first = 0; first < whole; first += BLOCK)
         for (int r = 0, width, count = std::min(BLOCK, whole - first); r < rows; r += width) {
             width = panel_width(rows - r);
             const uint32_t* panel = a + int64_t(r) * K + first * width;
-            for (int i = 0; i < width; i += TILE_ROWS)
-                for (int k = 0; k < count; k += TILE_WORDS)
-                    transpose_vectors_to_tile(reinterpret_cast<const float*>(panel + k * width + i), width, TILE_ROWS,
+            for (int i = 0; i < width; i += REGISTER_ROWS)
+                for (int k = 0; k < count; k += REGISTER_WORDS)
+                    transpose_vectors_to_tile(reinterpret_cast<const float*>(panel + k * width + i), width, REGISTER_ROWS,
                                               reinterpret_cast<float*>(a_rows + i * STRIDE + k), STRIDE);
             auto panels = [&](int c, int c_width) {
                 return std::pair(b + int64_t(c) * K + int64_t(first) * c_width, int64_t(c_width));
@@ -184,13 +183,23 @@ inline int add_gemm_transposed_tiles(const uint32_t* a, int rows, const uint32_t
 }
 #endif
 
+// Whether matmuls of these operands use tile registers, where the words of both fill them.
+template <class Dtype>
+inline bool use_tiles() {
+#if HAS_TILES
+    return Dtype::PER_WORD == 2 && may_use_tiles();
+#else
+    return false;
+#endif
+}
+
 // sum_k a[r a_row + k a_k] b[k][c] over K words; `columns` is a multiple of W. b is packed, or row-major, b_row words apart.
 template <class Dtype>
 void gemm(const typename Dtype::Word* a, int64_t a_row, int64_t a_k, int rows, const typename Dtype::Word* b, int K, int columns,
           const Epilogue<Dtype>& to, int64_t b_row = 0) {
 #if HAS_TILES
     if constexpr (Dtype::PER_WORD == 2)
-        if (a_k == 1 && K % TILE_WORDS == 0 && K >= MIN_TILED_WORDS && may_use_tiles()) {
+        if (a_k == 1 && K % REGISTER_WORDS == 0 && may_use_tiles()) {
             auto panels = [&](int c, int width) {
                 return b_row ? std::pair(b + c, b_row) : std::pair(b + int64_t(c) * K, int64_t(width));
             };

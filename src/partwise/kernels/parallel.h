@@ -4,7 +4,7 @@
 #include <atomic>
 #include <memory>
 
-#include "simd.h"
+#include "tiles.h"
 
 namespace {
 
@@ -47,6 +47,7 @@ void parallel_for(int64_t count, int64_t size, int threads, Parallel parallel, c
     auto run = [](void* data) {
         Loop& loop = *static_cast<Loop*>(data);
         Workspace& workspace = thread_workspace();
+        TileScope registers;
         float* memory = workspace.reserve(loop.size);
         for (int64_t from; (from = loop.next.fetch_add(loop.grain)) < loop.count;)
             for (int64_t i = from; i < std::min(loop.count, from + loop.grain); i++) loop.task(i, memory);
