@@ -48,9 +48,27 @@ struct FlashAttention {
     const Word* words(const Element* x) const { return reinterpret_cast<const Word*>(x); }
     int64_t word_rows(int64_t rows) const { return (rows + PER_WORD - 1) / PER_WORD; }
 
+    // Whether tile registers compute scores: their sums pass through memory, but take a sixth of the time.
+    bool tiled_scores() const { return use_tiles<Dtype>() && E / PER_WORD % REGISTER_WORDS == 0; }
+
+    // The columns of words of adjacent rows as the rows of a product's first operand, `row` and `k` words apart. Tile registers
+    // load only rows: for them, transpose_columns writes the columns to memory.
+    struct Columns {
+        const Word* words;
+        int64_t row, k;
+    };
+    Columns columns(const Word* x, int64_t x_stride, const Word* transposed) const {
+        return use_tiles<Dtype>() ? Columns{transposed, columns_stride(), 1} : Columns{x, 1, x_stride};
+    }
+    void transpose_columns(const Word* x, int64_t x_stride, Word* transposed) const {
+        if (use_tiles<Dtype>()) transpose_words(x, x_stride, int(word_rows(T)), E, transposed, columns_stride());
+    }
+    int64_t columns_size() const { return use_tiles<Dtype>() ? E * columns_stride() : 0; }
+    int64_t columns_stride() const { return round_up(word_rows(T), W) + W; }  // not a power of two, as rows compete for the cache
+
     // ---------------------------------------------------------------------------------------------------- forward
 
-    int64_t forward_workspace() const { return 2 * E * TILE + 2 * KEYS * TILE; }
+    int64_t forward_workspace() const { return 2 * E * TILE + 2 * KEYS * TILE + columns_size(); }
 
     // q and k of one head, and v as words of adjacent rows, `v_words_stride` apart -> out (T, E), `out_stride` apart, and
     // lse = log2 sum_j 2^(score_j log2 e).
@@ -60,6 +78,9 @@ struct FlashAttention {
         Word* q_t = reinterpret_cast<Word*>(workspace);
         float *scores = workspace + E * TILE, *out_t = scores + KEYS * TILE;
         Word* weights = reinterpret_cast<Word*>(out_t + E * TILE);
+        Word* values_t = weights + KEYS * TILE;
+        transpose_columns(v, v_words_stride, values_t);
+        const Columns values = columns(v, v_words_stride, values_t);
         for (int i0 = 0; i0 < T; i0 += TILE) {
             int queries = std::min(TILE, T - i0), end = std::min(T, i0 + TILE);
             transpose_to_tile(words(q + i0 * q_stride), q_stride / PER_WORD, queries, E / PER_WORD, q_t);
@@ -74,7 +95,8 @@ struct FlashAttention {
                     online_softmax<false>(scores, weights, keys, new_max, max, total, j0 ? out_t : nullptr);
                 Epilogue<Dtype> to{out_t, TILE};
                 if (j0) to.residual = out_t, to.residual_stride = TILE;
-                gemm<Dtype>(v + word_rows(j0) * v_words_stride, 1, v_words_stride, E, weights, int(word_rows(keys)), TILE, to);
+                gemm<Dtype>(values.words + word_rows(j0) * values.k, values.row, values.k, E, weights, int(word_rows(keys)), TILE,
+                            to);
             }
             for (int n = 0; n < 2; n++) {
                 vec inverse = scale_kept / total[n];
@@ -97,6 +119,7 @@ struct FlashAttention {
     // query attends to.
     void compute_scores(const Word* k, int keys, const Word* q_t, int diagonal, float* scores, vec (&max)[2]) const {
         constexpr int R = REGISTERS == 32 ? 12 : 4;
+        if (tiled_scores()) gemm<Dtype>(k, k_stride / PER_WORD, 1, keys, q_t, E / PER_WORD, TILE, {scores, TILE});
         int j = 0, unmasked = std::clamp(diagonal + 1, 0, keys);  // keys that all queries attend to
         for (; j + R <= unmasked; j += R) score_keys<false, R>(k, j, q_t, diagonal, scores, max);
         for (; j + 4 <= unmasked; j += 4) score_keys<false, 4>(k, j, q_t, diagonal, scores, max);
@@ -111,7 +134,8 @@ struct FlashAttention {
         const float* q = reinterpret_cast<const float*>(q_t);
         k += j * row, scores += j * TILE;
         vec sum[R][2] = {};
-        for (int e = 0; e < E / PER_WORD; e++, k++, q += TILE) {
+        const bool computed = tiled_scores();
+        for (int e = 0; e < E / PER_WORD && !computed; e++, k++, q += TILE) {
             const vec query[2] = {load(q), load(q + W)};
 #pragma GCC unroll 12
             for (int r = 0; r < R; r++)
@@ -123,9 +147,9 @@ struct FlashAttention {
             vec query = lane_indices() + float(n * W), highest = max[n];
 #pragma GCC unroll 12
             for (int r = 0; r < R; r++) {
-                vec x = sum[r][n];
+                vec x = computed ? load(scores + r * TILE + n * W) : sum[r][n];
                 if constexpr (MASKED) x = query < float(j + r - diagonal) ? broadcast(-INF) : x;
-                store(scores + r * TILE + n * W, x);
+                if (MASKED || !computed) store(scores + r * TILE + n * W, x);
                 highest = maximum(highest, x);
             }
             max[n] = highest;
@@ -165,7 +189,8 @@ struct FlashAttention {
 
     int padded_width() const { return int(round_up(E, W)); }
     int64_t backward_workspace(int64_t group) const {
-        return 4 * E * TILE + 4 * QUERIES * TILE + group * (int64_t(T) * padded_width() + round_up(T, TILE));
+        return 4 * E * TILE + 6 * QUERIES * TILE +
+               group * (int64_t(T) * padded_width() + round_up(T, TILE) + 2 * columns_size());
     }
 
     // The query heads of a group: queries, `head_stride` from head to head; their outputs and output gradients, heads
@@ -191,9 +216,14 @@ struct FlashAttention {
         Element* dscores_rows = reinterpret_cast<Element*>(dscores + QUERIES * TILE);
         int64_t head_size = int64_t(T) * padded_width(), padded_T = round_up(T, TILE);
         uint32_t* noise = reinterpret_cast<uint32_t*>(weights) + 3 * QUERIES * TILE;
-        float *dq_sums = reinterpret_cast<float*>(weights) + 4 * QUERIES * TILE, *deltas = dq_sums + group * head_size;
-        for (int g = 0; g < group; g++)
+        float *scores = reinterpret_cast<float*>(weights) + 4 * QUERIES * TILE, *dq_sums = scores + 2 * QUERIES * TILE;
+        float* deltas = dq_sums + group * head_size;
+        Word *q_columns = reinterpret_cast<Word*>(deltas + group * padded_T), *grad_columns = q_columns + group * columns_size();
+        for (int g = 0; g < group; g++) {
             compute_deltas(h.out + g * E, h.grad + g * E, h.out_stride, k_t, v_t, deltas + g * padded_T);
+            transpose_columns(h.q_words + g * E, words_stride, q_columns + g * columns_size());
+            transpose_columns(h.grad_words + g * E, h.grad_words_stride, grad_columns + g * columns_size());
+        }
         for (int k0 = 0; k0 < T; k0 += TILE) {
             int keys = std::min(TILE, T - k0);
             transpose_to_tile(words(k + k0 * k_stride), k_stride / PER_WORD, keys, E / PER_WORD, k_t);
@@ -204,7 +234,11 @@ struct FlashAttention {
                     const Word* q = words(h.q + i0 * q_stride + g * h.head_stride);
                     const Word* grad = words(h.grad + i0 * h.out_stride + g * E);
                     ScoreTile tile{q, grad, h.out_stride / PER_WORD, k_t, v_t, h.lse + g * T + i0, deltas + g * padded_T + i0,
-                                   i0 - k0, weights, dscores, dscores_rows};
+                                   i0 - k0, weights, dscores, dscores_rows, scores, scores + QUERIES * TILE};
+                    if (tiled_scores()) {
+                        gemm<Dtype>(q, q_stride / PER_WORD, 1, rows, k_t, E / PER_WORD, TILE, {tile.scores, TILE});
+                        gemm<Dtype>(grad, tile.grad_stride, 1, rows, v_t, E / PER_WORD, TILE, {tile.dweights, TILE});
+                    }
                     if (dropout) {
                         HeadDropout{dropout->dropout, dropout->head + g, dropout->row}.tile_words(k0, i0, rows, noise);
                         tile.noise = noise, tile.threshold = dropout->dropout.threshold(), tile.kept = dropout->dropout.scale();
@@ -213,9 +247,10 @@ struct FlashAttention {
                         i0 - k0 < TILE - 1 ? softmax_backward<true>(tile, rows) : softmax_backward<false>(tile, rows);
                     }
                     bool add = g || i0 > k0;
-                    gemm_tile(h.grad_words + word_rows(i0) * h.grad_words_stride + g * E, h.grad_words_stride, weights, row_words,
-                              dv_t, add);
-                    gemm_tile(h.q_words + word_rows(i0) * words_stride + g * E, words_stride, dscores, row_words, dk_t, add);
+                    gemm_tile(columns(h.grad_words + g * E, h.grad_words_stride, grad_columns + g * columns_size()), i0, weights,
+                              row_words, dv_t, add);
+                    gemm_tile(columns(h.q_words + g * E, words_stride, q_columns + g * columns_size()), i0, dscores, row_words,
+                              dk_t, add);
                     add_to_dq(dscores_rows, rows, k_words + word_rows(k0) * words_stride, words_stride, keys,
                               dq_sums + g * head_size + int64_t(i0) * padded_width(), k0 > 0);
                 }
@@ -259,11 +294,11 @@ struct FlashAttention {
                     to, words_stride);
     }
 
-    // out[e][c] (+)= sum_r rows[r][e] x[r][c] over word rows.
-    void gemm_tile(const Word* rows, int64_t row_stride, const Word* x, int word_rows, float* out, bool add) const {
+    // out[e][c] (+)= sum_r rows[r][e] x[r][c] over words of the rows from `first` on, given their columns.
+    void gemm_tile(const Columns& rows, int first, const Word* x, int count, float* out, bool add) const {
         Epilogue<Dtype> to{out, TILE};
         if (add) to.residual = out, to.residual_stride = TILE;
-        gemm<Dtype>(rows, 1, row_stride, E, x, word_rows, TILE, to);
+        gemm<Dtype>(rows.words + word_rows(first) * rows.k, rows.row, rows.k, E, x, count, TILE, to);
     }
 
     // Queries and output gradients by keys and values in columns -> softmax weights and score gradients, as words of adjacent
@@ -276,6 +311,7 @@ struct FlashAttention {
         int diagonal;
         Word *weights, *dscores;
         Element* dscores_rows;
+        float *scores, *dweights;  // (rows, TILE), with tiled scores
         const uint32_t* noise = nullptr;  // (rows, TILE), with dropout
         uint32_t threshold = 0;
         float kept = 1;  // factor of the weights that are kept
@@ -290,13 +326,21 @@ struct FlashAttention {
         if (r < rows) softmax_backward_rows<MASKED, DROPOUT, 1>(tile, r);
     }
 
-    // Scores never leave the registers.
+    // Scores never leave the registers, unless tile registers have computed them.
     template <bool MASKED, bool DROPOUT, int R>
     inline void softmax_backward_rows(const ScoreTile& tile, int r) const {
         vec score[R][2] = {}, dweight[R][2] = {};
+        const bool computed = tiled_scores();
+#pragma GCC unroll 4
+        for (int i = 0; i < R && computed; i++)
+#pragma GCC unroll 2
+            for (int n = 0; n < 2; n++) {
+                score[i][n] = load(tile.scores + (r + i) * TILE + n * W);
+                dweight[i][n] = load(tile.dweights + (r + i) * TILE + n * W);
+            }
         const Word *q = tile.q + r * (q_stride / PER_WORD), *grad = tile.grad + r * tile.grad_stride;
         const float *k = reinterpret_cast<const float*>(tile.k_t), *v = reinterpret_cast<const float*>(tile.v_t);
-        for (int e = 0; e < E / PER_WORD; e++, k += TILE, v += TILE) {
+        for (int e = 0; e < E / PER_WORD && !computed; e++, k += TILE, v += TILE) {
             const vec key[2] = {load(k), load(k + W)}, value[2] = {load(v), load(v + W)};
 #pragma GCC unroll 4
             for (int i = 0; i < R; i++)

@@ -103,17 +103,23 @@ ALWAYS_INLINE void transpose_vectors_to_tile(const float*, int64_t, int, float*,
 ALWAYS_INLINE void transpose_vectors_from_tile(const float*, float*, int64_t) {}
 #endif
 
-// Up to TILE rows of words, `x_stride` apart -> tile[c][r], zero beyond the last row.
+// out[c][r] = x[r][c] of words.
 template <class Word>
-void transpose_to_tile(const Word* x_words, int64_t x_stride, int rows, int columns, Word* tile_words) {
+void transpose_words(const Word* x_words, int64_t x_stride, int rows, int columns, Word* out_words, int64_t out_stride) {
     static_assert(sizeof(Word) == sizeof(float), "words of 32 bits");
     const float* x = reinterpret_cast<const float*>(x_words);
-    float* tile = reinterpret_cast<float*>(tile_words);
-    if (rows < TILE) std::fill(tile_words, tile_words + columns * TILE, Word(0));
+    float* out = reinterpret_cast<float*>(out_words);
     int r = 0;
     for (; VECTOR_ROWS && r + VECTOR_ROWS <= rows; r += VECTOR_ROWS)
-        transpose_vectors_to_tile(x + r * x_stride, x_stride, columns, tile + r);
-    transpose(x + r * x_stride, x_stride, rows - r, columns, tile + r, TILE, Copy());
+        transpose_vectors_to_tile(x + r * x_stride, x_stride, columns, out + r, out_stride);
+    transpose(x + r * x_stride, x_stride, rows - r, columns, out + r, out_stride, Copy());
+}
+
+// Up to TILE rows of words, `x_stride` apart -> tile[c][r], zero beyond the last row.
+template <class Word>
+void transpose_to_tile(const Word* x, int64_t x_stride, int rows, int columns, Word* tile) {
+    if (rows < TILE) std::fill(tile, tile + columns * TILE, Word(0));
+    transpose_words(x, x_stride, rows, columns, tile, TILE);
 }
 
 // x[r][c] = tile[c][r]: the inverse, into `rows` rows.
