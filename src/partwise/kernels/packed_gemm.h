@@ -133,6 +133,11 @@ void gemm_tiles(const uint32_t* a, int64_t a_row, int first, int last, int step,
             int n_columns = std::min(SUMS, width - n);
             for (int r = first; r < last; r += step) {
                 const Epilogue<BFloat16> here = to.at(r, c + n);
+                if (to.residual) {  // prefetch that of the next sums, in rows too far apart for the hardware prefetcher
+                    const float* next = (r + step < last ? to.at(r + step, c + n) : to.at(first, c + n + SUMS)).residual;
+                    for (int i = 0; i < step; i++, next += to.residual_stride)
+                        __builtin_prefetch(next), __builtin_prefetch(next + W);
+                }
                 float* out = direct ? here.out : sums;
                 const int64_t out_row = direct ? to.out_stride : SUMS;
                 (n_columns == SUMS ? multiply_tiles<TWO_ROWS, true> : multiply_tiles<TWO_ROWS, false>)(
