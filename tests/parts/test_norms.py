@@ -210,11 +210,17 @@ def test_rms_norm_function_equals_torch_in_values_and_gradients(shape: tuple[int
         slope.sum().backward()
 
 
-def test_rms_norm_uses_torch_in_low_precision_and_without_gradients() -> None:
-    """torch computes the norm in bfloat16 and under autocast, where it sums in float32, and without gradients."""
-    x, weight = torch.randn(3, 8).requires_grad_(), torch.ones(8)
+def test_rms_norm_of_float32_is_the_same_under_autocast() -> None:
+    x, weight = torch.randn(3, 8).requires_grad_(), torch.randn(8)
     with torch.autocast("cpu", torch.bfloat16):
-        assert "RMSNormFunction" not in type(rms_norm(x, weight, 1e-6).grad_fn).__name__
+        y = rms_norm(x, weight, 1e-6)
+    assert "RMSNormFunction" in type(y.grad_fn).__name__
+    assert torch.equal(y, rms_norm(x, weight, 1e-6))
+
+
+def test_rms_norm_uses_torch_in_low_precision_and_without_gradients() -> None:
+    """torch computes the norm in bfloat16, where it sums in float32, and without gradients."""
+    x, weight = torch.randn(3, 8).requires_grad_(), torch.ones(8)
     assert "RMSNormFunction" not in type(rms_norm(x.bfloat16(), weight.bfloat16(), 1e-6).grad_fn).__name__
     with torch.no_grad():
         assert torch.equal(rms_norm(x, weight, 1e-6), nn.functional.rms_norm(x, (8,), weight, 1e-6))

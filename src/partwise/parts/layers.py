@@ -150,8 +150,9 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """(..., D) -> x / sqrt(mean(x^2) + eps) * weight, with a faster gradient than torch's in CPU training."""
     training = torch.is_grad_enabled() and x.requires_grad and not torch.compiler.is_compiling()
     same_dtype = x.dtype in (torch.float32, torch.float64) and (weight is None or weight.dtype == x.dtype)
-    if training and same_dtype and x.is_cpu and not torch.is_autocast_enabled("cpu"):
-        return RMSNormFunction.apply(x, weight, eps)
+    if training and same_dtype and x.is_cpu:
+        with torch.autocast("cpu", enabled=False):  # which would round the operands of dot products
+            return RMSNormFunction.apply(x, weight, eps)
     return nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
 
 
