@@ -211,7 +211,7 @@ class Run:
 
     def clip_gradients(self, max_norm: float | None, norm: Tensor) -> None:
         """Scale the gradients, whose total norm is `norm`, down to `max_norm` if that is smaller."""
-        if max_norm is not None:
+        if max_norm is not None and norm + 1e-6 > max_norm:  # torch adds 1e-6, and else multiplies every gradient by 1
             torch.nn.utils.clip_grads_with_norm_(self.parallel.parameters().values(), max_norm, norm)
 
     def non_finite_gradients(self) -> str:
