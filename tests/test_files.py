@@ -14,6 +14,7 @@ from partwise.comparison.experiment import Comparison
 from partwise.config import ConfigError
 from partwise.files import open_file, replace_file, write_file
 from partwise.plots.layout import write_text
+from partwise.train.run_names import FolderLock
 from programs import comparison, write_program
 
 SECRET = "what the link points to"
@@ -88,6 +89,53 @@ def test_links_in_a_received_run_folder_lead_nowhere(
         assert victim.read_text() == SECRET, name
 
 
+@pytest.mark.parametrize("link", ["", "checkpoints", "tensorboard", "wandb", "ranks", "checkpoints/step-00000001"])
+def test_linked_folders_of_a_run_are_refused(
+    tmp_path: Path, link: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path, elsewhere = Path("runs/run") / link, tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    path.parent.mkdir(parents=True)
+    path.symlink_to(elsewhere)
+    for fresh in ([], ["--fresh"]):
+        words = ["train", "mingpt", *ARITHMETIC, "--data", "arithmetic", "--name", "run", *fresh]
+        monkeypatch.setattr("sys.argv", ["partwise", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        error = capsys.readouterr().err
+        assert (ended.value.code, error) == (
+            2,
+            f"error: {path} is a symbolic link, which is not followed: remove it\n",
+        )
+        assert path.is_symlink() and not list(elsewhere.iterdir())
+
+
+def test_a_linked_lock_is_named(tmp_path: Path, victim: Path) -> None:
+    """Not the folder: the advice is to remove it."""
+    (tmp_path / ".lock").symlink_to(victim)
+    with pytest.raises(ConfigError) as caught:
+        FolderLock(tmp_path)
+    lock = tmp_path / ".lock"
+    assert str(caught.value) == f"cannot write {lock}: it is a symbolic link, which is not followed: remove it"
+
+
+@pytest.mark.parametrize(
+    "link",
+    ["", "runs", "tuning", "check", "worktrees", "runs/0-base", "runs/0-base/seed-0", "runs/0-base/seed-0/output"],
+)
+def test_linked_folders_of_a_comparison_are_refused(tmp_path: Path, link: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_program(tmp_path)
+    path, elsewhere = tmp_path / "runs/c" / link, tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    path.parent.mkdir(parents=True)
+    path.symlink_to(elsewhere)
+    with pytest.raises(ConfigError, match=f"{path.name} is a symbolic link, which is not followed: remove it"):
+        comparison(tmp_path).run()
+    assert path.is_symlink() and not list(elsewhere.iterdir())
+
+
 def test_links_in_a_comparison_are_refused(tmp_path: Path, victim: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_program(tmp_path)
@@ -101,7 +149,6 @@ def test_links_in_a_comparison_are_refused(tmp_path: Path, victim: Path, monkeyp
         made.run()
     assert [path.name for path in other.iterdir()] == ["output"] and (other / "output/mine.txt").exists()
     (tmp_path / "runs/c/runs/0-base/seed-0").unlink()
-    (tmp_path / "runs/c/.lock").unlink()
     (tmp_path / "runs/c/.lock").symlink_to(victim)
     with pytest.raises(ConfigError, match=r"\.lock|symbolic link"):
         made.run()

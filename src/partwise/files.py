@@ -8,7 +8,9 @@ import hashlib
 import io
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from partwise.config import ConfigError
@@ -99,12 +101,19 @@ def private_folder(path: Path) -> None:
         path.chmod(0o700)
 
 
-def refuse_links(folder: Path, depth: int) -> None:
-    """Raise ConfigError for a symbolic link in a folder, which would move what we write and delete there to another place."""
-    if not folder.is_dir():
-        return
-    for path in folder.iterdir():
-        if path.is_symlink():
-            raise ConfigError(f"{path} is a symbolic link, which is not followed: remove it")
-        if depth > 1 and path.is_dir():
-            refuse_links(path, depth - 1)
+def refuse_links(folder: Path, below: Mapping[str, int] = MappingProxyType({})) -> None:
+    """Raise ConfigError for a symbolic link, which would move what we write and delete there to another place.
+
+    Checked are `folder` and, for each name of `below`, the folder of that name in it and so many levels of what it holds.
+    """
+    _refuse_links(folder, 0)
+    for name, depth in below.items():
+        _refuse_links(folder / name, depth)
+
+
+def _refuse_links(path: Path, depth: int) -> None:
+    if path.is_symlink():
+        raise ConfigError(f"{path} is a symbolic link, which is not followed: remove it")
+    if depth and path.is_dir():
+        for each in path.iterdir():
+            _refuse_links(each, depth - 1)

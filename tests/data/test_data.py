@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 from partwise.config import ConfigError
 from partwise.data import (
     Arithmetic,
+    ArithmeticPairs,
     Corpus,
     Dataset,
     Folder,
     JsonLines,
+    PairFile,
     Python,
     Shakespeare,
     TextFile,
@@ -470,7 +472,9 @@ def test_the_metadata_describe_the_file(corpus: TextFile, tmp_path: Path) -> Non
         "sha256": hashlib.sha256(content).hexdigest(),
         "tokenizer": {"part": "characters"},
         "tokenizer_sha256": hashlib.sha256((dataset.folder / "tokenizer.json").read_bytes()).hexdigest(),
+        "identity": metadata["identity"],
     }
+    assert metadata["identity"].startswith(dataset.folder.name)
 
 
 @pytest.mark.parametrize(
@@ -565,6 +569,109 @@ def test_corruption_is_detected_and_repaired(kind: str, corpus: TextFile, tmp_pa
     assert again.hash == whole.hash
     assert {path.name: path.read_bytes() for path in again.folder.iterdir()} == files
     assert [path.name for path in again.folder.parent.iterdir()] == [again.folder.name]  # no temporary folder is left
+
+
+def rewrite(folder: Path, name: str, ids: bytes, **changes: Any) -> None:
+    """Replace the ids of a split, and write metadata that match them."""
+    (folder / f"{name}.bin").write_bytes(ids)
+    path = folder / f"{name}.json"
+    values = json.loads(path.read_text()) | {"sha256": hashlib.sha256(ids).hexdigest()} | changes
+    path.write_text(json.dumps(values, indent=1))
+
+
+LONG = "".join(f"{number} of many lines, each another one.\n" for number in range(2000))
+PROBLEMS = {"train": 40_000, "validation": 30, "test": 20}
+
+
+def long_corpus(kind: str, folder: Path) -> Corpus:
+    (folder / "long.txt").write_text(LONG * (15 if kind == "large text" else 1))
+    lines = [(line, line.upper()) for line in LONG.splitlines()]
+    (folder / "pairs.tsv").write_text("".join(f"{source}\t{target}\n" for source, target in lines))
+    return {
+        "shakespeare": Shakespeare(),
+        "text": TextFile(path=str(folder / "long.txt")),
+        "large text": TextFile(path=str(folder / "long.txt")),
+        "jsonl": JsonLines(path=write_lines(folder / "long.jsonl", LONG.split("of"))),
+        "folder": Folder(path=write_files(folder / "notes", {"a.txt": LONG, "b.txt": LONG[:9000].upper()})),
+        "arithmetic": Arithmetic(**PROBLEMS),
+        "tail": Arithmetic(**PROBLEMS, validation_tail=0.5),
+        "arithmetic pairs": ArithmeticPairs(**PROBLEMS),
+        "pairs": PairFile(path=str(folder / "pairs.tsv")),
+    }[kind]
+
+
+BPE260 = BPE(vocab_size=260)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tokenizer"),
+    [
+        *((kind, Characters()) for kind in ("shakespeare", "text", "large text", "jsonl", "folder")),
+        *((kind, Characters()) for kind in ("arithmetic", "tail", "arithmetic pairs", "pairs")),
+        *((kind, BPE260) for kind in ("text", "jsonl", "folder")),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_ids_that_are_not_those_of_the_source_are_prepared_again(
+    kind: str, tokenizer: TokenizerRecipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever their metadata say; ids that are those of the source are used."""
+    corpus = long_corpus(kind, tmp_path)
+    whole = prepare(corpus, tokenizer, cache=tmp_path / "cache")
+    files = {path.name: path.read_bytes() for path in whole.folder.iterdir()}
+    inode = whole.folder.stat().st_ino
+    assert prepare(corpus, tokenizer, cache=tmp_path / "cache").hash == whole.hash
+    assert whole.folder.stat().st_ino == inode and not capsys.readouterr().err
+    for name in whole.split_names if kind != "tail" else ("train", "test"):
+        if kind in ("jsonl", "folder") and name == "val" and tokenizer.name == "bpe":
+            continue
+        rewrite(whole.folder, name, bytes(len(files[f"{name}.bin"])))
+        assert prepare(corpus, tokenizer, cache=tmp_path / "cache").hash == whole.hash, name
+        assert {path.name: path.read_bytes() for path in whole.folder.iterdir()} == files
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{name}.bin does not have the ids of data={corpus.name}: preparing the data again" in line
+
+
+@pytest.mark.parametrize("copied", ["whole", "with its identity"])
+def test_data_of_another_seed_are_not_used(copied: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpora = [Arithmetic(train=300, validation=20, test=20, seed=seed) for seed in (0, 1)]
+    first, second = (prepare(each, Characters(), cache=tmp_path) for each in corpora)
+    for path in first.folder.iterdir():
+        content = path.read_text() if path.suffix == ".json" else None
+        if content and copied == "with its identity":
+            digests = [json.loads((each.folder / "train.json").read_text())["identity"] for each in (first, second)]
+            (second.folder / path.name).write_text(content.replace(*digests))
+        else:
+            (second.folder / path.name).write_bytes(path.read_bytes())
+    hashes = first.hash, second.hash
+    assert tuple(prepare(each, Characters(), cache=tmp_path).hash for each in corpora) == hashes
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_data_without_an_identity_are_prepared_again(corpus: TextFile, tmp_path: Path) -> None:
+    whole = prepare(corpus, Characters(), cache=tmp_path / "cache")
+    values = json.loads((whole.folder / "train.json").read_text())
+    identity = values.pop("identity")
+    (whole.folder / "train.json").write_text(json.dumps(values))
+    assert prepare(corpus, Characters(), cache=tmp_path / "cache").hash == whole.hash
+    assert json.loads((whole.folder / "train.json").read_text())["identity"] == identity
+
+
+@pytest.mark.parametrize("name", ["train.bin", "val.json", "tokenizer.json"])
+def test_a_file_that_others_can_write_is_not_trusted(name: str, corpus: TextFile, tmp_path: Path) -> None:
+    whole = prepare(corpus, Characters(), cache=tmp_path / "cache")
+    (whole.folder / name).chmod(0o666)
+    assert prepare(corpus, Characters(), cache=tmp_path / "cache").hash == whole.hash
+    assert (whole.folder / name).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_umask_for_groups_does_not_matter(corpus: TextFile, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = prepare(corpus, Characters(), cache=tmp_path / "cache").folder
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
 
 
 def test_a_failure_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,11 +114,9 @@ class Comparison:
         """Train the missing runs, judge, and write the report. Raises ConfigError, or KeyboardInterrupt after saving."""
         self.plan = self.requested_plan
         data = self.workload.prepare(self.plan)
-        with explain_write_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+        self.make_folder()
         lock = FolderLock(self.path)
         try:
-            refuse_links(self.path / "runs", depth=2)
             self.workload.store_parts(self.plan, self.path)
             metadata = self._metadata(data)
             if metadata["online"]:
@@ -260,12 +258,18 @@ class Comparison:
         """SHA-256 of the protocol."""
         return digest(self.identity())
 
+    def make_folder(self) -> None:
+        """Make the comparison's folder. Raises ConfigError for a link among the folders that it writes."""
+        refuse_links(self.path, {"runs": 2, "tuning": 2, "check": 1, "worktrees": 1})
+        if self.shared_runs:
+            refuse_links(self.shared_runs, {".": 2})
+        with explain_write_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+
     def _metadata(self, data_hash: str) -> dict[str, Any]:
         """`compare.json`: everything fixed before the first trial. Raises ConfigError if the plan has changed."""
-        metadata, imports = (
-            read_plan_file(self.path, self.identity(), self.plan.seeds, data_hash),
-            self.workload.imports,
-        )
+        imports = self.workload.imports
+        metadata = read_plan_file(self.path, self.identity(), self.plan.seeds, data_hash)
         if metadata:
             online = OnlineLevel(**metadata["online"]) if metadata.get("online") else None
             self.workload.restore_setup(self.plan, metadata)

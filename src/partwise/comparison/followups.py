@@ -15,6 +15,7 @@ from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.number_format import choose_decimals, format_number
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.comparison.tuning import check_seeds
+from partwise.files import refuse_links
 from partwise.plots.page import Figure, Page, write_page
 
 REPLICATION_SEED_OFFSET = 100_000
@@ -97,6 +98,7 @@ def run_grid(
     Each cell has its own verdict; cells are neither pooled nor extrapolated.
     """
     rows: list[GridRow] = []
+    refuse_links(path)
     path.mkdir(parents=True, exist_ok=True)
     for words, comparison in cells:
         with show_progress(comparison) as on_progress:

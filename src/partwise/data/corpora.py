@@ -16,12 +16,18 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from partwise.config import REGISTRY, ConfigError, Part, did_you_mean, part
+from partwise.config import REGISTRY, ConfigError, Part, did_you_mean, digest, part
 from partwise.data import arithmetic, problem_splits
+from partwise.data.excerpts import Excerpt
+from partwise.files import open_to_read
 from partwise.tokenizers.text import LazyText, Text, hash_file, open_text
 
 TINYSHAKESPEARE_FILE = Path(__file__).with_name("texts") / "tinyshakespeare.txt.bz2"
 TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
+
+
+MAX_BYTES, MAX_PROBLEMS, PART_BYTES = 1 << 20, 1 << 15, 1 << 14
+"""Of larger files and more held-out problems only parts are compared with prepared ids; the size of such a part."""
 
 
 class Corpus(Part):
@@ -53,6 +59,14 @@ class Corpus(Part):
     def identity(self) -> dict[str, Any]:
         """Plain values that determine the content of the splits, found without creating them. Raises ConfigError."""
 
+    def text_sha256(self) -> str | None:
+        """The SHA-256 of the text of all splits in UTF-8, if it is known without creating them."""
+        return None
+
+    def excerpts(self, key: str) -> list[Excerpt]:
+        """What prepared ids are compared with: as much of the splits as is at hand at once. `key` varies the positions."""
+        return []
+
 
 class SyntheticProblems(Corpus):
     """Options of every corpus of synthetic problems."""
@@ -82,8 +96,8 @@ class SyntheticProblems(Corpus):
         """Characters of the longest problem, including its two `$`."""
         return self.problem_spec().max_length
 
-    def generate_splits(self) -> dict[str, np.ndarray]:
-        """The problems of each split as ASCII, concatenated."""
+    def generate_splits(self, max_chunks: int | None = None) -> dict[str, np.ndarray]:
+        """The problems of each split as ASCII, concatenated; of training, `max_chunks` chunks."""
         counts = {"train": self.train, "validation": self.validation, "test": self.test}
         return problem_splits.generate_problems(
             self.problem_spec(),
@@ -91,7 +105,20 @@ class SyntheticProblems(Corpus):
             seed=self.seed,
             validation_tail=self.validation_tail,
             form_balance=self.form_balance,
+            max_chunks=max_chunks,
         )
+
+    def excerpts(self, key: str) -> list[Excerpt]:
+        """The held-out splits and the first training problems; the rest would take seconds."""
+        if self.validation + self.test > MAX_PROBLEMS or self.form_balance:
+            return []
+        splits = self.generate_splits(max_chunks=1)
+        whole = {"val": not self.validation_tail, "train": self.train <= problem_splits.CHUNK_SIZE}
+        return [
+            Excerpt(name, text, ends=whole.get(name, True) and not (name == "train" and self.validation_tail))
+            for name, text in splits.items()
+            if len(text) and (name != "val" or whole[name])
+        ]
 
     def identity(self) -> dict[str, Any]:
         options = self.to_dict()
@@ -157,6 +184,12 @@ class Shakespeare(Corpus):
     def identity(self) -> dict[str, Any]:
         return {"part": self.name, "sha256": TINYSHAKESPEARE_SHA256}
 
+    def text_sha256(self) -> str:
+        return TINYSHAKESPEARE_SHA256
+
+    def excerpts(self, key: str) -> list[Excerpt]:
+        return [Excerpt(name, text) for name, text in self.splits().items()]
+
 
 @part("python")
 class Python(Corpus):
@@ -177,6 +210,9 @@ class Python(Corpus):
         content = hashlib.sha256("\n".join(_standard_library()).encode()).hexdigest()
         return {"part": self.name, "python": platform.python_version(), "sha256": content}
 
+    def excerpts(self, key: str) -> list[Excerpt]:
+        return [Excerpt(name, text) for name, text in self.splits().items()]  # `identity` has read them
+
 
 @part("text")
 class TextFile(Corpus):
@@ -196,6 +232,26 @@ class TextFile(Corpus):
 
     def identity(self) -> dict[str, Any]:
         return {"part": self.name, "sha256": hash_file(Path(self.path))}
+
+    def text_sha256(self) -> str:
+        return hash_file(Path(self.path))
+
+    def excerpts(self, key: str) -> list[Excerpt]:
+        path = Path(self.path)
+        if (size := path.stat().st_size) <= MAX_BYTES:
+            return [Excerpt(name, text) for name, text in self.splits().items()]
+        # at least the first half of the bytes is of the first 90% of the characters
+        starts = [int(digest([key, number])[:15], 16) % (size // 2) for number in range(4)]
+        inside = [Excerpt("train", read_part(path, start), starts=False, ends=False) for start in starts]
+        first, last = read_part(path, 0), read_part(path, size - PART_BYTES)
+        return [Excerpt("train", first, ends=False), *inside, Excerpt("val", last, starts=False)]
+
+
+def read_part(path: Path, start: int) -> str:
+    """PART_BYTES of a text in UTF-8, without the characters that they contain a part of."""
+    with open_to_read(path) as file:
+        file.seek(start)
+        return file.read(PART_BYTES).decode("utf-8", errors="ignore")
 
 
 def parse_data_option(value: str) -> str | dict[str, Any]:

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from partwise.config import ConfigError, digest, part
-from partwise.data.corpora import Corpus, count_train_documents
+from partwise.data.corpora import MAX_BYTES, Corpus, count_train_documents
+from partwise.data.excerpts import Excerpt
 from partwise.files import open_to_read
 from partwise.tokenizers.text import BLOCK_BYTES, Alphabet, LazyText, Text, hash_file, open_text, text_changed
 
@@ -35,9 +36,17 @@ class Documents(Corpus):
     path: str
     separator: str = "\n"
 
-    @abstractmethod
     def documents(self) -> Iterator[tuple[DocumentLocation, str]]:
         """The documents that are not empty, in order, each with its location. Raises ConfigError."""
+        return self.parse()
+
+    @abstractmethod
+    def parse(self) -> Iterator[tuple[DocumentLocation, str]]:
+        """`documents`, where the files need not be checked to be text before."""
+
+    @abstractmethod
+    def size(self) -> int:
+        """The bytes of all files."""
 
     @abstractmethod
     def read(self, locations: list[DocumentLocation]) -> Iterator[str]:
@@ -69,6 +78,13 @@ class Documents(Corpus):
         return LazyText(
             ends[bounds].tolist(), lambda block: "".join(text + self.separator for text in self.read(blocks[block]))
         )
+
+    def excerpts(self, key: str) -> list[Excerpt]:
+        """Both splits if they are short; else the first document."""
+        if self.size() <= MAX_BYTES:
+            return [Excerpt(name, text) for name, text in self.splits().items()]
+        first = next(self.parse(), None)
+        return [Excerpt("train", first[1], ends=False)] if first else []
 
     def _index(self) -> "DocumentIndex":
         return _build_index(self, digest(self.identity()))
@@ -111,6 +127,9 @@ class JsonLines(Documents):
 
     def documents(self) -> Iterator[tuple[DocumentLocation, str]]:
         open_text(Path(self.path))  # raises if the file is not text
+        yield from self.parse()
+
+    def parse(self) -> Iterator[tuple[DocumentLocation, str]]:
         offset = 0
         with open_to_read(Path(self.path)) as file:
             # binary: a JSON string may contain characters that text mode treats as line ends
@@ -132,6 +151,9 @@ class JsonLines(Documents):
 
     def identity(self) -> dict[str, Any]:
         return {**self.to_dict(), "path": "", "sha256": hash_file(Path(self.path))}
+
+    def size(self) -> int:
+        return Path(self.path).stat().st_size
 
     def _text(self, number: int, line: str) -> str:
         try:
@@ -164,7 +186,10 @@ class Folder(Documents):
 
     files: str = "*"
 
-    def documents(self) -> Iterator[tuple[DocumentLocation, str]]:
+    def size(self) -> int:
+        return sum(path.stat().st_size for path in self._paths())
+
+    def parse(self) -> Iterator[tuple[DocumentLocation, str]]:
         paths = self._paths()
         with _suggest_file_pattern():
             for path in paths:

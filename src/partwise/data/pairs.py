@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +12,7 @@ import numpy as np
 
 from partwise.config import ConfigError, part
 from partwise.data.corpora import Corpus, SyntheticProblems
+from partwise.data.excerpts import Excerpt
 from partwise.data.problems import split_problems
 from partwise.tokenizers import Text, WithSpecialTokens
 from partwise.tokenizers.text import open_text
@@ -30,13 +31,14 @@ class TextPairs:
     def __len__(self) -> int:
         return len(self.sources)
 
+    def subset(self, start: int, end: int) -> "TextPairs":
+        return TextPairs(self.sources[start:end], self.targets[start:end])
+
     def encode_chunks(self, tokenizer: WithSpecialTokens) -> Iterator[tuple[np.ndarray, int, int]]:
         """Ids (source, BOS, target, EOS for each pair), the UTF-8 bytes of the targets, and the number of pairs."""
         for first in range(0, len(self), PAIRS_PER_CHUNK):
-            sources, targets = (
-                self.sources[first : first + PAIRS_PER_CHUNK],
-                self.targets[first : first + PAIRS_PER_CHUNK],
-            )
+            part = self.subset(first, first + PAIRS_PER_CHUNK)
+            sources, targets = part.sources, part.targets
             if isinstance(sources, np.ndarray) and isinstance(targets, np.ndarray):
                 N = len(sources)
                 bos, eos = (np.full((N, 1), index) for index in (tokenizer.bos_id, tokenizer.eos_id))
@@ -62,6 +64,10 @@ class ArithmeticPairs(SyntheticProblems):
 
     def splits(self) -> dict[str, Any]:
         return {name: self._to_pairs(text) for name, text in self.generate_splits().items()}
+
+    def excerpts(self, key: str) -> list[Excerpt]:
+        found = [(each, each.text) for each in super().excerpts(key)]
+        return [replace(each, text=self._to_pairs(text)) for each, text in found if isinstance(text, np.ndarray)]
 
     def _to_pairs(self, text: np.ndarray) -> TextPairs:
         if not self.padding:  # lines of varying length
@@ -104,6 +110,9 @@ class PairFile(Corpus):
 
     def identity(self) -> dict[str, Any]:
         return {"part": self.name, "sha256": hashlib.sha256(repr(self._pairs()).encode()).hexdigest()}
+
+    def excerpts(self, key: str) -> list[Excerpt]:
+        return [Excerpt(name, pairs) for name, pairs in self.splits().items()]
 
     def _pairs(self) -> tuple[tuple[str, str], ...]:
         return read_pairs(self.path, Path(self.path).stat().st_mtime_ns if Path(self.path).exists() else 0)

@@ -1,7 +1,7 @@
 """The splits of arithmetic problems: none of the held-out ones in training, rare forms more often if asked."""
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -27,13 +27,15 @@ def generate_problems(
     seed: int = 0,
     validation_tail: float = 0.0,
     form_balance: float = 0.0,
+    max_chunks: int | None = None,
 ) -> dict[str, np.ndarray]:
     """The splits "train", "val" and "test" as ASCII, uint8, concatenated problems without newlines.
 
     Test and validation problems are distinct, and none of them occurs in training, even with its operands swapped if the
     operation commutes. With `validation_tail` above 0, the validation split is that fraction of the training problems, cut
     from their end, instead of `validation` separate problems; these may repeat training problems. With `form_balance`
-    above 0, training has more of the rare forms of problems, see `sample_balanced`.
+    above 0, training has more of the rare forms of problems, see `sample_balanced`. With `max_chunks`, only so many chunks
+    of training problems, from the first, are written.
     Raises ConfigError if there are too few distinct problems.
     """
     held_out = {"test": test} | ({} if validation_tail else {"val": validation})
@@ -55,13 +57,12 @@ def generate_problems(
             f"data.validation_tail={validation_tail} leaves no problems for training or for validation "
             f"(data.train={train}): raise data.train, or change data.validation_tail"
         )
-    text = [
-        spec.to_ascii(problems) for problems in _sample_training(spec, train, seed, excluded, n_train, form_balance)
-    ]
+    chunks = islice(_sample_training(spec, train, seed, excluded, n_train, form_balance), max_chunks)
+    text = [spec.to_ascii(problems) for problems in chunks]
     train_chunks = -(-n_train // CHUNK_SIZE)  # no chunk contains both training and validation problems
     splits["train"] = np.concatenate(text[:train_chunks])
     if validation_tail:
-        splits["val"] = np.concatenate(text[train_chunks:])
+        splits["val"] = np.concatenate([np.empty(0, np.uint8), *text[train_chunks:]])
     return {name: splits[name] for name in ("train", "val", "test")}
 
 

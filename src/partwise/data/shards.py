@@ -1,7 +1,7 @@
 """Tokens on disk: `train.bin` is a plain array of ids, `train.json` has its type, length and SHA-256.
 
 A corpus is prepared once per choice of options and tokenizer, in a folder named by the digest of both. The folder is
-created atomically, and a corrupt one is prepared again.
+created atomically; a corrupt one, and one whose ids are not those of the source, is prepared again.
 """
 
 import copy
@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from pydantic import Field
 
 from partwise.config import Config, ConfigError, digest
 from partwise.data.corpora import Corpus
+from partwise.data.excerpts import equals_hash, equals_source
 from partwise.data.pairs import TextPairs
 from partwise.files import file_sha256, others_can_write, private_folder, replace_file, sync
 from partwise.machine import cache_folder
@@ -48,6 +50,7 @@ class Shard(Config):
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     tokenizer: dict[str, Any]
     tokenizer_sha256: str = Field(pattern="^[0-9a-f]{64}$")  # SHA-256 of tokenizer.json
+    identity: str = Field(pattern="^[0-9a-f]{64}$")  # of the corpus, with the hash of its source, and the tokenizer
 
 
 class CorruptDataError(Exception):
@@ -60,20 +63,35 @@ class Dataset:
     Every file is checked by its size and SHA-256 before use. Raises CorruptDataError.
     """
 
-    def __init__(self, folder: Path, corpus: Corpus) -> None:
+    def __init__(self, folder: Path, corpus: Corpus, identity: str | None = None) -> None:
+        """`identity`: what the folder must have been prepared from, if it is known."""
         self.folder = folder
         self.corpus = corpus
-        self._shards = _read_shards(folder)
+        self._shards = _read_shards(folder, identity)
         self._ids: dict[str, np.ndarray] = {}
         try:
             self.tokenizer: Tokenizer = load_tokenizer(folder / "tokenizer.json")
             tokenizer_sha256 = file_sha256(folder / "tokenizer.json")
+            for path in folder.iterdir():
+                if others_can_write(path):
+                    raise CorruptDataError(f"{path} could have been changed by another user")
             for name, shard in self._shards.items():
                 self._ids[name] = _open_ids(folder / f"{name}.bin", shard)
                 if shard.tokenizer_sha256 != tokenizer_sha256:
                     raise CorruptDataError(f"{folder}: the ids of {name!r} come from another tokenizer.json")
         except (ConfigError, OSError, ValueError) as error:
             raise CorruptDataError(str(error)) from None
+
+    def compare_with_source(self) -> None:
+        """Raise CorruptDataError unless the ids are those of the corpus, as far as excerpts of it show."""
+        known = self.corpus.text_sha256()
+        if known and equals_hash(self._ids.values(), self.tokenizer, known):
+            return
+        for excerpt in self.corpus.excerpts(self.hash):
+            name = excerpt.name
+            path = self.folder / f"{name}.bin"
+            if name not in self._ids or not equals_source(self._ids[name], path, excerpt, self.tokenizer, self.hash):
+                raise CorruptDataError(f"{path} does not have the ids of data={self.corpus.name}")
 
     @property
     def split_names(self) -> tuple[str, ...]:
@@ -145,20 +163,26 @@ def prepare(
     Several processes may call this at once. Raises ConfigError for a corpus that cannot be read or encoded.
     """
     identity = {"layout": VERSION, "corpus": corpus.identity(), "tokenizer": tokenizer.identity()}
-    folder = cache_folder("data", cache) / digest(identity)[:16]
+    key = digest(identity)
+    folder = cache_folder("data", cache) / key[:16]
     reason = ""
     if folder.exists() and others_can_write(folder):
         raise ConfigError(
             f"{folder} could be another user's data: delete it, or set PARTWISE_CACHE to a folder that only you can write"
         )
-    for _ in range(4):  # another process may replace the folder while we read it
+    for attempt in range(4):  # another process may replace the folder while we read it
         try:
-            return Dataset(folder, corpus)
+            dataset = Dataset(folder, corpus, key)
+            if not attempt:  # afterwards it was just written
+                dataset.compare_with_source()
+            return dataset
         except CorruptDataError as error:
             reason = str(error)
+        if not attempt and folder.exists():
+            print(f"{reason}: preparing the data again", file=sys.stderr)
         try:
             private_folder(folder.parent)
-            _create(folder, corpus, tokenizer, progress)
+            _create(folder, corpus, tokenizer, key, progress)
         except OSError as error:
             raise ConfigError(
                 f"cannot write {folder}: {error.strerror or error}; set PARTWISE_CACHE to a writable folder with free space"
@@ -171,7 +195,7 @@ def prepare(
     )
 
 
-def _create(folder: Path, corpus: Corpus, recipe: TokenizerRecipe, progress: Progress | None) -> None:
+def _create(folder: Path, corpus: Corpus, recipe: TokenizerRecipe, identity: str, progress: Progress | None) -> None:
     """Write a temporary folder, flush it to disk, and rename it."""
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -179,16 +203,18 @@ def _create(folder: Path, corpus: Corpus, recipe: TokenizerRecipe, progress: Pro
         tokenizer = build_tokenizer(recipe, corpus)
         tokenizer.save(temporary / "tokenizer.json")
         for name, text in splits.items():
-            shard = _write_split(temporary / f"{name}.bin", text, tokenizer, recipe, progress)
+            shard = _write_split(temporary / f"{name}.bin", text, tokenizer, recipe, identity, progress)
             replace_file(temporary / f"{name}.json", json.dumps(shard.to_dict(), indent=1).encode())
+        for path in temporary.iterdir():
+            path.chmod(0o600)  # whatever the umask allows to a group: such files would not be trusted
         sync(temporary)
-        _publish(temporary, folder, corpus)
+        _publish(temporary, folder, corpus, identity)
         sync(folder.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _publish(temporary: Path, folder: Path, corpus: Corpus) -> None:
+def _publish(temporary: Path, folder: Path, corpus: Corpus, identity: str) -> None:
     """Rename the temporary folder, replacing a corrupt one; a valid folder of another process stays."""
     try:
         temporary.rename(folder)
@@ -197,7 +223,7 @@ def _publish(temporary: Path, folder: Path, corpus: Corpus) -> None:
         if not folder.is_dir():
             raise
     try:
-        Dataset(folder, corpus)  # another process was faster
+        Dataset(folder, corpus, identity).compare_with_source()  # another process was faster
     except CorruptDataError:
         trash = Path(tempfile.mkdtemp(prefix=f".{folder.name}-corrupt-", dir=folder.parent))
         try:
@@ -211,7 +237,12 @@ def _publish(temporary: Path, folder: Path, corpus: Corpus) -> None:
 
 
 def _write_split(
-    path: Path, text: Text | TextPairs, tokenizer: Tokenizer, recipe: TokenizerRecipe, progress: Progress | None
+    path: Path,
+    text: Text | TextPairs,
+    tokenizer: Tokenizer,
+    recipe: TokenizerRecipe,
+    identity: str,
+    progress: Progress | None,
 ) -> Shard:
     type_name = _smallest_type(tokenizer.vocab_size)
     dtype = np.dtype(type_name)
@@ -238,6 +269,7 @@ def _write_split(
         sha256=sha256.hexdigest(),
         tokenizer=recipe.to_dict(),
         tokenizer_sha256=file_sha256(path.with_name("tokenizer.json")),
+        identity=identity,
     )
 
 
@@ -263,7 +295,7 @@ def _smallest_type(vocab_size: int) -> IdType:
     raise ConfigError(f"a vocabulary of {vocab_size} does not fit 32 bits: choose another tokenizer")
 
 
-def _read_shards(folder: Path) -> dict[str, Shard]:
+def _read_shards(folder: Path, identity: str | None) -> dict[str, Shard]:
     shards = {}
     for name in ("train", "val", "test"):
         path = folder / f"{name}.json"
@@ -273,6 +305,8 @@ def _read_shards(folder: Path) -> dict[str, Shard]:
             shards[name] = Shard.from_dict(read_record(path))
         except (ValueError, TypeError, ConfigError) as error:
             raise CorruptDataError(f"{path}: {error}") from None
+        if identity is not None and shards[name].identity != identity:
+            raise CorruptDataError(f"{path} is of data that were prepared from another source")
     return shards
 
 

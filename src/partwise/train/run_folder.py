@@ -34,6 +34,7 @@ from partwise.compute.runtime import Runtime, choose_runtime, machine_info
 from partwise.config import ConfigError, digest
 from partwise.config.overrides import difference
 from partwise.data import Dataset
+from partwise.files import refuse_links
 from partwise.train.config import RunConfig
 from partwise.train.distributed.processes import SINGLE, Processes
 from partwise.train.evaluation import Evaluation, check_split_lengths, evaluate
@@ -45,6 +46,9 @@ from partwise.train.run_checkpoints import RunCheckpoints
 from partwise.train.run_metadata import check_stored_plan, read_metadata, stored_runtime
 from partwise.train.run_names import FolderLock, explain_write_errors
 from partwise.train.shared_prefix import ALONE, Extension, shared_steps
+
+FOLDERS = {"checkpoints": 1, "tensorboard": 0, "wandb": 0, "ranks": 0}
+"""The folders in that of a run, and how many levels of each may have no links; wandb makes links of its own in its folder."""
 
 SAVE_SECONDS = 600.0
 """A checkpoint is saved at least this often, between those of `train.save_every`."""
@@ -98,6 +102,7 @@ class RunFolder:
             with processes.together():
                 processes.check_device(new_runtime.device)
                 if processes.first:
+                    refuse_links(path, FOLDERS)
                     with explain_write_errors(path):
                         make_folder(path)
                     self.lock = FolderLock(path)
@@ -230,8 +235,7 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Remove the files of a run and no others; run.json last, as it describes the rest."""
-        folders = ("checkpoints", "tensorboard", "wandb", "ranks")
-        for name in (*folders, "report.html", "result.json", METRICS, "run.json"):
+        for name in (*FOLDERS, "report.html", "result.json", METRICS, "run.json"):
             path = self.path / name
             if path.is_dir():
                 remove_folder(path)

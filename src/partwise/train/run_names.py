@@ -1,5 +1,6 @@
 """Names, locks and write errors of run folders."""
 
+import errno
 import fcntl
 import os
 import re
@@ -33,6 +34,8 @@ def explain_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno == errno.ELOOP:  # a link: the advice to remove it must name it, not the folder that holds it
+            raise ConfigError(f"cannot write {error.filename or path}: {error.strerror}") from None
         raise ConfigError(
             f"cannot write {path}: {error.strerror or error}: check disk space and permissions, then run the same "
             "command again to resume"

@@ -172,3 +172,17 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert done.returncode == -signal.SIGKILL and ledger.path.stat().st_size > size  # the file holds a part of it
     assert len(ledger.read()) == 4
     assert add(ledger).number == 5
+
+
+@pytest.mark.parametrize("content", [None, b""])
+def test_a_link_is_not_followed(tmp_path: Path, content: bytes | None) -> None:
+    """SQLite would write a database into the file that it points to, or make one."""
+    target, ledger = tmp_path / "target", Ledger(tmp_path / "ledger.sqlite")
+    if content is not None:
+        target.write_bytes(content)
+    ledger.path.symlink_to(target)
+    with pytest.raises(
+        DamagedLedgerError, match=r"ledger\.sqlite is a symbolic link, which is not followed: remove it"
+    ):
+        add(ledger)
+    assert (target.read_bytes() if target.exists() else None) == content

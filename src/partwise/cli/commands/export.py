@@ -12,6 +12,7 @@ from partwise.cli.terminal import console
 from partwise.comparison.results import Results
 from partwise.config import ConfigError, did_you_mean
 from partwise.evaluate.references import dataset_references
+from partwise.files import refuse_links
 from partwise.formats.huggingface.reading import is_hf_folder, stored_dtype
 from partwise.formats.huggingface.writing import check_new, write_hf_folder
 from partwise.formats.loading import load
@@ -20,6 +21,7 @@ from partwise.tokenizers import Tokenizer
 from partwise.train.config import RunConfig
 from partwise.train.imported import import_hf_folder
 from partwise.train.metrics import read_metrics
+from partwise.train.run_folder import FOLDERS
 from partwise.train.run_metadata import open_run
 from partwise.train.run_names import check_run_name, default_run_name
 
@@ -175,6 +177,7 @@ def import_folder(folder: Path, name: str | None) -> None:
     if not is_hf_folder(folder):
         raise ConfigError(f"{folder} is no folder of transformers with a config.json: name one")
     target = Path("runs") / (check_run_name(name) if name else default_run_name([str(folder.resolve())]))
+    refuse_links(target, FOLDERS)
     with console.status("importing") if console.is_terminal else nullcontext():
         config = import_hf_folder(folder, target)
     console.print(f"{target}: {config.model.parameters():,} parameters", markup=False)

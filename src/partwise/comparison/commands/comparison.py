@@ -20,7 +20,7 @@ from partwise.comparison.results import Results, read_json
 from partwise.comparison.tuning import check_seeds, parse_tune
 from partwise.config import ConfigError, did_you_mean
 from partwise.config.yaml import parse_value
-from partwise.train.run_names import check_run_name, explain_write_errors
+from partwise.train.run_names import check_run_name
 
 CHECK_FILE = "check.json"
 
@@ -37,8 +37,7 @@ class CommandComparison(Comparison):
         path = self.path / CHECK_FILE
         if path.exists():
             return CheckResult.from_dict(read_json(path), str(path))
-        with explain_write_errors(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
+        self.make_folder()
         self.workload.add_worktrees(self.plan)
         found = Check(self.workload, self.plan, self.path / "check").run()
         write_json(path, found.to_dict())
@@ -47,6 +46,7 @@ class CommandComparison(Comparison):
     def run(self, on_progress: Callable[[Comparison], None] = lambda comparison: None) -> Results:
         if self.workload.experiment.check and not (self.path / PLAN_FILE).exists():
             self.check()
+        self.make_folder()  # before worktrees are written into it
         self.workload.add_worktrees(self.plan)
         results = super().run(on_progress)
         self.workload.remove_worktrees(self.plan)

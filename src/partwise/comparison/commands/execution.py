@@ -20,7 +20,7 @@ from partwise.comparison.commands.numbers import read_curve, read_metric
 from partwise.comparison.commands.plan import CommandConfig
 from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome, stored_status
 from partwise.config import ConfigError, digest
-from partwise.files import open_file
+from partwise.files import open_file, refuse_links
 from partwise.records import read_record
 
 __all__ = ["execute", "stored_status"]
@@ -98,6 +98,7 @@ def attempt_once(
             os.replace(folder / name, folder / name.replace(".txt", f"-attempt-{attempt - 1}.txt"))
     if not limits.resumable or attempt > 1:
         shutil.rmtree(output, ignore_errors=True)
+    refuse_links(output)
     output.mkdir(exist_ok=True)
     values = config.values(job["arm"], job["seed"], str(output.resolve()))
     words = config.words(values, tuple(job["check"]))

@@ -134,6 +134,8 @@ class Ledger:
 
     def connect(self, mode: str) -> sqlite3.Connection:
         """A connection without implicit transactions; `mode` as in SQLite's URIs (rw reads a write-protected file, too)."""
+        if self.path.is_symlink():
+            raise DamagedLedgerError(f"the ledger {self.path} is a symbolic link, which is not followed: remove it")
         uri = f"{self.path.resolve().as_uri()}?mode={mode}"
         connection = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None)
         connection.execute("PRAGMA synchronous = FULL")

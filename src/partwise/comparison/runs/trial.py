@@ -18,7 +18,7 @@ from partwise.comparison.trials.job import JOB
 from partwise.comparison.trials.trial import VALIDATION_LOSS, Trial
 from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError, find_part
-from partwise.files import open_to_read
+from partwise.files import open_to_read, refuse_links
 from partwise.records import Record, read_record
 from partwise.train.config import RunConfig
 from partwise.train.result import verified_result
@@ -83,6 +83,8 @@ def prepare_run(
     processes: int = 1,
 ) -> RunTrial:
     """Write `job.json` and return the trial, waiting or already finished. `processes` train the run together."""
+    refuse_links(folder.parent)
+    refuse_links(folder, {"horizons": 1})
     folder.mkdir(parents=True, exist_ok=True)
     job: dict[str, Any] = {
         "executed_by": EXECUTED_BY,

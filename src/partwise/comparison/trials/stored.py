@@ -9,6 +9,7 @@ from partwise.comparison.results import TrialResult, Value, read_json
 from partwise.comparison.trials.job import JOB
 from partwise.comparison.trials.trial import NO_VALUE, Trial
 from partwise.config import ConfigError, digest
+from partwise.files import refuse_links
 
 RESULT = "result.json"
 STDOUT, STDERR = "stdout.txt", "stderr.txt"
@@ -95,6 +96,8 @@ def prepare_trial(
     outcome = Outcome.of_job(folder, key)
     if outcome is None:
         stored = {"executed_by": executed_by, "version": __version__, "place": place, "hash": key, "job": job}
+        refuse_links(folder.parent)
+        refuse_links(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / JOB, stored)
