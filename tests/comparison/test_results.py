@@ -1,13 +1,16 @@
 """Results: the file is the value, committed files load, and another version or a damaged file is refused in one line."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from partwise.comparison.results import Results
 from partwise.comparison.results.schema import SCHEMA, schema_text
+from partwise.comparison.run_list import read_results
 from partwise.config import ConfigError
+from partwise.records import DamagedFileError
 from partwise.studies.study import StudyResults
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +51,50 @@ def test_another_version_or_a_damaged_file_is_refused(change: dict, message: str
     with pytest.raises(ConfigError, match=message) as caught:
         Results.from_json(path)
     assert "\n" not in str(caught.value) and str(path) in str(caught.value)
+
+
+def written_results(path: Path, created: str | None = "2026-12-01T00:00:00Z") -> str:
+    """Write results as a comparison does; returns the text of the file."""
+    (results, *_) = StudyResults.from_json(COMMITTED[0]).comparisons.values()
+    provenance = results.provenance.model_copy(update={"created": created})
+    results.model_copy(update={"provenance": provenance}).to_json(path)
+    return path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "new"),
+    [
+        (r'"verdict": "\w+"', '"verdict": "equivalent"'),
+        (r'"value": 0\.\d', '"value": 0.0'),
+        (r'"question": "', '"question": "Really: '),
+        (r'"sha256": "\w', '"sha256": "'),
+    ],
+)
+def test_changed_results_are_refused(pattern: str, new: str, tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    text = written_results(path)
+    assert Results.from_json(path)
+    path.write_text(re.sub(pattern, new, text, count=1))
+    assert path.read_text() != text
+    with pytest.raises(
+        ConfigError, match=r"results\.json was changed after it was written: run the same compare command"
+    ):
+        Results.from_json(path)
+    with pytest.raises(DamagedFileError):
+        read_results(path)
+
+
+@pytest.mark.parametrize("created", ["2026-12-01T00:00:00Z", None, "2026-11-25T06:20:32Z"])
+def test_results_without_a_hash_are_read_if_they_are_older_than_it(created: str | None, tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    values = json.loads(written_results(path, created))
+    del values["sha256"]
+    path.write_text(json.dumps(values))
+    if created and created < "2026-11-25T12":
+        assert Results.from_json(path).provenance.created == created
+        return
+    with pytest.raises(ConfigError, match=r"results\.json lacks its hash: run the same compare command again"):
+        Results.from_json(path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"claim": "x"}'])

@@ -83,6 +83,14 @@ def test_a_folder_in_use_is_running(folder: Path, tmp_path: Path) -> None:
     assert list_runs(tmp_path)[0].state.startswith("running")
 
 
+def test_a_run_whose_result_was_changed_is_damaged(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "deep/r", tmp_path / "r")
+    assert [entry.state for entry in list_runs(tmp_path)] == ["finished"]
+    file = tmp_path / "r" / "result.json"
+    file.write_text(file.read_text().replace('"validation": ', '"validation": 1', 1))
+    assert [entry.state for entry in list_runs(tmp_path)] == ["damaged"]
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

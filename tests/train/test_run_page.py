@@ -53,6 +53,16 @@ def test_everything_is_on_the_page(tried: Path) -> None:
     assert "2.66667" in text and re.findall(r".{20}\.0*[1-9]\d{8,}", html) == [], "the expansion of swiglu is 8/3"
 
 
+@pytest.mark.parametrize("name", ["result.json", "metrics.jsonl"])
+def test_a_changed_loss_is_refused(name: str, tried: Path) -> None:
+    file = tried / name
+    text = file.read_text()
+    file.write_text(text.replace('"validation": ', '"validation": 1', 1))
+    assert file.read_text() != text
+    with pytest.raises(ConfigError, match=rf"{name} was changed after the run had ended: restore it, or delete"):
+        write_run_page("tried")
+
+
 def test_the_differences_from_the_preset_are_complete(tried: Path) -> None:
     """Applying the listed changes to the preset gives the run's configuration."""
     found = {path: (old, new) for path, old, new in changes(StoredRun(*open_run("tried")))}

@@ -14,6 +14,7 @@ from partwise.comparison.trials.trial import VALIDATION_LOSS
 from partwise.config import ConfigError
 from partwise.machine import is_alive
 from partwise.records import DamagedFileError, read_bytes, read_record
+from partwise.train.result import read_result
 
 COMPARISON_FILES = ("compare.json", "results.json")
 
@@ -84,11 +85,14 @@ def _find(folder: Path) -> Iterator[Path]:
 
 
 def _read_run(path: Path, name: str, ngrams: dict[str, dict[int, float]]) -> Entry:
-    metadata, result = read_record(path / "run.json"), path / "result.json"
+    metadata = read_record(path / "run.json")
     config = metadata.record("config")
     steps, loss = config.record("train").whole("steps"), None
-    if result.exists():
-        outcome = read_record(result)
+    try:
+        outcome = read_result(path, config)
+    except ConfigError as error:
+        raise DamagedFileError(str(error)) from None
+    if outcome is not None:
         state = "diverged" if "diverged" in outcome else "finished"
         if evaluations := outcome.records("evaluations") if "evaluations" in outcome else []:
             loss = evaluations[-1].number("validation")

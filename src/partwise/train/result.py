@@ -6,10 +6,12 @@ from typing import Any
 
 from partwise.checkpoint import write_json
 from partwise.config import ConfigError, digest
-from partwise.records import DamagedFileError, read_record
+from partwise.records import DamagedFileError, Record, read_record
 from partwise.train.metrics import METRICS, metrics_fingerprint
 
 RESULT = "result.json"
+HASHES = ("config_sha256", "metrics_sha256", "sha256")
+"""What binds a result; one without any of them is refused, as deleting a key would otherwise switch off the check."""
 WITHOUT_EFFECT = ("train.log", "train.parallel", "train.activation_checkpointing")
 """Settings that may change when a run resumes; see `without_effect`."""
 
@@ -24,8 +26,18 @@ def write_result(folder: Path, values: Mapping[str, Any], config: Mapping[str, A
 def verified_result(folder: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
     """The result of the run in a folder; None if there is none.
 
-    Raises ConfigError if it is damaged, belongs to another configuration, or its metrics have changed. Results of versions
-    that stored no hashes are returned as they are.
+    Raises ConfigError as `read_result` does, and if its metrics have changed.
+    """
+    values = read_result(folder, config)
+    if values is not None and values["metrics_sha256"] != metrics_fingerprint(folder)["sha256"]:
+        raise ConfigError(refusal(f"{folder / METRICS} was changed after the run had ended", folder))
+    return values
+
+
+def read_result(folder: Path, config: Mapping[str, Any]) -> Record | None:
+    """The result of the run in a folder, without a look at its metrics, which may be long; None if there is none.
+
+    Raises ConfigError if it is damaged, lacks a hash, was changed, or belongs to another configuration.
     """
     path = folder / RESULT
     if not path.exists():
@@ -34,19 +46,21 @@ def verified_result(folder: Path, config: Mapping[str, Any]) -> dict[str, Any] |
         values = read_record(path)
     except DamagedFileError as error:
         raise ConfigError(f"{error}: delete {folder} to train it again") from None
-    if "sha256" not in values:
-        return values
     content = {key: value for key, value in values.items() if key != "sha256"}
     fault = ""
-    if digest(content) != values["sha256"]:
+    if missing := [key for key in HASHES if key not in values]:
+        fault = f"{path} lacks {missing[0]!r}, which every run writes as it ends"
+    elif digest(content) != values["sha256"]:
         fault = f"{path} was changed after the run had ended"
     elif not is_bound_to(content.get("config_sha256"), folder, config):
         fault = f"{path} belongs to a run with another configuration"
-    elif content.get("metrics_sha256") != metrics_fingerprint(folder)["sha256"]:
-        fault = f"{folder / METRICS} was changed after the run had ended"
     if fault:
-        raise ConfigError(f"{fault}: restore it, or delete {folder} to train it again")
+        raise ConfigError(refusal(fault, folder))
     return values
+
+
+def refusal(fault: str, folder: Path) -> str:
+    return f"{fault}: restore it, or delete {folder} to train it again"
 
 
 def is_bound_to(found: Any, folder: Path, config: Mapping[str, Any]) -> bool:

@@ -21,10 +21,9 @@ from partwise.plots.colors import ARM_COLORS
 from partwise.plots.curves import Line, draw_scale, draw_views, numbers_of
 from partwise.plots.layout import render_page, write_text
 from partwise.presets import PRESETS
-from partwise.records import read_record
 from partwise.train.config import RunConfig, preset_settings
 from partwise.train.metrics import read_metrics
-from partwise.train.result import RESULT
+from partwise.train.result import verified_result
 from partwise.train.run_metadata import open_run
 from partwise.train.run_names import explain_write_errors
 from partwise.train.samples import draw_sample
@@ -65,8 +64,7 @@ class StoredRun:
     @cached_property
     def result(self) -> dict[str, Any]:
         """Empty if the run has not ended."""
-        path = self.folder / RESULT
-        return read_record(path) if path.exists() else {}
+        return verified_result(self.folder, self.metadata["config"]) or {}
 
     @cached_property
     def metrics(self) -> dict[str, list[dict[str, Any]]]:

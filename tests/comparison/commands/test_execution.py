@@ -1,6 +1,7 @@
 """One command: its output, its number, time-outs, retries, interrupts, and nothing of it left running."""
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -10,12 +11,16 @@ from typing import Any
 
 import pytest
 
+from events import write_events
 from partwise.comparison.commands import EXECUTED_BY, execution
 from partwise.comparison.commands.execution import execute, last_line
+from partwise.comparison.commands.experiment_file import Metric
+from partwise.comparison.commands.numbers import source_files
 from partwise.comparison.commands.plan import make_plan
 from partwise.comparison.commands.workload import CommandWorkload
-from partwise.comparison.trials.stored import Outcome, StoredTrial, prepare_trial
+from partwise.comparison.trials.stored import Outcome, StoredTrial, hash_files, prepare_trial
 from partwise.config import ConfigError
+from partwise.files import file_sha256
 from processes import gone
 from programs import PYTHON, TRAIN, expected, experiment
 
@@ -178,6 +183,53 @@ def test_a_result_belongs_to_its_job(tmp_path: Path) -> None:
     for damaged in ("", "{", '{"format": 1}', "[1]", stolen.replace('"done"', '"good"')):
         (other.folder / "result.json").write_text(damaged)
         assert not trial(tmp_path, seed=2).finished
+
+
+CHANGES: dict[str, tuple[str, str, str, str]] = {
+    "value": ("result.json", r'("value": )\d', r"\g<1>9", "result.json was changed after the trial had ended"),
+    "hash": ("result.json", r',\s*"sha256": "\w+"', "", "result.json lacks 'sha256'"),
+    "log": ("stdout.txt", r"step 20: val loss \d", "step 20: val loss 9", "stdout.txt was changed or removed"),
+    "file": ("output/log.jsonl", r'20, "val": \d', '20, "val": 9', "log.jsonl was changed or removed"),
+}
+FROM_FILE = {"name": "val loss", "margin": 0.01, "from": "{folder}/log.jsonl", "value": "val"}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_a_changed_value_or_what_it_was_read_from_is_refused(kind: str, tmp_path: Path) -> None:
+    changes = {"metric": FROM_FILE} if kind == "file" else {}
+    made = trial(tmp_path, **changes)
+    assert run(made) == "done" and trial(tmp_path, **changes).finished
+    name, pattern, new, message = CHANGES[kind]
+    text = (made.folder / name).read_text()
+    (made.folder / name).write_text(re.sub(pattern, new, text))
+    assert (made.folder / name).read_text() != text
+    with pytest.raises(ConfigError, match=message) as caught:
+        trial(tmp_path, **changes)
+    assert "\n" not in str(caught.value) and f"delete {made.folder} to run it again" in str(caught.value)
+    with pytest.raises(ConfigError, match=message):
+        made.outcome("")
+    (made.folder / name).unlink()
+    if name == "result.json":
+        assert not trial(tmp_path, **changes).finished
+    else:
+        with pytest.raises(ConfigError, match=message):
+            trial(tmp_path, **changes)
+
+
+def test_a_file_outside_the_folder_of_a_trial_may_be_written_again(tmp_path: Path) -> None:
+    text = 'print(1.5, file=open("last.txt", "w"))'
+    changes = {"command": script(text), "metric": {**FROM_FILE, "from": "last.txt", "value": None, "pattern": r"(\S+)"}}
+    made = trial(tmp_path, **changes)
+    assert run(made) == "done"
+    (tmp_path / "last.txt").write_text("2.5")
+    assert trial(tmp_path, **changes).finished and made.outcome("").value == 1.5
+
+
+def test_event_files_are_verified(tmp_path: Path) -> None:
+    metric = Metric.from_dict({"name": "loss", "margin": 0.01, "from": "tensorboard", "value": "loss"})
+    path = write_events(tmp_path / "output" / "logs", {"loss": {0: 1.5}})
+    sources = hash_files(tmp_path, source_files(metric, tmp_path, tmp_path, {"folder": str(tmp_path / "output")}))
+    assert sources == {path.relative_to(tmp_path).as_posix(): file_sha256(path)}
 
 
 def test_a_changed_job_is_not_run(tmp_path: Path) -> None:

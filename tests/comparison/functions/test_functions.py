@@ -1,6 +1,8 @@
 """Functions as trials: in this process and in workers, with failures, interrupts and settings that cannot be stored."""
 
 import random
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -63,6 +65,16 @@ def test_a_function_is_called_for_every_arm_and_seed_and_judged() -> None:
     called.clear()
     compare(metric="loss", unit="nats")
     assert called == []
+
+
+def test_a_changed_value_is_refused() -> None:
+    made = compare()
+    path = made.path / "runs" / "0-base" / "seed-1" / "result.json"
+    path.write_text(re.sub(r'("value": )\d', r"\g<1>7", path.read_text()))
+    with pytest.raises(ConfigError, match=r"seed-1/result\.json was changed after the trial had ended: restore it, or"):
+        compare()
+    shutil.rmtree(path.parent)
+    assert compare().results.claims == made.results.claims
 
 
 def test_higher_may_be_better() -> None:

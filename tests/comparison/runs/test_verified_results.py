@@ -11,7 +11,7 @@ import pytest
 import partwise
 from comparisons import ARITHMETIC
 from partwise.config import ConfigError
-from partwise.train.result import verified_result, write_result
+from partwise.train.result import HASHES, verified_result, write_result
 
 BASE, OTHER = "runs/c/runs/0-mingpt/seed-1", "runs/c/runs/1-ffn=swiglu/seed-1"
 
@@ -39,6 +39,17 @@ def change(path: Path, pattern: str, new: str) -> None:
     path.write_text(changed)
 
 
+def remove_keys(path: Path, *keys: str) -> None:
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in values.items() if key not in keys}))
+
+
+def copy_metrics_without(*keys: str) -> None:
+    """Another arm's metrics, and a result that lacks some of its hashes."""
+    shutil.copy(Path(OTHER, "metrics.jsonl"), Path(BASE, "metrics.jsonl"))
+    remove_keys(Path(BASE, "result.json"), *keys)
+
+
 def copy_over(source: Path, target: Path) -> None:
     shutil.rmtree(target)
     shutil.copytree(source, target)
@@ -63,6 +74,8 @@ DAMAGE: dict[str, tuple[Callable[[], object], str]] = {
         lambda: change(Path(BASE, "result.json"), r'("correct": )\d+', r"\g<1>19"),
         "result.json was changed after the run had ended",
     ),
+    "one hash removed": (lambda: copy_metrics_without("sha256"), "result.json lacks 'sha256'"),
+    "all hashes removed": (lambda: copy_metrics_without(*HASHES), "result.json lacks 'config_sha256'"),
     "a result cut off": (
         lambda: Path(BASE, "result.json").write_text(Path(BASE, "result.json").read_text()[:99]),
         "result.json is damaged",
@@ -90,9 +103,12 @@ def test_what_does_not_verify_is_refused_and_trained_again_once_deleted(
             assert repeated.get(key) == finished[1].get(key)
 
 
-def test_results_of_versions_without_hashes_are_still_read(tmp_path: Path) -> None:
-    (tmp_path / "result.json").write_text(json.dumps({"step": 3, "evaluations": []}))
-    assert verified_result(tmp_path, {"train": {}}) == {"step": 3, "evaluations": []}
+@pytest.mark.parametrize("key", HASHES)
+def test_a_result_that_lacks_a_hash_is_refused(key: str, tmp_path: Path) -> None:
+    write_result(tmp_path, {"step": 3}, {"train": {}})
+    remove_keys(tmp_path / "result.json", key)
+    with pytest.raises(ConfigError, match=rf"result\.json lacks '{key}', .*delete .* to train it again"):
+        verified_result(tmp_path, {"train": {}})
 
 
 def test_a_change_of_the_log_keeps_a_result(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from partwise.comparison.commands.experiment_file import Curve, Metric, TrialLimits
-from partwise.comparison.commands.numbers import read_curve, read_metric
+from partwise.comparison.commands.numbers import read_curve, read_metric, source_files
 from partwise.comparison.commands.plan import CommandConfig
-from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome, stored_status
+from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome, hash_files, stored_status
 from partwise.config import ConfigError, digest
 from partwise.files import open_file, refuse_links
 from partwise.records import read_record
@@ -109,8 +109,9 @@ def attempt_once(
     reason = ended.fault(limits.minutes, folder)
     if reason is None:
         try:
-            value = read_metric(Metric.from_dict(job["metric"]), folder, cwd, values)
-            facts["value"] = value
+            metric = Metric.from_dict(job["metric"])
+            facts["value"] = read_metric(metric, folder, cwd, values)
+            facts["sources"] = hash_files(folder, source_files(metric, folder, cwd, values))
         except ConfigError as error:
             reason = str(error)
     if job["curve"]:

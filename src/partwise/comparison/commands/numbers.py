@@ -81,13 +81,23 @@ def read_scalar(source: Source, values: Mapping[str, str]) -> list[tuple[Any, An
     return sorted(folders[having[0]][source.value or ""].items())
 
 
+def source_files(source: Source, outputs: Path, cwd: Path, values: Mapping[str, str]) -> list[Path]:
+    """The files that a number is read from."""
+    if source.source == TENSORBOARD:
+        return sorted(path for path in Path(values["folder"]).rglob("*tfevents*") if path.is_file())
+    return [source_path(source, outputs, cwd, values)]
+
+
+def source_path(source: Source, outputs: Path, cwd: Path, values: Mapping[str, str]) -> Path:
+    if source.source in ("stdout", "stderr"):
+        return outputs / f"{source.source}.txt"
+    return cwd / fill(source.source, values)
+
+
 def read_source(source: Source, outputs: Path, cwd: Path, values: Mapping[str, str]) -> tuple[str, str]:
     """The text, and the name to call it by."""
-    if source.source in ("stdout", "stderr"):
-        path, name = outputs / f"{source.source}.txt", source.source
-    else:
-        path = cwd / fill(source.source, values)
-        name = path.name
+    path = source_path(source, outputs, cwd, values)
+    name = source.source if source.source in ("stdout", "stderr") else path.name
     if not path.is_file():
         raise ConfigError(f"it did not write {fill(source.source, values)}")
     try:

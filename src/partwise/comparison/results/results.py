@@ -20,13 +20,17 @@ from partwise.comparison.results.findings import (
 from partwise.comparison.results.record import OnlineLevel, RepeatedQuestion
 from partwise.comparison.results.value import Facts, Value, read_json
 from partwise.comparison.stats.effect import Effect, Verdict
-from partwise.config import ConfigError
+from partwise.config import ConfigError, digest
 
 if TYPE_CHECKING:
     from partwise.comparison.stats.protocol import Rules  # imports scipy
 
 FORMAT = 3
 """The version of `results.json`."""
+
+HASHED_SINCE = "2026-11-25T14"
+"""Results created later than this have a hash in their file. Without it they are refused: a key is deleted more easily than
+a date is forged."""
 
 
 class Protocol(Value):
@@ -142,8 +146,9 @@ class Results(Value):
         return next((arm for arm in self.arms if arm.name == name), None)
 
     def to_json(self, path: Path) -> None:
-        """Write the file atomically."""
-        write_json(path, self.to_dict())
+        """Write the file atomically, with the hash of its content."""
+        content = self.to_dict()
+        write_json(path, {**content, "sha256": digest(content)})
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str = "results") -> Self:
@@ -157,5 +162,14 @@ class Results(Value):
 
     @classmethod
     def from_json(cls, path: Path) -> Self:
-        """Read `results.json`. Raises ConfigError for another version or a damaged file."""
-        return cls.from_dict(read_json(path), str(path))
+        """Read `results.json`. Raises ConfigError for another version, or a damaged or changed file."""
+        content = read_json(path)
+        sha256 = content.pop("sha256", None)
+        results = cls.from_dict(content, str(path))
+        has_none = sha256 is None and (results.provenance.created or HASHED_SINCE) < HASHED_SINCE
+        if not has_none and sha256 != digest(content):
+            raise ConfigError(
+                f"{path} {'lacks its hash' if sha256 is None else 'was changed after it was written'}: run the same compare "
+                "command again, which writes it from its runs"
+            )
+        return results

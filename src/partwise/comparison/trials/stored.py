@@ -1,7 +1,10 @@
 """A trial that is described by `job.json` and whose outcome is `result.json`: a command, or a function."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Self
+
+from pydantic import Field
 
 from partwise import __version__
 from partwise.checkpoint import write_json
@@ -9,14 +12,15 @@ from partwise.comparison.results import TrialResult, Value, read_json
 from partwise.comparison.trials.job import JOB
 from partwise.comparison.trials.trial import NO_VALUE, Trial
 from partwise.config import ConfigError, digest
-from partwise.files import refuse_links
+from partwise.files import file_sha256, refuse_links
+from partwise.records import read_record
 
 RESULT = "result.json"
 STDOUT, STDERR = "stdout.txt", "stderr.txt"
 
 
 class Outcome(Value):
-    """What came of a job. It belongs to the job by its hash: a result copied from elsewhere is not believed."""
+    """What came of a job, bound by hashes to the job, to itself, and to the files that its value was read from."""
 
     format: Literal[1] = 1
     job: str = ""
@@ -29,6 +33,10 @@ class Outcome(Value):
     exit_status: int | None = None
     seconds: float = 0.0
     attempts: int = 1
+    sources: dict[str, str] = Field(default_factory=dict)
+    """The SHA-256 of each file in the folder that the value was read from, by its name; none for a function."""
+    sha256: str = ""
+    """The digest of all other keys."""
 
     @property
     def trial_status(self) -> str:
@@ -36,17 +44,49 @@ class Outcome(Value):
 
     @classmethod
     def of_job(cls, folder: Path, job: str) -> Self | None:
-        """The outcome of the job with this hash; None if there is none, or it is damaged or another's."""
+        """The outcome of the job with this hash; None if there is none, or it is damaged or another's.
+
+        Raises ConfigError if it, or a file that its value was read from, was changed.
+        """
+        path = folder / RESULT
         try:
-            outcome = cls.from_dict(read_json(folder / RESULT))
+            stored = read_record(path)
+            outcome = cls.from_dict(stored)
         except ConfigError:
             return None
-        return outcome if outcome.job == job else None
+        if outcome.job != job:
+            return None
+        fault = ""
+        if not outcome.sha256:
+            fault = f"{path} lacks 'sha256', which every trial writes as it ends"
+        elif digest({key: value for key, value in stored.items() if key != "sha256"}) != outcome.sha256:
+            fault = f"{path} was changed after the trial had ended"
+        elif changed := [name for name, sha256 in outcome.sources.items() if not has_hash(folder / name, sha256)]:
+            fault = f"{folder / changed[0]} was changed or removed after the trial had ended"
+        if fault:
+            raise ConfigError(f"{fault}: restore it, or delete {folder} to run it again")
+        return outcome
 
     def write(self, folder: Path, job: str) -> str:
         """Store it as the outcome of a job; returns the status of the trial."""
-        write_json(folder / RESULT, self.model_copy(update={"job": job}).to_dict())
+        content = self.model_copy(update={"job": job}).to_dict()
+        del content["sha256"]
+        write_json(folder / RESULT, {**content, "sha256": digest(content)})
         return self.trial_status
+
+
+def hash_files(folder: Path, paths: Iterable[Path]) -> dict[str, str]:
+    """The SHA-256 of the files in a trial's folder by name. Others are left out: later trials may write them again."""
+    root = folder.resolve()
+    found = [path.resolve() for path in paths]
+    return {path.relative_to(root).as_posix(): file_sha256(path) for path in found if path.is_relative_to(root)}
+
+
+def has_hash(path: Path, sha256: str) -> bool:
+    try:
+        return path.is_file() and file_sha256(path) == sha256
+    except OSError:
+        return False
 
 
 class StoredTrial(Trial):
