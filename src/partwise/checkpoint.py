@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from partwise.config import ConfigError
+from partwise.config import ConfigError, open_to_read
 from partwise.files import file_sha256, replace_file, sync, write_file
 from partwise.machine import is_alive
 from partwise.records import DamagedFileError, read_record
@@ -184,9 +184,8 @@ def load_tensors(path: Path) -> "dict[str, Tensor]":
     from safetensors.torch import load
 
     try:
-        return load(
-            path.read_bytes()
-        )  # not memory-mapped: the file may be deleted or truncated while tensors are in use
+        with open_to_read(path) as file:  # not memory-mapped: it may be deleted or truncated while tensors are in use
+            return load(file.read())
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise DamagedFileError(f"{path} cannot be read: {error}") from None
 

@@ -5,15 +5,11 @@ The files of a run or a comparison may be damaged, edited, or made by others. Im
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any, NoReturn
 
 from partwise.config import ConfigError
-from partwise.files import open_to_read
-
-MAX_BYTES = 1 << 28
-"""A larger file is refused; the records of thousands of runs are far smaller."""
+from partwise.config.reading import MAX_BYTES, read_file
 
 
 class DamagedFileError(ConfigError):
@@ -95,9 +91,6 @@ def parse(content: bytes | str, source: str) -> Any:
 def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     """The content of a regular file: a pipe or a device under its name would never end. Raises DamagedFileError."""
     try:
-        with open_to_read(path) as file:
-            if os.fstat(file.fileno()).st_size > max_bytes:
-                raise DamagedFileError(f"{path} cannot be read: it has more than {max_bytes >> 20} MiB")
-            return file.read(max_bytes)
+        return read_file(path, max_bytes)
     except OSError as error:
         raise DamagedFileError(f"{path} cannot be read: {error.strerror or error}") from None

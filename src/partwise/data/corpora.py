@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from partwise.config import REGISTRY, ConfigError, Part, did_you_mean, part
+from partwise.config import REGISTRY, ConfigError, Part, did_you_mean, open_to_read, part, read_file
 from partwise.data import arithmetic, problem_splits
 from partwise.tokenizers.text import LazyText, Text, hash_file, open_text
 
@@ -219,7 +219,7 @@ def parse_data_option(value: str) -> str | dict[str, Any]:
 def _has_pairs(path: Path) -> bool:
     """Whether the first line of a file of JSON lines has a source and a target."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with open_to_read(path) as file:
             first = json.loads(file.readline(1 << 20))
     except (OSError, ValueError, RecursionError):
         return False  # the corpus reports the error when it reads the file
@@ -261,7 +261,7 @@ def _standard_library() -> tuple[str, ...]:
     files = []
     for path in sorted(paths, key=lambda path: path.relative_to(root).as_posix()):
         try:
-            files.append(path.read_bytes().decode("utf-8"))
+            files.append(read_file(path).decode("utf-8"))
         except (OSError, UnicodeDecodeError):
             continue
     if len(files) < 2:

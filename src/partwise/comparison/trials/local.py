@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from partwise.comparison.trials.executor import Executor
 from partwise.comparison.trials.forkserver import ForkServer, take_server
 from partwise.comparison.trials.trial import Trial
+from partwise.config import read_file
 
 
 class LocalExecutor(Executor):
@@ -93,6 +94,8 @@ def group_by_arm(trials: Sequence[Trial], size: int) -> list[list[Trial]]:
 def failure_reason(first: Trial, status: str) -> str:
     """Why a group of trials failed: the last line of the traceback in the folder of its `first` trial, or its status."""
     error = first.folder / "error.txt"
-    if error.exists() and (lines := error.read_text().strip().splitlines()):  # on a full disk it is empty
-        return lines[-1]
+    if error.exists():
+        lines = read_file(error).decode(errors="replace").strip().splitlines()
+        if lines:  # on a full disk it is empty
+            return lines[-1]
     return status.removeprefix("failed").strip(": ") or "its process exited without an error message"
