@@ -11,6 +11,9 @@ from typing import Any, NoReturn
 from partwise.config import ConfigError
 from partwise.config.reading import MAX_BYTES, read_file
 
+MAX_DIGITS = 308
+"""Of a whole number."""
+
 
 class DamagedFileError(ConfigError):
     """A file of a run, checkpoint or comparison is missing, unreadable, or not what was written."""
@@ -83,9 +86,16 @@ def read_record(path: Path, max_bytes: int = MAX_BYTES) -> Record:
 def parse(content: bytes | str, source: str) -> Any:
     """A JSON value whose objects are records of `source`. Raises DamagedFileError."""
     try:
-        return json.loads(content, object_hook=lambda values: Record(values, source))
+        return json.loads(content, object_hook=lambda values: Record(values, source), parse_int=_whole)
     except (ValueError, RecursionError) as error:
         raise DamagedFileError(f"{source} is damaged: {error}") from None
+
+
+def _whole(text: str) -> int:
+    """Raises ValueError for one that a float cannot hold: whatever computes with it would fail."""
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a whole number has {len(text)} digits, more than {MAX_DIGITS}")
+    return int(text)
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:

@@ -258,6 +258,8 @@ class RunFolder:
         """How this machine differs from that of stored metadata or of a checkpoint."""
         if not earlier:
             return []
+        if not all(isinstance(earlier.get(key), dict) for key in ("runtime", "machine")):
+            raise ConfigError(f"{self.path} has a damaged record of its machine or runtime: start over with --fresh")
         runtime = {**Runtime().to_dict(), **earlier["runtime"]}  # settings that are newer than the run
         old = {**earlier["machine"], **runtime, "processes": earlier.get("processes", 1)}
         now = {**machine_info(), **self.runtime.to_dict(), "processes": self.processes.size}
