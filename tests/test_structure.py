@@ -181,6 +181,15 @@ def test_files_that_users_name_are_read_by_the_reader_that_refuses_pipes() -> No
     assert found == BARE_READS
 
 
+@each_file
+def test_messages_on_stderr_are_printed_without_control_characters(name: str) -> None:
+    """By `print_message`, or by a console: a bare print passes on what a name or a damaged file contains."""
+    for node in ast.walk(parse(FILES[name])):
+        if isinstance(node, ast.Call) and name != "config.messages":
+            files = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "file"]
+            assert "sys.stderr" not in files and ast.unparse(node.func) != "sys.stderr.write", ast.unparse(node)
+
+
 def test_the_yaml_loader_is_safe() -> None:
     import yaml
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from partwise.config import ConfigError, open_to_read
+from partwise.config.messages import print_message
 from partwise.files import file_sha256, replace_file, sync, write_file
 from partwise.machine import is_alive
 from partwise.records import DamagedFileError, read_record
@@ -260,8 +261,6 @@ def load(path: str | Path) -> "tuple[Transformer, Tokenizer]":
 
     Of a run, the latest checkpoint that verifies is loaded; skipped ones are reported on stderr. Raises ConfigError.
     """
-    import sys
-
     folder = find_run(path)
     if (folder / MANIFEST).exists():
         try:
@@ -274,7 +273,7 @@ def load(path: str | Path) -> "tuple[Transformer, Tokenizer]":
         detail = f" ({errors[0]})" if errors else ""
         raise ConfigError(f"{path} has no readable checkpoint{detail}: train it again with --fresh")
     for message in errors:
-        print(f"{message}; using {loaded[0]} instead", file=sys.stderr)
+        print_message(f"{message}; using {loaded[0]} instead")
     return loaded[1]
 
 

@@ -32,6 +32,7 @@ from partwise.checkpoint import (
 from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime, choose_runtime, machine_info
 from partwise.config import ConfigError, digest
+from partwise.config.messages import print_message
 from partwise.config.overrides import difference
 from partwise.data import Dataset
 from partwise.train.config import RunConfig
@@ -78,7 +79,7 @@ class RunFolder:
         plan: Plan | None = None,
         command: list[str] | None = None,
         dataset: Dataset | None = None,
-        log: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+        log: Callable[[str], None] = print_message,
         processes: Processes = SINGLE,
         extension: Extension = ALONE,
     ) -> None:
