@@ -13,6 +13,7 @@ import partwise
 
 ROOT = Path(partwise.__file__).parent
 LAYERS = [
+    "messages",
     "config",
     "files",
     "records",
@@ -185,7 +186,7 @@ def test_files_that_users_name_are_read_by_the_reader_that_refuses_pipes() -> No
 def test_messages_on_stderr_are_printed_without_control_characters(name: str) -> None:
     """By `print_message`, or by a console: a bare print passes on what a name or a damaged file contains."""
     for node in ast.walk(parse(FILES[name])):
-        if isinstance(node, ast.Call) and name != "config.messages":
+        if isinstance(node, ast.Call) and name != "messages":
             files = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "file"]
             assert "sys.stderr" not in files and ast.unparse(node.func) != "sys.stderr.write", ast.unparse(node)
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from partwise.config import ConfigError, open_to_read
-from partwise.config.messages import print_message
 from partwise.files import file_sha256, replace_file, sync, write_file
 from partwise.machine import is_alive
+from partwise.messages import print_message
 from partwise.records import DamagedFileError, read_record
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from partwise.comparison.results import TrialResult
 from partwise.comparison.stats.value_verdicts import tables
 from partwise.comparison.stats.verdicts import verdict
 from partwise.comparison.trials.trial import Trial
-from partwise.config.messages import print_message
+from partwise.messages import print_message
 from partwise.train.run_folder import RunFolder
 
 

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partwise.cli.help import NARROW, wrap
-from partwise.config.messages import CONTROLS
+from partwise.messages import CONTROLS
 from partwise.plots.text_table import TextTable
 
 if TYPE_CHECKING:

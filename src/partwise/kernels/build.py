@@ -15,8 +15,8 @@ from functools import lru_cache
 from itertools import dropwhile
 from pathlib import Path
 
-from partwise.config.messages import print_message
 from partwise.files import file_sha256, others_can_write, private_folder, sync
+from partwise.messages import print_message
 
 TIMEOUT = 120  # seconds; a compilation takes a few
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"]

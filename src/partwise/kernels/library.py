@@ -7,9 +7,9 @@ from functools import lru_cache
 import torch
 
 from partwise.config import ConfigError
-from partwise.config.messages import print_message
 from partwise.kernels import build
 from partwise.machine import cache_folder
+from partwise.messages import print_message
 
 KERNELS = ("attention", "mlp", "block", "bf16", "cross_entropy", "dropout")
 

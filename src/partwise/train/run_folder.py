@@ -32,9 +32,9 @@ from partwise.checkpoint import (
 from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime, choose_runtime, machine_info
 from partwise.config import ConfigError, digest
-from partwise.config.messages import print_message
 from partwise.config.overrides import difference
 from partwise.data import Dataset
+from partwise.messages import print_message
 from partwise.train.config import RunConfig
 from partwise.train.distributed.processes import SINGLE, Processes
 from partwise.train.evaluation import Evaluation, check_split_lengths, evaluate

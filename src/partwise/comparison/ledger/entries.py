@@ -12,7 +12,7 @@ from partwise.comparison.ledger.questions import asked_before, question_keys, ve
 from partwise.comparison.ledger.sequence import next_level
 from partwise.comparison.results import OnlineLevel, RepeatedQuestion
 from partwise.config import ConfigError, digest
-from partwise.config.messages import print_message
+from partwise.messages import print_message
 
 if TYPE_CHECKING:
     from partwise.comparison.design.plan import Plan

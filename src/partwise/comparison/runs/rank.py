@@ -9,7 +9,7 @@ from partwise.comparison.trials.job import JOB
 from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError, import_parts
-from partwise.config.messages import print_message
+from partwise.messages import print_message
 from partwise.records import read_record
 from partwise.train.config import RunConfig
 from partwise.train.distributed.launcher import LOST, TOGETHER, end_now, end_with_launcher
