@@ -235,5 +235,7 @@ COMPARISON_CHECKS = {
         "A flipped bit in any file of a comparison is told, repaired or harmless", 1_000, comparison_flips
     ),
     "prepare-kill": Check("Data whose preparation was killed are prepared again, and equal", 500, preparation_kills),
-    "prepare-flip": Check("A flipped bit in prepared data or references is told, repaired or harmless", 1_000, preparation_flips),
+    "prepare-flip": Check(
+        "A flipped bit in prepared data or references is told, repaired or harmless", 1_000, preparation_flips
+    ),
 }

@@ -192,6 +192,15 @@ def test_typed_values_name_the_file_and_the_place(tmp_path: Path) -> None:
             ask()
 
 
+def test_a_whole_number_beyond_the_floats_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(f'{{"n": {"9" * 308}}}')
+    assert float(read_record(path).whole("n")) == 1e308
+    path.write_text(f'{{"n": [{{"m": -{"9" * 400}}}]}}')
+    with pytest.raises(DamagedFileError, match=r"a\.json is damaged: a whole number has 401 digits"):
+        read_record(path)
+
+
 def test_files_that_never_end_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "long").write_bytes(b"[" * 1000)

@@ -13,6 +13,7 @@ import partwise
 
 ROOT = Path(partwise.__file__).parent
 LAYERS = [
+    "messages",
     "config",
     "files",
     "records",
@@ -139,6 +140,55 @@ def test_nothing_reads_pickles_or_evaluates_strings(name: str) -> None:
             if called == "yaml.load":  # only with our safe loader
                 loaders = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "Loader"]
                 assert loaders == ["_Yaml"]
+
+
+READERS = ("open", "read_text", "read_bytes")
+BARE_READS = {
+    # the readers that refuse pipes, devices and files without end
+    ("config.reading", "open(path, 'rb', opener=open_regular)"),
+    ("config.reading", "os.open(name, flags | NO_WAIT, 438)"),
+    ("files", "open(path, mode, opener=lambda name, flags: open_regular(name, flags | NO_FOLLOW), **options)"),
+    ("files", "os.open(path, os.O_RDONLY)"),  # what was just written, to sync it
+    ("comparison.trials.claims", "os.open(mine.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 420)"),  # only a new file
+    # files of the package
+    ("cli.completion", "Path(__file__).with_name('completions.json').read_text(encoding='utf-8')"),
+    ("data.corpora", "TINYSHAKESPEARE_FILE.read_bytes()"),
+    ("kernels.build", "file.read_text(encoding='utf-8')"),
+    ("plots.layout", "resources.files('partwise.plots').joinpath('hover.js').read_text('utf-8')"),
+    # files of the system
+    ("cli.signals", "os.open(os.devnull, os.O_RDWR)"),
+    ("comparison.trials.worker", "os.open(os.devnull, os.O_RDWR)"),
+    ("kernels.build", "Path('/proc/cpuinfo').read_text(encoding='utf-8', errors='replace')"),
+    ("machine", "open('/proc/cpuinfo')"),
+    ("machine", "Path('/proc/meminfo').read_text(encoding='utf-8')"),
+    ("machine", "(folder / 'memory.stat').read_text()"),
+    ("machine", "(folder / limit).read_text()"),
+    ("machine", "(folder / used).read_text()"),
+}
+"""Calls that open a file by themselves: none of them has a name that a user gives, or that a file of others contains."""
+
+
+def test_files_that_users_name_are_read_by_the_reader_that_refuses_pipes() -> None:
+    """A bare `open` waits for a pipe, and never ends for a device: use `read_file`, `open_to_read` or `open_file`."""
+    found = set()
+    for name, path in FILES.items():
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.Call):
+                called = node.func
+                if (isinstance(called, ast.Name) and called.id == "open") or (
+                    isinstance(called, ast.Attribute) and called.attr in READERS
+                ):
+                    found.add((name, ast.unparse(node)))
+    assert found == BARE_READS
+
+
+@each_file
+def test_messages_on_stderr_are_printed_without_control_characters(name: str) -> None:
+    """By `print_message`, or by a console: a bare print passes on what a name or a damaged file contains."""
+    for node in ast.walk(parse(FILES[name])):
+        if isinstance(node, ast.Call) and name != "messages":
+            files = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "file"]
+            assert "sys.stderr" not in files and ast.unparse(node.func) != "sys.stderr.write", ast.unparse(node)
 
 
 def test_the_yaml_loader_is_safe() -> None:

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from partwise.config import ConfigError
+from partwise.config import ConfigError, open_to_read
 from partwise.files import file_sha256, replace_file, sync, write_file
 from partwise.machine import is_alive
+from partwise.messages import print_message
 from partwise.records import DamagedFileError, read_record
 
 if TYPE_CHECKING:
@@ -184,9 +185,8 @@ def load_tensors(path: Path) -> "dict[str, Tensor]":
     from safetensors.torch import load
 
     try:
-        return load(
-            path.read_bytes()
-        )  # not memory-mapped: the file may be deleted or truncated while tensors are in use
+        with open_to_read(path) as file:  # not memory-mapped: it may be deleted or truncated while tensors are in use
+            return load(file.read())
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         raise DamagedFileError(f"{path} cannot be read: {error}") from None
 
@@ -261,8 +261,6 @@ def load(path: str | Path) -> "tuple[Transformer, Tokenizer]":
 
     Of a run, the latest checkpoint that verifies is loaded; skipped ones are reported on stderr. Raises ConfigError.
     """
-    import sys
-
     folder = find_run(path)
     if (folder / MANIFEST).exists():
         try:
@@ -275,7 +273,7 @@ def load(path: str | Path) -> "tuple[Transformer, Tokenizer]":
         detail = f" ({errors[0]})" if errors else ""
         raise ConfigError(f"{path} has no readable checkpoint{detail}: train it again with --fresh")
     for message in errors:
-        print(f"{message}; using {loaded[0]} instead", file=sys.stderr)
+        print_message(f"{message}; using {loaded[0]} instead")
     return loaded[1]
 
 

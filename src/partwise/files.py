@@ -5,7 +5,6 @@ A folder from elsewhere may have links under the names that we write. Imports no
 
 import errno
 import hashlib
-import io
 import os
 import stat
 from collections.abc import Mapping
@@ -14,33 +13,19 @@ from types import MappingProxyType
 from typing import IO, Any
 
 from partwise.config import ConfigError
+from partwise.config.reading import open_regular, open_to_read
 
-NO_FOLLOW, NO_WAIT = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK"))
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
 
 def open_file(path: Path, mode: str, **options: Any) -> IO[Any]:
     """As `open`, but a symbolic link under this name, a pipe or a device is an OSError; links among folders are followed."""
     try:
-        return open(path, mode, opener=lambda name, flags: _open_regular(name, flags | NO_FOLLOW), **options)
+        return open(path, mode, opener=lambda name, flags: open_regular(name, flags | NO_FOLLOW), **options)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise OSError(errno.ELOOP, "it is a symbolic link, which is not followed: remove it", str(path)) from None
         raise
-
-
-def open_to_read(path: Path) -> io.BufferedReader:
-    """As `open`, but a pipe or a device, whose content may never end, is an OSError."""
-    return open(path, "rb", opener=_open_regular)
-
-
-def _open_regular(name: str, flags: int) -> int:
-    descriptor = os.open(name, flags | NO_WAIT, 0o666)  # opening a pipe would wait for its other end
-    mode = os.fstat(descriptor).st_mode
-    if not stat.S_ISREG(mode):
-        os.close(descriptor)
-        error = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-        raise OSError(error, "it is a folder" if stat.S_ISDIR(mode) else "it is no regular file", name)
-    return descriptor
 
 
 def write_file(path: Path, content: bytes) -> None:

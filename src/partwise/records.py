@@ -5,15 +5,14 @@ The files of a run or a comparison may be damaged, edited, or made by others. Im
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any, NoReturn
 
 from partwise.config import ConfigError
-from partwise.files import open_to_read
+from partwise.config.reading import MAX_BYTES, read_file
 
-MAX_BYTES = 1 << 28
-"""A larger file is refused; the records of thousands of runs are far smaller."""
+MAX_DIGITS = 308
+"""Of a whole number."""
 
 
 class DamagedFileError(ConfigError):
@@ -87,17 +86,21 @@ def read_record(path: Path, max_bytes: int = MAX_BYTES) -> Record:
 def parse(content: bytes | str, source: str) -> Any:
     """A JSON value whose objects are records of `source`. Raises DamagedFileError."""
     try:
-        return json.loads(content, object_hook=lambda values: Record(values, source))
+        return json.loads(content, object_hook=lambda values: Record(values, source), parse_int=_whole)
     except (ValueError, RecursionError) as error:
         raise DamagedFileError(f"{source} is damaged: {error}") from None
+
+
+def _whole(text: str) -> int:
+    """Raises ValueError for one that a float cannot hold: whatever computes with it would fail."""
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"a whole number has {len(text)} digits, more than {MAX_DIGITS}")
+    return int(text)
 
 
 def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     """The content of a regular file: a pipe or a device under its name would never end. Raises DamagedFileError."""
     try:
-        with open_to_read(path) as file:
-            if os.fstat(file.fileno()).st_size > max_bytes:
-                raise DamagedFileError(f"{path} cannot be read: it has more than {max_bytes >> 20} MiB")
-            return file.read(max_bytes)
+        return read_file(path, max_bytes)
     except OSError as error:
         raise DamagedFileError(f"{path} cannot be read: {error.strerror or error}") from None

@@ -14,7 +14,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from partwise.files import open_file, open_to_read
+from partwise.config import open_to_read
+from partwise.files import open_file
 from partwise.records import DamagedFileError
 
 DTYPES = {

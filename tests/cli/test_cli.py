@@ -1,6 +1,7 @@
 """The commands end to end: invalid input prints one line, exits with status 2 and writes nothing."""
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -104,6 +105,37 @@ def test_invalid_input_prints_one_line_and_exits_with_status_2(
     for part in parts:
         assert part in shown.err
     assert sorted(here.rglob("*")) == before, "nothing may be written"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "mingpt", "--data", "f.jsonl"],
+        ["train", "f.yaml"],
+        ["show", "f.yaml"],
+        ["show", "zero.yaml"],
+        ["compare", "f.yaml", "ffn=swiglu"],
+        ["compare", "f.yaml", "--seeds", "2"],
+        ["verdict", "f.csv"],
+        ["verdict", "f.jsonl"],
+        ["verdict", "f.parquet"],
+        ["verdict", "zero.csv"],
+        ["verdict", "events"],
+    ],
+    ids=" ".join,
+)
+def test_a_pipe_or_a_device_is_refused_at_once(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("events").mkdir()
+    for name in ("f.jsonl", "f.yaml", "f.csv", "f.parquet", "events/events.out.tfevents.1"):
+        os.mkfifo(name)
+    for name in ("zero.yaml", "zero.csv"):
+        Path(name).symlink_to("/dev/zero")
+    assert run(monkeypatch, *words) == 2
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1 and re.search("no regular file|not a regular file", shown), shown
 
 
 def test_train_resume_eval_and_generate(

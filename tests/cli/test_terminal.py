@@ -1,5 +1,6 @@
 """Progress on any terminal: what runs now, how much is done, and the time left, whatever the number of runs."""
 
+import inspect
 import io
 import os
 import subprocess
@@ -21,6 +22,8 @@ from partwise.comparison.results import TrialResult
 from partwise.comparison.stats.value_verdicts import tables
 from partwise.comparison.stats.verdicts import verdict
 from partwise.comparison.trials.trial import Trial
+from partwise.messages import print_message
+from partwise.train.run_folder import RunFolder
 
 
 @dataclass
@@ -148,6 +151,15 @@ def test_a_console_prints_no_control_characters_of_names(name: str, monkeypatch:
     text = written.getvalue()
     assert text.count("a[2J]0;titleb31mcdefgh") >= 4
     assert {c for c in text if not c.isprintable()} <= {"\n", "\t"}
+
+
+def test_a_message_on_stderr_has_no_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as the processor that a run.json names, which the default log of a run prints."""
+    print_message(EVIL)
+    assert capsys.readouterr().err == "a[2J]0;titleb31mcdefgh\n"
+    log = inspect.signature(RunFolder).parameters["log"].default
+    log(EVIL)
+    assert capsys.readouterr().err == "a[2J]0;titleb31mcdefgh\n"
 
 
 def test_colors_of_ours_are_kept() -> None:

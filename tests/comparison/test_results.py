@@ -97,6 +97,15 @@ def test_results_without_a_hash_are_read_if_they_are_older_than_it(created: str 
         Results.from_json(path)
 
 
+def test_an_effect_has_a_difference_per_seed(tmp_path: Path) -> None:
+    (results, *_) = StudyResults.from_json(COMMITTED[0]).comparisons.values()
+    values = results.to_dict()
+    values["claims"][0]["effect"]["differences"].pop()
+    (tmp_path / "results.json").write_text(json.dumps(values))
+    with pytest.raises(ConfigError, match=r"is damaged \(claims\.0\.effect: .* differences of .* seeds\)"):
+        Results.from_json(tmp_path / "results.json")
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"claim": "x"}'])
 def test_a_file_of_something_else_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "results.json"

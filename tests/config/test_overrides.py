@@ -450,6 +450,11 @@ def test_difference_is_complete(one: dict[str, Any], other: dict[str, Any]) -> N
     assert not rows
 
 
+@pytest.mark.parametrize(("old", "new"), [({"x": 1}, 2), (2, {"x": 1}), ({}, "a"), ("swiglu", {"part": "swiglu"})])
+def test_a_mapping_in_place_of_a_scalar_is_one_difference(old: Any, new: Any) -> None:
+    assert difference({"a": old}, {"a": new}) == [("a", old, new)]
+
+
 def test_a_digest_does_not_depend_on_the_order_of_keys() -> None:
     assert digest({"a": 1, "b": {"c": 2, "d": 3}}) == digest({"b": {"d": 3, "c": 2}, "a": 1})
     assert digest({"a": 1}) != digest({"a": 2})

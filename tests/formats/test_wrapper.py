@@ -184,6 +184,20 @@ def test_a_source_is_continued_greedily_and_with_beams(use_cache: bool) -> None:
                 assert found[row].tolist() == plain_beams(last, [VOCAB - 2], beams, 6)
 
 
+@pytest.mark.parametrize("padding", [[], float("inf")])
+def test_a_tokenizer_that_transformers_cannot_read_is_one_line(padding: Any, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer_with(padding, tmp_path)
+    with pytest.raises(ConfigError, match=r"transformers cannot read tokenizer\.json"):
+        save_wrapped(build(), tokenizer, tmp_path / "hf")
+
+
+def load_tokenizer_with(padding: Any, folder: Path) -> Any:
+    model = {"type": "WordPiece", "unk_token": "b", "continuing_subword_prefix": "##", "max_input_chars_per_word": 9}
+    values = {"version": "1.0", "added_tokens": [], "model": {**model, "vocab": {"a": 0, "b": 1}}, "padding": padding}
+    (folder / "tokenizer.json").write_text(json.dumps(values))
+    return load_tokenizer(folder / "tokenizer.json")
+
+
 def test_streamed_text_is_the_returned_text(tmp_path: Path) -> None:
     save_wrapped(build(), TOKENIZER, tmp_path / "hf")
     wrapped = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")

@@ -610,13 +610,13 @@ def test_a_corrupt_file_is_explained_in_one_line(kind: str, tmp_path: Path) -> N
 def test_a_file_over_the_limit_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "tokenizer.json").open("wb") as file:
         file.truncate(1 << 30)
-    with pytest.raises(ConfigError, match="1,073,741,824 bytes, more than any tokenizer"):
+    with pytest.raises(ConfigError, match="it has more than 256 MiB"):
         load_tokenizer(tmp_path / "tokenizer.json")
 
 
 def test_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "tokenizer.json")
-    with pytest.raises(ConfigError, match="is not a regular file"):
+    with pytest.raises(ConfigError, match="it is no regular file"):
         load_tokenizer(tmp_path / "tokenizer.json")
 
 

@@ -27,6 +27,7 @@ from partwise.train.config import RunConfig, run_config
 from partwise.train.loop import Diverged, Run, Step
 from partwise.train.metrics import read_metrics
 from partwise.train.run_folder import Interrupted, RunFolder
+from partwise.train.run_metadata import read_metadata, stored_runtime
 
 Tiny = Callable[..., RunConfig]
 DROPOUT = [f"{site}dropout=0.1" for site in ("embed_", "attention.", "ffn.hidden_", "ffn.output_", "residual.")]
@@ -505,6 +506,46 @@ def test_another_torch_or_thread_count_is_reported(tiny: Tiny, tmp_path: Path) -
     metadata.write_text(json.dumps(values))
     with pytest.raises(ConfigError, match=r"was trained on abacus, which is not available here: .*--fresh"):
         RunFolder(tmp_path, config)
+
+
+@pytest.fixture(scope="module")
+def begun(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a `run.json` and no checkpoint."""
+    folder = tmp_path_factory.mktemp("begun") / "run"
+    RunFolder(folder, tiny("train.steps=3")).close()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("runtime.threads", value) for value in ("x", {}, 10**9, -1, True)),
+        ("runtime.precision", "x"),
+        ("runtime.kernels", 3),
+        ("runtime", "x"),
+        ("command", [0]),
+        ("command", "partwise train"),
+    ],
+)
+def test_a_damaged_runtime_or_command_is_one_line(key: str, value: Any, begun: Path, tmp_path: Path) -> None:
+    values = json.loads((begun / "run.json").read_text())
+    *above, last = key.split(".")
+    (values[above[0]] if above else values)[last] = value
+    (tmp_path / "run.json").write_text(json.dumps(values))
+    with pytest.raises(ConfigError, match=r"run\.json (is damaged|lacks 'runtime').*--fresh$"):
+        stored_runtime(tmp_path, read_metadata(tmp_path))
+
+
+def test_facts_of_the_machine_of_another_kind_are_reported(tiny: Tiny, begun: Path, tmp_path: Path) -> None:
+    values, messages = json.loads((begun / "run.json").read_text()), list[str]()
+    values["machine"] |= {"cores": {"a": 1}, "torch": {}}
+    values["processes"] = {"a": 1}
+    (tmp_path / "run.json").write_text(json.dumps(values))
+    RunFolder(tmp_path, tiny("train.steps=3"), log=messages.append).close()
+    assert {line.split()[2] for line in messages} == {"torch", "cores", "processes"}
+    (tmp_path / "run.json").write_text(json.dumps({**values, "machine": "x"}))
+    with pytest.raises(ConfigError, match="lacks 'machine'"):
+        RunFolder(tmp_path, tiny("train.steps=3"))
 
 
 @pytest.mark.parametrize("at", [1, 4])

@@ -21,18 +21,13 @@ from rich.table import Table
 from rich.text import Text
 
 from partwise.cli.help import NARROW, wrap
+from partwise.messages import CONTROLS
 from partwise.plots.text_table import TextTable
 
 if TYPE_CHECKING:
     from partwise.comparison.experiment import Comparison
     from partwise.comparison.trials.trial import Trial
     from partwise.train.run_folder import RunFolder
-
-CONTROLS = dict.fromkeys(
-    [*range(0x20), *range(0x7F, 0xA0), 0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)]
-)
-"""C0 and C1 control characters and those that change the direction of a text, which could rewrite what a terminal shows."""
-del CONTROLS[ord("\n")], CONTROLS[ord("\t")]
 
 
 class WithoutControls:

@@ -14,6 +14,7 @@ from partwise.config.parts import (
     part,
     recipes_by_layer,
 )
+from partwise.config.reading import open_to_read, read_file
 from partwise.config.yaml import ConfigError
 
 __all__ = [
@@ -28,6 +29,8 @@ __all__ = [
     "digest",
     "find_part",
     "import_parts",
+    "open_to_read",
     "part",
+    "read_file",
     "recipes_by_layer",
 ]

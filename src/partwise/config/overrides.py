@@ -100,7 +100,7 @@ def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "")
         before, after, path = old.get(key), new.get(key), f"{prefix}{key}"
         if _is_pattern((key,), before) or _is_pattern((key,), after):
             rows.extend([(path, before, after)] if before != after else [])
-        elif isinstance(before, Mapping) or isinstance(after, Mapping):
+        elif {isinstance(each, Mapping) for each in (before, after) if each is not None} == {True}:
             before, after = before or {}, after or {}
             if before.get("part") != after.get("part"):
                 rows.append((path, before.get("part"), after.get("part")))

@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from partwise.config.reading import read_file
+
 
 class ConfigError(Exception):
     """An invalid user request; the message is one line that names the value and the remedy."""
@@ -59,6 +61,8 @@ _Yaml.add_constructor("tag:yaml.org,2002:float", _construct_float)
 _Yaml.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
+MAX_YAML_BYTES = 1 << 24
+
 _UNREADABLE = (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError)
 """Exceptions that the loader raises for invalid YAML, a value that does not match its tag, or excessive nesting."""
 
@@ -80,8 +84,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping. Raises ConfigError."""
     shown = show(str(path))
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_Yaml)
-    except (OSError, UnicodeDecodeError) as error:
+        values = yaml.load(read_file(path, MAX_YAML_BYTES).decode("utf-8"), Loader=_Yaml)
+    except OSError as error:
+        raise ConfigError(f"cannot read {shown}: {error.strerror or error}: give a YAML file") from None
+    except UnicodeDecodeError as error:
         raise ConfigError(f"cannot read {shown}: {error}") from None
     except _UNREADABLE as error:
         raise ConfigError(f"{shown} is not YAML: {show(' '.join(str(error).split()))}") from None

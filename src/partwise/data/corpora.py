@@ -16,10 +16,9 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from partwise.config import REGISTRY, ConfigError, Part, did_you_mean, digest, part
+from partwise.config import REGISTRY, ConfigError, Part, did_you_mean, digest, open_to_read, part, read_file
 from partwise.data import arithmetic, problem_splits
 from partwise.data.excerpts import Excerpt
-from partwise.files import open_to_read
 from partwise.tokenizers.text import LazyText, Text, hash_file, open_text
 
 TINYSHAKESPEARE_FILE = Path(__file__).with_name("texts") / "tinyshakespeare.txt.bz2"
@@ -275,7 +274,7 @@ def parse_data_option(value: str) -> str | dict[str, Any]:
 def _has_pairs(path: Path) -> bool:
     """Whether the first line of a file of JSON lines has a source and a target."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with open_to_read(path) as file:
             first = json.loads(file.readline(1 << 20))
     except (OSError, ValueError, RecursionError):
         return False  # the corpus reports the error when it reads the file
@@ -317,7 +316,7 @@ def _standard_library() -> tuple[str, ...]:
     files = []
     for path in sorted(paths, key=lambda path: path.relative_to(root).as_posix()):
         try:
-            files.append(path.read_bytes().decode("utf-8"))
+            files.append(read_file(path).decode("utf-8"))
         except (OSError, UnicodeDecodeError):
             continue
     if len(files) < 2:

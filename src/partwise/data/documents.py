@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from partwise.config import ConfigError, digest, part
+from partwise.config import ConfigError, digest, open_to_read, part
 from partwise.data.corpora import MAX_BYTES, Corpus, count_train_documents
 from partwise.data.excerpts import Excerpt
-from partwise.files import open_to_read
 from partwise.tokenizers.text import BLOCK_BYTES, Alphabet, LazyText, Text, hash_file, open_text, text_changed
 
 DocumentLocation = int | Path
@@ -199,7 +198,9 @@ class Folder(Documents):
         for path in locations:
             assert isinstance(path, Path)
             try:
-                yield path.read_bytes().decode("utf-8")
+                with open_to_read(path) as file:
+                    content = file.read()
+                yield content.decode("utf-8")
             except (OSError, UnicodeDecodeError):
                 raise text_changed() from None
 

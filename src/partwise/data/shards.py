@@ -22,7 +22,7 @@ from partwise.config import Config, ConfigError, digest
 from partwise.data.corpora import Corpus
 from partwise.data.excerpts import equals_hash, equals_source
 from partwise.data.pairs import TextPairs
-from partwise.files import file_sha256, others_can_write, private_folder, replace_file, sync
+from partwise.files import file_sha256, open_file, others_can_write, private_folder, replace_file, sync
 from partwise.machine import cache_folder
 from partwise.records import read_record
 from partwise.tokenizers import Text, Tokenizer, TokenizerRecipe, WithSpecialTokens, load_tokenizer
@@ -247,7 +247,7 @@ def _write_split(
     type_name = _smallest_type(tokenizer.vocab_size)
     dtype = np.dtype(type_name)
     sha256, count, size, done = hashlib.sha256(), 0, 0, 0
-    with path.open("wb") as file:
+    with open_file(path, "wb") as file:
         for ids, n_bytes, n_units in _encode_chunks(text, tokenizer):
             if len(ids) and int(ids.max()) > np.iinfo(dtype).max:
                 raise OverflowError(f"id {ids.max()} of a vocabulary of {tokenizer.vocab_size} does not fit {dtype}")

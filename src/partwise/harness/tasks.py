@@ -12,7 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from partwise.config import ConfigError, did_you_mean
+from partwise.config import ConfigError, did_you_mean, read_file
 
 TASK_FILES = Path(__file__).with_name("task_files")
 SHIPPED = {path.stem: f"partwise_{path.stem}" for path in sorted(TASK_FILES.glob("*.yaml"))}
@@ -161,7 +161,10 @@ def task_folder(task: str) -> Path | None:
     if not folder.is_dir():
         return None
     for path in sorted([*folder.rglob("*.yaml"), *folder.rglob("*.yml"), *folder.rglob("*.py")]):
-        text = "" if path.suffix == ".py" else path.read_text(encoding="utf-8", errors="replace")
+        try:
+            text = "" if path.suffix == ".py" else read_file(path).decode(errors="replace")
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from None
         if re.search(r"!function|!!python", text):
             raise ConfigError(f"{path} calls Python code, which is not run: write the task with templates alone")
         if re.search(r"^\s*include\s*:.*(\.\.|:\s*[\"']?[/~])", text, re.MULTILINE):

@@ -10,13 +10,13 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 from functools import lru_cache
 from itertools import dropwhile
 from pathlib import Path
 
 from partwise.files import file_sha256, others_can_write, private_folder, sync
+from partwise.messages import print_message
 
 TIMEOUT = 120  # seconds; a compilation takes a few
 FLAGS = ["-std=c++17", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared"]
@@ -60,7 +60,7 @@ def find_library(folder: Path, stem: str) -> Path | None:
             fault = "it is damaged"
         else:
             return path
-        sys.stderr.write(f"{path} is not loaded, since {fault}: compiling again\n")
+        print_message(f"{path} is not loaded, since {fault}: compiling again")
         path.unlink()
     return None
 
@@ -107,7 +107,7 @@ def compile_library(folder: Path, stem: str, command: list[str]) -> Path:
     """The new library, synced to disk. Raises BuildError, and OSError if the folder is not writable."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".compiling-") as temporary:
         # one short write: compilers run in parallel, and the line fits a narrow terminal
-        sys.stderr.write(f"compiling {stem.partition('-')[0]}.cpp (only once)\n")
+        print_message(f"compiling {stem.partition('-')[0]}.cpp (only once)")
         output = Path(temporary) / "library.so"
         run([*command, "-o", str(output)])
         if not output.is_file():

@@ -1,7 +1,6 @@
 """The compiled kernels of this machine: one shared library per kernel, with a plain C interface."""
 
 import ctypes
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 
@@ -10,6 +9,7 @@ import torch
 from partwise.config import ConfigError
 from partwise.kernels import build
 from partwise.machine import cache_folder
+from partwise.messages import print_message
 
 KERNELS = ("attention", "mlp", "block", "bf16", "cross_entropy", "dropout")
 
@@ -32,7 +32,7 @@ def load_library(name: str) -> ctypes.CDLL | None:
         return build.load(name, cache_folder("kernels"))
     except (build.BuildError, ConfigError) as error:
         if str(error) not in _reported:
-            print(f"C++ kernel {name} is unavailable, torch computes instead: {error}", file=sys.stderr)
+            print_message(f"C++ kernel {name} is unavailable, torch computes instead: {error}")
         _reported.add(str(error))
         return None
 

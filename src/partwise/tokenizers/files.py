@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from partwise.config import ConfigError
+from partwise.config import ConfigError, read_file
 from partwise.tokenizers.base import EMPTY_TOKENIZER_JSON, Tokenizer
 from partwise.tokenizers.bytes import ByteTokenizer
 from partwise.tokenizers.characters import CharacterTokenizer
@@ -127,11 +127,7 @@ def _files(path: Path) -> tuple[Path, ...]:
 
 def _read(path: Path) -> bytes:
     try:
-        if path.exists() and not path.is_file():  # reading a pipe could block forever
-            raise ConfigError(f"{path} is not a regular file: give a tokenizer.json")
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ConfigError(f"{path} has {path.stat().st_size:,} bytes, more than any tokenizer: give another file")
-        return path.read_bytes()
+        return read_file(path, MAX_FILE_BYTES)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"cannot read the tokenizer {str(path)!r}: {reason}; give a tokenizer.json") from None

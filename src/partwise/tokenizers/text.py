@@ -13,8 +13,7 @@ from typing import final
 
 import numpy as np
 
-from partwise.config import ConfigError
-from partwise.files import open_to_read
+from partwise.config import ConfigError, open_to_read
 
 BLOCK_BYTES = 1 << 16
 """Approximate bytes of a file per read."""

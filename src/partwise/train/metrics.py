@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from partwise.files import open_file, open_to_read
+from partwise.config import open_to_read
+from partwise.files import open_file
 from partwise.records import DamagedFileError, Record, parse, read_bytes
 from partwise.train.run_names import explain_write_errors
 

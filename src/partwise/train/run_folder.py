@@ -35,6 +35,7 @@ from partwise.config import ConfigError, digest
 from partwise.config.overrides import difference
 from partwise.data import Dataset
 from partwise.files import refuse_links
+from partwise.messages import print_message
 from partwise.train.config import RunConfig
 from partwise.train.distributed.processes import SINGLE, Processes
 from partwise.train.evaluation import Evaluation, check_split_lengths, evaluate
@@ -82,7 +83,7 @@ class RunFolder:
         plan: Plan | None = None,
         command: list[str] | None = None,
         dataset: Dataset | None = None,
-        log: Callable[[str], None] = lambda text: print(text, file=sys.stderr),
+        log: Callable[[str], None] = print_message,
         processes: Processes = SINGLE,
         extension: Extension = ALONE,
     ) -> None:
@@ -262,6 +263,8 @@ class RunFolder:
         """How this machine differs from that of stored metadata or of a checkpoint."""
         if not earlier:
             return []
+        if not all(isinstance(earlier.get(key), dict) for key in ("runtime", "machine")):
+            raise ConfigError(f"{self.path} has a damaged record of its machine or runtime: start over with --fresh")
         runtime = {**Runtime().to_dict(), **earlier["runtime"]}  # settings that are newer than the run
         old = {**earlier["machine"], **runtime, "processes": earlier.get("processes", 1)}
         now = {**machine_info(), **self.runtime.to_dict(), "processes": self.processes.size}

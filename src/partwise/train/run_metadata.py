@@ -1,16 +1,20 @@
 """Reading `run.json`, everything needed to reproduce a run."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from partwise.checkpoint import FORMAT, find_run
 from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime, choose_runtime
 from partwise.config import ConfigError
+from partwise.config.yaml import show
 from partwise.formats.huggingface.reading import is_hf_folder
 from partwise.records import DamagedFileError, read_record
 from partwise.train.config import RunConfig, TrainConfig
 from partwise.train.imported import open_hf_folder
+
+MAX_THREADS = 4096
+"""More than any machine on which a run may have started."""
 
 
 def read_metadata(folder: Path) -> dict[str, Any]:
@@ -29,6 +33,9 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     for key in ("config", "runtime", "machine", "data"):
         if not isinstance(metadata.get(key), dict):
             raise ConfigError(f"{folder / 'run.json'} lacks {key!r}: start over with --fresh")
+    command = metadata.get("command") or []
+    if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+        raise ConfigError(f"{folder / 'run.json'} is damaged: its command is no list of words: start over with --fresh")
     if "hash" not in metadata["data"]:
         raise ConfigError(f"{folder / 'run.json'} lacks the hash of its data: start over with --fresh")
     return metadata
@@ -42,6 +49,16 @@ def stored_runtime(folder: Path, metadata: dict[str, Any]) -> Runtime:
         raise ConfigError(
             f"{folder / 'run.json'} has runtime settings of another version: start over with --fresh"
         ) from None
+    expected = Runtime().to_dict()
+    for key, value in vars(runtime).items():
+        if type(value) is not type(expected[key]):
+            _refuse_setting(folder, key, value)
+    if not 1 <= runtime.threads <= MAX_THREADS:
+        _refuse_setting(folder, "threads", runtime.threads)
+    try:
+        TrainConfig.from_dict({"precision": runtime.precision})
+    except ConfigError:
+        _refuse_setting(folder, "precision", runtime.precision)
     try:
         choose_runtime(TrainConfig.from_dict({"device": runtime.device}))
     except ConfigError:
@@ -50,6 +67,10 @@ def stored_runtime(folder: Path, metadata: dict[str, Any]) -> Runtime:
             "was started, or start over with --fresh"
         ) from None
     return runtime
+
+
+def _refuse_setting(folder: Path, key: str, value: Any) -> NoReturn:
+    raise ConfigError(f"{folder / 'run.json'} is damaged: its runtime has {key}={show(value)}: start over with --fresh")
 
 
 def check_stored_plan(folder: Path, metadata: dict[str, Any], plan: Plan) -> None:

@@ -11,8 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from partwise.checkpoint import MANIFEST, find_run, latest_checkpoint, tensor_files, weight_paths
-from partwise.config import Config, ConfigError
-from partwise.files import open_to_read
+from partwise.config import Config, ConfigError, open_to_read
 from partwise.formats.huggingface.reading import (
     is_hf_folder,
     read_hf_config,

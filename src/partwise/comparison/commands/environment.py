@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from partwise.config import digest
+from partwise.config import digest, read_file
 from partwise.machine import graphics, hardware
 
 MAX_FILE = 64 * 2**20
@@ -52,9 +52,7 @@ def git(cwd: Path, *words: str) -> str | None:
 
 def file_hash(path: Path) -> str | None:
     try:
-        if not path.is_file() or path.stat().st_size > MAX_FILE:
-            return None
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return hashlib.sha256(read_file(path, MAX_FILE)).hexdigest()
     except (OSError, ValueError):  # a word that is no path
         return None
 

@@ -19,7 +19,7 @@ from partwise.comparison.commands.experiment_file import Curve, Metric, TrialLim
 from partwise.comparison.commands.numbers import read_curve, read_metric, source_files
 from partwise.comparison.commands.plan import CommandConfig
 from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome, hash_files, stored_status
-from partwise.config import ConfigError, digest
+from partwise.config import ConfigError, digest, open_to_read
 from partwise.files import open_file, refuse_links
 from partwise.records import read_record
 
@@ -227,7 +227,7 @@ def end_group(group: int, which: signal.Signals) -> None:
 
 def last_line(path: Path) -> str:
     """The last line of a log, shortened."""
-    with path.open("rb") as file:
+    with open_to_read(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 4096))
         lines = file.read().decode("utf-8", errors="replace").split("\n")

@@ -199,6 +199,6 @@ def env_text(value: Any) -> Any:
 
 def is_experiment(path: str) -> bool:
     """Whether a word of the command line is a file that describes commands, rather than a preset or its overrides."""
-    if not path.endswith((".yaml", ".yml")) or not Path(path).is_file():
+    if not path.endswith((".yaml", ".yml")) or not Path(path).exists():
         return False
     return "command" in read_yaml(Path(path))

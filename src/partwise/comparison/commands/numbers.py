@@ -1,6 +1,7 @@
 """Find the metric and the curve of a finished command, in its output or in a file that it wrote."""
 
 import csv
+import errno
 import io
 import json
 import math
@@ -12,10 +13,9 @@ from typing import Any
 from partwise.comparison.commands.experiment_file import TENSORBOARD, Curve, Metric, Source, compile_pattern
 from partwise.comparison.commands.template import fill
 from partwise.comparison.stats.event_files import read_event_folders
-from partwise.config import ConfigError, did_you_mean
+from partwise.config import ConfigError, did_you_mean, read_file
 from partwise.config.yaml import show
 
-MAX_BYTES = 256 * 2**20
 """Larger files are refused: they are not what a metric is read from."""
 
 MAX_POINTS = 2000
@@ -101,10 +101,10 @@ def read_source(source: Source, outputs: Path, cwd: Path, values: Mapping[str, s
     if not path.is_file():
         raise ConfigError(f"it did not write {fill(source.source, values)}")
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(f"{name} has more than {MAX_BYTES >> 20} MiB: let the command write less")
-        text = path.read_bytes().decode("utf-8", errors="replace")
+        text = read_file(path).decode("utf-8", errors="replace")
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise ConfigError(f"{name}: {error.strerror}: let the command write less") from None
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
     if path.suffix in (".json", ".jsonl", ".csv"):
         return text, name

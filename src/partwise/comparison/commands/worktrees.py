@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partwise.comparison.commands.environment import git
-from partwise.config import ConfigError
+from partwise.config import ConfigError, read_file
 from partwise.config.yaml import show
 from partwise.files import open_file
 
@@ -97,6 +97,6 @@ def run_setup(setup: str, cwd: Path) -> None:
             check=False,
         )
     if done.returncode:
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        lines = read_file(log).decode(errors="replace").strip().splitlines()
         last = f": {show(lines[-1])}" if lines else ""
         raise ConfigError(f"setup {shlex.quote(setup)} ended with status {done.returncode}{last}; its output: {log}")

@@ -1,7 +1,6 @@
 """What one comparison writes to the ledger of its project: its start, every look, its results."""
 
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from partwise.comparison.ledger.questions import asked_before, question_keys, ve
 from partwise.comparison.ledger.sequence import next_level
 from partwise.comparison.results import OnlineLevel, RepeatedQuestion
 from partwise.config import ConfigError, digest
+from partwise.messages import print_message
 
 if TYPE_CHECKING:
     from partwise.comparison.design.plan import Plan
@@ -157,7 +157,7 @@ class LedgerEntries:
         """One line, once."""
         if self.warning is None:
             self.warning = f"{error}; this comparison is not recorded there: move the file away to begin a new one"
-            print(f"warning: {self.warning}", file=sys.stderr)
+            print_message(f"warning: {self.warning}")
 
 
 def is_start(record: Record, folder: str) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import partwise
 from partwise.comparison.ledger.chain import Ledger
+from partwise.files import file_sha256
 
 LEDGER_FILE = Path("runs") / "ledger.sqlite"
 SOURCES = (".py", ".cpp", ".h")
@@ -47,7 +48,7 @@ def sources_hash(root: Path) -> str:
 def file_hash(path: Path) -> str | None:
     """SHA-256 of a file; None if it cannot be read."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return file_sha256(path)
     except OSError:
         return None
 

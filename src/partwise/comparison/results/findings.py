@@ -1,10 +1,22 @@
 """What a comparison found: claims and controls, and what was done to the arms or with the winner."""
 
-from pydantic import Field, JsonValue
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, JsonValue
 
 from partwise.comparison.measures import Measure
 from partwise.comparison.results.value import Value
 from partwise.comparison.stats.effect import Effect, Role
+
+
+def _check_differences(effect: Effect) -> Effect:
+    if len(effect.differences) != len(effect.seeds):
+        raise ValueError(f"{len(effect.differences)} differences of {len(effect.seeds)} seeds")
+    return effect
+
+
+StoredEffect = Annotated[Effect, AfterValidator(_check_differences)]
+"""An effect whose differences are one per seed."""
 
 
 class StepEffect(Value):
@@ -40,8 +52,8 @@ class ClaimResult(Value):
     """A claim or a control: its effect with the verdict, and the differences over training."""
 
     role: Role = "claim"
-    effect: Effect
-    exploratory: Effect | None = None
+    effect: StoredEffect
+    exploratory: StoredEffect | None = None
     """The estimate from all seeds, without a verdict; None unless seeds were added after the verdict."""
     minimum_detectable_effect: float | None = None
     """The true difference that these seeds detect with 80% power, given the observed SD of the pairs."""
@@ -112,7 +124,7 @@ class Matching(Value):
 class Replication(Value):
     """The winner on fresh seeds."""
 
-    effect: Effect
+    effect: StoredEffect
     seeds: tuple[int, ...]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from partwise.comparison.runs.plan import RunPlan
-from partwise.config import Config, ConfigError, Part
+from partwise.config import Config, ConfigError, Part, read_file
 from partwise.files import replace_file
 
 FILE = "custom_parts.py"
@@ -54,7 +54,7 @@ def _name(recipe: type[Part]) -> str:
 
 def _write(source: str, path: Path) -> Path:
     """Write the file; finished trials must not be continued with another source."""
-    if path.exists() and ast.dump(ast.parse(path.read_text(encoding="utf-8"))) != ast.dump(ast.parse(source)):
+    if path.exists() and ast.dump(ast.parse(read_file(path))) != ast.dump(ast.parse(source)):
         raise ConfigError(f"{path} is another version of your parts: choose another name=..., or delete {path.parent}")
     replace_file(path, source.encode())
     return path.resolve()
@@ -99,7 +99,7 @@ def _statements(recipe: type[Part]) -> tuple[list[ast.stmt], Path | None]:
         return [statement for cell in cells for statement in _parse(cell)], None
     if path is None or not Path(path).is_file():
         raise ConfigError(f"{_name(recipe)} has no source, since it was typed or executed without a file: {REMEDY}")
-    return _parse(Path(path).read_text(encoding="utf-8")), Path(path).resolve().parent
+    return _parse(read_file(Path(path)).decode("utf-8")), Path(path).resolve().parent
 
 
 def _parse(source: str) -> list[ast.stmt]:

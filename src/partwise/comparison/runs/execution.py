@@ -13,7 +13,7 @@ from partwise.comparison.runs.trial import read_horizons, shorter_runs, stored_s
 from partwise.comparison.trials.job import JOB
 from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime
-from partwise.config import import_parts
+from partwise.config import import_parts, read_file
 from partwise.data import Dataset
 from partwise.evaluate.arithmetic import accuracy_by_operation, answer_problems
 from partwise.model import Transformer
@@ -102,7 +102,7 @@ def train_in_processes(folder: Path, job: Record, should_stop: Callable[[], bool
 
         status = wait(children, pass_on, f"{folder}/rank-{{rank}}.txt")
     if status == FAILED:
-        lines = logs[0].read_text(errors="replace").strip().splitlines()
+        lines = read_file(logs[0]).decode(errors="replace").strip().splitlines()
         return f"failed {lines[-1] if lines else 'its first process ended without a message'}"
     if status != DONE:
         return {DIVERGED: "diverged", INTERRUPTED: "interrupted"}.get(status, f"failed with exit status {status}")

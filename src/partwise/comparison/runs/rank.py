@@ -9,6 +9,7 @@ from partwise.comparison.trials.job import JOB
 from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError, import_parts
+from partwise.messages import print_message
 from partwise.records import read_record
 from partwise.train.config import RunConfig
 from partwise.train.distributed.launcher import LOST, TOGETHER, end_now, end_with_launcher
@@ -61,7 +62,7 @@ def main() -> None:
     except ProcessLost:
         status = LOST
     except ConfigError as error:
-        print(error, file=sys.stderr)
+        print_message(str(error))
         status = FAILED
     except Exception:
         traceback.print_exc()

@@ -17,8 +17,8 @@ from partwise.comparison.runs.task_metric import is_scored
 from partwise.comparison.trials.job import JOB
 from partwise.comparison.trials.trial import VALIDATION_LOSS, Trial
 from partwise.compute.runtime import Runtime
-from partwise.config import ConfigError, find_part
-from partwise.files import open_to_read, refuse_links
+from partwise.config import ConfigError, find_part, open_to_read
+from partwise.files import refuse_links
 from partwise.records import Record, read_record
 from partwise.train.config import RunConfig
 from partwise.train.result import verified_result

@@ -10,7 +10,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from partwise.config import ConfigError
+from partwise.config import ConfigError, read_file
+
+MAX_BYTES = 1 << 31
+"""Event files with histograms and images are large."""
 
 FORMATS = {1: "f", 2: "d", 19: "e"}
 """Formats of `struct` by the number of the type in `types.proto`: float, double and half."""
@@ -37,7 +40,7 @@ def read_events(path: Path) -> dict[str, dict[int, float]]:
     A last record that was cut off is ignored, since a killed program leaves one. Raises ConfigError for a damaged file.
     """
     try:
-        content = path.read_bytes()
+        content = read_file(path, MAX_BYTES)
     except OSError as error:
         raise _refuse(error) from None
     scalars: dict[str, dict[int, float]] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from partwise.comparison.stats.event_files import read_event_folders
-from partwise.config import ConfigError, did_you_mean
+from partwise.config import ConfigError, did_you_mean, read_file
 
 Curve = Mapping[Any, float]
 """Step -> value; steps are integers, or numbers such as epochs."""
@@ -62,11 +62,14 @@ def read_tensorboard(folder: Path, tag: str | None, names: re.Pattern[str]) -> d
 def is_wandb_export(path: Path) -> bool:
     """Whether a CSV file is the export of a chart: a column of steps, and columns such as `swiglu-3 - val_loss`."""
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            header = next(csv.reader(file), [])
+        header: list[str] = next(_read_csv(path), [])
     except (OSError, UnicodeDecodeError, csv.Error):
         return False  # the reader of CSV names what is wrong
     return len(header) > 1 and all(" - " in name for name in header[1:])
+
+
+def _read_csv(path: Path) -> Any:
+    return csv.reader(io.StringIO(read_file(path).decode("utf-8-sig"), newline=""))
 
 
 def read_wandb(path: Path, metric: str | None) -> dict[str, Curve]:
@@ -74,7 +77,7 @@ def read_wandb(path: Path, metric: str | None) -> dict[str, Curve]:
 
     Raises ConfigError.
     """
-    rows = csv.reader(io.StringIO(path.read_text(encoding="utf-8-sig"), newline=""))
+    rows = _read_csv(path)
     axis, *header = next(rows)
     if "time" in axis.lower():
         raise ConfigError(f"{path}: its x axis is {axis!r}: export the chart over steps")

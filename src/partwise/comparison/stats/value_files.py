@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from partwise.config import ConfigError, did_you_mean
+from partwise.config import ConfigError, did_you_mean, open_to_read, read_file
 
 COLUMNS = ("seed", "arm", "value")
 
@@ -94,7 +94,7 @@ Row = tuple[int, tuple[str, str, str]]
 
 def _read_text(path: Path, kind: str) -> str:
     try:
-        data = path.read_bytes()
+        data = read_file(path)
         return data.decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
@@ -134,6 +134,10 @@ def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[Row]:
         )
     import narwhals
 
+    try:
+        open_to_read(path).close()  # the backend would wait for a pipe
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
     try:
         rows = narwhals.read_parquet(str(path), backend=backend).rows(named=True)  # type: ignore[arg-type]
     except Exception as error:  # each backend has its own

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from partwise.comparison.trials.executor import Executor
 from partwise.comparison.trials.forkserver import ForkServer, take_server
 from partwise.comparison.trials.trial import Trial
+from partwise.config import read_file
 from partwise.machine import OUT_OF_MEMORY, is_out_of_memory
 
 
@@ -94,7 +95,9 @@ def group_by_arm(trials: Sequence[Trial], size: int) -> list[list[Trial]]:
 def failure_reason(first: Trial, status: str) -> str:
     """Why a group of trials failed: the last line of the traceback in the folder of its `first` trial, or its status."""
     error = first.folder / "error.txt"
-    if error.exists() and (lines := error.read_text().strip().splitlines()):  # on a full disk it is empty
-        kind, _, message = lines[-1].partition(": ")
-        return OUT_OF_MEMORY if is_out_of_memory(kind, message) else lines[-1]
+    if error.exists():
+        lines = read_file(error).decode(errors="replace").strip().splitlines()
+        if lines:  # on a full disk it is empty
+            kind, _, message = lines[-1].partition(": ")
+            return OUT_OF_MEMORY if is_out_of_memory(kind, message) else lines[-1]
     return status.removeprefix("failed").strip(": ") or "its process exited without an error message"

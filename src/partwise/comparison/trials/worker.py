@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 
 from partwise.comparison.trials.job import JOB, check_executor
-from partwise.config import ConfigError
+from partwise.config import ConfigError, read_file
 from partwise.files import write_file
 from partwise.machine import is_alive
 from partwise.records import read_record
@@ -83,7 +83,7 @@ class ChildProcesses:
                 continue
             del self.running[child]
             path = folders[0] / "status.json"
-            statuses = json.loads(path.read_text()) if code == 0 else [f"failed {exit_reason(code)}"] * len(folders)
+            statuses = json.loads(read_file(path)) if code == 0 else [f"failed {exit_reason(code)}"] * len(folders)
             with contextlib.suppress(BrokenPipeError):  # the parent was killed
                 os.write(self.replies, f"{json.dumps([number, statuses])}\n".encode())
 

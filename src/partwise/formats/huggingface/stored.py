@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from partwise.config import ConfigError
-from partwise.files import open_to_read
+from partwise.config import ConfigError, open_to_read, read_file
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_JSON_BYTES = 1 << 26
@@ -136,10 +135,10 @@ def read_object(path: Path) -> dict[str, Any]:
     """A JSON object of bounded size. Raises ConfigError."""
     check_file(path)
     try:
-        if path.stat().st_size > MAX_JSON_BYTES:
-            raise ConfigError(f"{path} has {path.stat().st_size:,} bytes, more than any such file: restore the folder")
-        values = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        values = json.loads(read_file(path, MAX_JSON_BYTES))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror or error}: restore the folder") from None
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} does not contain a JSON object: restore the folder")

@@ -9,6 +9,7 @@ from partwise.formats.huggingface.writing import check_new, write_new_folder
 from partwise.formats.wrapper.models import wrap
 from partwise.model import Transformer
 from partwise.tokenizers import Tokenizer, WithSpecialTokens
+from partwise.tokenizers.huggingface import library_errors
 from partwise.tokenizers.special_tokens import SPECIAL_TOKENS
 
 USE = """## Use
@@ -65,11 +66,12 @@ def save_tokenizer(tokenizer: Tokenizer, context_length: int, folder: Path) -> N
 
     tokenizer.save(folder / "tokenizer.json")
     special = dict(zip(("pad_token", "bos_token", "eos_token"), SPECIAL_TOKENS, strict=True))
-    PreTrainedTokenizerFast(
-        tokenizer_file=str(folder / "tokenizer.json"),
-        model_max_length=context_length,
-        clean_up_tokenization_spaces=False,
-        model_input_names=["input_ids", "attention_mask"],  # version 4 of transformers adds token types
-        **(special if isinstance(tokenizer, WithSpecialTokens) else {}),
-    ).save_pretrained(folder)
+    with library_errors("transformers cannot read tokenizer.json ({}): restore the tokenizer of the checkpoint"):
+        PreTrainedTokenizerFast(
+            tokenizer_file=str(folder / "tokenizer.json"),
+            model_max_length=context_length,
+            clean_up_tokenization_spaces=False,
+            model_input_names=["input_ids", "attention_mask"],  # version 4 of transformers adds token types
+            **(special if isinstance(tokenizer, WithSpecialTokens) else {}),
+        ).save_pretrained(folder)
     tokenizer.save(folder / "tokenizer.json")  # exactly ours, which loads as the same tokenizer
