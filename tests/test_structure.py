@@ -18,6 +18,7 @@ LAYERS = [
     "records",
     "tensor_files",
     "machine",
+    "git",
     "plots",
     "kernels",
     "baselines",
