@@ -185,10 +185,10 @@ def work(
     imports: Import = None,
 ) -> None:
     """Run trials of a comparison that was started with --on workers, here or on any machine that sees its folder."""
-    load_imports(imports)
+    sources = load_imports(imports)
     from partwise.cli.commands.work import work_on
 
-    work_on(comparison, workers)
+    work_on(comparison, workers, sources)
 
 
 @app.command()

@@ -62,8 +62,9 @@ def train(
     if processes and launched() and os.environ["WORLD_SIZE"] != str(processes):
         raise ConfigError(f"--processes {processes}: torchrun has started {os.environ['WORLD_SIZE']}; leave it out")
     if processes and processes > 1 and not launched():
-        from partwise.train.distributed.launcher import launch
+        from partwise.train.distributed.launcher import check_cores, launch
 
+        check_cores(processes)
         raise typer.Exit(launch(processes, sys.argv[1:], (signal.SIGINT, *ENDING)))
     load_imports(imports)
     from partwise.cli.commands.train import train_run, train_with_others

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+import partwise
 from partwise.comparison.results import Results
 from partwise.comparison.trials.claims import Claim, claim, is_claimed
 from partwise.comparison.trials.work import Job, Work, find_jobs
@@ -224,3 +225,20 @@ def test_training_runs_are_left_to_workers(here: Path) -> None:
     assert local.returncode == 0, output
     found, expected = (Results.from_json(here / f"runs/{name}/results.json") for name in ("shared", "local"))
     assert found.claims == expected.claims
+
+
+@pytest.mark.parametrize("imports", [(), ("other.py",)])
+def test_a_worker_imports_only_what_its_own_command_names(tmp_path: Path, imports: tuple[str, ...]) -> None:
+    """The job of a received comparison may name any file."""
+    job = tmp_path / "runs" / "0-base" / "seed-0" / "job.json"
+    job.parent.mkdir(parents=True)
+    evil = tmp_path / "evil.py"
+    evil.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    values = {"executed_by": "partwise.comparison.runs.execution", "version": partwise.__version__, "config": {}}
+    values |= {"imports": [str(evil)], "metric": "validation_loss"}
+    job.write_text(json.dumps(values))
+    with pytest.raises(ConfigError) as caught:
+        Work(tmp_path, imports=imports).run()
+    assert str(caught.value) == f"{job} imports {evil}: if you trust it, add --import {evil}"
+    assert not (tmp_path / "ran").exists() and not list(job.parent.glob("claim-*"))
+    Work(tmp_path, imports=(str(evil),))._check_imports(Job(job.parent, values["executed_by"]))

@@ -17,7 +17,7 @@ import pytest
 from partwise.checkpoint import is_sharded, latest_checkpoint, list_checkpoints, step_of
 from partwise.config import ConfigError
 from partwise.formats.loading import load
-from partwise.train.distributed.launcher import GRACE_SECONDS, LOST, TOGETHER, wait
+from partwise.train.distributed.launcher import GRACE_SECONDS, LOST, TOGETHER, check_cores, wait
 from partwise.train.metrics import read_metrics
 from partwise.train.run_metadata import read_metadata
 
@@ -134,6 +134,14 @@ def test_bad_input_is_one_line_of_the_first_process(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in (tmp_path / "runs/one").rglob("*") if path.is_file()} == before
     done = run(tmp_path, "--processes", "2", PARTWISE_PROCESS_TIMEOUT="soon")
     assert done.returncode == 2 and done.stderr.startswith("error: PARTWISE_PROCESS_TIMEOUT=soon: set it to")
+
+
+def test_far_more_processes_than_cores_are_not_started(tmp_path: Path) -> None:
+    cores = os.cpu_count() or 1
+    done = run(tmp_path, "--processes", str(1000 * cores))
+    most = f"this machine has {cores} cores; start at most {4 * cores} processes"
+    assert (done.returncode, done.stderr) == (2, f"error: --processes {1000 * cores}: {most}\n")
+    check_cores(4 * cores)
 
 
 class Ended:

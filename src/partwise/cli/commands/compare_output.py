@@ -88,9 +88,8 @@ def announce(comparison: Comparison) -> None:
     length = comparison.workload.trial_length(plan)
     console.print(f"{len(plan.arms)} arms x {seeds}{length}, in {comparison.path}", markup=False)
     if comparison.on == "workers":
-        console.print(
-            f"waiting for workers: partwise work {shlex.quote(str(comparison.path))}", markup=False, soft_wrap=True
-        )
+        words = [str(comparison.path), *(word for name in comparison.workload.imports for word in ("--import", name))]
+        console.print(f"waiting for workers: partwise work {shlex.join(words)}", markup=False, soft_wrap=True)
     if plan.common:
         console.print(f"for every arm: {' '.join(plan.common)}", markup=False)
 

@@ -1,5 +1,6 @@
 """`work`: run trials of a comparison beside other workers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from partwise.cli.terminal import console
@@ -8,13 +9,16 @@ from partwise.comparison.trials.work import Work
 from partwise.config import ConfigError
 
 
-def work_on(name: str, parallel: int) -> None:
+def work_on(name: str, parallel: int, imports: Sequence[str]) -> None:
     """Run trials until none is left. Raises ConfigError if the folder is no comparison."""
     folder = next((each for each in (Path(name), Path("runs") / name) if (each / PLAN_FILE).exists()), None)
     if folder is None:
         raise ConfigError(f"{name} is no comparison: start `partwise compare ... --on workers` first")
     try:
-        done = Work(folder.resolve(), parallel, on_event=lambda text: console.print(text, markup=False)).run()
+        work = Work(
+            folder.resolve(), parallel, imports=imports, on_event=lambda text: console.print(text, markup=False)
+        )
+        done = work.run()
     except KeyboardInterrupt:
         console.print("stopped; other workers take over what was begun here", markup=False)
         raise

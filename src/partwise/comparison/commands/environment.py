@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from partwise.config import digest, read_file
+from partwise.git import git_command
 from partwise.machine import graphics, hardware
 
 MAX_FILE = 64 * 2**20
@@ -33,7 +34,9 @@ def describe_code(cwd: Path, words: Iterable[str]) -> dict[str, Any]:
     commit = git(cwd, "rev-parse", "HEAD")
     if commit is not None:
         code["commit"] = commit.strip()
-        changes = git(cwd, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--binary") or ""
+        changes = (
+            git(cwd, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty", "--binary") or ""
+        )
         code["uncommitted"] = hashlib.sha256(changes.encode()).hexdigest() if changes else None
     code["files"] = {word: found for word in sorted(set(words)) if (found := file_hash(cwd / word))}
     return code
@@ -43,7 +46,7 @@ def git(cwd: Path, *words: str) -> str | None:
     """The output of a git command in `cwd`; None if it fails or there is no git."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(cwd), *words], capture_output=True, encoding="utf-8", errors="replace", check=False
+            git_command(cwd, *words), capture_output=True, encoding="utf-8", errors="replace", check=False
         )
     except OSError:
         return None

@@ -12,6 +12,7 @@ from partwise.comparison.commands.environment import git
 from partwise.config import ConfigError, read_file
 from partwise.config.yaml import show
 from partwise.files import open_file
+from partwise.git import git_command
 
 READY = ".partwise-ready"
 """Written once the setup of a worktree has succeeded."""
@@ -62,7 +63,7 @@ class Repository:
         if not (folder / READY).exists():
             self.remove_worktree(folder)
             folder.parent.mkdir(parents=True, exist_ok=True)
-            words = ["git", "-C", str(self.root), "worktree", "add", "--detach", "--force", str(folder), commit]
+            words = git_command(self.root, "worktree", "add", "--detach", "--force", str(folder), commit)
             done = subprocess.run(words, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise ConfigError(f"no worktree of {commit[:10]} can be made: {show(' '.join(done.stderr.split()))}")

@@ -9,6 +9,7 @@ from typing import Any
 import partwise
 from partwise.comparison.ledger.chain import Ledger
 from partwise.files import file_sha256
+from partwise.git import git_command
 
 LEDGER_FILE = Path("runs") / "ledger.sqlite"
 SOURCES = (".py", ".cpp", ".h")
@@ -57,9 +58,8 @@ def commit_of(root: Path) -> str | None:
     """The commit of the checkout that tracks `root`; None for an installed package or without git."""
 
     def git(*words: str) -> str | None:
-        command = ["git", "-C", str(root), *words]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+            done = subprocess.run(git_command(root, *words), capture_output=True, text=True, timeout=10, check=False)
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None

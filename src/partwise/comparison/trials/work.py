@@ -3,11 +3,12 @@
 import contextlib
 import os
 import queue
+import shlex
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +20,7 @@ from partwise.comparison.trials.forkserver import ForkServer
 from partwise.comparison.trials.job import check_executor
 from partwise.comparison.trials.shared import FAILED, POLL_SECONDS, is_open
 from partwise.config import ConfigError
+from partwise.config.yaml import show
 from partwise.machine import hardware
 from partwise.records import DamagedFileError, read_record
 
@@ -71,6 +73,8 @@ class Work:
     parallel: int = 1
     expires: float = EXPIRES
     """Seconds without a sign of life after which another worker's trial is taken over."""
+    imports: Sequence[str] | None = None
+    """The modules and files of parts that jobs may import; None: those of a comparison that this user has started."""
     on_event: Callable[[str], None] = print
     n_done: int = 0
     claims: dict[int, Claim] = field(default_factory=dict)
@@ -113,6 +117,8 @@ class Work:
             while open_jobs and len(self.claims) < self.parallel:
                 job = open_jobs.pop(0)
                 allowed = not job.finished and job.may_run_on(cpu) and job.settle(cpu) == cpu
+                if allowed:
+                    self._check_imports(job)
                 taken = claim(job.folder, self.expires) if allowed else None
                 if taken and job.finished:  # by the worker whose claim this process took over
                     taken.release()
@@ -122,6 +128,17 @@ class Work:
                     write_json(job.folder / WORKER, {"cpu": cpu, "host": os.uname().nodename})
                     server.submit(number, [job.folder])
             self._wait(server)
+
+    def _check_imports(self, job: Job) -> None:
+        """Raise ConfigError for code that a job names and the user of this worker does not."""
+        if self.imports is None:
+            return
+        stored = read_record(job.folder / JOB)
+        for source in stored.texts("imports") if "imports" in stored else ():
+            if source not in self.imports:
+                raise ConfigError(
+                    f"{job.folder / JOB} imports {show(source)}: if you trust it, add --import {shlex.quote(source)}"
+                )
 
     def _wait(self, server: ForkServer) -> None:
         """Wait a moment for a trial to end."""

@@ -22,8 +22,19 @@ from partwise.train.distributed.environment import STORE, timeout_seconds
 
 LOST, TOGETHER = 75, 76
 """Exit statuses of a process that lost another one, and of one that ends because another failed, which says why."""
+PROCESSES_PER_CORE = 4
+"""More processes are refused. With some more than cores, as in tests of what several do, a run is only slow."""
 GRACE_SECONDS = 10.0
 """The time that the others have to end by themselves after one has failed, before they are killed."""
+
+
+def check_cores(n: int) -> None:
+    """Raise ConfigError for many more processes than cores: starting them alone could stall the machine."""
+    cores = os.cpu_count() or 1
+    if n > PROCESSES_PER_CORE * cores:
+        raise ConfigError(
+            f"--processes {n}: this machine has {cores} cores; start at most {PROCESSES_PER_CORE * cores} processes"
+        )
 
 
 def launch(n: int, words: list[str], signals: tuple[signal.Signals, ...]) -> int:
