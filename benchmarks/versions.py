@@ -24,10 +24,16 @@ TASKS = {
     "training step, mingpt": 10,
     "training step, mingpt in float32": 5,
     "training step, toy with dropout": 3,
+    "training step, the decoder of the claims": 4,
     "sampling 100 tokens, 1 row": 4,
     "sampling 100 tokens, 16 rows": 2,
 }
 """What is timed, and how often per measurement."""
+CLAIMS = (
+    "d_model=128 n_layers=4 attention.n_heads=4 context_length=128 ffn.hidden=384 init=gpt2 residual.dropout=0 "
+    "train.seq_len=128 train.batch_size=16 optimizer.beta2=0.95 data.train=50000"
+).split()
+"""The shape of the protocol decoder-1m, on other data."""
 
 
 def worker() -> None:
@@ -48,6 +54,7 @@ def worker() -> None:
         steps("mingpt"),
         steps("mingpt", "train.precision=float32"),
         steps("toy", "n_layers=2", "d_model=64"),
+        steps("llama", *CLAIMS),
         sampling(1),
         sampling(16),
     ]
