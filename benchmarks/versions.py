@@ -29,10 +29,10 @@ TASKS = {
     "sampling 100 tokens, 16 rows": 2,
 }
 """What is timed, and how often per measurement."""
-CLAIMS = (
-    "d_model=128 n_layers=4 attention.n_heads=4 context_length=128 ffn.hidden=384 init=gpt2 residual.dropout=0 "
-    "train.seq_len=128 train.batch_size=16 optimizer.beta2=0.95 data.train=50000"
-).split()
+CLAIMS = [
+    "d_model=128", "n_layers=4", "attention.n_heads=4", "context_length=128", "ffn.hidden=384", "init=gpt2",
+    "residual.dropout=0", "train.seq_len=128", "train.batch_size=16", "optimizer.beta2=0.95", "data.train=50000",
+]  # fmt: skip
 """The shape of the protocol decoder-1m, on other data."""
 
 
