@@ -58,8 +58,9 @@ def check_attention(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> None:
 
 
 @pytest.mark.parametrize("T", [1, 2, 3, 15, 16, 17, 31, 32, 33, 64, 65, 127, 128, 129, 130, 257, 400])
-def test_attention_equals_the_equation_for_every_length(T: int) -> None:
-    check_attention(*attention_inputs(2, T, 2, 1, 12))
+@pytest.mark.parametrize("E", [12, 32])  # the second fills tile registers
+def test_attention_equals_the_equation_for_every_length(E: int, T: int) -> None:
+    check_attention(*attention_inputs(2, T, 2, 1, E))
 
 
 @pytest.mark.parametrize("E", [2, 4, 6, 8, 12, 16, 18, 24, 32, 34, 48, 64, 96, 128, 256])

@@ -280,8 +280,11 @@ def test_equals_the_equation_with_dropout(drops: str, gated: bool, check_case: C
 
 @each_precision
 @pytest.mark.parametrize("T", [1, 2, 5, 16, 31, 64, 65, 128, 129, 200])
-def test_equals_the_equation_with_dropout_for_every_length(T: int, check_case: Callable[[Case], None]) -> None:
-    check_case(Case(T=T, n_heads=4, n_kv_heads=2, head_dim=12, D=48, drops="wafho", token_shift=True))
+@pytest.mark.parametrize("head_dim", [12, 32])  # the second fills tile registers
+def test_equals_the_equation_with_dropout_for_every_length(
+    head_dim: int, T: int, check_case: Callable[[Case], None]
+) -> None:
+    check_case(Case(T=T, n_heads=4, n_kv_heads=2, head_dim=head_dim, D=48, drops="wafho", token_shift=True))
 
 
 @pytest.mark.parametrize("T", [1, 15, 16, 17, 32, 47, 64, 80, 544])
