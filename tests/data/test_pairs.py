@@ -61,6 +61,18 @@ def test_arithmetic_pairs_are_the_problems_of_arithmetic(padding: int) -> None:
     assert lines[1].bytes("val") == predicted
 
 
+def test_arithmetic_pairs_are_encoded_row_by_row_if_ids_stand_for_several_characters() -> None:
+    sizes = {"train": 2000, "validation": 10, "test": 12}
+    tokenizers = [{"part": "bpe", "vocab_size": 300}, "characters"]
+    found = [
+        prepare(Corpus.resolve({"part": "arithmetic_pairs", **sizes}), TokenizerRecipe.resolve(t)) for t in tokenizers
+    ]
+    assert problem_lines(found[0], "val") == problem_lines(found[1], "val")
+    assert len(found[0].split("train")) < len(found[1].split("train")) and found[0].bytes("val") == found[1].bytes(
+        "val"
+    )
+
+
 @pytest.mark.parametrize("suffix", [".tsv", ".jsonl"])
 @pytest.mark.parametrize("tokenizer", ["characters", "bytes"])
 def test_pair_files_round_trip(suffix: str, tokenizer: str, tmp_path: Path) -> None:

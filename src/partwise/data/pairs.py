@@ -41,10 +41,13 @@ class TextPairs:
             sources, targets = part.sources, part.targets
             if isinstance(sources, np.ndarray) and isinstance(targets, np.ndarray):
                 N = len(sources)
-                bos, eos = (np.full((N, 1), index) for index in (tokenizer.bos_id, tokenizer.eos_id))
-                sides = [tokenizer.encode_ascii(side.reshape(-1)).reshape(N, -1) for side in (sources, targets)]
-                yield np.hstack([sides[0], bos, sides[1], eos]).reshape(-1), targets.size, N
-                continue
+                sides = [tokenizer.encode_ascii(side.reshape(-1)) for side in (sources, targets)]
+                if all(len(ids) == side.size for ids, side in zip(sides, (sources, targets), strict=True)):
+                    bos, eos = (np.full((N, 1), index) for index in (tokenizer.bos_id, tokenizer.eos_id))
+                    rows = [sides[0].reshape(N, -1), bos, sides[1].reshape(N, -1), eos]
+                    yield np.hstack(rows).reshape(-1), targets.size, N
+                    continue
+                sources, targets = ([row.tobytes().decode("ascii") for row in side] for side in (sources, targets))
             bos, eos = np.array([tokenizer.bos_id]), np.array([tokenizer.eos_id])
             parts: list[np.ndarray] = []
             for source, target in zip(sources, targets, strict=True):
