@@ -77,11 +77,12 @@ test-distributed: setup
 # calls for aarch64 in an emulator (about half an hour)
 #   make test-sanitized ONLY="sanitized aarch64"
 test-sanitized: setup
+	$(BIN)/python -m pytest tests/kernels -m long
 	$(BIN)/python tests/kernel_builds.py $(ONLY)
 
 # compiles every preset with torch's own compiler, and traces its training
 test-inductor: setup
-	$(BIN)/python -m pytest tests/model/test_inductor.py tests/train/test_compile.py tests/train/test_cross_entropy.py -m long
+	$(BIN)/python -m pytest tests/model/test_inductor.py tests/train/test_compile.py tests/train/test_cross_entropy.py tests/train/test_multi_seed.py -m long
 
 # every piece of `make accelerator` on the CPU at small shapes (minutes)
 test-accelerator: setup

@@ -134,6 +134,7 @@ def test_random_models_equal_separate_runs_or_cannot_be_vectorized(
 
 @pytest.mark.usefixtures("float64")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # in torch's own code
+@pytest.mark.long
 @pytest.mark.parametrize(
     "words",
     [

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from partwise.data.excerpts import equals_hash, equals_source
 from partwise.data.pairs import TextPairs
 from partwise.files import file_sha256, open_file, others_can_write, private_folder, replace_file, sync
 from partwise.machine import cache_folder
+from partwise.messages import print_message
 from partwise.records import read_record
 from partwise.tokenizers import Text, Tokenizer, TokenizerRecipe, WithSpecialTokens, load_tokenizer
 
@@ -179,7 +179,7 @@ def prepare(
         except CorruptDataError as error:
             reason = str(error)
         if not attempt and folder.exists():
-            print(f"{reason}: preparing the data again", file=sys.stderr)
+            print_message(f"{reason}: preparing the data again")
         try:
             private_folder(folder.parent)
             _create(folder, corpus, tokenizer, key, progress)

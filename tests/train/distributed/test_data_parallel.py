@@ -45,7 +45,7 @@ def train(folder: Path, *cases: str, steps: int = N_STEPS) -> dict[str, Any]:
     return json.loads((folder / "results.json").read_text())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # torch's reader, in this process alone
 def test_one_launch_of_four_processes(tmp_path: Path) -> None:
     """One test, so that the processes are launched once."""
