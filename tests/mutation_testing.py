@@ -41,6 +41,8 @@ class Mutation:
     old: str
     new: str
     tests: str = TESTS
+    long: bool = False
+    """Whether tests marked `long` are needed to catch it."""
 
     @property
     def path(self) -> Path:
@@ -71,6 +73,7 @@ def failing_test(mutation: Mutation, copy: Path, timeout: float | None = TIMEOUT
     original = path.read_text(encoding="utf-8")
     path.write_text(mutation.source(), encoding="utf-8")
     words = ["-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no", *mutation.tests.split()]
+    words += ["-m", "long or not long"] if mutation.long else []
     environment = {**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         done = subprocess.run(
