@@ -97,7 +97,7 @@ ALLOCATORS = ("can't allocate memory", "not enough memory", "bad_alloc")
 def is_out_of_memory(kind: str, message: str) -> bool:
     """Whether an error, by its name and message, says that Python, torch or a C++ kernel had too little memory."""
     allocator = kind == "RuntimeError" and any(text in message for text in ALLOCATORS)
-    return allocator or kind.endswith(("MemoryError", "OutOfMemoryError"))
+    return allocator or kind.endswith("MemoryError")  # also torch.OutOfMemoryError
 
 
 def visible_devices() -> list[str]:

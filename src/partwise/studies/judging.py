@@ -1,4 +1,4 @@
-"""Judge the stored results of a study by the rules of this version. Trains nothing, and imports no torch."""
+"""Judge the stored results of a study by the rules of this version, without training."""
 
 from partwise.comparison.judging import judge_results
 from partwise.comparison.results import ClaimResult, Results, TunedArm, Tuning
