@@ -12,6 +12,7 @@ from partwise import studies
 from partwise.cli import main
 from partwise.comparison.ledger.chain import Ledger
 from partwise.comparison.ledger.project import LEDGER_FILE
+from partwise.studies.study import StudyResults
 
 START = {
     "kind": "started",
@@ -116,8 +117,8 @@ def test_a_report_is_written_from_the_files(
     folder = tmp_path / "runs" / "glu"
     folder.mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    study = json.loads((Path(studies.__file__).parent / "library" / "swiglu" / "results.json").read_text())
-    (folder / "results.json").write_text(json.dumps(study["comparisons"]["shakespeare"]))
+    study = StudyResults.from_json(Path(studies.__file__).parent / "library" / "swiglu" / "results.json")
+    study.comparisons["shakespeare"].to_json(folder / "results.json")
     for name in ("glu", "runs/glu", str(folder)):
         assert run(monkeypatch, "report", name) == 0
         assert capsys.readouterr().out.strip().endswith("runs/glu/report.html")

@@ -17,11 +17,13 @@ from partwise.cli import app
 from partwise.comparison.design.request import Request
 from partwise.comparison.noise_store import (
     CALIBRATIONS_FILE,
+    FORMAT,
     configuration_key,
     expected_noise,
     ignored_calibrations,
     positive_control_power,
     read_calibrations,
+    write_calibration,
 )
 from partwise.comparison.results import Results
 from partwise.comparison.runs.comparison import make_comparison
@@ -84,14 +86,25 @@ def test_a_calibration_is_used_for_the_same_configuration_only(here: Path) -> No
     write_entry(failure="the A/A pairs differ")
     assert "guess" in expected_noise(same.plan, same.prepare().hash).source, "a calibration that failed is not used"
     CALIBRATIONS_FILE.write_text(json.dumps({"arithmetic 1234, 999 parameters": {"sd": 0.1, "correlation": 0.5}}))
-    assert read_calibrations() == {} and "1 calibrations of an older version" in str(ignored_calibrations())
+    assert read_calibrations() == {} and "of an older version or changed: 1;" in str(ignored_calibrations())
     CALIBRATIONS_FILE.write_text("{ not json")
-    assert read_calibrations() == {} and ignored_calibrations() is None
+    assert read_calibrations() == {} and "its calibrations are ignored" in str(ignored_calibrations())
+
+
+def test_a_changed_calibration_is_told_and_not_used(here: Path) -> None:
+    write_calibration("one", {"format": FORMAT, "sd_difference": 0.01})
+    write_calibration("two", {"format": FORMAT, "sd_difference": 0.02})
+    assert ignored_calibrations() is None
+    CALIBRATIONS_FILE.write_text(CALIBRATIONS_FILE.read_text().replace("0.01", "0.07"))
+    assert [entry["sd_difference"] for entry in read_calibrations().values()] == [0.02]
+    assert "of an older version or changed: 1; run `partwise calibrate` again" in str(ignored_calibrations())
+    write_calibration("one", {"format": FORMAT, "sd_difference": 0.03})
+    assert ignored_calibrations() is None and sorted(read_calibrations()) == ["one", "two"]
 
 
 def write_entry(**changes: Any) -> None:
-    store = json.loads(CALIBRATIONS_FILE.read_text())
-    CALIBRATIONS_FILE.write_text(json.dumps({key: {**value, **changes} for key, value in store.items()}))
+    (key, entry), *_ = json.loads(CALIBRATIONS_FILE.read_text()).items()
+    write_calibration(key, {name: value for name, value in entry.items() if name != "sha256"} | changes)
 
 
 def test_pairs_of_real_arms_go_before_null_pairs(here: Path) -> None:
@@ -113,10 +126,9 @@ def test_a_positive_control_needs_power(here: Path) -> None:
     controlled = make_comparison(request(common=LEARNING, seeds=8, positive_control="d_model=32"))
     dataset, plan = controlled.prepare(), controlled.plan
     key = configuration_key(plan.arms[0].config.to_dict(), dataset.hash)
-    entry = {"format": 2, "failure": None, "positive_control": "d_model=32", "control_sd": 0.01, "seeds": 8}
+    entry = {"format": FORMAT, "failure": None, "positive_control": "d_model=32", "control_sd": 0.01, "seeds": 8}
     for effect, refused in ((-0.1, False), (-0.01, True)):
-        CALIBRATIONS_FILE.parent.mkdir(exist_ok=True)
-        CALIBRATIONS_FILE.write_text(json.dumps({key: {**entry, "control_effect": effect}}))
+        write_calibration(key, {**entry, "control_effect": effect})
         if refused:
             with pytest.raises(ConfigError, match="a control needs 95%"):
                 positive_control_power(plan, dataset.hash)

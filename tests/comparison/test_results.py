@@ -20,7 +20,9 @@ COMMITTED = sorted((ROOT / "src/partwise/studies/library").glob("*/results.json"
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.parent.name)
 def test_committed_results_load_unchanged(path: Path, tmp_path: Path) -> None:
     study = StudyResults.from_json(path)
-    assert study.to_dict() == json.loads(path.read_text(encoding="utf-8"))
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    del stored["sha256"]
+    assert study.to_dict() == stored
     for results in study.comparisons.values():
         results.to_json(tmp_path / "results.json")
         assert Results.from_json(tmp_path / "results.json") == results
@@ -53,11 +55,10 @@ def test_another_version_or_a_damaged_file_is_refused(change: dict, message: str
     assert "\n" not in str(caught.value) and str(path) in str(caught.value)
 
 
-def written_results(path: Path, created: str | None = "2026-12-01T00:00:00Z") -> str:
+def written_results(path: Path) -> str:
     """Write results as a comparison does; returns the text of the file."""
     (results, *_) = StudyResults.from_json(COMMITTED[0]).comparisons.values()
-    provenance = results.provenance.model_copy(update={"created": created})
-    results.model_copy(update={"provenance": provenance}).to_json(path)
+    results.to_json(path)
     return path.read_text()
 
 
@@ -84,17 +85,27 @@ def test_changed_results_are_refused(pattern: str, new: str, tmp_path: Path) -> 
         read_results(path)
 
 
-@pytest.mark.parametrize("created", ["2026-12-01T00:00:00Z", None, "2026-11-25T06:20:32Z"])
-def test_results_without_a_hash_are_read_if_they_are_older_than_it(created: str | None, tmp_path: Path) -> None:
+def test_results_without_a_hash_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
-    values = json.loads(written_results(path, created))
+    values = json.loads(written_results(path))
     del values["sha256"]
     path.write_text(json.dumps(values))
-    if created and created < "2026-11-25T12":
-        assert Results.from_json(path).provenance.created == created
-        return
     with pytest.raises(ConfigError, match=r"results\.json lacks its hash: run the same compare command again"):
         Results.from_json(path)
+
+
+def test_changed_results_of_a_study_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "some" / "results.json"
+    path.parent.mkdir()
+    text = COMMITTED[0].read_text(encoding="utf-8")
+    path.write_text(re.sub(r'"value": 0\.\d', '"value": 0.0', text, count=1))
+    assert path.read_text() != text
+    again = "run `partwise study run some` again"
+    with pytest.raises(ConfigError, match=rf"results\.json was changed after it was written: {again}"):
+        StudyResults.from_json(path)
+    path.write_text(re.sub(r',\s*"sha256": "\w+"', "", text))
+    with pytest.raises(ConfigError, match=rf"results\.json lacks its hash: {again}"):
+        StudyResults.from_json(path)
 
 
 def test_an_effect_has_a_difference_per_seed(tmp_path: Path) -> None:

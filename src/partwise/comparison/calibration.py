@@ -7,14 +7,12 @@ from typing import Any
 
 from scipy import special
 
-from partwise.checkpoint import write_json
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.noise_store import (
     CALIBRATED_METRIC,
-    CALIBRATIONS_FILE,
     FORMAT,
     configuration_key,
-    read_calibrations,
+    write_calibration,
 )
 from partwise.comparison.stats.null_pairs import failure_of, flip_p, mean_p, rejected_subsets
 from partwise.config import ConfigError
@@ -120,8 +118,5 @@ def calibrate(
         metric=results.protocol.metric,
         seconds=statistics.median(seconds) if seconds else None,
     )
-    store = read_calibrations()
-    store[configuration_key(comparison.plan.arms[0].config.to_dict(), data_hash)] = calibration.to_dict()
-    CALIBRATIONS_FILE.parent.mkdir(exist_ok=True)
-    write_json(CALIBRATIONS_FILE, store)
+    write_calibration(configuration_key(comparison.plan.arms[0].config.to_dict(), data_hash), calibration.to_dict())
     return calibration

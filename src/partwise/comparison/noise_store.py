@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from partwise.checkpoint import write_json
 from partwise.comparison.design.plan import Plan
 from partwise.comparison.results import Results
 from partwise.comparison.stats.noise import Noise, given_noise, pooled_noise
@@ -15,7 +16,7 @@ from partwise.config import ConfigError, digest
 from partwise.records import DamagedFileError, read_record
 
 CALIBRATIONS_FILE = Path("runs") / "calibrations.json"
-FORMAT = 2
+FORMAT = 3
 """The version of an entry of the store."""
 
 NO_DATA = ""
@@ -59,25 +60,39 @@ def configuration_key(config: Mapping[str, Any], data_hash: str) -> str:
 
 
 def read_calibrations(path: Path = CALIBRATIONS_FILE) -> dict[str, dict[str, Any]]:
-    """All calibrations of this working folder; empty if the file is missing or damaged."""
-    return {key: entry for key, entry in _read(path).items() if _is_current(entry)}
+    """All calibrations of this working folder, without those of older versions and those that were changed."""
+    return _read(path)[0]
+
+
+def write_calibration(key: str, entry: dict[str, Any], path: Path = CALIBRATIONS_FILE) -> None:
+    """Add an entry, with the hash of its content, or replace the one of the same key."""
+    path.parent.mkdir(exist_ok=True)
+    write_json(path, {**_read(path)[0], key: {**entry, "sha256": digest(entry)}})
 
 
 def ignored_calibrations(path: Path = CALIBRATIONS_FILE) -> str | None:
-    """One line about entries of older versions, if there are any."""
-    n = sum(not _is_current(entry) for entry in _read(path).values())
-    return f"{path}: {n} calibrations of an older version are ignored; run `partwise calibrate` again" if n else None
+    """One line about what `read_calibrations` leaves out, if it does."""
+    return _read(path)[1]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> tuple[dict[str, dict[str, Any]], str | None]:
+    """The calibrations, and a line about those that are ignored."""
+    if not path.exists():
+        return {}, None
     try:
-        return read_record(path)
-    except DamagedFileError:
-        return {}
+        stored = read_record(path)
+    except DamagedFileError as error:
+        return {}, f"{error}: its calibrations are ignored; run `partwise calibrate` again"
+    entries = {key: entry for key, entry in stored.items() if _is_current(entry)}
+    ignored = len(stored) - len(entries)
+    line = f"{path}: calibrations ignored, of an older version or changed: {ignored}; run `partwise calibrate` again"
+    return entries, line if ignored else None
 
 
 def _is_current(entry: Any) -> bool:
-    return isinstance(entry, dict) and entry.get("format") == FORMAT
+    if not isinstance(entry, dict) or entry.get("format") != FORMAT:
+        return False
+    return entry.get("sha256") == digest({key: value for key, value in entry.items() if key != "sha256"})
 
 
 def find_calibration(plan: Plan, data_hash: str) -> dict[str, Any] | None:

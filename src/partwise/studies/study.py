@@ -26,11 +26,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from partwise.checkpoint import write_json
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import ProgressDisplay
 from partwise.comparison.report import write_report
-from partwise.comparison.results import Answer, Results, StudyFacts, Value, read_json
+from partwise.comparison.results import Answer, Results, StudyFacts, Value, check_hash, read_json, write_hashed
 from partwise.comparison.runs.comparison import RunComparison, make_comparison
 from partwise.comparison.stats.effect import Effect
 from partwise.config import ConfigError, did_you_mean
@@ -76,12 +75,14 @@ class StudyResults(Value):
 
     @classmethod
     def from_json(cls, path: Path) -> Self:
-        """Read the file. Raises ConfigError for another version or a damaged file."""
+        """Read the file. Raises ConfigError for another version, or a damaged or changed file."""
         values = read_json(path)
-        comparisons = values.get("comparisons") if isinstance(values, dict) else None
+        comparisons = values.get("comparisons")
         for key, results in (comparisons or {}).items():
             Results.from_dict(results, f"{path}, {key}")  # names the comparison in its message
-        return cls.from_dict(values, str(path))
+        stored = cls.from_dict({key: value for key, value in values.items() if key != "sha256"}, str(path))
+        check_hash(values, path, f"run `partwise study run {path.parent.name}` again, which writes it from its runs")
+        return stored
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class Study:
     def write(self, results: StudyResults) -> None:
         """Write `own_results`."""
         self.own_results.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self.own_results, results.to_dict())
+        write_hashed(self.own_results, results.to_dict())
 
 
 def is_direct(effect: Effect, results: Results) -> bool:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, JsonValue
 
-from partwise.checkpoint import write_json
 from partwise.comparison.results.arms import ArmResult
 from partwise.comparison.results.findings import (
     ClaimResult,
@@ -18,19 +17,15 @@ from partwise.comparison.results.findings import (
     Tuning,
 )
 from partwise.comparison.results.record import OnlineLevel, RepeatedQuestion
-from partwise.comparison.results.value import Facts, Value, read_json
+from partwise.comparison.results.value import Facts, Value, check_hash, read_json, write_hashed
 from partwise.comparison.stats.effect import Effect, Verdict
-from partwise.config import ConfigError, digest
+from partwise.config import ConfigError
 
 if TYPE_CHECKING:
     from partwise.comparison.stats.protocol import Rules  # imports scipy
 
 FORMAT = 3
 """The version of `results.json`."""
-
-HASHED_SINCE = "2026-11-25T14"
-"""Results created later than this have a hash in their file. Without it they are refused: a key is deleted more easily than
-a date is forged."""
 
 
 class Protocol(Value):
@@ -147,8 +142,7 @@ class Results(Value):
 
     def to_json(self, path: Path) -> None:
         """Write the file atomically, with the hash of its content."""
-        content = self.to_dict()
-        write_json(path, {**content, "sha256": digest(content)})
+        write_hashed(path, self.to_dict())
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str = "results") -> Self:
@@ -164,12 +158,6 @@ class Results(Value):
     def from_json(cls, path: Path) -> Self:
         """Read `results.json`. Raises ConfigError for another version, or a damaged or changed file."""
         content = read_json(path)
-        sha256 = content.pop("sha256", None)
-        results = cls.from_dict(content, str(path))
-        has_none = sha256 is None and (results.provenance.created or HASHED_SINCE) < HASHED_SINCE
-        if not has_none and sha256 != digest(content):
-            raise ConfigError(
-                f"{path} {'lacks its hash' if sha256 is None else 'was changed after it was written'}: run the same compare "
-                "command again, which writes it from its runs"
-            )
+        results = cls.from_dict({key: value for key, value in content.items() if key != "sha256"}, str(path))
+        check_hash(content, path, "run the same compare command again, which writes it from its runs")
         return results
