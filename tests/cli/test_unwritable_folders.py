@@ -94,7 +94,8 @@ def run(words: list[str], folder: Path, environment: dict[str, str]) -> tuple[in
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.suffix != ".html"}
+    """All files but reports, which are written anew."""
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.stem != "report"}
 
 
 CASES = [

@@ -1,8 +1,10 @@
 """Tokenizers: lossless round trips, streaming of whole characters, and a `tokenizer.json` that other libraries read."""
 
 import json
+import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from partwise.tokenizers import (
     TokenizerRecipe,
     load_tokenizer,
 )
+from partwise.tokenizers.library_errors import library_errors
 
 TEXTS = st.text(max_size=60)  # all of Unicode except lone surrogates
 AWKWARD = "\0\0\t\n\n\r\n\r\r  a\u00e9e\u0301\u200d\ufeff\ufffd\u2028\U0001f600\U0001f469\U0010ffff<unk> Ġ"
@@ -292,16 +295,35 @@ def test_steps_that_could_fill_the_memory_are_refused(change: dict[str, Any], me
         ),
     ],
 )
-def test_a_panic_of_the_library_is_one_error(change: dict[str, Any], work: str) -> None:
-    """Its PanicException is no Exception, and would end the process."""
+def test_a_panic_of_the_library_is_one_error(
+    change: dict[str, Any], work: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its PanicException is no Exception, and would end the process; Rust prints lines of its own before it."""
     with pytest.raises(ConfigError, match="choose another tokenizer") as caught:
         tokenizer = HuggingFaceTokenizer(VALID | change)
         tokenizer.encode("a" * 40 + "b") if work == "e" else tokenizer.decode([0] * 40 + [1])
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and capfd.readouterr().err == ""
 
 
 def test_an_interrupt_is_no_error_of_the_library() -> None:
-    from partwise.tokenizers.huggingface import library_errors
-
     with pytest.raises(KeyboardInterrupt), library_errors("{}"):
         raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("raised", [None, ValueError("refused"), KeyboardInterrupt()])
+def test_what_others_write_to_standard_error_is_kept(
+    raised: BaseException | None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with suppress(ConfigError, KeyboardInterrupt), library_errors("{}"):
+        with library_errors("{}"):
+            os.write(2, b"one\n")
+        os.write(2, b"two\n")
+        if raised:
+            raise raised
+    os.write(2, b"three\n")
+    assert capfd.readouterr().err == "one\ntwo\nthree\n"
+
+
+def test_standard_error_may_be_closed() -> None:
+    command = "from partwise.tokenizers.library_errors import library_errors\nwith library_errors(''):\n print(1)"
+    assert subprocess.check_output(["sh", "-c", f'exec {sys.executable} -c "{command}" 2>&-']) == b"1\n"

@@ -302,7 +302,10 @@ def _read_shards(folder: Path, identity: str | None) -> dict[str, Shard]:
         if name == "test" and not path.exists() and not path.with_suffix(".bin").exists():
             continue
         try:
-            shards[name] = Shard.from_dict(read_record(path))
+            record = read_record(path)
+            if "identity" not in record:
+                raise CorruptDataError(f"{path} was written by an earlier version")
+            shards[name] = Shard.from_dict(record)
         except (ValueError, TypeError, ConfigError) as error:
             raise CorruptDataError(f"{path}: {error}") from None
         if identity is not None and shards[name].identity != identity:

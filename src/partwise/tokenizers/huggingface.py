@@ -7,7 +7,6 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, final
@@ -17,6 +16,7 @@ import numpy as np
 from partwise.config import ConfigError
 from partwise.tokenizers.base import IDS_PER_CHUNK, DecodeStream, Tokenizer, raise_lone_surrogate
 from partwise.tokenizers.bytes import byte_characters
+from partwise.tokenizers.library_errors import library_errors
 from partwise.tokenizers.split_points import (
     GPT2_SPLIT_POINTS,
     SPACE_SPLIT_POINTS,
@@ -77,21 +77,6 @@ def load_hf_tokenizer(tokenizer_json: dict[str, Any]) -> "tuple[tokenizers.Token
     return hf_tokenizer, tokens
 
 
-@contextmanager
-def library_errors(message: str) -> Iterator[None]:
-    """Raise ConfigError with this message, which has the place `{}` for the reason, if the library fails.
-
-    It raises Exception itself, and for a panic, such as a pattern that needs too many steps, a class derived from
-    BaseException only.
-    """
-    try:
-        yield
-    except BaseException as error:
-        if type(error) not in (Exception, ValueError, OverflowError) and type(error).__name__ != "PanicException":
-            raise
-        raise ConfigError(message.format(" ".join(str(error).split())[:200])) from None
-
-
 def _steps(part: Any, key: str) -> Iterator[Mapping[str, Any]]:
     """The steps of a normalizer or a decoder, without the sequences that hold them."""
     if isinstance(part, dict):
@@ -128,9 +113,10 @@ def _encode(hf_tokenizer: "tokenizers.Tokenizer", texts: list[str]) -> list[list
         return [encoding.ids for encoding in hf_tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-def _decode(hf_tokenizer: "tokenizers.Tokenizer", ids: list[int]) -> str:
+def _decode(hf_tokenizer: "tokenizers.Tokenizer", sequences: list[list[int]]) -> list[str]:
+    """The text of each sequence of ids. Raises ConfigError."""
     with library_errors("ids cannot be decoded ({}): choose another tokenizer"):
-        return hf_tokenizer.decode(ids, skip_special_tokens=False)
+        return [hf_tokenizer.decode(ids, skip_special_tokens=False) for ids in sequences]
 
 
 def _check_utf8(text: str) -> None:
@@ -264,7 +250,7 @@ class HuggingFaceTokenizer(Tokenizer):
         return self.encode(as_string(codes))
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        return _decode(self._hf_tokenizer, self.check_ids(ids).tolist())
+        return _decode(self._hf_tokenizer, [self.check_ids(ids).tolist()])[0]
 
     def token_bytes(self, index: int) -> bytes:
         return self._token_bytes[self.check_id(index)]
@@ -284,14 +270,12 @@ class HuggingFaceTokenizer(Tokenizer):
         """The bytes of each id inside a text: what it adds to the text of a preceding letter."""
         byte_fallback = self._tokenizer_json["model"].get("byte_fallback")
         anchor = next((index for index, token in enumerate(self._tokens) if token.isalpha() and token.isascii()), 0)
-        prefix = len(_decode(self._hf_tokenizer, [anchor]))
+        after_anchor = [[anchor, index] for index in range(len(self._tokens))]
+        (alone, *texts) = _decode(self._hf_tokenizer, [[anchor], *after_anchor])
         contents = []
-        for index, token in enumerate(self._tokens):
-            if byte_fallback and (byte := re.fullmatch(r"<0x([0-9A-F]{2})>", token)):
-                contents.append(bytes.fromhex(byte[1]))
-            else:
-                text = _decode(self._hf_tokenizer, [anchor, index])
-                contents.append(text[prefix:].encode())
+        for token, text in zip(self._tokens, texts, strict=True):
+            byte = re.fullmatch(r"<0x([0-9A-F]{2})>", token) if byte_fallback else None
+            contents.append(bytes.fromhex(byte[1]) if byte else text[len(alone) :].encode())
         return contents
 
 

@@ -105,6 +105,18 @@ def test_exports_of_weights_and_biases(tmp_path: Path) -> None:
         load(write_export(tmp_path, **{"base-0": ""}))
 
 
+def test_an_export_of_weights_and_biases_with_an_endless_cell(tmp_path: Path) -> None:
+    """The header is well, so that the file is taken for an export, and a later row is not."""
+    path = write_export(tmp_path)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f'300,"{"9" * 200_000}"\n')
+    with pytest.raises(
+        ConfigError, match=r"wandb_export\.csv line \d+: not valid CSV .*: export the chart again"
+    ) as caught:
+        load(path)
+    assert "\n" not in str(caught.value)
+
+
 @pytest.mark.parametrize("package", ["pandas", "polars"])
 def test_data_frames(package: str) -> None:
     pytest.importorskip("narwhals")

@@ -93,11 +93,14 @@ def read_wandb(path: Path, metric: str | None) -> dict[str, Curve]:
         columns[column][run] = index
     metric = _choose(metric, columns, str(path), "metric")
     points: dict[str, dict[float, float]] = {run: {} for run in columns[metric]}
-    for row in rows:
-        for run, index in columns[metric].items():
-            if index < len(row) and row[index].strip():
-                where = f"{path} line {rows.line_num}"
-                points[run][_number(row[0], f"{where}: {axis}")] = _number(row[index], f"{where}: {run}")
+    try:
+        for row in rows:
+            where = f"{path} line {rows.line_num}"
+            for run, index in columns[metric].items():
+                if index < len(row) and row[index].strip():
+                    points[run][_number(row[0], f"{where}: {axis}")] = _number(row[index], f"{where}: {run}")
+    except csv.Error as error:
+        raise ConfigError(f"{path} line {rows.line_num}: not valid CSV ({error}): export the chart again") from None
     return dict(points)
 
 

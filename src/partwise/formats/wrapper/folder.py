@@ -9,7 +9,7 @@ from partwise.formats.huggingface.writing import check_new, write_new_folder
 from partwise.formats.wrapper.models import wrap
 from partwise.model import Transformer
 from partwise.tokenizers import Tokenizer, WithSpecialTokens
-from partwise.tokenizers.huggingface import library_errors
+from partwise.tokenizers.library_errors import library_errors
 from partwise.tokenizers.special_tokens import SPECIAL_TOKENS
 
 USE = """## Use
