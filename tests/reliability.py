@@ -25,8 +25,9 @@ from reliability_configurations import CONFIGURATION_CHECKS  # noqa: E402
 from reliability_hostile import HOSTILE_CHECKS  # noqa: E402
 from reliability_runs import RUN_CHECKS, Check  # noqa: E402
 from reliability_storage import STORAGE_CHECKS  # noqa: E402
+from reliability_stored import STORED_CHECKS  # noqa: E402
 
-CHECKS = RUN_CHECKS | STORAGE_CHECKS | COMPARISON_CHECKS | CONFIGURATION_CHECKS | HOSTILE_CHECKS
+CHECKS = RUN_CHECKS | STORAGE_CHECKS | COMPARISON_CHECKS | CONFIGURATION_CHECKS | HOSTILE_CHECKS | STORED_CHECKS
 
 DOCS = Path(__file__).parents[1] / "docs"
 FIGURES, PAGE = DOCS / "reliability.json", DOCS / "reliability.md"

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from partwise.comparison.results import write_hashed
 from partwise.config import ConfigError
 from partwise.generation.sampling import Sampling
 from partwise.kernels.threads import set_threads
@@ -62,6 +63,58 @@ def test_prepared_data_that_are_not_verified_are_found(tmp_path: Path, monkeypat
     monkeypatch.setattr("partwise.data.shards._open_ids", lambda path, shard: np.fromfile(path, dtype=shard.dtype))
     with pytest.raises(AssertionError, match="silent damage"):
         for number in range(100):
+            trial(number)
+
+
+def test_a_kernel_that_is_not_verified_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = CHECKS["kernel-flip"].prepare(tmp_path)
+    monkeypatch.setattr("partwise.kernels.build.file_sha256", lambda path: path.name.split(".")[-2])
+    with pytest.raises(AssertionError):
+        for number in range(9):
+            trial(number)
+
+
+def change_a_digit(path: Path, key: str) -> Path:
+    """Change the third digit after the point of the first value of a key."""
+    text = path.read_text()
+    at = text.index(".", text.index(f'"{key}": ')) + 3
+    path.write_text(f"{text[:at]}{(int(text[at]) + 1) % 10}{text[at + 1 :]}")
+    return path
+
+
+def test_results_that_are_not_verified_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed digit of the file that reports and lists are made from."""
+    trial = CHECKS["reading-flip"].prepare(tmp_path)
+    monkeypatch.setattr(
+        "reliability_stored.flip_bit", lambda folder, draw: change_a_digit(folder / "c/results.json", "value")
+    )
+    assert trial(0) == "told"
+    monkeypatch.setattr(
+        "partwise.comparison.results.results.check_hash", lambda content, *_: content.pop("sha256", None)
+    )
+    with pytest.raises(AssertionError, match="silent damage"):
+        trial(0)
+
+
+def test_changed_values_of_commands_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told by their hash; and by the check, if whoever changed them has computed the hash again."""
+    trial = CHECKS["command-flip"].prepare(tmp_path)
+
+    def change_a_value(folder: Path, draw: object) -> Path:
+        return change_a_digit(sorted(folder.glob("c/runs/*/seed-*/result.json"))[0], "value")
+
+    def change_a_value_and_its_hash(folder: Path, draw: object) -> Path:
+        path = change_a_value(folder, draw)
+        content = json.loads(path.read_text())
+        del content["sha256"]
+        write_hashed(path, content)
+        return path
+
+    monkeypatch.setattr("reliability_stored.flip_bit", change_a_value)
+    assert [trial(number) for number in range(2)] == ["told", "told"]
+    monkeypatch.setattr("reliability_stored.flip_bit", change_a_value_and_its_hash)
+    for number in range(2):
+        with pytest.raises(AssertionError, match="silent damage"):
             trial(number)
 
 

@@ -58,6 +58,10 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("show", "mingpt"),
         ("plan", "--claims", "3", "--sd", "0.01", "--effect", "0.02"),
         ("work", "commands"),
+        ("calibrate", "e.yaml", "--seeds", "3"),
+        ("import", "out", "--name", "imported"),
+        ("inspect", "run", "attention"),
+        ("calculate", "run", "1+1"),
     ],
     ids=lambda words: "-".join(words[:2]),
 )
