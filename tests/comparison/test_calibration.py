@@ -98,6 +98,9 @@ def test_a_changed_calibration_is_told_and_not_used(here: Path) -> None:
     CALIBRATIONS_FILE.write_text(CALIBRATIONS_FILE.read_text().replace("0.01", "0.07"))
     assert [entry["sd_difference"] for entry in read_calibrations().values()] == [0.02]
     assert "of an older version or changed: 1; run `partwise calibrate` again" in str(ignored_calibrations())
+    CALIBRATIONS_FILE.write_text(CALIBRATIONS_FILE.read_text().replace('"two"', '"twp"'))
+    assert read_calibrations() == {} and "changed: 2;" in str(ignored_calibrations()), "an entry belongs to its key"
+    write_calibration("two", {"format": FORMAT, "sd_difference": 0.02})
     write_calibration("one", {"format": FORMAT, "sd_difference": 0.03})
     assert ignored_calibrations() is None and sorted(read_calibrations()) == ["one", "two"]
 

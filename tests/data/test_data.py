@@ -844,3 +844,27 @@ def test_evaluation_scores_every_token_but_the_first_once(count: int, context: i
 def test_nothing_to_score_is_refused(count: int, context: int) -> None:
     with pytest.raises(ConfigError, match="nothing to score"):
         eval_windows(count, context)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("train.json", '"dtype"', '"dtypo"', "{path} lacks 'dtype'"),
+        ("val.json", ",", "", "{path} is damaged: Expecting ',' delimiter"),
+        ("train.json", '"uint8"', '"int8"', "{path}: dtype=int8: "),
+        ("tokenizer.json", "{", "", "{folder}: the ids of 'train' come from another tokenizer.json"),
+    ],
+)
+def test_damaged_metadata_are_named_once(
+    file: str, old: str, new: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = long_corpus("text", tmp_path)
+    whole = prepare(corpus, Characters(), cache=tmp_path / "cache")
+    path = whole.folder / file
+    text = path.read_text()
+    path.write_text(text.replace(old, new, 1))
+    assert path.read_text() != text
+    assert prepare(corpus, Characters(), cache=tmp_path / "cache").hash == whole.hash
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(message.format(path=path, folder=whole.folder)) and line.count(str(whole.folder)) == 1
+    assert line.endswith(": preparing the data again") and path.read_text() == text

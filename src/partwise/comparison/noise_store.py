@@ -65,9 +65,9 @@ def read_calibrations(path: Path = CALIBRATIONS_FILE) -> dict[str, dict[str, Any
 
 
 def write_calibration(key: str, entry: dict[str, Any], path: Path = CALIBRATIONS_FILE) -> None:
-    """Add an entry, with the hash of its content, or replace the one of the same key."""
+    """Add an entry, with the hash of its content and key, or replace the one of the same key."""
     path.parent.mkdir(exist_ok=True)
-    write_json(path, {**_read(path)[0], key: {**entry, "sha256": digest(entry)}})
+    write_json(path, {**_read(path)[0], key: {**entry, "sha256": digest([key, entry])}})
 
 
 def ignored_calibrations(path: Path = CALIBRATIONS_FILE) -> str | None:
@@ -83,16 +83,17 @@ def _read(path: Path) -> tuple[dict[str, dict[str, Any]], str | None]:
         stored = read_record(path)
     except DamagedFileError as error:
         return {}, f"{error}: its calibrations are ignored; run `partwise calibrate` again"
-    entries = {key: entry for key, entry in stored.items() if _is_current(entry)}
+    entries = {key: entry for key, entry in stored.items() if _is_current(key, entry)}
     ignored = len(stored) - len(entries)
     line = f"{path}: calibrations ignored, of an older version or changed: {ignored}; run `partwise calibrate` again"
     return entries, line if ignored else None
 
 
-def _is_current(entry: Any) -> bool:
+def _is_current(key: str, entry: Any) -> bool:
     if not isinstance(entry, dict) or entry.get("format") != FORMAT:
         return False
-    return entry.get("sha256") == digest({key: value for key, value in entry.items() if key != "sha256"})
+    content = {name: value for name, value in entry.items() if name != "sha256"}
+    return entry.get("sha256") == digest([key, content])
 
 
 def find_calibration(plan: Plan, data_hash: str) -> dict[str, Any] | None:

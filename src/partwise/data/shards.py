@@ -24,7 +24,7 @@ from partwise.data.pairs import TextPairs
 from partwise.files import file_sha256, open_file, others_can_write, private_folder, replace_file, sync
 from partwise.machine import cache_folder
 from partwise.messages import print_message
-from partwise.records import read_record
+from partwise.records import DamagedFileError, read_record
 from partwise.tokenizers import Text, Tokenizer, TokenizerRecipe, WithSpecialTokens, load_tokenizer
 
 VERSION = 1
@@ -70,7 +70,6 @@ class Dataset:
         self._shards = _read_shards(folder, identity)
         self._ids: dict[str, np.ndarray] = {}
         try:
-            self.tokenizer: Tokenizer = load_tokenizer(folder / "tokenizer.json")
             tokenizer_sha256 = file_sha256(folder / "tokenizer.json")
             for path in folder.iterdir():
                 if others_can_write(path):
@@ -79,6 +78,7 @@ class Dataset:
                 self._ids[name] = _open_ids(folder / f"{name}.bin", shard)
                 if shard.tokenizer_sha256 != tokenizer_sha256:
                     raise CorruptDataError(f"{folder}: the ids of {name!r} come from another tokenizer.json")
+            self.tokenizer: Tokenizer = load_tokenizer(folder / "tokenizer.json")
         except (ConfigError, OSError, ValueError) as error:
             raise CorruptDataError(str(error)) from None
 
@@ -303,8 +303,11 @@ def _read_shards(folder: Path, identity: str | None) -> dict[str, Shard]:
             continue
         try:
             record = read_record(path)
-            if "identity" not in record:
-                raise CorruptDataError(f"{path} was written by an earlier version")
+        except DamagedFileError as error:
+            raise CorruptDataError(str(error)) from None
+        if missing := [key for key in Shard.model_fields if key not in record]:
+            raise CorruptDataError(f"{path} lacks {missing[0]!r}")
+        try:
             shards[name] = Shard.from_dict(record)
         except (ValueError, TypeError, ConfigError) as error:
             raise CorruptDataError(f"{path}: {error}") from None
