@@ -28,7 +28,7 @@ def stored(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 def done(folder: Path, *words: str) -> str:
-    """What a command printed; to standard error if an earlier one in this process had `--json`."""
+    """What a command printed; to standard error if it or an earlier one of the test had `--json`."""
     status, printed, errors = command(folder, list(words))
     assert status == 0, errors
     return printed + errors

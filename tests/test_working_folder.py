@@ -30,7 +30,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in importable_names():
         (folder / f"{name}.py").write_text(HOSTILE)
     (folder / "e.yaml").write_text(
-        "command: /bin/sh -c 'echo loss $((100 + $0 + $1))' {seed} {args}\n"
+        "command: /bin/sh -c 'echo loss $((100 + $0 * 7 % 11 + $1))' {seed} {args}\n"
         "arms: {a: {args: '0'}, b: {args: '5'}}\nmetric: {margin: 1, pattern: 'loss (\\S+)'}\n"
     )
     return folder
@@ -39,7 +39,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
-        ("train", "mingpt", *SMALL, "--name", "run"),
+        ("train", "mingpt", *SMALL, "head_bias=false", "--name", "run"),
         ("eval", "run", "--max-problems", "4"),
         ("compare", "mingpt", "ffn=swiglu", *SMALL, "--seeds", "2"),
         ("compare", "e.yaml", "--seeds", "2", "--name", "commands"),
@@ -51,6 +51,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("inspect", "run", "cost"),
         ("report", "run"),
         ("export", "run", "out", "--to", "hf", "--family", "partwise"),
+        ("export", "run", "gpt2", "--to", "hf"),
         ("tokenizer", "train", "--data", "shakespeare", "--vocab-size", "260", "--out", "t.json"),
         ("verify", "runs/commands"),
         ("ledger",),
@@ -59,7 +60,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("plan", "--claims", "3", "--sd", "0.01", "--effect", "0.02"),
         ("work", "commands"),
         ("calibrate", "e.yaml", "--seeds", "3"),
-        ("import", "out", "--name", "imported"),
+        ("import", "gpt2", "--name", "imported"),
         ("inspect", "run", "attention"),
         ("calculate", "run", "1+1"),
     ],

@@ -325,5 +325,6 @@ def test_what_others_write_to_standard_error_is_kept(
 
 
 def test_standard_error_may_be_closed() -> None:
-    command = "from partwise.tokenizers.library_errors import library_errors\nwith library_errors(''):\n print(1)"
-    assert subprocess.check_output(["sh", "-c", f'exec {sys.executable} -c "{command}" 2>&-']) == b"1\n"
+    code = "from partwise.tokenizers.library_errors import library_errors\nwith library_errors(''):\n print(1)"
+    words = ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, code]
+    assert subprocess.check_output(words) == b"1\n"
