@@ -36,43 +36,52 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+COMMANDS: dict[str, list[tuple[str, ...]]] = {
+    "of a run": [
         ("train", "mingpt", *SMALL, "head_bias=false", "--name", "run"),
         ("eval", "run", "--max-problems", "4"),
-        ("compare", "mingpt", "ffn=swiglu", *SMALL, "--seeds", "2"),
+        ("generate", "run", "--max-new-tokens", "2"),
+        ("calculate", "run", "1+1"),
+        ("inspect", "run", "cost"),
+        ("inspect", "run", "attention"),
+        ("report", "run"),
+    ],
+    "of a model": [
+        ("train", "mingpt", *SMALL, "head_bias=false", "--name", "model"),
+        ("export", "model", "out", "--to", "hf", "--family", "partwise"),
+        ("export", "model", "gpt2", "--to", "hf"),
+        ("import", "gpt2", "--name", "imported"),
+    ],
+    "of a comparison": [("compare", "mingpt", "ffn=swiglu", *SMALL, "--seeds", "2")],
+    "of programs": [
         ("compare", "e.yaml", "--seeds", "2", "--name", "commands"),
+        ("verify", "runs/commands"),
+        ("work", "commands"),
+        ("calibrate", "e.yaml", "--seeds", "3"),
+        ("ledger",),
         ("runs",),
+    ],
+    "of none": [
         ("doctor",),
         ("study", "list"),
         ("verdict", "--help"),
-        ("generate", "run", "--max-new-tokens", "2"),
-        ("inspect", "run", "cost"),
-        ("report", "run"),
-        ("export", "run", "out", "--to", "hf", "--family", "partwise"),
-        ("export", "run", "gpt2", "--to", "hf"),
         ("tokenizer", "train", "--data", "shakespeare", "--vocab-size", "260", "--out", "t.json"),
-        ("verify", "runs/commands"),
-        ("ledger",),
         ("parts",),
         ("show", "mingpt"),
         ("plan", "--claims", "3", "--sd", "0.01", "--effect", "0.02"),
-        ("work", "commands"),
-        ("calibrate", "e.yaml", "--seeds", "3"),
-        ("import", "gpt2", "--name", "imported"),
-        ("inspect", "run", "attention"),
-        ("calculate", "run", "1+1"),
     ],
-    ids=lambda words: "-".join(words[:2]),
-)
-def test_no_command_imports_from_the_working_folder(hostile: Path, words: tuple[str, ...]) -> None:
-    command = [str(Path(sys.executable).with_name("partwise")), *words]
-    done = subprocess.run(command, cwd=hostile, capture_output=True, text=True, check=False, timeout=300)
-    imported = (hostile / MARKER).read_text() if (hostile / MARKER).exists() else ""
-    (hostile / MARKER).unlink(missing_ok=True)
-    assert not imported, f"imported: {imported}"
-    assert done.returncode == 0, done.stderr
+}
+
+
+@pytest.mark.parametrize("commands", COMMANDS.values(), ids=COMMANDS)
+def test_no_command_imports_from_the_working_folder(hostile: Path, commands: list[tuple[str, ...]]) -> None:
+    program = str(Path(sys.executable).with_name("partwise"))
+    for words in commands:
+        done = subprocess.run([program, *words], cwd=hostile, capture_output=True, text=True, check=False, timeout=300)
+        imported = (hostile / MARKER).read_text() if (hostile / MARKER).exists() else ""
+        (hostile / MARKER).unlink(missing_ok=True)
+        assert not imported, f"{' '.join(words)} imported: {imported}"
+        assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
 
 
 def test_the_files_would_be_imported_by_a_command_that_trusts_the_folder(hostile: Path) -> None:
