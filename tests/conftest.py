@@ -1,5 +1,6 @@
 """Shared fixtures: a separate cache, one thread per process, at most one process per core, and a tiny run."""
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -37,6 +38,12 @@ def pytest_xdist_auto_num_workers() -> int:
     except (OSError, ValueError):  # no cgroups, or no limit ("max")
         pass
     return max(1, round(cores))
+
+
+def pytest_collection_finish() -> None:
+    """Collected tests and imported modules are never garbage: a full collection would visit them all, again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 COMPILED_KERNELS = Path(__file__).parents[1] / "build" / "test-kernels"
