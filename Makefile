@@ -65,6 +65,7 @@ test-planted: setup
 # puts faults into small runs (kills, damaged bits, NaN) and writes docs/reliability.md; continues where it stopped
 #   make test-reliability MINUTES=60 ONLY="kill flip"
 test-reliability: setup
+	$(BIN)/python -m pytest tests/test_reliability.py -m long
 	$(BIN)/python tests/reliability.py --minutes $(MINUTES) $(if $(ONLY),--only $(ONLY)) $(AGAIN)
 
 MINUTES := 15
@@ -91,7 +92,7 @@ test-accelerator: setup
 # more configurations of every family of transformers, in files and in float64 (minutes); then exported models in a fresh
 # environment with transformers and without partwise
 test-interop: setup
-	$(BIN)/python -m pytest tests/formats -n auto -m "long or not long"
+	$(BIN)/python -m pytest tests/formats tests/test_working_folder.py -n auto -m "long or not long"
 	$(call fresh_env,build/transformers-env)
 	build/transformers-env/bin/python -m pip install $(QUIET) torch transformers safetensors
 	$(BIN)/python tests/transformers_smoke.py build/transformers-env/bin/python

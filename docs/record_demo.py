@@ -6,7 +6,6 @@ Run `partwise demo` in a folder without other comparisons first.
 """
 
 import io
-import json
 import re
 import sys
 from pathlib import Path
@@ -58,6 +57,6 @@ def draw_over_training(results: Results) -> None:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo")
-    results = Results.from_dict(json.loads((folder / "results.json").read_text(encoding="utf-8")))
+    results = Results.from_json(folder / "results.json")
     record_terminal(results)
     draw_over_training(results)

@@ -17,9 +17,14 @@ from partwise.train.loop import Run
 from reliability import CHECKS, FIGURES, PAGE, measure, with_table
 from reliability_runs import Check
 
+LONG = ("compare-kill", "report-kill", "compare-flip", "reading-flip")
+"""Checks whose trials run commands for many seconds: `make test-reliability` begins with their tests."""
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in CHECKS]
+)
 def test_the_first_trials_of_every_check_keep_their_promise(name: str, tmp_path: Path) -> None:
     trial = CHECKS[name].prepare(tmp_path)
     for number in range(1 if name == "compare-kill" else 3):
@@ -82,6 +87,7 @@ def change_a_digit(path: Path, key: str) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_results_that_are_not_verified_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A changed digit of the file that reports and lists are made from."""
     trial = CHECKS["reading-flip"].prepare(tmp_path)

@@ -73,7 +73,13 @@ COMMANDS: dict[str, list[tuple[str, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("commands", COMMANDS.values(), ids=COMMANDS)
+@pytest.mark.parametrize(
+    "commands",
+    [
+        pytest.param(commands, id=name, marks=[pytest.mark.long] if name == "of a model" else [])
+        for name, commands in COMMANDS.items()
+    ],
+)
 def test_no_command_imports_from_the_working_folder(hostile: Path, commands: list[tuple[str, ...]]) -> None:
     program = str(Path(sys.executable).with_name("partwise"))
     for words in commands:
