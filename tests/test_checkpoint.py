@@ -466,7 +466,7 @@ def test_a_result_that_could_not_be_written_is_written_on_resume(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(result, "write_json", refuse)
+        patch.setattr(result, "write_hashed", refuse)
         with pytest.raises(ConfigError, match=ONE_LINE):
             run_to(run, config)
     assert not (run / "result.json").exists()

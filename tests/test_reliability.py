@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partwise.comparison.results import write_hashed
+from partwise.checkpoint import write_hashed
 from partwise.config import ConfigError
 from partwise.generation.sampling import Sampling
 from partwise.kernels.threads import set_threads

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from partwise.config import ConfigError, open_to_read
+from partwise.config import ConfigError, digest, open_to_read
 from partwise.files import file_sha256, replace_file, sync, write_file
 from partwise.machine import is_alive
 from partwise.messages import print_message
@@ -160,6 +160,18 @@ def make_folder(path: Path) -> None:
 def write_json(path: Path, values: Any) -> None:
     """Replace a JSON file atomically and sync it to disk; on OSError the old file is left in place."""
     replace_file(path, json_bytes(values))
+
+
+def write_hashed(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON object atomically, with the hash of its content."""
+    write_json(path, {**content, "sha256": digest(content)})
+
+
+def check_hash(content: Mapping[str, Any], sha256: Any, path: Path, remedy: str) -> None:
+    """Compare a file's other keys with the hash that `write_hashed` added. Raises ConfigError if it differs or is missing."""
+    if sha256 != digest(content):
+        changed = "lacks its hash" if sha256 is None else "was changed after it was written"
+        raise ConfigError(f"{path} {changed}: {remedy}")
 
 
 def json_bytes(values: Any) -> bytes:

@@ -26,10 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from partwise.checkpoint import check_hash, write_hashed
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import ProgressDisplay
 from partwise.comparison.report import write_report
-from partwise.comparison.results import Answer, Results, StudyFacts, Value, check_hash, read_json, write_hashed
+from partwise.comparison.results import Answer, Results, StudyFacts, Value, read_json
 from partwise.comparison.runs.comparison import RunComparison, make_comparison
 from partwise.comparison.stats.effect import Effect
 from partwise.config import ConfigError, did_you_mean
@@ -77,11 +78,13 @@ class StudyResults(Value):
     def from_json(cls, path: Path) -> Self:
         """Read the file. Raises ConfigError for another version, or a damaged or changed file."""
         values = read_json(path)
+        sha256 = values.pop("sha256", None)
         comparisons = values.get("comparisons")
         for key, results in (comparisons or {}).items():
             Results.from_dict(results, f"{path}, {key}")  # names the comparison in its message
-        stored = cls.from_dict({key: value for key, value in values.items() if key != "sha256"}, str(path))
-        check_hash(values, path, f"run `partwise study run {path.parent.name}` again, which writes it from its runs")
+        stored = cls.from_dict(values, str(path))
+        remedy = f"run `partwise study run {path.parent.name}` again, which writes it from its runs"
+        check_hash(values, sha256, path, remedy)
         return stored
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from partwise.checkpoint import write_json
+from partwise.checkpoint import write_hashed
 from partwise.config import ConfigError, digest
 from partwise.records import DamagedFileError, Record, read_record
 from partwise.train.metrics import METRICS, metrics_fingerprint
@@ -20,7 +20,7 @@ def write_result(folder: Path, values: Mapping[str, Any], config: Mapping[str, A
     """Write the result of a run with this configuration, whose metrics are complete."""
     bound = {**values, "config_sha256": config_hash(config), "metrics_sha256": metrics_fingerprint(folder)["sha256"]}
     bound.pop("sha256", None)
-    write_json(folder / RESULT, {**bound, "sha256": digest(bound)})
+    write_hashed(folder / RESULT, bound)
 
 
 def verified_result(folder: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -186,8 +186,8 @@ def test_a_result_belongs_to_its_job(tmp_path: Path) -> None:
 
 
 CHANGES: dict[str, tuple[str, str, str, str]] = {
-    "value": ("result.json", r'("value": )\d', r"\g<1>9", "result.json was changed after the trial had ended"),
-    "hash": ("result.json", r',\s*"sha256": "\w+"', "", "result.json lacks 'sha256'"),
+    "value": ("result.json", r'("value": )\d', r"\g<1>9", "result.json was changed after it was written"),
+    "hash": ("result.json", r',\s*"sha256": "\w+"', "", "result.json lacks its hash"),
     "log": ("stdout.txt", r"step 20: val loss \d", "step 20: val loss 9", "stdout.txt was changed or removed"),
     "file": ("output/log.jsonl", r'20, "val": \d', '20, "val": 9', "log.jsonl was changed or removed"),
 }

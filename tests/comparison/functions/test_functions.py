@@ -71,7 +71,7 @@ def test_a_changed_value_is_refused() -> None:
     made = compare()
     path = made.path / "runs" / "0-base" / "seed-1" / "result.json"
     path.write_text(re.sub(r'("value": )\d', r"\g<1>7", path.read_text()))
-    with pytest.raises(ConfigError, match=r"seed-1/result\.json was changed after the trial had ended: restore it, or"):
+    with pytest.raises(ConfigError, match=r"seed-1/result\.json was changed after it was written: restore it, or"):
         compare()
     shutil.rmtree(path.parent)
     assert compare().results.claims == made.results.claims

@@ -16,8 +16,6 @@ from partwise.comparison.stats.event_files import read_event_folders
 from partwise.config import ConfigError, did_you_mean, read_file
 from partwise.config.yaml import show
 
-"""Larger files are refused: they are not what a metric is read from."""
-
 MAX_POINTS = 2000
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 

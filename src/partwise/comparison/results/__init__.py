@@ -32,7 +32,7 @@ from partwise.comparison.results.findings import (
 )
 from partwise.comparison.results.record import LedgerEntry, OnlineLevel, RepeatedQuestion
 from partwise.comparison.results.results import FORMAT, Protocol, Provenance, References, Results, Task
-from partwise.comparison.results.value import Facts, Value, check_hash, read_json, write_hashed
+from partwise.comparison.results.value import Facts, Value, read_json
 
 __all__ = [
     "FORMAT",
@@ -67,8 +67,6 @@ __all__ = [
     "TunedArm",
     "Tuning",
     "Value",
-    "check_hash",
     "mean",
     "read_json",
-    "write_hashed",
 ]

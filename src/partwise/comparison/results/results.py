@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, JsonValue
 
+from partwise.checkpoint import check_hash, write_hashed
 from partwise.comparison.results.arms import ArmResult
 from partwise.comparison.results.findings import (
     ClaimResult,
@@ -17,7 +18,7 @@ from partwise.comparison.results.findings import (
     Tuning,
 )
 from partwise.comparison.results.record import OnlineLevel, RepeatedQuestion
-from partwise.comparison.results.value import Facts, Value, check_hash, read_json, write_hashed
+from partwise.comparison.results.value import Facts, Value, read_json
 from partwise.comparison.stats.effect import Effect, Verdict
 from partwise.config import ConfigError
 
@@ -158,6 +159,7 @@ class Results(Value):
     def from_json(cls, path: Path) -> Self:
         """Read `results.json`. Raises ConfigError for another version, or a damaged or changed file."""
         content = read_json(path)
-        results = cls.from_dict({key: value for key, value in content.items() if key != "sha256"}, str(path))
-        check_hash(content, path, "run the same compare command again, which writes it from its runs")
+        sha256 = content.pop("sha256", None)
+        results = cls.from_dict(content, str(path))
+        check_hash(content, sha256, path, "run the same compare command again, which writes it from its runs")
         return results

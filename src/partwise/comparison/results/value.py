@@ -1,4 +1,4 @@
-"""The base class of everything in the results, and JSON files with a hash. Nothing here imports torch."""
+"""The base class of everything in the results, and reading JSON. Nothing here imports torch."""
 
 import json
 from collections.abc import Mapping
@@ -7,8 +7,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from partwise.checkpoint import write_json
-from partwise.config import ConfigError, digest
+from partwise.config import ConfigError
 from partwise.records import DamagedFileError, Record, read_record
 
 Facts = dict[str, str | int | float | bool | None]
@@ -42,16 +41,3 @@ def read_json(path: Path) -> Record:
         return read_record(path)
     except DamagedFileError as error:
         raise ConfigError(f"{error}: restore it, or run the comparison again") from None
-
-
-def write_hashed(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON object atomically, with the hash of its content."""
-    write_json(path, {**content, "sha256": digest(content)})
-
-
-def check_hash(content: Record, path: Path, remedy: str) -> None:
-    """Remove the hash that `write_hashed` added. Raises ConfigError if the content has another, or none."""
-    sha256 = content.pop("sha256", None)
-    if sha256 != digest(content):
-        changed = "lacks its hash" if sha256 is None else "was changed after it was written"
-        raise ConfigError(f"{path} {changed}: {remedy}")

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import Field
 
 from partwise import __version__
-from partwise.checkpoint import write_json
+from partwise.checkpoint import check_hash, write_hashed, write_json
 from partwise.comparison.results import TrialResult, Value, read_json
 from partwise.comparison.trials.job import JOB
 from partwise.comparison.trials.trial import NO_VALUE, Trial
@@ -35,8 +35,6 @@ class Outcome(Value):
     attempts: int = 1
     sources: dict[str, str] = Field(default_factory=dict)
     """The SHA-256 of each file in the folder that the value was read from, by its name; none for a function."""
-    sha256: str = ""
-    """The digest of all other keys."""
 
     @property
     def trial_status(self) -> str:
@@ -51,27 +49,22 @@ class Outcome(Value):
         path = folder / RESULT
         try:
             stored = read_record(path)
+            sha256 = stored.pop("sha256", None)
             outcome = cls.from_dict(stored)
         except ConfigError:
             return None
         if outcome.job != job:
             return None
-        fault = ""
-        if not outcome.sha256:
-            fault = f"{path} lacks 'sha256', which every trial writes as it ends"
-        elif digest({key: value for key, value in stored.items() if key != "sha256"}) != outcome.sha256:
-            fault = f"{path} was changed after the trial had ended"
-        elif changed := [name for name, sha256 in outcome.sources.items() if not has_hash(folder / name, sha256)]:
-            fault = f"{folder / changed[0]} was changed or removed after the trial had ended"
-        if fault:
-            raise ConfigError(f"{fault}: restore it, or delete {folder} to run it again")
+        remedy = f"restore it, or delete {folder} to run it again"
+        check_hash(stored, sha256, path, remedy)
+        for name, expected in outcome.sources.items():
+            if not has_hash(folder / name, expected):
+                raise ConfigError(f"{folder / name} was changed or removed after the trial had ended: {remedy}")
         return outcome
 
     def write(self, folder: Path, job: str) -> str:
         """Store it as the outcome of a job; returns the status of the trial."""
-        content = self.model_copy(update={"job": job}).to_dict()
-        del content["sha256"]
-        write_json(folder / RESULT, {**content, "sha256": digest(content)})
+        write_hashed(folder / RESULT, self.model_copy(update={"job": job}).to_dict())
         return self.trial_status
 
 
