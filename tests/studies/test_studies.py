@@ -51,7 +51,7 @@ def test_an_outcome_covers_the_setting_of_its_study_only(here: Path) -> None:
     assert overall(find_outcomes([study])["same"]) == "not run yet" and list(study.comparisons) == ["one train.steps=4"]
     done = CliRunner().invoke(app, ["study", "run", "same"])
     assert done.exit_code == 0, done.output
-    assert overall(find_outcomes([study])["same"]) == "seen here" and scope(study) == "text.txt, 4 and 12 steps only"
+    assert overall(find_outcomes([study])["same"]) == "seen here" and scope(study) == "text.txt, 4 steps only"
     assert "| **seen here** |" in markdown([study]) and "seen here" in CliRunner().invoke(app, ["study", "list"]).output
     assert "## The claim" in (Path("runs/study-same-one-train.steps=4") / "report.md").read_text()
     stored = StudyResults.from_json(folder / "same" / "results.json").comparisons["one train.steps=4"]
@@ -81,6 +81,26 @@ def test_the_studies_of_the_package_work_outside_a_clone(here: Path) -> None:
     (here / "studies").mkdir()
     (here / "studies" / "swiglu.yaml").write_text(study.path.read_text())
     assert not find_study("swiglu").path.is_relative_to(LIBRARY), "a study of the working folder hides the package's"
+
+
+def test_one_comparison_of_a_study_runs_alone_and_keeps_the_results_of_the_others(here: Path) -> None:
+    folder = here / "studies"
+    folder.mkdir()
+    entry = (
+        f"{{change: [attention.fused_qkv=false], preset: mingpt, data: text.txt, seeds: 2, common: {json.dumps(TINY)}}}"
+    )
+    (folder / "two.yaml").write_text(f"claim: c\ncomparisons:\n  first: {entry}\n  second: {entry}\n")
+    for key, there in (("second", ["second"]), ("first", ["first", "second"])):
+        done = CliRunner().invoke(app, ["study", "run", "two", "--comparison", key])
+        assert done.exit_code == 0, done.output
+        assert list(StudyResults.from_json(folder / "two" / "results.json").comparisons) == there
+    assert {path.name for path in Path("runs").glob("study-*")} == {"study-two-first", "study-two-second"}
+    for words, message in (
+        (["two", "--comparison", "frist"], "two has no comparison 'frist'; did you mean 'first'?"),
+        (["two", "two", "--comparison", "first"], "--comparison first: 2 studies; name the one that it belongs to"),
+    ):
+        failed = CliRunner().invoke(app, ["study", "run", *words])
+        assert isinstance(failed.exception, ConfigError) and message in str(failed.exception)
 
 
 def test_a_study_of_the_package_writes_its_results_to_the_working_folder(

@@ -14,12 +14,18 @@ def run_studies(
         list[str] | None, typer.Argument(metavar="[STUDY...]", help="Names of studies, or YAML files of your own.")
     ] = None,
     protocol: Annotated[str | None, typer.Option(metavar="NAME", help="Run every study with this protocol.")] = None,
+    comparison: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY", help="Run only this comparison of a study, and keep the others' results. Repeatable."
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", metavar=FLAG, help="Only estimate the time.")] = False,
 ) -> None:
     """Run every comparison of one or more studies. Run the same command again to resume."""
     from partwise.cli.commands.study import run_studies as run
 
-    run(studies or [], protocol, dry_run)
+    run(studies or [], protocol, comparison or [], dry_run)
 
 
 @study_app.command("list")

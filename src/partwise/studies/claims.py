@@ -4,10 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from partwise.comparison.design.plan import listed
+from partwise.comparison.design.request import Request
 from partwise.comparison.results import ClaimResult, ComputeSaved, Results, StepEffect
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.families import decide
 from partwise.studies.study import NOT_SEEN, OPPOSITE, SEEN, TOO_NOISY, Study, StudyResults, is_direct, outcome
+from partwise.train.config import RunConfig, run_config
 
 NOT_RUN, NO_PREDICTION = "not run yet", "no prediction"
 
@@ -22,6 +24,11 @@ class Finding:
     over_horizons: tuple[StepEffect, ...] = ()
     """The difference at the end of runs of each length, each with the interval of its comparison alone."""
     compute_saved: ComputeSaved | None = None
+
+    @property
+    def short_name(self) -> str:
+        """The arm's name, without the learning rate that tuning chose for it."""
+        return self.effect.arm.removeprefix("+ ").partition(" train.lr=")[0]
 
 
 def find_outcomes(studies: Sequence[Study]) -> dict[str, list[Finding]]:
@@ -75,15 +82,18 @@ def overall(findings: Sequence[Finding]) -> str:
 
 
 def step_counts(study: Study) -> list[int]:
-    """The numbers of training steps that its comparisons set."""
-    words = {word for request in study.comparisons.values() for word in request.common}
-    set_there = {int(word.removeprefix("train.steps=")) for word in words if word.startswith("train.steps=")}
-    return sorted(set_there | {steps for request in study.comparisons.values() for steps in request.horizons})
+    """The numbers of training steps at whose end arms are compared."""
+    requests = study.comparisons.values()
+    return sorted({steps for request in requests for steps in request.horizons or [baseline(request).train.steps]})
+
+
+def baseline(request: Request) -> RunConfig:
+    return run_config(request.preset, *request.common, data=request.data)
 
 
 def scope(study: Study) -> str:
     """The setting that the outcome covers. A broader claim needs at least two corpora and two numbers of steps."""
-    corpora = sorted({request.data or "shakespeare" for request in study.comparisons.values()})
+    corpora = sorted({request.data or baseline(request).data.name for request in study.comparisons.values()})
     steps = step_counts(study)
-    setting = f"{listed(corpora)}, {listed([f'{number:,}' for number in steps]) or 'the preset'} steps"
+    setting = f"{listed(corpora)}, {listed([f'{number:,}' for number in steps])} steps"
     return setting if len(corpora) > 1 and len(steps) > 1 else f"{setting} only"

@@ -52,7 +52,7 @@ def panel_rows(studies: Sequence[Study], lower_is_better: bool) -> list[Row]:
             rows.append((study.name, None, ""))
         for finding in found:
             setting = f", {finding.key}" if len(study.entries) > 1 else ""
-            name = shorten(finding.effect.arm.removeprefix("+ "), 36)
+            name = shorten(finding.short_name, 36)
             rows.append((name + setting, finding.effect, finding.outcome))
     return rows
 

@@ -36,10 +36,10 @@ def markdown(studies: Sequence[Study]) -> str:
             lines += ["", f"![The difference of each part against the number of steps, by size and corpus]({TRENDS})"]
         for study in ours:
             lines += section(study, found[study.name])
-    lines += ["", "## Studies with a setting of their own", "", one_line(OWN_SETTING)]
-    for study in studies:
-        if not study.protocol:
-            lines += section(study, found[study.name])
+    alone = [study for study in studies if not study.protocol]
+    lines += ["", "## Studies with a setting of their own"] if alone else []
+    for study in alone:
+        lines += section(study, found[study.name])
     return "\n".join(lines) + "\n"
 
 
@@ -55,12 +55,7 @@ def differences(findings: Sequence[Finding]) -> str:
     """The mean difference of each claim, with the steps that it saves; of a long study, where they are."""
     if len(findings) > MAX_DIFFERENCES:
         return "below"
-    return "<br>".join(f"{short_name(each.effect.arm)}: {short_result(each)}" for each in findings) or NONE
-
-
-def short_name(arm: str) -> str:
-    """An arm's name without the setting that tuning chose."""
-    return arm.removeprefix("+ ").partition(" train.lr=")[0]
+    return "<br>".join(f"{each.short_name}: {short_result(each)}" for each in findings) or NONE
 
 
 def short_result(finding: Finding) -> str:
@@ -114,7 +109,7 @@ def horizon_table(findings: Sequence[Finding]) -> Iterator[str]:
         ratios = finding.compute_saved.ratios if finding.compute_saved else {}
         saved = [factor_cell(ratios[key]) if key in ratios else NONE for key in ("steps", "flops", "seconds")]
         cells = [with_interval(point, digits) for point in finding.over_horizons]
-        yield row([f"{finding.key}: {short_name(finding.effect.arm)}", *cells, *saved])
+        yield row([f"{finding.key}: {finding.short_name}", *cells, *saved])
 
 
 def standing(results: Results) -> str:
@@ -145,9 +140,6 @@ steps, floating-point operations or seconds of the baseline divided by those tha
 it needs more). Runs that several comparisons need, the baseline's above all, are trained once, so the errors of these
 differences are correlated; Holm's method remains valid. Runs of different studies were made at different times on machines
 that did other work as well, so seconds are rough."""
-
-OWN_SETTING = """These repeat an experiment of a tutorial: models of 0.45 and 0.91 million parameters, one learning rate, and
-3 or 4 seeds. On TinyShakespeare all of them lose to a 7-gram model."""
 
 INTRODUCTION = f"""![Forest plot: the difference and interval of every claim that was run]({PICTURE})
 

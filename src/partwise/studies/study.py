@@ -21,7 +21,7 @@ results of every study that was run there.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -125,9 +125,14 @@ class Study:
         stored = (self.own_results, self.path.with_suffix("") / "results.json")
         return next((path for path in stored if path.exists()), None)
 
-    def plan(self) -> Iterator[tuple[str, RunComparison]]:
-        """Each comparison, validated but not started, in `runs/study-NAME-KEY`."""
+    def plan(self, only: Collection[str] = ()) -> Iterator[tuple[str, RunComparison]]:
+        """Each comparison, or `only` some, validated but not started, in `runs/study-NAME-KEY`. Raises ConfigError."""
+        for key in only:
+            if key not in self.entries:
+                raise ConfigError(f"{self.name} has no comparison {key!r}{did_you_mean(key, self.entries)}")
         for key, entry in self.entries.items():
+            if only and key not in only:
+                continue
             comparison = make_comparison(entry.request, check_run_name(default_run_name([f"study-{self.name}-{key}"])))
             comparison.origin = {"study": f"{self.name}, {key}"}
             if self.protocol:
@@ -138,14 +143,16 @@ class Study:
                     raise ConfigError(f"{self.path}: expect names no arm of {key}: {arm!r}{did_you_mean(arm, names)}")
             yield key, comparison
 
-    def run(self, show_progress: ProgressDisplay) -> Path:
-        """Run the missing comparisons, each within its own `show_progress`, and write `results.json`.
+    def run(self, show_progress: ProgressDisplay, only: Collection[str] = ()) -> Path:
+        """Run the comparisons, each within its own `show_progress`, and write `results.json`; finished runs are kept.
 
-        The reports are in the comparisons' own folders, `runs/study-NAME-KEY`.
+        With `only`, the others keep the results that the file already has. The reports are in the comparisons' own folders,
+        `runs/study-NAME-KEY`. Raises ConfigError.
         """
-        results: dict[str, Results] = {}
+        stored = StudyResults.from_json(self.own_results) if only and self.own_results.exists() else None
+        results = dict(stored.comparisons) if stored else {}
         facts = {"claim": self.claim, "source": self.source, "published": self.published, "changed": self.changed}
-        for key, comparison in list(self.plan()):
+        for key, comparison in list(self.plan(only)):
             with show_progress(comparison) as on_progress:
                 judged = comparison.run(on_progress)
             entry = self.entries[key]
@@ -154,7 +161,8 @@ class Study:
             write_report(judged, comparison.path)
             results[key] = without_curves(judged)
             # after each comparison, so that an interrupted study has partial results
-            self.write(StudyResults(**facts, comparisons=results))
+            done = {each: results[each] for each in self.entries if each in results}
+            self.write(StudyResults(**facts, comparisons=done))
         return self.own_results
 
     def write(self, results: StudyResults) -> None:

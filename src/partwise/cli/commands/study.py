@@ -16,8 +16,9 @@ from partwise.studies.study import Study, StudyResults, all_studies, find_study
 from partwise.studies.trends import TRENDS, draw_trends
 
 
-def run_studies(names: list[str], protocol: str | None, dry_run: bool) -> None:
-    """Run every comparison of some studies, or of all with a protocol; with `dry_run` print estimates."""
+def run_studies(names: list[str], protocol: str | None, only: list[str], dry_run: bool) -> None:
+    """Run every comparison of some studies, or of all with a protocol, or `only` some of one study; with `dry_run` print
+    estimates."""
     studies = [find_study(name) for name in names]
     if protocol:
         studies += [study for study in all_studies() if study.protocol == protocol]
@@ -25,14 +26,16 @@ def run_studies(names: list[str], protocol: str | None, dry_run: bool) -> None:
         known = sorted({study.protocol for study in all_studies() if study.protocol})
         hint = f"no study has the protocol {protocol!r}" if protocol else "name a study, or --protocol NAME"
         raise ConfigError(f"{hint}; protocols: {', '.join(known)}")
+    if only and len(studies) > 1:
+        raise ConfigError(f"--comparison {only[0]}: {len(studies)} studies; name the one that it belongs to")
     if dry_run:
-        estimate_studies(studies)
+        estimate_studies(studies, only)
         return
     for study in studies:
         try:
-            path = study.run(start_progress)
+            path = study.run(start_progress, only)
         except KeyboardInterrupt as error:
-            words = [*names, *(["--protocol", protocol] if protocol else [])]
+            words = [*names, *(["--protocol", protocol] if protocol else []), *(f"--comparison={key}" for key in only)]
             say_stopped(error, f"To resume:\n  {shlex.join(['partwise', 'study', 'run', *words])}")
             raise
         for results in StudyResults.from_json(path).comparisons.values():
@@ -40,11 +43,11 @@ def run_studies(names: list[str], protocol: str | None, dry_run: bool) -> None:
         console.print(f"results: {path}")
 
 
-def estimate_studies(studies: list[Study]) -> None:
-    """Print the estimates of all comparisons, and of all together, in which runs that they share count once."""
+def estimate_studies(studies: list[Study], only: list[str]) -> None:
+    """Print the estimates of all comparisons, or `only` some; of all together, runs that they share count once."""
     minutes = dict[tuple[str, str, bool], float]()
     for study in studies:
-        for key, comparison in study.plan():
+        for key, comparison in study.plan(only):
             estimate, tuned = show_estimate(comparison, None), comparison.tune is not None
             for arm in comparison.plan.arms:
                 own = study.protocol or f"{study.name}, {key}"
