@@ -1,13 +1,14 @@
 """How a comparison is computed on this machine: runtime, backends of each arm, and concurrency."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 
 from partwise.comparison.runs.plan import RunPlan
 from partwise.compute.plan import Plan as ComputePlan
-from partwise.compute.plan import check_requested, multi_seed_backends, shared_plans
+from partwise.compute.plan import check_requested, multi_seed_backends, shared_plans, slower_arms
 from partwise.compute.runtime import Runtime, choose_runtime, requested
 from partwise.config import ConfigError
 from partwise.model import Transformer
@@ -28,6 +29,8 @@ class Setup:
     plans: dict[str, ComputePlan]
     workers: int
     seeds_per_process: int
+    limiting: dict[str, list[str]]
+    """The arms that keep the others from a faster backend, with the reasons."""
 
 
 def choose_setup(
@@ -45,13 +48,25 @@ def choose_setup(
         backends = multi_seed_backends(backends)
     with torch.device("meta"):
         models = {arm.name: Transformer(arm.config.model) for arm in plan.arms}
-    plans = shared_plans(models, runtime, backends, {arm.name: arm.config.seq_len for arm in plan.arms})
+    lengths = {arm.name: arm.config.seq_len for arm in plan.arms}
+    plans = shared_plans(models, runtime, backends, lengths)
     check_requested(plans.values(), backends)
+    alone = {arm: shared_plans({arm: model}, runtime, backends, lengths)[arm] for arm, model in models.items()}
+    limiting = limiting_arms(plans, alone, runtime)
     if runtime.device != "cpu":
-        return Setup(runtime, plans, 1, seeds_per_process)
+        return Setup(runtime, plans, 1, seeds_per_process, limiting)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     workers = workers or max(1, cores // processes_per_run)
-    return Setup(runtime.with_threads(train.threads or 1), plans, workers, seeds_per_process)
+    return Setup(runtime.with_threads(train.threads or 1), plans, workers, seeds_per_process, limiting)
+
+
+def limiting_arms(
+    shared: Mapping[str, ComputePlan], alone: Mapping[str, ComputePlan], runtime: Runtime
+) -> dict[str, list[str]]:
+    """The arms without a backend that others would have `alone` and lack in their `shared` plans, with the reasons."""
+    if all(shared[arm].counts() == alone[arm].counts() for arm in shared):
+        return {}
+    return slower_arms(alone, runtime)
 
 
 def check_shared(plan: RunPlan, seeds_per_process: int | None, processes_per_run: int) -> None:

@@ -142,6 +142,16 @@ class RunWorkload(Workload):
             return f", a run of {listed([f'{steps:,}' for steps in plan.horizons])} steps each"
         return f", {plan.arms[0].config.train.steps:,} steps each"
 
+    def notes(self, plan: RunPlan) -> list[str]:
+        baseline, *others = (arm.name for arm in plan.arms)
+        limiting = self._setup(plan).limiting
+        if baseline in limiting or limiting.keys() >= set(others):
+            return []  # leaving out an arm would not help
+        return [
+            f"{arm} lacks a kernel ({'; '.join(reasons)}), and arms share their backends: without it the others train faster"
+            for arm, reasons in limiting.items()
+        ]
+
     def describe(self, plan: RunPlan, trials: Sequence[Trial], results: Results) -> Results:
         measured = self.setup["throughput"] or throughput_of_runs(trials)
         throughput = {arm.name: measured[origin_of(arm.name, measured)] for arm in plan.arms}

@@ -82,6 +82,10 @@ class Workload(ABC):
         """How long each trial is, as the end of a phrase, such as `, 600 steps each`."""
         return ""
 
+    def notes(self, plan: Plan) -> list[str]:
+        """What the user may want to change before the first trial, a line each."""
+        return []
+
     def describe(self, plan: Plan, trials: Sequence[Trial], results: Results) -> Results:
         """The gathered results with what only this kind of workload knows."""
         return results

@@ -1,0 +1,68 @@
+"""Arms share their backends, so one arm without a kernel slows the others; a comparison says so before it starts."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from kernel_inputs import require_kernels
+from partwise.cli import app
+from partwise.comparison.design.request import Request
+from partwise.comparison.runs.comparison import make_comparison
+
+SMALL = ["d_model=32", "n_layers=2", "attention.n_heads=2", "context_length=16", "train.steps=4", "train.device=cpu"]
+
+
+def notes(*arms: str, precision: str = "bfloat16", preset: str = "mingpt", common: tuple[str, ...] = ()) -> list[str]:
+    words = [*SMALL, *common, f"train.precision={precision}"]
+    request = Request(preset=preset, arms=list(arms), data="text.txt", common=words)
+    comparison = make_comparison(request)
+    return comparison.workload.notes(comparison.plan)
+
+
+@pytest.fixture(autouse=True)
+def kernels(shared_cache: Path, here: Path) -> None:
+    require_kernels()
+
+
+def test_an_arm_that_keeps_others_from_their_kernels_is_named() -> None:
+    (note,) = notes("ffn=swiglu ffn.hidden=64", "positions=alibi")
+    assert note.startswith("positions=alibi lacks a kernel (") and "positions=alibi is not supported" in note
+    assert note.endswith("and arms share their backends: without it the others train faster")
+    assert [each.split()[0] for each in notes("ffn=swiglu ffn.hidden=64", "ffn=moe", "norm=dyt")] == [
+        "ffn=moe",
+        "norm=dyt",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arms", "precision", "common"),
+    [
+        (("ffn=swiglu ffn.hidden=64", "norm=rmsnorm"), "bfloat16", ()),  # every arm has its kernels
+        (("positions=alibi",), "bfloat16", ()),  # nothing would remain to compare
+        (("norm=rmsnorm", "ffn=swiglu ffn.hidden=64"), "bfloat16", ("positions=alibi",)),  # the baseline lacks it
+        (("ffn=swiglu ffn.hidden=64", "norm=dyt"), "float32", ()),  # backends of blocks are not shared
+    ],
+)
+def test_nothing_is_said_where_leaving_out_an_arm_would_not_help(
+    arms: tuple[str, ...], precision: str, common: tuple[str, ...]
+) -> None:
+    assert notes(*arms, precision=precision, common=common) == []
+
+
+def test_the_note_comes_before_the_first_run() -> None:
+    words = [
+        "ffn=swiglu",
+        "ffn.hidden=64",
+        "--arm",
+        "positions=alibi",
+        "--data",
+        "text.txt",
+        "--seeds",
+        "2",
+        "--dry-run",
+    ]
+    common = [word for each in (*SMALL, "train.precision=bfloat16") for word in ("--common", each)]
+    done = CliRunner().invoke(app, ["compare", "mingpt", *words, *common])
+    assert done.exit_code == 0, done.output
+    assert "positions=alibi lacks a kernel" in " ".join(done.output.split())
