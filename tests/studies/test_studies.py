@@ -198,6 +198,13 @@ def test_studies_of_one_protocol_share_the_runs_of_the_baseline_and_are_judged_t
     assert not untested["rope"] and untested["rms"][0].effect.n_comparisons == 2, "claims not run yet count as members"
 
 
+def test_the_page_has_every_claim_with_its_prediction_before_it_is_run(family: Path) -> None:
+    page = markdown([find_study("rms"), find_study("rope")])
+    assert "| one | norm=rmsnorm − mingpt | 2 | – | – | better | not run yet |" in page
+    committed = markdown([find_study("swiglu")])
+    assert "0.0032) | equivalent | equivalent | seen here |" in committed and "not run yet" not in committed
+
+
 def test_the_time_of_a_protocol_counts_the_runs_that_its_studies_share_once(
     family: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from partwise.comparison.design.request import Request
 from partwise.comparison.results import ClaimResult, ComputeSaved, Results, StepEffect
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.families import decide
+from partwise.comparison.stats.protocol import Claim
 from partwise.studies.study import NOT_SEEN, OPPOSITE, SEEN, TOO_NOISY, Study, StudyResults, is_direct, outcome
 from partwise.train.config import RunConfig, run_config
 
@@ -20,6 +21,8 @@ class Finding:
 
     key: str
     effect: Effect
+    expected: str | None
+    """What the claim predicts: better, worse, equivalent or diverges; None for no prediction."""
     outcome: str
     over_horizons: tuple[StepEffect, ...] = ()
     """The difference at the end of runs of each length, each with the interval of its comparison alone."""
@@ -50,15 +53,25 @@ def find_outcomes(studies: Sequence[Study]) -> dict[str, list[Finding]]:
     for index, (study, key, results, claim) in enumerate(tested):
         entry, effect = study.entries.get(key), decided[index]
         expected = entry.expected(effect.arm) if entry and is_direct(effect, results) else None
-        finding = Finding(key, effect, outcome(expected, effect), claim.effect_over_horizons, claim.compute_saved)
+        finding = Finding(
+            key, effect, expected, outcome(expected, effect), claim.effect_over_horizons, claim.compute_saved
+        )
         found[study.name].append(finding)
     return found
 
 
 def planned_claims(studies: Sequence[Study], protocol: str) -> int:
     """The number of claims of all studies with a protocol, tested or not."""
-    plans = [comparison.plan for study in studies if study.protocol == protocol for _, comparison in study.plan()]
-    return sum(plan.n_claims for plan in plans)
+    return sum(plan.n_claims for study in studies if study.protocol == protocol for plan in study.plans.values())
+
+
+def untested_claims(study: Study) -> Iterator[tuple[str, Claim, str | None, int]]:
+    """The key of each comparison that has not been run, with each of its claims, its prediction, and the number of seeds."""
+    done = {key for key, _, _ in tested_claims(study)}
+    for key, entry in study.entries.items():
+        for claim in study.plans[key].claims if key not in done else ():
+            if claim.role == "claim":
+                yield key, claim, entry.expected(claim.arm), study.plans[key].seeds
 
 
 def tested_claims(study: Study) -> Iterator[tuple[str, Results, ClaimResult]]:

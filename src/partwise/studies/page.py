@@ -7,7 +7,7 @@ from partwise.comparison.report.horizons import factor_cell
 from partwise.comparison.results import Results
 from partwise.comparison.stats.effect import Effect
 from partwise.plots.cells import NONE
-from partwise.studies.claims import NOT_RUN, Finding, find_outcomes, overall, scope
+from partwise.studies.claims import NOT_RUN, Finding, find_outcomes, overall, scope, untested_claims
 from partwise.studies.study import Study, StudyResults
 from partwise.studies.trends import GROWTH, TRENDS, trends
 
@@ -77,16 +77,17 @@ def section(study: Study, findings: Sequence[Finding]) -> Iterator[str]:
         yield from ("", f"Earlier answers: {one_line(' '.join(study.history))}")
     yield from ("", f"`partwise study run {study.name}`", "")
     yield from (
-        "| comparison | difference | seeds | mean (interval) | verdict | claim |",
-        "|---|---|---:|---:|---|---|",
+        "| comparison | difference | seeds | mean (interval) | verdict | predicted | claim |",
+        "|---|---|---:|---:|---|---|---|",
     )
     for finding in findings:
         effect = finding.effect
         n = str(effect.n) if effect.paired else f"{effect.n_arm}, {effect.n_against}"
         name, interval = f"{effect.arm} − {effect.against}", with_interval(effect, decimal_places(effect))
-        yield row([finding.key, name, n, interval, verdict_cell(effect), finding.outcome or "–"])
-    if not findings:
-        yield f"| {NOT_RUN} | | | | | |"
+        cells = [finding.key, name, n, interval, verdict_cell(effect)]
+        yield row([*cells, finding.expected or NONE, finding.outcome or NONE])
+    for key, claim, expected, seeds in untested_claims(study):
+        yield row([key, f"{claim.arm} − {claim.against}", str(seeds), NONE, NONE, expected or NONE, NOT_RUN])
     yield from horizon_table(findings)
     if study.results and study.protocol:
         for key, results in StudyResults.from_json(study.results).comparisons.items():

@@ -23,6 +23,7 @@ results of every study that was run there.
 import itertools
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,6 +33,7 @@ from partwise.comparison.experiment import ProgressDisplay
 from partwise.comparison.report import write_report
 from partwise.comparison.results import Answer, Results, StudyFacts, Value, read_json
 from partwise.comparison.runs.comparison import RunComparison, make_comparison
+from partwise.comparison.runs.plan import RunPlan
 from partwise.comparison.stats.effect import Effect
 from partwise.config import ConfigError, did_you_mean
 from partwise.config.overrides import parse_grid
@@ -142,6 +144,11 @@ class Study:
                 if arm and arm not in names:
                     raise ConfigError(f"{self.path}: expect names no arm of {key}: {arm!r}{did_you_mean(arm, names)}")
             yield key, comparison
+
+    @cached_property
+    def plans(self) -> dict[str, RunPlan]:
+        """The plan of each comparison."""
+        return {key: comparison.plan for key, comparison in self.plan()}
 
     def run(self, show_progress: ProgressDisplay, only: Collection[str] = ()) -> Path:
         """Run the comparisons, each within its own `show_progress`, and write `results.json`; finished runs are kept.
