@@ -21,7 +21,7 @@ from partwise.config.overrides import flatten
 FIRST_TUNING_SEED = 1_000_000
 """Test seeds are below it."""
 
-MAX_WIDENINGS = 2
+MAX_WIDENINGS = 3
 """How often the range of values grows if a best value is at its edge."""
 
 NewTrial = Callable[[Arm, int, Path], Trial]
@@ -74,7 +74,7 @@ def run_tuning(
     """Train the baseline and every claimed arm at every value, and add each arm at its best value to the plan.
 
     The best value has the lowest mean loss on the held-out text; values with a diverged run are excluded. If it is at an
-    edge of the range for any arm, the range grows by one value there, for all arms, at most twice.
+    edge of the range for any arm, the range grows by one value there, for all arms, at most three times.
     """
     check_seeds(plan)
     claimed = {claim.arm for claim in plan.claims if claim.role == "claim"} | {plan.arms[0].name}

@@ -106,6 +106,8 @@ class Study:
     """The name of the protocol that it shares with other studies; '' if it has its own."""
     about_protocol: str = ""
     """What the protocol holds equal, in words."""
+    common: tuple[str, ...] = ()
+    """The overrides that the protocol has for all arms."""
 
     @property
     def comparisons(self) -> dict[str, Request]:
@@ -144,6 +146,12 @@ class Study:
                 if arm and arm not in names:
                     raise ConfigError(f"{self.path}: expect names no arm of {key}: {arm!r}{did_you_mean(arm, names)}")
             yield key, comparison
+
+    def own_common(self, key: str) -> tuple[str, ...]:
+        """The overrides that a comparison adds to those of its protocol, for all arms; none without a protocol."""
+        if not self.protocol or key not in self.entries:
+            return ()
+        return tuple(self.entries[key].request.common[len(self.common) :])
 
     @cached_property
     def plans(self) -> dict[str, RunPlan]:
@@ -184,12 +192,16 @@ def is_direct(effect: Effect, results: Results) -> bool:
 
 
 def outcome(expected: str | None, effect: Effect) -> str:
-    """The outcome of one arm's verdict: one of the four words above, or "" without a prediction or a bracketed tuning."""
+    """The outcome of one arm's verdict: one of the four words above, or "" without a prediction or a bracketed tuning.
+
+    An arm has diverged if most of its runs failed and none of the other arm's.
+    """
     if expected is None or effect.not_bracketed:
         return ""
-    diverged = 2 * effect.failed_arm > effect.n_arm and not effect.failed_against
+    if 2 * effect.failed_arm > effect.n_arm and not effect.failed_against:  # diverged: worse than any loss
+        return {"better": OPPOSITE, "equivalent": NOT_SEEN}.get(expected, SEEN)
     if expected == "diverges":
-        return SEEN if diverged else NOT_SEEN
+        return NOT_SEEN
     if effect.verdict in (None, "undecided"):
         return TOO_NOISY
     if effect.verdict == expected:
@@ -229,7 +241,8 @@ def find_study(name: str) -> Study:
     history = values.get("history") or []
     if not isinstance(history, list) or not all(isinstance(line, str) for line in history):
         raise ConfigError(f"{path}: history: expected a list of sentences")
-    return Study(path, claim, source, published, changed, entries, tuple(history), protocol, about)
+    common = tuple(shared.get("common", ()))
+    return Study(path, claim, source, published, changed, entries, tuple(history), protocol, about, common)
 
 
 def read_protocol(study: Path, name: str) -> dict[str, Any]:
