@@ -13,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from partwise import preset
 from partwise.checkpoint import load_tensors, tensor_writer
@@ -20,7 +21,7 @@ from partwise.config import ConfigError
 from partwise.model import ModelConfig, Transformer
 from partwise.model.parameters import LogicalTensor, tensors_by_parameter
 from partwise.train import optimizer_steps
-from partwise.train.config import RunConfig
+from partwise.train.config import RunConfig, run_config
 from partwise.train.loop import Diverged, Run, Step
 from partwise.train.optimizer_steps import orthogonalize
 from partwise.train.optimizers import MATRIX_ROLES, Optimizer
@@ -207,6 +208,33 @@ def test_muon_supports_any_model(config: ModelConfig) -> None:
         else:
             expected = textbook_adamw(options)(w, g, lr)
         close(tensor.data.detach(), expected)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+@given(configs(), st.integers(1, 6))
+def test_muon_counts_its_matmuls_as_torch_does(config: ModelConfig, ns_steps: int) -> None:
+    model = Transformer(config)
+    kind = Optimizer.resolve({"part": "muon", "ns_steps": ns_steps})
+    assert isinstance(kind, Optimizer)
+    optimizer = kind.build(model, 0.01)
+    set_random_gradients(model, 0)
+    with FlopCounterMode(display=False) as counter:
+        optimizer.step()
+    with torch.device("meta"):
+        assert kind.flops(Transformer(config)) == counter.get_total_flops()
+    next(model.parameters()).requires_grad_(False)
+    assert 0 <= kind.flops(model) <= counter.get_total_flops(), "frozen parameters are not updated"
+
+
+def test_flops_of_a_step_include_those_of_the_optimizer() -> None:
+    words = ["d_model=16", "n_layers=2", "attention.n_heads=2", "context_length=16", "train.batch_size=4"]
+    adamw, muon = (run_config("mingpt", *words, f"optimizer={name}") for name in ("adamw", "muon"))
+    assert (
+        adamw.flops_per_step() == 4 * 16 * adamw.flops_per_token() and muon.flops_per_token() == adamw.flops_per_token()
+    )
+    # per layer four matrices of 16 x 16 and two of 16 x 64, five iterations each
+    square, wide = 4 * 16**3 + 2 * 16**3, 4 * 16 * 16 * 64 + 2 * 16**3
+    assert muon.flops_per_step() - adamw.flops_per_step() == 2 * 5 * (4 * square + 2 * wide)
 
 
 @pytest.mark.parametrize(("scale", "theirs"), [("rms", "match_rms_adamw"), ("original", "original")])

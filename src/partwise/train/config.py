@@ -169,6 +169,11 @@ class RunConfig(Config):
         frozen = None if self.train.freeze is None else self._frozen_model()
         return self.model.flops_per_token(self.seq_len, frozen)
 
+    def flops_per_step(self) -> int:
+        """FLOPs of one training step, with the matmuls of the optimizer. Raises ConfigError."""
+        tokens = self.train.batch_size * self.seq_len
+        return tokens * self.flops_per_token() + self.optimizer.flops(self._frozen_model())
+
     def count_parameters(self) -> str:
         """`1,000 parameters`, with the number of trainable ones if some are frozen."""
         total = f"{self.model.parameters():,} parameters"

@@ -28,6 +28,10 @@ class Optimizer(Part):
         """An optimizer of all parameters that are not frozen; `lr_factor` of a group defaults to 1."""
         raise NotImplementedError
 
+    def flops(self, model: nn.Module) -> int:
+        """FLOPs of the matmuls of one update of the parameters that are not frozen; the model may be on the meta device."""
+        return 0
+
 
 @part("adamw")
 class AdamW(Optimizer):
@@ -95,9 +99,7 @@ class Muon(Optimizer):
 
         def options(parameter: nn.Parameter, tensors: list[LogicalTensor]) -> dict[str, Any]:
             shared = {"weight_decay": parameter_weight_decay(parameter, tensors, self.weight_decay, self.decay_vectors)}
-            if parameter.ndim >= 2 and all(tensor.role in MATRIX_ROLES for tensor in tensors):
-                return {**muon, **shared}
-            return {**adam, **shared}
+            return {**(muon if is_orthogonalized(parameter, tensors) else adam), **shared}
 
         slices: dict[Tensor, list[optimizer_steps.ParameterSlice]] = {
             parameter: [optimizer_steps.slice_of(tensor.data, parameter) for tensor in tensors]
@@ -105,6 +107,21 @@ class Muon(Optimizer):
             for parameter, tensors in tensors_by_parameter(model).items()
         }
         return optimizer_steps.Muon(parameter_groups(model, lr, options), lr, slices)
+
+    def flops(self, model: nn.Module) -> int:
+        """An iteration multiplies X X^T, its square, and a polynomial of it with X: 4 m^2 n + 2 m^3 for m x n, m <= n."""
+        total = 0
+        for parameter, tensors in tensors_by_parameter(model).items():
+            if parameter.requires_grad and is_orthogonalized(parameter, tensors):
+                for tensor in [each.data for each in tensors] or [parameter]:
+                    m, n = sorted(tensor.shape[-2:])
+                    total += tensor.numel() // (m * n) * self.ns_steps * (4 * m * m * n + 2 * m**3)
+        return total
+
+
+def is_orthogonalized(parameter: nn.Parameter, tensors: list[LogicalTensor]) -> bool:
+    """Whether Muon orthogonalizes a parameter, which stores these tensors."""
+    return parameter.ndim >= 2 and all(tensor.role in MATRIX_ROLES for tensor in tensors)
 
 
 @part("lion")

@@ -63,7 +63,7 @@ def training_budget(arm: RunArm, rates: Mapping[str, float | None]) -> Budget:
     return Budget(
         tokens=float(tokens),
         parameters=float(config.model.parameters()),
-        flops=float(tokens * config.flops_per_token()),
+        flops=float(config.train.steps * config.flops_per_step()),
         seconds=tokens / rate if rate else None,
     )
 
