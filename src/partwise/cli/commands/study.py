@@ -3,9 +3,12 @@
 import shlex
 from pathlib import Path
 
+from rich.text import Text
+
 from partwise.cli.commands.compare import show_estimate
 from partwise.cli.commands.compare_output import say_stopped, start_progress
-from partwise.cli.terminal import console, format_duration, table
+from partwise.cli.help import wrap
+from partwise.cli.terminal import console, format_duration
 from partwise.comparison.report import summary
 from partwise.config import ConfigError, digest
 from partwise.studies.claims import find_outcomes, overall
@@ -60,8 +63,11 @@ def estimate_studies(studies: list[Study], only: list[str]) -> None:
 def list_studies() -> None:
     studies = all_studies()
     found = find_outcomes(studies)
-    rows = [(study.name, " ".join(study.claim.split()), overall(found[study.name])) for study in studies]
-    console.print(table("", ["study", "claim", "result"], rows))
+    width = max(len(study.name) for study in studies)
+    for study in sorted(studies, key=lambda study: not found[study.name]):  # those that were run first
+        console.print(Text.assemble((f"{study.name:<{width}}  ", "bold"), overall(found[study.name])))
+        for line in wrap(" ".join(study.claim.split()), console.width - 2):
+            console.print(f"  {line}", markup=False, highlight=False)
     console.print("`partwise study run NAME` runs a study; `partwise study table` shows all figures")
 
 
