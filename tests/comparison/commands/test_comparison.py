@@ -350,8 +350,8 @@ def test_settings_are_common_or_tuned(here: Path) -> None:
     common = comparison(here, "common", {"common": ["gain=0.2"]}, **BY_SETTING).run()
     assert values_of(common, 0) == [round(expected(seed, 0.2), 6) for seed in range(4)]
     tuned = comparison(here, "tuned", {"tune": "gain=0,0.1,0.2", "tune_seeds": 4}, **BY_SETTING).run()
-    assert tuned.tuning and len(tuned.tuning.values) == 5 and [arm.best for arm in tuned.tuning.arms] == ["0.4"] * 2
-    assert {arm.name for arm in tuned.arms} == {"base", "late", "base gain=0.4", "late gain=0.4"}
+    assert tuned.tuning and len(tuned.tuning.values) == 6 and [arm.best for arm in tuned.tuning.arms] == ["0.5"] * 2
+    assert {arm.name for arm in tuned.arms} == {"base", "late", "base gain=0.5", "late gain=0.5"}
     for setting, message in (
         ("common", r"--common x=1: the experiment has no such setting"),
         ("tune", "has no setting 'x'"),
