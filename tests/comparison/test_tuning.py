@@ -166,7 +166,7 @@ def test_a_best_value_that_is_never_bracketed_gets_no_verdict(here: Path, monkey
     values = {name: dict(enumerate((rng.normal(0, 0.01, 8) + shift).tolist())) for shift, name in enumerate(claim[:2])}
     (effect,) = replace(plan.rules, looks=(4, 8)).judge(values, [claim])
     assert effect.verdict is None and effect.look == 1 and not is_open(effect)
-    assert "the best train.lr is not bracketed" in effect.sentence and "0.1" in effect.sentence
+    assert "the best train.lr is not bracketed" in effect.sentence and "mingpt (1)" in effect.sentence
     assert effect.low is None and effect.p_adjusted is None
 
 
