@@ -14,7 +14,7 @@ from partwise.cli import app
 from partwise.comparison.stats.intervals import judge
 from partwise.config import ConfigError
 from partwise.studies.claims import find_outcomes, overall, scope
-from partwise.studies.page import markdown, verdict_cell
+from partwise.studies.page import horizon_table, markdown, verdict_cell
 from partwise.studies.study import LIBRARY, NOT_SEEN, SEEN, StudyResults, all_studies, find_study, outcome
 
 
@@ -27,10 +27,7 @@ from partwise.studies.study import LIBRARY, NOT_SEEN, SEEN, StudyResults, all_st
         ("better", "equivalent", 0, "not seen here"),
         ("better", "undecided", 0, "too noisy here"),
         ("equivalent", "equivalent", 0, "seen here"),
-        ("worse", None, 2, "seen here"),
-        ("better", None, 2, "opposite here"),
-        ("equivalent", None, 2, "not seen here"),
-        ("worse", None, 1, "too noisy here"),
+        ("worse", None, 2, "too noisy here"),
         ("diverges", None, 2, "seen here"),
         ("diverges", "worse", 0, "not seen here"),
         (None, "better", 0, ""),
@@ -98,6 +95,11 @@ def test_one_comparison_of_a_study_runs_alone_and_keeps_the_results_of_the_other
         assert done.exit_code == 0, done.output
         assert list(StudyResults.from_json(folder / "two" / "results.json").comparisons) == there
     assert {path.name for path in Path("runs").glob("study-*")} == {"study-two-first", "study-two-second"}
+    (folder / "two.yaml").write_text(f"claim: c\ncomparisons:\n  first: {entry}\n  other: {entry}\n")
+    assert CliRunner().invoke(app, ["study", "run", "two", "--comparison", "first"]).exit_code == 0
+    kept = StudyResults.from_json(folder / "two" / "results.json").comparisons
+    assert list(kept) == ["first", "second"], "also results of a comparison that the study has no more"
+    (folder / "two.yaml").write_text(f"claim: c\ncomparisons:\n  first: {entry}\n  second: {entry}\n")
     for words, message in (
         (["two", "--comparison", "frist"], "two has no comparison 'frist'; did you mean 'first'?"),
         (["two", "two", "--comparison", "first"], "--comparison first: 2 studies; name the one that it belongs to"),
@@ -206,6 +208,26 @@ def test_the_page_has_every_claim_with_its_prediction_before_it_is_run(family: P
     assert "| one | norm=rmsnorm − mingpt | 2 | – | – | better | not run yet |" in page
     committed = markdown([find_study("swiglu")])
     assert "0.0032) | equivalent | equivalent | seen here |" in committed and "not run yet" not in committed
+
+
+def test_differences_are_under_the_number_of_steps_of_their_comparison() -> None:
+    (finding,) = find_outcomes([find_study("tying")])["tying"]
+    moved = tuple(point.model_copy(update={"step": 10 * point.step}) for point in finding.over_horizons)
+    later = replace(finding, key="later", over_horizons=moved)
+    _, head, _, first, second = horizon_table([finding, later])
+    columns = [cell.strip() for cell in head.split("|")][2:8]
+    assert columns == [f"{steps} steps" for steps in ("500", "1,000", "2,000", "5,000", "10,000", "20,000")]
+    cells = [[cell.strip() for cell in line.split("|")][2:8] for line in (first, second)]
+    assert cells[0][:3] == cells[1][3:] and cells[0][3:] == cells[1][:3] == ["–"] * 3
+
+
+def test_only_the_value_that_tuning_chose_is_left_out_of_a_name() -> None:
+    names = [each.short_name for each in find_outcomes([find_study("calculator")])["calculator"]]
+    assert (
+        "optimizer=muon optimizer.momentum=0.9 optimizer.adamw_lr_ratio=2.0 optimizer.beta2=0.95 train.lr=5e-3" in names
+    )
+    (finding,) = find_outcomes([find_study("tying")])["tying"]
+    assert finding.effect.arm == "tie_embeddings=false train.lr=4e-3" and finding.short_name == "tie_embeddings=false"
 
 
 def test_the_time_of_a_protocol_counts_the_runs_that_its_studies_share_once(

@@ -90,6 +90,11 @@ class Comparison:
         return self.results.verdicts
 
     @property
+    def is_started(self) -> bool:
+        """Whether an earlier call of `run` has fixed the plan."""
+        return (self.path / PLAN_FILE).exists()
+
+    @property
     def report(self) -> Path:
         return self.path / "report.html"
 

@@ -4,34 +4,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from partwise.comparison.design.plan import listed
-from partwise.comparison.design.request import Request
-from partwise.comparison.results import ClaimResult, ComputeSaved, Results, StepEffect
+from partwise.comparison.results import ClaimResult, ComputeSaved, Results, StepEffect, Tuning
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.families import decide
 from partwise.comparison.stats.protocol import Claim
 from partwise.studies.study import NOT_SEEN, OPPOSITE, SEEN, TOO_NOISY, Study, StudyResults, is_direct, outcome
-from partwise.train.config import RunConfig, run_config
 
 NOT_RUN, NO_PREDICTION = "not run yet", "no prediction"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of one claim: the comparison's key, the effect and the outcome, '' without a prediction."""
+    """What became of one claim: the comparison's key, the effect, the prediction and the outcome, '' without a prediction."""
 
     key: str
     effect: Effect
     expected: str | None
     """What the claim predicts: better, worse, equivalent or diverges; None for no prediction."""
     outcome: str
+    short_name: str
+    """The arm's name, without the value that tuning chose for it."""
     over_horizons: tuple[StepEffect, ...] = ()
     """The difference at the end of runs of each length, each with the interval of its comparison alone."""
     compute_saved: ComputeSaved | None = None
-
-    @property
-    def short_name(self) -> str:
-        """The arm's name, without the learning rate that tuning chose for it."""
-        return self.effect.arm.removeprefix("+ ").partition(" train.lr=")[0]
 
 
 def find_outcomes(studies: Sequence[Study]) -> dict[str, list[Finding]]:
@@ -53,9 +48,8 @@ def find_outcomes(studies: Sequence[Study]) -> dict[str, list[Finding]]:
     for index, (study, key, results, claim) in enumerate(tested):
         entry, effect = study.entries.get(key), decided[index]
         expected = entry.expected(effect.arm) if entry and is_direct(effect, results) else None
-        finding = Finding(
-            key, effect, expected, outcome(expected, effect), claim.effect_over_horizons, claim.compute_saved
-        )
+        seen, name = outcome(expected, effect), untuned_name(effect.arm, results.tuning).removeprefix("+ ")
+        finding = Finding(key, effect, expected, seen, name, claim.effect_over_horizons, claim.compute_saved)
         found[study.name].append(finding)
     return found
 
@@ -66,12 +60,23 @@ def planned_claims(studies: Sequence[Study], protocol: str) -> int:
 
 
 def untested_claims(study: Study) -> Iterator[tuple[str, Claim, str | None, int]]:
-    """The key of each comparison that has not been run, with each of its claims, its prediction, and the number of seeds."""
-    done = {key for key, _, _ in tested_claims(study)}
-    for key, entry in study.entries.items():
-        for claim in study.plans[key].claims if key not in done else ():
-            if claim.role == "claim":
-                yield key, claim, entry.expected(claim.arm), study.plans[key].seeds
+    """Each claim that has not been tested, after the key of its comparison, with its prediction and the number of seeds."""
+    tested = {
+        (key, name)
+        for key, results, claim in tested_claims(study)
+        for name in (claim.effect.arm, untuned_name(claim.effect.arm, results.tuning))
+    }
+    for key, plan in study.plans.items():
+        for claim in plan.claims:
+            if claim.role == "claim" and (key, claim.arm) not in tested:
+                summed = claim.against in plan.additive_predictions
+                yield key, claim, None if summed else study.entries[key].expected(claim.arm), plan.seeds
+
+
+def untuned_name(arm: str, tuning: Tuning | None) -> str:
+    """The name of an arm without the value that tuning chose for it."""
+    chosen = {f"{row.arm} {tuning.key}={row.best}": row.arm for row in tuning.arms} if tuning else {}
+    return chosen.get(arm, arm)
 
 
 def tested_claims(study: Study) -> Iterator[tuple[str, Results, ClaimResult]]:
@@ -94,19 +99,18 @@ def overall(findings: Sequence[Finding]) -> str:
     return ", ".join(f"{outcomes.count(kind)} of {len(outcomes)} {kind}" for kind in kinds)
 
 
-def step_counts(study: Study) -> list[int]:
-    """The numbers of training steps at whose end arms are compared."""
-    requests = study.comparisons.values()
-    return sorted({steps for request in requests for steps in request.horizons or [baseline(request).train.steps]})
-
-
-def baseline(request: Request) -> RunConfig:
-    return run_config(request.preset, *request.common, data=request.data)
-
-
 def scope(study: Study) -> str:
     """The setting that the outcome covers. A broader claim needs at least two corpora and two numbers of steps."""
-    corpora = sorted({request.data or baseline(request).data.name for request in study.comparisons.values()})
-    steps = step_counts(study)
-    setting = f"{listed(corpora)}, {listed([f'{number:,}' for number in steps])} steps"
+    stored = StudyResults.from_json(study.results).comparisons if study.results else {}
+    corpora, steps = set[str](), set[int]()
+    for key, entry in study.entries.items():
+        task = stored[key].task if key in stored else None
+        if task is not None:
+            corpus, length = task.name or task.data, task.steps
+        else:
+            config = study.plans[key].arms[0].config
+            corpus, length = config.data.name, config.train.steps
+        corpora.add(entry.request.data or corpus)
+        steps |= set(entry.request.horizons or [length or 0])
+    setting = f"{listed(sorted(corpora))}, {listed([f'{number:,}' for number in sorted(steps)])} steps"
     return setting if len(corpora) > 1 and len(steps) > 1 else f"{setting} only"

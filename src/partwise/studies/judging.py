@@ -2,7 +2,6 @@
 
 from partwise.comparison.judging import judge_results
 from partwise.comparison.results import ClaimResult, Results, TunedArm, Tuning
-from partwise.comparison.runs.plan import RunPlan
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.comparison.stats.tuning_noise import tuning_noise
@@ -17,7 +16,7 @@ def judge_study(study: Study) -> StudyResults:
     stored = StudyResults.from_json(study.results)
     comparisons = {}
     for key, results in stored.comparisons.items():
-        judged = judge_again(with_flops(results, study.plans[key]) if key in study.plans else results)
+        judged = judge_again(results)
         if results.study and key in study.entries:
             answers = tuple(study.entries[key].answers(judged))
             judged = judged.model_copy(update={"study": results.study.model_copy(update={"answers": answers})})
@@ -45,19 +44,6 @@ def judge_again(results: Results) -> Results:
         for new, old in zip(judged.claims, results.claims, strict=True)
     )
     return judged.model_copy(update={"claims": found})
-
-
-def with_flops(results: Results, plan: RunPlan) -> Results:
-    """The results with the FLOPs of every arm by this version's count; an arm that the plan lacks keeps its own."""
-    flops = {arm.name: float(arm.config.train.steps * arm.config.flops_per_step()) for arm in plan.arms}
-    suffix = f" {results.tuning.key}=" if results.tuning else None
-    arms = []
-    for arm in results.arms:
-        name = arm.name if arm.name in flops or suffix is None else arm.name.rpartition(suffix)[0]
-        if arm.budget and name in flops:
-            arm = arm.model_copy(update={"budget": arm.budget.model_copy(update={"flops": flops[name]})})
-        arms.append(arm)
-    return results.model_copy(update={"arms": tuple(arms)})
 
 
 def stored_claim(claim: ClaimResult, tuning: Tuning | None) -> Claim:

@@ -89,9 +89,8 @@ def section(study: Study, findings: Sequence[Finding]) -> Iterator[str]:
         cells = [labels.pop(finding.key, finding.key), name, n, interval, verdict_cell(effect)]
         yield row([*cells, finding.expected or NONE, finding.outcome or NONE])
     for key, claim, expected, seeds in untested_claims(study):
-        yield row(
-            [label(study, key), f"{claim.arm} − {claim.against}", str(seeds), NONE, NONE, expected or NONE, NOT_RUN]
-        )
+        cells = [labels.pop(key, key), f"{claim.arm} − {claim.against}", str(seeds)]
+        yield row([*cells, NONE, NONE, expected or NONE, NOT_RUN])
     yield from horizon_table(findings)
     if study.results and study.protocol:
         for key, results in StudyResults.from_json(study.results).comparisons.items():
@@ -109,7 +108,7 @@ def horizon_table(findings: Sequence[Finding]) -> Iterator[str]:
     findings = [finding for finding in findings if finding.over_horizons]
     if not findings:
         return
-    steps = [point.step for point in findings[0].over_horizons]
+    steps = sorted({point.step for finding in findings for point in finding.over_horizons})
     yield ""
     yield row(
         ["difference after", *(f"{each:,} steps" for each in steps), "steps saved", "FLOPs saved", "seconds saved"]
@@ -119,7 +118,8 @@ def horizon_table(findings: Sequence[Finding]) -> Iterator[str]:
         digits = decimal_places(finding.effect)
         ratios = finding.compute_saved.ratios if finding.compute_saved else {}
         saved = [factor_cell(ratios[key]) if key in ratios else NONE for key in ("steps", "flops", "seconds")]
-        cells = [with_interval(point, digits) for point in finding.over_horizons]
+        points = {point.step: point for point in finding.over_horizons}
+        cells = [with_interval(points[step], digits) if step in points else NONE for step in steps]
         yield row([f"{finding.key}: {finding.short_name}", *cells, *saved])
 
 
@@ -162,7 +162,7 @@ The words on the right say what became of the claim:
 
 - **seen here**: the verdict is the one that the claim predicts;
 - **not seen here**: the verdict is another, such as *equivalent* where the claim predicts *better*;
-- **opposite here**: *worse* where the claim predicts *better*, or the reverse; an arm whose runs mostly diverge is worse;
+- **opposite here**: *worse* where the claim predicts *better*, or the reverse;
 - **too noisy here**: the planned seeds did not decide the question at this size, or some runs failed;
 - **no prediction**: nothing published says what to expect in this setting.
 

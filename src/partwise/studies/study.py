@@ -161,11 +161,10 @@ class Study:
     def run(self, show_progress: ProgressDisplay, only: Collection[str] = ()) -> Path:
         """Run the comparisons, each within its own `show_progress`, and write `results.json`; finished runs are kept.
 
-        With `only`, the others keep the results that the file already has. The reports are in the comparisons' own folders,
-        `runs/study-NAME-KEY`. Raises ConfigError.
+        With `only`, the others keep the results that they have, whatever has changed in the study since. The reports are in
+        the comparisons' own folders, `runs/study-NAME-KEY`. Raises ConfigError.
         """
-        stored = StudyResults.from_json(self.own_results) if only and self.own_results.exists() else None
-        results = dict(stored.comparisons) if stored else {}
+        results: dict[str, Results] = {}
         facts = {"claim": self.claim, "source": self.source, "published": self.published, "changed": self.changed}
         for key, comparison in list(self.plan(only)):
             with show_progress(comparison) as on_progress:
@@ -176,8 +175,11 @@ class Study:
             write_report(judged, comparison.path)
             results[key] = without_curves(judged)
             # after each comparison, so that an interrupted study has partial results
-            done = {each: results[each] for each in self.entries if each in results}
-            self.write(StudyResults(**facts, comparisons=done))
+            # read now: the others may have been run meanwhile
+            others = StudyResults.from_json(self.results).comparisons if only and self.results else {}
+            done = {**others, **results}
+            ordered = {each: done[each] for each in (*self.entries, *done) if each in done}
+            self.write(StudyResults(**facts, comparisons=ordered))
         return self.own_results
 
     def write(self, results: StudyResults) -> None:
@@ -192,16 +194,12 @@ def is_direct(effect: Effect, results: Results) -> bool:
 
 
 def outcome(expected: str | None, effect: Effect) -> str:
-    """The outcome of one arm's verdict: one of the four words above, or "" without a prediction or a bracketed tuning.
-
-    An arm has diverged if most of its runs failed and none of the other arm's.
-    """
+    """The outcome of one arm's verdict: one of the four words above, or "" without a prediction or a bracketed tuning."""
     if expected is None or effect.not_bracketed:
         return ""
-    if 2 * effect.failed_arm > effect.n_arm and not effect.failed_against:  # diverged: worse than any loss
-        return {"better": OPPOSITE, "equivalent": NOT_SEEN}.get(expected, SEEN)
+    diverged = 2 * effect.failed_arm > effect.n_arm and not effect.failed_against
     if expected == "diverges":
-        return NOT_SEEN
+        return SEEN if diverged else NOT_SEEN
     if effect.verdict in (None, "undecided"):
         return TOO_NOISY
     if effect.verdict == expected:

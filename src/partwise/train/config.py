@@ -171,8 +171,10 @@ class RunConfig(Config):
 
     def flops_per_step(self) -> int:
         """FLOPs of one training step, with the matmuls of the optimizer. Raises ConfigError."""
+        model = self._frozen_model()
+        frozen = None if self.train.freeze is None else model
         tokens = self.train.batch_size * self.seq_len
-        return tokens * self.flops_per_token() + self.optimizer.flops(self._frozen_model())
+        return tokens * self.model.flops_per_token(self.seq_len, frozen) + self.optimizer.flops(model)
 
     def count_parameters(self) -> str:
         """`1,000 parameters`, with the number of trainable ones if some are frozen."""

@@ -102,21 +102,26 @@ class Muon(Optimizer):
             return {**(muon if is_orthogonalized(parameter, tensors) else adam), **shared}
 
         slices: dict[Tensor, list[optimizer_steps.ParameterSlice]] = {
-            parameter: [optimizer_steps.slice_of(tensor.data, parameter) for tensor in tensors]
-            or [optimizer_steps.slice_of(parameter, parameter)]
+            parameter: [optimizer_steps.slice_of(tensor, parameter) for tensor in stored_tensors(parameter, tensors)]
             for parameter, tensors in tensors_by_parameter(model).items()
         }
         return optimizer_steps.Muon(parameter_groups(model, lr, options), lr, slices)
 
     def flops(self, model: nn.Module) -> int:
-        """An iteration multiplies X X^T, its square, and a polynomial of it with X: 4 m^2 n + 2 m^3 for m x n, m <= n."""
+        """For each m x n matrix, m <= n, `ns_steps` iterations of X X^T, its square, and a polynomial of it times X:
+        4 m^2 n + 2 m^3 each."""
         total = 0
         for parameter, tensors in tensors_by_parameter(model).items():
             if parameter.requires_grad and is_orthogonalized(parameter, tensors):
-                for tensor in [each.data for each in tensors] or [parameter]:
+                for tensor in stored_tensors(parameter, tensors):
                     m, n = sorted(tensor.shape[-2:])
                     total += tensor.numel() // (m * n) * self.ns_steps * (4 * m * m * n + 2 * m**3)
         return total
+
+
+def stored_tensors(parameter: nn.Parameter, tensors: list[LogicalTensor]) -> list[Tensor]:
+    """The tensors that a parameter stores; itself if the model does not say."""
+    return [tensor.data for tensor in tensors] or [parameter]
 
 
 def is_orthogonalized(parameter: nn.Parameter, tensors: list[LogicalTensor]) -> bool:

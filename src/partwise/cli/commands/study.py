@@ -20,8 +20,7 @@ from partwise.studies.trends import TRENDS, draw_trends
 
 
 def run_studies(names: list[str], protocol: str | None, only: list[str], dry_run: bool) -> None:
-    """Run every comparison of some studies, or of all with a protocol, or `only` some of one study; with `dry_run` print
-    estimates."""
+    """Run the comparisons of some studies, or of all with a protocol; with `dry_run` print estimates."""
     studies = [find_study(name) for name in names]
     if protocol:
         studies += [study for study in all_studies() if study.protocol == protocol]
@@ -41,8 +40,9 @@ def run_studies(names: list[str], protocol: str | None, only: list[str], dry_run
             words = [*names, *(["--protocol", protocol] if protocol else []), *(f"--comparison={key}" for key in only)]
             say_stopped(error, f"To resume:\n  {shlex.join(['partwise', 'study', 'run', *words])}")
             raise
-        for results in StudyResults.from_json(path).comparisons.values():
-            console.print(summary(results))
+        for key, results in StudyResults.from_json(path).comparisons.items():
+            if not only or key in only:
+                console.print(summary(results))
         console.print(f"results: {path}")
 
 

@@ -102,7 +102,8 @@ def matched_budgets(results: Results) -> Iterator[Table | Paragraph]:
             if results.match and results.match.measure == "seconds"
             else "of the runs themselves, which trained in parallel"
         )
-        note += f"the arm uses. --match holds one budget equal. Seconds are computed from the throughput {how}."
+        note += "the arm uses. --match holds one budget equal. FLOPs are those of matmuls, in the model and in Muon's "
+        note += f"updates. Seconds are computed from the throughput {how}."
         yield Table(["difference", *BUDGETS.values()], rows, note=note)
     for match in results.match.arms if results.match else ():
         assert results.match is not None

@@ -189,13 +189,16 @@ def arm_table(results: Results) -> Iterator[Table]:
     head += ["seed SD", "training loss", "gap", "seconds", "failed"]
     if not any(arm.failed for arm in arms):
         head, rows = head[:-1], [row[:-1] for row in rows]
-    note = "Percentages are relative to the first arm. Tokens per second are medians over steps. Losses are means over "
-    note += "seeds, omitted if a run failed; arms whose claims closed early have fewer seeds, so differences of these "
-    note += "means may deviate from the paired differences. The gap is validation minus training loss"
+    note = "Percentages are relative to the first arm. FLOPs are those of the model's matmuls. Tokens per second are "
+    note += (
+        "medians over steps. Losses are means over seeds, omitted if a run failed; arms whose claims closed early have "
+    )
+    note += "fewer seeds, so differences of these means may deviate from the paired differences. The gap is validation minus "
+    note += "training loss"
     epochs = results.task.epochs if results.task else None
     note += f", after {epochs:.3g} epochs." if epochs else "."
     if any(arm.trainable_parameters is not None for arm in arms):
-        note += " FLOPs include the gradients of frozen parameters."
+        note += " FLOPs leave out the gradients that frozen parameters spare."
     if results.task is None:
         note = "Means over the seeds, omitted if a trial failed; seconds are those of one trial, the median."
     if rows:

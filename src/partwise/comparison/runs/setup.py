@@ -1,7 +1,7 @@
 """How a comparison is computed on this machine: runtime, backends of each arm, and concurrency."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import torch
@@ -29,8 +29,6 @@ class Setup:
     plans: dict[str, ComputePlan]
     workers: int
     seeds_per_process: int
-    limiting: dict[str, list[str]]
-    """The arms that keep the others from a faster backend, with the reasons."""
 
 
 def choose_setup(
@@ -38,35 +36,61 @@ def choose_setup(
 ) -> Setup:
     """The setup of this machine; None stands for a default. Raises ConfigError if a backend is not available."""
     train = plan.arms[0].config.train
+    runtime, seeds_per_process, backends = choose_backends(plan, seeds_per_process, processes_per_run)
+    plans = shared_plans(empty_models(plan), runtime, backends, lengths(plan))
+    check_requested(plans.values(), backends)
+    if runtime.device != "cpu":
+        return Setup(runtime, plans, 1, seeds_per_process)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    workers = workers or max(1, cores // processes_per_run)
+    return Setup(runtime.with_threads(train.threads or 1), plans, workers, seeds_per_process)
+
+
+def choose_backends(
+    plan: RunPlan, seeds_per_process: int | None, processes_per_run: int
+) -> tuple[Runtime, int, dict[str, str]]:
+    """The runtime of all arms, the seeds per process, and the backend that each kind of operation is to have."""
+    train = plan.arms[0].config.train
     runtime, backends = choose_runtime(train), requested(train)
     if processes_per_run > 1:
         check_shared(plan, seeds_per_process, processes_per_run)
         seeds_per_process, runtime = 1, replace(runtime, compile=False)
     small = all(arm.config.model.parameters() <= MAX_MULTI_SEED_PARAMETERS for arm in plan.arms)
     seeds_per_process = seeds_per_process or (SEEDS_PER_PROCESS if runtime.device == "cuda" and small else 1)
-    if seeds_per_process > 1:
-        backends = multi_seed_backends(backends)
+    return runtime, seeds_per_process, multi_seed_backends(backends) if seeds_per_process > 1 else backends
+
+
+def empty_models(plan: RunPlan) -> dict[str, Transformer]:
+    """The model of each arm on the meta device."""
     with torch.device("meta"):
-        models = {arm.name: Transformer(arm.config.model) for arm in plan.arms}
-    lengths = {arm.name: arm.config.seq_len for arm in plan.arms}
-    plans = shared_plans(models, runtime, backends, lengths)
-    check_requested(plans.values(), backends)
-    alone = {arm: shared_plans({arm: model}, runtime, backends, lengths)[arm] for arm, model in models.items()}
-    limiting = limiting_arms(plans, alone, runtime)
-    if runtime.device != "cpu":
-        return Setup(runtime, plans, 1, seeds_per_process, limiting)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    workers = workers or max(1, cores // processes_per_run)
-    return Setup(runtime.with_threads(train.threads or 1), plans, workers, seeds_per_process, limiting)
+        return {arm.name: Transformer(arm.config.model) for arm in plan.arms}
+
+
+def lengths(plan: RunPlan) -> dict[str, int]:
+    return {arm.name: arm.config.seq_len for arm in plan.arms}
 
 
 def limiting_arms(
-    shared: Mapping[str, ComputePlan], alone: Mapping[str, ComputePlan], runtime: Runtime
-) -> dict[str, list[str]]:
-    """The arms without a backend that others would have `alone` and lack in their `shared` plans, with the reasons."""
-    if all(shared[arm].counts() == alone[arm].counts() for arm in shared):
-        return {}
-    return slower_arms(alone, runtime)
+    plan: RunPlan, seeds_per_process: int | None, processes_per_run: int = 1
+) -> list[dict[str, list[str]]]:
+    """Arms without which the others would have faster backends, with the reasons: each alone, or else several together."""
+    if len(plan.arms) < 3:
+        return []  # nothing would remain to compare
+    runtime, _, backends = choose_backends(plan, seeds_per_process, processes_per_run)
+    models, baseline = empty_models(plan), plan.arms[0].name
+
+    def plans_of(names: Collection[str]) -> dict[str, ComputePlan]:
+        return shared_plans({name: models[name] for name in names}, runtime, backends, lengths(plan))
+
+    def limits(names: Collection[str]) -> bool:
+        rest = plans_of([name for name in models if name not in names])
+        return len(rest) > 1 and any(rest[name].counts() != full[name].counts() for name in rest)
+
+    full, alone = plans_of(models), {name: plans_of([name])[name] for name in models}
+    reasons = {arm: why for arm, why in slower_arms(alone, runtime).items() if arm != baseline}
+    if found := [{arm: why} for arm, why in reasons.items() if limits([arm])]:
+        return found
+    return [reasons] if len(reasons) > 1 and limits(reasons) else []
 
 
 def check_shared(plan: RunPlan, seeds_per_process: int | None, processes_per_run: int) -> None:

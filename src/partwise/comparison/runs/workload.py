@@ -15,7 +15,7 @@ from partwise.comparison.runs.custom_parts import store_parts
 from partwise.comparison.runs.facts import add_facts
 from partwise.comparison.runs.matching import match_arms
 from partwise.comparison.runs.plan import RunArm, RunPlan, dataset_of
-from partwise.comparison.runs.setup import Setup, check_shared, choose_setup
+from partwise.comparison.runs.setup import Setup, check_shared, choose_setup, limiting_arms
 from partwise.comparison.runs.throughput import measure_throughput, throughput_of_runs, tokens_per_step
 from partwise.comparison.runs.trial import RunTrial, prepare_run
 from partwise.comparison.trials.local import LocalExecutor
@@ -143,13 +143,10 @@ class RunWorkload(Workload):
         return f", {plan.arms[0].config.train.steps:,} steps each"
 
     def notes(self, plan: RunPlan) -> list[str]:
-        baseline, *others = (arm.name for arm in plan.arms)
-        limiting = self._setup(plan).limiting
-        if baseline in limiting or limiting.keys() >= set(others):
-            return []  # leaving out an arm would not help
         return [
-            f"{arm} lacks a kernel ({'; '.join(reasons)}), and arms share their backends: without it the others train faster"
-            for arm, reasons in limiting.items()
+            f"{listed([f'{arm} ({why[0]})' for arm, why in arms.items()])}: no kernel, and arms share their backends, so the "
+            f"others train faster without {'it' if len(arms) == 1 else 'them'}"
+            for arms in limiting_arms(plan, self.seeds_per_process, self.processes_per_run)
         ]
 
     def describe(self, plan: RunPlan, trials: Sequence[Trial], results: Results) -> Results:
