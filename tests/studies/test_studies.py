@@ -251,11 +251,12 @@ def test_every_study_of_a_protocol_runs_with_one_command(family: Path) -> None:
     assert done.exit_code == 0, done.output
     assert all((family / name / "results.json").exists() for name in ("rope", "rms"))
     for words, message in (
-        ([], "name a study, or --protocol NAME; protocols: arithmetic, decoder-1m, growth, small"),
-        (["--protocol", "smal"], "no study has the protocol 'smal'; protocols: arithmetic, decoder-1m"),
+        ([], "name a study, or --protocol NAME; protocols: "),
+        (["--protocol", "smal"], "no study has the protocol 'smal'; protocols: "),
     ):
         done = CliRunner().invoke(app, ["study", "run", *words])
-        assert isinstance(done.exception, ConfigError) and message in str(done.exception)
+        assert isinstance(done.exception, ConfigError) and str(done.exception).startswith(message)
+        assert {"decoder-1m", "growth", "small"} <= set(str(done.exception).removeprefix(message).split(", "))
 
 
 @pytest.mark.parametrize(
