@@ -32,7 +32,7 @@ class Line:
 
 
 def trends(studies: Sequence[Study]) -> dict[str, list[Line]]:
-    """For each part of the study of growth that has results, its lines: that of the protocol first."""
+    """For each part of the study of growth that has results, its lines, by size."""
     found = find_outcomes(studies)
     repeated = [finding for study in studies if study.name == GROWTH for finding in found[study.name]]
     claims = [finding for study in studies if study.protocol == BASE for finding in found[study.name]]
@@ -41,7 +41,7 @@ def trends(studies: Sequence[Study]) -> dict[str, list[Line]]:
         part = part_of(finding)
         first = [Line(BASE_SETTING, claim.over_horizons) for claim in claims if part_of(claim) == part][:1]
         lines.setdefault(part, first).append(Line(finding.key, finding.over_horizons))
-    return lines
+    return {part: sorted(each, key=lambda line: line.setting) for part, each in lines.items()}
 
 
 def part_of(finding: Finding) -> str:
@@ -58,7 +58,7 @@ def draw_trends(studies: Sequence[Study], margin: float = 0.02) -> str:
     from matplotlib.figure import Figure
 
     rows = -(-len(lines) // COLUMNS)
-    settings = list(dict.fromkeys(line.setting for part in lines.values() for line in part))
+    settings = sorted({line.setting for part in lines.values() for line in part})
     colors = {setting: COLORS[index % len(COLORS)] for index, setting in enumerate(settings)}
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": "trends"}):
         figure = Figure(figsize=(9.2, 2.7 * rows + 0.4), layout="constrained", facecolor="white")
@@ -68,8 +68,13 @@ def draw_trends(studies: Sequence[Study], margin: float = 0.02) -> str:
         for axes in panels[len(lines) :]:
             axes.set_visible(False)
         panels[0].set_ylabel("difference of validation loss\nabove 0: worse")
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+        handles = {
+            label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
+        labels = sorted(handles)
+        figure.legend(
+            [handles[label] for label in labels], labels, loc="outside lower center", ncols=len(labels), frameon=False
+        )
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
