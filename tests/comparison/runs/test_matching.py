@@ -55,11 +55,16 @@ def test_unmatchable_arms_are_refused(here: Path) -> None:
         match_arms(plan, "seconds", {"mingpt": None})
     with pytest.raises(ConfigError, match=r"differs by [-+]\d.*more than 1%"):
         match_arms(plan, "flops", {})  # 12 steps cannot be cut that finely
-    plan = arms_of("train.freeze=embed").plan
-    with pytest.raises(
-        ConfigError, match=r"--match flops counts gradients of all parameters, but train\.freeze saves some"
-    ):
-        match_arms(plan, "flops", {})
+
+
+def test_an_arm_with_frozen_parameters_trains_longer_at_equal_flops(here: Path) -> None:
+    common = [*TINY, "train.steps=400", "n_layers=2", "positions=rope"]
+    matched, matching = match_arms(arms_of("train.freeze=embed,blocks.0", common=common).plan, "flops", {})
+    base, arm = (each.config for each in matched.arms)
+    assert matching.arms[0].new == arm.train.steps > base.train.steps == 400
+    # the frozen first layer has a forward pass, a third of its FLOPs
+    assert arm.flops_per_token() < 0.75 * base.flops_per_token()
+    assert abs(arm.train.steps * arm.flops_per_step() / (400 * base.flops_per_step()) - 1) < 0.01
 
 
 def test_curves_of_matched_arms_are_compared_at_equal_fractions_of_training() -> None:

@@ -16,12 +16,9 @@ def match_arms(plan: RunPlan, measure: Measure, rates: Mapping[str, float | None
     """The plan with every claimed arm matched to the baseline's tokens, parameters, FLOPs or seconds.
 
     Parameters are matched by the hidden width of the FFN, the others by the number of steps, to which schedules rescale.
-    Seconds follow from `rates`, the tokens per second of each arm. Raises ConfigError if arms still differ by over 1%,
-    and for FLOPs of frozen parameters.
+    Seconds follow from `rates`, the tokens per second of each arm. Raises ConfigError if arms still differ by over 1%.
     """
     base = plan.arms[0]
-    if measure == "flops" and any(arm.config.train.freeze is not None for arm in plan.arms):
-        raise ConfigError("--match flops counts gradients of all parameters, but train.freeze saves some: use seconds")
     claimed = {claim.arm for claim in plan.claims if claim.role == "claim"}
     arms, matches = [base], []
     for arm in plan.arms[1:]:
