@@ -45,4 +45,4 @@ def test_a_group_lists_its_commands(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     lines = shown(monkeypatch, capsys, 80, "study", "-h").splitlines()
     assert lines[0] == "Usage: partwise study [OPTIONS] COMMAND ..."
     names = [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "]
-    assert names == ["run", "list", "table", "judge", "-h,"]
+    assert names == ["run", "list", "table", "judge", "time", "-h,"]

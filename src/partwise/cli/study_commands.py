@@ -1,4 +1,4 @@
-"""Commands for studies: run, list, table."""
+"""Commands for studies: run, list, table, judge, time."""
 
 from pathlib import Path
 from typing import Annotated
@@ -52,5 +52,15 @@ def judge_studies(
 ) -> None:
     """Judge stored results again by the rules of this version, without training, and print what changed."""
     from partwise.cli.commands.study import judge_studies as run
+
+    run(studies)
+
+
+@study_app.command("time")
+def time_studies(
+    studies: Annotated[list[str], typer.Argument(metavar="STUDY...", help="Names of studies.")],
+) -> None:
+    """Time training steps of the arms in turn on this machine, and compute the seconds saved anew."""
+    from partwise.cli.commands.study import time_studies as run
 
     run(studies)

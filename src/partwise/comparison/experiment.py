@@ -280,7 +280,7 @@ class Comparison:
             self.workload.restore_setup(self.plan, metadata)
             self.entries.resume(metadata.get("ledger"), self.plan.seeds, online, imports)
             return {"online": None, "ledger": None, **metadata}
-        setup = self.workload.choose_setup(self.plan, timed=self.match == "seconds")
+        setup = self.workload.choose_setup(self.plan, timed=self.match == "seconds" or self.shared_runs is not None)
         metadata = new_plan_file(self.identity(), data_hash, setup)
         machine = metadata.get("machine", {})
         level = self.entries.start(self.plan, self.identity(), data_hash, machine, imports, self.online, **self.origin)

@@ -27,6 +27,8 @@ class Finding:
     over_horizons: tuple[StepEffect, ...] = ()
     """The difference at the end of runs of each length, each with the interval of its comparison alone."""
     compute_saved: ComputeSaved | None = None
+    timed_on: str | None = None
+    """The processor on which steps of the arms were timed in turn; None if seconds are those of the runs."""
 
 
 def find_outcomes(studies: Sequence[Study]) -> dict[str, list[Finding]]:
@@ -49,8 +51,8 @@ def find_outcomes(studies: Sequence[Study]) -> dict[str, list[Finding]]:
         entry, effect = study.entries.get(key), decided[index]
         expected = entry.expected(effect.arm) if entry and is_direct(effect, results) else None
         seen, name = outcome(expected, effect), untuned_name(effect.arm, results.tuning).removeprefix("+ ")
-        finding = Finding(key, effect, expected, seen, name, claim.effect_over_horizons, claim.compute_saved)
-        found[study.name].append(finding)
+        over_steps = (claim.effect_over_horizons, claim.compute_saved, results.timed_on)
+        found[study.name].append(Finding(key, effect, expected, seen, name, *over_steps))
     return found
 
 

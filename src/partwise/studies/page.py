@@ -91,7 +91,7 @@ def section(study: Study, findings: Sequence[Finding]) -> Iterator[str]:
     for key, claim, expected, seeds in untested_claims(study):
         cells = [labels.pop(key, key), f"{claim.arm} − {claim.against}", str(seeds)]
         yield row([*cells, NONE, NONE, expected or NONE, NOT_RUN])
-    yield from horizon_table(findings)
+    yield from horizon_table(study, findings)
     if study.results and study.protocol:
         for key, results in StudyResults.from_json(study.results).comparisons.items():
             yield from ("", f"{label(study, key)}: {standing(results)}")
@@ -103,8 +103,12 @@ def label(study: Study, key: str) -> str:
     return f"{key}, all arms with {' '.join(words)}" if words else key
 
 
-def horizon_table(findings: Sequence[Finding]) -> Iterator[str]:
-    """The difference at the end of runs of each length, and the compute saved."""
+def horizon_table(study: Study, findings: Sequence[Finding]) -> Iterator[str]:
+    """The difference at the end of runs of each length, and the compute saved.
+
+    Runs that studies share were made at different times, perhaps on different machines: without steps timed in turn their
+    seconds cannot be compared.
+    """
     findings = [finding for finding in findings if finding.over_horizons]
     if not findings:
         return
@@ -117,18 +121,20 @@ def horizon_table(findings: Sequence[Finding]) -> Iterator[str]:
     for finding in findings:
         digits = decimal_places(finding.effect)
         ratios = finding.compute_saved.ratios if finding.compute_saved else {}
-        saved = [factor_cell(ratios[key]) if key in ratios else NONE for key in ("steps", "flops", "seconds")]
+        known = {key for key in ratios if key != "seconds" or finding.timed_on or not study.protocol}
+        saved = [factor_cell(ratios[key]) if key in known else NONE for key in ("steps", "flops", "seconds")]
         points = {point.step: point for point in finding.over_horizons}
         cells = [with_interval(points[step], digits) if step in points else NONE for step in steps]
         yield row([f"{finding.key}: {finding.short_name}", *cells, *saved])
 
 
 def standing(results: Results) -> str:
-    """The mean loss of every arm, beside those of n-gram models, and the hash of the data."""
+    """The mean loss of every arm, beside those of n-gram models, the hash of the data, and the processor of the seconds."""
     losses = [f"{arm.name} {number(mean_of(arm.values))}" for arm in results.arms]
     ngrams = [f"{n}-gram model {number(loss)}" for n, loss in results.references.ngrams if n > 1]
     data = f" Data: SHA-256 {results.task.hash[:16]}…" if results.task and results.task.hash else ""
-    return f"mean {results.protocol.metric} {', '.join(losses)}; {', '.join(ngrams)}.{data}"
+    timed = f" Steps timed in turn on {results.timed_on}." if results.timed_on else ""
+    return f"mean {results.protocol.metric} {', '.join(losses)}; {', '.join(ngrams)}.{data}{timed}"
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
@@ -150,8 +156,9 @@ difference at each number of steps and the compute saved: the steps, floating-po
 divided by those that the arm needs for the same loss (below 1: it needs more). The intervals of the second table ignore the
 noise of tuning and the claims of other studies (95%; several arms of one comparison are adjusted for each other) and decide
 nothing. Runs that several comparisons need, the baseline's above all, are trained once, so the errors of these
-differences are correlated; Holm's method remains valid. Runs of different studies were made at different times on machines
-that did other work as well, so seconds are rough."""
+differences are correlated; Holm's method remains valid. Seconds follow from training steps of the arms that were timed in
+turn (`partwise study time`), not from the runs, which were made at different times on machines that did other work as
+well."""
 
 INTRODUCTION = f"""![Forest plot: the difference and interval of every claim that was run]({PICTURE})
 

@@ -1,4 +1,4 @@
-"""`study`: run, list, judge, table."""
+"""`study`: run, list, judge, time, table."""
 
 import shlex
 from pathlib import Path
@@ -10,12 +10,14 @@ from partwise.cli.commands.compare_output import say_stopped, start_progress
 from partwise.cli.help import wrap
 from partwise.cli.terminal import console, format_duration
 from partwise.comparison.report import summary
+from partwise.comparison.report.horizons import factor_cell
 from partwise.config import ConfigError, digest
 from partwise.studies.claims import find_outcomes, overall
 from partwise.studies.forest import draw_claims
 from partwise.studies.judging import judge_study
 from partwise.studies.page import PICTURE, markdown
 from partwise.studies.study import Study, StudyResults, all_studies, find_study
+from partwise.studies.timing import seconds_saved, time_study
 from partwise.studies.trends import TRENDS, draw_trends
 
 
@@ -84,6 +86,18 @@ def judge_studies(names: list[str]) -> None:
                 change = f"{old.verdict} -> " if old.verdict != new.verdict else "still "
                 console.print(f"{study.name}, {key}, {new.arm}: {change}{new.verdict}", markup=False)
         study.write(judged)
+        console.print(f"results: {study.own_results}", markup=False)
+
+
+def time_studies(names: list[str]) -> None:
+    """Write the results with the throughput of this machine into the working folder, and print the seconds saved."""
+    for study in [find_study(name) for name in names]:
+        with console.status(f"timing the arms of {study.name}"):
+            timed = time_study(study)
+        for key, results in timed.comparisons.items():
+            for arm, ratio in seconds_saved(results).items():
+                console.print(f"{study.name}, {key}, {arm}: seconds saved {factor_cell(ratio)}", markup=False)
+        study.write(timed)
         console.print(f"results: {study.own_results}", markup=False)
 
 

@@ -98,8 +98,8 @@ def matched_budgets(results: Results) -> Iterator[Table | Paragraph]:
     if rows:
         note = "The difference is listed under every budget that the arms share within 1%; elsewhere, how much more or less "
         how = (
-            "measured one arm at a time before the runs"
-            if results.match and results.match.measure == "seconds"
+            "measured in turn, a step of one arm at a time"
+            if results.timed_on or (results.match and results.match.measure == "seconds")
             else "of the runs themselves, which trained in parallel"
         )
         note += "the arm uses. --match holds one budget equal. FLOPs are those of matmuls, in the model and in Muon's "

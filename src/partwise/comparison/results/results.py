@@ -118,6 +118,8 @@ class Results(Value):
     tuning: Tuning | None = None
     match: Matching | None = None
     replication: Replication | None = None
+    timed_on: str | None = None
+    """The processor on which training steps of the arms were timed in turn; None if the throughput is that of the runs."""
     study: StudyFacts | None = None
     online: OnlineLevel | None = None
     asked_before: tuple[RepeatedQuestion, ...] = ()

@@ -17,6 +17,10 @@ from partwise.train.loop import Diverged, Run
 from partwise.train.metrics import read_metrics
 
 TIMED_STEPS = 8
+"""For the estimate of a comparison's time."""
+
+STEPS_IN_TURN = 30
+"""For budgets in seconds, and for the seconds saved."""
 
 
 def throughput_of_runs(trials: Sequence[Trial]) -> dict[str, float | None]:
@@ -35,7 +39,7 @@ def tokens_per_step(arm: RunArm, dataset: Dataset) -> int:
 
 
 def measure_throughput(
-    plan: RunPlan, dataset: Dataset, runtime: Runtime, plans: dict[str, ComputePlan]
+    plan: RunPlan, dataset: Dataset, runtime: Runtime, plans: dict[str, ComputePlan], steps: int = TIMED_STEPS
 ) -> tuple[dict[str, float | None], dict[str, float]]:
     """Training tokens per second and seconds to evaluate a run, by arm.
 
@@ -45,7 +49,7 @@ def measure_throughput(
     threads, deterministic = kernel_threads(), is_deterministic()
     runs = {arm.name: Run(arm.config, dataset_of(plan, arm, dataset), runtime, plans[arm.name]) for arm in plan.arms}
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for round_ in range(TIMED_STEPS + 2):
+    for round_ in range(steps + 2):
         for name, run in runs.items():
             with contextlib.suppress(Diverged):
                 step = run.update()

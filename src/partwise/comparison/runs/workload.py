@@ -16,7 +16,12 @@ from partwise.comparison.runs.facts import add_facts
 from partwise.comparison.runs.matching import match_arms
 from partwise.comparison.runs.plan import RunArm, RunPlan, dataset_of
 from partwise.comparison.runs.setup import Setup, check_shared, choose_setup, limiting_arms
-from partwise.comparison.runs.throughput import measure_throughput, throughput_of_runs, tokens_per_step
+from partwise.comparison.runs.throughput import (
+    STEPS_IN_TURN,
+    measure_throughput,
+    throughput_of_runs,
+    tokens_per_step,
+)
 from partwise.comparison.runs.trial import RunTrial, prepare_run
 from partwise.comparison.trials.local import LocalExecutor
 from partwise.comparison.trials.trial import VALIDATION_LOSS, Trial
@@ -78,13 +83,15 @@ class RunWorkload(Workload):
         return dataset
 
     def choose_setup(self, plan: RunPlan, timed: bool) -> dict[str, Any]:
-        # matching by seconds needs throughput before the first run; otherwise the runs themselves provide it
+        # matching by seconds needs the throughput before the first run, and shared runs were made at different times;
+        # otherwise the runs themselves provide it
         chosen = self._setup(plan)
         if timed and self.processes_per_run > 1:
             raise ConfigError(
                 f"--match seconds times steps of one process: leave out --processes-per-run {self.processes_per_run}"
             )
-        throughput = measure_throughput(plan, self.dataset(plan), chosen.runtime, chosen.plans)[0] if timed else {}
+        timing = (plan, self.dataset(plan), chosen.runtime, chosen.plans, STEPS_IN_TURN)
+        throughput = measure_throughput(*timing)[0] if timed else {}
         self.setup = {
             "runtime": chosen.runtime.to_dict(),
             "computation": {arm: computation.to_dict() for arm, computation in chosen.plans.items()},
@@ -155,6 +162,8 @@ class RunWorkload(Workload):
         stored = self.setup["computation"]
         plans = {arm.name: ComputePlan.from_dict(stored[origin_of(arm.name, stored)]) for arm in plan.arms}
         missing = slower_arms(plans, Runtime(**self.setup["runtime"]))
+        if self.setup["throughput"]:
+            results = results.model_copy(update={"timed_on": timed_on(self.setup)})
         return add_facts(results, plan, trials, self.dataset(plan), throughput, plans, missing)
 
     def control_power(self, plan: RunPlan) -> float | None:
@@ -189,6 +198,12 @@ class RunWorkload(Workload):
 
     def _setup(self, plan: RunPlan) -> Setup:
         return choose_setup(plan, self.workers, self.seeds_per_process, self.processes_per_run)
+
+
+def timed_on(setup: Mapping[str, Any]) -> str:
+    """The processor on which the throughput in a setup was measured."""
+    device: str = setup["runtime"]["device"]
+    return setup["machine"]["cpu"] if device == "cpu" else device
 
 
 def origin_of(arm: str, names: Mapping[str, Any]) -> str:
