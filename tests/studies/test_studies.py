@@ -221,6 +221,18 @@ def test_differences_are_under_the_number_of_steps_of_their_comparison() -> None
     assert cells[0][:3] == cells[1][3:] and cells[0][3:] == cells[1][:3] == ["–"] * 3
 
 
+def test_accuracies_stand_beside_those_of_constant_answers_and_have_no_compute_saved() -> None:
+    study = find_study("answer-loss")
+    page = markdown([study])
+    assert (
+        "| difference after | 300 steps | 1,000 steps |\n" in page
+        and "saved" not in page.partition("### answer-loss")[2]
+    )
+    assert "; the most frequent character at each position 0.1677." in page and "-gram model" not in page
+    for key in study.entries:  # the arms have one name
+        assert f"{key}, data.answer_only_loss=false: -0." in page
+
+
 def test_only_the_value_that_tuning_chose_is_left_out_of_a_name() -> None:
     names = [each.short_name for each in find_outcomes([find_study("calculator")])["calculator"]]
     assert (

@@ -55,7 +55,11 @@ def differences(findings: Sequence[Finding]) -> str:
     """The mean difference of each claim, with the steps that it saves; of a long study, where they are."""
     if len(findings) > MAX_DIFFERENCES:
         return "below"
-    return "<br>".join(f"{each.short_name}: {short_result(each)}" for each in findings) or NONE
+    names = [each.short_name for each in findings]
+    named = [
+        name if names.count(name) == 1 else f"{each.key}, {name}" for each, name in zip(findings, names, strict=True)
+    ]
+    return "<br>".join(f"{name}: {short_result(each)}" for each, name in zip(findings, named, strict=True)) or NONE
 
 
 def short_result(finding: Finding) -> str:
@@ -113,28 +117,44 @@ def horizon_table(study: Study, findings: Sequence[Finding]) -> Iterator[str]:
     if not findings:
         return
     steps = sorted({point.step for finding in findings for point in finding.over_horizons})
+    computed = any(finding.compute_saved and finding.compute_saved.ratios for finding in findings)
+    measures = ("steps", "FLOPs", "seconds") if computed else ()
+    head = ["difference after", *(f"{each:,} steps" for each in steps), *(f"{measure} saved" for measure in measures)]
     yield ""
-    yield row(
-        ["difference after", *(f"{each:,} steps" for each in steps), "steps saved", "FLOPs saved", "seconds saved"]
-    )
-    yield row(["---", *["---:"] * (len(steps) + 3)])
+    yield row(head)
+    yield row(["---", *["---:"] * (len(head) - 1)])
     for finding in findings:
         digits = decimal_places(finding.effect)
         ratios = finding.compute_saved.ratios if finding.compute_saved else {}
         known = {key for key in ratios if key != "seconds" or finding.timed_on or not study.protocol}
-        saved = [factor_cell(ratios[key]) if key in known else NONE for key in ("steps", "flops", "seconds")]
+        saved = [factor_cell(ratios[key]) if key in known else NONE for key in map(str.lower, measures)]
         points = {point.step: point for point in finding.over_horizons}
         cells = [with_interval(points[step], digits) if step in points else NONE for step in steps]
         yield row([f"{finding.key}: {finding.short_name}", *cells, *saved])
 
 
 def standing(results: Results) -> str:
-    """The mean loss of every arm, beside those of n-gram models, the hash of the data, and the processor of the seconds."""
-    losses = [f"{arm.name} {number(mean_of(arm.values))}" for arm in results.arms]
-    ngrams = [f"{n}-gram model {number(loss)}" for n, loss in results.references.ngrams if n > 1]
+    """The mean of every arm beside its references, the hash of the data, and the processor of the seconds.
+
+    A loss stands beside those of n-gram models, an accuracy beside that of a constant answer.
+    """
+    means = [f"{arm.name} {number(mean_of(arm.values))}" for arm in results.arms]
+    if results.metric_is_loss:
+        references = [f"{n}-gram model {number(loss)}" for n, loss in results.references.ngrams if n > 1]
+    else:
+        constant = {
+            "character accuracy": (
+                "the most frequent character at each position",
+                results.references.constant_char_accuracy,
+            ),
+            "exact match": ("the most frequent answer", results.references.constant_exact_match),
+        }
+        name, accuracy = constant.get(results.protocol.metric, ("", None))
+        references = [] if accuracy is None else [f"{name} {number(accuracy)}"]
     data = f" Data: SHA-256 {results.task.hash[:16]}…" if results.task and results.task.hash else ""
-    timed = f" Steps timed in turn on {results.timed_on}." if results.timed_on else ""
-    return f"mean {results.protocol.metric} {', '.join(losses)}; {', '.join(ngrams)}.{data}{timed}"
+    timed = f" Steps timed in turn on {results.timed_on}." if results.timed_on and results.metric_is_loss else ""
+    parts = [", ".join(means), ", ".join(references)]
+    return f"mean {results.protocol.metric} {'; '.join(filter(None, parts))}.{data}{timed}"
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
