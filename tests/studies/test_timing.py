@@ -73,7 +73,7 @@ def test_seconds_of_shared_runs_are_not_shown_unless_timed_in_turn(here: Path) -
 def test_what_cannot_be_timed_is_refused(rates: dict[str, float]) -> None:
     study = find_study("tying")
     ((key, results),) = StudyResults.from_json(LIBRARY / "tying" / "results.json").comparisons.items()
-    arms = (results.arms[0], results.arms[1].model_copy(update={"name": "untied"}))
+    arms = (results.arms[0], results.arms[1].model_copy(update={"name": "tie_embeddings=false2"}))
     stored = StudyResults.from_json(LIBRARY / "tying" / "results.json")
     study.write(stored.model_copy(update={"comparisons": {key: results.model_copy(update={"arms": arms})}}))
     with pytest.raises(ConfigError, match=r"tying, shakespeare: its arms have changed since its results: run it again"):

@@ -11,9 +11,7 @@ from partwise.studies.study import Study, StudyResults
 
 def judge_study(study: Study) -> StudyResults:
     """The stored results with every claim judged from its values. Raises ConfigError if there are none, or not all values."""
-    if study.results is None:
-        raise ConfigError(f"{study.name} has no results: partwise study run {study.name}")
-    stored = StudyResults.from_json(study.results)
+    stored = study.read()
     comparisons = {}
     for key, results in stored.comparisons.items():
         judged = judge_again(results)

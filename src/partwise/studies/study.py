@@ -182,6 +182,12 @@ class Study:
             self.write(StudyResults(**facts, comparisons=ordered))
         return self.own_results
 
+    def read(self) -> StudyResults:
+        """The stored results. Raises ConfigError if there are none."""
+        if self.results is None:
+            raise ConfigError(f"{self.name} has no results: partwise study run {self.name}")
+        return StudyResults.from_json(self.results)
+
     def write(self, results: StudyResults) -> None:
         """Write `own_results`."""
         self.own_results.parent.mkdir(parents=True, exist_ok=True)

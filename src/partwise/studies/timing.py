@@ -13,17 +13,16 @@ def time_study(study: Study) -> StudyResults:
     The runs themselves may have been made at different times, or on several machines. Raises ConfigError if there are no
     results, or if the arms are no longer those of the study.
     """
-    if study.results is None:
-        raise ConfigError(f"{study.name} has no results: partwise study run {study.name}")
-    stored = StudyResults.from_json(study.results)
+    stored = study.read()
     timed = dict(stored.comparisons)
     for key, comparison in study.plan([key for key in stored.comparisons if key in study.entries]):
         setup = comparison.workload.choose_setup(comparison.plan, timed=True)
         rates: dict[str, float | None] = setup["throughput"]
         results = stored.comparisons[key]
-        if not all(any(arm.name.startswith(name) for name in rates) for arm in results.arms):
-            raise ConfigError(f"{study.name}, {key}: its arms have changed since its results: run it again")
-        arms = tuple(with_throughput(arm, rates[origin_of(arm.name, rates)]) for arm in results.arms)
+        try:
+            arms = tuple(with_throughput(arm, rates[origin_of(arm.name, rates)]) for arm in results.arms)
+        except KeyError:
+            raise ConfigError(f"{study.name}, {key}: its arms have changed since its results: run it again") from None
         timed[key] = judge_again(results.model_copy(update={"arms": arms, "timed_on": timed_on(setup)}))
     return stored.model_copy(update={"comparisons": timed})
 

@@ -207,5 +207,8 @@ def timed_on(setup: Mapping[str, Any]) -> str:
 
 
 def origin_of(arm: str, names: Mapping[str, Any]) -> str:
-    """The arm that a tuned arm was derived from, or the arm itself."""
-    return max((name for name in names if arm.startswith(name)), key=len)
+    """The arm that a tuned arm was derived from, or the arm itself. Raises KeyError if `names` has neither."""
+    origins = [name for name in names if f"{arm} ".startswith(f"{name} ")]
+    if not origins:
+        raise KeyError(arm)
+    return max(origins, key=len)
