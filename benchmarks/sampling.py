@@ -5,7 +5,7 @@
 The shape is that of SmolLM-135M, with random weights; llama.cpp (packages xllamacpp and gguf) reads them from a file
 written here. All run in one process and alternate: in each round each continues prompts of 64 tokens greedily and is
 timed from its first to its last new token. Ratios are taken within a round. Peers that are not installed are reported as
-missing. Also measured: our backends against each other, a narrow model, and the rate by length of the text.
+missing. Also measured: our backends against each other, two small models, and the rate by length of the text.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def main() -> None:
         for ours in ("partwise cpp bfloat16", "partwise cpp float32"):
             what = f"135M Llama, batch {batch}: {ours.removeprefix('partwise ')} against eager"
             rows.append(row(what, measured, ours, ["partwise eager float32"], None))
-    rows.append(narrow(options))
+    rows += small_models(options)
     lengths = by_length(options)
     show(console, rows, lengths)
     write_rows(options.json, rows, lengths=lengths, rounds=options.rounds, threads=options.threads)
@@ -252,19 +252,23 @@ def gguf_tensors(model: partwise.Transformer) -> Iterator[tuple[str, Tensor]]:
             yield f"blk.{layer}.{gguf_name}.weight", tensors[f"blocks.{layer}.{our_name}.weight"]
 
 
-def narrow(options: argparse.Namespace) -> Row:
-    """`mingpt`, 8 layers of width 96, where call overhead dominates."""
-    config = partwise.preset(
+def small_models(options: argparse.Namespace) -> Iterator[Row]:
+    """Models for which the overhead of calls dominates in eager mode."""
+    narrow = partwise.preset(
         "mingpt", "n_layers=8", "d_model=96", "context_length=128", "attention.n_heads=8", vocab_size=65
     )
-    model, prompts = partwise.Transformer(config).eval(), torch.zeros(1, 16, dtype=torch.long)
-    rates = {
-        f"partwise {backend} float32": ours(decoding_model(model, backend=backend), prompts, 100)
-        for backend in ("cpp", "eager")
-    }
-    measured = alternate(rates, options.rounds)
-    what = "8 layers of width 96, batch 1: cpp against eager"
-    return row(what, measured, "partwise cpp float32", ["partwise eager float32"], None)
+    for name, config in (
+        ("8 layers of width 96", narrow),
+        ("the preset shakespeare", partwise.preset("shakespeare", vocab_size=65)),
+    ):
+        model, prompts = partwise.Transformer(config).eval(), torch.zeros(1, 16, dtype=torch.long)
+        rates = {
+            f"partwise {backend} float32": ours(decoding_model(model, backend=backend), prompts, 100)
+            for backend in ("cpp", "eager")
+        }
+        measured = alternate(rates, options.rounds)
+        what = f"{name}, batch 1: cpp against eager"
+        yield row(what, measured, "partwise cpp float32", ["partwise eager float32"], None)
 
 
 def by_length(options: argparse.Namespace) -> list[dict[str, float]]:

@@ -103,8 +103,9 @@ def test_sampled_answers_have_the_distribution_of_the_tutorial(
 
 
 def test_answers_do_not_depend_on_the_batch(model: partwise.Transformer, problems: list[str]) -> None:
-    tokenizer = Characters().build(CORPUS)
-    batched = answer_problems(model, tokenizer, problems[:7], temperature=1.0)
+    tokenizer, done = Characters().build(CORPUS), list[float]()
+    batched = answer_problems(model, tokenizer, problems[:7], temperature=1.0, on_progress=done.append)
+    assert sum(done) == pytest.approx(7) and len(done) > 7
     assert batched[:1] == answer_problems(model, tokenizer, problems[:1], temperature=1.0)
 
 

@@ -7,7 +7,7 @@ import locale
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,10 +95,18 @@ def follow_run(run: "RunFolder") -> None:
 
 
 @contextmanager
-def _progress_bar() -> Iterator[Progress]:
+def progress_bar(noun: str, total: int) -> Iterator[Callable[[float], None]]:
+    """On a terminal, a bar of `total` items that disappears at the end; yields a function that advances it by some items."""
+    with _progress_bar(transient=True) as progress:
+        task = progress.add_task(noun, total=total, note="")
+        yield lambda n: progress.advance(task, n)
+
+
+@contextmanager
+def _progress_bar(transient: bool = False) -> Iterator[Progress]:
     wide = [TextColumn("{task.description}"), BarColumn()] if console.width >= NARROW else []
     columns = (*wide, MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, transient=transient, disable=not console.is_terminal) as progress:
         yield progress
 
 

@@ -1,6 +1,7 @@
 """Character accuracy and exact match of a model's answers to arithmetic problems."""
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -67,13 +68,16 @@ def answer_problems(
     temperature: float,
     seed: int = 0,
     precision: str = "float32",
+    on_progress: Callable[[float], None] = lambda problems: None,
 ) -> list[str]:
     """The model's answers: as many characters as the true answer has, including `$`.
 
     Everything after the first `$` is replaced by `$`, like the padding in the tutorial. Of an answer with steps, only what
-    follows the last `=` is returned.
+    follows the last `=` is returned. For `on_progress`, see `continue_problems`.
     """
-    texts = continue_problems(model, tokenizer, problems, temperature=temperature, seed=seed, precision=precision)
+    texts = continue_problems(
+        model, tokenizer, problems, temperature=temperature, seed=seed, precision=precision, on_progress=on_progress
+    )
     answers = []
     for problem, text in zip(problems, texts, strict=True):
         answer, length = text if problem.count("=") == 1 else text.rpartition("=")[2], len(answer_of(problem))
@@ -89,10 +93,12 @@ def continue_problems(
     temperature: float,
     seed: int = 0,
     precision: str = "float32",
+    on_progress: Callable[[float], None] = lambda problems: None,
 ) -> list[str]:
     """What the model writes after each problem's first `=`, up to `$`: at most as many characters as the problem has there.
 
-    Prompts of equal length are batched.
+    Prompts of equal length are batched. `on_progress` is called after each token of a batch with the number of problems
+    answered since its last call, a fraction counting as part of one.
     """
     prompts = [prompt_of(problem) for problem in problems]
     texts = [""] * len(problems)
@@ -107,8 +113,11 @@ def continue_problems(
                 batch = indices[start : start + PROBLEMS_PER_BATCH]
                 uniform = uniform_numbers(batch, length, seed).to(device)
                 tokens, source = encode_prompts(tokenizer, [prompts[index] for index in batch], device)
-                columns = decode(model, tokens, uniform, sampling, source=source)
-                ids = torch.stack(list(columns), dim=1).cpu().numpy()
+                columns = list[Tensor]()
+                for column in decode(model, tokens, uniform, sampling, source=source):
+                    columns.append(column)
+                    on_progress(len(batch) / length)
+                ids = torch.stack(columns, dim=1).cpu().numpy()
                 for index, text_ids in zip(batch, ids, strict=True):
                     texts[index] = decode_answer(tokenizer, text_ids)[:length]
     return texts

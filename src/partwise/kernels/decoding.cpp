@@ -76,6 +76,7 @@ struct Layer {
     int64_t activation, gated;
     double scale, softcap;  // softcap 0: none
     const float* sinks;     // or null
+    const float* mu;        // token shift: attention reads n_t mu + n_{t-1} (1 - mu), n = attention_norm(x); null: none
 };
 
 struct Model {
@@ -92,6 +93,7 @@ struct Step {
     int64_t B, T, past, needs_logits;  // needs_logits: compute the logits of the last token of every row
     const float* input;
     float *const *keys, *const *values;  // one pointer per layer
+    float* const* previous;              // per layer with token shift, the last cached n of every row, (B, D)
     int64_t blocks;                      // capacity of keys and values, in blocks of W positions
     float* logits;
     int threads;
@@ -220,17 +222,16 @@ void pack_tile(float* x, int rows, int64_t inputs, float* workspace, typename Op
     }
 }
 
-// Normalized rows in the layout that `gemm` reads: tile by tile, rows innermost, zeros after the `count` inputs. row(m) points to
-// row m.
-template <class Operands, class Row>
-const typename Operands::Input* pack_inputs(RowTiles tiles, int64_t count, int64_t inputs, const Norm& norm, float* workspace,
-                                            const Row& row) {
+// Rows in the layout that `gemm` reads: tile by tile, rows innermost, zeros after the `count` inputs. write(m, to, scratch) writes
+// the inputs of row m; `scratch` has room for as many.
+template <class Operands, class Write>
+const typename Operands::Input* pack_inputs(RowTiles tiles, int64_t count, int64_t inputs, float* workspace, const Write& write) {
     float *tile = workspace + tiles.M * inputs + W, *rest = tile + TILE_ROWS * inputs;
     auto* packed = reinterpret_cast<typename Operands::Input*>(workspace);
     for (int64_t i = 0; i < tiles.count; i++) {
         int rows = tiles.rows(i);
         for (int r = 0; r < rows; r++) {
-            normalize(norm, row(tiles.from(i) + r), count, tile + r * inputs);
+            write(tiles.from(i) + r, tile + r * inputs, rest);
             std::fill(tile + r * inputs + count, tile + (r + 1) * inputs, 0.0f);
         }
         pack_tile<Operands>(tile, rows, inputs, rest, packed + tiles.from(i) * inputs / 2 * Operands::INPUTS_PER_PAIR);
@@ -508,15 +509,31 @@ void attention(const Thread& thread, const Step& step, int64_t l, const Buffers&
 
 // ---------------------------------------------------------------------------------------------------------- the model
 
+// Mixes n_m in `to` with the n of the token before it, which is 0 before the start of a row.
+void shift(const Step& step, const Layer& layer, int64_t m, const float* x, int64_t stride, const float* cached, float* scratch,
+           float* to) {
+    const float *previous = scratch, *mu = layer.mu;
+    int64_t D = step.model.d_model;
+    if (m % step.T)
+        normalize(layer.attention_norm, x + (m - 1) * stride, D, scratch);
+    else if (step.past)
+        previous = cached + m / step.T * D;
+    else
+        std::fill(scratch, scratch + D, 0.0f);
+    for (int64_t i = 0; i < D; i++) to[i] = to[i] * mu[i] + previous[i] * (1.0f - mu[i]);
+}
+
 template <class Operands>
 void run_step(const Thread& thread, const Step& step, const Buffers& buffers, float* shared) {
     const Model& model = step.model;
     int64_t M = step.B * step.T, D = model.d_model;
     float *x = shared, *qkv = x + M * buffers.stream, *attended = qkv + M * buffers.qkv, *hidden = attended + M * buffers.attended;
     RowTiles tiles(M);
-    const Norm none{NO_NORM, nullptr, nullptr, 0.0};
-    auto rows = [](const float* first, int64_t stride) {
-        return [=](int64_t m) { return first + m * stride; };
+    auto copied = [](const float* first, int64_t stride, int64_t count) {
+        return [=](int64_t m, float* to, float*) { std::copy(first + m * stride, first + m * stride + count, to); };
+    };
+    auto normalized = [&](const Norm& norm) {
+        return [&](int64_t m, float* to, float*) { normalize(norm, x + m * buffers.stream, D, to); };
     };
     for (int64_t m = thread.from(M); m < thread.to(M); m++) {
         std::copy(step.input + m * D, step.input + (m + 1) * D, x + m * buffers.stream);
@@ -525,23 +542,28 @@ void run_step(const Thread& thread, const Step& step, const Buffers& buffers, fl
     thread.wait();
     for (int64_t l = 0; l < model.n_layers; l++) {
         const Layer& layer = model.layers[l];
-        const auto* in =
-            pack_inputs<Operands>(tiles, D, layer.qkv.inputs, layer.attention_norm, thread.workspace, rows(x, buffers.stream));
+        const auto* in = pack_inputs<Operands>(tiles, D, layer.qkv.inputs, thread.workspace, [&](int64_t m, float* to, float* scratch) {
+            normalize(layer.attention_norm, x + m * buffers.stream, D, to);
+            if (layer.mu) shift(step, layer, m, x, buffers.stream, step.previous[l], scratch, to);
+        });
         gemm<Operands>(thread, layer.qkv, tiles, in, Epilogue{STORE, qkv, buffers.qkv, 0, 0});
+        // only now: until the matmul's barrier other threads may read the previous inputs
+        for (int64_t b = thread.from(step.B); layer.mu && b < thread.to(step.B); b++)
+            normalize(layer.attention_norm, x + (b * step.T + step.T - 1) * buffers.stream, D, step.previous[l] + b * D);
         attention(thread, step, l, buffers, qkv, attended);
-        in = pack_inputs<Operands>(tiles, layer.n_heads * layer.head_dim, layer.out.inputs, none, thread.workspace,
-                                   rows(attended, buffers.attended));
+        int64_t inner = layer.n_heads * layer.head_dim;
+        in = pack_inputs<Operands>(tiles, inner, layer.out.inputs, thread.workspace, copied(attended, buffers.attended, inner));
         gemm<Operands>(thread, layer.out, tiles, in, Epilogue{ADD, x, buffers.stream, 0, 0});
-        in = pack_inputs<Operands>(tiles, D, layer.up.inputs, layer.ffn_norm, thread.workspace, rows(x, buffers.stream));
+        in = pack_inputs<Operands>(tiles, D, layer.up.inputs, thread.workspace, normalized(layer.ffn_norm));
         gemm<Operands>(thread, layer.up, tiles, in, Epilogue{HIDDEN_UNITS, hidden, buffers.hidden, layer.activation, layer.gated});
-        in = pack_inputs<Operands>(tiles, layer.down.inputs, layer.down.inputs, none, thread.workspace,
-                                   rows(hidden, buffers.hidden));
+        in = pack_inputs<Operands>(tiles, layer.down.inputs, layer.down.inputs, thread.workspace,
+                                   copied(hidden, buffers.hidden, layer.down.inputs));
         gemm<Operands>(thread, layer.down, tiles, in, Epilogue{ADD, x, buffers.stream, 0, 0});
     }
     if (!step.needs_logits) return;
     RowTiles last(step.B);
-    const auto* in = pack_inputs<Operands>(last, D, model.head.inputs, model.final_norm, thread.workspace, [&](int64_t b) {
-        return x + (b * step.T + step.T - 1) * buffers.stream;
+    const auto* in = pack_inputs<Operands>(last, D, model.head.inputs, thread.workspace, [&](int64_t b, float* to, float*) {
+        normalize(model.final_norm, x + (b * step.T + step.T - 1) * buffers.stream, D, to);
     });
     gemm<Operands>(thread, model.head, last, in, Epilogue{STORE, step.logits, model.head.outputs, 0, 0});
 }
@@ -571,8 +593,8 @@ void decoding_advise_huge_pages(void* memory, int64_t size) {
 // `thread_number` and `thread_count` are OpenMP's omp_get_thread_num and omp_get_num_threads: it may run fewer threads than
 // requested.
 void decoding_step(const Model* model, int64_t B, int64_t T, int64_t past, int64_t needs_logits, const float* input,
-                   float* const* keys, float* const* values, int64_t blocks, float* workspace, float* logits, int threads,
-                   Parallel parallel, int (*thread_number)(), int (*thread_count)()) {
+                   float* const* keys, float* const* values, float* const* previous, int64_t blocks, float* workspace,
+                   float* logits, int threads, Parallel parallel, int (*thread_number)(), int (*thread_count)()) {
     struct Work {
         Step step;
         Buffers buffers;
@@ -584,7 +606,7 @@ void decoding_step(const Model* model, int64_t B, int64_t T, int64_t past, int64
     uintptr_t address = reinterpret_cast<uintptr_t>(workspace);
     workspace += (64 - address % 64) % 64 / sizeof(float);
     if (!parallel || !thread_number || !thread_count) threads = 1;
-    Work work{{*model, B, T, past, needs_logits, input, keys, values, blocks, logits, threads},
+    Work work{{*model, B, T, past, needs_logits, input, keys, values, previous, blocks, logits, threads},
               Buffers(*model, B * T, blocks),
               workspace,
               thread_number,

@@ -33,7 +33,7 @@ class CLayer(ctypes.Structure):
         *((name, Int64) for name in ("n_heads", "n_kv_heads", "head_dim", "q_norm_width", "k_norm_width", "window")),
         *((name, Int64) for name in ("activation", "gated")),
         *((name, Double) for name in ("scale", "softcap")),
-        ("sinks", Pointer),
+        *((name, Pointer) for name in ("sinks", "mu")),
     ]
 
 
@@ -53,7 +53,7 @@ def library() -> Any:
     loaded: Any = load_library("decoding")
     if loaded is not None:
         batch = (Pointer, *[Int64] * 4)
-        loaded.decoding_step.argtypes = (*batch, *[Pointer] * 3, Int64, *[Pointer] * 2, ctypes.c_int, *[Pointer] * 3)
+        loaded.decoding_step.argtypes = (*batch, *[Pointer] * 4, Int64, *[Pointer] * 2, ctypes.c_int, *[Pointer] * 3)
         loaded.decoding_workspace_size.argtypes = (Pointer, Int64, Int64, ctypes.c_int)
         loaded.decoding_workspace_size.restype = Int64
         loaded.decoding_advise_huge_pages.argtypes = (Pointer, Int64)

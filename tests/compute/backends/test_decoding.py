@@ -25,6 +25,7 @@ from partwise.generation.generate import decode, decoding_model, generate
 from partwise.generation.sampling import Sampling
 from partwise.kernels import decoding_weights
 from partwise.model import ModelConfig, Transformer
+from partwise.parts.short_conv import TokenShiftLayer
 from partwise.tokenizers import CharacterTokenizer
 from recipes import configs, error, perturbed, recipes
 
@@ -69,6 +70,7 @@ def supported_configs(draw: DrawFn) -> ModelConfig:
         "ffn": ffn | {"hidden": draw(st.integers(1, 80))},
         "norm": draw(recipes("norm", draw(st.sampled_from(["layernorm", "rmsnorm", "none"])))),
         "residual": draw(recipes("residual", "pre")),
+        "short_conv": [draw(st.sampled_from(["none", "token_shift"])) for _ in range(2)],
         "logit_softcap": draw(st.none() | st.floats(1, 30)),
     }
     try:
@@ -120,7 +122,12 @@ def test_cached_steps_equal_the_model(bf16: bool, config: ModelConfig, data: st.
             selected = torch.tensor(data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=5)))
             cache.select(selected)
             tokens = tokens[selected]
-    cache.truncate(data.draw(st.integers(0, length - 1)))
+    end = data.draw(st.integers(0, length - 1))
+    if end and any(isinstance(block.mixing, TokenShiftLayer) for block in model.blocks):
+        with pytest.raises(ConfigError, match=f"cannot truncate the cache to length {end}: of inputs, it keeps only"):
+            cache.truncate(end)
+        end = 0
+    cache.truncate(end)
     other = torch.cat((tokens[:, : cache.length], (tokens[:, cache.length :] + 1) % config.vocab_size), dim=1)
     check(decoder(other[:, cache.length :], cache), model, exact, other)
 
@@ -184,7 +191,7 @@ def small_model(**parts: Any) -> Transformer:
 
 @torch.no_grad()
 def test_a_row_does_not_depend_on_other_rows_or_the_number_of_threads() -> None:
-    model = small_model(attention={"part": "multihead", "n_heads": 6, "n_kv_heads": 2})
+    model = small_model(attention={"part": "multihead", "n_heads": 6, "n_kv_heads": 2}, short_conv="token_shift")
     decoder, tokens = Decoder(model, bf16=True), random_tokens(model.config, 29, 20)
     expected = torch.cat([decoder(row[None], decoder.new_cache(1)) for row in tokens])
     for number in (1, 2, 3):
@@ -201,6 +208,7 @@ CASES: dict[str, dict[str, Any]] = {
     "llama": {},
     "windows": {"attention": {"part": "multihead", "n_heads": 4, "n_kv_heads": 1, "window": 5}},
     "gpt2": {"positions": "learned", "norm": "layernorm", "ffn": {"part": "gelu", "bias": True}, "head_bias": True},
+    "token shift": {"short_conv": "token_shift"},
     "sinks": {"attention": {"part": "multihead", "n_heads": 2, "sinks": True, "softcap": 5.0, "qk_norm": "full"}},
 }
 
@@ -282,7 +290,7 @@ def test_rows_longer_than_the_cache_are_refused() -> None:
     [
         ({"residual": "sandwich"}, "residual=sandwich"),
         ({"residual": "hyper_connections"}, "residual=hyper_connections"),
-        ({"short_conv": "token_shift"}, "short_conv=token_shift"),
+        ({"short_conv": "conv"}, "short_conv=conv"),
         ({"attention": {"part": "multihead", "gate": "head"}}, "attention.gate=true"),
         ({"attention": "mla", "positions": "none"}, "attention=mla"),
         ({"positions": "alibi"}, "positions=alibi"),

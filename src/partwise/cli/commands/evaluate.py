@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from partwise.baselines.scale import ngram_name, place_loss
-from partwise.cli.terminal import console, only_json, print_json, table
+from partwise.cli.terminal import console, only_json, print_json, progress_bar, table
 from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError
 from partwise.config.overrides import apply_overrides, flatten
@@ -148,7 +148,15 @@ def show_accuracy(
         ),
     )
     for decoding, temperature in (("greedy", 0.0), ("sampled", 1.0)):
-        answers = answer_problems(model, dataset.tokenizer, lines, temperature=temperature, precision=precision)
+        with progress_bar(f"{decoding} answers", len(lines)) as advance:
+            answers = answer_problems(
+                model,
+                dataset.tokenizer,
+                lines,
+                temperature=temperature,
+                precision=precision,
+                on_progress=advance,
+            )
         by_operation = accuracy_by_operation(lines, answers)
         accuracy[decoding] = {key: value.to_dict() for key, value in by_operation.items()}
         rows = [

@@ -13,7 +13,7 @@ from torch import nn
 
 from partwise.compute.runtime import Runtime
 from partwise.kernels.mlp import ACTIVATIONS
-from partwise.parts.operations import OperationSpec
+from partwise.parts.operations import OperationSpec, ShortConvSpec, nested
 
 KINDS = ("block", "attention", "ffn")
 """The kinds of operations of training, each with a setting `train.KIND_backend`."""
@@ -65,6 +65,11 @@ def backend_names(kind: str) -> list[str]:
 def known_activation(activation: str) -> str | None:
     """The rule of every backend that computes MLPs in C++."""
     return None if activation in ACTIVATIONS else f"only the activations {', '.join(ACTIVATIONS)} are supported"
+
+
+def token_shift(short_conv: OperationSpec | None) -> str | None:
+    """The rule of every backend that computes whole blocks in C++."""
+    return None if short_conv is None else nested(ShortConvSpec, kind=("token_shift",))(short_conv)
 
 
 for module in pkgutil.iter_modules(__path__):

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from partwise.compute.backends import NO_KERNELS, Backend, backend, known_activation
+from partwise.compute.backends import NO_KERNELS, Backend, backend, known_activation, token_shift
 from partwise.compute.runtime import Runtime
 from partwise.kernels import block as kernel
 from partwise.kernels.block import BlockDropout, BlockOptions, BlockWeights
@@ -24,7 +24,6 @@ from partwise.parts.operations import (
     PositionsSpec,
     ResidualSpec,
     Rule,
-    ShortConvSpec,
     nested,
     unsupported_option,
 )
@@ -78,10 +77,6 @@ def equal_norms(norms: tuple[OperationSpec, ...]) -> str | None:
         if reason is not None:
             return reason
     return None if len({norm.kind for norm in norms}) == 1 else "a block with different norms is not supported"  # type: ignore[attr-defined]
-
-
-def token_shift(short_conv: OperationSpec | None) -> str | None:
-    return None if short_conv is None else nested(ShortConvSpec, kind=("token_shift",))(short_conv)
 
 
 def qk_norm(norm: OperationSpec | None) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from partwise.compute.backends import known_activation
+from partwise.compute.backends import known_activation, token_shift
 from partwise.config import ConfigError
 from partwise.kernels.decoding_weights import (
     LAYER_NORM,
@@ -107,6 +107,7 @@ BLOCK = nested(
     ),
     residual=nested(ResidualSpec, kind=True, norms=each_of(supported_norm), dropout=True),
     positions=nested(PositionsSpec, rotation=True),
+    short_conv=token_shift,
     causal=(True,),
     shares_values=True,  # refused where a layer reads them
 )
@@ -120,19 +121,23 @@ MODEL: dict[str, Rule] = {
 
 
 class DecodingCache:
-    """The keys and values of all positions so far, in the kernel's layout; the `Cache` of a `Decoder`."""
+    """The keys and values of all positions so far, in the kernel's layout; the `Cache` of a `Decoder`.
 
-    def __init__(self, layers: list[CLayer], batch: int, max_length: int) -> None:
+    For layers with token shift, also the inputs of the last position.
+    """
+
+    def __init__(self, layers: list[CLayer], d_model: int, batch: int, max_length: int) -> None:
         W = library().W
         self.max_length, self.length, self.batch, self.blocks = max_length, 0, batch, -(-max_length // W)
         shapes = [(batch, layer.n_kv_heads, self.blocks, W * layer.head_dim) for layer in layers]
         self.keys = [torch.empty(shape) for shape in shapes]
         shapes = [(batch, layer.n_kv_heads, self.blocks, W * round_up(layer.head_dim, W)) for layer in layers]
         self.values = [torch.empty(shape) for shape in shapes]
+        self.previous = [torch.empty(batch, d_model if layer.mu else 0) for layer in layers]
         self.update_pointers()
 
     def update_pointers(self) -> None:
-        self.key_pointers, self.value_pointers = pointer_array(self.keys), pointer_array(self.values)
+        self.pointers = [pointer_array(tensors) for tensors in (self.keys, self.values, self.previous)]
 
     def select(self, rows: Tensor) -> None:
         """Keep these rows of the batch, in this order."""
@@ -144,11 +149,16 @@ class DecodingCache:
             return new
 
         self.keys, self.values = [selected(x) for x in self.keys], [selected(x) for x in self.values]
+        self.previous = [x[rows] for x in self.previous]
         self.batch = len(rows)
         self.update_pointers()
 
     def truncate(self, length: int) -> None:
-        """Drop every position from `length` on."""
+        """Drop every position from `length` on. Raises ConfigError if that needs inputs of earlier positions."""
+        if 0 < length < self.length and any(x.shape[1] for x in self.previous):
+            raise ConfigError(
+                f"cannot truncate the cache to length {length}: of inputs, it keeps only the last; start with a new cache"
+            )
         self.length = min(self.length, length)
 
 
@@ -191,7 +201,7 @@ class Decoder:
     def new_cache(self, batch: int, length: int | None = None, source: None = None) -> DecodingCache:
         """An empty cache for up to `length` positions (default: the model's context_length)."""
         max_length = min(length or self.config.context_length, self.config.context_length)
-        return DecodingCache(self.layers, batch, max_length)
+        return DecodingCache(self.layers, self.config.d_model, batch, max_length)
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, cache: DecodingCache | None = None, source: None = None) -> Tensor:
@@ -227,7 +237,7 @@ class Decoder:
         kernel.decoding_step(
             ctypes.byref(self.struct),
             *(B, T, cache.length, needs_logits),
-            *(x.data_ptr(), cache.key_pointers, cache.value_pointers, cache.blocks),
+            *(x.data_ptr(), *cache.pointers, cache.blocks),
             *(self.workspace.data_ptr(), logits.data_ptr(), threads, openmp_parallel(), *openmp_functions()),
         )
         cache.length += T
@@ -280,6 +290,7 @@ def layer_descriptor(weights: PackedWeights, block: Any, matrices: list[Any]) ->
         attention.scores.scale,
         attention.scores.softcap or 0.0,
         weights.float_pointer(attention.scores.sinks),
+        weights.float_pointer(getattr(block.mixing, "mu", None)),
     )
 
 
