@@ -81,9 +81,9 @@ test-sanitized: setup
 	$(BIN)/python -m pytest tests/kernels -m long
 	$(BIN)/python tests/kernel_builds.py $(ONLY)
 
-# compiles every preset with torch's own compiler, and traces its training
+# compiles every preset and every part with torch's own compiler, and traces its training
 test-inductor: setup
-	$(BIN)/python -m pytest tests/model/test_inductor.py tests/train/test_compile.py tests/train/test_cross_entropy.py tests/train/test_multi_seed.py -m long
+	$(BIN)/python -m pytest tests/model/test_inductor.py tests/parts/test_contract.py tests/train/test_compile.py tests/train/test_cross_entropy.py tests/train/test_multi_seed.py -m long
 
 # every piece of `make accelerator` on the CPU at small shapes (minutes)
 test-accelerator: setup
@@ -148,6 +148,7 @@ check: setup
 	$(BIN)/ruff format --check src tests benchmarks examples hatch_build.py
 	$(BIN)/ruff check src tests benchmarks examples hatch_build.py
 	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/test_scripting.py -m long
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not long"
 
 format: setup

@@ -38,7 +38,7 @@ ERRORS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_types_survive_the_lazy_imports(tmp_path: Path) -> None:
     pytest.importorskip("mypy")
     source = tmp_path / "script.py"

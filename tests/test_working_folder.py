@@ -76,7 +76,7 @@ COMMANDS: dict[str, list[tuple[str, ...]]] = {
 @pytest.mark.parametrize(
     "commands",
     [
-        pytest.param(commands, id=name, marks=[pytest.mark.long] if name == "of a model" else [])
+        pytest.param(commands, id=name, marks=[pytest.mark.long] if name in ("of a model", "of none") else [])
         for name, commands in COMMANDS.items()
     ],
 )

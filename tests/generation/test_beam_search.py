@@ -87,22 +87,19 @@ def test_equals_a_search_without_a_cache(
     assert found == plain_search(model, prompt, num_beams, max_new_tokens, eos_id, length_penalty)
 
 
-@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.5])
-def test_a_wide_search_is_exhaustive(length_penalty: float) -> None:
+@pytest.mark.parametrize("seed", range(6))
+def test_a_wide_search_is_exhaustive(seed: int) -> None:
     """With as many beams as there are prefixes, the best of all sequences is found."""
-    for seed in range(6):
-        model, n = new_model(seed), 4
-        rows = [row for m in range(1, n + 1) for row in product(range(V), repeat=m)]
-        whole = [row for row in rows if EOS not in row[:-1] and (row[-1] == EOS or len(row) == n)]
-
-        def total(row: tuple[int, ...], model: Transformer = model) -> float:
-            log_p = [log_probabilities(model, [1], list(row[:k]))[token].item() for k, token in enumerate(row)]
-            return score(sum(log_p), len(row), length_penalty)
-
+    model, n = new_model(seed), 4
+    rows = [row for m in range(n + 1) for row in product(range(V), repeat=m)]
+    following = {row: log_probabilities(model, [1], list(row)) for row in rows if len(row) < n}
+    whole = [row for row in rows[1:] if EOS not in row[:-1] and (row[-1] == EOS or len(row) == n)]
+    total = {row: sum(following[row[:k]][token].item() for k, token in enumerate(row)) for row in whole}
+    for length_penalty in (0.0, 0.6, 1.5):
         found = beam_search(
             model, torch.tensor([[1]]), num_beams=V**n, max_new_tokens=n, eos_id=EOS, length_penalty=length_penalty
         )
-        assert tuple(found) == max(whole, key=total)
+        assert tuple(found) == max(whole, key=lambda row: score(total[row], len(row), length_penalty))
 
 
 def test_bad_input_is_refused() -> None:

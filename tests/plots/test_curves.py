@@ -40,10 +40,10 @@ def test_smoothing_leaves_a_straight_line_alone(length: int) -> None:
 def test_a_smoothed_curve_ends_without_a_jump() -> None:
     """The weights of the raw values in the last smoothed one: the noise left there is their root sum of squares."""
     length = 200
+    weights = [smooth([(s, float(s == each)) for s in range(length)]) for each in range(length)]
 
     def left(index: int) -> float:
-        unit = [[(s, float(s == each)) for s in range(length)] for each in range(length)]
-        return math.sqrt(sum(smooth(points)[index][1] ** 2 for points in unit))
+        return math.sqrt(sum(smoothed[index][1] ** 2 for smoothed in weights))
 
     assert left(100) == pytest.approx(1 / math.sqrt(11), abs=1e-12)
     window = 11  # of a line fitted by least squares, at the end of its window: sqrt(1/n + mean(x)^2 / sum of squares)

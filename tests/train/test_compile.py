@@ -74,8 +74,8 @@ def test_every_preset_is_one_graph(preset: str) -> None:
     "words",
     [
         "residual.dropout=0.2 embed_dropout=0.1 train.grad_accumulation=2",
-        "ffn=moe ffn.n_experts=4 ffn.load_balancing=bias",
-        "mtp=heads",
+        pytest.param("ffn=moe ffn.n_experts=4 ffn.load_balancing=bias", marks=pytest.mark.long),
+        pytest.param("mtp=heads", marks=pytest.mark.long),
     ],
 )
 def test_parts_with_state_of_their_own_are_compiled_once(words: str) -> None:
@@ -102,7 +102,9 @@ def test_only_small_steps_of_accelerators_are_cuda_graphs() -> None:
 
 @pytest.mark.usefixtures("traced")
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
-@pytest.mark.parametrize("failure", ["", "another loss", "no recording"])
+@pytest.mark.parametrize(
+    "failure", ["another loss", *(pytest.param(each, marks=pytest.mark.long) for each in ("", "no recording"))]
+)
 def test_cuda_graphs_that_do_not_repeat_a_step_are_not_used(failure: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(config("gpt2", "train.compile=true", "residual.dropout=0.2", *EAGER))
     _, expected = steps(config("gpt2", "train.compile=true", "residual.dropout=0.2", *EAGER), 1)

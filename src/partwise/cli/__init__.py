@@ -1,5 +1,7 @@
 """The `partwise` command line. Command modules import heavy dependencies only when a command runs."""
 
+import atexit
+import gc
 import sys
 from itertools import pairwise
 
@@ -32,6 +34,7 @@ def main() -> None:
     signal with 128 plus its number."""
     from partwise.cli.terminal import print_error, substitute_unencodable
 
+    atexit.register(gc.freeze)  # else Python's end looks for cycles in all of torch: 0.4 s a command
     substitute_unencodable()
     outlive_terminal()
     try:

@@ -114,7 +114,7 @@ def test_two_processes_train_the_same_run_and_any_number_resumes_it(tmp_path: Pa
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bad_input_is_one_line_of_the_first_process(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "used").write_text("in the way")

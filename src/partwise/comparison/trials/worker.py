@@ -11,6 +11,7 @@ from files of the trials.
 """
 
 import contextlib
+import gc
 import json
 import os
 import selectors
@@ -141,6 +142,7 @@ def main() -> None:
             if stopping:
                 children.stop()
             children.report_finished()
+    gc.freeze()  # else Python's end looks for cycles in all of torch, and the comparison waits for it
 
 
 if __name__ == "__main__":
