@@ -533,7 +533,7 @@ void run_step(const Thread& thread, const Step& step, const Buffers& buffers, fl
         return [=](int64_t m, float* to, float*) { std::copy(first + m * stride, first + m * stride + count, to); };
     };
     auto normalized = [&](const Norm& norm) {
-        return [&](int64_t m, float* to, float*) { normalize(norm, x + m * buffers.stream, D, to); };
+        return [&, &norm = norm](int64_t m, float* to, float*) { normalize(norm, x + m * buffers.stream, D, to); };
     };
     for (int64_t m = thread.from(M); m < thread.to(M); m++) {
         std::copy(step.input + m * D, step.input + (m + 1) * D, x + m * buffers.stream);
@@ -542,10 +542,11 @@ void run_step(const Thread& thread, const Step& step, const Buffers& buffers, fl
     thread.wait();
     for (int64_t l = 0; l < model.n_layers; l++) {
         const Layer& layer = model.layers[l];
-        const auto* in = pack_inputs<Operands>(tiles, D, layer.qkv.inputs, thread.workspace, [&](int64_t m, float* to, float* scratch) {
+        auto shifted = [&](int64_t m, float* to, float* scratch) {
             normalize(layer.attention_norm, x + m * buffers.stream, D, to);
             if (layer.mu) shift(step, layer, m, x, buffers.stream, step.previous[l], scratch, to);
-        });
+        };
+        const auto* in = pack_inputs<Operands>(tiles, D, layer.qkv.inputs, thread.workspace, shifted);
         gemm<Operands>(thread, layer.qkv, tiles, in, Epilogue{STORE, qkv, buffers.qkv, 0, 0});
         // only now: until the matmul's barrier other threads may read the previous inputs
         for (int64_t b = thread.from(step.B); layer.mu && b < thread.to(step.B); b++)
