@@ -34,7 +34,7 @@ def main() -> None:
     signal with 128 plus its number."""
     from partwise.cli.terminal import print_error, substitute_unencodable
 
-    atexit.register(gc.freeze)  # else Python's end looks for cycles in all of torch: 0.4 s a command
+    atexit.register(gc.freeze)  # else Python, at its end, looks for cycles in all of torch
     substitute_unencodable()
     outlive_terminal()
     try:

@@ -142,7 +142,7 @@ def main() -> None:
             if stopping:
                 children.stop()
             children.report_finished()
-    gc.freeze()  # else Python's end looks for cycles in all of torch, and the comparison waits for it
+    gc.freeze()  # else Python, at its end, looks for cycles in all of torch, and the comparison waits for it
 
 
 if __name__ == "__main__":
