@@ -48,10 +48,12 @@ def test_an_outcome_covers_the_setting_of_its_study_only(here: Path) -> None:
     text += f"    common: {json.dumps(TINY)}\n"
     (folder / "same.yaml").write_text(text + "    grid: [train.steps=4]\n    expect: equivalent\n")
     study = find_study("same")
-    assert overall(find_outcomes([study])["same"]) == "not run yet" and list(study.comparisons) == ["one train.steps=4"]
+    assert overall(study, find_outcomes([study])["same"]) == "not run yet" and list(study.comparisons) == [
+        "one train.steps=4"
+    ]
     done = CliRunner().invoke(app, ["study", "run", "same"])
     assert done.exit_code == 0, done.output
-    assert overall(find_outcomes([study])["same"]) == "seen here" and scope(study) == "text.txt, 4 steps only"
+    assert overall(study, find_outcomes([study])["same"]) == "seen here" and scope(study) == "text.txt, 4 steps only"
     assert "| **seen here** |" in markdown([study]) and "seen here" in CliRunner().invoke(app, ["study", "list"]).output
     assert "## The claim" in (Path("runs/study-same-one-train.steps=4") / "report.md").read_text()
     stored = StudyResults.from_json(folder / "same" / "results.json").comparisons["one train.steps=4"]
@@ -106,6 +108,15 @@ def test_one_comparison_of_a_study_runs_alone_and_keeps_the_results_of_the_other
     ):
         failed = CliRunner().invoke(app, ["study", "run", *words])
         assert isinstance(failed.exception, ConfigError) and message in str(failed.exception)
+
+
+def test_the_outcome_counts_claims_that_were_not_run_and_the_scope_leaves_them_out(here: Path) -> None:
+    study = find_study("swiglu")
+    stored = study.read()
+    assert overall(study, find_outcomes([study])["swiglu"]) == "seen here"
+    study.write(stored.model_copy(update={"comparisons": {"shakespeare": stored.comparisons["shakespeare"]}}))
+    assert overall(study, find_outcomes([study])["swiglu"]) == "seen here, 1 of 2 claims not run yet"
+    assert scope(study) == "shakespeare, 5,000 steps only"
 
 
 def test_a_study_of_the_package_writes_its_results_to_the_working_folder(
@@ -196,7 +207,11 @@ def test_studies_of_one_protocol_share_the_runs_of_the_baseline_and_are_judged_t
     alone = find_outcomes(studies[:1])["rms"]
     assert alone[0].effect.n_comparisons == 1
     page = markdown(studies)
-    assert "## Protocol small\n\nfrozen\n" in page and "| difference after | 4 steps | 8 steps | steps saved |" in page
+    assert (
+        "## Protocol small\n\nfrozen\n" in page
+        and "| difference after | 4 steps | 8 steps | change | times fewer steps |" in page
+    )
+    assert page.count("Tuned over train.lr, mean loss of 4 other seeds: mingpt: ") == 2
     assert page.count("one: mean validation loss mingpt train.lr=") == page.count(" Steps timed in turn on ") == 2
     (family / "rope" / "results.json").unlink()
     untested = find_outcomes(studies)
@@ -205,9 +220,9 @@ def test_studies_of_one_protocol_share_the_runs_of_the_baseline_and_are_judged_t
 
 def test_the_page_has_every_claim_with_its_prediction_before_it_is_run(family: Path) -> None:
     page = markdown([find_study("rms"), find_study("rope")])
-    assert "| one | norm=rmsnorm − mingpt | 2 | – | – | better | not run yet |" in page
+    assert "| one | norm=rmsnorm − mingpt | 2 | – | – | – | better | not run yet |" in page
     committed = markdown([find_study("swiglu")])
-    assert "0.0032) | equivalent | equivalent | seen here |" in committed and "not run yet" not in committed
+    assert "0.0032) | 95% | equivalent | equivalent | seen here |" in committed and "not run yet" not in committed
 
 
 def test_differences_are_under_the_number_of_steps_of_their_comparison() -> None:
@@ -225,8 +240,8 @@ def test_accuracies_stand_beside_those_of_constant_answers_and_have_no_compute_s
     study = find_study("answer-loss")
     page = markdown([study])
     assert (
-        "| difference after | 300 steps | 1,000 steps |\n" in page
-        and "saved" not in page.partition("### answer-loss")[2]
+        "| difference after | 300 steps | 1,000 steps | change |\n" in page
+        and "times fewer" not in page.partition("### answer-loss")[2]
     )
     assert "; the most frequent character at each position 0.1677." in page and "-gram model" not in page
     for key in study.entries:  # the arms have one name

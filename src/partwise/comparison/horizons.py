@@ -2,15 +2,30 @@
 
 from collections.abc import Sequence
 
-from partwise.comparison.results import ArmResult, ComputeSaved, Ratio
+from partwise.comparison.results import ArmResult, ComputeSaved, Ratio, StepEffect
 from partwise.comparison.stats.compute_saved import Ends, Saved, steps_saved
 from partwise.comparison.stats.effect import Effect
+from partwise.comparison.stats.samples import mean, t_interval
 
 
 def differences_at_ends(arm: ArmResult, baseline: ArmResult, effect: Effect) -> list[list[tuple[int, float]]]:
     """[steps, difference] of the runs of each length, for every seed of the effect."""
     pairs = [(dict(own), dict(other)) for own, other in paired_ends(arm, baseline, effect)]
     return [[(steps, own[steps] - other[steps]) for steps in own if steps in other] for own, other in pairs]
+
+
+def change_over_horizons(arm: ArmResult, baseline: ArmResult, effect: Effect) -> StepEffect | None:
+    """How the difference changes from the shortest runs to the longest, with its interval over seeds.
+
+    None if the runs have one length, or one failed.
+    """
+    ends = differences_at_ends(arm, baseline, effect)
+    lengths = [[steps for steps, _ in seed] for seed in ends]
+    if not lengths or len(lengths[0]) < 2 or any(each != lengths[0] for each in lengths):
+        return None
+    changes = [seed[-1][1] - seed[0][1] for seed in ends]
+    low, high = t_interval(changes, effect.nominal_alpha)
+    return StepEffect(step=lengths[0][-1], mean=mean(changes), low=low, high=high)
 
 
 def compute_saved(arm: ArmResult, baseline: ArmResult, effect: Effect, is_loss: bool) -> ComputeSaved | None:

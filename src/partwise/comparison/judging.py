@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from partwise.comparison.horizons import compute_saved, differences_at_ends
+from partwise.comparison.horizons import change_over_horizons, compute_saved, differences_at_ends
 from partwise.comparison.results import ArmResult, ClaimResult, ControlResult, Results, StepEffect
 from partwise.comparison.stats.adjusted import adjusted_mean
 from partwise.comparison.stats.effect import Effect
@@ -84,6 +84,7 @@ def claim_result(
     if claim.against in by_name and claim.arm in by_name:
         ends = by_name[claim.arm], by_name[claim.against]
         horizons["effect_over_horizons"] = tuple(effect_over_training(differences_at_ends(*ends, effect), effect))
+        horizons["change_over_horizons"] = change_over_horizons(*ends, effect)
         horizons["compute_saved"] = compute_saved(*ends, effect, curves)
     return ClaimResult(
         role=claim.role,

@@ -26,6 +26,8 @@ class Finding:
     """The arm's name, without the value that tuning chose for it."""
     over_horizons: tuple[StepEffect, ...] = ()
     """The difference at the end of runs of each length, each with the interval of its comparison alone."""
+    change: StepEffect | None = None
+    """Of the difference, from the shortest runs to the longest."""
     compute_saved: ComputeSaved | None = None
     timed_on: str | None = None
     """The processor on which steps of the arms were timed in turn; None if seconds are those of the runs."""
@@ -51,7 +53,7 @@ def find_outcomes(studies: Sequence[Study]) -> dict[str, list[Finding]]:
         entry, effect = study.entries.get(key), decided[index]
         expected = entry.expected(effect.arm) if entry and is_direct(effect, results) else None
         seen, name = outcome(expected, effect), untuned_name(effect.arm, results.tuning).removeprefix("+ ")
-        over_steps = (claim.effect_over_horizons, claim.compute_saved, results.timed_on)
+        over_steps = (claim.effect_over_horizons, claim.change_over_horizons, claim.compute_saved, results.timed_on)
         found[study.name].append(Finding(key, effect, expected, seen, name, *over_steps))
     return found
 
@@ -90,22 +92,27 @@ def tested_claims(study: Study) -> Iterator[tuple[str, Results, ClaimResult]]:
                 yield key, results, claim
 
 
-def overall(findings: Sequence[Finding]) -> str:
-    """The outcomes for all arms with a prediction, counted."""
+def overall(study: Study, findings: Sequence[Finding]) -> str:
+    """The outcomes for all arms with a prediction, counted, and the number of claims that were not run yet."""
+    untested = len(list(untested_claims(study)))
+    if not findings:
+        return NOT_RUN
     outcomes = [finding.outcome for finding in findings if finding.outcome]
-    if not outcomes:
-        return NO_PREDICTION if findings else NOT_RUN
     kinds = [kind for kind in (SEEN, NOT_SEEN, OPPOSITE, TOO_NOISY) if kind in outcomes]
-    if len(kinds) == 1:
-        return kinds[0]
-    return ", ".join(f"{outcomes.count(kind)} of {len(outcomes)} {kind}" for kind in kinds)
+    counted = [kind if len(kinds) == 1 else f"{outcomes.count(kind)} of {len(outcomes)} {kind}" for kind in kinds]
+    missing = [f"{untested} of {len(findings) + untested} claims {NOT_RUN}"] if untested else []
+    return ", ".join([*(counted or [NO_PREDICTION]), *missing])
 
 
 def scope(study: Study) -> str:
-    """The setting that the outcome covers. A broader claim needs at least two corpora and two numbers of steps."""
+    """The setting that the outcome covers: that of the comparisons that were run, or of all if none was.
+
+    A broader claim needs at least two corpora and two numbers of steps.
+    """
     stored = StudyResults.from_json(study.results).comparisons if study.results else {}
     corpora, steps = set[str](), set[int]()
-    for key, entry in study.entries.items():
+    for key in [key for key in study.entries if key in stored] or study.entries:
+        entry = study.entries[key]
         task = stored[key].task if key in stored else None
         if task is not None:
             corpus, length = task.name or task.data, task.steps

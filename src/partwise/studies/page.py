@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from partwise.comparison.report.cells import decimal_places, number, with_interval
-from partwise.comparison.report.horizons import factor_cell
-from partwise.comparison.results import Results
+from partwise.comparison.report.cells import confidence, decimal_places, number, with_interval
+from partwise.comparison.report.horizons import factor_cell, in_words
+from partwise.comparison.results import ArmResult, Results, Tuning
 from partwise.comparison.stats.effect import Effect
 from partwise.plots.cells import NONE
 from partwise.studies.claims import NOT_RUN, Finding, find_outcomes, overall, scope, untested_claims
@@ -21,11 +21,11 @@ MAX_DIFFERENCES = 4
 def markdown(studies: Sequence[Study]) -> str:
     """The page: the table of claims, and a section for each study, those with a protocol under it."""
     found = find_outcomes(studies)
-    lines = ["# Published claims, tested", "", INTRODUCTION, ""]
+    lines = ["# The table of claims", "", INTRODUCTION, ""]
     lines += ["| study | claim | published result | here | outcome | scope |", "|---|---|---|---|---|---|"]
     for study in sorted(studies, key=lambda study: not found[study.name]):  # those that were run first
-        cells = [f"[{study.name}](#{study.name})", study.claim, study.published, differences(found[study.name])]
-        cells += [f"**{overall(found[study.name])}**", scope(study)]
+        cells = [f"[{study.name}](#{study.name})", study.claim, study.published, differences(study, found[study.name])]
+        cells += [f"**{overall(study, found[study.name])}**", scope(study)]
         lines.append(row(cells))
     protocols = {study.protocol: study.about_protocol for study in studies if study.protocol}
     lines += ["", one_line(FAMILY)] if protocols else []
@@ -51,10 +51,10 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def differences(findings: Sequence[Finding]) -> str:
-    """The mean difference of each claim, with the steps that it saves; of a long study, where they are."""
+def differences(study: Study, findings: Sequence[Finding]) -> str:
+    """The mean difference of each claim, with the steps for the same loss; of a long study, where they are."""
     if len(findings) > MAX_DIFFERENCES:
-        return "below"
+        return f"[below](#{study.name})"
     names = [each.short_name for each in findings]
     named = [
         name if names.count(name) == 1 else f"{each.key}, {name}" for each, name in zip(findings, names, strict=True)
@@ -68,7 +68,7 @@ def short_result(finding: Finding) -> str:
     if effect.mean is not None and effect.mean > 0:
         text = f"+{text}"
     if saved and "steps" in saved.ratios and effect.verdict in ("better", "worse"):
-        text += f", steps saved {factor_cell(saved.ratios['steps'])}"
+        text += f", {in_words(saved.ratios['steps'], 'steps')}"
     return text
 
 
@@ -81,8 +81,8 @@ def section(study: Study, findings: Sequence[Finding]) -> Iterator[str]:
         yield from ("", f"Earlier answers: {one_line(' '.join(study.history))}")
     yield from ("", f"`partwise study run {study.name}`", "")
     yield from (
-        "| comparison | difference | seeds | mean (interval) | verdict | predicted | claim |",
-        "|---|---|---:|---:|---|---|---|",
+        "| comparison | difference | seeds | mean (interval) | level | verdict | predicted | outcome |",
+        "|---|---|---:|---:|---:|---|---|---|",
     )
     # in full in the first row of a comparison
     labels = {key: label(study, key) for key in [*(finding.key for finding in findings), *study.entries]}
@@ -90,15 +90,17 @@ def section(study: Study, findings: Sequence[Finding]) -> Iterator[str]:
         effect = finding.effect
         n = str(effect.n) if effect.paired else f"{effect.n_arm}, {effect.n_against}"
         name, interval = f"{effect.arm} − {effect.against}", with_interval(effect, decimal_places(effect))
-        cells = [labels.pop(finding.key, finding.key), name, n, interval, verdict_cell(effect)]
+        cells = [labels.pop(finding.key, finding.key), name, n, interval, confidence(effect), verdict_cell(effect)]
         yield row([*cells, finding.expected or NONE, finding.outcome or NONE])
     for key, claim, expected, seeds in untested_claims(study):
         cells = [labels.pop(key, key), f"{claim.arm} − {claim.against}", str(seeds)]
-        yield row([*cells, NONE, NONE, expected or NONE, NOT_RUN])
+        yield row([*cells, NONE, NONE, NONE, expected or NONE, NOT_RUN])
     yield from horizon_table(study, findings)
     if study.results and study.protocol:
         for key, results in StudyResults.from_json(study.results).comparisons.items():
             yield from ("", f"{label(study, key)}: {standing(results)}")
+            if results.tuning:
+                yield from ("", tuning_losses(results.tuning))
 
 
 def label(study: Study, key: str) -> str:
@@ -119,7 +121,8 @@ def horizon_table(study: Study, findings: Sequence[Finding]) -> Iterator[str]:
     steps = sorted({point.step for finding in findings for point in finding.over_horizons})
     computed = any(finding.compute_saved and finding.compute_saved.ratios for finding in findings)
     measures = ("steps", "FLOPs", "seconds") if computed else ()
-    head = ["difference after", *(f"{each:,} steps" for each in steps), *(f"{measure} saved" for measure in measures)]
+    head = ["difference after", *(f"{each:,} steps" for each in steps)]
+    head += ["change", *(f"times fewer {measure}" for measure in measures)]
     yield ""
     yield row(head)
     yield row(["---", *["---:"] * (len(head) - 1)])
@@ -130,15 +133,16 @@ def horizon_table(study: Study, findings: Sequence[Finding]) -> Iterator[str]:
         saved = [factor_cell(ratios[key]) if key in known else NONE for key in map(str.lower, measures)]
         points = {point.step: point for point in finding.over_horizons}
         cells = [with_interval(points[step], digits) if step in points else NONE for step in steps]
-        yield row([f"{finding.key}: {finding.short_name}", *cells, *saved])
+        change = with_interval(finding.change, digits) if finding.change else NONE
+        yield row([f"{finding.key}: {finding.short_name}", *cells, change, *saved])
 
 
 def standing(results: Results) -> str:
-    """The mean of every arm beside its references, the hash of the data, and the processor of the seconds.
+    """The mean of every arm beside its references, the hash of the data, and the processors of the runs and of the seconds.
 
     A loss stands beside those of n-gram models, an accuracy beside that of a constant answer.
     """
-    means = [f"{arm.name} {number(mean_of(arm.values))}" for arm in results.arms]
+    means = [mean_with_sd(arm) for arm in results.arms]
     if results.metric_is_loss:
         references = [f"{n}-gram model {number(loss)}" for n, loss in results.references.ngrams if n > 1]
     else:
@@ -152,14 +156,28 @@ def standing(results: Results) -> str:
         name, accuracy = constant.get(results.protocol.metric, ("", None))
         references = [] if accuracy is None else [f"{name} {number(accuracy)}"]
     data = f" Data: SHA-256 {results.task.hash[:16]}…" if results.task and results.task.hash else ""
+    cpu = results.provenance.machine.get("cpu")
+    trained = f" Trained on {cpu}." if cpu else ""
     timed = f" Steps timed in turn on {results.timed_on}." if results.timed_on and results.metric_is_loss else ""
     parts = [", ".join(means), ", ".join(references)]
-    return f"mean {results.protocol.metric} {'; '.join(filter(None, parts))}.{data}{timed}"
+    return f"mean {results.protocol.metric} {'; '.join(filter(None, parts))}.{data}{trained}{timed}"
 
 
-def mean_of(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
+def mean_with_sd(arm: ArmResult) -> str:
+    """`llama 1.5335 (seed SD 0.0047)`."""
+    sd = f" (seed SD {number(arm.sd)})" if arm.sd is not None else ""
+    return f"{arm.name} {number(arm.mean)}{sd}"
+
+
+def tuning_losses(tuning: Tuning) -> str:
+    """Of each arm the mean loss of the tuning runs at each value, with the chosen one in bold."""
+    arms = []
+    for arm in tuning.arms:
+        tried = zip(tuning.values, arm.means, strict=True)
+        losses = [f"{value} {number(mean)}" for value, mean in tried if mean is not None]
+        chosen = [f"**{text}**" if text.split()[0] == arm.best else text for text in losses]
+        arms.append(f"{arm.arm}: {', '.join(chosen)}")
+    return f"Tuned over {tuning.key}, mean loss of {len(tuning.seeds)} other seeds: {'; '.join(arms)}."
 
 
 def verdict_cell(effect: Effect) -> str:
@@ -170,15 +188,18 @@ def verdict_cell(effect: Effect) -> str:
     return f"{effect.verdict}, excludes 0" if effect.verdict == "equivalent" and excludes else effect.verdict
 
 
-FAMILY = """Studies that share a protocol have one family of claims, judged together by Holm's method; claims that are not run
-yet count as members. The first table of a study has the interval that its verdict follows from. The second gives the
-difference at each number of steps and the compute saved: the steps, floating-point operations or seconds of the baseline
-divided by those that the arm needs for the same loss (below 1: it needs more). The intervals of the second table ignore the
-noise of tuning and the claims of other studies (95%; several arms of one comparison are adjusted for each other) and decide
-nothing. Runs that several comparisons need, the baseline's above all, are trained once, so the errors of these
-differences are correlated; Holm's method remains valid. Seconds follow from training steps of the arms that were timed in
-turn (`partwise study time`), not from the runs, which were made at different times on machines that did other work as
-well."""
+FAMILY = """Studies that share a protocol have one family of claims, judged together by Holm's method; claims that are not
+run yet count as members. The first table of a study has the interval that its verdict follows from, and its level of
+confidence after that adjustment. The second gives the difference at each number of steps, its change from the first to the
+last (an interval without 0: it depends on the number of steps), and the [compute saved](comparisons.md#several-horizons):
+the steps, floating-point operations or seconds of the baseline divided by those that the arm needs for the same loss (below
+1: it needs more), at the loss with which the worse of the two ends. The intervals of the second table ignore the noise of
+tuning and the claims of other studies (95%; several arms of one comparison are adjusted for each other) and decide nothing;
+the ratios of steps in the table above have the same intervals. A rate is tuned with runs of one length and used for all
+lengths: a difference over steps contains how well that rate suits each of them. Runs that several comparisons need, the
+baseline's above all, are trained once, so the errors of these differences are correlated; Holm's method remains valid.
+Seconds follow from training steps of the arms that were timed in turn (`partwise study time`), not from the runs, which
+were made at different times on machines that did other work as well."""
 
 INTRODUCTION = f"""![Forest plot: the difference and interval of every claim that was run]({PICTURE})
 
@@ -192,6 +213,9 @@ The words on the right say what became of the claim:
 - **opposite here**: *worse* where the claim predicts *better*, or the reverse;
 - **too noisy here**: the planned seeds did not decide the question at this size, or some runs failed;
 - **no prediction**: nothing published says what to expect in this setting.
+
+A difference is that of the changed model minus the baseline, for losses: below 0, the change is better. Often the change is
+what the claim speaks against, such as untied embeddings in a claim for tied ones: it then predicts *worse*.
 
 Generated by `partwise study table --out docs/studies.md` from the stored results of every study;
 `partwise study run NAME` reproduces them. Differences are in nats per token of validation loss (cross-entropy with natural

@@ -10,7 +10,7 @@ from partwise.cli.commands.compare_output import say_stopped, start_progress
 from partwise.cli.help import wrap
 from partwise.cli.terminal import console, format_duration
 from partwise.comparison.report import summary
-from partwise.comparison.report.horizons import factor_cell
+from partwise.comparison.report.horizons import in_words
 from partwise.config import ConfigError, digest
 from partwise.studies.claims import find_outcomes, overall
 from partwise.studies.forest import draw_claims
@@ -67,7 +67,7 @@ def list_studies() -> None:
     found = find_outcomes(studies)
     width = max(len(study.name) for study in studies)
     for study in sorted(studies, key=lambda study: not found[study.name]):  # those that were run first
-        console.print(Text.assemble((f"{study.name:<{width}}  ", "bold"), overall(found[study.name])))
+        console.print(Text.assemble((f"{study.name:<{width}}  ", "bold"), overall(study, found[study.name])))
         for line in wrap(" ".join(study.claim.split()), console.width - 2):
             console.print(f"  {line}", markup=False, highlight=False)
     console.print("`partwise study run NAME` runs a study; `partwise study table` shows all figures")
@@ -90,13 +90,13 @@ def judge_studies(names: list[str]) -> None:
 
 
 def time_studies(names: list[str]) -> None:
-    """Write the results with the throughput of this machine into the working folder, and print the seconds saved."""
+    """Write the results with the throughput of this machine into the working folder, and print the ratios of seconds."""
     for study in [find_study(name) for name in names]:
         with console.status(f"timing the arms of {study.name}"):
             timed = time_study(study)
         for key, results in timed.comparisons.items():
             for arm, ratio in seconds_saved(results).items():
-                console.print(f"{study.name}, {key}, {arm}: seconds saved {factor_cell(ratio)}", markup=False)
+                console.print(f"{study.name}, {key}, {arm}: {in_words(ratio, 'seconds')}", markup=False)
         study.write(timed)
         console.print(f"results: {study.own_results}", markup=False)
 

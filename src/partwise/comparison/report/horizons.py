@@ -46,8 +46,12 @@ def horizons(results: Results) -> Iterator[Figure | Table]:
     table = []
     for name, claim in zip(names, claims, strict=True):
         digits, points = decimal_places(claim.effect), {point.step: point for point in claim.effect_over_horizons}
-        table.append([name, *(with_interval(points[each], digits) if each in points else NONE for each in steps)])
-    yield Table(["difference at the end of", *(f"{each:,} steps" for each in steps)], table)
+        cells = [with_interval(points[each], digits) if each in points else NONE for each in steps]
+        change = claim.change_over_horizons
+        table.append([name, *cells, with_interval(change, digits) if change else NONE])
+    note = "The change is that from the shortest runs to the longest, by seed: an interval without 0 shows that the "
+    note += "difference depends on the number of steps."
+    yield Table(["difference at the end of", *(f"{each:,} steps" for each in steps), "change"], table, note=note)
 
 
 def compute_saved(results: Results) -> Iterator[Table | Paragraph]:
@@ -99,17 +103,25 @@ def saved_sentence(claim: ClaimResult) -> str:
         return f"Compute saved by {effect.arm}: not computed, because {saved.reason}."
     steps, flops = saved.ratios["steps"], saved.ratios.get("flops")
     what, more = (
-        ("steps and FLOPs", "") if flops == steps else ("steps", f", and {in_words(flops)} FLOPs" if flops else "")
+        ("steps and FLOPs", "") if flops == steps else ("steps", f", and {in_words(flops, 'FLOPs')}" if flops else "")
     )
-    return f"At equal loss, {effect.arm} needs {in_words(steps)} {what} than {effect.against}{more}."
+    joined = "than" if saves(steps) else "as"
+    return f"At equal loss, {effect.arm} needs {in_words(steps, what)} {joined} {effect.against}{more}."
 
 
-def in_words(ratio: Ratio) -> str:
-    """`1.25 times (1.10 to 1.42) fewer`, or `1.25 times (1.10 to 1.42) more`."""
+def in_words(ratio: Ratio, what: str) -> str:
+    """`1.25 times (1.10 to 1.42) fewer steps`, or `1.25 times (1.10 to 1.42) as many steps`."""
     low, high, center = ratio.low, ratio.high, ratio.ratio
+    unit = f"fewer {what}" if saves(ratio) else f"as many {what}"
     if center is None:
-        return f"more than {low:.2f} times fewer" if low is not None else f"more than {1 / (high or 1):.2f} times more"
+        bound = low if low is not None else 1 / (high or 1)
+        return f"more than {bound:.2f} times {unit}"
     assert low is not None and high is not None
-    fewer = center >= 1
-    center, low, high = (center, low, high) if fewer else (1 / center, 1 / high, 1 / low)
-    return f"{center:.2f} times ({low:.2f} to {high:.2f}) {'fewer' if fewer else 'more'}"
+    if not saves(ratio):
+        center, low, high = 1 / center, 1 / high, 1 / low
+    return f"{center:.2f} times ({low:.2f} to {high:.2f}) {unit}"
+
+
+def saves(ratio: Ratio) -> bool:
+    """Whether the arm needs less than the baseline."""
+    return ratio.low is not None if ratio.ratio is None else ratio.ratio >= 1
