@@ -10,6 +10,8 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from pydantic import Field
+from torch import nn
 
 import partwise
 from partwise.config import REGISTRY, Config, ConfigError, Part, digest, find_part, import_parts, part
@@ -502,6 +504,38 @@ def test_parts_from_a_file_work_everywhere(tmp_path: Path) -> None:
     study.write_text("preset: mingpt\nffn: {part: mine, shift: 3}\ndata: arithmetic\n")
     assert run_config(str(study)) == config
     assert refused("ffn=mine", "ffn.shfit=2").startswith("unknown option 'ffn.shfit'; did you mean 'shift'?")
+
+
+def test_a_configuration_is_checked_once_if_it_is_valid_and_each_time_if_it_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built = []
+    monkeypatch.setattr("partwise.model.transformer.Transformer", lambda config: built.append(config))
+    for _ in range(2):
+        partwise.ModelConfig(d_model=72, n_layers=3)
+    assert len(built) == 1
+    monkeypatch.undo()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="n_heads"):
+            partwise.ModelConfig.from_dict({"d_model": 72, "attention": {"part": "multihead", "n_heads": 5}})
+
+
+def test_an_option_of_a_part_may_be_a_list() -> None:
+    class Scaled(Norm):
+        factors: list[float] = Field(default_factory=lambda: [2.0])
+
+        def build(self, width: int) -> nn.Module:
+            if self.factors == [0.0]:
+                raise ConfigError("factors=[0.0]: expected another")
+            return nn.LayerNorm(width)
+
+    part("scaled")(Scaled)
+    try:
+        assert partwise.ModelConfig(norm=Scaled()).norm == Scaled()
+        with pytest.raises(ConfigError, match="expected another"):
+            partwise.ModelConfig(norm=Scaled(factors=[0.0]))
+    finally:
+        del REGISTRY["norm"]["scaled"]
 
 
 def test_parts_from_a_module_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

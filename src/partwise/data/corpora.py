@@ -173,7 +173,7 @@ class Shakespeare(Corpus):
     """
 
     def alphabet(self) -> str:
-        return "".join(sorted(set(_tinyshakespeare())))
+        return _alphabet((_tinyshakespeare(),))
 
     def splits(self) -> dict[str, Text]:
         text = _tinyshakespeare()
@@ -198,7 +198,7 @@ class Python(Corpus):
     """
 
     def alphabet(self) -> str:
-        return "".join(sorted(set("\n".join(_standard_library()))))
+        return _alphabet(("\n", *_standard_library()))
 
     def splits(self) -> dict[str, Text]:
         files = _standard_library()
@@ -290,6 +290,12 @@ def count_train_documents(lengths: Sequence[int] | np.ndarray, separator: str) -
     """The number of documents of these lengths that fit into 90% of all characters; each split has at least one."""
     ends = np.cumsum(np.array(lengths, dtype=np.int64) + len(separator))
     return max(1, min(len(ends) - 1, int(np.searchsorted(ends, int(0.9 * ends[-1]))))) if len(ends) else 0
+
+
+@lru_cache(maxsize=2)
+def _alphabet(texts: tuple[str, ...]) -> str:
+    """Their characters in order."""
+    return "".join(sorted(set().union(*texts)))
 
 
 @lru_cache(maxsize=1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -54,6 +55,13 @@ __all__ = ["ModelConfig", "Transformer"]
 assert _register
 
 
+@lru_cache(maxsize=1024)
+def _build_without_memory(config: "ModelConfig") -> None:
+    """Build a model on the meta device, where each part checks its options; a valid configuration is built once."""
+    with torch.device("meta"):
+        Transformer(config)
+
+
 class ModelConfig(Config):
     """The sizes and parts of a model. Every valid ModelConfig can be built."""
 
@@ -84,9 +92,12 @@ class ModelConfig(Config):
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:
-        # on the meta device, without allocating memory: each part checks its options where it uses them
-        with torch.device("meta"):
-            Transformer(self)
+        try:
+            hash(self)
+        except TypeError:  # an option of a user's part cannot be hashed
+            _build_without_memory.__wrapped__(self)
+        else:
+            _build_without_memory(self)
         return self
 
     def __str__(self) -> str:
