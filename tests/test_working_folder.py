@@ -73,10 +73,14 @@ COMMANDS: dict[str, list[tuple[str, ...]]] = {
 }
 
 
+LONG = ("of a run", "of a model", "of none")
+"""All commands begin in the same way; those that start processes of their own are tested each time."""
+
+
 @pytest.mark.parametrize(
     "commands",
     [
-        pytest.param(commands, id=name, marks=[pytest.mark.long] if name in ("of a model", "of none") else [])
+        pytest.param(commands, id=name, marks=[pytest.mark.long] if name in LONG else [])
         for name, commands in COMMANDS.items()
     ],
 )

@@ -11,6 +11,7 @@ from partwise.config.parts import (
     digest,
     find_part,
     import_parts,
+    once_per_value,
     part,
     recipes_by_layer,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "digest",
     "find_part",
     "import_parts",
+    "once_per_value",
     "open_to_read",
     "part",
     "read_file",

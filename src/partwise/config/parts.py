@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, get_args
 
@@ -27,6 +28,27 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(word, known, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     return f"{hint} (known: {', '.join(known) or 'none'})"
+
+
+T = TypeVar("T")
+
+
+def once_per_value(check: Callable[[T], object]) -> Callable[[T], None]:
+    """The check, which raises for an invalid value, without repeating it for values that passed."""
+
+    @lru_cache(maxsize=1024)
+    def passed(value: T) -> None:
+        check(value)
+
+    def checked(value: T) -> None:
+        try:
+            hash(value)
+        except TypeError:  # such as a part with a list among its options
+            check(value)
+        else:
+            passed(value)
+
+    return checked
 
 
 NAME_WIDTH = 32

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import lru_cache
 from typing import Self
 
 import numpy as np
@@ -11,7 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from partwise import parts as _register
-from partwise.config import NAME_WIDTH, ByLayer, Config, ConfigError, recipes_by_layer
+from partwise.config import NAME_WIDTH, ByLayer, Config, ConfigError, once_per_value, recipes_by_layer
 from partwise.model.block import Block, run_blocks
 from partwise.model.cache import Cache, position_ids_from_document_ids
 from partwise.model.flops import training_flops_per_token
@@ -55,11 +54,14 @@ __all__ = ["ModelConfig", "Transformer"]
 assert _register
 
 
-@lru_cache(maxsize=1024)
-def _build_without_memory(config: "ModelConfig") -> None:
-    """Build a model on the meta device, where each part checks its options; a valid configuration is built once."""
+def build_without_memory(config: "ModelConfig") -> "Transformer":
+    """A model on the meta device."""
     with torch.device("meta"):
-        Transformer(config)
+        return Transformer(config)
+
+
+check = once_per_value(build_without_memory)
+"""Each part checks its options where it uses them."""
 
 
 class ModelConfig(Config):
@@ -92,12 +94,7 @@ class ModelConfig(Config):
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:
-        try:
-            hash(self)
-        except TypeError:  # an option of a user's part cannot be hashed
-            _build_without_memory.__wrapped__(self)
-        else:
-            _build_without_memory(self)
+        check(self)
         return self
 
     def __str__(self) -> str:
@@ -105,8 +102,7 @@ class ModelConfig(Config):
 
     def parameters(self) -> int:
         """The number of parameters; tied matrices count once."""
-        with torch.device("meta"):
-            return sum(parameter.numel() for parameter in Transformer(self).parameters())
+        return sum(parameter.numel() for parameter in build_without_memory(self).parameters())
 
     def flops_per_token(self, seq_len: int | None = None, model: "Transformer | None" = None) -> int:
         """FLOPs of one training step per token: the forward pass, and twice that for the backward pass.
@@ -114,9 +110,7 @@ class ModelConfig(Config):
         Counted over `seq_len` tokens (default: context_length), and a source of the same length with an encoder,
         including all T x T attention scores. `model` is this model on the meta device, if some of its parameters are frozen.
         """
-        if model is None:
-            with torch.device("meta"):
-                model = Transformer(self)
+        model = model or build_without_memory(self)
         model.reset_backends()
         return training_flops_per_token(model, seq_len or self.context_length, self.vocab_size, self.encoder_layers > 0)
 
@@ -177,7 +171,7 @@ class Encoder(Stack):
 
     def __init__(self, config: ModelConfig, embed: nn.Embedding | None) -> None:
         super().__init__()
-        self.embed = embed or build_embeddings(config)
+        self.embed = embed or embedding_table(config.vocab_size, config.d_model, config.padding_idx)
         layer_ctx = LayerContext(
             config.d_model, config.encoder_layers, config.context_length, causal=False, other_layers=config.n_layers
         )
@@ -208,7 +202,7 @@ class Transformer(Stack, TiedModule):
             )
         # constructors sample weights that `initialize` replaces, so leave the global random state unchanged
         with torch.random.fork_rng(devices=[]):
-            self.embed = build_embeddings(config)
+            self.embed = embedding_table(config.vocab_size, config.d_model, config.padding_idx)
             layer_ctx = LayerContext(
                 config.d_model, config.n_layers, config.context_length, other_layers=config.encoder_layers
             )
@@ -353,9 +347,3 @@ class Transformer(Stack, TiedModule):
             "encoder.embed.weight": self.encoder is not None and self.config.share_encoder_embeddings,
         }
         return dict.fromkeys((name for name, tied in is_tied.items() if tied), "embed.weight")
-
-
-def build_embeddings(config: ModelConfig) -> nn.Embedding:
-    if config.padding_idx is not None and config.padding_idx >= config.vocab_size:
-        raise ConfigError(f"padding_idx={config.padding_idx} is not below vocab_size={config.vocab_size}: lower it")
-    return embedding_table(config.vocab_size, config.d_model, config.padding_idx)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from partwise.config import ConfigError
 from partwise.parts.operations import NormSpec
 from partwise.parts.roles import Role
 
@@ -21,10 +22,13 @@ def linear(d_in: int, d_out: int, bias: bool, role: Role) -> nn.Linear:
 
 
 def embedding_table(n_embeddings: int, width: int, padding_idx: int | None = None) -> nn.Embedding:
-    """An uninitialized embedding table; the vector at `padding_idx` is not trained.
+    """An uninitialized embedding table, which the model initializes; the vector at `padding_idx` is not trained.
 
-    The model initializes it. torch's own initialization, on the meta device, would spend a second importing its compiler.
+    torch's own initialization, on the meta device, would spend a second importing its compiler. Raises ConfigError for a
+    `padding_idx` beyond the table.
     """
+    if padding_idx is not None and padding_idx >= n_embeddings:
+        raise ConfigError(f"padding_idx={padding_idx} is not below vocab_size={n_embeddings}: lower it")
     layer = nn.Embedding.from_pretrained(torch.empty(n_embeddings, width), freeze=False, padding_idx=padding_idx)
     layer.role = "table"
     return layer

@@ -138,7 +138,7 @@ def horizon_table(study: Study, findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def standing(results: Results) -> str:
-    """The mean of every arm beside its references, the hash of the data, and the processors of the runs and of the seconds.
+    """The mean of every arm beside its references, the hash of the data, and how runs and seconds were computed.
 
     A loss stands beside those of n-gram models, an accuracy beside that of a constant answer.
     """
@@ -160,7 +160,14 @@ def standing(results: Results) -> str:
     trained = f" Trained on {cpu}." if cpu else ""
     timed = f" Steps timed in turn on {results.timed_on}." if results.timed_on and results.metric_is_loss else ""
     parts = [", ".join(means), ", ".join(references)]
-    return f"mean {results.protocol.metric} {'; '.join(filter(None, parts))}.{data}{trained}{timed}"
+    facts = f"{data}{trained}{timed}{without_kernels(results)}"
+    return f"mean {results.protocol.metric} {'; '.join(filter(None, parts))}.{facts}"
+
+
+def without_kernels(results: Results) -> str:
+    """The kernels that the baseline does without because another arm lacks them, on which the seconds depend."""
+    reasons = [f"{each.kind}: {reason}" for each in results.arms[0].backends for reason in each.reasons]
+    return f" Trained and timed without kernels that an arm lacks ({'; '.join(reasons)})." if reasons else ""
 
 
 def mean_with_sd(arm: ArmResult) -> str:
