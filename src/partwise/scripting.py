@@ -111,7 +111,7 @@ def compare_function(
 
     It is called as `train(seed=seed, report=report, **settings)` for every seed and every arm; `arms` maps an arm's name to
     its settings, the baseline first. It returns the metric, and `report(step, value)` adds a point to a curve. `margin` is
-    the smallest difference that would matter, in the metric's unit.
+    the largest difference that does not matter, in the metric's unit.
 
     With `workers`, that many processes import the function from its file; otherwise it runs in this process, one trial after
     the other. A call that raises an exception is a failed trial: it is counted, and the others go on. Results and report are

@@ -88,7 +88,7 @@ def make_plan(
     margin = margin or metric.margin
     if margin is None:
         raise ConfigError(
-            f"metric.margin is missing: give the smallest difference of {metric.name} that would matter to you, in its unit"
+            f"metric.margin is missing: give the largest difference of {metric.name} that does not matter to you, in its unit"
         )
     if experiment.check and "args" not in placeholders(experiment.command):
         raise ConfigError(f"check: {experiment.check}: the command has no {{args}}, where these would go: add it")

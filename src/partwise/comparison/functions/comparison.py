@@ -125,7 +125,7 @@ def make_function_comparison(
     """The comparison, validated but not started. Raises ConfigError."""
     check_function(function)
     if not margin > 0:
-        raise ConfigError(f"margin={margin!r}: give the smallest difference of {metric} that would matter to you")
+        raise ConfigError(f"margin={margin!r}: give the largest difference of {metric} that does not matter to you")
     if len(arms) < 2:
         raise ConfigError(
             "arms needs at least two, the first being the baseline, as in {'base': {}, 'wide': {'width': 96}}"
