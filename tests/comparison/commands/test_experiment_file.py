@@ -84,7 +84,7 @@ def test_the_same_change_of_another_command_is_another_question() -> None:
         ({"metric": {"value": "v", "margin": 1}}, "`value` needs a file in `from`, not stdout"),
         ({"metric": {**METRIC, "margin": 0}}, "metric.margin"),
         ({"metric": {**METRIC, "margin": float("nan")}}, "metric.margin"),
-        ({"metric": {**METRIC, "margin": None}}, "metric.margin is missing: give the smallest difference of val loss"),
+        ({"metric": {**METRIC, "margin": None}}, "metric.margin is missing: give the largest difference of val loss"),
         ({"metric": {**METRIC, "beter": "lower"}}, "unknown option 'metric.beter'; did you mean 'better'"),
         ({"curve": {"pattern": r"(\S+)"}}, "the pattern needs 2 group"),
         ({"curve": {"from": "x.csv", "value": "v"}}, "`step` is missing"),

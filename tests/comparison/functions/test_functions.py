@@ -161,7 +161,7 @@ def test_workers_import_the_function_from_its_file(here: Path) -> None:
             r"arms\['b'\]\['model'\]=<object.*settings are stored",
         ),
         ({"arms": {"a": {}, "b": {"seed": 1}}}, r"arms\['b'\]\['seed'\]: the name is taken"),
-        ({"margin": 0.0}, r"margin=0\.0: give the smallest difference"),
+        ({"margin": 0.0}, r"margin=0\.0: give the largest difference"),
         ({"function": lambda seed: 1.0}, "has no parameter 'report': define it as train"),
         ({"function": lambda seed, report, x=0: 1.0, "workers": 2}, "worker processes cannot import .*lambda"),
     ],
