@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from partwise.compute.runtime import choose_runtime
 from partwise.inspection.cost import format_bytes
 from partwise.inspection.subject import Subject
-from partwise.model import Transformer
+from partwise.model import Transformer, meta_model
 from partwise.model.activation_checkpointing import checkpoint_activations
 from partwise.model.freezing import freeze
 from partwise.plots.page import Page, bar_chart
@@ -147,8 +147,7 @@ def fake_model(config: RunConfig, sdpa: bool = False) -> Transformer:
     With `sdpa`, torch's scaled_dot_product_attention computes what it supports, as on accelerators, and keeps no scores.
     Shared tensors stay shared, which `to_empty` does not promise.
     """
-    with torch.device("meta"):
-        model = Transformer(config.model)
+    model = meta_model(config.model)
     if not sdpa:
         model.reset_backends()
     fakes: dict[int, Tensor] = {}
@@ -182,8 +181,7 @@ def compute_losses(model: Transformer, config: RunConfig, precision: str, rows: 
 
 def gathered_bytes(config: RunConfig) -> int:
     """Bytes of the whole weights that FSDP2 holds while a block computes: its own, and those outside of blocks."""
-    with torch.device("meta"):
-        model = Transformer(config.model)
+    model = meta_model(config.model)
     blocks = [*model.blocks, *(model.encoder.blocks if model.encoder else [])]
     sizes = [sum(part_size(p, 1) for p in block.parameters()) for block in blocks]
     return sum(part_size(p, 1) for p in model.parameters()) - sum(sizes) + max(sizes, default=0)

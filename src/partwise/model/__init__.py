@@ -1,5 +1,5 @@
 """ModelConfig, Transformer and their components."""
 
-from partwise.model.transformer import ModelConfig, Transformer
+from partwise.model.transformer import ModelConfig, Transformer, meta_model
 
-__all__ = ["ModelConfig", "Transformer"]
+__all__ = ["ModelConfig", "Transformer", "meta_model"]

@@ -50,17 +50,17 @@ from partwise.parts.residual import PreNorm
 from partwise.parts.roles import TensorSpec
 from partwise.parts.short_conv import NoShortConv
 
-__all__ = ["ModelConfig", "Transformer"]
+__all__ = ["ModelConfig", "Transformer", "meta_model"]
 assert _register
 
 
-def build_without_memory(config: "ModelConfig") -> "Transformer":
-    """A model on the meta device."""
+def meta_model(config: "ModelConfig") -> "Transformer":
+    """A model on the meta device, without memory for its tensors."""
     with torch.device("meta"):
         return Transformer(config)
 
 
-check = once_per_value(build_without_memory)
+check_options = once_per_value(meta_model)
 """Each part checks its options where it uses them."""
 
 
@@ -94,7 +94,7 @@ class ModelConfig(Config):
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:
-        check(self)
+        check_options(self)
         return self
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class ModelConfig(Config):
 
     def parameters(self) -> int:
         """The number of parameters; tied matrices count once."""
-        return sum(parameter.numel() for parameter in build_without_memory(self).parameters())
+        return sum(parameter.numel() for parameter in meta_model(self).parameters())
 
     def flops_per_token(self, seq_len: int | None = None, model: "Transformer | None" = None) -> int:
         """FLOPs of one training step per token: the forward pass, and twice that for the backward pass.
@@ -110,7 +110,7 @@ class ModelConfig(Config):
         Counted over `seq_len` tokens (default: context_length), and a source of the same length with an encoder,
         including all T x T attention scores. `model` is this model on the meta device, if some of its parameters are frozen.
         """
-        model = model or build_without_memory(self)
+        model = model or meta_model(self)
         model.reset_backends()
         return training_flops_per_token(model, seq_len or self.context_length, self.vocab_size, self.encoder_layers > 0)
 

@@ -4,7 +4,6 @@ from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import torch
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from partwise.compute.backends import backend_names
@@ -12,7 +11,7 @@ from partwise.config import NAME_WIDTH, Config, ConfigError, did_you_mean
 from partwise.config.overrides import Override, apply_overrides, flatten, parse_overrides
 from partwise.config.yaml import read_yaml
 from partwise.data import Corpus, Dataset, parse_data_option, prepare
-from partwise.model import ModelConfig, Transformer
+from partwise.model import ModelConfig, Transformer, meta_model
 from partwise.model.freezing import freeze
 from partwise.presets import find_preset
 from partwise.tokenizers import TokenizerRecipe
@@ -158,8 +157,7 @@ class RunConfig(Config):
 
     def _frozen_model(self) -> Transformer:
         """The model on the meta device, with the parameters that `train.freeze` names frozen. Raises ConfigError."""
-        with torch.device("meta"):
-            model = Transformer(self.model)
+        model = meta_model(self.model)
         if self.train.freeze is not None:
             freeze(model, self.train.freeze)
         return model

@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from partwise.compute.plan import Plan
 from partwise.config import ConfigError
 from partwise.config.overrides import difference
-from partwise.model import Transformer
+from partwise.model import Transformer, meta_model
 from partwise.records import DamagedFileError, read_record
 from partwise.train.config import RunConfig
 from partwise.train.result import WITHOUT_EFFECT
@@ -65,7 +63,6 @@ def steps_of_prefix(folder: Path, config: RunConfig, data_hash: str, plan: Plan)
 
 def total_steps(config: RunConfig, horizons: Sequence[int]) -> int:
     """The steps that runs of these lengths, in ascending order, take if each starts from what it shares with the previous."""
-    with torch.device("meta"):
-        model = Transformer(config.model)
+    model = meta_model(config.model)
     shared = (shared_steps(with_steps(config, short), long, model) for short, long in itertools.pairwise(horizons))
     return sum(horizons) - sum(shared)

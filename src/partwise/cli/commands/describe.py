@@ -5,14 +5,12 @@ import re
 import textwrap
 from typing import Any
 
-import torch
-
 from partwise.cli.terminal import console, table
 from partwise.config import REGISTRY, ConfigError, Part, did_you_mean
 from partwise.config.overrides import Override, apply_overrides, difference, parse_overrides
 from partwise.data import Corpus
+from partwise.model import ModelConfig, meta_model
 from partwise.model.parameters import logical_tensors
-from partwise.model.transformer import ModelConfig, Transformer
 from partwise.presets import PRESETS, find_preset
 from partwise.train.config import RunConfig, preset_settings, resolve_settings, run_config
 
@@ -93,8 +91,7 @@ def show_configuration(preset: str, overrides: list[str], data: str | None, voca
 
 def weight_shapes(config: ModelConfig) -> list[tuple[str, str]]:
     """The name and shape of every matrix, once for layers of equal shapes: `blocks.*.ffn.up`, `384 x 96`."""
-    with torch.device("meta"):
-        model = Transformer(config)
+    model = meta_model(config)
     rows = [
         (re.sub(r"\.\d+(?=\.|$)", ".*", tensor.name.removesuffix(".weight")), " x ".join(map(str, tensor.data.shape)))
         for tensor in logical_tensors(model)

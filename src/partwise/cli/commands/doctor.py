@@ -18,7 +18,7 @@ from partwise.config.overrides import apply_overrides, parse_overrides
 from partwise.kernels import build
 from partwise.kernels.library import kernels_available
 from partwise.machine import cache_folder
-from partwise.model import ModelConfig, Transformer
+from partwise.model import ModelConfig, meta_model
 from partwise.presets import PRESETS, preset
 from partwise.train.config import TrainConfig, preset_settings
 
@@ -102,8 +102,7 @@ def show_rates(name: str, overrides: list[str], plan: Plan) -> None:
     )
     if overrides:
         base = preset(name)
-        with torch.device("meta"):
-            models = {"base": Transformer(base), "changed": Transformer(model)}
+        models = {"base": meta_model(base), "changed": meta_model(model)}
         shared = shared_plans(models, runtime, requested(train))["base"]
         own = plan_config(base, runtime, requested(train))
         if own.difference(shared):
@@ -148,8 +147,7 @@ def format_counts(counts: Counter[str]) -> str:
 
 def generation_backend(config: ModelConfig) -> str:
     """The backend of generation on this CPU: "cpp", or "eager" followed by the reason."""
-    with torch.device("meta"):
-        reason = unsupported_layer(Transformer(config))
+    reason = unsupported_layer(meta_model(config))
     if reason is None and kernels_available():
         return "cpp"
     return "eager" if reason is None else f"eager: {reason}"

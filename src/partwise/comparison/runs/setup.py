@@ -4,14 +4,12 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-import torch
-
 from partwise.comparison.runs.plan import RunPlan
 from partwise.compute.plan import Plan as ComputePlan
 from partwise.compute.plan import check_requested, multi_seed_backends, shared_plans, slower_arms
 from partwise.compute.runtime import Runtime, choose_runtime, requested
 from partwise.config import ConfigError
-from partwise.model import Transformer
+from partwise.model import Transformer, meta_model
 from partwise.train.distributed.processes import Processes
 
 SEEDS_PER_PROCESS = 8
@@ -62,8 +60,7 @@ def choose_backends(
 
 def empty_models(plan: RunPlan) -> dict[str, Transformer]:
     """The model of each arm on the meta device."""
-    with torch.device("meta"):
-        return {arm.name: Transformer(arm.config.model) for arm in plan.arms}
+    return {arm.name: meta_model(arm.config.model) for arm in plan.arms}
 
 
 def lengths(plan: RunPlan) -> dict[str, int]:

@@ -18,7 +18,7 @@ from partwise.formats.huggingface.families import read_config
 from partwise.formats.huggingface.family import Family
 from partwise.formats.huggingface.stored import Stored, read_object, stored_tensors
 from partwise.formats.huggingface.tensors import TensorRule
-from partwise.model import ModelConfig, Transformer
+from partwise.model import ModelConfig, Transformer, meta_model
 from partwise.tokenizers import Tokenizer, load_tokenizer
 
 CONFIG = "config.json"
@@ -40,8 +40,7 @@ def read_hf_config(folder: Path) -> tuple[Family, ModelConfig]:
 def read_hf_model(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
     """The model in a folder, in eval mode. Needs the memory of the model and of one tensor. Raises ConfigError."""
     family, config = read_hf_config(folder)
-    with torch.device("meta"):
-        model = Transformer(config)
+    model = meta_model(config)
     rules = list(family.rules(config))
     with stored_tensors(folder) as stored:
         found = match_names(family, config, rules, model.state_dict(), stored, folder)

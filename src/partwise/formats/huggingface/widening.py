@@ -11,7 +11,7 @@ from torch import Tensor
 
 from partwise.config import ConfigError, recipes_by_layer
 from partwise.formats.huggingface.family import Settings
-from partwise.model import ModelConfig, Transformer
+from partwise.model import ModelConfig, meta_model
 from partwise.parts.contracts import LayerContext
 
 Tensors = Mapping[str, Tensor]
@@ -46,8 +46,7 @@ def with_options(part: Any, change: Settings) -> Any:
 
 def widen_tensors(config: ModelConfig, wide: ModelConfig, tensors: Tensors) -> dict[str, Tensor]:
     """The tensors of the wider model."""
-    with torch.device("meta"):
-        wanted = {name: tensor.shape for name, tensor in Transformer(wide).state_dict().items()}
+    wanted = {name: tensor.shape for name, tensor in meta_model(wide).state_dict().items()}
     result = dict(tensors)
     order_rotary(config, wide, result)
     shift_norms(config, wide, result)
