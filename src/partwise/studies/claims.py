@@ -94,9 +94,9 @@ def tested_claims(study: Study) -> Iterator[tuple[str, Results, ClaimResult]]:
 
 def overall(study: Study, findings: Sequence[Finding]) -> str:
     """The outcomes for all arms with a prediction, counted, and the number of claims that were not run yet."""
-    untested = len(list(untested_claims(study)))
     if not findings:
         return NOT_RUN
+    untested = len(list(untested_claims(study)))
     outcomes = [finding.outcome for finding in findings if finding.outcome]
     kinds = [kind for kind in (SEEN, NOT_SEEN, OPPOSITE, TOO_NOISY) if kind in outcomes]
     counted = [kind if len(kinds) == 1 else f"{outcomes.count(kind)} of {len(outcomes)} {kind}" for kind in kinds]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from partwise.comparison.report.backends import describe_backends
 from partwise.comparison.report.cells import confidence, decimal_places, number, with_interval
 from partwise.comparison.report.horizons import factor_cell, in_words
 from partwise.comparison.results import ArmResult, Results, Tuning
@@ -160,14 +161,11 @@ def standing(results: Results) -> str:
     trained = f" Trained on {cpu}." if cpu else ""
     timed = f" Steps timed in turn on {results.timed_on}." if results.timed_on and results.metric_is_loss else ""
     parts = [", ".join(means), ", ".join(references)]
-    facts = f"{data}{trained}{timed}{without_kernels(results)}"
+    baseline = results.arms[0]
+    excluded = any(each.reasons for each in baseline.backends)  # by another arm, which costs the baseline seconds
+    backends = f" Backends of {baseline.name}: {describe_backends(baseline)}." if excluded else ""
+    facts = f"{data}{trained}{timed}{backends}"
     return f"mean {results.protocol.metric} {'; '.join(filter(None, parts))}.{facts}"
-
-
-def without_kernels(results: Results) -> str:
-    """The kernels that the baseline does without because another arm lacks them, on which the seconds depend."""
-    reasons = [f"{each.kind}: {reason}" for each in results.arms[0].backends for reason in each.reasons]
-    return f" Trained and timed without kernels that an arm lacks ({'; '.join(reasons)})." if reasons else ""
 
 
 def mean_with_sd(arm: ArmResult) -> str:
@@ -180,10 +178,11 @@ def tuning_losses(tuning: Tuning) -> str:
     """Of each arm the mean loss of the tuning runs at each value, with the chosen one in bold."""
     arms = []
     for arm in tuning.arms:
-        tried = zip(tuning.values, arm.means, strict=True)
-        losses = [f"{value} {number(mean)}" for value, mean in tried if mean is not None]
-        chosen = [f"**{text}**" if text.split()[0] == arm.best else text for text in losses]
-        arms.append(f"{arm.arm}: {', '.join(chosen)}")
+        tried = [(value, mean) for value, mean in zip(tuning.values, arm.means, strict=True) if mean is not None]
+        losses = [
+            f"**{value} {number(mean)}**" if value == arm.best else f"{value} {number(mean)}" for value, mean in tried
+        ]
+        arms.append(f"{arm.arm}: {', '.join(losses)}")
     return f"Tuned over {tuning.key}, mean loss of {len(tuning.seeds)} other seeds: {'; '.join(arms)}."
 
 

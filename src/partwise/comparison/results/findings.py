@@ -63,7 +63,10 @@ class ClaimResult(Value):
     effect_over_horizons: tuple[StepEffect, ...] = ()
     """The mean difference of runs that end at each number of steps; empty if all have one length."""
     change_over_horizons: StepEffect | None = None
-    """The change of the difference from the shortest runs to the longest; None if all runs have one length or one failed."""
+    """The change of the difference from the shortest runs to the longest, whose length is `step`.
+
+    None if all runs have one length, or one failed.
+    """
     compute_saved: ComputeSaved | None = None
     """None if all runs have one length."""
 
