@@ -37,7 +37,8 @@ def load(name: str, folder: Path) -> ctypes.CDLL:
     source = Path(__file__).with_name(f"{name}.cpp")
     texts = [file.read_text(encoding="utf-8") for file in (source, *sorted(source.parent.glob("*.h")))]
     compiler, flags = find_compiler()
-    key = "\0".join([*texts, compiler_version(compiler), *compiler, *flags, *cpu_features()])
+    version = compiler_version(shutil.which(compiler[0]), *compiler)
+    key = "\0".join([*texts, version, *compiler, *flags, *cpu_features()])
     stem = f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     try:
         private_folder(folder)
@@ -83,9 +84,10 @@ def find_compiler() -> tuple[list[str], list[str]]:
     )
 
 
-def compiler_version(compiler: list[str]) -> str:
+@lru_cache
+def compiler_version(path: str | None, *compiler: str) -> str:
     """The compiler's path and version. Raises BuildError."""
-    return f"{shutil.which(compiler[0])} {run([*compiler, '--version'])}"
+    return f"{path} {run([*compiler, '--version'])}"
 
 
 def cpu_features() -> list[str]:

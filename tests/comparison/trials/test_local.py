@@ -1,6 +1,7 @@
 """The worker processes of a comparison: forks of one server, and what happens if a process is killed."""
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -40,17 +41,19 @@ def new_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 
 
 @pytest.fixture(autouse=True)
-def no_prestarted_server() -> Iterator[None]:
+def no_idle_server() -> Iterator[None]:
     yield
-    while forkserver._prestarted:
-        forkserver._prestarted.pop().end()
+    while forkserver._idle:
+        forkserver._idle.pop().end()
 
 
 def pids(trials: list[RunTrial]) -> list[int]:
     return [int(lock.read_text()) for trial in trials if (lock := trial.folder / ".lock").exists()]
 
 
-def test_runs_are_forks_of_one_process(new_trial: Callable[..., RunTrial]) -> None:
+def test_runs_are_forks_of_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_trial: Callable[..., RunTrial]
+) -> None:
     trials = [new_trial(seed, 4, part) for seed in range(2) for part in ("relu", "swiglu")]
     with LocalExecutor(2, module=EXECUTED_BY) as executor:
         run_trials(executor, trials[:2], lambda: None)
@@ -58,7 +61,15 @@ def test_runs_are_forks_of_one_process(new_trial: Callable[..., RunTrial]) -> No
         run_trials(executor, trials, lambda: None)
         assert executor._server is server
     assert [trial.status for trial in trials] == ["done"] * 4
-    assert server is not None and server.process.poll() is not None
+    another = tmp_path / "another"
+    another.mkdir()
+    monkeypatch.chdir(another)
+    shutil.copy(tmp_path / "text.txt", another)
+    third = [new_trial(2, 4)]
+    with LocalExecutor(2, module=EXECUTED_BY) as executor:  # of the next comparison, in another folder
+        run_trials(executor, third, lambda: None)
+        assert executor._server is server
+    assert third[0].status == "done" and (another / third[0].folder / "result.json").exists()
 
 
 def test_a_trial_that_another_process_trains_is_waited_for(
@@ -125,7 +136,7 @@ def test_runs_end_if_their_server_is_killed(new_trial: Callable[..., RunTrial]) 
                 executor._server.process.kill()
 
         run_trials(executor, trials, kill)
-    assert len(seen) == 2 and all(map(gone, seen))
+    assert len(seen) == 2 and all(map(gone, seen)) and not forkserver._idle
     assert all(list((trial.folder / "checkpoints").glob("step-*")) for trial in trials)  # saved as on a stop request
 
 
@@ -133,11 +144,11 @@ def test_a_prestarted_server_is_used_in_its_own_environment_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_trial: Callable[..., RunTrial], shared_cache: Path
 ) -> None:
     forkserver.prestart(EXECUTED_BY)
-    (server,) = forkserver._prestarted
+    (server,) = forkserver._idle
     assert forkserver.take_server(EXECUTED_BY) is server
     server.end()
     forkserver.prestart(EXECUTED_BY)
-    (server,) = forkserver._prestarted
+    (server,) = forkserver._idle
     another = tmp_path / "another"
     another.mkdir()
     (another / "kernels").symlink_to(shared_cache / "kernels")  # compiling them would take most of a minute

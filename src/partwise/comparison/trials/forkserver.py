@@ -1,4 +1,7 @@
-"""The parent's side of the fork server: one process that has imported everything and forks the workers of a comparison."""
+"""The parent's side of the fork server: one process that has imported everything and forks the workers of comparisons.
+
+Like `multiprocessing`'s, it stays until this process ends: the next comparison of a notebook or a study starts at once.
+"""
 
 import atexit
 import contextlib
@@ -24,7 +27,7 @@ class ForkServer:
     def __init__(self, module: str) -> None:
         home = str(Path(partwise.__file__).parent.parent)
         path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
-        self.context = module, *process_context()
+        self.context = module, environment()
         self.replies: queue.Queue[Reply] = queue.Queue()
         self.process = subprocess.Popen(
             # -P: modules of the working folder, which may hold files of other people, are not imported
@@ -50,12 +53,14 @@ class ForkServer:
             self.replies.put((-1, None))
 
     def submit(self, number: int, folders: Sequence[Path], variables: Mapping[str, str] | None = None) -> None:
-        """Execute the trials of `folders` in one process with these environment variables; the reply has the same number."""
+        """Execute the trials of `folders` in one process with these environment variables; the reply has the same number.
+
+        The process works in the current working directory, which is the same for all trials that run at a time.
+        """
         assert self.process.stdin is not None
+        request = number, [str(folder) for folder in folders], os.getcwd(), dict(variables or {})
         with contextlib.suppress(BrokenPipeError):  # `replies` reports that it has ended
-            self.process.stdin.write(
-                json.dumps([number, [str(folder) for folder in folders], dict(variables or {})]) + "\n"
-            )
+            self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
 
     def end(self) -> None:
@@ -70,25 +75,32 @@ class ForkServer:
         self.process.wait()
 
 
-_prestarted: list[ForkServer] = []
+_idle: list[ForkServer] = []
 
 
-def process_context() -> tuple[str, dict[str, str]]:
-    """The state that a child process inherits: working directory and environment."""
-    return os.getcwd(), dict(os.environ)
+def environment() -> dict[str, str]:
+    """What the trials inherit. pytest names the running test there, which changes nothing."""
+    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
 
 
 def prestart(module: str) -> None:
     """Start a server now, so that it imports while this process does; `take_server` returns it."""
-    if not _prestarted:
-        _prestarted.append(ForkServer(module))
+    if not _idle:
+        _idle.append(ForkServer(module))
 
 
 def take_server(module: str) -> ForkServer:
-    """The prestarted server if it has the module, the current working directory and environment, else a new one."""
-    while _prestarted:
-        server = _prestarted.pop()
-        if server.context == (module, *process_context()):
+    """The idle server if it has the module and the current environment, else a new one."""
+    while _idle:
+        server = _idle.pop()
+        if server.context == (module, environment()) and server.process.poll() is None:
             return server
         server.end()
     return ForkServer(module)
+
+
+def give_back(server: ForkServer) -> None:
+    """Keep a server that runs no trials for the next comparison."""
+    while _idle:
+        _idle.pop().end()
+    _idle.append(server)

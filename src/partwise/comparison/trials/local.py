@@ -5,7 +5,7 @@ import queue
 from collections.abc import Sequence
 
 from partwise.comparison.trials.executor import Executor
-from partwise.comparison.trials.forkserver import ForkServer, take_server
+from partwise.comparison.trials.forkserver import ForkServer, give_back, take_server
 from partwise.comparison.trials.trial import Trial
 from partwise.config import read_file
 from partwise.machine import OUT_OF_MEMORY, is_out_of_memory
@@ -14,8 +14,8 @@ from partwise.machine import OUT_OF_MEMORY, is_out_of_memory
 class LocalExecutor(Executor):
     """Up to `workers` concurrent processes, each with up to `seeds_per_process` seeds of an arm.
 
-    They are forks of one server, which starts with the first trial and imports `module`, whose `execute` runs trials. Each
-    folder must have a `job.json`; see `worker`. With `gpus`, each process has that many of the `devices` to itself.
+    They are forks of one server, which imports `module`, whose `execute` runs trials. Each folder must have a `job.json`; see
+    `worker`. With `gpus`, each process has that many of the `devices` to itself.
     """
 
     def __init__(
@@ -59,10 +59,13 @@ class LocalExecutor(Executor):
         return ended
 
     def cancel(self) -> None:
+        if self._server:
+            if self._running:
+                self._server.end()
+            else:
+                give_back(self._server)
         self._waiting.clear()
         self._running.clear()
-        if self._server:
-            self._server.end()
         self._server = None
 
     def _start(self) -> None:

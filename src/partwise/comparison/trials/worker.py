@@ -1,13 +1,12 @@
-"""The server of a comparison's worker processes, `python -m partwise.comparison.trials.worker MODULE PARENT_PID`.
+"""The server of comparisons' worker processes, `python -m partwise.comparison.trials.worker MODULE PARENT_PID`.
 
 It imports a module once, with torch if trials need it, and forks a child per group of trials, so that each group has its own
 memory, whose peak its runs report.
 
-A request is a line of JSON on standard input: a number, the folders of the trials that one child executes, and environment
-variables of its own, such as the GPUs it may use. The
-`job.json` of each folder names the module that executes it, a function `execute(folders, should_stop) -> statuses`. The
-reply is a line with the number and the statuses once the child has ended. There is no other communication; progress is read
-from files of the trials.
+A request is a line of JSON on standard input: a number, the folders of the trials that one child executes, the working
+directory, and environment variables of its own, such as the GPUs it may use. The `job.json` of each folder names the module
+that executes it, a function `execute(folders, should_stop) -> statuses`. The reply is a line with the number and the statuses
+once the child has ended. There is no other communication; progress is read from files of the trials.
 """
 
 import contextlib
@@ -133,7 +132,8 @@ def main() -> None:
                 more = os.read(requests, 2**16)
                 *lines, unread = (unread + more).split(b"\n")
                 for line in lines:
-                    number, folders, variables = json.loads(line)
+                    number, folders, directory, variables = json.loads(line)
+                    os.chdir(directory)
                     children.fork(number, [Path(folder) for folder in folders], variables)
                 if not more:  # the parent has closed the stream or died, and may be a zombie, which looks alive
                     selector.unregister(requests)
