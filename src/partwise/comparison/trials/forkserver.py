@@ -1,6 +1,6 @@
 """The parent's side of the fork server: one process that has imported everything and forks the workers of comparisons.
 
-Like `multiprocessing`'s, it stays until this process ends: the next comparison of a notebook or a study starts at once.
+Like `multiprocessing`'s, it stays until this process ends: the next comparison of a notebook or a study uses it.
 """
 
 import atexit
