@@ -218,7 +218,12 @@ class Comparison:
                 shared = self._shared_folder(arm)
                 return shared / "tuning" / value if shared else self.path / "tuning" / f"{number}-{value}"
 
-            self.plan, tuning = run_tuning(self.plan, self.tune, self.tune_seeds, folder_of, new_trial, run)
+            held_out = self.workload.tunes_on_held_out_data
+            lower_is_better = held_out or self.plan.rules.lower_is_better
+            self.plan, tuning = run_tuning(
+                self.plan, self.tune, self.tune_seeds, folder_of, new_trial, run, lower_is_better
+            )
+            tuning = tuning.model_copy(update={"held_out": held_out})
             if path.exists():  # a resumed comparison reports the time of the original tuning
                 seconds = read_json(path).number("seconds")
                 tuning = tuning.model_copy(update={"seconds": max(tuning.seconds, seconds)})
@@ -235,7 +240,8 @@ class Comparison:
             names = {name for end in ends for name in plan.additive_predictions.get(end, (end,))}
             seeds_of |= dict.fromkeys((*names, plan.arms[0].name), seeds)
             self._run(executor, self._trials(seeds_of), on_progress)
-            effects = plan.rules.judge(plan.values(final_values(self.trials, plan.rules.metric)), plan.claims)
+            values = plan.values(final_values(self.trials, plan.rules.metric))
+            effects = plan.rules.judge(values, plan.claims, plan.additive_predictions)
             if plan.rules.looks:
                 self.entries.look(plan, seeds, effects)
             open_claims = tuple(claim for claim, effect in zip(plan.claims, effects, strict=True) if is_open(effect))

@@ -13,7 +13,7 @@ from partwise.comparison.results import Replication, Results
 from partwise.comparison.stats.adjusted import replication_seeds
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.number_format import choose_decimals, format_number
-from partwise.comparison.stats.protocol import Claim, Rules
+from partwise.comparison.stats.protocol import Rules
 from partwise.comparison.tuning import check_seeds
 from partwise.files import refuse_links
 from partwise.plots.page import Figure, Page, write_page
@@ -67,7 +67,7 @@ def make_replication(comparison: Comparison) -> tuple[Comparison, str] | None:
         arms=(plan.arm(effect.against), plan.arm(effect.arm)),
         seeds=seeds,
         rules=replace(plan.rules, looks=()),
-        claims=(Claim(effect.arm, effect.against),),
+        claims=(next(claim for claim in plan.claims if claim[:2] == (effect.arm, effect.against)),),
         first_seed=plan.first_seed + REPLICATION_SEED_OFFSET,
         additive_predictions={},
     )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from partwise.comparison.results import ArmResult, ComputeSaved, Ratio, StepEffect
 from partwise.comparison.stats.compute_saved import Ends, Saved, steps_saved
 from partwise.comparison.stats.effect import Effect
+from partwise.comparison.stats.group_sequential import nominal_level
 from partwise.comparison.stats.samples import mean, t_interval
 
 
@@ -17,14 +18,16 @@ def differences_at_ends(arm: ArmResult, baseline: ArmResult, effect: Effect) -> 
 def change_over_horizons(arm: ArmResult, baseline: ArmResult, effect: Effect) -> StepEffect | None:
     """How the difference changes from the shortest runs to the longest, with its interval over seeds.
 
-    None if the runs have one length, or one failed.
+    The level is adjusted for the claims of the comparison by Bonferroni's method: that of Holm's, which the interval of the
+    effect has, follows from the effects. None if the runs have one length, or one failed.
     """
     ends = differences_at_ends(arm, baseline, effect)
     lengths = [[steps for steps, _ in seed] for seed in ends]
     if not lengths or len(lengths[0]) < 2 or any(each != lengths[0] for each in lengths):
         return None
     changes = [seed[-1][1] - seed[0][1] for seed in ends]
-    low, high = t_interval(changes, effect.nominal_alpha)
+    level = nominal_level(effect.looks, effect.look, effect.total_alpha / effect.n_comparisons)
+    low, high = t_interval(changes, level)
     return StepEffect(step=lengths[0][-1], mean=mean(changes), low=low, high=high)
 
 
@@ -45,8 +48,8 @@ def compute_saved(arm: ArmResult, baseline: ArmResult, effect: Effect, is_loss: 
     if arm.budget and baseline.budget:
         for measure in ("tokens", "flops", "seconds"):
             own, other = getattr(arm.budget, measure), getattr(baseline.budget, measure)
-            if own and other:
-                ratios[measure] = ratio_of(found.times(other / own))
+            if own and other and (converted := found.times(other / own)):
+                ratios[measure] = ratio_of(converted)
     return ComputeSaved(ratios=ratios, pairs=found.n, censored_pairs=found.n_censored)
 
 

@@ -41,9 +41,9 @@ def judge_results(
     values = add_predictions(values, results.arms[0].name, predictions, rules)
     exploratory: Sequence[Effect | None] = [None] * len(claims)
     if judged is not None and judged < len(results.seeds) and not rules.looks:
-        exploratory = rules.explore(values, claims)
+        exploratory = rules.explore(values, claims, predictions)
         values = first_seeds(values, judged)
-    effects = rules.judge(values, claims)
+    effects = rules.judge(values, claims, predictions)
     arms = tuple(mark_failed(arm, rules) for arm in results.arms)
     found = tuple(
         claim_result(claim, effect, further, arms, rules, results.metric_is_loss)
@@ -54,7 +54,9 @@ def judge_results(
             "look": max(effect.look for effect in effects),
             "arms": arms,
             "claims": found,
-            "minimum_detectable_effect": pooled_detectable(effects, rules),
+            "minimum_detectable_effect": pooled_detectable(
+                [effect for claim, effect in zip(claims, effects, strict=True) if claim.role == "claim"], rules
+            ),
             "controls": control_results(found, control_power),
             "warnings": warnings(effects),
         }

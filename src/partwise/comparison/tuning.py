@@ -1,4 +1,7 @@
-"""Tune one setting for each arm, on seeds that the test does not use and a held-out tenth of the training split."""
+"""Tune one setting for each arm on seeds that the test does not use.
+
+Training runs are tuned by their loss on a held-out tenth of the training split, other trials by the metric of the verdict.
+"""
 
 import contextlib
 import itertools
@@ -69,12 +72,18 @@ def check_seeds(plan: Plan) -> None:
 
 
 def run_tuning(
-    plan: Plan, tune: Tune, seeds: int, folder_of: FolderOf, new_trial: NewTrial, train: Train
+    plan: Plan,
+    tune: Tune,
+    seeds: int,
+    folder_of: FolderOf,
+    new_trial: NewTrial,
+    train: Train,
+    lower_is_better: bool = True,
 ) -> tuple[Plan, Tuning]:
     """Train the baseline and every claimed arm at every value, and add each arm at its best value to the plan.
 
-    The best value has the lowest mean loss on the held-out text; values with a diverged run are excluded. If it is at an
-    edge of the range for any arm, the range grows by one value there, for all arms, at most three times.
+    The best value has the lowest mean loss, or the best mean of a metric; values with a diverged run are excluded. If it is
+    at an edge of the range for any arm, the range grows by one value there, for all arms, at most three times.
     """
     check_seeds(plan)
     claimed = {claim.arm for claim in plan.claims if claim.role == "claim"} | {plan.arms[0].name}
@@ -91,7 +100,7 @@ def run_tuning(
             for value in added:
                 found = losses[f"{arm.name} {tune.key}={value}"].values()
                 curves[arm.name][value] = tuple(loss if math.isfinite(loss) else None for loss in found)
-        best = {arm.name: best_value(arm.name, tune.key, curves[arm.name]) for arm in arms}
+        best = {arm.name: best_value(arm.name, tune.key, curves[arm.name], lower_is_better) for arm in arms}
         added = further_values(tune, arms, values, set(best.values()))
         if not added or widening == MAX_WIDENINGS:
             break
@@ -115,8 +124,9 @@ def run_tuning(
         runs=len(trials),
         seconds=time.monotonic() - start,
         arms=tuple(rows),
+        lower_is_better=lower_is_better,
     )
-    return add_tuned_arms(plan, tune, rows), results
+    return add_tuned_arms(plan, tune, rows, lower_is_better), results
 
 
 def tuning_trials(
@@ -137,12 +147,12 @@ def mean_loss(losses: Sequence[float | None]) -> float | None:
     return statistics.fmean(known) if len(known) == len(losses) else None
 
 
-def best_value(arm: str, key: str, curve: Mapping[str, Sequence[float | None]]) -> str:
-    """The value with the lowest mean loss. Raises ConfigError if a run diverged at every value."""
+def best_value(arm: str, key: str, curve: Mapping[str, Sequence[float | None]], lower_is_better: bool) -> str:
+    """The value with the best mean. Raises ConfigError if a run diverged at every value."""
     means = {value: mean for value, losses in curve.items() if (mean := mean_loss(losses)) is not None}
     if not means:
         raise ConfigError(f"--tune {key}: {arm} diverged at every value; try smaller values")
-    return min(means, key=lambda value: means[value])
+    return (min if lower_is_better else max)(means, key=lambda value: means[value])
 
 
 def further_values(tune: Tune, arms: Sequence[Arm], values: Sequence[str], best: set[str]) -> list[str]:
@@ -185,7 +195,7 @@ def next_value(values: Sequence[str], end: str, next_to_it: str) -> str | None:
     return f"{further:.6g}"
 
 
-def add_tuned_arms(plan: Plan, tune: Tune, rows: list[TunedArm]) -> Plan:
+def add_tuned_arms(plan: Plan, tune: Tune, rows: list[TunedArm], lower_is_better: bool) -> Plan:
     """Add each arm at its best value and its claim against the tuned baseline. An arm whose default is best is reused.
 
     The claim has the noise of the choice of both values. A claim that is already in the plan gets it too, unless a best value
@@ -212,7 +222,7 @@ def add_tuned_arms(plan: Plan, tune: Tune, rows: list[TunedArm]) -> Plan:
                 reason = (
                     f"the best {tune.key} is not bracketed for {' and '.join(outside)}; give a wider range to --tune"
                 )
-            noise = tuning_noise(pair[0].losses, pair[1].losses, reason)
+            noise = tuning_noise(pair[0].losses, pair[1].losses, reason, lower_is_better)
             tuned = Claim(at_best[claim.arm], at_best[claim.against], "claim", noise)
             if tuned[:2] not in [other[:2] for other in claims]:
                 claims.append(tuned)

@@ -44,9 +44,9 @@ def find_outcomes(studies: Sequence[Study]) -> dict[str, list[Finding]]:
     for protocol in {study.protocol for study in studies if study.protocol}:
         family = [index for index, (study, *_) in enumerate(tested) if study.protocol == protocol]
         if family:
-            untested = planned_claims(studies, protocol) - len(family)
+            untested = sum(map(untested_hypotheses, [study for study in studies if study.protocol == protocol]))
             alpha = tested[family[0]][2].protocol.alpha
-            effects = decide([tested[index][3].effect for index in family], alpha, max(0, untested))
+            effects = decide([tested[index][3].effect for index in family], alpha, untested)
             decided |= dict(zip(family, effects, strict=True))
     found: dict[str, list[Finding]] = {study.name: [] for study in studies}
     for index, (study, key, results, claim) in enumerate(tested):
@@ -58,9 +58,13 @@ def find_outcomes(studies: Sequence[Study]) -> dict[str, list[Finding]]:
     return found
 
 
-def planned_claims(studies: Sequence[Study], protocol: str) -> int:
-    """The number of claims of all studies with a protocol, tested or not."""
-    return sum(plan.n_claims for study in studies if study.protocol == protocol for plan in study.plans.values())
+def untested_hypotheses(study: Study) -> int:
+    """The number of hypotheses that the claims not yet tested will add to their family.
+
+    Tuning adds the claim at the best values to that at the defaults, unless only tuned arms are judged.
+    """
+    requests = [study.entries[key].request for key, *_ in untested_claims(study)]
+    return sum(2 if request.tune and not request.tuned_only else 1 for request in requests)
 
 
 def untested_claims(study: Study) -> Iterator[tuple[str, Claim, str | None, int]]:

@@ -205,7 +205,7 @@ def outcome(expected: str | None, effect: Effect) -> str:
         return ""
     diverged = 2 * effect.failed_arm > effect.n_arm and not effect.failed_against
     if expected == "diverges":
-        return SEEN if diverged else NOT_SEEN
+        return NOT_SEEN if not diverged else SEEN if effect.verdict == "worse" else TOO_NOISY
     if effect.verdict in (None, "undecided"):
         return TOO_NOISY
     if effect.verdict == expected:

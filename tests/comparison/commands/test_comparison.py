@@ -352,6 +352,12 @@ def test_settings_are_common_or_tuned(here: Path) -> None:
     tuned = comparison(here, "tuned", {"tune": "gain=0,0.1,0.2", "tune_seeds": 4}, **BY_SETTING).run()
     assert tuned.tuning and len(tuned.tuning.values) == 6 and [arm.best for arm in tuned.tuning.arms] == ["0.5"] * 2
     assert {arm.name for arm in tuned.arms} == {"base", "late", "base gain=0.5", "late gain=0.5"}
+    higher = {**BY_SETTING, "metric": {**METRIC, "better": "higher"}}
+    tuned = comparison(here, "higher", {"tune": "gain=0,0.1,0.2", "tune_seeds": 4}, **higher).run()
+    assert tuned.tuning and [arm.best for arm in tuned.tuning.arms] == ["-0.3"] * 2
+    assert not tuned.tuning.held_out and not tuned.tuning.lower_is_better
+    report = (here / "runs/higher/report.md").read_text()
+    assert "The values were chosen by the metric of the verdict" in report and "held-out" not in report
     for setting, message in (
         ("common", r"--common x=1: the experiment has no such setting"),
         ("tune", "has no setting 'x'"),

@@ -83,6 +83,14 @@ def test_the_number_of_seeds_follows_from_the_adjusted_estimate_and_the_upper_li
     assert replication_seeds(replace(found, adjusted_mean=-50.0), 0.05)[0] == 4
 
 
+def test_a_verdict_on_failure_rates_is_replicated_with_as_many_seeds() -> None:
+    failing = {seed: 9.0 if seed < 5 else 1.5 + 0.01 * seed for seed in range(8)}
+    values = {"b": failing, "a": {seed: 1.5 + 0.01 * seed for seed in range(8)}}
+    (effect,) = Rules(looks=(), failure=5.0).judge(values, [Claim("a", "b")])
+    seeds, reason = replication_seeds(effect, 0.05)
+    assert effect.verdict == "better" and seeds == 8 and "failure rates" in reason
+
+
 def test_a_claim_that_stopped_at_the_first_look_replicates() -> None:
     """With as many seeds as its stop had, one in five does."""
     rng, powers, repeated = np.random.default_rng(5), [], []

@@ -43,6 +43,24 @@ def test_a_loss_reached_before_the_shortest_run_ends_is_a_bound() -> None:
     assert steps_at(2.0, [(100, 2.0), (200, 1.0)]) == (100.0, False)  # reached exactly at its end
 
 
+OVERFIT = [(500, 1.44), (1000, 1.46), (2000, 1.45)]
+
+
+@pytest.mark.parametrize(
+    "other", [[(500, 1.60), (1000, 1.50), (2000, 1.40)], [(500, 1.45), (1000, 1.44), (2000, 1.45)]]
+)
+def test_no_compute_is_saved_at_a_loss_that_a_shorter_run_had(other: list[tuple[int, float]]) -> None:
+    """The first arm ends lower; the overfit one, which had its final loss earlier, would seem to need fewer steps."""
+    for pairs in ([(other, OVERFIT)] * 4, [(OVERFIT, other)] * 4):
+        assert steps_saved(pairs, 0.05) == "a loss does not fall with the number of steps"
+
+
+def test_a_bound_that_changes_sides_is_unknown() -> None:
+    bound = Saved(None, 1.5, None, 4, 4)
+    assert bound.times(0.5) is None and bound.times(0.8) == Saved(None, pytest.approx(1.2), None, 4, 4)
+    assert Saved(None, None, 0.7, 4, 4).times(2.0) is None
+
+
 def test_a_loss_that_no_run_reached_is_an_error() -> None:
     with pytest.raises(ValueError, match="reached"):
         steps_at(0.5, [(100, 2.0), (200, 1.0)])

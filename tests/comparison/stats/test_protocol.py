@@ -255,6 +255,28 @@ def test_a_prediction_from_a_failed_run_is_not_a_value() -> None:
     assert found[0] == 1.75 and math.isnan(found[1])
 
 
+def test_a_sum_of_effects_has_no_failure_rate() -> None:
+    """A sum lacks every seed at which one of three arms failed: of arms with one failure rate, it would fail most often."""
+    rng, rules, claims = np.random.default_rng(0), Rules(looks=(), failure=5.0), [Claim("both", "sum")]
+    for _ in range(200):
+        losses = rng.normal(1.5, 0.005, (4, 16))
+        losses[rng.random(losses.shape) < 0.3] = math.nan
+        values = {
+            name: dict(enumerate(row.tolist())) for name, row in zip(("base", "a", "b", "both"), losses, strict=True)
+        }
+        (effect,) = rules.judge(add_predictions(values, "base", {"sum": ("a", "b")}, rules), claims, ["sum"])
+        assert effect.verdict is None and "a sum of effects has no failure rate" in effect.sentence
+
+
+def test_a_sum_of_effects_beyond_the_failure_value_is_no_failed_run() -> None:
+    rng, rules = np.random.default_rng(0), Rules(looks=(), failure=5.0)
+    values = {name: dict(enumerate(rng.normal(x, 0.01, 5).tolist())) for name, x in {"base": 2, "a": 4, "b": 4}.items()}
+    values["both"] = {seed: 4.2 + 0.01 * seed for seed in range(5)}
+    predicted = add_predictions(values, "base", {"sum": ("a", "b")}, rules)
+    (effect,) = rules.judge(predicted, [Claim("both", "sum")], ["sum"])
+    assert effect.verdict == "better" and not effect.failed and effect.mean is not None and effect.mean < -1
+
+
 def test_the_first_verdict_stands_when_seeds_are_added() -> None:
     """Three additions after the first verdict: it is judged again from the first seeds, so at most 5% err in all."""
     rng, draws, wrong, naive = np.random.default_rng(6), 1500, 0, 0

@@ -50,6 +50,18 @@ def test_identical_arms_rarely_differ_if_one_value_is_unstable(
     assert rate <= stats.binom.isf(1e-4, 800, 0.05) / 800
 
 
+def test_a_metric_of_which_more_is_better_has_the_same_noise() -> None:
+    curve = np.random.default_rng(2).normal([[0.2], [0.0], [0.1]], 0.1, (3, 4))
+    losses = tuning_noise(curve.tolist(), curve.tolist())
+    assert losses.standard_error > 0
+    assert tuning_noise((-curve).tolist(), (-curve).tolist(), lower_is_better=False) == losses
+
+
+def test_pairs_that_agree_have_the_degrees_of_freedom_of_tuning() -> None:
+    noise = TuningNoise(0.01, 3)
+    assert noise.add_to(0.0, 15) == (0.01, 3) and noise.add_to(1e-9, 15) == pytest.approx((0.01, 3))
+
+
 def test_a_value_far_above_the_best_adds_nothing_however_unstable() -> None:
     rng = np.random.default_rng(1)
     curve = np.array([[0.5], [0.0], [0.5]]) + 0.01 * rng.standard_normal((3, 4))

@@ -100,7 +100,7 @@ def check_verdicts(certificate: Certificate) -> Iterator[Check]:
     values = add_predictions(values, certificate.baseline, certificate.predictions, rules)
     if certificate.judged is not None and not rules.looks:
         values = first_seeds(values, certificate.judged)
-    effects = rules.judge(values, claims)
+    effects = rules.judge(values, claims, certificate.predictions)
     for number, stated in enumerate(certificate.verdicts):
         statement = f"{stated.claim.arm} against {stated.claim.against}: {stated.verdict or 'no verdict'}"
         if number >= len(effects):

@@ -127,28 +127,32 @@ def tuning(results: Results) -> Iterator[Figure | Table | Paragraph]:
     tuned = results.tuning
     if not tuned:
         return
+    measure = "loss on the held-out text" if tuned.held_out else results.protocol.metric
     ticks = [as_number(value) for value in tuned.values]
     numeric = None not in ticks
     x = [float(tick) for tick in ticks if tick is not None] if numeric else [float(i) for i in range(1, len(ticks) + 1)]
     colors = [ARM_COLORS[index % len(ARM_COLORS)] for index in range(len(tuned.arms))]
     lines = [(color, list(zip(x, row.means, strict=True))) for color, row in zip(colors, tuned.arms, strict=True)]
-    if svg := draw_tuning(lines, numeric, "u"):
+    if svg := draw_tuning(lines, numeric, "u", "loss" if tuned.held_out else measure, tuned.lower_is_better):
         legend = [(color, row.arm) for color, row in zip(colors, tuned.arms, strict=True)]
-        note = "Mean loss on the held-out text; a star marks the best value."
+        note = f"Mean {measure}; a star marks the best value."
         numbers = [
             [row.arm, value, loss] for row in tuned.arms for value, loss in zip(tuned.values, row.means, strict=True)
         ]
-        yield Figure(tuned.key, svg, note, legend, ["arm", "value", "loss"], numbers)
+        yield Figure(tuned.key, svg, note, legend, ["arm", "value", "loss" if tuned.held_out else measure], numbers)
     rows = []
     for row in tuned.arms:
         where = "bracketed" if row.interior else "not bracketed: try further values"
         means = [NONE if mean is None else number(mean) for mean in row.means]
         rows.append([row.arm, *means, row.best, where])
-    yield Table(["arm", *tuned.values, "best", "best value is"], rows, title=f"{tuned.key}: loss on the held-out text")
+    yield Table(["arm", *tuned.values, "best", "best value is"], rows, title=f"{tuned.key}: {measure}")
     seeds = len(tuned.seeds)
+    data, test = " and on the last tenth of the training text", "Only the test used the validation split."
+    if not tuned.held_out:
+        data, test = "", "The values were chosen by the metric of the verdict, and perhaps on the same data."
     yield Paragraph(
-        f"Tuned on {seeds} seed{'s' if seeds > 1 else ''} that the test does not use and on the last tenth of the training "
-        f"text: {tuned.runs} runs, {tuned.seconds / 60:.1f} minutes. Only the test used the validation split."
+        f"Tuned on {seeds} seed{'s' if seeds > 1 else ''} that the test does not use{data}: {tuned.runs} runs, "
+        f"{tuned.seconds / 60:.1f} minutes. {test}"
     )
 
 
@@ -243,6 +247,8 @@ def protocol(results: Results) -> Iterator[Table | Paragraph]:
         )
         if control.role == "positive":
             outcome = "passed: effect found" if control.passed else "failed: effect missed"
+        if control.passed is None:
+            outcome = "no verdict, because a run failed"
         rows.append([f"{control.role} control {control.arm}", outcome])
     if results.provenance.protocol_hash:
         rows.append(["hash of the protocol, before the first run", results.provenance.protocol_hash])

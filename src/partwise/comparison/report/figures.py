@@ -151,8 +151,10 @@ def draw_over_horizons(lines: Sequence[tuple[str, Sequence[StepEffect]]], margin
     return to_svg(figure, key, "steps", "mean difference")
 
 
-def draw_tuning(lines: Sequence[tuple[str, Points]], numeric: bool, key: str) -> str:
-    """Mean loss at each value of the tuned setting: a (color, points) line per arm with a star at its best value."""
+def draw_tuning(
+    lines: Sequence[tuple[str, Points]], numeric: bool, key: str, measure: str = "loss", lower_is_better: bool = True
+) -> str:
+    """Mean of a measure at each value of the tuned setting: a (color, points) line per arm with a star at its best value."""
     curves = [(color, finite) for color, points in lines if (finite := finite_points(points))]
     if not curves:
         return ""
@@ -160,7 +162,7 @@ def draw_tuning(lines: Sequence[tuple[str, Points]], numeric: bool, key: str) ->
     for color, points in curves:
         values, losses = zip(*points, strict=True)
         axes.plot(values, losses, "o-", color=color, linewidth=1.4, markersize=4)
-        best = min(points, key=lambda point: point[1])
+        best = (min if lower_is_better else max)(points, key=lambda point: point[1])
         axes.plot([best[0]], [best[1]], "*", color=color, markersize=13, markeredgecolor="white")
     ticks = sorted({value for _, points in curves for value, _ in points})
     if numeric and min(ticks) > 0:
@@ -168,7 +170,7 @@ def draw_tuning(lines: Sequence[tuple[str, Points]], numeric: bool, key: str) ->
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_xticks([], minor=True)
     axes.grid(axis="y", color="#eceff1", linewidth=0.8)
-    return to_svg(figure, key, "value" if numeric else "", "loss")
+    return to_svg(figure, key, "value" if numeric else "", measure)
 
 
 def draw_over_time(claim: ClaimResult, color: str, margin: float, key: str) -> str:

@@ -89,7 +89,7 @@ class SiteStatistic(Value):
 
 
 class TunedArm(Value):
-    """The mean loss of an arm at each value on the tuning split."""
+    """The mean loss of an arm at each value on the tuning split; of trials without one, the mean of the metric."""
 
     arm: str
     default: JsonValue
@@ -109,6 +109,9 @@ class Tuning(Value):
     runs: int
     seconds: float
     arms: tuple[TunedArm, ...]
+    lower_is_better: bool = True
+    held_out: bool = True
+    """Whether the values are losses on data that the verdict does not use; if not, they are values of its metric."""
 
 
 class Match(Value):

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from partwise.comparison.design.plan import listed
 from partwise.comparison.measures import Measure
@@ -52,6 +52,7 @@ class Estimate:
 class RunWorkload(Workload):
     """Training runs. `imports` name the files with parts of the user's own; `command` is stored with every run."""
 
+    tunes_on_held_out_data: ClassVar[bool] = True
     imports: tuple[str, ...] = ()
     workers: int | None = None
     seeds_per_process: int | None = None

@@ -21,7 +21,7 @@ class LogRatio(NamedTuple):
 
     value: float
     censored: bool
-    """Whether the true value is further from 0: the better arm had that loss before its shortest run ended."""
+    """Whether the true value is further from 0: the arm that ends lower had that loss before its shortest run ended."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,14 @@ class Saved:
     n: int
     n_censored: int
 
-    def times(self, factor: float) -> "Saved":
-        """The ratio of another measure, of which a step of the baseline takes `factor` times as much as one of the arm."""
+    def times(self, factor: float) -> "Saved | None":
+        """The ratio of another measure, of which a step of the baseline takes `factor` times as much as one of the arm.
+
+        None if only a bound is known, and it no longer tells which arm needs less.
+        """
         ratio, low, high = (None if value is None else value * factor for value in (self.ratio, self.low, self.high))
+        if ratio is None and (low is None or low < 1) and (high is None or high > 1):
+            return None
         return Saved(ratio, low, high, self.n, self.n_censored)
 
 
@@ -59,11 +64,21 @@ def steps_at(loss: float, ends: Ends) -> tuple[float, bool]:
 
 
 def log_ratio(arm: Ends, baseline: Ends) -> LogRatio:
-    """Of one pair: both have the higher of the two final losses, one at its last step and the other earlier."""
-    loss = max(arm[-1][1], baseline[-1][1])
-    arm_steps, arm_censored = steps_at(loss, arm)
-    baseline_steps, baseline_censored = steps_at(loss, baseline)
-    return LogRatio(math.log(baseline_steps) - math.log(arm_steps), arm_censored or baseline_censored)
+    """Of one pair: both have the higher of the two final losses, one at its last step and the other earlier.
+
+    The shorter runs of the first must end above that loss (see `falls`).
+    """
+    if arm[-1][1] > baseline[-1][1]:
+        value, censored = log_ratio(baseline, arm)
+        return LogRatio(-value, censored)
+    steps, censored = steps_at(baseline[-1][1], arm)
+    return LogRatio(math.log(baseline[-1][0]) - math.log(steps), censored)
+
+
+def falls(arm: Ends, baseline: Ends) -> bool:
+    """Whether the arm with the higher final loss reaches it in its longest run only."""
+    higher = max(arm, baseline, key=lambda ends: ends[-1][1])
+    return all(loss > higher[-1][1] for _, loss in higher[:-1])
 
 
 def steps_saved(pairs: Sequence[tuple[Ends, Ends]], alpha: float) -> Saved | str:
@@ -72,6 +87,8 @@ def steps_saved(pairs: Sequence[tuple[Ends, Ends]], alpha: float) -> Saved | str
         return "an interval needs at least two pairs"
     if not all(len(ends) > 1 and math.isfinite(loss) for pair in pairs for ends in pair for _, loss in ends):
         return "a run failed"
+    if not all(falls(*pair) for pair in pairs):
+        return "a loss does not fall with the number of steps"
     ratios = [log_ratio(arm, baseline) for arm, baseline in pairs]
     values, censored = [ratio.value for ratio in ratios], [ratio.value for ratio in ratios if ratio.censored]
     low, high = t_interval(values, alpha)

@@ -59,6 +59,7 @@ def measure(
     paired: bool = True,
     known_sd: float | None = None,
     tuning: TuningNoise | None = None,
+    summed: bool = False,
 ) -> Effect:
     """The estimated difference of an arm and its baseline, with p-values but without a verdict, which `decide` adds.
 
@@ -68,7 +69,8 @@ def measure(
     `tuning` is the noise of the choice of both arms' values, which adds to the standard error.
     If a run of either arm failed (see `has_failed`), there is no estimate, since averaging the others would hide it; the
     p-value is that of equal failure rates. At a look at m more of the N planned pairs than the look before, Fisher's test is
-    made at alpha m / N.
+    made at alpha m / N. If `summed`, the baseline is a sum of effects, not runs: its values fail only if they are not finite,
+    and there is no test of failure rates.
     Raises ConfigError for an arm without runs, a negative or infinite margin, or an invalid look or `known_sd`.
     """
     if known_sd is not None and not (math.isfinite(known_sd) and known_sd > 0):
@@ -89,11 +91,14 @@ def measure(
     shared = tuple(sorted(values.keys() & baseline.keys())) if paired and known_sd is None else ()
     a = [values[seed] for seed in shared or sorted(values)]
     b = [baseline[seed] for seed in shared or sorted(baseline)]
+    limit_against = None if summed else failure
     failed_arm, failed_against = (
-        sum(has_failed(value, failure, lower_is_better) for value in runs.values()) for runs in (values, baseline)
+        sum(has_failed(value, limit, lower_is_better) for value in runs.values())
+        for runs, limit in ((values, failure), (baseline, limit_against))
     )
     failed_pairs = [
-        any(has_failed(value, failure, lower_is_better) for value in pair) for pair in zip(a, b, strict=False)
+        has_failed(x, failure, lower_is_better) or has_failed(y, limit_against, lower_is_better)
+        for x, y in zip(a, b, strict=False)
     ]
     effect = Effect(
         arm=arm,
@@ -119,7 +124,10 @@ def measure(
         nominal_alpha=1.0,
         total_alpha=1.0,
     )
-    return _compare_failures(effect) if effect.failed else _estimate(effect, a, b, known_sd, tuning)
+    if effect.failed:
+        no_test = tuning.not_bracketed if tuning else ""
+        return effect.replace(not_bracketed=no_test) if no_test or summed else _compare_failures(effect)
+    return _estimate(effect, a, b, known_sd, tuning)
 
 
 def has_failed(value: float, failure: float | None, lower_is_better: bool) -> bool:
@@ -156,8 +164,9 @@ def _estimate(
         error, df = sd_pairs / math.sqrt(effect.n), effect.n - 1.0
     else:
         error, df = welch(sd_a, len(a), sd_b, len(b))
-    if not error and (abs(center) > ROUNDING * scale or not sd_a):
-        # constant results say nothing about the spread between seeds; pairs that agree while seeds vary do
+    if not error and (abs(center) > ROUNDING * scale or len(set(a)) < len(a)):
+        # pairs that agree show that the arms compute the same only if no two seeds have the same value by chance: constant
+        # results say nothing about the spread between seeds, nor do ties of a coarse metric
         return effect.replace(mean=center, sd_arm=sd_a, sd_against=sd_b)
     if not error:
         center = 0.0

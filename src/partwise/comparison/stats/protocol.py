@@ -6,7 +6,7 @@ error rate of all looks together fixed in advance. Nothing here trains: the same
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from partwise.comparison.stats.effect import DEFAULT_MARGIN, Effect, Role
@@ -52,8 +52,10 @@ class Rules:
         if self.looks:
             check_looks(self.looks)
 
-    def judge(self, values: Values, claims: Sequence[Claim]) -> list[Effect]:
+    def judge(self, values: Values, claims: Sequence[Claim], sums: Collection[str] = ()) -> list[Effect]:
         """The effect of every claim at the latest look that `values` has enough seeds for; [] before the first look.
+
+        `sums` are the names in `values` that `add_predictions` added.
 
         Seeds are used in ascending order. At each look, Holm's method judges all claims together (see `decide`), given the
         p-values of open claims at this look and of closed claims at the look that closed them. A claim closes with a verdict
@@ -63,7 +65,7 @@ class Rules:
         measured: dict[Claim, Effect] = {}
         if not self.looks:
             for claim in claims:
-                measured[claim] = self._measure(claim, values, 1)
+                measured[claim] = self._measure(claim, values, 1, sums)
             return self._decide(measured)
         seeds = sorted(set().union(*(runs.keys() for runs in values.values())))
         effects: list[Effect] = []
@@ -75,20 +77,20 @@ class Rules:
             if not open_claims or len(seeds) < n or any(seed not in values[arm] for arm in arms for seed in seeds[:n]):
                 break
             interim = {arm: {seed: values[arm][seed] for seed in seeds[:n]} for arm in arms}
-            measured |= {claim: self._measure(claim, interim, look) for claim in open_claims}
+            measured |= {claim: self._measure(claim, interim, look, sums) for claim in open_claims}
             effects = self._decide({claim: measured[claim] for claim in claims})
         return effects
 
-    def explore(self, values: Values, claims: Sequence[Claim]) -> list[Effect]:
+    def explore(self, values: Values, claims: Sequence[Claim], sums: Collection[str] = ()) -> list[Effect]:
         """Exploratory estimates from all of `values`, each with an interval at a confidence of 1 - alpha and no verdict."""
         rules = dataclasses.replace(self, looks=())
-        estimates = [decide([rules._measure(claim, values, 1)], self.alpha)[0] for claim in claims]
+        estimates = [decide([rules._measure(claim, values, 1, sums)], self.alpha)[0] for claim in claims]
         return [
             estimate.replace(verdict=None, seeds_to_decide=None, sentence=exploratory_sentence(estimate))
             for estimate in estimates
         ]
 
-    def _measure(self, claim: Claim, values: Values, look: int) -> Effect:
+    def _measure(self, claim: Claim, values: Values, look: int, sums: Collection[str]) -> Effect:
         return measure(
             claim.arm,
             claim.against,
@@ -104,6 +106,7 @@ class Rules:
             paired=self.paired,
             known_sd=self.known_sd,
             tuning=claim.tuning,
+            summed=claim.against in sums,
         )
 
     def _decide(self, measured: Mapping[Claim, Effect]) -> list[Effect]:

@@ -10,7 +10,7 @@ MIN_TUNING_SEEDS = 4
 RESAMPLES = 2000
 
 Curve = Sequence[Sequence[float | None]]
-"""The losses of an arm in tuning: for each value, one per seed; None if a run failed."""
+"""The losses of an arm in tuning, or its values of another metric: for each value, one per seed; None if a run failed."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,14 @@ class TuningNoise:
     def add_to(self, error: float, df: float) -> tuple[float, float]:
         """The standard error of a tuned difference, and its degrees of freedom (Satterthwaite 1946)."""
         total = math.hypot(error, self.standard_error)
-        if not self.standard_error or not error:
+        if not self.standard_error:
             return total, df
+        if not error:
+            return total, self.df
         return total, 1 / ((error / total) ** 4 / df + (self.standard_error / total) ** 4 / self.df)
 
 
-def tuning_noise(arm: Curve, baseline: Curve, not_bracketed: str = "") -> TuningNoise:
+def tuning_noise(arm: Curve, baseline: Curve, not_bracketed: str = "", lower_is_better: bool = True) -> TuningNoise:
     """The noise of the choice of both arms' values, with one degree of freedom less than there are seeds.
 
     The true mean losses are redrawn around the measured ones; the regret of an arm is the redrawn loss at the chosen value
@@ -39,18 +41,18 @@ def tuning_noise(arm: Curve, baseline: Curve, not_bracketed: str = "") -> Tuning
     to curvature, and with noise that differs between the values.
     """
     rng = np.random.default_rng(0)
-    variance = sum(_mean_squared_regret(curve, rng) for curve in (arm, baseline))
+    variance = sum(_mean_squared_regret(curve, rng, lower_is_better) for curve in (arm, baseline))
     return TuningNoise(math.sqrt(2 * variance), len(arm[0]) - 1, not_bracketed)
 
 
-def _mean_squared_regret(curve: Curve, rng: np.random.Generator) -> float:
+def _mean_squared_regret(curve: Curve, rng: np.random.Generator, lower_is_better: bool) -> float:
     """Of values without failed runs. The redrawn means have the covariance of the values over the seeds.
 
     So a seed's effect on all values shifts them together and does not change the choice, and a rate at which training is
     unstable adds no noise to the choice between others.
     """
     losses = np.array([[math.nan if x is None else x for x in row] for row in curve])
-    losses = losses[np.isfinite(losses).all(axis=1)]
+    losses = losses[np.isfinite(losses).all(axis=1)] * (1 if lower_is_better else -1)
     n_values, n_seeds = losses.shape
     if n_values < 2:
         return 0.0

@@ -16,10 +16,10 @@ def with_sentence(effect: Effect, **changes: Any) -> Effect:
 def write_sentence(effect: Effect) -> str:
     """The verdict with its interval, sample and, if undecided, the next step."""
     e, unit = effect, f" {effect.unit}" if effect.unit else ""
-    if e.failed:
-        return _failures(e)
     if e.not_bracketed:
         return f"no verdict: {e.not_bracketed}."
+    if e.failed:
+        return _failures(e)
     if e.n > 1 and e.standard_error is None:
         return (
             f"undecided: the differences do not vary at all ({e.arm} minus {e.against} is "
@@ -117,6 +117,8 @@ def _failures(e: Effect) -> str:
     counts = (
         f"{_runs(e.failed_arm, e.n_arm)} of {e.arm} and {_runs(e.failed_against, e.n_against)} of {e.against} failed"
     )
+    if e.p_failures is None:
+        return f"no verdict: {counts}; a sum of effects has no failure rate, and averaging the other seeds would hide that."
     p = format_p(1.0 if e.p_adjusted is None else e.p_adjusted, e.total_alpha)
     test = f"failure rates compared by Fisher's exact test: {'adjusted ' if _is_adjusted(e) else ''}p {_equals(p)}"
     if e.verdict in ("better", "worse"):

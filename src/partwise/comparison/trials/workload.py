@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from partwise.comparison.design.plan import Arm, Plan
 from partwise.comparison.measures import Measure
@@ -34,6 +34,7 @@ class Workload(ABC):
     """
 
     imports: tuple[str, ...] = ()
+    tunes_on_held_out_data: ClassVar[bool] = False
 
     @abstractmethod
     def prepare(self, plan: Plan) -> str:
@@ -75,7 +76,7 @@ class Workload(ABC):
         return digest(arm.config.to_dict())[:16]
 
     def tuning_trial(self, arm: Arm, seed: int, folder: Path) -> Trial:
-        """As `trial`, but its value comes from data that the verdict does not use, if the kind has any."""
+        """As `trial`; if `tunes_on_held_out_data`, its value is the loss on data that the verdict does not use."""
         return self.trial(arm, seed, folder)
 
     def trial_length(self, plan: Plan) -> str:
