@@ -3,12 +3,15 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from partwise.comparison.functions import EXECUTED_BY as FUNCTIONS
 from partwise.comparison.runs import EXECUTED_BY
 from partwise.comparison.runs.trial import RunTrial, prepare_run
 from partwise.comparison.trials import forkserver
@@ -158,6 +161,72 @@ def test_a_prestarted_server_is_used_in_its_own_environment_only(
         run_trials(executor, trials, lambda: None)
     assert server.process.poll() is not None  # it would have used the old cache folder
     assert any(path.name != "kernels" for path in another.iterdir())
+
+
+KEPT = """\
+import multiprocessing.util, os, signal, subprocess, sys, time  # its pools end after the server
+from multiprocessing import get_context
+from pathlib import Path
+from partwise.comparison.trials.forkserver import ForkServer, give_back
+
+server = ForkServer("partwise.comparison.functions.execution")
+server.submit(0, [Path("missing")])
+server.replies.get()  # it has started
+give_back(server)
+print(server.process.pid)
+"""
+
+
+def run_script(text: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-c", KEPT + text], capture_output=True, text=True, timeout=20, check=False)
+
+
+def test_a_script_that_forks_after_a_comparison_ends() -> None:
+    """A pool's processes have a copy of the stream to the kept server, which must not wait for its end."""
+    done = run_script("pool = get_context('fork').Pool(1)\nprint(pool.map(abs, [-1]))")
+    assert done.returncode == 0 and done.stdout.endswith("[1]\n"), done.stderr
+    assert gone(int(done.stdout.split()[0]))
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        "child = os.fork()\nif not child:\n    os.closerange(1, 3)\n    time.sleep(60)",
+        "child = subprocess.Popen(['sleep', '60'], **quiet, pass_fds=[server.process.stdin.fileno()]).pid",
+    ],
+    ids=["a fork", "a program"],
+)
+def test_a_kept_server_ends_if_its_parent_is_killed_and_another_process_has_its_stream(holder: str) -> None:
+    done = run_script(
+        f"import time\nquiet = dict.fromkeys(('stdout', 'stderr'), subprocess.DEVNULL)\nsys.stdout.flush()\n{holder}\nprint(child, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
+    )
+    server, child = map(int, done.stdout.split())
+    try:
+        assert gone(server)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def started_server(folder: Path) -> forkserver.ForkServer:
+    server = forkserver.ForkServer(FUNCTIONS)
+    server.submit(0, [folder])
+    assert server.replies.get(timeout=20)[0] == 0
+    return server
+
+
+def test_an_idle_server_ends_if_it_is_asked_to(tmp_path: Path) -> None:
+    server = started_server(tmp_path)
+    server.process.terminate()
+    assert server.process.wait(10) == 0
+    server.end()
+
+
+def test_a_server_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forkserver, "END_SECONDS", 0.2)
+    server = started_server(tmp_path)
+    os.kill(server.process.pid, signal.SIGSTOP)
+    server.end()
+    assert server.process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.parametrize(

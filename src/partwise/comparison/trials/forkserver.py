@@ -17,6 +17,9 @@ from pathlib import Path
 
 import partwise
 
+END_SECONDS = 5.0
+"""How long a server that runs no trials may take to end before it is killed."""
+
 Reply = tuple[int, list[str] | None]
 """The number of a request and its runs' statuses; None if the server itself has ended."""
 
@@ -29,6 +32,7 @@ class ForkServer:
         path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
         self.context = module, environment()
         self.replies: queue.Queue[Reply] = queue.Queue()
+        self.unanswered: set[int] = set()
         self.process = subprocess.Popen(
             # -P: modules of the working folder, which may hold files of other people, are not imported
             [sys.executable, "-P", "-m", "partwise.comparison.trials.worker", module, str(os.getpid())],
@@ -39,6 +43,7 @@ class ForkServer:
             start_new_session=True,  # Ctrl-C reaches only the parent, which stops the runs in order
         )
         threading.Thread(target=self._listen, daemon=True).start()
+        _servers.add(self)
         atexit.register(self.end)
 
     def _listen(self) -> None:
@@ -47,6 +52,7 @@ class ForkServer:
             with self.process.stdout:
                 for line in self.process.stdout:
                     number, statuses = json.loads(line)
+                    self.unanswered.discard(number)
                     self.replies.put((number, statuses))
             self.process.wait()
         finally:
@@ -59,6 +65,7 @@ class ForkServer:
         """
         assert self.process.stdin is not None
         request = number, [str(folder) for folder in folders], os.getcwd(), dict(variables or {})
+        self.unanswered.add(number)
         with contextlib.suppress(BrokenPipeError):  # `replies` reports that it has ended
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
@@ -66,16 +73,45 @@ class ForkServer:
     def end(self) -> None:
         """Ask running children to save and stop, and wait for them."""
         atexit.unregister(self.end)
+        _servers.discard(self)
         if self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGTERM)
         if self.process.stdin and not self.process.stdin.closed:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
-        self.process.wait()
+        while True:
+            try:
+                self.process.wait(END_SECONDS)
+                return
+            except subprocess.TimeoutExpired:
+                if not self.unanswered:
+                    self.process.kill()
+
+    def let_go(self) -> None:
+        """In a fork of the process that has started it: close the copy of its stream, at whose end it ends."""
+        atexit.unregister(self.end)
+        assert self.process.stdin is not None
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(
+            devnull, self.process.stdin.fileno(), inheritable=False
+        )  # to close it could wait for another thread's lock
+        os.close(devnull)
 
 
 _idle: list[ForkServer] = []
+_servers: set[ForkServer] = set()
+"""Those that have not ended."""
+
+
+def let_go_of_servers() -> None:
+    for server in _servers:
+        server.let_go()
+    _servers.clear()
+    _idle.clear()
+
+
+os.register_at_fork(after_in_child=let_go_of_servers)
 
 
 def environment() -> dict[str, str]:

@@ -29,6 +29,9 @@ from partwise.records import read_record
 
 stopping = False
 
+POLL_SECONDS = 1.0
+"""How often the server looks whether its parent is alive: another process may hold the stream of requests open."""
+
 
 def stop(signum: int, frame: FrameType | None) -> None:
     global stopping
@@ -111,6 +114,7 @@ def open_channels() -> tuple[int, int]:
 
 
 def main() -> None:
+    starter = os.getppid()
     requests, replies = open_channels()
     import_module(sys.argv[1])
     wakeup_read, wakeup_write = os.pipe()
@@ -125,7 +129,7 @@ def main() -> None:
         for source in (requests, wakeup_read):
             selector.register(source, selectors.EVENT_READ)
         while accepting or children.running:
-            ready = {key.fd for key, _ in selector.select()}
+            ready = {key.fd for key, _ in selector.select(POLL_SECONDS)}
             if wakeup_read in ready:
                 os.read(wakeup_read, 2**16)
             if requests in ready:
@@ -138,8 +142,9 @@ def main() -> None:
                 if not more:  # the parent has closed the stream or died, and may be a zombie, which looks alive
                     selector.unregister(requests)
                     accepting = False
-                    children.stop()
-            if stopping:
+            if stopping or os.getppid() != starter:
+                accepting = False
+            if not accepting:
                 children.stop()
             children.report_finished()
     gc.freeze()  # else Python, at its end, looks for cycles in all of torch, and the comparison waits for it
