@@ -1,5 +1,7 @@
 """The worker processes of a comparison: forks of one server, and what happens if a process is killed."""
 
+import errno
+import json
 import os
 import shutil
 import signal
@@ -17,6 +19,7 @@ from partwise.comparison.runs.trial import RunTrial, prepare_run
 from partwise.comparison.trials import forkserver
 from partwise.comparison.trials.executor import ELSEWHERE, run_trials
 from partwise.comparison.trials.local import LocalExecutor, failure_reason
+from partwise.comparison.trials.worker import ChildProcesses, exit_reason
 from partwise.compute.plan import plan_config
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
@@ -197,9 +200,8 @@ def test_a_script_that_forks_after_a_comparison_ends() -> None:
     ids=["a fork", "a program"],
 )
 def test_a_kept_server_ends_if_its_parent_is_killed_and_another_process_has_its_stream(holder: str) -> None:
-    done = run_script(
-        f"import time\nquiet = dict.fromkeys(('stdout', 'stderr'), subprocess.DEVNULL)\nsys.stdout.flush()\n{holder}\nprint(child, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
-    )
+    quiet = "quiet = dict.fromkeys(('stdout', 'stderr'), subprocess.DEVNULL)\nsys.stdout.flush()\n"
+    done = run_script(f"{quiet}{holder}\nprint(child, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)")
     server, child = map(int, done.stdout.split())
     try:
         assert gone(server)
@@ -227,6 +229,45 @@ def test_a_server_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytes
     os.kill(server.process.pid, signal.SIGSTOP)
     server.end()
     assert server.process.returncode == -signal.SIGKILL
+
+
+def test_a_request_that_cannot_be_started_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = forkserver.ForkServer(FUNCTIONS)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getcwd", lambda: str(tmp_path / "deleted"))
+        server.submit(0, [Path("trial")])
+        assert server.replies.get(timeout=20)[1] == [f"failed {exit_reason(256)}"]
+    (tmp_path / "trial" / "error.txt").mkdir(parents=True)
+    server.submit(1, [tmp_path / "trial"])
+    (status,) = server.replies.get(timeout=20)[1] or ()
+    assert "Is a directory" in status and server.process.poll() is None
+    server.end()
+
+
+def test_too_many_processes_fail_the_request_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fork() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", fork)
+    read, write = os.pipe()
+    ChildProcesses(write, os.getpid()).fork(3, [tmp_path], str(tmp_path), {})
+    assert json.loads(os.read(read, 1000)) == [3, ["failed [Errno 11] Resource temporarily unavailable"]]
+    os.close(read)
+    os.close(write)
+
+
+def test_a_server_that_ends_between_trials_is_replaced() -> None:
+    with LocalExecutor(1, module=FUNCTIONS) as executor:
+        executor._server = dead = forkserver.ForkServer(FUNCTIONS)
+        dead.process.kill()
+        assert executor.watch(10) == () and executor._server is None
+
+
+def test_a_server_is_kept_only_after_a_comparison_that_ended_well() -> None:
+    with pytest.raises(ConfigError), LocalExecutor(1, module=FUNCTIONS) as executor:
+        executor._server = server = forkserver.ForkServer(FUNCTIONS)
+        raise ConfigError("failed")
+    assert not forkserver._idle and server.process.poll() is not None
 
 
 @pytest.mark.parametrize(

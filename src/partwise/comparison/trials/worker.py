@@ -62,13 +62,19 @@ class ChildProcesses:
         self.replies, self.parent = replies, parent
         self.running: dict[int, tuple[int, list[Path]]] = {}
 
-    def fork(self, number: int, folders: list[Path], variables: dict[str, str]) -> None:
-        (folders[0] / "error.txt").unlink(missing_ok=True)  # the error of an earlier attempt
-        server = os.getpid()
-        child = os.fork()
+    def fork(self, number: int, folders: list[Path], directory: str, variables: dict[str, str]) -> None:
+        """Start a child, or reply why that is not possible."""
+        places, server = [Path(directory, folder) for folder in folders], os.getpid()
+        try:
+            (places[0] / "error.txt").unlink(missing_ok=True)  # the error of an earlier attempt
+            child = os.fork()
+        except OSError as error:
+            self.reply(number, [f"failed {error}"] * len(folders))
+            return
         if child == 0:
             code = 1
             try:
+                os.chdir(directory)
                 os.environ.update(variables)
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -76,7 +82,11 @@ class ChildProcesses:
                 code = 0
             finally:
                 os._exit(code)  # never return into the server's loop
-        self.running[child] = number, folders
+        self.running[child] = number, places
+
+    def reply(self, number: int, statuses: list[str]) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the parent was killed
+            os.write(self.replies, f"{json.dumps([number, statuses])}\n".encode())
 
     def report_finished(self) -> None:
         """Reply for every child that has ended."""
@@ -85,10 +95,12 @@ class ChildProcesses:
             if not ended:
                 continue
             del self.running[child]
-            path = folders[0] / "status.json"
-            statuses = json.loads(read_file(path)) if code == 0 else [f"failed {exit_reason(code)}"] * len(folders)
-            with contextlib.suppress(BrokenPipeError):  # the parent was killed
-                os.write(self.replies, f"{json.dumps([number, statuses])}\n".encode())
+            try:
+                statuses = json.loads(read_file(folders[0] / "status.json")) if code == 0 else []
+            except (OSError, ValueError, ConfigError) as error:
+                self.reply(number, [f"failed {error}"] * len(folders))
+            else:
+                self.reply(number, statuses or [f"failed {exit_reason(code)}"] * len(folders))
 
     def stop(self) -> None:
         """Send SIGTERM to every child again: one being forked when the signal arrived missed it."""
@@ -101,7 +113,7 @@ def exit_reason(code: int) -> str:
     status = os.waitstatus_to_exitcode(code)
     if status < 0:
         return f"its process was killed by signal {-status}"
-    return "its process could not write its status: check the disk space and the permissions of its folder"
+    return "its process could not write its status: check that its folder exists, its permissions and the disk space"
 
 
 def open_channels() -> tuple[int, int]:
@@ -137,8 +149,7 @@ def main() -> None:
                 *lines, unread = (unread + more).split(b"\n")
                 for line in lines:
                     number, folders, directory, variables = json.loads(line)
-                    os.chdir(directory)
-                    children.fork(number, [Path(folder) for folder in folders], variables)
+                    children.fork(number, [Path(folder) for folder in folders], directory, variables)
                 if not more:  # the parent has closed the stream or died, and may be a zombie, which looks alive
                     selector.unregister(requests)
                     accepting = False
