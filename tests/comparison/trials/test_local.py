@@ -231,6 +231,25 @@ def test_a_server_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytes
     assert server.process.returncode == -signal.SIGKILL
 
 
+def test_a_kept_server_has_the_code_on_disk_and_the_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger records the hash of the code on disk, so the trials must run it."""
+    (tmp_path / "part.py").write_text("x = 1\n")
+    (tmp_path / "__pycache__").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr("partwise.__file__", str(tmp_path / "__init__.py"))
+        before = forkserver.context(FUNCTIONS)
+        (tmp_path / "__pycache__" / "part.pyc").write_text("")
+        assert forkserver.context(FUNCTIONS) == before
+        (tmp_path / "part.py").write_text("x = 10\n")
+        assert forkserver.context(FUNCTIONS) != before
+    mask = os.umask(0o027)
+    try:
+        before = forkserver.context(FUNCTIONS)
+        assert os.umask(0o077) == 0o027 and forkserver.context(FUNCTIONS) != before
+    finally:
+        os.umask(mask)
+
+
 def test_a_request_that_cannot_be_started_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = forkserver.ForkServer(FUNCTIONS)
     with monkeypatch.context() as patch:
