@@ -19,7 +19,7 @@ from partwise.comparison.runs.trial import RunTrial, prepare_run
 from partwise.comparison.trials import forkserver
 from partwise.comparison.trials.executor import ELSEWHERE, run_trials
 from partwise.comparison.trials.local import LocalExecutor, failure_reason
-from partwise.comparison.trials.worker import ChildProcesses, exit_reason
+from partwise.comparison.trials.worker import ChildProcesses, exit_status
 from partwise.compute.plan import plan_config
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
@@ -255,7 +255,7 @@ def test_a_request_that_cannot_be_started_fails_alone(tmp_path: Path, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(os, "getcwd", lambda: str(tmp_path / "deleted"))
         server.submit(0, [Path("trial")])
-        assert server.replies.get(timeout=20)[1] == [f"failed {exit_reason(256)}"]
+        assert server.replies.get(timeout=20)[1] == [exit_status(256)]
     (tmp_path / "trial" / "error.txt").mkdir(parents=True)
     server.submit(1, [tmp_path / "trial"])
     (status,) = server.replies.get(timeout=20)[1] or ()

@@ -100,7 +100,7 @@ class ChildProcesses:
             except (OSError, ValueError, ConfigError) as error:
                 self.reply(number, [f"failed {error}"] * len(folders))
             else:
-                self.reply(number, statuses or [f"failed {exit_reason(code)}"] * len(folders))
+                self.reply(number, statuses or [exit_status(code)] * len(folders))
 
     def stop(self) -> None:
         """Send SIGTERM to every child again: one being forked when the signal arrived missed it."""
@@ -108,12 +108,14 @@ class ChildProcesses:
             os.kill(child, signal.SIGTERM)
 
 
-def exit_reason(code: int) -> str:
-    """Why a child ended without a status, from the code of `os.waitpid`."""
+def exit_status(code: int) -> str:
+    """The status of trials whose child ended without one, from the code of `os.waitpid`."""
     status = os.waitstatus_to_exitcode(code)
+    if -status in (signal.SIGTERM, signal.SIGINT):
+        return "interrupted"
     if status < 0:
-        return f"its process was killed by signal {-status}"
-    return "its process could not write its status: check that its folder exists, its permissions and the disk space"
+        return f"failed its process was killed by signal {-status}"
+    return "failed its process could not write its status: check that its folder exists, its permissions and the disk space"
 
 
 def open_channels() -> tuple[int, int]:
