@@ -1,5 +1,6 @@
 """Functions as trials: in this process and in workers, with failures, interrupts and settings that cannot be stored."""
 
+import errno
 import os
 import random
 import re
@@ -16,7 +17,10 @@ import numpy as np
 import pytest
 
 import partwise
+from partwise.comparison.functions import EXECUTED_BY
 from partwise.comparison.functions.comparison import make_function_comparison
+from partwise.comparison.ledger.project import project_folder
+from partwise.comparison.trials.forkserver import ForkServer
 from partwise.config import ConfigError
 from processes import gone
 
@@ -79,6 +83,31 @@ def test_a_changed_value_is_refused() -> None:
         compare()
     shutil.rmtree(path.parent)
     assert compare().results.claims == made.results.claims
+
+
+@pytest.mark.parametrize("write", ["write_json", "write_report"])
+def test_a_full_disk_is_one_line_and_the_comparison_goes_on(write: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"partwise.comparison.experiment.{write}", full)
+        with pytest.raises(
+            ConfigError, match=r"cannot write runs/f: No space left on device: check disk space .*resume$"
+        ):
+            compare()
+    assert compare().verdicts == {"gain": "better"}
+
+
+def test_a_deleted_working_folder_is_one_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "gone").mkdir()
+    monkeypatch.chdir(here / "gone")
+    (here / "gone").rmdir()
+    server = ForkServer(EXECUTED_BY)
+    for use in (project_folder, lambda: server.submit(0, [Path("trial")])):
+        with pytest.raises(ConfigError, match=r"^the working folder was deleted: change to one that exists"):
+            use()
+    server.end()
 
 
 def test_higher_may_be_better() -> None:

@@ -253,7 +253,7 @@ def test_a_kept_server_has_the_code_on_disk_and_the_umask(tmp_path: Path, monkey
 def test_a_request_that_cannot_be_started_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = forkserver.ForkServer(FUNCTIONS)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "getcwd", lambda: str(tmp_path / "deleted"))
+        patch.setattr(Path, "cwd", lambda: tmp_path / "deleted")
         server.submit(0, [Path("trial")])
         assert server.replies.get(timeout=20)[1] == [exit_status(256)]
     (tmp_path / "trial" / "error.txt").mkdir(parents=True)

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import partwise
+from partwise.files import working_folder
 
 END_SECONDS = 5.0
 """How long a server that runs no trials may take to end before it is killed."""
@@ -64,7 +65,7 @@ class ForkServer:
         The process works in the current working directory, which is the same for all trials that run at a time.
         """
         assert self.process.stdin is not None
-        request = number, [str(folder) for folder in folders], os.getcwd(), dict(variables or {})
+        request = number, [str(folder) for folder in folders], str(working_folder()), dict(variables or {})
         self.unanswered.add(number)
         with contextlib.suppress(BrokenPipeError):  # `replies` reports that it has ended
             self.process.stdin.write(json.dumps(request) + "\n")
