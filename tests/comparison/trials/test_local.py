@@ -258,8 +258,8 @@ def test_a_request_that_cannot_be_started_fails_alone(tmp_path: Path, monkeypatc
         assert server.replies.get(timeout=20)[1] == [exit_status(256)]
     (tmp_path / "trial" / "error.txt").mkdir(parents=True)
     server.submit(1, [tmp_path / "trial"])
-    (status,) = server.replies.get(timeout=20)[1] or ()
-    assert "Is a directory" in status and server.process.poll() is None
+    number, statuses = server.replies.get(timeout=20)
+    assert number == 1 and statuses and "Is a directory" in statuses[0] and server.process.poll() is None
     server.end()
 
 

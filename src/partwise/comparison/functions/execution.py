@@ -34,7 +34,7 @@ def execute(folders: list[Path], should_stop: Callable[[], bool]) -> list[str]:
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     end_with(os.getppid())
-    statuses = []
+    statuses: list[str] = []
     for folder in folders:
         if should_stop():  # also if the server or the signal came first
             return [*statuses, *["interrupted"] * (len(folders) - len(statuses))]
