@@ -18,6 +18,14 @@ from partwise.config.reading import open_regular, open_to_read
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
 
+def working_folder() -> Path:
+    """The current folder. Raises ConfigError if it was deleted."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise ConfigError("the working folder was deleted: change to one that exists (cd), and start again") from None
+
+
 def open_file(path: Path, mode: str, **options: Any) -> IO[Any]:
     """As `open`, but a symbolic link under this name, a pipe or a device is an OSError; links among folders are followed."""
     try:

@@ -1,8 +1,10 @@
 """The hardware, operating system, processes, memory and cache folder of this machine. Imports no torch."""
 
+import ctypes
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -47,6 +49,16 @@ def is_alive(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     return True
+
+
+def end_with(parent: int) -> None:
+    """Let this process, which `parent` has started, end by SIGTERM when that dies; before that, only Linux can promise it."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler would go on to start a program
+    if sys.platform == "linux":
+        set_parent_death_signal = 1
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+    if os.getppid() != parent:  # it died first, and the kernel says nothing of it
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def hardware() -> dict[str, str]:

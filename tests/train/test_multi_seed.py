@@ -1,8 +1,11 @@
 """Multi-seed training equals separate runs up to rounding, also when a run diverges or all are stopped and resumed."""
 
+import itertools
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -211,6 +214,40 @@ def test_stopped_and_resumed_seeds_equal_separate_runs(tmp_path: Path, tiny: Tin
         cut, uninterrupted = losses(tmp_path / "cut" / str(seed)), losses(tmp_path / "uninterrupted" / str(seed))
         assert len(cut) == len(uninterrupted) == 6
         assert cut == pytest.approx(uninterrupted, rel=1e-5)
+
+
+def test_runs_save_after_the_same_step_at_any_time(tmp_path: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that is due between the turns of two runs waits for the next round: the first has moved on."""
+    clock, advance = itertools.count(), MultiSeedTrainer._advance
+
+    def slow(trainer: MultiSeedTrainer, stack: SeedStack) -> None:
+        advance(trainer, stack)
+        for _ in range(20):
+            next(clock)
+
+    monkeypatch.setattr(MultiSeedTrainer, "_advance", slow)
+    monkeypatch.setattr("partwise.train.run_folder.SAVE_SECONDS", 45)
+    monkeypatch.setattr(
+        "partwise.train.run_folder.time", SimpleNamespace(**{**vars(time), "monotonic": lambda: next(clock)})
+    )
+    run_folders = folders(tmp_path, tiny, "train.eval_every=6")
+    saved: list[list[int]] = [[] for _ in run_folders]
+    for folder, steps in zip(run_folders, saved, strict=True):
+        monkeypatch.setattr(folder.checkpoints, "save", lambda run=folder.run, steps=steps: steps.append(run.step))
+    assert train_seeds(run_folders, lambda: False) == ["done"] * 3
+    assert saved[0] == saved[1] == saved[2] and len(saved[0]) > 1
+
+
+def test_weights_of_a_later_step_are_not_saved(tmp_path: Path, tiny: Tiny) -> None:
+    run_folders = folders(tmp_path, tiny, seeds=2)
+    MultiSeedTrainer([folder.run for folder in run_folders])
+    run_folders[0].run.update()
+    with pytest.raises(RuntimeError, match="the weights are not those of step 0"):
+        run_folders[1].checkpoints.save()
+    run_folders[1].run.update()
+    run_folders[1].checkpoints.save()
+    for folder in run_folders:
+        folder.close()
 
 
 ALIGNED = ["data.aligned=true", "data.padding=0", "context_length=40"]

@@ -28,6 +28,7 @@ from partwise.train.loop import Diverged, Run, Step
 from partwise.train.metrics import read_metrics
 from partwise.train.run_folder import Interrupted, RunFolder
 from partwise.train.run_metadata import read_metadata, stored_runtime
+from partwise.train.run_names import FolderLock
 
 Tiny = Callable[..., RunConfig]
 DROPOUT = [f"{site}dropout=0.1" for site in ("embed_", "attention.", "ffn.hidden_", "ffn.output_", "residual.")]
@@ -447,6 +448,32 @@ def test_a_folder_has_one_owner(tiny: Tiny, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path, config)
     folder.close()
     assert folder.run.step == 6
+
+
+def test_a_fork_neither_keeps_nor_releases_a_lock(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:  # as a data loader's process, which outlives the run
+        lock.release()
+        os.write(write, b"x")
+        os._exit(0)
+    os.read(read, 1)
+    with pytest.raises(ConfigError, match="in use"):
+        FolderLock(tmp_path)
+    os.waitpid(child, 0)
+    os.close(read)
+    read, other = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(other)
+        os.read(read, 1)
+        os._exit(0)
+    lock.release()
+    FolderLock(tmp_path).release()
+    for end in (other, read, write):
+        os.close(end)
+    os.waitpid(child, 0)
 
 
 def test_another_configuration_raises_and_fresh_starts_over(tiny: Tiny, tmp_path: Path) -> None:

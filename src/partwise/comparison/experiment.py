@@ -142,10 +142,11 @@ class Comparison:
                 results.model_copy(update=added), plan.rules, plan.claims, plan.additive_predictions, judged, power
             )
             metadata["looks"] = sorted({*metadata["looks"], self.plan.seeds})
-            write_json(self.path / PLAN_FILE, metadata)
-            self._record(metadata)
-            self.judged.to_json(self.path / "results.json")
-            write_report(self.judged, self.path)
+            with explain_write_errors(self.path):
+                write_json(self.path / PLAN_FILE, metadata)
+                self._record(metadata)
+                self.judged.to_json(self.path / "results.json")
+                write_report(self.judged, self.path)
         except NoValuesError:
             self._forget()
             raise
@@ -227,7 +228,8 @@ class Comparison:
             if path.exists():  # a resumed comparison reports the time of the original tuning
                 seconds = read_json(path).number("seconds")
                 tuning = tuning.model_copy(update={"seconds": max(tuning.seconds, seconds)})
-            write_json(path, tuning.to_dict())
+            with explain_write_errors(path):
+                write_json(path, tuning.to_dict())
         return matching, tuning
 
     def _run_looks(self, executor: Executor, on_progress: Callable[["Comparison"], None]) -> None:
@@ -291,7 +293,8 @@ class Comparison:
         machine = metadata.get("machine", {})
         level = self.entries.start(self.plan, self.identity(), data_hash, machine, imports, self.online, **self.origin)
         metadata |= {"ledger": self.entries.started, "online": level.to_dict() if level else None}
-        write_json(self.path / PLAN_FILE, metadata)
+        with explain_write_errors(self.path):
+            write_json(self.path / PLAN_FILE, metadata)
         return metadata
 
     def _trials(self, seeds_of: dict[str, int]) -> list[Trial]:

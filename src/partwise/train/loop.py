@@ -75,6 +75,8 @@ class Updater(Protocol):
 
     def update(self, run: "Run") -> Step: ...
 
+    def is_ahead(self, run: "Run") -> bool: ...
+
 
 class Run:
     """A model in training. Equal config, machine and thread count give bitwise equal results.

@@ -34,8 +34,10 @@ def _train_in_turns(
     events = {folder: folder.events() for folder in folders}
     while events:
         stop = should_stop() or any(status.startswith("failed") for status in statuses.values())
+        # once per round: a run that alone found its checkpoint due would save weights that another run has advanced
+        due = any(folder.save_is_due for folder in events)
         for folder in events:
-            folder.stop_requested = stop
+            folder.stop_requested, folder.save_requested = stop, due
         for folder in list(events):
             status = None
             try:

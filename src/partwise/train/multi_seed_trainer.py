@@ -59,6 +59,10 @@ class MultiSeedTrainer:
         run.step = result.step  # only now: a run that has yet to request this step may request its last one
         return result
 
+    def is_ahead(self, run: Run) -> bool:
+        """Whether the weights of the run are those of a step that it has yet to request."""
+        return isinstance(self.results.get(run), Step)
+
     def remove(self, run: Run) -> None:
         """Give a run its own tensors again; the others continue without it."""
         if run in self.runs:

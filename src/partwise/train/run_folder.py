@@ -90,8 +90,11 @@ class RunFolder:
         self.path, self.config, self.processes = path, config, processes
         self.log = log if processes.first else lambda text: None
         self.stop_requested = False
+        self.save_requested: bool | None = None
+        """Whether to save after the current step; None: as the clock says. Runs that train in turns must save together."""
         self.lock: FolderLock | None = None
         self.latest_evaluation: Evaluation | None = None
+        self.saved_at = time.monotonic()
         with processes.together():
             dataset = dataset or config.prepare()
             check_split_lengths(dataset, config)
@@ -177,6 +180,11 @@ class RunFolder:
             with suppress(Diverged):  # the weights were not finite before
                 self.checkpoints.save()
 
+    @property
+    def save_is_due(self) -> bool:
+        """Whether a kill would lose more than SAVE_SECONDS, however long steps are."""
+        return time.monotonic() - self.saved_at >= SAVE_SECONDS
+
     def close(self) -> None:
         """Release the folder for another process or another RunFolder."""
         if self.lock:
@@ -185,7 +193,8 @@ class RunFolder:
     def _train(
         self, metrics: MetricsFile | Unwritten, log: ExperimentLog
     ) -> Iterator[Step | Evaluation | CheckpointSaved]:
-        train, run, saved = self.config.train, self.run, time.monotonic()
+        train, run = self.config.train, self.run
+        self.saved_at = time.monotonic()
         for step in run.steps():
             metrics.write({"kind": "step", **asdict(step)})
             yield step
@@ -195,12 +204,12 @@ class RunFolder:
                 metrics.write({"kind": "evaluation", **asdict(evaluation)})
                 log.write(step, evaluation)
                 yield evaluation
-            due = time.monotonic() - saved >= SAVE_SECONDS  # however long steps are, a kill loses no more than that
+            due = self.save_is_due if self.save_requested is None else self.save_requested
             asked = self.processes.maximum(2 if self.stop_requested else int(due))  # of any process
             if last or asked or step.step % train.save_every == 0 or step.step == self.extended_at:
                 metrics.flush()  # before the checkpoint, which must never outlive the metrics up to it
                 self.checkpoints.save()
-                saved = time.monotonic()
+                self.saved_at = time.monotonic()
                 yield CheckpointSaved(step.step)
                 asked = self.processes.maximum(2 if self.stop_requested else 0)
             if asked == 2 and not last:

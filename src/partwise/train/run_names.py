@@ -61,9 +61,12 @@ class FolderLock:
                 pid = self.file.read().strip() or "unknown"
                 self.file.close()
                 raise ConfigError(f"{folder} {IN_USE} {pid}: wait for it, stop it, or choose another --name") from None
+            self.owner = os.getpid()
             self.file.truncate(0)
             self.file.write(str(os.getpid()))
             self.file.flush()
 
     def release(self) -> None:
+        if not self.file.closed and os.getpid() == self.owner:
+            fcntl.flock(self.file, fcntl.LOCK_UN)  # closing it is not enough if a fork has a copy
         self.file.close()

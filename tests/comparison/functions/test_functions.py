@@ -1,10 +1,14 @@
 """Functions as trials: in this process and in workers, with failures, interrupts and settings that cannot be stored."""
 
+import errno
+import os
 import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +17,12 @@ import numpy as np
 import pytest
 
 import partwise
+from partwise.comparison.functions import EXECUTED_BY
 from partwise.comparison.functions.comparison import make_function_comparison
+from partwise.comparison.ledger.project import project_folder
+from partwise.comparison.trials.forkserver import ForkServer
 from partwise.config import ConfigError
+from processes import gone
 
 Report = Callable[[int, float], None]
 called: list[tuple[int, float]] = []
@@ -75,6 +83,31 @@ def test_a_changed_value_is_refused() -> None:
         compare()
     shutil.rmtree(path.parent)
     assert compare().results.claims == made.results.claims
+
+
+@pytest.mark.parametrize("write", ["write_json", "write_report"])
+def test_a_full_disk_is_one_line_and_the_comparison_goes_on(write: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"partwise.comparison.experiment.{write}", full)
+        with pytest.raises(
+            ConfigError, match=r"cannot write runs/f: No space left on device: check disk space .*resume$"
+        ):
+            compare()
+    assert compare().verdicts == {"gain": "better"}
+
+
+def test_a_deleted_working_folder_is_one_line(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "gone").mkdir()
+    monkeypatch.chdir(here / "gone")
+    (here / "gone").rmdir()
+    server = ForkServer(EXECUTED_BY)
+    for use in (project_folder, lambda: server.submit(0, [Path("trial")])):
+        with pytest.raises(ConfigError, match=r"^the working folder was deleted: change to one that exists"):
+            use()
+    server.end()
 
 
 def test_higher_may_be_better() -> None:
@@ -138,6 +171,56 @@ def train(seed, report, gain=0.0):
     shared, own = random.Random(seed).gauss(0, 0.05), random.Random(f"{seed} {gain}").gauss(0, 0.002)
     return 1 - gain + shared + own
 """
+
+
+SLOW = """\
+import os, time
+from pathlib import Path
+
+def train(seed, report, gain=0.0):
+    if seed or Path("go").exists():
+        return 1 + seed - gain
+    Path(f"pid-{gain}").write_text(str(os.getpid()))
+    time.sleep(60)
+"""
+
+SLOW_SCRIPT = """\
+import partwise
+from slow import train
+
+arms = {"base": {}, "gain": {"gain": 0.1}}
+made = partwise.compare_function(train, arms, margin=0.01, seeds=2, workers=2, name="f", progress=False)
+print(len(made.verdicts))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: only there a call ends with its server")
+@pytest.mark.parametrize("ended", ["parent killed", "server killed", "interrupt", "a call asked to end"])
+def test_a_running_call_ends_with_its_comparison(here: Path, ended: str) -> None:
+    (here / "slow.py").write_text(SLOW)
+    (here / "script.py").write_text(SLOW_SCRIPT)
+    words = [sys.executable, "script.py"]
+    script = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    pids = [here / "pid-0.0", here / "pid-0.1"]
+    for _ in range(400):
+        if all(path.exists() and path.read_text() for path in pids):
+            break
+        time.sleep(0.05)
+    calls = [int(path.read_text()) for path in pids]
+    server = int(Path(f"/proc/{calls[0]}/stat").read_text().rpartition(")")[2].split()[1])
+    target, number = {
+        "parent killed": (script.pid, signal.SIGKILL),
+        "server killed": (server, signal.SIGKILL),
+        "interrupt": (script.pid, signal.SIGINT),
+        "a call asked to end": (calls[0], signal.SIGTERM),
+    }[ended]
+    os.kill(target, number)
+    assert all(map(gone, [*calls, server]))
+    _, errors = script.communicate(timeout=20)
+    assert script.returncode != 0
+    assert ("base, seed 0: interrupted; run the same command again" in errors) == (ended == "a call asked to end")
+    (here / "go").touch()
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout == "1\n"
 
 
 def test_workers_import_the_function_from_its_file(here: Path) -> None:

@@ -1,19 +1,25 @@
 """The worker processes of a comparison: forks of one server, and what happens if a process is killed."""
 
+import errno
+import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from partwise.comparison.functions import EXECUTED_BY as FUNCTIONS
 from partwise.comparison.runs import EXECUTED_BY
 from partwise.comparison.runs.trial import RunTrial, prepare_run
 from partwise.comparison.trials import forkserver
 from partwise.comparison.trials.executor import ELSEWHERE, run_trials
 from partwise.comparison.trials.local import LocalExecutor, failure_reason
+from partwise.comparison.trials.worker import ChildProcesses, exit_status
 from partwise.compute.plan import plan_config
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
@@ -158,6 +164,129 @@ def test_a_prestarted_server_is_used_in_its_own_environment_only(
         run_trials(executor, trials, lambda: None)
     assert server.process.poll() is not None  # it would have used the old cache folder
     assert any(path.name != "kernels" for path in another.iterdir())
+
+
+KEPT = """\
+import multiprocessing.util, os, signal, subprocess, sys, time  # its pools end after the server
+from multiprocessing import get_context
+from pathlib import Path
+from partwise.comparison.trials.forkserver import ForkServer, give_back
+
+server = ForkServer("partwise.comparison.functions.execution")
+server.submit(0, [Path("missing")])
+server.replies.get()  # it has started
+give_back(server)
+print(server.process.pid)
+"""
+
+
+def run_script(text: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-c", KEPT + text], capture_output=True, text=True, timeout=20, check=False)
+
+
+def test_a_script_that_forks_after_a_comparison_ends() -> None:
+    """A pool's processes have a copy of the stream to the kept server, which must not wait for its end."""
+    done = run_script("pool = get_context('fork').Pool(1)\nprint(pool.map(abs, [-1]))")
+    assert done.returncode == 0 and done.stdout.endswith("[1]\n"), done.stderr
+    assert gone(int(done.stdout.split()[0]))
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        "child = os.fork()\nif not child:\n    os.closerange(1, 3)\n    time.sleep(60)",
+        "child = subprocess.Popen(['sleep', '60'], **quiet, pass_fds=[server.process.stdin.fileno()]).pid",
+    ],
+    ids=["a fork", "a program"],
+)
+def test_a_kept_server_ends_if_its_parent_is_killed_and_another_process_has_its_stream(holder: str) -> None:
+    quiet = "quiet = dict.fromkeys(('stdout', 'stderr'), subprocess.DEVNULL)\nsys.stdout.flush()\n"
+    done = run_script(f"{quiet}{holder}\nprint(child, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)")
+    server, child = map(int, done.stdout.split())
+    try:
+        assert gone(server)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def started_server(folder: Path) -> forkserver.ForkServer:
+    server = forkserver.ForkServer(FUNCTIONS)
+    server.submit(0, [folder])
+    assert server.replies.get(timeout=20)[0] == 0
+    return server
+
+
+def test_an_idle_server_ends_if_it_is_asked_to(tmp_path: Path) -> None:
+    server = started_server(tmp_path)
+    server.process.terminate()
+    assert server.process.wait(10) == 0
+    server.end()
+
+
+def test_a_server_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forkserver, "END_SECONDS", 0.2)
+    server = started_server(tmp_path)
+    os.kill(server.process.pid, signal.SIGSTOP)
+    server.end()
+    assert server.process.returncode == -signal.SIGKILL
+
+
+def test_a_kept_server_has_the_code_on_disk_and_the_umask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger records the hash of the code on disk, so the trials must run it."""
+    (tmp_path / "part.py").write_text("x = 1\n")
+    (tmp_path / "__pycache__").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr("partwise.__file__", str(tmp_path / "__init__.py"))
+        before = forkserver.context(FUNCTIONS)
+        (tmp_path / "__pycache__" / "part.pyc").write_text("")
+        assert forkserver.context(FUNCTIONS) == before
+        (tmp_path / "part.py").write_text("x = 10\n")
+        assert forkserver.context(FUNCTIONS) != before
+    mask = os.umask(0o027)
+    try:
+        before = forkserver.context(FUNCTIONS)
+        assert os.umask(0o077) == 0o027 and forkserver.context(FUNCTIONS) != before
+    finally:
+        os.umask(mask)
+
+
+def test_a_request_that_cannot_be_started_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = forkserver.ForkServer(FUNCTIONS)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "cwd", lambda: tmp_path / "deleted")
+        server.submit(0, [Path("trial")])
+        assert server.replies.get(timeout=20)[1] == [exit_status(256)]
+    (tmp_path / "trial" / "error.txt").mkdir(parents=True)
+    server.submit(1, [tmp_path / "trial"])
+    number, statuses = server.replies.get(timeout=20)
+    assert number == 1 and statuses and "Is a directory" in statuses[0] and server.process.poll() is None
+    server.end()
+
+
+def test_too_many_processes_fail_the_request_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fork() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", fork)
+    read, write = os.pipe()
+    ChildProcesses(write, os.getpid()).fork(3, [tmp_path], str(tmp_path), {})
+    assert json.loads(os.read(read, 1000)) == [3, ["failed [Errno 11] Resource temporarily unavailable"]]
+    os.close(read)
+    os.close(write)
+
+
+def test_a_server_that_ends_between_trials_is_replaced() -> None:
+    with LocalExecutor(1, module=FUNCTIONS) as executor:
+        executor._server = dead = forkserver.ForkServer(FUNCTIONS)
+        dead.process.kill()
+        assert executor.watch(10) == () and executor._server is None
+
+
+def test_a_server_is_kept_only_after_a_comparison_that_ended_well() -> None:
+    with pytest.raises(ConfigError), LocalExecutor(1, module=FUNCTIONS) as executor:
+        executor._server = server = forkserver.ForkServer(FUNCTIONS)
+        raise ConfigError("failed")
+    assert not forkserver._idle and server.process.poll() is not None
 
 
 @pytest.mark.parametrize(

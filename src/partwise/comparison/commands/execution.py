@@ -1,14 +1,13 @@
 """What a worker process does for a command: run it, wait for it, read its numbers, write `result.json`."""
 
 import contextlib
-import ctypes
+import functools
 import math
 import os
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from partwise.comparison.commands.plan import CommandConfig
 from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome, hash_files, stored_status
 from partwise.config import ConfigError, digest, open_to_read
 from partwise.files import open_file, refuse_links
+from partwise.machine import end_with
 from partwise.records import read_record
 
 __all__ = ["execute", "stored_status"]
@@ -192,18 +192,12 @@ def launch(
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,
-                preexec_fn=die_with_parent if sys.platform == "linux" else None,
+                preexec_fn=functools.partial(end_with, os.getpid()),  # no command outlives its worker
             )
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             stderr.write(f"cannot start {words[0]}: {reason}\n".encode())
             return None
-
-
-def die_with_parent() -> None:
-    """In the new process: ask the kernel to end it if its parent is killed, so that no command outlives its worker."""
-    set_parent_death_signal = 1
-    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
 
 
 def stop(processes: "list[subprocess.Popen[bytes]]") -> None:

@@ -4,6 +4,8 @@ import contextlib
 import importlib
 import inspect
 import math
+import os
+import signal
 import sys
 import time
 import traceback
@@ -15,6 +17,7 @@ from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome, stor
 from partwise.config import ConfigError
 from partwise.config.yaml import show
 from partwise.files import open_file, write_file
+from partwise.machine import end_with
 from partwise.records import read_record
 
 __all__ = ["TrainingFunction", "call", "check_function", "execute", "name_of", "stored_status"]
@@ -24,9 +27,17 @@ TrainingFunction = Callable[..., float]
 
 
 def execute(folders: list[Path], should_stop: Callable[[], bool]) -> list[str]:
-    """Call the functions of the folders, in a worker process; returns their statuses."""
-    statuses = []
+    """Call the functions of the folders, in a worker process; returns their statuses.
+
+    A call does not ask `should_stop`: the signal that asks the process to stop, or that its server has died, ends it at once,
+    and the trial is called again when the comparison goes on.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    end_with(os.getppid())
+    statuses: list[str] = []
     for folder in folders:
+        if should_stop():  # also if the server or the signal came first
+            return [*statuses, *["interrupted"] * (len(folders) - len(statuses))]
         stored = read_record(folder / JOB)
         place = stored.record("place")
         function = import_function(place.text("module"), place.text("name"), place.text("path"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import partwise
 from partwise.comparison.ledger.chain import Ledger
-from partwise.files import file_sha256
+from partwise.files import file_sha256, working_folder
 from partwise.git import git_command
 
 LEDGER_FILE = Path("runs") / "ledger.sqlite"
@@ -17,7 +17,7 @@ SOURCES = (".py", ".cpp", ".h")
 
 def project_folder(folder: Path | None = None) -> Path:
     """The nearest folder that holds `.git`, from `folder` (by default the current one) upward; else `folder` itself."""
-    start = (folder or Path.cwd()).resolve()
+    start = (folder or working_folder()).resolve()
     return next((each for each in (start, *start.parents) if (each / ".git").exists()), start)
 
 

@@ -16,6 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import partwise
+from partwise.files import working_folder
+
+END_SECONDS = 5.0
+"""How long a server that runs no trials may take to end before it is killed."""
 
 Reply = tuple[int, list[str] | None]
 """The number of a request and its runs' statuses; None if the server itself has ended."""
@@ -27,8 +31,9 @@ class ForkServer:
     def __init__(self, module: str) -> None:
         home = str(Path(partwise.__file__).parent.parent)
         path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
-        self.context = module, environment()
+        self.context = context(module)
         self.replies: queue.Queue[Reply] = queue.Queue()
+        self.unanswered: set[int] = set()
         self.process = subprocess.Popen(
             # -P: modules of the working folder, which may hold files of other people, are not imported
             [sys.executable, "-P", "-m", "partwise.comparison.trials.worker", module, str(os.getpid())],
@@ -39,6 +44,7 @@ class ForkServer:
             start_new_session=True,  # Ctrl-C reaches only the parent, which stops the runs in order
         )
         threading.Thread(target=self._listen, daemon=True).start()
+        _servers.add(self)
         atexit.register(self.end)
 
     def _listen(self) -> None:
@@ -47,6 +53,7 @@ class ForkServer:
             with self.process.stdout:
                 for line in self.process.stdout:
                     number, statuses = json.loads(line)
+                    self.unanswered.discard(number)
                     self.replies.put((number, statuses))
             self.process.wait()
         finally:
@@ -58,7 +65,8 @@ class ForkServer:
         The process works in the current working directory, which is the same for all trials that run at a time.
         """
         assert self.process.stdin is not None
-        request = number, [str(folder) for folder in folders], os.getcwd(), dict(variables or {})
+        request = number, [str(folder) for folder in folders], str(working_folder()), dict(variables or {})
+        self.unanswered.add(number)
         with contextlib.suppress(BrokenPipeError):  # `replies` reports that it has ended
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
@@ -66,21 +74,67 @@ class ForkServer:
     def end(self) -> None:
         """Ask running children to save and stop, and wait for them."""
         atexit.unregister(self.end)
+        _servers.discard(self)
         if self.process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGTERM)
         if self.process.stdin and not self.process.stdin.closed:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
-        self.process.wait()
+        while True:
+            try:
+                self.process.wait(END_SECONDS)
+                return
+            except subprocess.TimeoutExpired:
+                if not self.unanswered:
+                    self.process.kill()
+
+    def let_go(self) -> None:
+        """In a fork of the process that has started it: close the copy of its stream, at whose end it ends."""
+        atexit.unregister(self.end)
+        assert self.process.stdin is not None
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(
+            devnull, self.process.stdin.fileno(), inheritable=False
+        )  # to close it could wait for another thread's lock
+        os.close(devnull)
 
 
 _idle: list[ForkServer] = []
+_servers: set[ForkServer] = set()
+"""Those that have not ended."""
 
 
-def environment() -> dict[str, str]:
-    """What the trials inherit. pytest names the running test there, which changes nothing."""
-    return {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+def let_go_of_servers() -> None:
+    for server in _servers:
+        server.let_go()
+    _servers.clear()
+    _idle.clear()
+
+
+os.register_at_fork(after_in_child=let_go_of_servers)
+
+
+def context(module: str) -> tuple[object, ...]:
+    """What the trials of a server inherit: another environment, umask or version of the code needs another server.
+
+    pytest names the running test in the environment, which changes nothing.
+    """
+    mask = os.umask(0o077)  # there is no other way to read it
+    os.umask(mask)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    return module, environment, mask, sources(Path(partwise.__file__).parent)
+
+
+def sources(folder: str | os.PathLike[str]) -> list[tuple[str, int, int]]:
+    """The files of the package with their times and sizes. Takes 2 ms, where their hash, which the ledger has, takes 30."""
+    found = []
+    for entry in os.scandir(folder):
+        if not entry.is_dir():
+            found.append((entry.path, entry.stat().st_mtime_ns, entry.stat().st_size))
+        elif entry.name != "__pycache__":
+            found += sources(entry)
+    return sorted(found)
 
 
 def prestart(module: str) -> None:
@@ -90,10 +144,10 @@ def prestart(module: str) -> None:
 
 
 def take_server(module: str) -> ForkServer:
-    """The idle server if it has the module and the current environment, else a new one."""
+    """The idle server if its context is the current one, else a new one."""
     while _idle:
         server = _idle.pop()
-        if server.context == (module, environment()) and server.process.poll() is None:
+        if server.context == context(module) and server.process.poll() is None:
             return server
         server.end()
     return ForkServer(module)

@@ -48,6 +48,9 @@ class LocalExecutor(Executor):
         except queue.Empty:
             return ()
         if statuses is None:
+            if not self._running:  # the next trial starts another server
+                self._server = None
+                return ()
             number, *_ = self._running
             statuses = ["failed: its process ended"] * len(self._running[number])
         ended = self._running.pop(number)
@@ -58,12 +61,15 @@ class LocalExecutor(Executor):
             self._start()
         return ended
 
+    def __exit__(self, *exception: object) -> None:
+        if self._server and not self._running and exception[0] is None:  # after an error, its state is not certain
+            give_back(self._server)
+            self._server = None
+        super().__exit__(*exception)
+
     def cancel(self) -> None:
         if self._server:
-            if self._running:
-                self._server.end()
-            else:
-                give_back(self._server)
+            self._server.end()
         self._waiting.clear()
         self._running.clear()
         self._server = None

@@ -29,6 +29,9 @@ from partwise.records import read_record
 
 stopping = False
 
+POLL_SECONDS = 1.0
+"""How often the server looks whether its parent is alive: another process may hold the stream of requests open."""
+
 
 def stop(signum: int, frame: FrameType | None) -> None:
     global stopping
@@ -59,13 +62,19 @@ class ChildProcesses:
         self.replies, self.parent = replies, parent
         self.running: dict[int, tuple[int, list[Path]]] = {}
 
-    def fork(self, number: int, folders: list[Path], variables: dict[str, str]) -> None:
-        (folders[0] / "error.txt").unlink(missing_ok=True)  # the error of an earlier attempt
-        server = os.getpid()
-        child = os.fork()
+    def fork(self, number: int, folders: list[Path], directory: str, variables: dict[str, str]) -> None:
+        """Start a child, or reply why that is not possible."""
+        places, server = [Path(directory, folder) for folder in folders], os.getpid()
+        try:
+            (places[0] / "error.txt").unlink(missing_ok=True)  # the error of an earlier attempt
+            child = os.fork()
+        except OSError as error:
+            self.reply(number, [f"failed {error}"] * len(folders))
+            return
         if child == 0:
             code = 1
             try:
+                os.chdir(directory)
                 os.environ.update(variables)
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -73,7 +82,11 @@ class ChildProcesses:
                 code = 0
             finally:
                 os._exit(code)  # never return into the server's loop
-        self.running[child] = number, folders
+        self.running[child] = number, places
+
+    def reply(self, number: int, statuses: list[str]) -> None:
+        with contextlib.suppress(BrokenPipeError):  # the parent was killed
+            os.write(self.replies, f"{json.dumps([number, statuses])}\n".encode())
 
     def report_finished(self) -> None:
         """Reply for every child that has ended."""
@@ -82,10 +95,12 @@ class ChildProcesses:
             if not ended:
                 continue
             del self.running[child]
-            path = folders[0] / "status.json"
-            statuses = json.loads(read_file(path)) if code == 0 else [f"failed {exit_reason(code)}"] * len(folders)
-            with contextlib.suppress(BrokenPipeError):  # the parent was killed
-                os.write(self.replies, f"{json.dumps([number, statuses])}\n".encode())
+            try:
+                statuses = json.loads(read_file(folders[0] / "status.json")) if code == 0 else []
+            except (OSError, ValueError, ConfigError) as error:
+                self.reply(number, [f"failed {error}"] * len(folders))
+            else:
+                self.reply(number, statuses or [exit_status(code)] * len(folders))
 
     def stop(self) -> None:
         """Send SIGTERM to every child again: one being forked when the signal arrived missed it."""
@@ -93,12 +108,14 @@ class ChildProcesses:
             os.kill(child, signal.SIGTERM)
 
 
-def exit_reason(code: int) -> str:
-    """Why a child ended without a status, from the code of `os.waitpid`."""
+def exit_status(code: int) -> str:
+    """The status of trials whose child ended without one, from the code of `os.waitpid`."""
     status = os.waitstatus_to_exitcode(code)
+    if -status in (signal.SIGTERM, signal.SIGINT):
+        return "interrupted"
     if status < 0:
-        return f"its process was killed by signal {-status}"
-    return "its process could not write its status: check the disk space and the permissions of its folder"
+        return f"failed its process was killed by signal {-status}"
+    return "failed its process could not write its status: check that its folder exists, its permissions and the disk space"
 
 
 def open_channels() -> tuple[int, int]:
@@ -111,6 +128,7 @@ def open_channels() -> tuple[int, int]:
 
 
 def main() -> None:
+    starter = os.getppid()
     requests, replies = open_channels()
     import_module(sys.argv[1])
     wakeup_read, wakeup_write = os.pipe()
@@ -125,7 +143,7 @@ def main() -> None:
         for source in (requests, wakeup_read):
             selector.register(source, selectors.EVENT_READ)
         while accepting or children.running:
-            ready = {key.fd for key, _ in selector.select()}
+            ready = {key.fd for key, _ in selector.select(POLL_SECONDS)}
             if wakeup_read in ready:
                 os.read(wakeup_read, 2**16)
             if requests in ready:
@@ -133,13 +151,13 @@ def main() -> None:
                 *lines, unread = (unread + more).split(b"\n")
                 for line in lines:
                     number, folders, directory, variables = json.loads(line)
-                    os.chdir(directory)
-                    children.fork(number, [Path(folder) for folder in folders], variables)
+                    children.fork(number, [Path(folder) for folder in folders], directory, variables)
                 if not more:  # the parent has closed the stream or died, and may be a zombie, which looks alive
                     selector.unregister(requests)
                     accepting = False
-                    children.stop()
-            if stopping:
+            if stopping or os.getppid() != starter:
+                accepting = False
+            if not accepting:
                 children.stop()
             children.report_finished()
     gc.freeze()  # else Python, at its end, looks for cycles in all of torch, and the comparison waits for it
