@@ -60,7 +60,10 @@ def train(
     from partwise.train.distributed.environment import launched
 
     if processes and launched() and os.environ["WORLD_SIZE"] != str(processes):
-        raise ConfigError(f"--processes {processes}: torchrun has started {os.environ['WORLD_SIZE']}; leave it out")
+        size = os.environ["WORLD_SIZE"]
+        raise ConfigError(
+            f"--processes {processes}: torchrun already started {size} process{'' if size == '1' else 'es'}; omit --processes"
+        )
     if processes and processes > 1 and not launched():
         from partwise.train.distributed.launcher import check_cores, launch
 
@@ -170,7 +173,7 @@ def doctor(
     ] = False,
     imports: Import = None,
 ) -> None:
-    """Report this machine's capabilities, what is missing, and the plan of computation of each preset.
+    """Report this machine's capabilities, missing components, and the backends that each preset uses.
 
     For presets that you name, it says why layers do not use a faster backend, and with --time what that costs.
     """

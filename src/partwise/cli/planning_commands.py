@@ -99,7 +99,9 @@ def plan(
         bool,
         typer.Option("--protocol", metavar=FLAG, help="With interim looks, as `compare --protocol`."),
     ] = False,
-    effect: Annotated[float | None, typer.Option(help="True difference to compute the power for, in nats.")] = None,
+    effect: Annotated[
+        float | None, typer.Option(help="True difference to compute the power for, in the metric's unit.")
+    ] = None,
     sd: Annotated[
         float | None, typer.Option(help="SD of a paired difference to assume. Default: as measured before.")
     ] = None,
@@ -120,7 +122,8 @@ def plan(
         numbers = {key: options.pop(key) for key in ("margin", "alpha", "looks")}
         numbers = {key: value for key, value in numbers.items() if value is not None}
         if given := [key for key, value in options.items() if value]:
-            raise ConfigError(f"plan --{given[0]} needs a preset, as in `partwise plan mingpt ffn=swiglu`")
+            flag = "arm" if given[0] == "arms" else given[0]
+            raise ConfigError(f"plan --{flag} needs a preset, as in `partwise plan mingpt ffn=swiglu`")
         plan_numbers(claims=claims or 1, sd=sd, effect=effect, protocol=protocol, as_json=as_json, **numbers)
         return
     if claims:

@@ -78,13 +78,13 @@ def check_stored_plan(folder: Path, metadata: dict[str, Any], plan: Plan) -> Non
     try:
         stored = Plan.from_dict(metadata["plan"])
     except (KeyError, TypeError):
-        raise ConfigError(f"{folder / 'run.json'} has no plan of computation: start over with --fresh") from None
+        raise ConfigError(f"{folder / 'run.json'} lists no backends: start over with --fresh") from None
     different = stored.difference(plan)
     if different:
         name, old, new = different
         raise ConfigError(
-            f"{folder} was started with another plan of computation ({name} was computed by {old}, here by {new}): resume it "
-            "with the version and on the machine where it was started, or start over with --fresh"
+            f"{folder} was started with other backends ({name} was computed by {old}, here by {new}): resume it with "
+            "the version and on the machine where it was started, or start over with --fresh"
         )
 
 

@@ -143,7 +143,9 @@ def test_a_change_of_the_code_midway_is_refused_unless_allowed(here: Path) -> No
     comparison(here).run()
     with (here / "train.py").open("a") as program:
         program.write("# changed\n")
-    with pytest.raises(ConfigError, match=r"something has changed: the file train\.py\. Choose another --name, or"):
+    with pytest.raises(
+        ConfigError, match=r"changed since the first trial of .*: the file train\.py\. Choose another --name, or"
+    ):
         comparison(here, options={"seeds": 6}).run()
     results = comparison(here, options={"seeds": 6, "allow_changes": True}).run()
     assert "Changed while it ran: the file train.py." in results.scope
@@ -293,8 +295,9 @@ def test_a_worktree_that_cannot_be_made(repository: Path, refuse: Callable[..., 
         (("--refs", "main", "better", *RUN), "--refs needs --metric"),
         (("--refs", "main", "better", *RUN, "--metric", "loss in"), "--metric loss in: expected a pattern"),
         (("mingpt", "ffn=swiglu", "--setup", "x"), "--setup needs --refs"),
-        (("e.yaml", "--data", "shakespeare"), "--data is for presets: leave it out when comparing commands"),
-        (("e.yaml", "ffn=swiglu"), "ffn=swiglu: an experiment has its arms in e.yaml; leave it out"),
+        (("e.yaml", "--arm", "steps=2"), "--arm is for presets: omit it when comparing commands"),
+        (("e.yaml", "--data", "shakespeare"), "--data is for presets: omit it when comparing commands"),
+        (("e.yaml", "ffn=swiglu"), "ffn=swiglu: unexpected argument; the arms are defined in e.yaml"),
     ],
 )
 def test_one_line_for_bad_words(
@@ -310,7 +313,7 @@ def test_a_training_loss_is_asked_about(here: Path) -> None:
         yaml.safe_dump({"command": COMMAND, "arms": ARMS, "metric": {**metric, "pattern": "loss (.*)"}})
     )
     done = partwise("compare", "e.yaml", "--seeds", "2", stdin=subprocess.DEVNULL)
-    assert done.returncode == 0 and "train loss is named like a loss on the training data" in done.stderr
+    assert done.returncode == 0 and "train loss is named like a training loss" in done.stderr
 
 
 def test_comparing_commands_imports_no_torch(here: Path) -> None:

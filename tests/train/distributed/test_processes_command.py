@@ -119,7 +119,7 @@ def test_bad_input_is_one_line_of_the_first_process(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "used").write_text("in the way")
     for words, message in (
-        (["train.batch_size=1"], "2 processes need as many rows, but train.batch_size=1 "),
+        (["train.batch_size=1"], "2 processes need at least 2 rows per micro-batch, but train.batch_size=1 "),
         (["train.parallel=tensor"], "train.parallel"),
         (["train.compile=true"], "train.compile=true does not support 2 processes: leave it out, or start one process"),
         (["--name", "used"], "used"),
@@ -130,7 +130,7 @@ def test_bad_input_is_one_line_of_the_first_process(tmp_path: Path) -> None:
     assert run(tmp_path, "train.steps=2", "train.batch_size=1", "--name", "one").returncode == 0
     before = {path: path.read_bytes() for path in (tmp_path / "runs/one").rglob("*") if path.is_file()}
     done = run(tmp_path, "train.steps=2", "train.batch_size=1", "--name", "one", "--processes", "2")
-    assert done.returncode == 2 and "2 processes need as many rows" in done.stderr and done.stderr.count("\n") == 1
+    assert done.returncode == 2 and "2 processes need at least 2 rows" in done.stderr and done.stderr.count("\n") == 1
     assert {path: path.read_bytes() for path in (tmp_path / "runs/one").rglob("*") if path.is_file()} == before
     done = run(tmp_path, "--processes", "2", PARTWISE_PROCESS_TIMEOUT="soon")
     assert done.returncode == 2 and done.stderr.startswith("error: PARTWISE_PROCESS_TIMEOUT=soon: set it to")
