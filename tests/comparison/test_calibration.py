@@ -172,7 +172,7 @@ def test_vary_splits_the_noise_by_its_source(here: Path) -> None:
     words = ["calibrate", "mingpt", *LEARNING, "--data", "arithmetic", "--failure", "100", "--vary", "init,order"]
     done = CliRunner().invoke(app, [*words, "--seeds", "3", "--name", "split"])
     assert done.exit_code == 0, done.output
-    assert "3 initializations x 3 orders" in done.output and "neither alone" in done.output
+    assert "3 initializations x 3 orders" in done.output and "interaction and residual" in done.output
     split = json.loads((here / "runs/split/variance_split.json").read_text())
     arms = Results.from_json(here / "runs/split/results.json").arms
     values = np.array([arm.values for arm in arms], dtype=float)

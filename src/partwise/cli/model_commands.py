@@ -202,7 +202,8 @@ def inspect(
     ] = None,
     text: Annotated[str | None, typer.Option(help="Input text. Default: a sample of the validation split.")] = None,
     processes: Annotated[
-        int, typer.Option(metavar="N", help="With memory: that of each of N processes, by ddp and by fsdp.", min=1)
+        int,
+        typer.Option(metavar="N", help="For memory: the memory of each of N processes, with ddp and with fsdp.", min=1),
     ] = 1,
     imports: Import = None,
 ) -> None:
@@ -215,7 +216,7 @@ def inspect(
 
 @app.command()
 def parts(
-    family: Annotated[str | None, typer.Argument(help="ffn, attention, positions, .... Default: all families.")] = None,
+    family: Annotated[str | None, typer.Argument(help="A family, such as ffn or attention. Default: all.")] = None,
     imports: Import = None,
 ) -> None:
     """List the parts with their equations, papers and options."""

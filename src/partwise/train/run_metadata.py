@@ -35,7 +35,9 @@ def read_metadata(folder: Path) -> dict[str, Any]:
             raise ConfigError(f"{folder / 'run.json'} lacks {key!r}: start over with --fresh")
     command = metadata.get("command") or []
     if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
-        raise ConfigError(f"{folder / 'run.json'} is damaged: its command is no list of words: start over with --fresh")
+        raise ConfigError(
+            f"{folder / 'run.json'} is damaged: its command is not a list of words: start over with --fresh"
+        )
     if "hash" not in metadata["data"]:
         raise ConfigError(f"{folder / 'run.json'} lacks the hash of its data: start over with --fresh")
     return metadata

@@ -170,7 +170,7 @@ def test_the_check_comes_first_and_once(here: Path) -> None:
     made = comparison(here, check="--sleep=0.01", negative_control=True)
     results = made.run()
     assert json.loads((here / "runs/c/check.json").read_text())["repeats"] is True
-    assert "The same seed gave the same number twice." in made.check().sentences
+    assert "The same seed gave the same value twice." in made.check().sentences
     assert results.claims[-1].role == "negative"
     assert not (here / "runs/c/check").exists()
 
@@ -179,7 +179,7 @@ def test_the_check_comes_first_and_once(here: Path) -> None:
     ("changes", "message"),
     [
         ({"check": "--no-such"}, "the check of base failed: exit status 2: .*its output is in runs/c/check/0-once"),
-        ({"check": "--seed=3"}, "seeds 0 and 1 of base gave the same value, .*: let the command use {seed}"),
+        ({"check": "--seed=3"}, "seeds 0 and 1 of base gave the same value, .*: make the command use {seed}"),
     ],
 )
 def test_a_check_that_fails_stops_before_the_first_trial(here: Path, changes: dict[str, Any], message: str) -> None:
@@ -281,7 +281,7 @@ def test_a_worktree_that_cannot_be_prepared(
 def test_a_worktree_that_cannot_be_made(repository: Path, refuse: Callable[..., str]) -> None:
     (repository / ".git/worktrees").write_text("a file where git needs a folder")
     error = refuse(*REFS, "--command", "python train.py --seed={seed}")
-    assert re.search(r"no worktree of [0-9a-f]{10} can be made: .*worktrees", error)
+    assert re.search(r"cannot create a worktree of [0-9a-f]{10}: .*worktrees", error)
     assert not list(repository.glob("runs/*/runs")) and git("status", "--porcelain") == ""
 
 
@@ -289,8 +289,8 @@ def test_a_worktree_that_cannot_be_made(repository: Path, refuse: Callable[..., 
     ("words", "message"),
     [
         (("--refs", "main"), "--refs needs two commits or more"),
-        (("--refs", "main", "nope", *RUN, *METRIC_WORDS), "ref nope is no commit of"),
-        (("--refs", "main", "--output=x", *RUN, *METRIC_WORDS), "--output=x is no commit"),
+        (("--refs", "main", "nope", *RUN, *METRIC_WORDS), "ref nope is not a commit of"),
+        (("--refs", "main", "--output=x", *RUN, *METRIC_WORDS), "--output=x is not a commit"),
         (("--refs", "main", "better", "--metric", "(.)"), "--refs needs --command"),
         (("--refs", "main", "better", *RUN), "--refs needs --metric"),
         (("--refs", "main", "better", *RUN, "--metric", "loss in"), "--metric loss in: expected a pattern"),
