@@ -180,7 +180,7 @@ def test_the_noise_of_tuning_is_part_of_a_claim(tmp_path: Path) -> None:
         ("", "damaged"),
         ('{"plan_hash": ', "damaged"),
         ("[]", "damaged"),
-        ('{"format": 3, "question": "results"}', "no certificate"),
+        ('{"format": 3, "question": "results"}', "not a certificate"),
         ('{"format": 2, "plan_hash": ""}', "format 2"),
         ('{"format": 1, "plan_hash": ""}', "damaged"),
     ],
