@@ -142,7 +142,7 @@ def test_looks_are_left_to_workers_one_after_the_other(here: Path) -> None:
     done = start("work", "c").communicate(timeout=60)[0]
     output, _ = shared.communicate(timeout=60)
     assert shared.returncode == 0 and "gain is better than base" in " ".join(output.split()), output
-    assert "none is left" in done
+    assert "none are left" in done
     assert len(list(here.glob("runs/c/runs/*/seed-*/result.json"))) in (4, 8)
 
 
