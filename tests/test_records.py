@@ -204,10 +204,10 @@ def test_a_whole_number_beyond_the_floats_is_refused(tmp_path: Path) -> None:
 def test_files_that_never_end_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "long").write_bytes(b"[" * 1000)
-    for name, message in (("pipe", "no regular file"), (".", "it is a folder"), ("long", "more than 0 MiB")):
+    for name, message in (("pipe", "not a regular file"), (".", "it is a folder"), ("long", "more than 0 MiB")):
         with pytest.raises(DamagedFileError, match=message):
             read_bytes(tmp_path / name, 100)
-    with pytest.raises(DamagedFileError, match="no regular file"):
+    with pytest.raises(DamagedFileError, match="not a regular file"):
         read_bytes(Path("/dev/zero"))
     with pytest.raises(DamagedFileError, match="recursion"):
         parse("[" * 100_000, "x")

@@ -123,13 +123,13 @@ def test_rows_that_are_missing_or_there_twice_are_refused(tmp_path: Path) -> Non
     paths = write_shards(tmp_path, {"matrix": tensor(6, 3), "step": torch.tensor(1.0)}, [2, 4])
     assert TensorFiles(paths).shapes["matrix"] == (6, 3)
     for some in ([paths[0], paths[2]], [*paths, paths[1]], [paths[0], paths[0]], paths[1:]):
-        with pytest.raises(DamagedFileError, match=r"the rows of .* are not each there once"):
+        with pytest.raises(DamagedFileError, match=r"the chunks do not contain each row of .* exactly once"):
             TensorFiles(some)
     write_rows(paths[1], {"matrix": Rows(tensor(2, 4), 2, (6, 3))})
-    with pytest.raises(DamagedFileError, match="the rows of matrix"):
+    with pytest.raises(DamagedFileError, match="each row of matrix"):
         TensorFiles(paths)
     write_rows(paths[1], {"matrix": Rows(tensor(2, 3).double(), 2, (6, 3))})
-    with pytest.raises(DamagedFileError, match="the rows of matrix"):
+    with pytest.raises(DamagedFileError, match="each row of matrix"):
         TensorFiles(paths)
 
 

@@ -99,8 +99,8 @@ def available_memory() -> int | None:
 
 
 OUT_OF_MEMORY = (
-    "out of memory: lower train.batch_size or the context, or raise train.grad_accumulation; `partwise inspect PRESET "
-    "memory` says what a training step takes. Checkpoints are intact: the same command resumes"
+    "out of memory: lower train.batch_size or train.seq_len, or raise train.grad_accumulation; `partwise inspect PRESET "
+    "memory` shows the memory that a training step needs. Checkpoints are intact: run the same command again to resume"
 )
 ALLOCATORS = ("can't allocate memory", "not enough memory", "bad_alloc")
 """What errors of torch's CPU allocator and of C++ say."""

@@ -1,4 +1,4 @@
-"""Lines on standard error, without the control characters that a name or a damaged file may contain."""
+"""Lines on standard error, without the control characters that a name or a damaged file may contain; counted nouns."""
 
 import sys
 
@@ -13,3 +13,8 @@ def print_message(text: str) -> None:
     """Print a line on standard error in one write, as processes may print at the same time."""
     sys.stderr.write(f"{text.translate(CONTROLS)}\n")
     sys.stderr.flush()
+
+
+def quantity(number: int, noun: str) -> str:
+    """1 run, 2 runs, 1,000 runs."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -194,6 +194,8 @@ def whole_shape(name: str, chunks: list[Chunk]) -> Shape:
     for chunk in chunks:
         same = chunk.dtype == first.dtype and chunk.shape[1:] == first.shape[1:] and not any(chunk.offsets[1:])
         if not same or chunk.offsets[:1] not in ((), (end,)) or (chunk.shape == () and len(chunks) > 1):
-            raise DamagedFileError(f"{chunk.path} is damaged: the rows of {name} are not each there once")
+            raise DamagedFileError(
+                f"{chunk.path} is damaged: the chunks do not contain each row of {name} exactly once"
+            )
         end += chunk.shape[0] if chunk.shape else 0
     return (end, *first.shape[1:]) if first.shape else ()

@@ -135,7 +135,7 @@ def test_a_pipe_or_a_device_is_refused_at_once(
         Path(name).symlink_to("/dev/zero")
     assert run(monkeypatch, *words) == 2
     shown = capsys.readouterr().err
-    assert shown.count("\n") == 1 and re.search("no regular file|not a regular file", shown), shown
+    assert shown.count("\n") == 1 and "not a regular file" in shown, shown
 
 
 def test_train_resume_eval_and_generate(

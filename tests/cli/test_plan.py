@@ -31,6 +31,7 @@ def test_numbers_alone_give_the_table_without_torch() -> None:
     [
         (["--claims", "3"], "needs --sd"),
         (["--sd", "0.01", "--data", "arithmetic"], "--data needs a preset"),
+        (["--sd", "0.01", "--arm", "ffn=swiglu"], "--arm needs a preset"),
         (["mingpt", "ffn=swiglu", "--claims", "2"], "--claims 2"),
         (["--sd", "0.01", "--looks", "4,x"], "--looks 4,x"),
         (["--sd", "-1"], "sd=-1"),

@@ -22,7 +22,7 @@ from partwise.comparison.results import TrialResult
 from partwise.comparison.stats.value_verdicts import tables
 from partwise.comparison.stats.verdicts import verdict
 from partwise.comparison.trials.trial import Trial
-from partwise.messages import print_message
+from partwise.messages import print_message, quantity
 from partwise.train.run_folder import RunFolder
 
 
@@ -74,7 +74,7 @@ def test_progress_fits_and_shows_what_runs_now(
     assert "left" in " ".join(lines[:2])
     assert text.count("40%") == 2, "both runs in progress are shown"
     hidden = n_arms - sum("/16" in line for line in lines)
-    assert (f"and {hidden} more arms" in text) == (hidden > 0)
+    assert (f"and {quantity(hidden, 'more arm')}" in text) == (hidden > 0)
 
 
 def test_progress_says_what_follows_the_last_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,7 @@ def test_a_forced_backend_that_no_layer_supports_is_refused(backend: str, word: 
     """It is accepted if one of two layers supports it."""
     words = ["d_model=32", "n_layers=2", "attention.n_heads=2", "train.device=cpu", f"train.{backend}=cpp"]
     data = ["data=arithmetic", "data.validation=10", "data.test=10"]
-    with pytest.raises(partwise.ConfigError, match=rf"train.{backend}=cpp computes no layer of this model.*auto"):
+    with pytest.raises(partwise.ConfigError, match=rf"train.{backend}=cpp supports no layer of this model.*auto"):
         Run(run_config("mingpt", *words, *data, word))
     Run(run_config("mingpt", *words, *data, "ffn=[relu,elu]"))
 

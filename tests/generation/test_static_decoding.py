@@ -96,5 +96,5 @@ def test_what_is_not_one_computation_is_refused() -> None:
     cache.extend(tokens()[:, :2])
     cache.truncate(1)
     cache.extend(tokens()[:, 1:2])
-    with pytest.raises(ConfigError, match="cannot truncate a cache of fixed size"):
+    with pytest.raises(ConfigError, match="cannot truncate a static cache"):
         cache.truncate(1)

@@ -89,7 +89,7 @@ def test_log_probabilities_equal_those_of_each_item_alone(lm: PartwiseLM) -> Non
 def test_a_text_is_scored_in_windows(lm: PartwiseLM) -> None:
     texts = [("abcdefg",), ("abc" * 10,), ("b",)]
     if lm.specials:
-        with pytest.raises(ConfigError, match="no probability of a text alone"):
+        with pytest.raises(ConfigError, match="cannot score text without a source"):
             lm.loglikelihood_rolling(requests("loglikelihood_rolling", texts))
         return
     scores = lm.loglikelihood_rolling(requests("loglikelihood_rolling", texts))

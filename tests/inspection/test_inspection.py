@@ -184,7 +184,7 @@ def test_the_command_prints_a_table_and_writes_a_page(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["gema2", "cost"], "is no preset; did you mean 'gemma2'?"),
+        (["gema2", "cost"], "is not a preset; did you mean 'gemma2'?"),
         (["gemma2", "costs"], "unknown inspection 'costs'; did you mean 'cost'?"),
         (["gemma2", "cost", "--seq-len", "0"], "--seq-len 0: must be from 1 to 256, the model's context_length"),
     ],

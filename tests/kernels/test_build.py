@@ -188,5 +188,5 @@ assert not kernels_available() and not kernels_available()
     environment = {**os.environ, "CXX": "/bin/false", "PARTWISE_CACHE": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    unavailable = "C++ kernel attention is unavailable, torch computes instead"
+    unavailable = "C++ kernel attention is unavailable, falling back to torch"
     assert done.stderr == f"{unavailable}: /bin/false failed with exit status 1: no reason given\n"

@@ -258,9 +258,9 @@ def test_every_byte_has_an_id_after_training() -> None:
 
 
 def test_text_that_repeats_too_little_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"tokenizer\.vocab_size=1024: .* enough repetition for \d+ ids only"):
+    with pytest.raises(ConfigError, match=r"tokenizer\.vocab_size=1024: .* supports a vocabulary of only \d+ tokens"):
         train_bpe("abcabc" * 10, 1024)
-    with pytest.raises(ConfigError, match="256 ids only"):
+    with pytest.raises(ConfigError, match="only 256 tokens"):
         train_bpe("", 300)
     assert train_bpe("", 256).vocab_size == 256
 
@@ -616,7 +616,7 @@ def test_a_file_over_the_limit_is_not_read(tmp_path: Path) -> None:
 
 def test_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "tokenizer.json")
-    with pytest.raises(ConfigError, match="it is no regular file"):
+    with pytest.raises(ConfigError, match="it is not a regular file"):
         load_tokenizer(tmp_path / "tokenizer.json")
 
 

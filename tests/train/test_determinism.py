@@ -126,7 +126,7 @@ def test_a_deterministic_run_resumes_with_any_number_of_threads(wide: Callable[.
 
 def test_what_it_does_not_cover_is_refused(wide: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(ConfigError, match=r"about the threads of a CPU, not train\.device=cuda"):
+    with pytest.raises(ConfigError, match=r"supported on CPU only, not with train\.device=cuda"):
         Run(wide(FLOAT32, "train.deterministic=true", "train.device=cuda"))
     for setting in (
         "train.deterministic=true",

@@ -104,7 +104,10 @@ def test_tensors_of_another_shape_are_refused_or_random(override: str, project: 
 
 def test_left_over_tensors_are_refused_or_dropped(project: Path) -> None:
     words = ["residual.final_norm=false"]
-    with pytest.raises(ConfigError, match=r"residual.norm.weight has no place in this model \(0 new, 1 left over\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"residual.norm.weight is not a tensor of this model \(0 missing or of another shape, 1 unexpected\)",
+    ):
         Run(run_config("from=a", "train.device=cpu", *words))
     assert Run(run_config("from=a", "train.device=cpu", *words, "from.reinitialize=true")).new_tensors == []
 

@@ -27,4 +27,4 @@ def refuse_preset_options(options: Mapping[str, Any]) -> None:
     if given:
         from partwise.config import ConfigError
 
-        raise ConfigError(f"--{given.replace('_', '-')} is for presets: leave it out for an experiment's YAML file")
+        raise ConfigError(f"--{given.replace('_', '-')} is for presets: omit it for an experiment's YAML file")

@@ -9,8 +9,8 @@ from partwise.cli.options import (
     FLAG,
     Import,
     Name,
-    Overrides,
     Preset,
+    SecondArm,
     Workers,
     app,
     collect_overrides,
@@ -33,7 +33,7 @@ def place(text: str) -> Any:
 def compare(
     context: typer.Context,
     preset: Preset,
-    overrides: Overrides = None,
+    overrides: SecondArm = None,
     *,
     options: dict[str, Any],
     protocol: Annotated[
@@ -71,7 +71,11 @@ def compare(
     imports: Import = None,
     on: Annotated[
         str,
-        typer.Option(metavar="PLACE", help="local, workers (`partwise work`), ray or ray://HOST:PORT.", **PIPELINES),
+        typer.Option(
+            metavar="PLACE",
+            help="Where trials run: local, workers (`partwise work`), ray or ray://HOST:PORT.",
+            **PIPELINES,
+        ),
     ] = "local",
     as_json: Annotated[
         bool,
@@ -181,7 +185,7 @@ def compare(
 @app.command()
 def work(
     comparison: Annotated[str, typer.Argument(metavar="COMPARISON", help="Name below runs/, or folder.")],
-    workers: Annotated[int, typer.Option(metavar="N", help="Runs at a time.", min=1)] = 1,
+    workers: Annotated[int, typer.Option(metavar="N", help="Concurrent trials.", min=1)] = 1,
     imports: Import = None,
 ) -> None:
     """Run trials of a comparison that was started with --on workers, here or on any machine that sees its folder."""

@@ -18,8 +18,8 @@ def export(
     family: Annotated[
         str | None,
         typer.Option(
-            help="The family, such as llama or gpt2, or partwise: any model, for programs that have partwise. Default: the "
-            "first family that computes the model."
+            help="Model family, such as llama or gpt2; or partwise, which takes any model but needs partwise to load it. "
+            "Default: the first family that supports the model."
         ),
     ] = None,
     dtype: Annotated[

@@ -60,7 +60,10 @@ def train(
     from partwise.train.distributed.environment import launched
 
     if processes and launched() and os.environ["WORLD_SIZE"] != str(processes):
-        raise ConfigError(f"--processes {processes}: torchrun has started {os.environ['WORLD_SIZE']}; leave it out")
+        size = os.environ["WORLD_SIZE"]
+        raise ConfigError(
+            f"--processes {processes}: torchrun already started {size} process{'' if size == '1' else 'es'}; omit --processes"
+        )
     if processes and processes > 1 and not launched():
         from partwise.train.distributed.launcher import check_cores, launch
 
@@ -170,7 +173,7 @@ def doctor(
     ] = False,
     imports: Import = None,
 ) -> None:
-    """Report this machine's capabilities, what is missing, and the plan of computation of each preset.
+    """Report this machine's capabilities, missing components, and the backends that each preset uses.
 
     For presets that you name, it says why layers do not use a faster backend, and with --time what that costs.
     """
@@ -199,7 +202,8 @@ def inspect(
     ] = None,
     text: Annotated[str | None, typer.Option(help="Input text. Default: a sample of the validation split.")] = None,
     processes: Annotated[
-        int, typer.Option(metavar="N", help="With memory: that of each of N processes, by ddp and by fsdp.", min=1)
+        int,
+        typer.Option(metavar="N", help="For memory: the memory of each of N processes, with ddp and with fsdp.", min=1),
     ] = 1,
     imports: Import = None,
 ) -> None:
@@ -212,7 +216,7 @@ def inspect(
 
 @app.command()
 def parts(
-    family: Annotated[str | None, typer.Argument(help="ffn, attention, positions, .... Default: all families.")] = None,
+    family: Annotated[str | None, typer.Argument(help="A family, such as ffn or attention. Default: all.")] = None,
     imports: Import = None,
 ) -> None:
     """List the parts with their equations, papers and options."""

@@ -43,7 +43,7 @@ FIRST_COMMANDS = [
     ("partwise train", "train a small GPT on Shakespeare"),
     ("partwise compare mingpt ffn=swiglu", "what does SwiGLU buy?"),
 ]
-MORE = "partwise parts lists what can be swapped, partwise --help every command."
+MORE = "partwise parts lists the parts; partwise --help lists every command."
 
 study_app = typer.Typer(cls=Group, help="Check published claims.", no_args_is_help=True)
 app.add_typer(study_app, name="study")
@@ -67,6 +67,13 @@ Preset = Annotated[
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Configuration overrides, such as ffn=swiglu train.lr=1e-3.", autocompletion=complete_override),
+]
+SecondArm = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Overrides of the second arm, such as ffn=swiglu; the first arm is the preset.",
+        autocompletion=complete_override,
+    ),
 ]
 Data = Annotated[
     str | None,

@@ -13,6 +13,7 @@ from partwise.cli.options import (
     Name,
     Overrides,
     Preset,
+    SecondArm,
     Workers,
     app,
     collect_overrides,
@@ -36,7 +37,10 @@ def calibrate(
     ] = None,
     vary: Annotated[
         str | None,
-        typer.Option(metavar="init,order", help="Split the noise instead: every initialization in every data order."),
+        typer.Option(
+            metavar="init,order",
+            help="Split the noise by source instead: train every initialization in every data order.",
+        ),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(help="A/A pairs, or initializations and orders. Default: 8, or 4 with --vary.")
@@ -92,16 +96,21 @@ def plan(
         str | None,
         typer.Argument(help="A preset or a YAML file; without one, --sd is needed.", autocompletion=complete_preset),
     ] = None,
-    overrides: Overrides = None,
+    overrides: SecondArm = None,
     *,
     options: dict[str, Any],
     protocol: Annotated[
         bool,
         typer.Option("--protocol", metavar=FLAG, help="With interim looks, as `compare --protocol`."),
     ] = False,
-    effect: Annotated[float | None, typer.Option(help="True difference to compute the power for, in nats.")] = None,
+    effect: Annotated[
+        float | None, typer.Option(help="True difference to compute the power for, in the metric's unit.")
+    ] = None,
     sd: Annotated[
-        float | None, typer.Option(help="SD of a paired difference to assume. Default: as measured before.")
+        float | None,
+        typer.Option(
+            help="SD of a paired difference to assume. Default: from an earlier comparison or calibrate, else a guess."
+        ),
     ] = None,
     claims: Annotated[int | None, typer.Option(help="Number of claims, without a preset. Default: 1.", min=1)] = None,
     workers: Workers = None,
@@ -111,7 +120,7 @@ def plan(
     imports: Import = None,
     as_json: Json = False,
 ) -> None:
-    """Estimate statistical power for 4 to 32 seeds before training, and time, with a preset or an experiment's YAML file."""
+    """Estimate the power of 4 to 32 seeds before training; with a preset or an experiment's YAML file, also the time."""
     from partwise.config import ConfigError
 
     if preset is None:
@@ -120,7 +129,8 @@ def plan(
         numbers = {key: options.pop(key) for key in ("margin", "alpha", "looks")}
         numbers = {key: value for key, value in numbers.items() if value is not None}
         if given := [key for key, value in options.items() if value]:
-            raise ConfigError(f"plan --{given[0]} needs a preset, as in `partwise plan mingpt ffn=swiglu`")
+            flag = "arm" if given[0] == "arms" else given[0]
+            raise ConfigError(f"plan --{flag} needs a preset, as in `partwise plan mingpt ffn=swiglu`")
         plan_numbers(claims=claims or 1, sd=sd, effect=effect, protocol=protocol, as_json=as_json, **numbers)
         return
     if claims:

@@ -26,7 +26,7 @@ def verdict(
     judged: Annotated[
         int | None,
         typer.Option(
-            help="Number of seeds that an earlier verdict used: the first ones give the verdict, the rest none."
+            help="Number of seeds in an earlier verdict: only those are judged; the later ones are exploratory."
         ),
     ] = None,
     failure: Annotated[float | None, typer.Option(help="Value beyond which a run failed.")] = None,
@@ -115,7 +115,7 @@ def verify(
     ] = 0,
     imports: Import = None,
 ) -> None:
-    """Check a certificate: judge its values anew; exit with 1 if a verdict does not hold."""
+    """Check a certificate: judge its values again; exit with 1 if a verdict does not hold."""
     from partwise.cli.commands.verify import verify_certificate as run
 
     run(file, rerun, load_imports(imports))

@@ -60,7 +60,7 @@ def judge_studies(
 def time_studies(
     studies: Annotated[list[str], typer.Argument(metavar="STUDY...", help="Names of studies.")],
 ) -> None:
-    """Time training steps of the arms in turn on this machine, and compute the seconds saved anew."""
+    """Time training steps of the arms in turn on this machine, and recompute the seconds saved."""
     from partwise.cli.commands.study import time_studies as run
 
     run(studies)

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from partwise.cli.help import NARROW, wrap
-from partwise.messages import CONTROLS
+from partwise.messages import CONTROLS, quantity
 from partwise.plots.text_table import TextTable
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class ComparisonProgress:
             bars = [bar(fraction, bar_width)] if bar_width >= MIN_BAR else []
             result.add_row(escape(name), f"{n_done}/{len(trials)}", *bars, escape(running(trials)))
         if len(shown) < len(arms):
-            result.caption, result.caption_justify = f"and {len(arms) - len(shown)} more arms", "left"
+            result.caption, result.caption_justify = f"and {quantity(len(arms) - len(shown), 'more arm')}", "left"
         return result
 
 

@@ -84,7 +84,9 @@ def calibrate(
     results = comparison.results
     effect = results.claims[0].effect
     if effect.sd_pooled is None or not effect.sd_difference:
-        raise ConfigError(f"{comparison.path}: {effect.sentence} Nothing was calibrated: mend that first")
+        raise ConfigError(
+            f"{comparison.path}: {effect.sentence} No calibration was stored: fix the cause, then run it again"
+        )
     differences = [difference for difference in effect.differences if difference is not None]
     n, sd, r = len(differences), effect.sd_difference, effect.correlation or 0.0
     low, high = (sd * math.sqrt((n - 1) / float(special.chdtri(n - 1, p))) for p in (0.025, 0.975))

@@ -32,6 +32,7 @@ from partwise.comparison.trials.workload import Workload
 from partwise.comparison.tuning import Tune, run_tuning
 from partwise.config import ConfigError, did_you_mean, digest
 from partwise.files import refuse_links
+from partwise.messages import quantity
 from partwise.train.run_names import FolderLock, explain_write_errors
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Comparison:
     def __repr__(self) -> str:
         """What is compared, and the verdicts if there are any."""
         plan = self.plan
-        title = f"Comparison in {self.path}: {len(plan.arms)} arms, {plan.seeds} paired seeds"
+        title = f"Comparison in {self.path}: {len(plan.arms)} arms, {quantity(plan.seeds, 'paired seed')}"
         return f"{title}\n{to_text(self.judged) if self.judged else f'{plan.question} (not run: call run())'}"
 
     def _repr_html_(self) -> str:

@@ -36,7 +36,7 @@ def compute_saved(arm: ArmResult, baseline: ArmResult, effect: Effect, is_loss: 
     if not any(trial.horizons for trial in arm.trials):
         return None
     if not is_loss:
-        return ComputeSaved(reason="the metric is no loss")
+        return ComputeSaved(reason="the metric is not a loss")
     if not effect.paired or effect.verdict is None:
         return ComputeSaved(reason="there is no verdict")
     pairs = paired_ends(arm, baseline, effect)

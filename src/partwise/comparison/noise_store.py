@@ -13,6 +13,7 @@ from partwise.comparison.results import Results
 from partwise.comparison.stats.noise import Noise, given_noise, pooled_noise
 from partwise.comparison.stats.simulated_power import Design, one_real_claim
 from partwise.config import ConfigError, digest
+from partwise.messages import quantity
 from partwise.records import DamagedFileError, read_record
 
 CALIBRATIONS_FILE = Path("runs") / "calibrations.json"
@@ -85,7 +86,10 @@ def _read(path: Path) -> tuple[dict[str, dict[str, Any]], str | None]:
         return {}, f"{error}: its calibrations are ignored; run `partwise calibrate` again"
     entries = {key: entry for key, entry in stored.items() if _is_current(key, entry)}
     ignored = len(stored) - len(entries)
-    line = f"{path}: calibrations ignored, of an older version or changed: {ignored}; run `partwise calibrate` again"
+    line = (
+        f"{path}: ignored {quantity(ignored, 'calibration')} from an older version or edited since; run `partwise calibrate` "
+        "again"
+    )
     return entries, line if ignored else None
 
 

@@ -35,7 +35,7 @@ def read_plan_file(folder: Path, identity: dict[str, Any], seeds: int, data_hash
     if metadata["data"] != data_hash:
         raise ConfigError(f"the data of {folder} has changed since its first run: choose another --name")
     if not isinstance(metadata["looks"], list) or not all(type(look) is int for look in metadata["looks"]):
-        raise ConfigError(f"{path} was changed: its looks are no numbers of seeds; choose another --name")
+        raise ConfigError(f"{path} was changed: its looks are not numbers of seeds; choose another --name")
     if metadata["looks"] and seeds < max(metadata["looks"]):
         raise ConfigError(
             f"--seeds {seeds}: {folder} was already judged at {max(metadata['looks'])} seeds, and a look cannot be undone; "

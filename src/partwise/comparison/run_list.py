@@ -13,6 +13,7 @@ from partwise.comparison.results import Results
 from partwise.comparison.trials.trial import VALIDATION_LOSS
 from partwise.config import ConfigError
 from partwise.machine import is_alive
+from partwise.messages import quantity
 from partwise.records import DamagedFileError, read_bytes, read_record
 from partwise.train.result import read_result
 
@@ -109,7 +110,7 @@ def _read_comparison(path: Path, name: str, ngrams: dict[str, dict[int, float]])
     if not file.exists():
         finished = len(list(path.glob("runs/*/seed-*/result.json")))
         arms = [arm.text("name") for arm in plan.record("plan").records("arms")]
-        state = f"{_activity(path)}, {finished} runs finished"
+        state = f"{_activity(path)}, {quantity(finished, 'run')} finished"
         return Entry(name, "comparison", " / ".join(arms), None, state, None, "", "", _modified(path))
     results = read_results(file)
     ours = results.task is not None  # training runs rather than commands or functions

@@ -44,7 +44,9 @@ class Plan:
         found = {each.name: each for each in operations(model)}
         if found.keys() != self.choices.keys():
             names = sorted(found.keys() ^ self.choices.keys())
-            raise ConfigError(f"the plan of computation is for another model: it differs in {names[0]}; make it anew")
+            raise ConfigError(
+                f"these backends were chosen for another model (it differs in {names[0]}): choose them again"
+            )
         for name, operation in found.items():
             if isinstance(operation.module, Operation):
                 chosen = (BACKENDS[operation.kind][each] for each in self.choices[name].chain)
@@ -223,7 +225,7 @@ def check_requested(plans: Iterable[Plan], backends: Mapping[str, str]) -> None:
             choices = (each for plan in plans for each in plan.choices.values())
             reasons = [each.reason for each in choices if each.kind == kind and each.reason]
             raise ConfigError(
-                f"train.{kind}_backend={name} computes no layer of this model{f' ({reasons[0]})' if reasons else ''}: "
+                f"train.{kind}_backend={name} supports no layer of this model{f' ({reasons[0]})' if reasons else ''}: "
                 f"use train.{kind}_backend=auto (partwise doctor shows the backends of each preset)"
             )
 

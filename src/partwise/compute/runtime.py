@@ -115,8 +115,8 @@ def choose_runtime(train: RuntimeSettings) -> Runtime:
     check_threads(train.threads)
     if train.deterministic and device != "cpu":
         raise ConfigError(
-            f"train.deterministic=true is about the threads of a CPU, not train.device={device}: leave it out, or use "
-            "train.device=cpu"
+            f"train.deterministic=true is supported on CPU only, not with train.device={device}: leave it out, or "
+            "use train.device=cpu"
         )
     return Runtime(device, precision, train.threads or kernel_threads(), kernels, compiled, train.deterministic)
 

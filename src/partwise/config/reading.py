@@ -32,5 +32,5 @@ def open_regular(name: str, flags: int) -> int:
     if not stat.S_ISREG(mode):
         os.close(descriptor)
         error = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-        raise OSError(error, "it is a folder" if stat.S_ISDIR(mode) else "it is no regular file", name)
+        raise OSError(error, "it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file", name)
     return descriptor

@@ -306,7 +306,7 @@ def _tinyshakespeare() -> str:
     except (OSError, ValueError, EOFError) as error:
         raise ConfigError(f"{TINYSHAKESPEARE_FILE} cannot be read ({error}): install partwise again") from None
     if hashlib.sha256(content).hexdigest() != TINYSHAKESPEARE_SHA256:
-        raise ConfigError(f"{TINYSHAKESPEARE_FILE} is not TinyShakespeare (another SHA-256): install partwise again")
+        raise ConfigError(f"{TINYSHAKESPEARE_FILE} has the wrong SHA-256: install partwise again")
     return content.decode("ascii")
 
 
@@ -326,5 +326,5 @@ def _standard_library() -> tuple[str, ...]:
         except (OSError, UnicodeDecodeError):
             continue
     if len(files) < 2:
-        raise ConfigError(f"data=python: {root} has no modules as files, give a text file instead: --data ./FILE")
+        raise ConfigError(f"data=python: {root} contains no .py files: give a text file instead: --data ./FILE")
     return tuple(files)

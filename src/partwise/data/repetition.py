@@ -50,7 +50,7 @@ def repetition_note(dataset: Dataset) -> str:
         return ""
     return (
         f"at least {share:.0%} of the validation text also occurs in the training text (in windows of {WINDOW_BYTES} bytes), "
-        "so its loss rewards remembering: remove the copies."
+        "so the validation loss rewards memorization: remove the duplicates."
     )
 
 

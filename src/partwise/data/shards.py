@@ -312,7 +312,7 @@ def _read_shards(folder: Path, identity: str | None) -> dict[str, Shard]:
         except (ValueError, TypeError, ConfigError) as error:
             raise CorruptDataError(f"{path}: {error}") from None
         if identity is not None and shards[name].identity != identity:
-            raise CorruptDataError(f"{path} is of data that were prepared from another source")
+            raise CorruptDataError(f"{path} belongs to data prepared from another source")
     return shards
 
 

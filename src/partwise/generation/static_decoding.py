@@ -42,7 +42,7 @@ class StaticDecoder:
 
     def __init__(self, model: Transformer, compiled: bool = False) -> None:
         if reason := unsupported_reason(model):
-            raise ConfigError(f"generation over caches of fixed size does not support this model: {reason}")
+            raise ConfigError(f"a static cache does not support this model: {reason}")
         self.model, self.config, self.embed, self.compiled = model, model.config, model.embed, compiled
 
     def new_cache(self, batch: int, max_length: int | None = None, source: Any = None) -> "StaticDecodingCache":
@@ -89,7 +89,7 @@ class StaticDecodingCache:
     def truncate(self, length: int) -> None:
         """Drop every position from `length` on. Raises ConfigError if single tokens have been added."""
         if self.step is not None and length < self.length:
-            raise ConfigError("cannot truncate a cache of fixed size after its prompt: start with a new cache")
+            raise ConfigError("cannot truncate a static cache after prefill: start with a new cache")
         self.prompt.truncate(length)
         self.length = min(self.length, length)
 

@@ -61,7 +61,7 @@ class PartwiseLM(TemplateLM):
             return self.tok_encode("\n")[0]
         except ConfigError:
             raise ConfigError(
-                "the tokenizer has no newline for a text to start after: give each item a context"
+                "the tokenizer has no newline to put before a text without context: give each item a context"
             ) from None
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
@@ -145,7 +145,7 @@ class PartwiseLM(TemplateLM):
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
         """The log-probability of each text, in windows without common targets. Raises ConfigError for pairs."""
         if self.specials is not None:
-            raise ConfigError("an encoder-decoder has no probability of a text alone: choose another task")
+            raise ConfigError("an encoder-decoder cannot score text without a source: choose another task")
         windows, counts = list[Request](), list[int]()
         for request in requests:
             pairs = get_rolling_token_windows(self.tok_encode(request.args[0]), self.eot_token_id, self.max_length, 1)

@@ -75,9 +75,7 @@ def first_metric(task: str, settings: dict[str, Any]) -> TaskMetric:
             task_object.build_all_requests()
         items_sha256 = hash_items(task_object)
     if higher_is_better is None:
-        raise ConfigError(
-            f"{option}: whether more {name} is better is unknown: set higher_is_better in its metric_list"
-        )
+        raise ConfigError(f"{option}: unknown whether higher {name} is better: set higher_is_better in its metric_list")
     return TaskMetric(name, bool(higher_is_better), items_sha256)
 
 

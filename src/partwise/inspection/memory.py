@@ -128,9 +128,9 @@ def memory_warning(config: RunConfig, precision: str, available: int | None, run
     if peak <= available:
         return None
     return (
-        f"warning: a training step takes up to {format_bytes(peak)} with torch's operations, and {format_bytes(available)} "
-        f"are available{f' for each of {runs} runs' if runs > 1 else ''}: lower train.batch_size or the context, "
-        f"{'give --workers 1, ' if runs > 1 else ''}or raise train.grad_accumulation, if it runs out of memory"
+        f"warning: a training step may need {format_bytes(peak)} (with torch's operations), but only "
+        f"{format_bytes(available)} is available{f' for each of {runs} runs' if runs > 1 else ''}; if it runs out of memory, "
+        f"lower train.batch_size or train.seq_len, {'use --workers 1, ' if runs > 1 else ''}or raise train.grad_accumulation"
     )
 
 

@@ -118,7 +118,9 @@ def find_subject(
             if not is_hf_folder(target):
                 find_run(target)
         except ConfigError as error:
-            raise ConfigError(f"{target!r} is no preset{did_you_mean(target, PRESETS)}, and no run: {error}") from None
+            raise ConfigError(
+                f"{target!r} is not a preset{did_you_mean(target, PRESETS)}, and not a run: {error}"
+            ) from None
         folder, config, _ = open_run(target)
         changed = RunConfig.from_dict(apply_overrides(config.to_dict(), overrides))
         pages = Path() if is_hf_folder(target) else folder  # nothing is written into another program's folder

@@ -32,7 +32,7 @@ def load_library(name: str) -> ctypes.CDLL | None:
         return build.load(name, cache_folder("kernels"))
     except (build.BuildError, ConfigError) as error:
         if str(error) not in _reported:
-            print_message(f"C++ kernel {name} is unavailable, torch computes instead: {error}")
+            print_message(f"C++ kernel {name} is unavailable, falling back to torch: {error}")
         _reported.add(str(error))
         return None
 

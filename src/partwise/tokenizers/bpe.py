@@ -83,8 +83,8 @@ def train_bpe(
     tokenizer = ByteLevelBPETokenizer(tokenizer_json)
     if tokenizer.vocab_size != vocab_size:
         raise ConfigError(
-            f"tokenizer.vocab_size={vocab_size}: the training text has enough repetition for {tokenizer.vocab_size} ids "
-            "only; lower it, or give more text"
+            f"tokenizer.vocab_size={vocab_size}: the training text supports a vocabulary of only "
+            f"{tokenizer.vocab_size} tokens; lower it, or give more text"
         )
     return tokenizer
 

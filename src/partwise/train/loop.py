@@ -14,6 +14,7 @@ from partwise.compute.plan import Plan, check_requested, make_plan
 from partwise.compute.runtime import Runtime, choose_runtime, requested
 from partwise.data import Batch, Dataset, build_examples
 from partwise.kernels.malloc import keep_freed_memory
+from partwise.messages import quantity
 from partwise.model import Transformer
 from partwise.model.activation_checkpointing import checkpoint_activations
 from partwise.model.freezing import freeze
@@ -185,7 +186,7 @@ class Run:
         except RuntimeError as error:
             if "without overflow" not in str(error):
                 raise
-            raise Diverged(self.step + 1, "a number of the optimizer or of train.lr overflows float32") from None
+            raise Diverged(self.step + 1, "an optimizer setting or train.lr overflows float32") from None
         self.optimizer.zero_grad(set_to_none=True)
         self.model.after_step()
         self.step += 1
@@ -220,7 +221,7 @@ class Run:
         """The first parameter of this process whose gradient is not finite, and the number of others."""
         parameters = self.parallel.parameters().items()
         names = [name for name, each in parameters if each.grad is not None and not each.grad.isfinite().all()]
-        rest = f" and {len(names) - 1} others" if len(names) > 1 else ""
+        rest = f" and {quantity(len(names) - 1, 'other')}" if len(names) > 1 else ""
         return f", in the gradient of {names[0]}{rest}" if names else ""
 
     def batch(self, step: int | None = None) -> Batch:

@@ -35,7 +35,9 @@ def read_metadata(folder: Path) -> dict[str, Any]:
             raise ConfigError(f"{folder / 'run.json'} lacks {key!r}: start over with --fresh")
     command = metadata.get("command") or []
     if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
-        raise ConfigError(f"{folder / 'run.json'} is damaged: its command is no list of words: start over with --fresh")
+        raise ConfigError(
+            f"{folder / 'run.json'} is damaged: its command is not a list of words: start over with --fresh"
+        )
     if "hash" not in metadata["data"]:
         raise ConfigError(f"{folder / 'run.json'} lacks the hash of its data: start over with --fresh")
     return metadata
@@ -78,13 +80,13 @@ def check_stored_plan(folder: Path, metadata: dict[str, Any], plan: Plan) -> Non
     try:
         stored = Plan.from_dict(metadata["plan"])
     except (KeyError, TypeError):
-        raise ConfigError(f"{folder / 'run.json'} has no plan of computation: start over with --fresh") from None
+        raise ConfigError(f"{folder / 'run.json'} lists no backends: start over with --fresh") from None
     different = stored.difference(plan)
     if different:
         name, old, new = different
         raise ConfigError(
-            f"{folder} was started with another plan of computation ({name} was computed by {old}, here by {new}): resume it "
-            "with the version and on the machine where it was started, or start over with --fresh"
+            f"{folder} was started with other backends ({name} was computed by {old}, here by {new}): resume it with "
+            "the version and on the machine where it was started, or start over with --fresh"
         )
 
 

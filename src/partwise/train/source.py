@@ -99,10 +99,13 @@ def load_initial_weights(model: Transformer, initial: InitialWeights) -> list[st
     new = [name for name, tensor in ours.items() if name not in theirs or theirs[name].shape != tensor.shape]
     dropped = [name for name in theirs if name not in ours]
     if (new or dropped) and not initial.reinitialize:
-        what = f"{new[0]} is absent there or has another shape" if new else f"{dropped[0]} has no place in this model"
+        what = (
+            f"{new[0]} is missing there or has another shape" if new else f"{dropped[0]} is not a tensor of this model"
+        )
         raise ConfigError(
-            f"from={folder}: {what} ({len(new)} new, {len(dropped)} left over): undo the overrides that change tensors, "
-            "or set from.reinitialize=true to initialize new tensors at random and drop the others"
+            f"from={folder}: {what} ({len(new)} missing or of another shape, {len(dropped)} unexpected): undo the "
+            "overrides that change tensors, or set from.reinitialize=true to initialize new tensors at "
+            "random and drop the others"
         )
     with torch.no_grad():
         for name in ours.keys() - set(new):

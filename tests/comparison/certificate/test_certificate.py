@@ -119,7 +119,7 @@ def test_one_changed_digit_shows(tmp_path: Path, what: str, pattern: str, fault:
     path.write_text(text)
     edited = Certificate.read(path)
     found = faults(edited)
-    assert any(line.startswith("the file is as it was written") for line in found)
+    assert any(line.startswith("the file is unchanged") for line in found)
     if what not in ("data", "the hash itself"):  # the verdicts or the plan contradict the edit even under a new hash
         again = faults(rehashed(edited))
         assert any(fault in line for line in again), again
@@ -180,7 +180,7 @@ def test_the_noise_of_tuning_is_part_of_a_claim(tmp_path: Path) -> None:
         ("", "damaged"),
         ('{"plan_hash": ', "damaged"),
         ("[]", "damaged"),
-        ('{"format": 3, "question": "results"}', "no certificate"),
+        ('{"format": 3, "question": "results"}', "not a certificate"),
         ('{"format": 2, "plan_hash": ""}', "format 2"),
         ('{"format": 1, "plan_hash": ""}', "damaged"),
     ],

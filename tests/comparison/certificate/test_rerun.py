@@ -105,7 +105,7 @@ def test_other_code_machines_and_data_are_named(finished: tuple[Path, Comparison
     )
     torch, code, seeds = differences_here(other)
     assert torch.endswith("not 1.0") and code == "other source files" and seeds.endswith("not 8")
-    with pytest.raises(ConfigError, match="the data of c are not those"):
+    with pytest.raises(ConfigError, match="the data of c differs from that"):
         rerun(certificate.model_copy(update={"data": "0" * 64}), 1)
 
 

@@ -143,7 +143,9 @@ def test_a_change_of_the_code_midway_is_refused_unless_allowed(here: Path) -> No
     comparison(here).run()
     with (here / "train.py").open("a") as program:
         program.write("# changed\n")
-    with pytest.raises(ConfigError, match=r"something has changed: the file train\.py\. Choose another --name, or"):
+    with pytest.raises(
+        ConfigError, match=r"changed since the first trial of .*: the file train\.py\. Choose another --name, or"
+    ):
         comparison(here, options={"seeds": 6}).run()
     results = comparison(here, options={"seeds": 6, "allow_changes": True}).run()
     assert "Changed while it ran: the file train.py." in results.scope
@@ -168,7 +170,7 @@ def test_the_check_comes_first_and_once(here: Path) -> None:
     made = comparison(here, check="--sleep=0.01", negative_control=True)
     results = made.run()
     assert json.loads((here / "runs/c/check.json").read_text())["repeats"] is True
-    assert "The same seed gave the same number twice." in made.check().sentences
+    assert "The same seed gave the same value twice." in made.check().sentences
     assert results.claims[-1].role == "negative"
     assert not (here / "runs/c/check").exists()
 
@@ -177,7 +179,7 @@ def test_the_check_comes_first_and_once(here: Path) -> None:
     ("changes", "message"),
     [
         ({"check": "--no-such"}, "the check of base failed: exit status 2: .*its output is in runs/c/check/0-once"),
-        ({"check": "--seed=3"}, "seeds 0 and 1 of base gave the same value, .*: let the command use {seed}"),
+        ({"check": "--seed=3"}, "seeds 0 and 1 of base gave the same value, .*: make the command use {seed}"),
     ],
 )
 def test_a_check_that_fails_stops_before_the_first_trial(here: Path, changes: dict[str, Any], message: str) -> None:
@@ -279,7 +281,7 @@ def test_a_worktree_that_cannot_be_prepared(
 def test_a_worktree_that_cannot_be_made(repository: Path, refuse: Callable[..., str]) -> None:
     (repository / ".git/worktrees").write_text("a file where git needs a folder")
     error = refuse(*REFS, "--command", "python train.py --seed={seed}")
-    assert re.search(r"no worktree of [0-9a-f]{10} can be made: .*worktrees", error)
+    assert re.search(r"cannot create a worktree of [0-9a-f]{10}: .*worktrees", error)
     assert not list(repository.glob("runs/*/runs")) and git("status", "--porcelain") == ""
 
 
@@ -287,14 +289,15 @@ def test_a_worktree_that_cannot_be_made(repository: Path, refuse: Callable[..., 
     ("words", "message"),
     [
         (("--refs", "main"), "--refs needs two commits or more"),
-        (("--refs", "main", "nope", *RUN, *METRIC_WORDS), "ref nope is no commit of"),
-        (("--refs", "main", "--output=x", *RUN, *METRIC_WORDS), "--output=x is no commit"),
+        (("--refs", "main", "nope", *RUN, *METRIC_WORDS), "ref nope is not a commit of"),
+        (("--refs", "main", "--output=x", *RUN, *METRIC_WORDS), "--output=x is not a commit"),
         (("--refs", "main", "better", "--metric", "(.)"), "--refs needs --command"),
         (("--refs", "main", "better", *RUN), "--refs needs --metric"),
         (("--refs", "main", "better", *RUN, "--metric", "loss in"), "--metric loss in: expected a pattern"),
         (("mingpt", "ffn=swiglu", "--setup", "x"), "--setup needs --refs"),
-        (("e.yaml", "--data", "shakespeare"), "--data is for presets: leave it out when comparing commands"),
-        (("e.yaml", "ffn=swiglu"), "ffn=swiglu: an experiment has its arms in e.yaml; leave it out"),
+        (("e.yaml", "--arm", "steps=2"), "--arm is for presets: omit it when comparing commands"),
+        (("e.yaml", "--data", "shakespeare"), "--data is for presets: omit it when comparing commands"),
+        (("e.yaml", "ffn=swiglu"), "ffn=swiglu: unexpected argument; the arms are defined in e.yaml"),
     ],
 )
 def test_one_line_for_bad_words(
@@ -310,7 +313,7 @@ def test_a_training_loss_is_asked_about(here: Path) -> None:
         yaml.safe_dump({"command": COMMAND, "arms": ARMS, "metric": {**metric, "pattern": "loss (.*)"}})
     )
     done = partwise("compare", "e.yaml", "--seeds", "2", stdin=subprocess.DEVNULL)
-    assert done.returncode == 0 and "train loss is named like a loss on the training data" in done.stderr
+    assert done.returncode == 0 and "train loss is named like a training loss" in done.stderr
 
 
 def test_comparing_commands_imports_no_torch(here: Path) -> None:

@@ -99,7 +99,7 @@ def test_the_same_change_of_another_command_is_another_question() -> None:
             "check: --few: the command has no",
         ),
         ({"folder": "nowhere"}, "folder: .*nowhere does not exist"),
-        ({"arms": {**ARMS, "r": {"ref": "main"}}}, "is in no git repository: arms with `ref` need one"),
+        ({"arms": {**ARMS, "r": {"ref": "main"}}}, "is not in a git repository: arms with `ref` need one"),
     ],
 )
 def test_what_cannot_be_right_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

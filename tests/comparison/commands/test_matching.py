@@ -108,7 +108,7 @@ def test_an_interrupted_timing_keeps_its_finished_trials(here: Path, monkeypatch
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"match": "flops"}, "--match flops: partwise knows no flops of a command: use --match seconds"),
+        ({"match": "flops"}, "--match flops: partwise cannot measure the flops of a command: use --match seconds"),
         ({"steps": 5}, "--match seconds: arm 'base' has steps=5: give the command the placeholder"),
         ({"steps": "many"}, "has steps=many"),
         ({"steps": True}, "has steps=True"),

@@ -69,12 +69,12 @@ def test_rows_without_the_column_and_a_line_cut_off_are_skipped(tmp_path: Path) 
             {**LOSS, "take": "min"},
             "m is nan at least once, so it has no min",
         ),
-        ("val loss 1_5", LOSS, "m is 1_5, which is no number"),
-        ("val loss 1.5e", LOSS, "m is 1.5e, which is no number"),
+        ("val loss 1_5", LOSS, "m is 1_5, which is not a number"),
+        ("val loss 1.5e", LOSS, "m is 1.5e, which is not a number"),
         ("", {"from": "absent.json", "value": "v"}, "it did not write absent.json"),
         ("", {"from": "broken.json", "value": "v"}, "broken.json line 1 is not JSON"),
         ("", {"from": "good.json", "value": "los"}, r"no value 'los' in good.json \(known: loss, name\)"),
-        ("", {"from": "good.json", "value": "name"}, "m is a, which is no number"),
+        ("", {"from": "good.json", "value": "name"}, "m is a, which is not a number"),
     ],
 )
 def test_what_is_no_finite_number_has_a_reason(
@@ -119,7 +119,7 @@ def test_event_files_of_tensorboard(tmp_path: Path) -> None:
         "loss/vall",
     )
     path = write_events(tmp_path / "more", {"loss/val": {0: 1.0}})
-    fails("tag 'loss/val' is in logs and in more: let the command log it once")
+    fails("tag 'loss/val' is in logs and in more: make the command log it once")
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     fails("is damaged at byte")
     path.unlink()
@@ -128,4 +128,4 @@ def test_event_files_of_tensorboard(tmp_path: Path) -> None:
     write_events(tmp_path / "logs", {"loss/val": {0: 1.0, 10: math.nan}})
     fails("m is nan")
     (tmp_path / "logs" / "events.out.tfevents.1").unlink()
-    fails("no tag 'loss/val' in event files of TensorBoard: let the command log to {folder}")
+    fails("no tag 'loss/val' in event files of TensorBoard: make the command log to {folder}")

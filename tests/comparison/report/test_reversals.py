@@ -1,4 +1,4 @@
-"""A sentence says that a shorter training would have shown the opposite if, and only if, it would have."""
+"""A sentence says that a shorter run would have shown the opposite if, and only if, it would have."""
 
 import pytest
 

@@ -87,10 +87,10 @@ def is_rank(path: Path, folder: Path) -> bool:
 @pytest.mark.parametrize(
     ("settings", "words", "message"),
     [
-        ({"seeds_per_process": 2}, [], "--processes-per-run 4 and --seeds-per-process 2 exclude each other"),
+        ({"seeds_per_process": 2}, [], "--processes-per-run 4 and --seeds-per-process 2 cannot be combined"),
         ({"horizons": [4, 8]}, [], "--horizons does not support --processes-per-run 4"),
         ({}, ["train.compile=true"], "train.compile=true does not support --processes-per-run 4"),
-        ({}, ["train.batch_size=3"], "4 processes need as many rows, but train.batch_size=3"),
+        ({}, ["train.batch_size=3"], "4 processes need at least 4 rows per micro-batch, but train.batch_size=3"),
     ],
 )
 def test_what_processes_cannot_share_is_refused_before_the_first_run(

@@ -142,7 +142,7 @@ def test_looks_are_left_to_workers_one_after_the_other(here: Path) -> None:
     done = start("work", "c").communicate(timeout=60)[0]
     output, _ = shared.communicate(timeout=60)
     assert shared.returncode == 0 and "gain is better than base" in " ".join(output.split()), output
-    assert "none is left" in done
+    assert "none are left" in done
     assert len(list(here.glob("runs/c/runs/*/seed-*/result.json"))) in (4, 8)
 
 
@@ -219,7 +219,7 @@ def test_training_runs_are_left_to_workers(here: Path) -> None:
     wait_for(here, "runs/shared/open-for-workers")
     done = start("work", "shared").communicate(timeout=120)[0]
     output, _ = shared.communicate(timeout=60)
-    assert shared.returncode == 0 and "4 trials run here" in done, output + done
+    assert shared.returncode == 0 and "ran 4 trials here; none are left" in done, output + done
     local = start(*words, "--name", "local")
     output, _ = local.communicate(timeout=120)
     assert local.returncode == 0, output

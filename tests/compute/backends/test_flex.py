@@ -100,7 +100,7 @@ def test_it_is_chosen_only_if_it_is_named() -> None:
         other = partwise.preset("llama", "d_model=64", "attention.n_heads=4", *words, vocab_size=VOCAB)
         plan = plan_config(other, CUDA, {"attention": "flex"})
         assert reason in plan.reasons()["attention"][0]
-    with pytest.raises(ConfigError, match=r"attention_backend=flex computes no layer of this model .*on CUDA only"):
+    with pytest.raises(ConfigError, match=r"attention_backend=flex supports no layer of this model .*on CUDA only"):
         Run(
             run_config("mingpt", "data=arithmetic", "data.train=50", "train.device=cpu", "train.attention_backend=flex")
         )

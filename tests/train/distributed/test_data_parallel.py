@@ -187,7 +187,7 @@ def test_rows_of_all_ranks_are_the_micro_batch(n_rows: int) -> None:
 
 
 def test_more_processes_than_rows_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"4 processes need as many rows.* has 3 each"):
+    with pytest.raises(ConfigError, match=r"4 processes need at least 4 rows.* gives 3:"):
         Processes(0, 4).check_rows(batch_size=6, grad_accumulation=2)
     Processes(0, 3).check_rows(batch_size=6, grad_accumulation=2)
 

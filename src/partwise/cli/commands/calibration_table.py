@@ -61,7 +61,7 @@ def show_variance_split(split: VarianceSplit, evaluation_se: float | None, metri
     rows = [
         row("initialization", split.init),
         row("data order and dropout", split.order),
-        row("neither alone", split.rest),
+        row("interaction and residual", split.rest),
         ("one run", number(split.total_sd), "", "100%"),
     ]
     if evaluation_se is not None:

@@ -103,7 +103,7 @@ def compare_commands(
 def experiment_path(words: list[str]) -> Path:
     """The only word. Raises ConfigError if others follow it."""
     if len(words) > 1:
-        raise ConfigError(f"{words[1]}: an experiment has its arms in {words[0]}; leave it out")
+        raise ConfigError(f"{words[1]}: unexpected argument; the arms are defined in {words[0]}")
     return Path(words[0])
 
 
@@ -111,7 +111,8 @@ def check_options(options: Mapping[str, Any]) -> None:
     """Raise ConfigError for an option that only training runs have."""
     for key, value in options.items():
         if key not in GENERAL and value and value != NO_OPTION.get(key):
-            raise ConfigError(f"--{key.replace('_', '-')} is for presets: leave it out when comparing commands")
+            flag = "arm" if key == "arms" else key.replace("_", "-")
+            raise ConfigError(f"--{flag} is for presets: omit it when comparing commands")
 
 
 def experiment_of_refs(words: list[str], metric: str, refs: Mapping[str, Any]) -> Experiment:
@@ -148,7 +149,9 @@ def confirm_metric(comparison: CommandComparison) -> None:
     metric = comparison.workload.experiment.metric
     if not looks_like_training(comparison.plan, metric.pattern or metric.value or "") or comparison.path.exists():
         return
-    question = f"{metric.name} is named like a loss on the training data, which over-fitting lowers too."
+    question = (
+        f"{metric.name} is named like a training loss, which overfitting also lowers; a validation metric is safer."
+    )
     if not sys.stdin.isatty():
         stderr_console.print(f"warning: {question}", markup=False)
         return

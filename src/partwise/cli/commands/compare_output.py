@@ -14,6 +14,7 @@ from partwise.comparison.report import summary
 from partwise.comparison.results import Results
 from partwise.comparison.trials.executor import UnsavedInterrupt
 from partwise.config import ConfigError
+from partwise.messages import quantity
 
 
 def run_comparison(comparison: Comparison) -> Results:
@@ -38,7 +39,7 @@ def say_stopped(error: KeyboardInterrupt, how_to_resume: str) -> None:
     """Print that a comparison was interrupted, and whether all runs are saved."""
     saved = "all runs are saved"
     if isinstance(error, UnsavedInterrupt):
-        saved = "not all runs had saved, so these go on from their last checkpoints"
+        saved = "some runs could not save and will resume from their last checkpoints"
     console.print(f"stopped; {saved}. {how_to_resume}", markup=False, soft_wrap=True)
 
 
@@ -82,7 +83,7 @@ def announce(comparison: Comparison) -> None:
     """Print the question, and how many trials answer it."""
     plan = comparison.plan
     console.print(plan.question, style="bold", markup=False)
-    seeds = f"{plan.seeds} paired seeds"
+    seeds = quantity(plan.seeds, "paired seed")
     if len(plan.looks) > 1:
         seeds = f"up to {seeds} with looks at {', '.join(map(str, plan.looks))}"
     length = comparison.workload.trial_length(plan)

@@ -18,6 +18,7 @@ from partwise.config.overrides import apply_overrides, parse_overrides
 from partwise.kernels import build
 from partwise.kernels.library import kernels_available
 from partwise.machine import cache_folder
+from partwise.messages import quantity
 from partwise.model import ModelConfig, meta_model
 from partwise.presets import PRESETS, preset
 from partwise.train.config import TrainConfig, preset_settings
@@ -49,7 +50,7 @@ def show_machine(names: list[str], overrides: list[str], time_steps: bool) -> No
         for name, plan in plans.items()
     ]
     headings = ["preset", "blocks", "attention", "ffn", "generation"]
-    console.print(table("plan of computation: backends, with the number of layers", headings, rows))
+    console.print(table("backends, with the number of layers", headings, rows))
     reasons = [
         (name, kind, text) for name, plan in plans.items() for kind, each in plan.reasons().items() for text in each
     ]
@@ -96,8 +97,8 @@ def show_rates(name: str, overrides: list[str], plan: Plan) -> None:
     eager = plan_config(model, runtime, dict.fromkeys(KINDS, EAGER))
     rates = training_rates(model, {"plan": plan, "eager": eager}, runtime, train.batch_size)
     console.print(
-        f"{' '.join([name, *overrides])}: {rates['plan']:,.0f} tokens/s with this plan, {rates['eager']:,.0f} with eager "
-        f"layers ({rates['plan'] / rates['eager']:.2f} times as fast)",
+        f"{' '.join([name, *overrides])}: {rates['plan']:,.0f} tokens/s with these backends, {rates['eager']:,.0f} with "
+        f"eager layers ({rates['plan'] / rates['eager']:.2f} times as fast)",
         markup=False,
     )
     if overrides:
@@ -117,7 +118,7 @@ def show_rates(name: str, overrides: list[str], plan: Plan) -> None:
 
 def capabilities(threads: int) -> Iterator[tuple[str, str]]:
     for name, value in machine_info().items():
-        yield name, f"{value}, {threads} threads for torch" if name == "cores" else value
+        yield name, f"{value}, {quantity(threads, 'thread')} for torch" if name == "cores" else value
     yield "accelerator", accelerator()
     yield "bfloat16 matmul in hardware", "yes" if has_fast_bfloat16(choose_runtime(TrainConfig()).device) else "no"
     yield "C++ kernels", f"in {cache_folder('kernels')}" if kernels_available() else "none"

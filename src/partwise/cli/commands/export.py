@@ -110,11 +110,11 @@ def check_logits(model: Transformer, folder: Path, dtype: torch.dtype) -> None:
     largest = max(1.0, model(tokens).abs().max().item())
     if not difference <= TOLERANCE[dtype] * largest:
         raise ConfigError(
-            f"transformers {transformers.__version__} computes other logits from {folder}, by up to {difference:.3g}: "
-            "do not use it, and report this configuration"
+            f"transformers {transformers.__version__} computes logits from {folder} that differ by up to "
+            f"{difference:.3g}: do not use it, and report this configuration as a bug"
         )
     console.print(
-        f"transformers {transformers.__version__} computes the same logits, to {difference:.1g}", markup=False
+        f"transformers {transformers.__version__} computes the same logits to within {difference:.1g}", markup=False
     )
 
 
@@ -168,14 +168,16 @@ def verdicts(source: Path) -> list[str]:
     try:
         texts = [claim.effect.sentence for claim in Results.from_json(path).claims if claim.role == "claim"]
     except ConfigError as error:  # damaged, or of another version: no reason to keep the model
-        return [f"Of the comparison that it was trained in, nothing is stated: {error}.", ""]
+        return [f"The verdicts of its comparison could not be read: {error}.", ""]
     return ["It was trained in a comparison, with these verdicts:", "", *(f"- {text}" for text in texts), ""]
 
 
 def import_folder(folder: Path, name: str | None) -> None:
     """Write the model of a folder as a run below runs/."""
     if not is_hf_folder(folder):
-        raise ConfigError(f"{folder} is no folder of transformers with a config.json: name one")
+        raise ConfigError(
+            f"{folder} is not a folder of transformers with a config.json: give a folder written by transformers"
+        )
     target = Path("runs") / (check_run_name(name) if name else default_run_name([str(folder.resolve())]))
     refuse_links(target, FOLDERS)
     with console.status("importing") if console.is_terminal else nullcontext():

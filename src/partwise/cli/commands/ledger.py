@@ -10,12 +10,13 @@ from partwise.comparison.ledger.chain import DamagedLedgerError, Ledger, Record,
 from partwise.comparison.ledger.listing import count, list_comparisons, to_csv, to_json_lines
 from partwise.comparison.ledger.project import project_ledger
 from partwise.config import ConfigError
+from partwise.messages import quantity
 
 
 def find_ledger(file: Path | None) -> Ledger:
     ledger = Ledger(file) if file else project_ledger()
     if not ledger.path.exists():
-        raise ConfigError(f"{ledger.path}: no such file; `partwise compare` begins a ledger in its project")
+        raise ConfigError(f"{ledger.path}: no such file; `partwise compare` creates the ledger of a project")
     return ledger
 
 
@@ -43,7 +44,7 @@ def export_ledger(file: Path | None, out: Path | None) -> None:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write {out}: {error.strerror or error}; choose another file") from None
-    console.print(f"wrote {len(records)} records to {out}", markup=False)
+    console.print(f"wrote {quantity(len(records), 'record')} to {out}", markup=False)
 
 
 def verify_ledger(file: Path | None) -> None:
@@ -57,8 +58,13 @@ def verify_ledger(file: Path | None) -> None:
         print_error(f"{ledger.path} was changed: record {broken[0]}: {broken[1]}")
         raise typer.Exit(1)
     last = records[-1].hash if records else "none"
-    console.print(f"{ledger.path}: {len(records)} records, the chain is whole; hash of the last: {last}", markup=False)
-    console.print("deleting the last records or the whole file does not show; keep the last hash elsewhere to see it")
+    console.print(
+        f"{ledger.path}: {quantity(len(records), 'record')}, the hash chain is intact; hash of the last record: {last}",
+        markup=False,
+    )
+    console.print(
+        "this cannot detect that the last records or the whole file were deleted; keep the last hash elsewhere to detect it"
+    )
 
 
 def read_ledger(ledger: Ledger) -> list[Record]:

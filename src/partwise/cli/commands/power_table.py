@@ -52,7 +52,7 @@ def plan_numbers(
     """Print the power of a comparison that is known by its numbers. Raises ConfigError without `sd`."""
     if sd is None:
         raise ConfigError(
-            "plan without a preset needs --sd, the SD of a difference between two arms at one seed: give both"
+            "plan without a preset needs --sd, the SD of a difference between two arms at one seed, as in --sd 0.01"
         )
     designs = make_designs(parse_looks(looks) if looks else (), protocol, claims, margin, alpha)
     show_power(compute_power(designs, given_noise(sd), effect), as_json)
@@ -124,9 +124,9 @@ def show_power(power: Mapping[str, Any], as_json: bool = False) -> None:
     has_looks = any(len(design["looks"]) > 1 for design in designs)
     has_times = designs[0]["seconds"] is not None
     columns = ["seeds", *(["looks"] if has_looks else []), *([time_heading(power["machines"])] if has_times else [])]
-    columns += ["MDE", "equal arms: equivalent"]
+    columns += ["MDE", "equivalent if equal"]
     if effect:
-        columns += [f"{effect:g}: detected", f"{effect:g}: equivalent", *(["pairs used"] if has_looks else [])]
+        columns += [f"detected if {effect:g}", f"equivalent if {effect:g}", *(["pairs used"] if has_looks else [])]
     rows = []
     for design in designs:
         cells = [str(design["seeds"]), *([", ".join(map(str, design["looks"]))] if has_looks else [])]

@@ -25,14 +25,18 @@ def train_tokenizer(data: str, overrides: list[str], vocab_size: int, out: Path)
     with console.status("reading the text") if console.is_terminal else nullcontext():
         splits = corpus.splits()
     text = splits["train"]
-    console.print(f"training {vocab_size:,} ids on {len(text):,} characters of {corpus.name}", markup=False)
+    console.print(
+        f"training a vocabulary of {vocab_size:,} tokens on {len(text):,} characters of {corpus.name}", markup=False
+    )
     started = time.monotonic()
     tokenizer = train_bpe(text, vocab_size, progress=_Progress())
     try:
         tokenizer.save(out)
     except OSError as error:
         raise ConfigError(f"cannot write {out}: {error.strerror}; choose another file with --out") from None
-    console.print(f"{out}: {tokenizer.vocab_size:,} ids in {format_duration(time.monotonic() - started)}", markup=False)
+    console.print(
+        f"{out}: {tokenizer.vocab_size:,} tokens in {format_duration(time.monotonic() - started)}", markup=False
+    )
     for name, split in (("train", "training"), ("val", "validation")):
         console.print(f"bytes per token of {split} text: {bytes_per_token(tokenizer, splits[name]):.3f}")
     console.print("sample, with tokens separated by bars:")

@@ -22,6 +22,7 @@ from partwise.formats.loading import load
 from partwise.generation.generate import generate
 from partwise.inspection.memory import memory_warning
 from partwise.machine import OUT_OF_MEMORY, available_memory, is_out_of_memory
+from partwise.messages import quantity
 from partwise.model import Transformer
 from partwise.tokenizers import WithSpecialTokens
 from partwise.train.config import TrainConfig, run_config
@@ -70,7 +71,7 @@ def train_run(
     times = f"{processes.size} processes ({config.train.parallel}) x " if processes.size > 1 else ""
     console.print(
         f"{folder}: {config.count_parameters()} on {runtime.device}, {runtime.precision}, "
-        f"{times}{runtime.threads} threads, {len(run.run.ids):,} training tokens"
+        f"{times}{quantity(runtime.threads, 'thread')}, {len(run.run.ids):,} training tokens"
     )
     if processes.first and (note := repetition_note(dataset)):
         console.print(note, markup=False, soft_wrap=True)

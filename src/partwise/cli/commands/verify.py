@@ -10,8 +10,8 @@ from partwise.comparison.certificate.certificate import Certificate
 from partwise.comparison.certificate.verification import Check, verify
 
 LIMITS = (
-    "this shows that the verdicts follow from the values by the stated protocol; not that the values come from training, "
-    "nor that no other comparison was run: --rerun repeats trials, and `partwise ledger` lists comparisons"
+    "this shows that the verdicts follow from the values under the stated protocol. It does not show that the values come "
+    "from training, or that no other comparison was run: --rerun repeats trials, and `partwise ledger` lists comparisons"
 )
 
 
@@ -43,16 +43,18 @@ def repeat_trials(certificate: Certificate, trials: int, imports: Sequence[str])
 
     others = differences_here(certificate, imports)
     if others:
-        console.print(f"different here: {'; '.join(others)}; values may differ in their last digits", markup=False)
+        console.print(
+            f"this machine or setup differs: {'; '.join(others)}; values may differ in their last digits", markup=False
+        )
     checks = []
     for repeat in rerun(certificate, trials, imports, lambda jobs: None):
         statement, fault = f"{repeat.arm}, seed {repeat.seed}: {repeat.stated}", None
         if repeat.equal:
             statement += ", bit for bit"
         elif repeat.stated is None or repeat.found is None:
-            fault = f"repeated, it is {repeat.found}"
+            fault = f"the rerun gave {repeat.found}"
         else:
-            off = f"repeated, it is {repeat.found}: {repeat.found - repeat.stated:+.3g} off"
+            off = f"the rerun gave {repeat.found}, off by {repeat.found - repeat.stated:+.3g}"
             # elsewhere, other roundings grow over training
             fault, statement = (None, f"{statement}; {off}") if others else (off, statement)
         checks.append(Check(statement, fault))

@@ -105,7 +105,7 @@ class Certificate(Value):
         """Read a certificate. Raises ConfigError for another version or a damaged file; an edit is not damage."""
         values = read_json(path / CERTIFICATE_FILE if path.is_dir() else path)
         if not isinstance(values, Mapping) or "plan_hash" not in values:
-            raise ConfigError(f"{path} is no certificate: give the {CERTIFICATE_FILE} of a comparison")
+            raise ConfigError(f"{path} is not a certificate: give the {CERTIFICATE_FILE} of a comparison")
         if values.get("format") != FORMAT:
             raise ConfigError(f"{path} has the format {values.get('format')}, and this version reads {FORMAT}")
         return cls.from_dict(values, str(path))

@@ -54,7 +54,7 @@ def rerun(
     drawn = sorted(random.sample(every, min(trials, len(every))))
     if RunConfig.from_dict(certificate.arms[certificate.baseline]).prepare().hash != certificate.data:
         raise ConfigError(
-            f"the data of {certificate.name} are not those of the certificate: restore them to repeat its trials"
+            f"the data of {certificate.name} differs from that of the certificate: restore it to repeat its trials"
         )
     with tempfile.TemporaryDirectory(prefix="partwise-rerun-") as folder:
         repeated = [

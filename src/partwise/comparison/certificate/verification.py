@@ -23,8 +23,8 @@ class Check:
 def verify(certificate: Certificate) -> list[Check]:
     """Check everything that can be recomputed. Raises ConfigError if the values cannot be judged at all."""
     return [
-        Check("the file is as it was written", check_hash(certificate)),
-        Check("the plan is that of its hash", check_plan_hash(certificate)),
+        Check("the file is unchanged", check_hash(certificate)),
+        Check("the plan matches its hash", check_plan_hash(certificate)),
         Check("plan and protocol agree", check_protocol(certificate)),
         Check("every planned seed has a value", check_seeds(certificate)),
         *check_verdicts(certificate),
@@ -36,7 +36,7 @@ def check_hash(certificate: Certificate) -> str | None:
     return (
         None
         if found == certificate.hash
-        else f"its content has the hash {found[:16]}, and it states {certificate.hash[:16]}"
+        else f"its content has the hash {found[:16]}, but the file states {certificate.hash[:16]}"
     )
 
 
@@ -55,12 +55,12 @@ def check_protocol(certificate: Certificate) -> str | None:
     if certificate.online:  # the plan has the rate of the sequence, the protocol the level of this comparison
         rate, level = certificate.online.alpha, certificate.online.level
         if level != protocol["alpha"]:
-            return f"alpha is {protocol['alpha']:g}, and the online level {level:g}"
+            return f"alpha is {protocol['alpha']:g}, but the online level is {level:g}"
         protocol["alpha"] = rate
     planned = {**plan, "looks": plan.get("looks", []), "failure": plan.get("failure")}
     for key in ("margin", "alpha", "metric", "looks", "failure"):
         if planned.get(key) != protocol[key]:
-            return f"{key} was planned as {planned.get(key)} and is {protocol[key]}"
+            return f"{key} was planned as {planned.get(key)}, but is {protocol[key]}"
     judged = [list(verdict.claim[:3]) for verdict in certificate.verdicts]
     claims = plan.get("claims")
     for claim in claims if isinstance(claims, list) else []:
@@ -78,7 +78,7 @@ def check_seeds(certificate: Certificate) -> str | None:
             if seed != first + index:  # type: ignore[operator]
                 return f"seed {first + index} of {arm} is missing"  # type: ignore[operator]
         if certificate.protocol.looks and len(runs) not in certificate.protocol.looks:
-            return f"{arm} has {len(runs)} seeds, which is no planned look"
+            return f"{arm} has {len(runs)} seeds, which is not a planned look"
     return None
 
 
@@ -91,7 +91,7 @@ def check_verdicts(certificate: Certificate) -> Iterator[Check]:
     )
     if unknown or certificate.baseline not in certificate.values:
         raise ConfigError(
-            f"the certificate has no values of {sorted(unknown) or certificate.baseline}: ask for a whole one"
+            f"the certificate has no values of {sorted(unknown) or certificate.baseline}: ask for the complete certificate"
         )
     values: Values = {
         arm: {seed: math.nan if value is None else value for seed, value in runs.items()}
@@ -104,7 +104,7 @@ def check_verdicts(certificate: Certificate) -> Iterator[Check]:
     for number, stated in enumerate(certificate.verdicts):
         statement = f"{stated.claim.arm} against {stated.claim.against}: {stated.verdict or 'no verdict'}"
         if number >= len(effects):
-            yield Check(statement, "the values do not suffice for the first look")
+            yield Check(statement, "there are too few values for the first look")
             continue
         yield Check(statement, difference(stated, CertifiedVerdict.from_effect(stated.claim, effects[number])))
 
@@ -117,7 +117,7 @@ def difference(stated: CertifiedVerdict, found: CertifiedVerdict) -> str | None:
             # a mean near zero is a difference of far larger values: their rounding is absolute
             if math.isclose(old, new, rel_tol=PRECISION, abs_tol=1e-12):
                 continue
-            return f"{name} is {old!r}, and the values give {new!r}"
+            return f"{name} is {old!r}, but the values give {new!r}"
         if old != new:
-            return f"{name} is {old}, and the values give {new}"
+            return f"{name} is {old}, but the values give {new}"
     return None

@@ -67,14 +67,14 @@ class Check:
         if once == other:
             raise ConfigError(
                 f"seeds {self.trials[0].seed} and {self.trials[-1].seed} of {self.trials[0].arm} gave the same value, "
-                f"{once}: let the command use {{seed}}"
+                f"{once}: make the command use {{seed}}"
             )
         repeats = once == again
         sentences = [f"Every arm ran and gave a {self.plan.rules.metric}; a short trial took {seconds:.1f} s."]
-        sentences.append("The same seed gave the same number twice.")
+        sentences.append("The same seed gave the same value twice.")
         if not repeats:
             sentences[-1] = (
-                "The same seed gave two numbers: pairing helps only as far as the correlation within pairs goes."
+                "The same seed gave different values: pairing helps only as far as the runs of a seed correlate."
             )
         return CheckResult(seconds=seconds, repeats=repeats, sentences=tuple(sentences))
 

@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from partwise.config import Config, ConfigError
 from partwise.config.yaml import read_yaml, show
+from partwise.messages import quantity
 
 Setting = str | int | float | bool
 TENSORBOARD = "tensorboard"
@@ -39,7 +40,7 @@ class Source(Config):
             raise ValueError(f"`value` needs a file in `from`, not {self.source}: give `pattern` instead")
         if self.pattern is not None and compile_pattern(self.pattern).groups < self.n_groups:
             example = "val loss (\\S+)" if self.n_groups == 1 else "step (\\d+): val loss (\\S+)"
-            raise ValueError(f"the pattern needs {self.n_groups} group in parentheses, as in '{example}'")
+            raise ValueError(f"the pattern needs {quantity(self.n_groups, 'group')} in parentheses, as in '{example}'")
         return self
 
     @property

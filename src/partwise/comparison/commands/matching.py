@@ -36,8 +36,8 @@ def check_match(plan: CommandPlan, measure: str) -> None:
     """Raise ConfigError unless the arms can be matched in `measure`."""
     if measure != "seconds":
         raise ConfigError(
-            f"--match {measure}: partwise knows no {measure} of a command: use --match seconds; arms with the same {{steps}} "
-            "already train for equally many steps"
+            f"--match {measure}: partwise cannot measure the {measure} of a command: use --match seconds; arms with the same "
+            "{steps} already train for equally many steps"
         )
     for arm in matched_arms(plan):
         steps = arm.config.settings.get(STEPS)
@@ -86,8 +86,8 @@ def seconds_of(trial: Trial) -> float:
 def median_slope(name: str, slopes: Sequence[float]) -> float:
     if min(slopes) <= 0:
         raise ConfigError(
-            f"--match seconds: more steps of {name} took no more time: does the command use {{steps}}? If it does, they are "
-            "too short to be timed: use more steps"
+            f"--match seconds: more steps of {name} took no more time: does the command use {{steps}}? If it does, the "
+            "trials are too short to time: use more steps"
         )
     return statistics.median(slopes)
 

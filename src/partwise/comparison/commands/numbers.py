@@ -72,10 +72,10 @@ def read_scalar(source: Source, values: Mapping[str, str]) -> list[tuple[Any, An
     having = [place for place, scalars in folders.items() if source.value in scalars]
     if not having:
         known = {tag for scalars in folders.values() for tag in scalars}
-        hint = did_you_mean(source.value or "", known) if known else ": let the command log to {folder}"
+        hint = did_you_mean(source.value or "", known) if known else ": make the command log to {folder}"
         raise ConfigError(f"no tag {source.value!r} in event files of TensorBoard{hint}")
     if len(having) > 1:
-        raise ConfigError(f"tag {source.value!r} is in {having[0]} and in {having[1]}: let the command log it once")
+        raise ConfigError(f"tag {source.value!r} is in {having[0]} and in {having[1]}: make the command log it once")
     return sorted(folders[having[0]][source.value or ""].items())
 
 
@@ -102,7 +102,7 @@ def read_source(source: Source, outputs: Path, cwd: Path, values: Mapping[str, s
         text = read_file(path).decode("utf-8", errors="replace")
     except OSError as error:
         if error.errno == errno.EFBIG:
-            raise ConfigError(f"{name}: {error.strerror}: let the command write less") from None
+            raise ConfigError(f"{name}: {error.strerror}: make the command write less") from None
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
     if path.suffix in (".json", ".jsonl", ".csv"):
         return text, name
@@ -145,10 +145,10 @@ def known_keys(text: str, name: str) -> str:
 
 def to_number(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ConfigError(f"{name} is {show(value)}, which is no number")
+        raise ConfigError(f"{name} is {show(value)}, which is not a number")
     try:
         if isinstance(value, str) and "_" in value:  # Python would read 1_5 as 15
             raise ValueError
         return float(value.strip().rstrip(",;") if isinstance(value, str) else value)
     except (ValueError, OverflowError):
-        raise ConfigError(f"{name} is {show(value)}, which is no number") from None
+        raise ConfigError(f"{name} is {show(value)}, which is not a number") from None

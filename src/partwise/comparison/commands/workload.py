@@ -65,8 +65,8 @@ class CommandWorkload(Workload):
         self.changed = changes_since(self.setup["environment"], self.environment(plan))
         if self.changed and not self.allow_changes:
             raise ConfigError(
-                f"since the first trial of {self.path} something has changed: {'; '.join(self.changed)}. Choose another "
-                "--name, or give --allow-changes to continue and have the report say so"
+                f"changed since the first trial of {self.path}: {'; '.join(self.changed)}. Choose another --name, or "
+                "continue with --allow-changes; the report will list the changes"
             )
 
     def environment(self, plan: CommandPlan) -> dict[str, Any]:

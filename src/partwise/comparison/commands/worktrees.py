@@ -30,7 +30,7 @@ class Repository:
         """Raises ConfigError if the folder is in no repository."""
         root = git(folder, "rev-parse", "--show-toplevel")
         if root is None:
-            raise ConfigError(f"{folder} is in no git repository: arms with `ref` need one")
+            raise ConfigError(f"{folder} is not in a git repository: arms with `ref` need one")
         path = Path(root.rstrip("\n"))
         return cls(path, folder.resolve().relative_to(path.resolve()))
 
@@ -38,7 +38,7 @@ class Repository:
         """The commit that a branch, tag or hash names. Raises ConfigError."""
         found = None if ref.startswith("-") else git(self.root, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
         if not found:
-            raise ConfigError(f"ref {show(ref)} is no commit of {self.root}: give a branch, a tag or a hash")
+            raise ConfigError(f"ref {show(ref)} is not a commit of {self.root}: give a branch, a tag or a hash")
         return found.strip()
 
     def difference(self, before: str, after: str) -> str:
@@ -66,7 +66,7 @@ class Repository:
             words = git_command(self.root, "worktree", "add", "--detach", "--force", str(folder), commit)
             done = subprocess.run(words, capture_output=True, text=True, check=False)
             if done.returncode:
-                raise ConfigError(f"no worktree of {commit[:10]} can be made: {show(' '.join(done.stderr.split()))}")
+                raise ConfigError(f"cannot create a worktree of {commit[:10]}: {show(' '.join(done.stderr.split()))}")
             for target, relative in self.ignored_link_targets(share):
                 link = folder / relative
                 if link.exists():

@@ -77,7 +77,7 @@ class Request(Config):
     )
     horizons: Annotated[list[int], Option(panel=SEEDS, metavar="N,N,...")] = Field(
         default_factory=list,
-        description="End a run of every trial at each of these numbers of steps; the verdict is for the last.",
+        description="Train every trial to each of these numbers of steps; the verdict is for the last.",
     )
     first_seed: Annotated[int, Option(panel=SEEDS)] = Field(0, ge=0, description="First seed.")
     looks: Annotated[list[int], Option(panel=SEEDS, metavar="N,N,...")] = Field(
@@ -114,13 +114,13 @@ class Request(Config):
         4, ge=4, description="Tuning seeds per value, disjoint from the test seeds."
     )
     tune_steps: Annotated[int | None, Option(panel=TUNING)] = Field(
-        None, gt=0, description="Steps of the tuning runs. Default: those of the others."
+        None, gt=0, description="Steps of the tuning runs. Default: as many as the test runs."
     )
     tuned_only: Annotated[bool, Option(panel=TUNING)] = Field(
         False, description="Judge the arms at their best values only, not at their defaults."
     )
     match: Annotated[Measure | None, Option(panel=ARMS, metavar="MEASURE")] = Field(
-        None, description="Match the arms in tokens, parameters, flops or seconds."
+        None, description="Hold one of these equal between arms: tokens, parameters, flops or seconds."
     )
 
     def name_parts(self) -> list[str]:

@@ -83,7 +83,7 @@ def first_broken(records: Sequence[Record]) -> tuple[int, str] | None:
         except DamagedFileError:
             known = False
         if not known:
-            return position, "its content is no record"
+            return position, "its content is not a record"
         last = record.hash
     return None
 

@@ -75,7 +75,7 @@ class LedgerEntries:
         except DamagedLedgerError as error:
             if online:
                 raise ConfigError(
-                    f"--online: {error}; move the file away to begin a new one, or omit --online"
+                    f"--online: {error}; move the file away to start a new ledger, or omit --online"
                 ) from None
             self.warn(error)
         return level
@@ -156,7 +156,7 @@ class LedgerEntries:
     def warn(self, error: DamagedLedgerError) -> None:
         """One line, once."""
         if self.warning is None:
-            self.warning = f"{error}; this comparison is not recorded there: move the file away to begin a new one"
+            self.warning = f"{error}; this comparison is not recorded there: move the file away to start a new ledger"
             print_message(f"warning: {self.warning}")
 
 

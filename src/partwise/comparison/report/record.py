@@ -14,7 +14,7 @@ def record(results: Results) -> Iterator[Paragraph]:
     for sentence in ledger_sentences(results):
         yield Paragraph(sentence)
     if results.asked_before and not any(question.times for question in results.asked_before):
-        yield Paragraph("The ledger of this project has no earlier comparison that asked the same.")
+        yield Paragraph("The ledger of this project has no earlier comparison that asked the same question.")
 
 
 def ledger_sentences(results: Results) -> list[str]:

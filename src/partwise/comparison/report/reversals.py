@@ -1,4 +1,4 @@
-"""Differences that change their sign during training: a shorter training would have had the opposite verdict."""
+"""Differences that change their sign during training: a shorter run would have had the opposite verdict."""
 
 from collections.abc import Iterator
 
@@ -17,7 +17,7 @@ def reversals(results: Results) -> Iterator[str]:
         yield (
             f"{effect.arm} was {earlier} than {effect.against} at step {point.step:,} "
             f"({point.mean:+.4f}) and is {effect.verdict} at step {end:,} ({effect.mean:+.4f}): "
-            "a shorter training would have shown the opposite."
+            "a shorter run would have shown the opposite."
         )
 
 

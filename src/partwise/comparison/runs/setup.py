@@ -94,8 +94,8 @@ def check_shared(plan: RunPlan, seeds_per_process: int | None, processes_per_run
     """Raise ConfigError if several processes cannot share each run."""
     if (seeds_per_process or 1) > 1:
         raise ConfigError(
-            f"--processes-per-run {processes_per_run} and --seeds-per-process {seeds_per_process} exclude each other: "
-            "leave one out"
+            f"--processes-per-run {processes_per_run} and --seeds-per-process {seeds_per_process} cannot be "
+            "combined: omit one of them"
         )
     if plan.horizons:
         raise ConfigError(f"--horizons does not support --processes-per-run {processes_per_run}: leave one out")

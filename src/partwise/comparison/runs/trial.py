@@ -121,7 +121,7 @@ def read_horizons(job: Record) -> tuple[int, ...]:
     """The steps of a job's runs, from its file. Raises ConfigError."""
     horizons = job.get("horizons", [])
     if not isinstance(horizons, list) or not all(type(steps) is int and steps > 0 for steps in horizons):
-        raise ConfigError(f"{job.source} is damaged: horizons is no list of numbers of steps; delete its folder")
+        raise ConfigError(f"{job.source} is damaged: horizons is not a list of numbers of steps; delete its folder")
     return tuple(horizons)
 
 

@@ -152,8 +152,8 @@ class RunWorkload(Workload):
 
     def notes(self, plan: RunPlan) -> list[str]:
         return [
-            f"{listed([f'{arm} ({why[0]})' for arm, why in arms.items()])}: no kernel, and arms share their backends, so the "
-            f"others train faster without {'it' if len(arms) == 1 else 'them'}"
+            f"note: no kernel supports {listed([f'{arm} ({why[0]})' for arm, why in arms.items()])}; all arms share their "
+            f"backends, so the others would train faster without {'it' if len(arms) == 1 else 'them'}"
             for arms in limiting_arms(plan, self.seeds_per_process, self.processes_per_run)
         ]
 

@@ -157,7 +157,7 @@ class DecodingCache:
         """Drop every position from `length` on. Raises ConfigError if that needs inputs of earlier positions."""
         if 0 < length < self.length and any(x.shape[1] for x in self.previous):
             raise ConfigError(
-                f"cannot truncate the cache to length {length}: of inputs, it keeps only the last; start with a new cache"
+                f"cannot truncate the cache to length {length}: it keeps only the last inputs; start with a new cache"
             )
         self.length = min(self.length, length)
 

@@ -51,7 +51,7 @@ def read_config(values: Mapping[str, Any], source: str) -> tuple[Family, ModelCo
     name = values.get("model_type")
     if name == "partwise":
         raise ConfigError(
-            f"{source}: model_type=partwise is loaded by `transformers` only: give the run that it is from"
+            f"{source}: model_type=partwise can be loaded only by `transformers`: use the run that it was exported from"
         )
     if not isinstance(name, str) or name not in FAMILIES:
         raise ConfigError(f"{source}: model_type={show(name)} is not supported{did_you_mean(str(name)[:40], FAMILIES)}")

@@ -91,8 +91,8 @@ def match_names(
     left_over = [name for name in stored if name not in {*expected, *tied} and not family.is_unused(name, config)]
     if left_over:
         raise ConfigError(
-            f"{folder}: the tensor {left_over[0]} has no place in a {family.title} model as {CONFIG} describes it "
-            f"({len(left_over)} left over)"
+            f"{folder}: unexpected tensor {left_over[0]} ({len(left_over)} unexpected): a {family.title} model with this "
+            f"{CONFIG} does not have it"
         )
     return {name: stored[name] for name in expected}
 

@@ -127,7 +127,7 @@ def weight_files(folder: Path) -> dict[Path, set[str]]:
 
 def check_file(path: Path) -> Path:
     if not path.is_file():  # a pipe would block
-        raise ConfigError(f"{path} is missing or no regular file: restore the folder")
+        raise ConfigError(f"{path} is missing or not a regular file: restore the folder")
     return path
 
 

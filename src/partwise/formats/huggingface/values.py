@@ -69,7 +69,7 @@ class Values:
         self.unread.discard(key)
         value = self.values.get(key)
         if value is None and default is REQUIRED:
-            raise ConfigError(f"{self.source} lacks {key!r}: complete it from the model's publisher")
+            raise ConfigError(f"{self.source} lacks {key!r}: get the complete file from the model's publisher")
         return default if value is None else value
 
     def integer(self, key: str, default: Any = REQUIRED) -> int:

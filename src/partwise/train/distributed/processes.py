@@ -55,9 +55,9 @@ class Processes:
         n_rows = batch_size // grad_accumulation
         if n_rows < self.size:
             raise ConfigError(
-                f"{self.size} processes need as many rows, but train.batch_size={batch_size} in "
-                f"train.grad_accumulation={grad_accumulation} micro-batches has {n_rows} each: start fewer processes or "
-                "raise train.batch_size"
+                f"{self.size} processes need at least {self.size} rows per micro-batch, but train.batch_size={batch_size} "
+                f"with train.grad_accumulation={grad_accumulation} gives {n_rows}: start fewer processes or raise "
+                "train.batch_size"
             )
 
     def check_device(self, device: str) -> None:
