@@ -80,7 +80,7 @@ def outcome_of(value: Any) -> Outcome:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        return failed(f"it returned {show(repr(value))}, which is no number")
+        return failed(f"it returned {show(repr(value))}, which is not a number")
     return Outcome(status="done", value=number) if math.isfinite(number) else failed(f"it returned {number}")
 
 

@@ -1,4 +1,4 @@
-"""Where trials run. An executor has three verbs: submit, watch and cancel."""
+"""Where trials run. An executor has three methods: submit, watch and cancel."""
 
 import time
 from abc import ABC, abstractmethod
