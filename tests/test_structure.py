@@ -158,6 +158,7 @@ BARE_READS = {
     ("plots.layout", "resources.files('partwise.plots').joinpath('hover.js').read_text('utf-8')"),
     # files of the system
     ("cli.signals", "os.open(os.devnull, os.O_RDWR)"),
+    ("comparison.trials.forkserver", "os.open(os.devnull, os.O_WRONLY)"),
     ("comparison.trials.worker", "os.open(os.devnull, os.O_RDWR)"),
     ("kernels.build", "Path('/proc/cpuinfo').read_text(encoding='utf-8', errors='replace')"),
     ("machine", "open('/proc/cpuinfo')"),

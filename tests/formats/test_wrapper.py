@@ -405,7 +405,7 @@ def test_export_writes_a_model_of_no_family(
     assert status == 0 and "computes the same logits" in text and "import partwise.formats.wrapper" in text
     card = (tmp_path / "out" / "README.md").read_text()
     assert "# mine" in card and "import partwise.formats.wrapper" in card and "validation loss" in card
-    with pytest.raises(ConfigError, match="give the run that it is from"):
+    with pytest.raises(ConfigError, match="use the run that it was exported from"):
         partwise.load(tmp_path / "out")
     model, _ = partwise.load("mine")
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")

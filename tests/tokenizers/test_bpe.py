@@ -715,7 +715,7 @@ def test_the_command_writes_a_file_that_hugging_face_reads(
     (tmp_path / "notes.jsonl").write_text("\n".join(lines))
     assert run(monkeypatch, "--data", "notes.jsonl", "data.field=body", "--vocab-size", "290", "--out", "tok.json") == 0
     shown = capsys.readouterr().out
-    for expected in ("tok.json: 290 ids", "bytes per token of validation text: ", "tokenizer.path=tok.json"):
+    for expected in ("tok.json: 290 tokens", "bytes per token of validation text: ", "tokenizer.path=tok.json"):
         assert expected in shown
     (sample,) = (line for line in shown.splitlines() if line.startswith("|"))
     assert "qu|ick| br" in sample and sample.replace("|", "").startswith("the quick brown fox")

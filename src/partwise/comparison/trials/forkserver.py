@@ -93,10 +93,9 @@ class ForkServer:
         """In a fork of the process that has started it: close the copy of its stream, at whose end it ends."""
         atexit.unregister(self.end)
         assert self.process.stdin is not None
+        # not `close`, which may wait for a lock that another thread held at the fork
         devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(
-            devnull, self.process.stdin.fileno(), inheritable=False
-        )  # to close it could wait for another thread's lock
+        os.dup2(devnull, self.process.stdin.fileno(), inheritable=False)
         os.close(devnull)
 
 
