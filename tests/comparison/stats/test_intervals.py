@@ -178,6 +178,13 @@ def test_constant_results_are_undecided(paired: bool, shift: float) -> None:
     assert "do not vary at all" in effect.sentence
 
 
+def test_results_that_are_constant_but_for_rounding_are_undecided() -> None:
+    a = {0: 0.1 + 0.2, 1: 0.3}
+    assert a[0] != a[1]
+    effect = judge("a", "b", a, dict(a))
+    assert effect.verdict == "undecided" and "do not vary at all" in effect.sentence
+
+
 def test_pairs_that_agree_while_seeds_vary_are_equivalent() -> None:
     a = {0: 0.1, 1: 0.4, 2: 0.2}
     effect = judge("a", "b", a, dict(a))

@@ -164,7 +164,7 @@ def _estimate(
         error, df = sd_pairs / math.sqrt(effect.n), effect.n - 1.0
     else:
         error, df = welch(sd_a, len(a), sd_b, len(b))
-    if not error and (abs(center) > ROUNDING * scale or len(set(a)) < len(a)):
+    if not error and (abs(center) > ROUNDING * scale or not sd_a or len(set(a)) < len(a)):
         # pairs that agree show that the arms compute the same only if no two seeds have the same value by chance: constant
         # results say nothing about the spread between seeds, nor do ties of a coarse metric
         return effect.replace(mean=center, sd_arm=sd_a, sd_against=sd_b)
