@@ -221,11 +221,7 @@ class Comparison:
                 return shared / "tuning" / value if shared else self.path / "tuning" / f"{number}-{value}"
 
             held_out = self.workload.tunes_on_held_out_data
-            lower_is_better = held_out or self.plan.rules.lower_is_better
-            self.plan, tuning = run_tuning(
-                self.plan, self.tune, self.tune_seeds, folder_of, new_trial, run, lower_is_better
-            )
-            tuning = tuning.model_copy(update={"held_out": held_out})
+            self.plan, tuning = run_tuning(self.plan, self.tune, self.tune_seeds, folder_of, new_trial, run, held_out)
             if path.exists():  # a resumed comparison reports the time of the original tuning
                 seconds = read_json(path).number("seconds")
                 tuning = tuning.model_copy(update={"seconds": max(tuning.seconds, seconds)})

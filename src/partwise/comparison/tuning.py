@@ -78,14 +78,16 @@ def run_tuning(
     folder_of: FolderOf,
     new_trial: NewTrial,
     train: Train,
-    lower_is_better: bool = True,
+    held_out: bool = True,
 ) -> tuple[Plan, Tuning]:
     """Train the baseline and every claimed arm at every value, and add each arm at its best value to the plan.
 
-    The best value has the lowest mean loss, or the best mean of a metric; values with a diverged run are excluded. If it is
-    at an edge of the range for any arm, the range grows by one value there, for all arms, at most three times.
+    The best value has the lowest mean loss if the trials measure it on `held_out` data, else the best mean of the plan's
+    metric; values with a diverged run are excluded. If it is at an edge of the range for any arm, the range grows by one value
+    there, for all arms, at most three times.
     """
     check_seeds(plan)
+    lower_is_better = held_out or plan.rules.lower_is_better
     claimed = {claim.arm for claim in plan.claims if claim.role == "claim"} | {plan.arms[0].name}
     arms = [arm for arm in plan.arms if arm.name in claimed]
     start, trials = time.monotonic(), list[Trial]()
@@ -124,7 +126,7 @@ def run_tuning(
         runs=len(trials),
         seconds=time.monotonic() - start,
         arms=tuple(rows),
-        lower_is_better=lower_is_better,
+        held_out=held_out,
     )
     return add_tuned_arms(plan, tune, rows, lower_is_better), results
 

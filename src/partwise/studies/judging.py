@@ -49,7 +49,9 @@ def stored_claim(claim: ClaimResult, tuning: Tuning | None) -> Claim:
     effect, noise = claim.effect, None
     if tuning is not None and is_tuned(effect):
         arm, against = (find_row(name, tuning) for name in (effect.arm, effect.against))
-        noise = tuning_noise(arm.losses, against.losses, effect.not_bracketed, tuning.lower_is_better)
+        noise = tuning_noise(
+            arm.losses, against.losses, effect.not_bracketed, tuning.held_out or effect.lower_is_better
+        )
     return Claim(effect.arm, effect.against, claim.role, noise)
 
 

@@ -358,7 +358,7 @@ def test_settings_are_common_or_tuned(here: Path) -> None:
     higher = {**BY_SETTING, "metric": {**METRIC, "better": "higher"}}
     tuned = comparison(here, "higher", {"tune": "gain=0,0.1,0.2", "tune_seeds": 4}, **higher).run()
     assert tuned.tuning and [arm.best for arm in tuned.tuning.arms] == ["-0.3"] * 2
-    assert not tuned.tuning.held_out and not tuned.tuning.lower_is_better
+    assert not tuned.tuning.held_out
     report = (here / "runs/higher/report.md").read_text()
     assert "The values were chosen by the metric of the verdict" in report and "held-out" not in report
     for setting, message in (

@@ -6,6 +6,7 @@ from partwise.comparison.measures import TOLERANCE
 from partwise.comparison.report.cells import confidence, decimal_places, number, with_interval
 from partwise.comparison.results import Budget, ControlResult, Results, SiteStatistic, StepEffect
 from partwise.comparison.stats.number_format import format_percent
+from partwise.messages import quantity
 from partwise.plots.blocks import Cell, Figure, Paragraph, Table, without_empty_columns
 from partwise.plots.cells import NONE, capitalize_first
 from partwise.plots.colors import ARM_COLORS
@@ -127,31 +128,32 @@ def tuning(results: Results) -> Iterator[Figure | Table | Paragraph]:
     tuned = results.tuning
     if not tuned:
         return
-    measure = "loss on the held-out text" if tuned.held_out else results.protocol.metric
+    metric, where, lower_is_better = "loss", " on the held-out text", True
+    if not tuned.held_out:
+        metric, where, lower_is_better = results.protocol.metric, "", results.protocol.lower_is_better
     ticks = [as_number(value) for value in tuned.values]
     numeric = None not in ticks
     x = [float(tick) for tick in ticks if tick is not None] if numeric else [float(i) for i in range(1, len(ticks) + 1)]
     colors = [ARM_COLORS[index % len(ARM_COLORS)] for index in range(len(tuned.arms))]
     lines = [(color, list(zip(x, row.means, strict=True))) for color, row in zip(colors, tuned.arms, strict=True)]
-    if svg := draw_tuning(lines, numeric, "u", "loss" if tuned.held_out else measure, tuned.lower_is_better):
+    if svg := draw_tuning(lines, numeric, "u", metric, lower_is_better):
         legend = [(color, row.arm) for color, row in zip(colors, tuned.arms, strict=True)]
-        note = f"Mean {measure}; a star marks the best value."
+        note = f"Mean {metric}{where}; a star marks the best value."
         numbers = [
             [row.arm, value, loss] for row in tuned.arms for value, loss in zip(tuned.values, row.means, strict=True)
         ]
-        yield Figure(tuned.key, svg, note, legend, ["arm", "value", "loss" if tuned.held_out else measure], numbers)
+        yield Figure(tuned.key, svg, note, legend, ["arm", "value", metric], numbers)
     rows = []
     for row in tuned.arms:
-        where = "bracketed" if row.interior else "not bracketed: try further values"
+        bracketed = "bracketed" if row.interior else "not bracketed: try further values"
         means = [NONE if mean is None else number(mean) for mean in row.means]
-        rows.append([row.arm, *means, row.best, where])
-    yield Table(["arm", *tuned.values, "best", "best value is"], rows, title=f"{tuned.key}: {measure}")
-    seeds = len(tuned.seeds)
+        rows.append([row.arm, *means, row.best, bracketed])
+    yield Table(["arm", *tuned.values, "best", "best value is"], rows, title=f"{tuned.key}: {metric}{where}")
     data, test = " and on the last tenth of the training text", "Only the test used the validation split."
     if not tuned.held_out:
         data, test = "", "The values were chosen by the metric of the verdict, and perhaps on the same data."
     yield Paragraph(
-        f"Tuned on {seeds} seed{'s' if seeds > 1 else ''} that the test does not use{data}: {tuned.runs} runs, "
+        f"Tuned on {quantity(len(tuned.seeds), 'seed')} that the test does not use{data}: {tuned.runs} runs, "
         f"{tuned.seconds / 60:.1f} minutes. {test}"
     )
 
@@ -242,14 +244,7 @@ def protocol(results: Results) -> Iterator[Table | Paragraph]:
         ["claims", str(len([claim for claim in results.claims if claim.role == "claim"]))],
     ]
     for control in results.controls:
-        outcome = (
-            "passed: no difference found" if control.passed else "failed: a difference found, though there is none"
-        )
-        if control.role == "positive":
-            outcome = "passed: effect found" if control.passed else "failed: effect missed"
-        if control.passed is None:
-            outcome = "no verdict, because a run failed"
-        rows.append([f"{control.role} control {control.arm}", outcome])
+        rows.append([f"control {control.arm}", control_outcome(control)])
     if results.provenance.protocol_hash:
         rows.append(["hash of the protocol, before the first run", results.provenance.protocol_hash])
     yield Table(["", ""], rows, left=2, kind="facts")

@@ -152,9 +152,9 @@ def draw_over_horizons(lines: Sequence[tuple[str, Sequence[StepEffect]]], margin
 
 
 def draw_tuning(
-    lines: Sequence[tuple[str, Points]], numeric: bool, key: str, measure: str = "loss", lower_is_better: bool = True
+    lines: Sequence[tuple[str, Points]], numeric: bool, key: str, metric: str, lower_is_better: bool
 ) -> str:
-    """Mean of a measure at each value of the tuned setting: a (color, points) line per arm with a star at its best value."""
+    """Mean of a metric at each value of the tuned setting: a (color, points) line per arm with a star at its best value."""
     curves = [(color, finite) for color, points in lines if (finite := finite_points(points))]
     if not curves:
         return ""
@@ -170,7 +170,7 @@ def draw_tuning(
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_xticks([], minor=True)
     axes.grid(axis="y", color="#eceff1", linewidth=0.8)
-    return to_svg(figure, key, "value" if numeric else "", measure)
+    return to_svg(figure, key, "value" if numeric else "", metric)
 
 
 def draw_over_time(claim: ClaimResult, color: str, margin: float, key: str) -> str:

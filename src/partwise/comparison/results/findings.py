@@ -109,7 +109,6 @@ class Tuning(Value):
     runs: int
     seconds: float
     arms: tuple[TunedArm, ...]
-    lower_is_better: bool = True
     held_out: bool = True
     """Whether the values are losses on data that the verdict does not use; if not, they are values of its metric."""
 
