@@ -52,12 +52,12 @@ def is_alive(pid: int) -> bool:
 
 
 def end_with(parent: int) -> None:
-    """Let this process, which `parent` has started, end by SIGTERM when that dies; before that, only Linux can promise it."""
+    """On Linux, end this process by SIGTERM when `parent`, which has started it, dies; elsewhere, if it has died already."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler would go on to start a program
     if sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
-    if os.getppid() != parent:  # it died first, and the kernel says nothing of it
+    if os.getppid() != parent:  # it died before the request, which the kernel then ignores
         os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -125,12 +125,12 @@ def plan(
 
     if preset is None:
         from partwise.cli.commands.power_table import plan_numbers
+        from partwise.comparison.design.request import flag_named
 
         numbers = {key: options.pop(key) for key in ("margin", "alpha", "looks")}
         numbers = {key: value for key, value in numbers.items() if value is not None}
         if given := [key for key, value in options.items() if value]:
-            flag = "arm" if given[0] == "arms" else given[0]
-            raise ConfigError(f"plan --{flag} needs a preset, as in `partwise plan mingpt ffn=swiglu`")
+            raise ConfigError(f"plan {flag_named(given[0])} needs a preset, as in `partwise plan mingpt ffn=swiglu`")
         plan_numbers(claims=claims or 1, sd=sd, effect=effect, protocol=protocol, as_json=as_json, **numbers)
         return
     if claims:

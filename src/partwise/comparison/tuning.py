@@ -83,8 +83,8 @@ def run_tuning(
     """Train the baseline and every claimed arm at every value, and add each arm at its best value to the plan.
 
     The best value has the lowest mean loss if the trials measure it on `held_out` data, else the best mean of the plan's
-    metric; values with a diverged run are excluded. If it is at an edge of the range for any arm, the range grows by one value
-    there, for all arms, at most three times.
+    metric; values with a diverged run are excluded. If it is at an edge of the range for any arm, the range grows by one
+    value there, for all arms, at most three times.
     """
     check_seeds(plan)
     lower_is_better = held_out or plan.rules.lower_is_better

@@ -279,6 +279,11 @@ def test_ties_of_a_coarse_metric_are_undecided() -> None:
         assert judge("a", "b", *values, margin=0.01, lower_is_better=False).verdict != "equivalent"
 
 
+def test_single_runs_are_singular() -> None:
+    effect = judge("a", "b", {0: 1.0}, {0: 1.0}, known_sd=0.001)
+    assert effect.verdict == "equivalent" and "1 run per arm does not rule out" in effect.sentence
+
+
 def test_sentences() -> None:
     b = {0: 1.50, 1: 1.51, 2: 1.49, 3: 1.52, 4: 1.48}
     a = {s: v - 0.051 + d for (s, v), d in zip(b.items(), (0.008, -0.008, 0.008, -0.008, 0.0), strict=True)}

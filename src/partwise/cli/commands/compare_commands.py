@@ -21,6 +21,7 @@ from partwise.cli.terminal import console, format_duration, stderr_console
 from partwise.comparison.commands.checks import looks_like_training
 from partwise.comparison.commands.comparison import CommandComparison, make_command_comparison
 from partwise.comparison.commands.experiment_file import Experiment, parse_experiment, read_experiment
+from partwise.comparison.design.request import flag_named
 from partwise.comparison.noise_store import known_noise
 from partwise.comparison.stats.power import default_looks
 from partwise.config import ConfigError
@@ -111,8 +112,7 @@ def check_options(options: Mapping[str, Any]) -> None:
     """Raise ConfigError for an option that only training runs have."""
     for key, value in options.items():
         if key not in GENERAL and value and value != NO_OPTION.get(key):
-            flag = "arm" if key == "arms" else key.replace("_", "-")
-            raise ConfigError(f"--{flag} is for presets: omit it when comparing commands")
+            raise ConfigError(f"{flag_named(key)} is for presets: omit it when comparing commands")
 
 
 def experiment_of_refs(words: list[str], metric: str, refs: Mapping[str, Any]) -> Experiment:

@@ -22,6 +22,7 @@ from partwise.comparison.trials.workload import Workload
 from partwise.config import ConfigError, digest
 from partwise.config.overrides import difference
 from partwise.config.yaml import parse_value, show
+from partwise.files import working_folder
 from partwise.machine import hardware
 from partwise.records import read_record
 from partwise.train.run_names import check_run_name, default_run_name
@@ -102,7 +103,7 @@ def module_folder(function: TrainingFunction) -> Path:
     module = sys.modules.get(function.__module__)
     path = getattr(module, "__file__", None)
     depth = function.__module__.count(".")
-    return Path(path).resolve().parents[depth] if path else Path.cwd()
+    return Path(path).resolve().parents[depth] if path else working_folder()
 
 
 def make_function_comparison(

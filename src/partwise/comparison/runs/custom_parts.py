@@ -9,7 +9,7 @@ from pathlib import Path
 
 from partwise.comparison.runs.plan import RunPlan
 from partwise.config import Config, ConfigError, Part, read_file
-from partwise.files import replace_file
+from partwise.files import replace_file, working_folder
 
 FILE = "custom_parts.py"
 REMEDY = "put the part into a file and pass imports=('my_parts.py',)"
@@ -85,7 +85,7 @@ def _source(recipes: Sequence[type[Part]]) -> str:
                 chosen.add(index)
                 pending += (needed := _names(statements[index])) - seen
                 seen |= needed
-    path = f"import sys\n\nsys.path.append({str(folder)!r})\n" if folder and folder != Path.cwd() else ""
+    path = f"import sys\n\nsys.path.append({str(folder)!r})\n" if folder and folder != working_folder() else ""
     body = "\n\n\n".join(ast.unparse(statements[index]) for index in sorted(chosen))
     future = "from __future__ import annotations\n" if body.startswith("from __future__") else ""
     return f"{future}{path}{body}\n"

@@ -14,6 +14,7 @@ from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.config import ConfigError
 from partwise.config.overrides import difference, parse_overrides
 from partwise.data import Dataset
+from partwise.messages import quantity
 from partwise.train.config import RunConfig, run_config
 
 RunArm = Arm[RunConfig]
@@ -199,7 +200,7 @@ def interaction_arms(changes: list[str]) -> list[list[str]]:
     """The arms of a 2x2 factorial design besides the baseline: each change alone, and both. Raises ConfigError."""
     if len(changes) != 2:
         raise ConfigError(
-            f"--interaction given {len(changes)} time{'s' if len(changes) > 1 else ''}: give it twice, as in "
+            f"--interaction given {quantity(len(changes), 'time')}: give it twice, as in "
             "--interaction ffn=swiglu --interaction norm=rmsnorm"
         )
     first, second = (shlex.split(text) for text in changes)

@@ -71,7 +71,8 @@ def write_sentence(effect: Effect) -> str:
 def undetected_failures(effect: Effect) -> str:
     """The highest failure rate at which a run of neither arm would have failed with a probability of 5%, as a sentence."""
     n = min(effect.n_arm, effect.n_against)
-    return f"No run failed, but {n} runs per arm do not rule out failure rates up to {_upper_limit(n)}."
+    runs = "1 run per arm does" if n == 1 else f"{n} runs per arm do"
+    return f"No run failed, but {runs} not rule out failure rates up to {_upper_limit(n)}."
 
 
 def explanations(effects: Sequence[Effect]) -> Iterator[str]:
@@ -89,8 +90,7 @@ def explanations(effects: Sequence[Effect]) -> Iterator[str]:
     if any(effect.failed for effect in effects):
         yield "Failed runs have no mean: failure rates compared by Fisher's exact test."
     elif effects and not any(effect.verdict == "equivalent" for effect in effects):  # whose sentence says it
-        n = min(min(effect.n_arm, effect.n_against) for effect in effects)
-        yield f"No run failed, but {n} runs per arm do not rule out failure rates up to {_upper_limit(n)}."
+        yield undetected_failures(min(effects, key=lambda effect: min(effect.n_arm, effect.n_against)))
 
 
 def exploratory_sentence(effect: Effect) -> str:

@@ -22,6 +22,7 @@ from partwise.comparison.trials.shared import FAILED, POLL_SECONDS, is_open
 from partwise.config import ConfigError
 from partwise.config.yaml import show
 from partwise.machine import hardware
+from partwise.messages import quantity
 from partwise.records import DamagedFileError, read_record
 
 JOB, WORKER = "job.json", "worker.json"
@@ -172,7 +173,7 @@ def describe_workers(folders: Iterable[Path]) -> list[str]:
             counts[f"{worker['host']} ({worker['cpu']})"] += 1
         except DamagedFileError:
             continue
-    return [f"{machine}: {count} trial{'s' if count > 1 else ''}" for machine, count in sorted(counts.items())]
+    return [f"{machine}: {quantity(count, 'trial')}" for machine, count in sorted(counts.items())]
 
 
 def find_jobs(folder: Path) -> Iterator[Job]:

@@ -128,7 +128,6 @@ def open_channels() -> tuple[int, int]:
 
 
 def main() -> None:
-    starter = os.getppid()
     requests, replies = open_channels()
     import_module(sys.argv[1])
     wakeup_read, wakeup_write = os.pipe()
@@ -155,7 +154,7 @@ def main() -> None:
                 if not more:  # the parent has closed the stream or died, and may be a zombie, which looks alive
                     selector.unregister(requests)
                     accepting = False
-            if stopping or os.getppid() != starter:
+            if stopping or os.getppid() != children.parent:
                 accepting = False
             if not accepting:
                 children.stop()
