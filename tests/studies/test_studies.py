@@ -1,6 +1,8 @@
 """Studies: the outcome of a claim follows from the verdict, and covers the setting of its comparisons only."""
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,6 +111,25 @@ def test_one_comparison_of_a_study_runs_alone_and_keeps_the_results_of_the_other
     ):
         failed = CliRunner().invoke(app, ["study", "run", *words])
         assert isinstance(failed.exception, ConfigError) and message in str(failed.exception)
+
+
+def test_two_processes_that_run_two_comparisons_of_a_study_keep_the_results_of_both(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = find_study("swiglu")
+    stored, read = study.read(), StudyResults.from_json
+
+    def read_slowly(path: Path) -> StudyResults:
+        found = read(path)
+        time.sleep(0.2)
+        return found
+
+    study.write(stored.model_copy(update={"comparisons": {}}))
+    monkeypatch.setattr(StudyResults, "from_json", read_slowly)
+    alone = [stored.model_copy(update={"comparisons": {key: value}}) for key, value in stored.comparisons.items()]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda results: study._store(results, keep_others=True), alone))
+    assert len(alone) == 2 and read(study.own_results).comparisons == stored.comparisons
 
 
 def test_the_outcome_counts_claims_that_were_not_run_and_the_scope_leaves_them_out(here: Path) -> None:

@@ -38,7 +38,7 @@ from partwise.comparison.stats.effect import Effect
 from partwise.config import ConfigError, did_you_mean
 from partwise.config.overrides import parse_grid
 from partwise.config.yaml import read_yaml
-from partwise.train.run_names import check_run_name, default_run_name
+from partwise.train.run_names import FolderLock, check_run_name, default_run_name, explain_write_errors
 
 LIBRARY, OWN = Path(__file__).parent / "library", Path("studies")
 EXPECTED = ("better", "worse", "equivalent", "diverges")
@@ -175,12 +175,22 @@ class Study:
             write_report(judged, comparison.path)
             results[key] = without_curves(judged)
             # after each comparison, so that an interrupted study has partial results
-            # read now: the others may have been run meanwhile
-            others = StudyResults.from_json(self.results).comparisons if only and self.results else {}
-            done = {**others, **results}
-            ordered = {each: done[each] for each in (*self.entries, *done) if each in done}
-            self.write(StudyResults(**facts, comparisons=ordered))
+            self._store(StudyResults(**facts, comparisons=results), keep_others=bool(only))
         return self.own_results
+
+    def _store(self, results: StudyResults, keep_others: bool) -> None:
+        """Write `own_results`, with the stored results of other comparisons or without."""
+        folder = self.own_results.parent
+        with explain_write_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock(folder, wait=True)  # two processes may run two comparisons of this study
+        try:
+            others = StudyResults.from_json(self.results).comparisons if keep_others and self.results else {}
+            done = {**others, **results.comparisons}
+            ordered = {each: done[each] for each in (*self.entries, *done) if each in done}
+            self.write(results.model_copy(update={"comparisons": ordered}))
+        finally:
+            lock.release()
 
     def read(self) -> StudyResults:
         """The stored results. Raises ConfigError if there are none."""

@@ -46,16 +46,16 @@ IN_USE = "is in use by process"
 
 
 class FolderLock:
-    """An exclusive lock on a run folder, released at the latest when the process ends.
+    """An exclusive lock on a folder, released at the latest when the process ends.
 
-    Raises ConfigError if another process holds it.
+    If another process holds it, raises ConfigError, or else waits with `wait`, for what takes a moment.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, wait: bool = False) -> None:
         with explain_write_errors(folder):
             self.file = open_file(folder / ".lock", "a+")
             try:
-                fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self.file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 self.file.seek(0)
                 pid = self.file.read().strip() or "unknown"
