@@ -180,10 +180,10 @@ class Study:
 
     def _store(self, results: StudyResults, keep_others: bool) -> None:
         """Write `own_results`, with the stored results of other comparisons or without."""
-        folder = self.own_results.parent
-        with explain_write_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock(folder, wait=True)  # two processes may run two comparisons of this study
+        runs = Path("runs")  # not the study's folder, where a user would find and commit the lock's file
+        with explain_write_errors(runs):
+            runs.mkdir(exist_ok=True)
+        lock = FolderLock(runs, wait=True)  # two processes may run two comparisons of this study
         try:
             others = StudyResults.from_json(self.results).comparisons if keep_others and self.results else {}
             done = {**others, **results.comparisons}
