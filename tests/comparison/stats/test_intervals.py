@@ -316,6 +316,7 @@ def test_rounded_numbers_never_contradict_the_verdict() -> None:
     assert (
         format_number(-0.0, 4) == "0.0000"
         and format_number(-0.00004, 4) == "-4e-05"
+        and format_number(-1.92273e-05, 4) == "-1.9e-05"
         and format_number(1.23456, 4) == "1.2346"
     )
     assert [format_percent(p, complement=True) for p in (0.05, 0.0125, 0.003125)] == ["95%", "98.75%", "99.688%"]

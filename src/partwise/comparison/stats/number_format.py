@@ -18,10 +18,12 @@ def choose_decimals(half_width: float, values: Sequence[float], margin: float = 
 
 
 def format_number(value: float, digits: int) -> str:
-    """`value` with `digits` decimals, or 6 significant digits if those would read as 0 or `value` is 1e9 or more."""
+    """`value` with `digits` decimals; 2 significant digits if those would read as 0, and 6 if `value` is 1e9 or more."""
     text = f"{value:.{digits}f}"
-    if abs(value) >= 1e9 or (value != 0 and float(text) == 0):
+    if abs(value) >= 1e9:
         return f"{value:.6g}"
+    if value != 0 and float(text) == 0:
+        return f"{value:.2g}"
     return text.removeprefix("-") if value == 0 else text
 
 
