@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from partwise.studies.claims import find_outcomes
-from partwise.studies.forest import COLORS, LINEAR, draw_claims
+from partwise.studies.forest import COLORS, LINEAR, draw_claims, panel_rows
 from partwise.studies.page import PICTURE, markdown
 from partwise.studies.study import LIBRARY, Study, StudyResults, find_study
 from partwise.studies.trends import TRENDS, draw_trends
@@ -40,6 +40,24 @@ def test_every_claim_has_a_row_with_its_outcome_as_a_word(library: list[Study], 
             assert texts.count(word) == outcomes.count(word), word
     assert len(set(outcomes)) >= 2
     assert {study.name for study in library if study.results} <= set(texts)
+
+
+def test_a_panel_has_one_metric_and_no_two_rows_of_a_study_read_alike(library: list[Study], here: Path) -> None:
+    texts = re.findall(r"<text[^>]*>(.*?)</text>", draw_claims(library))
+    effects = [finding.effect for found in find_outcomes(library).values() for finding in found]
+    metrics = list(dict.fromkeys(effect.metric for effect in effects))
+    assert len(metrics) == 3
+    for metric in metrics:
+        assert sum(f"difference of {metric}," in text for text in texts) == 1, metric
+        rows = panel_rows(library, metric)
+        assert sum(effect is not None for _, effect, _ in rows) == sum(each.metric == metric for each in effects)
+        assert all(effect.metric == metric for _, effect, _ in rows if effect)
+        heading = ""
+        labels = []
+        for label, effect, _ in rows:
+            heading = heading if effect else label
+            labels.append((heading, label))
+        assert len(set(labels)) == len(labels)
 
 
 def test_means_are_where_the_axis_puts_them() -> None:

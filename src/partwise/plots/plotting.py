@@ -120,3 +120,9 @@ def set_log_scale(axes: "Axes") -> None:
 def shorten(text: str, max_chars: int = 7) -> str:
     """Truncate a label to at most `max_chars` characters."""
     return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
+
+
+def shorten_middle(text: str, max_chars: int) -> str:
+    """Cut a label in its middle to at most `max_chars` characters, so that its beginning and its end are shown."""
+    end = max_chars // 2
+    return text if len(text) <= max_chars else f"{text[: max_chars - 1 - end]}…{text[-end:]}"

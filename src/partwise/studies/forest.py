@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from partwise.comparison.stats.effect import Effect
-from partwise.plots.plotting import STYLE, shorten
+from partwise.plots.plotting import STYLE, shorten, shorten_middle
 from partwise.studies.claims import NO_PREDICTION, find_outcomes
 from partwise.studies.study import NOT_SEEN, OPPOSITE, SEEN, TOO_NOISY, Study
 
@@ -19,13 +19,18 @@ ROW = 0.2  # inches
 LINEAR = 0.05
 """Differences up to this size are drawn to scale, larger ones logarithmically: a claim's effect is 0.001 to 1 nat."""
 
+LABEL = 36
+"""The characters of a claim's name that a row shows."""
+
 Row = tuple[str, Effect | None, str]
 """A row's label, its effect (None for the heading of a study) and its outcome."""
 
 
 def draw_claims(studies: Sequence[Study]) -> str:
-    """An SVG of one row per claim under its study's name; a panel for losses, another for accuracies; '' without claims."""
-    panels = [rows for lower in (True, False) if (rows := panel_rows(studies, lower))]
+    """An SVG of one row per claim under its study's name; a panel for each metric, losses first; '' without claims."""
+    effects = [finding.effect for found in find_outcomes(studies).values() for finding in found]
+    metrics = dict.fromkeys(each.metric for each in sorted(effects, key=lambda each: not each.lower_is_better))
+    panels = [panel_rows(studies, metric) for metric in metrics]
     if not panels:
         return ""
     import matplotlib
@@ -42,17 +47,19 @@ def draw_claims(studies: Sequence[Study]) -> str:
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
-def panel_rows(studies: Sequence[Study], lower_is_better: bool) -> list[Row]:
-    """The rows of the metrics of one direction, in the order of the table."""
+def panel_rows(studies: Sequence[Study], metric: str) -> list[Row]:
+    """The rows of one metric, in the order of the table."""
     rows: list[Row] = []
     outcomes = find_outcomes(studies)
     for study in studies:
-        found = [each for each in outcomes[study.name] if each.effect.lower_is_better is lower_is_better]
+        found = [each for each in outcomes[study.name] if each.effect.metric == metric]
         if found:
             rows.append((study.name, None, ""))
-        for finding in found:
+        beginnings = [shorten(each.short_name, LABEL) for each in found]
+        for finding, name in zip(found, beginnings, strict=True):
+            if beginnings.count(name) > 1 and name != finding.short_name:  # arms that differ at their end
+                name = shorten_middle(finding.short_name, LABEL)
             setting = f", {finding.key}" if len(study.entries) > 1 else ""
-            name = shorten(finding.short_name, 36)
             rows.append((name + setting, finding.effect, finding.outcome))
     return rows
 
