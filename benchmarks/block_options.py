@@ -10,7 +10,7 @@ import statistics
 from pathlib import Path
 
 import torch
-from measuring import WARM_UP, Row, Step, ratios, steps_per_turn, take_turns, write_rows
+from measuring import Row, Step, ratios, time_alternating, write_rows
 
 from partwise.train.config import run_config
 from partwise.train.loop import Run
@@ -45,7 +45,7 @@ def measure(name: str, words: list[str], options: argparse.Namespace) -> Row:
         which: updates([*words, f"train.threads={options.threads}", f"train.block_backend={backend}"])
         for which, backend in (("blocks", "cpp"), (LAYERS, "eager"))
     }
-    seconds = take_turns(steps, options.rounds, steps_per_turn(take_turns(steps, WARM_UP)))
+    seconds = time_alternating(steps, options.rounds)
     ours, theirs = (1 / statistics.median(seconds[which]) for which in ("blocks", LAYERS))
     row = {"goal": "block options", "what": name, "ours": ours, "unit": "steps/s", "peers": {LAYERS: theirs}}
     row |= {**ratios(seconds[LAYERS], seconds["blocks"]), "wanted": None}

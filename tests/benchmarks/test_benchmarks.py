@@ -1,5 +1,6 @@
 """The tutorial code that benchmarks compare against is correct, and their table reports missed goals."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -14,6 +15,24 @@ from references.mingpt import mingpt_logits
 from references.tutorial_loop import MinGPT, Training, evaluated_steps
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def test_the_names_that_a_script_imports_from_another_exist() -> None:
+    trees = {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in BENCHMARKS.glob("*.py")}
+    defined = {
+        stem: {name.id for name in ast.walk(tree) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)}
+        | {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.alias)}
+        for stem, tree in trees.items()
+    }
+    imports = [
+        (stem, node.module, alias.name)
+        for stem, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module in trees
+        for alias in node.names
+    ]
+    assert len(imports) > 50
+    assert not [f"{stem}.py: {module}.{name}" for stem, module, name in imports if name not in defined[module]]
 
 
 @pytest.mark.parametrize("gated", [False, True])
