@@ -42,7 +42,7 @@ def main() -> None:
 
 def measure(name: str, words: list[str], options: argparse.Namespace) -> Row:
     steps = {
-        which: updates([*words, f"train.threads={options.threads}", f"train.block_backend={backend}"])
+        which: updates("mingpt", [*words, f"train.threads={options.threads}", f"train.block_backend={backend}"])
         for which, backend in (("blocks", "cpp"), (LAYERS, "eager"))
     }
     seconds = time_alternating(steps, options.rounds)
@@ -57,8 +57,9 @@ def measure(name: str, words: list[str], options: argparse.Namespace) -> Row:
     return row
 
 
-def updates(words: list[str]) -> Step:
-    run = Run(run_config("mingpt", *DATA, "train.device=cpu", *words))
+def updates(preset: str, words: list[str]) -> Step:
+    """Training steps of a preset on arithmetic, for which nothing is downloaded."""
+    run = Run(run_config(preset, *words, *DATA, "train.device=cpu"))
 
     def step(count: int = 1) -> float:
         return [run.update().loss for _ in range(count)][-1]

@@ -10,13 +10,10 @@ import argparse
 import statistics
 from pathlib import Path
 
-from measuring import Step, ratios, time_alternating, write_rows
+from block_options import updates
+from measuring import ratios, time_alternating, write_rows
 
 from partwise.studies.study import find_study
-from partwise.train.config import run_config
-from partwise.train.loop import Run
-
-DATA = ["data=arithmetic", "data.train=50000", "data.validation=500", "data.test=10", "train.steps=1000000"]
 
 
 def main() -> None:
@@ -25,7 +22,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=28_000)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    steps = {precision: updates(precision) for precision in ("bfloat16", "float32")}
+    words = [*find_study("tying").common, "train.threads=1"]
+    steps = {
+        precision: updates("llama", [*words, f"train.precision={precision}"]) for precision in ("bfloat16", "float32")
+    }
     seconds = time_alternating(steps, options.rounds)
     medians = {precision: statistics.median(values) for precision, values in seconds.items()}
     for precision, median in medians.items():
@@ -43,18 +43,6 @@ def main() -> None:
         "wanted": None,
     }
     write_rows(options.json, [row], rounds=options.rounds, threads=1)
-
-
-def updates(precision: str) -> Step:
-    protocol = find_study("tying").common
-    run = Run(
-        run_config("llama", *protocol, *DATA, "train.device=cpu", "train.threads=1", f"train.precision={precision}")
-    )
-
-    def step(count: int = 1) -> float:
-        return [run.update().loss for _ in range(count)][-1]
-
-    return step
 
 
 if __name__ == "__main__":

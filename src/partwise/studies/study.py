@@ -200,7 +200,8 @@ class Study:
 
     def write(self, results: StudyResults) -> None:
         """Write `own_results`."""
-        self.own_results.parent.mkdir(parents=True, exist_ok=True)
+        with explain_write_errors(self.own_results.parent):
+            self.own_results.parent.mkdir(parents=True, exist_ok=True)
         write_hashed(self.own_results, results.to_dict())
 
 
