@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -186,6 +187,15 @@ def test_a_check_that_fails_stops_before_the_first_trial(here: Path, changes: di
     with pytest.raises(ConfigError, match=message):
         comparison(here, **changes).run()
     assert not (here / "runs/c/runs").exists()
+
+
+def test_a_check_names_the_trial_that_failed_not_one_that_its_failure_stopped(here: Path) -> None:
+    program = "import sys, time; time.sleep(60 * ('0-once' in sys.argv[1])); sys.exit('no data')"
+    command = f"{PYTHON} -c {shlex.quote(program)} {{folder}} {{seed}} {{args}}"
+    made = comparison(here, command=command, check="--short", options={"workers": 2})
+    message = r"the check of \S+ failed: exit status 1: no data; its output is in runs/c/check/[12]"
+    with pytest.raises(ConfigError, match=message):
+        made.run()
 
 
 def git(*words: str) -> str:

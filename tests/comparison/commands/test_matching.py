@@ -77,9 +77,9 @@ def test_an_arm_with_steps_of_twice_the_time_gets_half_as_many(here: Path, monke
 
 
 def test_an_interrupted_timing_keeps_its_finished_trials(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from partwise.comparison.commands import matching
+    from partwise.comparison.trials import executor as trials_executor
 
-    original, finished = matching.run_trials, []
+    original, finished = trials_executor.run_trials, []
 
     def interrupt(executor: Any, trials: Any, on_progress: Any) -> None:
         original(executor, trials[:3], on_progress)
@@ -87,7 +87,7 @@ def test_an_interrupted_timing_keeps_its_finished_trials(here: Path, monkeypatch
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(matching, "run_trials", interrupt)
+        patch.setattr(trials_executor, "run_trials", interrupt)
         with pytest.raises(KeyboardInterrupt):
             matched(here).run()
     before = [path.stat().st_mtime_ns for path in finished]
@@ -99,7 +99,7 @@ def test_an_interrupted_timing_keeps_its_finished_trials(here: Path, monkeypatch
 
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(matching, "run_trials", watch)
+    monkeypatch.setattr(trials_executor, "run_trials", watch)
     with pytest.raises(KeyboardInterrupt):
         matched(here).run()
     assert after == before

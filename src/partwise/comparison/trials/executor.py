@@ -1,5 +1,6 @@
 """Where trials run. An executor has three methods: submit, watch and cancel."""
 
+import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -87,3 +88,14 @@ def run_trials(executor: Executor, trials: Sequence[Trial], on_progress: Callabl
                 f"the first {len(finished)} trials all ended without a value ({reason}): mend that and start again; nothing "
                 "was judged"
             )
+
+
+def run_short_trials(executor: Executor, trials: Sequence[Trial], purpose: str) -> None:
+    """Run trials that must all have a value; `purpose` begins the message of the ConfigError if one has none."""
+    with executor, contextlib.suppress(NoValuesError):
+        run_trials(executor, trials, lambda: None)
+    # those that the failure of others has stopped have no reason of their own
+    failed = next((trial for trial in trials if trial.status.startswith(NO_VALUE)), None)
+    if failed:
+        reason = failed.status.removeprefix(NO_VALUE).strip(": ")
+        raise ConfigError(f"{purpose} of {failed.arm} failed: {reason}; its output is in {failed.folder}")
