@@ -132,6 +132,14 @@ def test_two_processes_that_run_two_comparisons_of_a_study_keep_the_results_of_b
     assert len(alone) == 2 and read(study.own_results).comparisons == stored.comparisons
 
 
+def test_results_that_cannot_be_written_are_one_line(here: Path) -> None:
+    study = find_study("swiglu")
+    (here / "studies").mkdir(exist_ok=True)
+    (here / "studies" / "swiglu").write_text("in its place")
+    with pytest.raises(ConfigError, match=r"^[^\n]*studies/swiglu[^\n]*$"):
+        study.write(study.read())
+
+
 def test_the_outcome_counts_claims_that_were_not_run_and_the_scope_leaves_them_out(here: Path) -> None:
     study = find_study("swiglu")
     stored = study.read()
