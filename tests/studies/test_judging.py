@@ -51,8 +51,9 @@ def test_what_cannot_be_judged_is_refused(here: Path) -> None:
     without = results.model_copy(update={"tuning": tuning.model_copy(update={"arms": ()})})
     with pytest.raises(ConfigError, match="run the comparison again"):
         judge_again(without)
-    missing = next(study.name for study in all_studies() if study.results is None)
-    refused = CliRunner().invoke(app, ["study", "judge", missing])
+    (here / "studies").mkdir(exist_ok=True)
+    (here / "studies" / "not-run.yaml").write_text(find_study("swiglu").path.read_text())
+    refused = CliRunner().invoke(app, ["study", "judge", "not-run"])
     assert refused.exit_code != 0 and isinstance(refused.exception, (ConfigError, SystemExit))
     (claim, *_) = results.claims
     against_sum = claim.model_copy(update={"effect": claim.effect.replace(against="a + b")})
