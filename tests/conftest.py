@@ -82,6 +82,19 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(autouse=True, scope="session")
+def ledger_of_this_checkout() -> Iterator[None]:
+    """Fail if the ledger of the checkout has changed: a developer's comparisons are counted there, not those of tests."""
+    ledger = Path(__file__).parents[1] / "runs" / "ledger.sqlite"
+
+    def changed() -> int | None:
+        return ledger.stat().st_mtime_ns if ledger.exists() else None
+
+    before = changed()
+    yield
+    assert changed() == before, f"{ledger} has changed: a test did not call monkeypatch.chdir, or you ran a comparison"
+
+
 @pytest.fixture(autouse=True)
 def unregister_test_parts() -> Iterator[None]:
     """Unregister the parts that a test registers, so that other tests do not see them."""

@@ -19,6 +19,8 @@ from partwise.comparison.trials.trial import Trial
 from partwise.comparison.trials.workload import Workload
 from partwise.config import ConfigError
 
+pytestmark = pytest.mark.usefixtures("here")
+
 STEPS = 10
 
 
