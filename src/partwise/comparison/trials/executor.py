@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Self
 
-from partwise.comparison.trials.trial import NO_VALUE, Trial
+from partwise.comparison.trials.trial import Trial
 from partwise.config import ConfigError
 from partwise.train.run_names import IN_USE
 
@@ -74,19 +74,16 @@ def run_trials(executor: Executor, trials: Sequence[Trial], on_progress: Callabl
             key=lambda trial: trial.status == "interrupted",
         )
         if failed:
-            reason = failed[0].status.removeprefix("failed").strip(": ")
+            first = failed[0]
             raise ConfigError(
-                f"a run failed: {failed[0].arm}, seed {failed[0].seed}: {reason}; run the same command again to resume"
+                f"a run failed: {first.arm}, seed {first.seed}: {first.reason}; run the same command again to resume"
             )
         on_progress()
         finished = [trial for trial in trials if trial.finished]
-        if len(finished) >= len({trial.arm for trial in trials}) and all(
-            t.status.startswith(NO_VALUE) for t in finished
-        ):
-            reason = finished[0].status.removeprefix(NO_VALUE).strip(": ")
+        if len(finished) >= len({trial.arm for trial in trials}) and all(trial.has_no_value for trial in finished):
             raise NoValuesError(
-                f"the first {len(finished)} trials all ended without a value ({reason}): mend that and start again; nothing "
-                "was judged"
+                f"the first {len(finished)} trials all ended without a value ({finished[0].reason}): mend that and start "
+                "again; nothing was judged"
             )
 
 
@@ -95,7 +92,6 @@ def run_short_trials(executor: Executor, trials: Sequence[Trial], purpose: str) 
     with executor, contextlib.suppress(NoValuesError):
         run_trials(executor, trials, lambda: None)
     # those that the failure of others has stopped have no reason of their own
-    failed = next((trial for trial in trials if trial.status.startswith(NO_VALUE)), None)
+    failed = next((trial for trial in trials if trial.has_no_value), None)
     if failed:
-        reason = failed.status.removeprefix(NO_VALUE).strip(": ")
-        raise ConfigError(f"{purpose} of {failed.arm} failed: {reason}; its output is in {failed.folder}")
+        raise ConfigError(f"{purpose} of {failed.arm} failed: {failed.reason}; its output is in {failed.folder}")

@@ -30,7 +30,16 @@ class Trial(ABC):
 
     @property
     def finished(self) -> bool:
-        return self.status in ("done", "diverged") or self.status.startswith(NO_VALUE)
+        return self.status in ("done", "diverged") or self.has_no_value
+
+    @property
+    def has_no_value(self) -> bool:
+        return self.status.startswith(NO_VALUE)
+
+    @property
+    def reason(self) -> str:
+        """Why it has failed or has no value; of another trial its status."""
+        return self.status.removeprefix(NO_VALUE).removeprefix("failed").strip(": ")
 
     @abstractmethod
     def progress(self) -> int:
