@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from partwise.comparison.design.plan import Plan
 from partwise.comparison.design.request import Request
 from partwise.comparison.results import Tuning
 from partwise.comparison.runs.comparison import make_comparison, plan_comparison
+from partwise.comparison.runs.workload import FinishedRuns
 from partwise.comparison.stats.protocol import Claim, Rules, is_open
 from partwise.comparison.stats.tuning_noise import TuningNoise
 from partwise.comparison.tuning import FIRST_TUNING_SEED, edges, next_value, parse_tune, run_tuning
@@ -74,6 +76,14 @@ def test_tuning_uses_its_own_seeds_and_split_and_finds_the_best_value(here: Path
     assert "Tuned on 4 seeds" in (Path("runs/t") / "report.md").read_text()
     assert comparison.hash == json.loads((comparison.path / "compare.json").read_text())["hash"]
     assert comparison.run().claims == results.claims, "a repeated run gives the same comparison"
+    again = plan_comparison("mingpt", "ffn=swiglu", **SETTINGS, seeds=2, tune="train.lr=1e-3,1e-2,1e-1", name="t")
+    finished = again.finished_runs()
+    assert set(finished.values()) == {FinishedRuns(test=2 * 2, tuning=4 * len(tuned.values))}
+    estimate = again.estimate(finished)
+    assert estimate.finished == estimate.runs == 2 * (2 * 2 + 4 * 3) and estimate.minutes > estimate.minutes_left == 0
+    shutil.rmtree(next(Path("runs/t/runs").glob("1-*/seed-1")))
+    more = replace(again, plan=replace(again.plan, seeds=3)).finished_runs()
+    assert more["ffn=swiglu"].test == 3 and more["mingpt"].test == 4
 
 
 def test_an_estimate_counts_tuning_runs(here: Path) -> None:

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from comparisons import TINY
 from partwise.cli import app
+from partwise.comparison.runs.workload import ArmTime
 from partwise.comparison.stats.intervals import judge
 from partwise.config import ConfigError
 from partwise.studies.claims import find_outcomes, overall, scope
@@ -222,6 +223,9 @@ def test_studies_of_one_protocol_share_the_runs_of_the_baseline_and_are_judged_t
     for name in ("rope", "rms"):
         done = CliRunner().invoke(app, ["study", "run", name])
         assert done.exit_code == 0, done.output
+        if name == "rope":  # the baseline's, of the other study: eight runs that tune it, and two at its best value
+            dry = CliRunner().invoke(app, ["study", "run", "rms", "--dry-run"]).output
+            assert " for 20 runs, " in dry and "\n10 runs finished earlier; the rest takes about 0:0" in dry, dry
     shared = list(Path("runs/protocol-small").iterdir())
     stored = [StudyResults.from_json(family / name / "results.json").comparisons["one"] for name in ("rope", "rms")]
     baselines = [results.arms[0] for results in stored]
@@ -292,7 +296,7 @@ def test_the_time_of_a_protocol_counts_the_runs_that_its_studies_share_once(
 ) -> None:
     monkeypatch.setattr(
         "partwise.cli.commands.study.show_estimate",
-        lambda comparison, sd: SimpleNamespace(minutes_of={arm.name: 60.0 for arm in comparison.plan.arms}),
+        lambda comparison, sd: SimpleNamespace(arms={arm.name: ArmTime(60.0, 60.0) for arm in comparison.plan.arms}),
     )
     for words in (["--protocol", "small"], ["rope", "rms"]):
         done = CliRunner().invoke(app, ["study", "run", *words, "--dry-run"])

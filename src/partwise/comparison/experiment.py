@@ -216,11 +216,7 @@ class Comparison:
 
             path, new_trial = self.path / "tuning.json", self.workload.tuning_trial
 
-            def folder_of(number: int, arm: Arm, value: str) -> Path:
-                shared = self._shared_folder(arm)
-                return shared / "tuning" / value if shared else self.path / "tuning" / f"{number}-{value}"
-
-            held_out = self.workload.tunes_on_held_out_data
+            folder_of, held_out = self._tuning_folder, self.workload.tunes_on_held_out_data
             self.plan, tuning = run_tuning(self.plan, self.tune, self.tune_seeds, folder_of, new_trial, run, held_out)
             if path.exists():  # a resumed comparison reports the time of the original tuning
                 seconds = read_json(path).number("seconds")
@@ -309,6 +305,11 @@ class Comparison:
     def _shared_folder(self, arm: Arm) -> Path | None:
         """The folder of the arm if other comparisons share its trials."""
         return self.shared_runs / self.workload.key(arm) if self.shared_runs else None
+
+    def _tuning_folder(self, number: int, arm: Arm, value: str) -> Path:
+        """The folder of the trials that tune an arm, the plan's `number`th, at one value."""
+        shared = self._shared_folder(arm)
+        return shared / "tuning" / value if shared else self.path / "tuning" / f"{number}-{value}"
 
 
 ProgressDisplay = Callable[[Comparison], AbstractContextManager[Callable[[Comparison], None]]]

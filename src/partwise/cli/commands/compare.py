@@ -21,6 +21,7 @@ from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
 from partwise.inspection.memory import memory_warning
 from partwise.machine import available_memory
+from partwise.messages import quantity
 
 PROTOCOL_SEEDS = 16
 
@@ -109,7 +110,7 @@ def show_estimate(comparison: RunComparison, sd: float | None) -> Estimate:
     """Print the estimated time and power of a comparison."""
     plan = comparison.plan
     announce(comparison)
-    estimate = comparison.estimate()
+    estimate = comparison.estimate(comparison.finished_runs())
     at_most = "at most " if len(plan.looks) > 1 else ""
     duration = format_duration(estimate.minutes * 60)
     console.print(
@@ -123,6 +124,9 @@ def show_estimate(comparison: RunComparison, sd: float | None) -> Estimate:
             else ""
         )
     )
+    if estimate.finished:
+        left = format_duration(estimate.minutes_left * 60)
+        console.print(f"{quantity(estimate.finished, 'run')} finished earlier; the rest takes {at_most}about {left}")
     noise = expected_noise(plan, comparison.prepare().hash, sd)
     if plan.seeds < 2:
         console.print(

@@ -11,6 +11,7 @@ from partwise.cli.help import wrap
 from partwise.cli.terminal import console, format_duration
 from partwise.comparison.report import summary
 from partwise.comparison.report.horizons import in_words
+from partwise.comparison.runs.workload import ArmTime
 from partwise.config import ConfigError, digest
 from partwise.studies.claims import find_outcomes, overall
 from partwise.studies.forest import draw_claims
@@ -50,16 +51,18 @@ def run_studies(names: list[str], protocol: str | None, only: list[str], dry_run
 
 def estimate_studies(studies: list[Study], only: list[str]) -> None:
     """Print the estimates of all comparisons, or `only` some; of all together, runs that they share count once."""
-    minutes = dict[tuple[str, str, bool], float]()
+    times = dict[tuple[str, str, bool], ArmTime]()
     for study in studies:
         for key, comparison in study.plan(only):
             estimate, tuned = show_estimate(comparison, None), comparison.tune is not None
             for arm in comparison.plan.arms:
                 own = study.protocol or f"{study.name}, {key}"
-                minutes[own, digest(arm.config.to_dict()), tuned] = estimate.minutes_of[arm.name]
+                times[own, digest(arm.config.to_dict()), tuned] = estimate.arms[arm.name]
     if len(studies) > 1:
-        duration = format_duration(60 * sum(minutes.values()))
-        console.print(f"together about {duration}, with the runs that these studies share counted once")
+        total, left = (sum(each) for each in zip(*((time.minutes, time.left) for time in times.values()), strict=True))
+        rest = f"; {format_duration(60 * left)} of it is left" if left < total else ""
+        duration = format_duration(60 * total)
+        console.print(f"together about {duration}, with the runs that these studies share counted once{rest}")
 
 
 def list_studies() -> None:

@@ -1,16 +1,22 @@
 """The comparison of training runs that a request describes."""
 
+import contextlib
+import glob
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from partwise.comparison.design.plan import Arm
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import Comparison
+from partwise.comparison.plan_file import read_plan_file
 from partwise.comparison.runs.plan import RunPlan, make_plan
-from partwise.comparison.runs.workload import Estimate, RunWorkload
-from partwise.comparison.tuning import check_seeds, parse_tune
+from partwise.comparison.runs.trial import stored_status
+from partwise.comparison.runs.workload import Estimate, FinishedRuns, RunWorkload
+from partwise.comparison.trials.job import JOB
+from partwise.comparison.tuning import FIRST_TUNING_SEED, check_seeds, parse_tune
 from partwise.config import ConfigError
 from partwise.config.overrides import parse_grid
 from partwise.data import Dataset
@@ -28,9 +34,48 @@ class RunComparison(Comparison):
         """The data of the training runs, checked against every arm. Raises ConfigError."""
         return self.workload.dataset(self.plan)
 
-    def estimate(self) -> Estimate:
-        """The time on this machine, measured over a few training steps."""
-        return self.workload.estimate(self.plan, len(self.tune.values) * self.tune_seeds if self.tune else 0)
+    def estimate(self, finished: Mapping[str, FinishedRuns] | None = None) -> Estimate:
+        """The time on this machine, measured over a few training steps; `finished` has the runs that need no time."""
+        tuning_runs = len(self.tune.values) * self.tune_seeds if self.tune else 0
+        return self.workload.estimate(self.plan, tuning_runs, finished or {})
+
+    def finished_runs(self) -> dict[str, FinishedRuns]:
+        """The runs of each arm that `run` would not repeat: its own, and those of comparisons that share them.
+
+        Raises ConfigError if the folder holds another comparison, or a result was changed.
+        """
+        metadata = read_plan_file(self.path, self.identity(), self.plan.seeds, self.prepare().hash)
+        if metadata:
+            self.workload.restore_setup(self.plan, metadata)
+        else:
+            self.workload.choose_setup(self.plan, timed=False)
+        seeds = range(self.plan.first_seed, self.plan.first_seed + self.plan.seeds)
+        tuning_seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.tune_seeds)
+        found = {}
+        for number, arm in enumerate(self.plan.arms):
+            tried = self._tried_values(number, arm)
+            folders = {
+                folder for each in (arm, *(at_value for at_value, _ in tried)) for folder in self._folders_of(each)
+            }
+            tuning = count_finished([folder for _, folder in tried], tuning_seeds)
+            found[arm.name] = FinishedRuns(count_finished(folders, seeds), tuning)
+        return found
+
+    def _tried_values(self, number: int, arm: Arm) -> list[tuple[Arm, Path]]:
+        """The arm at each value that was tried, with the folder of its runs: tuning adds values at the edges of its range."""
+        found = []
+        if self.tune:
+            pattern = self._tuning_folder(number, arm, "*")
+            for folder in pattern.parent.glob(pattern.name):
+                with contextlib.suppress(ConfigError):  # a folder of the user's
+                    found.append((self.tune.apply(arm, folder.name.removeprefix(pattern.name[:-1])), folder))
+        return found
+
+    def _folders_of(self, arm: Arm) -> list[Path]:
+        """The folder of an arm's runs, under whatever number: it depends on the arms that tuning adds and leaves out."""
+        if shared := self._shared_folder(arm):
+            return [shared]
+        return list((self.path / "runs").glob(f"*-{glob.escape(self.workload.folder_name(arm))}"))
 
     def identity(self) -> dict[str, Any]:
         fixed = super().identity()
@@ -39,6 +84,12 @@ class RunComparison(Comparison):
         if self.tune and self.tune.only:
             fixed["tune"]["only"] = True
         return fixed
+
+
+def count_finished(folders: Iterable[Path], seeds: Collection[int]) -> int:
+    """How many of the runs of `seeds` in these folders have ended and are scored."""
+    runs = (folder / f"seed-{seed}" for folder in folders for seed in seeds)
+    return sum((run / JOB).exists() and stored_status(run) is not None for run in runs)
 
 
 def plan_comparison(

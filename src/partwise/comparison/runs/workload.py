@@ -36,16 +36,40 @@ from partwise.train.shared_prefix import total_steps
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Minutes on this machine, in total and for each arm, number of runs and throughput in tokens per second."""
+class ArmTime:
+    """Minutes on this machine of all runs of an arm, and of those that have not finished."""
 
     minutes: float
-    minutes_of: dict[str, float]
+    left: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The time of each arm, number of runs and of those that have finished, and throughput in tokens per second."""
+
+    arms: dict[str, ArmTime]
     runs: int
+    finished: int
     workers: int
     seeds_per_process: int
     processes_per_run: int
     throughput: dict[str, float | None]
+
+    @property
+    def minutes(self) -> float:
+        return sum(arm.minutes for arm in self.arms.values())
+
+    @property
+    def minutes_left(self) -> float:
+        return sum(arm.left for arm in self.arms.values())
+
+
+@dataclass(frozen=True)
+class FinishedRuns:
+    """The numbers of finished runs of an arm: those of the test, and those that tune it."""
+
+    test: int = 0
+    tuning: int = 0
 
 
 @dataclass
@@ -173,29 +197,35 @@ class RunWorkload(Workload):
     def match(self, plan: RunPlan, measure: Measure) -> tuple[RunPlan, Matching]:
         return match_arms(plan, measure, self.setup["throughput"])
 
-    def estimate(self, plan: RunPlan, tuning_runs: int = 0) -> Estimate:
+    def estimate(self, plan: RunPlan, tuning_runs: int, finished: Mapping[str, FinishedRuns]) -> Estimate:
         """The time of a comparison on this machine, measured over a few training steps.
 
-        `tuning_runs` is the number of runs that tune one arm.
+        `tuning_runs` is the number of runs that tune one arm; `finished` has the runs of each arm that need no time.
         """
         chosen, dataset = self._setup(plan), self.dataset(plan)
         throughput, scoring = measure_throughput(plan, dataset, chosen.runtime, chosen.plans)
-        seconds_of, runs = dict[str, float](), 0
+        seconds_of, runs, n_finished = dict[str, tuple[float, float]](), 0, 0
         claimed = {end for claim in plan.claims if claim.role == "claim" for end in claim[:2]}
         for arm in plan.arms:
             per_step = tokens_per_step(arm, dataset) / (throughput[arm.name] or math.inf)
-            config, number, seconds = arm.config, plan.seeds, 0.0
+            config, test_runs, arm_tuning_runs = arm.config, plan.seeds, 0
             if tuning_runs and arm.name in claimed:
-                number += 0 if self.tuned_only else plan.seeds  # the test of the best value
-                steps = self.tune_steps or config.train.steps
-                seconds += tuning_runs * (steps * per_step + scoring[arm.name])
-                runs += tuning_runs
+                test_runs += 0 if self.tuned_only else plan.seeds  # the test of the best value
+                arm_tuning_runs = tuning_runs
             steps = total_steps(config, plan.horizons) if plan.horizons else config.train.steps
-            seconds_of[arm.name] = seconds + number * (steps * per_step + scoring[arm.name])
-            runs += number
-        minutes_of = {name: seconds / min(chosen.workers, runs) / 60 for name, seconds in seconds_of.items()}
-        sharing = (chosen.seeds_per_process, self.processes_per_run)
-        return Estimate(sum(minutes_of.values()), minutes_of, runs, chosen.workers, *sharing, throughput)
+            test = steps * per_step + scoring[arm.name]
+            tuning = (self.tune_steps or config.train.steps) * per_step + scoring[arm.name]
+            done = finished.get(arm.name, FinishedRuns())
+            done_test, done_tuning = min(done.test, test_runs), min(done.tuning, arm_tuning_runs)
+            seconds = test_runs * test + arm_tuning_runs * tuning
+            seconds_of[arm.name] = seconds, seconds - done_test * test - done_tuning * tuning
+            runs += test_runs + arm_tuning_runs
+            n_finished += done_test + done_tuning
+        at_a_time, at_the_end = (60 * max(1, min(chosen.workers, n)) for n in (runs, runs - n_finished))
+        times = {name: ArmTime(total / at_a_time, left / at_the_end) for name, (total, left) in seconds_of.items()}
+        return Estimate(
+            times, runs, n_finished, chosen.workers, chosen.seeds_per_process, self.processes_per_run, throughput
+        )
 
     def _setup(self, plan: RunPlan) -> Setup:
         return choose_setup(plan, self.workers, self.seeds_per_process, self.processes_per_run)
