@@ -87,12 +87,12 @@ def ledger_of_this_checkout() -> Iterator[None]:
     """Fail if the ledger of the checkout has changed: a developer's comparisons are counted there, not those of tests."""
     ledger = Path(__file__).parents[1] / "runs" / "ledger.sqlite"
 
-    def changed() -> int | None:
+    def modified() -> int | None:
         return ledger.stat().st_mtime_ns if ledger.exists() else None
 
-    before = changed()
+    before = modified()
     yield
-    assert changed() == before, f"{ledger} has changed: a test did not call monkeypatch.chdir, or you ran a comparison"
+    assert modified() == before, f"{ledger} has changed: a test did not call monkeypatch.chdir, or you ran a comparison"
 
 
 @pytest.fixture(autouse=True)

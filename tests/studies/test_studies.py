@@ -294,15 +294,18 @@ def test_only_the_value_that_tuning_chose_is_left_out_of_a_name() -> None:
 def test_the_time_of_a_protocol_counts_the_runs_that_its_studies_share_once(
     family: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "partwise.cli.commands.study.show_estimate",
-        lambda comparison, sd: SimpleNamespace(arms={arm.name: ArmTime(60.0, 60.0) for arm in comparison.plan.arms}),
-    )
-    for words in (["--protocol", "small"], ["rope", "rms"]):
-        done = CliRunner().invoke(app, ["study", "run", *words, "--dry-run"])
-        assert "together about 3:00:00, with the runs that these studies share counted once" in " ".join(
-            done.output.split()
+    for left, rest in ((60.0, "counted once"), (45.0, "counted once; 2:15:00 of it is left")):
+        monkeypatch.setattr(
+            "partwise.cli.commands.study.show_estimate",
+            lambda comparison, sd, left=left: SimpleNamespace(
+                arms={arm.name: ArmTime(60.0, left) for arm in comparison.plan.arms}
+            ),
         )
+        for words in (["--protocol", "small"], ["rope", "rms"]):
+            done = CliRunner().invoke(app, ["study", "run", *words, "--dry-run"])
+            assert " ".join(done.output.split()).endswith(
+                f"together about 3:00:00, with the runs that these studies share {rest}"
+            )
     assert "together" not in CliRunner().invoke(app, ["study", "run", "rope", "--dry-run"]).output
     monkeypatch.undo()
 
