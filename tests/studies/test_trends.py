@@ -1,17 +1,26 @@
-"""The figure of effects against the number of steps: a panel for each part, a line for each size and corpus."""
+"""The figure of effects against the number of steps, by size and corpus, and the table of changes between them."""
 
 import json
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
+from statistics import mean, stdev
 
+import numpy as np
 import pytest
+from scipy import stats
 from typer.testing import CliRunner
 
 from comparisons import TINY
 from partwise.cli import app
+from partwise.comparison.stats.effect import Effect
+from partwise.comparison.stats.families import decide
+from partwise.comparison.stats.protocol import Claim, Rules
+from partwise.studies.growth import Line, Setting, change_between, contrasts, growth_lines
 from partwise.studies.page import markdown
 from partwise.studies.study import find_study
-from partwise.studies.trends import draw_trends, trends
+from partwise.studies.trends import choose_looks, draw_changes, draw_panel, draw_trends
 
 COMMON = [word for word in TINY if not word.startswith("train.steps")]
 PROTOCOL = f"""about: tiny
@@ -23,6 +32,9 @@ horizons: [4, 8]
 common: {json.dumps(COMMON)}
 """
 
+SMALL, MIDDLE, LARGE = (Setting(size, "shakespeare") for size in (340_000, 2_700_000, 10_000_000))
+PYTHON = Setting(2_800_000, "python")
+
 
 @pytest.fixture
 def studies(here: Path) -> list[str]:
@@ -30,7 +42,7 @@ def studies(here: Path) -> list[str]:
     (folder / "protocols").mkdir(parents=True)
     for protocol in ("decoder-1m", "growth"):
         (folder / "protocols" / f"{protocol}.yaml").write_text(PROTOCOL)
-    entry = "{data: text.txt, arms: [norm=rmsnorm, positions=rope]}"
+    entry = "{data: text.txt, arms: [norm=rmsnorm, positions=rope positions.theta=1000, positions=rope]}"
     (folder / "parts.yaml").write_text(f"claim: c\nprotocol: decoder-1m\ncomparisons: {{all: {entry}}}\n")
     entry = "{data: text.txt, common: [n_layers=1], arms: [norm=rmsnorm, positions=rope]}"
     (folder / "growth.yaml").write_text(f"claim: c\nprotocol: growth\ncomparisons: {{small: {entry}}}\n")
@@ -39,16 +51,143 @@ def studies(here: Path) -> list[str]:
 
 def test_a_panel_for_each_part_and_a_line_for_each_setting(studies: list[str]) -> None:
     found = [find_study(name) for name in studies]
-    assert trends(found) == {} and draw_trends(found) == "" and "trends.svg" not in markdown(found)
+    assert growth_lines(found) == {} and draw_trends(found) == "" and "trends.svg" not in markdown(found)
     for name in studies:
         done = CliRunner().invoke(app, ["study", "run", name])
         assert done.exit_code == 0, done.output
-    lines = trends(found)
+    lines = growth_lines(found)
     assert list(lines) == ["norm=rmsnorm", "positions=rope"]
+    stored = {name: find_study(name).read().comparisons for name in studies}
+    sizes = [stored["growth"]["small"].arms[0].parameters, stored["parts"]["all"].arms[0].parameters]
+    assert sizes[0] < sizes[1]
     for part in lines.values():
-        assert [line.setting for line in part] == ["0.9M", "small"]
-        assert all([point.step for point in line.points] == [4, 8] for line in part)
+        assert [line.setting.parameters for line in part] == sizes
+        assert all([*line.differences] == [4, 8] for line in part)
+    # the claim of the same arm, not of the one whose first override is the same
+    rope = next(claim for claim in stored["parts"]["all"].claims if claim.effect.arm == "positions=rope")
+    assert lines["positions=rope"][1].differences[8] == pytest.approx(rope.effect.differences, abs=1e-15)
     texts = re.findall(r"<text[^>]*>(.*?)</text>", draw_trends(found))
-    assert {"norm=rmsnorm", "positions=rope", "0.9M", "small"} <= set(texts) and texts.count("0.9M") == 1
+    labels = [str(line.setting) for line in lines["norm=rmsnorm"]]
+    assert {"norm=rmsnorm", "positions=rope", *labels} <= set(texts) and texts.count(labels[0]) == 1
     page = markdown(found)
     assert "(images/trends.svg)" in page and "**no prediction**" in page
+    title = f"{lines['norm=rmsnorm'][0].setting.size} to {lines['norm=rmsnorm'][1].setting.size}"
+    assert f"| difference in | {labels[0]} | {labels[1]} | change, {title} |" in page
+    change = contrasts(lines)[0].changes["positions=rope"]
+    assert re.search(rf"\| positions=rope \|.*\| {change.mean:.3f} \({change.low:.3f} to", page)
+
+
+def line(setting: Setting, values: list[float], tuning_error: float = 0.0, seeds: int = 4) -> Line:
+    """A line after 500 and 2,000 steps; `tuning_error` was measured with four seeds."""
+    effect = Rules(margin=0.02, failure=100.0, looks=()).judge(
+        {"base": dict.fromkeys(range(seeds), 0.0), "arm": dict(enumerate(values))}, [Claim("arm", "base")]
+    )[0]
+    effect = effect.replace(tuning_error=tuning_error)
+    return Line(setting, {500: tuple(2 * x for x in values), 2000: tuple(values)}, effect, 3)
+
+
+def test_a_change_is_tested_unpaired_with_the_noise_of_tuning_of_both() -> None:
+    small, large = [0.10, 0.12, 0.09, 0.13], [0.05, 0.055, 0.06, 0.05]
+    found = change_between(line(SMALL, small), line(LARGE, large))
+    assert found is not None
+    error = math.hypot(stdev(small) / 2, stdev(large) / 2)
+    t = stats.t(3).ppf(0.975)  # below five seeds: those of the smaller group
+    difference = mean(large) - mean(small)
+    assert [found.mean, found.low, found.high] == pytest.approx(
+        [difference, difference - t * error, difference + t * error], rel=1e-12
+    )
+    assert found.p == pytest.approx(2 * stats.t(3).sf(abs(difference) / error), rel=1e-9)
+    noisy = change_between(line(SMALL, small, 0.03), line(LARGE, large, 0.04))
+    assert noisy is not None and noisy.mean == found.mean
+    total = math.hypot(error, 0.05)
+    df = total**4 / (error**4 / 3 + 0.03**4 / 3 + 0.04**4 / 3)
+    assert noisy.high - noisy.mean == pytest.approx(stats.t(df).ppf(0.975) * total, rel=1e-9)
+
+
+def test_no_change_without_a_verdict_or_without_variation() -> None:
+    values = [0.10, 0.12, 0.09, 0.13]
+    failed = line(LARGE, [0.1, math.inf, 0.1, 0.1])
+    assert failed.effect.verdict is None
+    assert change_between(line(SMALL, values), failed) is None
+    open_end = line(LARGE, values)
+    open_end = replace(open_end, effect=open_end.effect.replace(not_bracketed="edge", verdict=None))
+    assert change_between(line(SMALL, values), open_end) is None
+    assert change_between(line(SMALL, [0.1] * 4), line(LARGE, [0.2] * 4)) is None
+
+
+def test_a_change_is_found_by_chance_in_at_most_five_of_a_hundred() -> None:
+    rng, wrong, draws = np.random.default_rng(0), 0, 2000
+    template = line(SMALL, [0.1, 0.2, 0.15, 0.12])
+
+    def drawn(sd: float, n: int, tuning: float) -> Line:
+        values = sd * rng.standard_normal(n)
+        noise = tuning * rng.standard_normal()
+        estimated = tuning * math.sqrt(rng.chisquare(3) / 3)
+        effect: Effect = template.effect.replace(
+            mean=float(values.mean() + noise), sd_difference=float(values.std(ddof=1)), n=n, tuning_error=estimated
+        )
+        return replace(template, effect=effect)
+
+    for _ in range(draws):
+        change = change_between(drawn(0.03, 4, 0.01), drawn(0.01, 8, 0.004))
+        wrong += change is not None and change.p <= 0.05
+    assert wrong / draws <= 0.06  # 0.05 and two standard errors
+
+
+def test_sizes_are_in_order_of_their_numbers_and_other_corpora_last() -> None:
+    lines = {"ffn=relu": [line(setting, [0.1, 0.12, 0.09, 0.13]) for setting in (SMALL, MIDDLE, LARGE, PYTHON)]}
+    looks = choose_looks(lines)
+    assert [str(setting) for setting in looks] == [
+        "0.34M shakespeare",
+        "2.7M shakespeare",
+        "10M shakespeare",
+        "2.8M python",
+    ]
+    darkness = [sum(int(look.color[i : i + 2], 16) for i in (1, 3, 5)) for look in [*looks.values()][:3]]
+    assert darkness == sorted(darkness, reverse=True) and len(set(darkness)) == 3
+    assert [look.line for look in looks.values()] == ["-", "-", "-", "--"]
+    assert [contrast.title for contrast in contrasts(lines)] == ["0.34M to 10M", "shakespeare to python"]
+    assert contrasts(lines)[1].first == MIDDLE  # the nearest in size
+    assert contrasts({}) == [] and contrasts({"ffn=relu": lines["ffn=relu"][:1]}) == []
+
+
+def test_p_values_of_a_contrast_are_adjusted_for_all_parts() -> None:
+    rows = {"a": [0.10, 0.12, 0.09, 0.13], "b": [0.3, 0.1, 0.2, 0.4]}
+    lines = {part: [line(SMALL, values), line(LARGE, [x / 2 for x in values])] for part, values in rows.items()}
+    single = {part: change_between(*each).p for part, each in lines.items()}
+    low, high = sorted(single, key=lambda part: single[part])
+    changes = contrasts(lines)[0].changes
+    assert changes[low].p == pytest.approx(2 * single[low])
+    assert changes[high].p == pytest.approx(max(2 * single[low], single[high]))
+
+
+def test_intervals_have_one_level_however_the_claim_was_adjusted() -> None:
+    values = [0.10, 0.12, 0.09, 0.13]
+    adjusted = line(SMALL, values)
+    adjusted = replace(adjusted, effect=decide([adjusted.effect], 0.05, untested=17)[0])
+    assert adjusted.effect.nominal_alpha < 0.003
+    half = stats.t(3).ppf(0.975) * stdev(values) / 2
+    point = adjusted.points[-1]
+    assert point.step == 2000 and point.low == pytest.approx(mean(values) - half)
+    change = adjusted.change
+    assert (
+        change is not None
+        and change.mean == pytest.approx(-mean(values))
+        and change.high - change.mean == pytest.approx(half)
+    )
+    assert replace(adjusted, differences={2000: tuple(values)}).change is None
+
+
+def test_differences_without_an_interval_are_drawn() -> None:
+    from matplotlib.figure import Figure
+
+    lines = {"ffn=relu": [line(SMALL, [-0.1] * 4), line(LARGE, [0.1, 0.11, 0.12, 0.1])]}
+    axes = Figure().subplots()
+    draw_panel(axes, "ffn=relu", lines["ffn=relu"], choose_looks(lines))
+    low, high = axes.get_ylim()
+    assert low < -0.2 < 0.24 < high  # the seeds after 500 steps
+    draw_changes(
+        Figure().subplots(),
+        "500 to 2,000 steps",
+        [("ffn=relu", [(each.change, choose_looks(lines)[SMALL]) for each in lines["ffn=relu"]])],
+    )

@@ -24,13 +24,13 @@ class Finding:
     outcome: str
     short_name: str
     """The arm's name, without the value that tuning chose for it."""
+    results: Results
+    """Those of its comparison."""
     over_horizons: tuple[StepEffect, ...] = ()
     """The difference at the end of runs of each length, each with the interval of its comparison alone."""
     change: StepEffect | None = None
     """Of the difference, from the shortest runs to the longest."""
     compute_saved: ComputeSaved | None = None
-    timed_on: str | None = None
-    """The processor on which steps of the arms were timed in turn; None if seconds are those of the runs."""
 
 
 def find_outcomes(studies: Sequence[Study]) -> dict[str, list[Finding]]:
@@ -53,8 +53,8 @@ def find_outcomes(studies: Sequence[Study]) -> dict[str, list[Finding]]:
         entry, effect = study.entries.get(key), decided[index]
         expected = entry.expected(effect.arm) if entry and is_direct(effect, results) else None
         seen, name = outcome(expected, effect), untuned_name(effect.arm, results.tuning).removeprefix("+ ")
-        over_steps = (claim.effect_over_horizons, claim.change_over_horizons, claim.compute_saved, results.timed_on)
-        found[study.name].append(Finding(key, effect, expected, seen, name, *over_steps))
+        over_steps = (claim.effect_over_horizons, claim.change_over_horizons, claim.compute_saved)
+        found[study.name].append(Finding(key, effect, expected, seen, name, results, *over_steps))
     return found
 
 

@@ -55,12 +55,12 @@ def panel_rows(studies: Sequence[Study], metric: str) -> list[Row]:
         found = [each for each in outcomes[study.name] if each.effect.metric == metric]
         if found:
             rows.append((study.name, None, ""))
-        beginnings = [shorten(each.short_name, LABEL) for each in found]
-        for finding, name in zip(found, beginnings, strict=True):
-            if beginnings.count(name) > 1 and name != finding.short_name:  # arms that differ at their end
-                name = shorten_middle(finding.short_name, LABEL)
-            setting = f", {finding.key}" if len(study.entries) > 1 else ""
-            rows.append((name + setting, finding.effect, finding.outcome))
+        names = [f"{each.key}: {each.short_name}" if len(study.entries) > 1 else each.short_name for each in found]
+        beginnings = [shorten(name, LABEL) for name in names]
+        for finding, name, beginning in zip(found, names, beginnings, strict=True):
+            alike = beginnings.count(beginning) > 1  # arms that differ at their end
+            label = shorten_middle(name, LABEL) if alike else beginning
+            rows.append((label, finding.effect, finding.outcome))
     return rows
 
 

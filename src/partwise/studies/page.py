@@ -7,10 +7,12 @@ from partwise.comparison.report.cells import confidence, decimal_places, number,
 from partwise.comparison.report.horizons import factor_cell, in_words
 from partwise.comparison.results import ArmResult, Results, Tuning
 from partwise.comparison.stats.effect import Effect
+from partwise.comparison.stats.number_format import format_p
 from partwise.plots.cells import NONE
 from partwise.studies.claims import NOT_RUN, Finding, find_outcomes, overall, scope, untested_claims
+from partwise.studies.growth import ALPHA, GROWTH, Change, contrasts, growth_lines
 from partwise.studies.study import Study, StudyResults
-from partwise.studies.trends import GROWTH, TRENDS, trends
+from partwise.studies.trends import TRENDS
 
 PICTURE = "images/studies.svg"
 """The forest plot of all claims, beside the page."""
@@ -33,8 +35,8 @@ def markdown(studies: Sequence[Study]) -> str:
     for name, about in protocols.items():
         ours = [study for study in studies if study.protocol == name]
         lines += ["", f"## Protocol {name}", "", one_line(about)]
-        if name == GROWTH and trends(studies):
-            lines += ["", f"![The difference of each part against the number of steps, by size and corpus]({TRENDS})"]
+        if name == GROWTH:
+            lines += growth_section(studies)
         for study in ours:
             lines += section(study, found[study.name])
     alone = [study for study in studies if not study.protocol]
@@ -104,6 +106,30 @@ def section(study: Study, findings: Sequence[Finding]) -> Iterator[str]:
                 yield from ("", tuning_losses(results.tuning))
 
 
+def growth_section(studies: Sequence[Study]) -> Iterator[str]:
+    """The figure of the differences in all settings, and the table of their changes; nothing without results."""
+    lines = growth_lines(studies)
+    if not lines:
+        return
+    yield from ("", f"![The difference of each part against the number of steps, by size and corpus]({TRENDS})")
+    yield from ("", one_line(GROWTH_FIGURE))
+    found = contrasts(lines)
+    if not found:
+        return
+    settings = list(dict.fromkeys(line.setting for part in lines.values() for line in part))
+    yield ""
+    yield row(["difference in", *map(str, settings), *(f"change, {each.title}" for each in found)])
+    yield row(["---", *["---:"] * (len(settings) + len(found))])
+    for part, each in lines.items():
+        means = {line.setting: number(line.effect.mean, 3) for line in each}
+        changes = [change_cell(one.changes[part]) if part in one.changes else NONE for one in found]
+        yield row([part, *(means.get(setting, NONE) for setting in settings), *changes])
+
+
+def change_cell(change: Change) -> str:
+    return f"{with_interval(change, 3)[:-1]}; p {format_p(change.p, ALPHA)})"
+
+
 def label(study: Study, key: str) -> str:
     """The key of a comparison, with what its arms have in common beyond their protocol."""
     words = [word for word in study.own_common(key) if word not in key.split()]
@@ -130,7 +156,7 @@ def horizon_table(study: Study, findings: Sequence[Finding]) -> Iterator[str]:
     for finding in findings:
         digits = decimal_places(finding.effect)
         ratios = finding.compute_saved.ratios if finding.compute_saved else {}
-        known = {key for key in ratios if key != "seconds" or finding.timed_on or not study.protocol}
+        known = {key for key in ratios if key != "seconds" or finding.results.timed_on or not study.protocol}
         saved = [factor_cell(ratios[key]) if key in known else NONE for key in map(str.lower, measures)]
         points = {point.step: point for point in finding.over_horizons}
         cells = [with_interval(points[step], digits) if step in points else NONE for step in steps]
@@ -193,6 +219,14 @@ def verdict_cell(effect: Effect) -> str:
     excludes = effect.low is not None and effect.high is not None and not effect.low <= 0 <= effect.high
     return f"{effect.verdict}, excludes 0" if effect.verdict == "equivalent" and excludes else effect.verdict
 
+
+GROWTH_FIGURE = """Lines are mean differences, dots the seeds. Bars are 95% intervals over seeds, each by itself; one that
+is cut off extends beyond the panel. The band is the margin. A size is the number of parameters of the baseline; all models
+train on the same number of tokens. Below, a change with size or corpus is that of the difference after the most steps: its
+95% interval is unpaired and includes the noise of tuning, and its p-value in the table is adjusted for all parts by Holm's
+method. Where the interval of a change includes 0, these runs cannot tell whether the effect depends on the size, the corpus
+or the number of steps. A loss on another corpus has another scale, and the same steps are another number of epochs: such a
+change has more causes than the kind of text."""
 
 FAMILY = """Studies that share a protocol have one family of claims, judged together by Holm's method; claims that are not
 run yet count as members. The first table of a study has the interval that its verdict follows from, and its level of

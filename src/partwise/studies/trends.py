@@ -1,13 +1,13 @@
-"""Small multiples: the effect of each part against the number of steps, a line for each size of model and corpus."""
+"""Small multiples: the effect of each part against the number of steps, and how it changes with size, corpus and steps."""
 
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from partwise.comparison.results import StepEffect
-from partwise.plots.plotting import COLORS, STYLE
-from partwise.studies.claims import Finding, find_outcomes
+from partwise.comparison.report.cells import Interval
+from partwise.plots.plotting import COLORS, STYLE, padded_limits
+from partwise.studies.growth import Line, Setting, contrasts, growth_lines
 from partwise.studies.study import Study
 
 if TYPE_CHECKING:
@@ -16,62 +16,56 @@ if TYPE_CHECKING:
 TRENDS = "images/trends.svg"
 """The figure, beside the page."""
 
-GROWTH, BASE = "growth", "decoder-1m"
-"""The study that repeats claims in other settings, and the protocol whose claims it repeats."""
-
-BASE_SETTING = "0.9M"
 COLUMNS = 3
+LINEAR = 0.05
+"""Changes up to this size are drawn to scale, larger ones logarithmically."""
 
 
 @dataclass(frozen=True)
-class Line:
-    """The differences of one part in one setting."""
+class Look:
+    """How a setting is drawn: the sizes of the first corpus in one hue, larger ones darker; other corpora dashed."""
 
-    setting: str
-    points: tuple[StepEffect, ...]
-
-
-def trends(studies: Sequence[Study]) -> dict[str, list[Line]]:
-    """For each part of the study of growth that has results, its lines, by size."""
-    found = find_outcomes(studies)
-    repeated = [finding for study in studies if study.name == GROWTH for finding in found[study.name]]
-    claims = [finding for study in studies if study.protocol == BASE for finding in found[study.name]]
-    lines: dict[str, list[Line]] = {}
-    for finding in repeated:
-        part = part_of(finding)
-        first = [Line(BASE_SETTING, claim.over_horizons) for claim in claims if part_of(claim) == part][:1]
-        lines.setdefault(part, first).append(Line(finding.key, finding.over_horizons))
-    return {part: sorted(each, key=lambda line: line.setting) for part, each in lines.items()}
+    color: str
+    marker: str = "o"
+    line: str = "-"
 
 
-def part_of(finding: Finding) -> str:
-    """The part that an arm changes: its first override."""
-    return finding.effect.arm.split()[0]
+Rows = list[tuple[str, list[tuple[Interval, Look]]]]
+"""Of each part, its changes."""
 
 
-def draw_trends(studies: Sequence[Study], margin: float = 0.02) -> str:
-    """An SVG with a panel for each part; '' without results."""
-    lines = trends(studies)
+def draw_trends(studies: Sequence[Study]) -> str:
+    """An SVG with a panel for each part, and below them the changes; '' without results."""
+    lines = growth_lines(studies)
     if not lines:
         return ""
     import matplotlib
     from matplotlib.figure import Figure
 
-    rows = -(-len(lines) // COLUMNS)
-    settings = sorted({line.setting for part in lines.values() for line in part})
-    colors = {setting: COLORS[index % len(COLORS)] for index, setting in enumerate(settings)}
+    looks, grid_rows = choose_looks(lines), -(-len(lines) // COLUMNS)
+    changes = [panel for panel in (changes_by_setting(lines, looks), changes_by_steps(lines, looks)) if panel[1]]
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": "trends"}):
-        figure = Figure(figsize=(9.2, 2.7 * rows + 0.4), layout="constrained", facecolor="white")
-        panels = [axes for row in figure.subplots(rows, COLUMNS, squeeze=False) for axes in row]
+        heights = [2.6 * grid_rows, 0.36 * len(lines) + 0.9] if changes else [2.6 * grid_rows]
+        figure = Figure(figsize=(9.2, sum(heights) + 0.4), layout="constrained", facecolor="white")
+        parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)
+        panels = [axes for row in parts[0][0].subplots(grid_rows, COLUMNS, squeeze=False) for axes in row]
         for axes, (part, part_lines) in zip(panels, lines.items(), strict=False):
-            draw_panel(axes, part, part_lines, colors, margin)
+            draw_panel(axes, part, part_lines, looks)
         for axes in panels[len(lines) :]:
             axes.set_visible(False)
-        panels[0].set_ylabel("difference of validation loss\nabove 0: worse")
+        unit = next(iter(lines.values()))[0].effect.unit
+        for axes in panels[::COLUMNS]:
+            axes.set_ylabel(f"difference{f', {unit}' if unit else ''}\nabove 0: worse")
+        if changes:
+            below = parts[1][0].subplots(1, len(changes), squeeze=False)[0]
+            for axes, (title, rows) in zip(below, changes, strict=True):
+                draw_changes(axes, title, rows)
+            for axes in below[1:]:
+                axes.set_yticklabels([])
         handles = {
             label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
         }
-        labels = sorted(handles)
+        labels = [str(setting) for setting in looks]
         figure.legend(
             [handles[label] for label in labels], labels, loc="outside lower center", ncols=len(labels), frameon=False
         )
@@ -80,25 +74,103 @@ def draw_trends(studies: Sequence[Study], margin: float = 0.02) -> str:
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
-def draw_panel(axes: "Axes", part: str, lines: Sequence[Line], colors: dict[str, str], margin: float) -> None:
-    """The margin as a band, and each line with its intervals, side by side at each number of steps."""
+def choose_looks(lines: dict[str, list[Line]]) -> dict[Setting, Look]:
+    """By setting, in the order of the lines."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
+
+    settings = list(dict.fromkeys(line.setting for part in lines.values() for line in part))
+    first = sorted([each for each in settings if each.corpus == settings[0].corpus], key=lambda each: each.parameters)
+    between = min(0.3, 0.6 / max(1, len(first) - 1))
+    shades = [to_hex(colormaps["Blues"](1 - between * index)) for index in reversed(range(len(first)))]
+    others = [each for each in settings if each not in first]
+    dashed = [Look(COLORS[1 + index % (len(COLORS) - 1)], "s", "--") for index in range(len(others))]
+    return dict(zip([*first, *others], [*map(Look, shades), *dashed], strict=True))
+
+
+def draw_panel(axes: "Axes", part: str, lines: Sequence[Line], looks: dict[Setting, Look]) -> None:
+    """The margin as a band, and each line with its intervals and its seeds as dots, side by side at each number of steps.
+
+    The limits are those of the seeds: the interval of few seeds that differ much is cut off.
+    """
     from matplotlib.ticker import NullLocator
 
+    margin = lines[0].effect.margin
     axes.axhspan(-margin, margin, color="#dde6ee", linewidth=0)
     axes.axhline(0, color="#3c4043", linewidth=1)
-    steps: set[int] = set()
-    for index, line in enumerate(lines):
-        points = [point for point in line.points if point.mean is not None]
-        shift = 1.04 ** (index - (len(lines) - 1) / 2)
+    order = [*looks]
+    for line in lines:
+        look, points = looks[line.setting], line.points
+        shift = 1.07 ** (order.index(line.setting) - (len(order) - 1) / 2)
         x, y = [point.step * shift for point in points], [point.mean or 0.0 for point in points]
-        low = [(point.mean or 0.0) - (point.low or 0.0) for point in points]
-        high = [(point.high or 0.0) - (point.mean or 0.0) for point in points]
+        spread = [
+            [abs((end if end is not None else point.mean or 0.0) - (point.mean or 0.0)) for point, end in ends]
+            for ends in ([(point, point.low) for point in points], [(point, point.high) for point in points])
+        ]
         axes.errorbar(
-            x, y, (low, high), fmt="o-", color=colors[line.setting], label=line.setting, linewidth=1.6, markersize=4
+            x,
+            y,
+            spread,
+            fmt=look.marker,
+            linestyle=look.line,
+            color=look.color,
+            label=str(line.setting),
+            linewidth=1.5,
+            markersize=4,
         )
-        steps |= {point.step for point in points}
+        for step, values in line.differences.items():
+            axes.plot([step * shift * 1.025] * len(values), values, ".", color=look.color, markersize=2.5, alpha=0.8)
+    seeds = [value for line in lines for values in line.differences.values() for value in values]
+    axes.set_ylim(*padded_limits(min(-margin, *seeds), max(margin, *seeds)))
+    steps = sorted({step for line in lines for step in line.differences})
     axes.set_xscale("log")
-    axes.set_xticks(sorted(steps), [f"{step:,}" for step in sorted(steps)])
+    axes.set_xlim(steps[0] / 1.3, steps[-1] * 1.3)
+    axes.set_xticks(steps, [f"{step:,}" for step in steps])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_title(part, loc="left", fontsize=10)
     axes.set_xlabel("steps")
+
+
+def changes_by_setting(lines: dict[str, list[Line]], looks: dict[Setting, Look]) -> tuple[str, Rows]:
+    """The changes with size, and with corpus, in the look of the setting to which they lead."""
+    found = contrasts(lines)
+    rows: Rows = []
+    for part in lines:
+        changes = [(each.changes.get(part), looks[each.second]) for each in found]
+        rows.append((part, [(change, look) for change, look in changes if change]))
+    return "; ".join(each.title for each in found), rows if found else []
+
+
+def changes_by_steps(lines: dict[str, list[Line]], looks: dict[Setting, Look]) -> tuple[str, Rows]:
+    """The changes from the smallest number of steps to the largest."""
+    rows = [
+        (part, [(line.change, looks[line.setting]) for line in each if line.change]) for part, each in lines.items()
+    ]
+    steps = sorted({step for each in lines.values() for line in each for step in line.differences})
+    return f"{steps[0]:,} to {steps[-1]:,} steps", [*rows] if any(changes for _, changes in rows) else []
+
+
+def draw_changes(axes: "Axes", title: str, rows: Rows) -> None:
+    """A row for each part, its changes one below the other."""
+    from matplotlib.ticker import NullLocator
+
+    axes.axvline(0, color="#3c4043", linewidth=1)
+    reach = LINEAR
+    for row, (_, changes) in enumerate(rows):
+        for index, (change, look) in enumerate(changes):
+            place = row + 0.17 * (index - (len(changes) - 1) / 2)
+            ends = [end for end in (change.low, change.high) if end is not None]
+            axes.plot(ends, [place] * len(ends), color=look.color, linewidth=1.8, solid_capstyle="butt")
+            axes.plot([change.mean], [place], look.marker, color=look.color, markersize=4.5, markeredgecolor="white")
+            reach = max(reach, *map(abs, ends), abs(change.mean or 0.0))
+    axes.set_yticks(range(len(rows)), [part for part, _ in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xscale("symlog", linthresh=LINEAR, linscale=1.5)
+    axes.set_xlim(-1.1 * reach, 1.1 * reach)
+    ticks = [tick for tick in (0.02, 0.05, 0.2, 1.0) if tick <= reach]
+    axes.set_xticks([*(-tick for tick in reversed(ticks)), 0, *ticks])
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_title(f"change, {title}", loc="left", fontsize=10)

@@ -1,0 +1,190 @@
+"""Does the effect of a part depend on the size of the model, the corpus and the number of steps?
+
+The study `growth` repeats claims of another protocol in further settings. Here are the differences of each part in all of
+them, with intervals of one level, and how they change from one setting to another.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from partwise.comparison.horizons import differences_at_ends
+from partwise.comparison.results import StepEffect
+from partwise.comparison.stats.effect import Effect
+from partwise.comparison.stats.families import holm
+from partwise.comparison.stats.samples import mean, t_critical, t_interval, t_sf, welch
+from partwise.comparison.stats.tuning_noise import TuningNoise
+from partwise.studies.claims import Finding, find_outcomes
+from partwise.studies.study import Study
+
+GROWTH, BASE = "growth", "decoder-1m"
+"""The study that repeats claims in other settings, and the protocol whose claims it repeats."""
+
+ALPHA = 0.05
+"""Of every interval here, each by itself: a level that is adjusted for other claims differs from study to study."""
+
+WIDTHS = ("ffn.hidden=",)
+"""Begin the settings that grow with the model, and so do not tell one part from another."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A size of model, and a corpus."""
+
+    parameters: int
+    """Of the baseline."""
+    corpus: str
+
+    def __str__(self) -> str:
+        return f"{self.size} {self.corpus}"
+
+    @property
+    def size(self) -> str:
+        return f"{self.parameters / 1e6:.2g}M"
+
+
+@dataclass(frozen=True)
+class Line:
+    """The differences of one part in one setting, in the unit of its effect."""
+
+    setting: Setting
+    differences: dict[int, tuple[float, ...]]
+    """By number of steps, one for each seed; only numbers of steps that every seed has reached."""
+    effect: Effect
+    """After the largest number of steps."""
+    tuning_df: int = 0
+    """The degrees of freedom of the noise of tuning."""
+
+    @property
+    def points(self) -> tuple[StepEffect, ...]:
+        """The mean after each number of steps. The intervals exclude the noise of tuning."""
+        return tuple(step_effect(step, values) for step, values in self.differences.items())
+
+    @property
+    def change(self) -> StepEffect | None:
+        """From the smallest number of steps to the largest, over seeds; None with one number of steps."""
+        steps = [*self.differences]
+        if len(steps) < 2:
+            return None
+        pairs = zip(self.differences[steps[0]], self.differences[steps[-1]], strict=True)
+        return step_effect(steps[-1], [last - first for first, last in pairs])
+
+
+@dataclass(frozen=True)
+class Change:
+    """How a difference changes from one setting to another."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
+    """Of the t test of no change; in a `Contrast` adjusted for all its parts by Holm's method."""
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """The changes from one setting to another, of every part with a verdict in both."""
+
+    first: Setting
+    second: Setting
+    changes: dict[str, Change]
+
+    @property
+    def title(self) -> str:
+        """`0.34M to 2.7M`, or `shakespeare to python`."""
+        of_size = self.first.corpus == self.second.corpus
+        return " to ".join(each.size if of_size else each.corpus for each in (self.first, self.second))
+
+
+def step_effect(step: int, values: Sequence[float]) -> StepEffect:
+    low, high = t_interval(values, ALPHA)
+    return StepEffect(step=step, mean=mean(values), low=low, high=high)
+
+
+def growth_lines(studies: Sequence[Study]) -> dict[str, list[Line]]:
+    """For each part of the study of growth that has results, its lines: the corpus of the protocol first, sizes in order."""
+    found = find_outcomes(studies)
+    repeated = [finding for study in studies if study.name == GROWTH for finding in found[study.name]]
+    claims = [finding for study in studies if study.protocol == BASE for finding in found[study.name]]
+    lines: dict[str, list[Line]] = {}
+    for finding in repeated:
+        first = [line_of(claim) for claim in claims if is_same_part(claim, finding)][:1]
+        lines.setdefault(part_of(finding), first).append(line_of(finding))
+    corpora = {line_of(claim).setting.corpus for claim in claims}
+    for part, each in lines.items():
+        complete = [line for line in each if line.differences]
+        lines[part] = sorted(complete, key=lambda line: (line.setting.corpus not in corpora, *order(line.setting)))
+    return {part: each for part, each in lines.items() if each}
+
+
+def order(setting: Setting) -> tuple[str, int]:
+    return setting.corpus, setting.parameters
+
+
+def part_of(finding: Finding) -> str:
+    """The part that an arm changes: its first override."""
+    return finding.short_name.split()[0]
+
+
+def is_same_part(claim: Finding, finding: Finding) -> bool:
+    """Whether both arms have the same overrides, except for widths, and both were tuned or neither."""
+    overrides = [{word for word in each.short_name.split() if not word.startswith(WIDTHS)} for each in (claim, finding)]
+    return overrides[0] == overrides[1] and (claim.results.tuning is None) == (finding.results.tuning is None)
+
+
+def line_of(finding: Finding) -> Line:
+    """Without differences if a run failed or the runs have one length."""
+    results, effect = finding.results, finding.effect
+    arm, baseline = results.arm(effect.arm), results.arms[0]
+    corpus = (results.task.name or results.task.data) if results.task else ""
+    seeds = [dict(seed) for seed in differences_at_ends(arm, baseline, effect)] if arm else []
+    steps = [step for step in seeds[0] if all(step in seed for seed in seeds)] if seeds else []
+    differences = {step: tuple(seed[step] for seed in seeds) for step in sorted(steps)}
+    tuning_df = len(results.tuning.seeds) - 1 if results.tuning else 0
+    return Line(Setting(baseline.parameters or 0, corpus), differences, effect, tuning_df)
+
+
+def contrasts(lines: dict[str, list[Line]]) -> list[Contrast]:
+    """From the smallest model to the largest on the first corpus, and to each other corpus from the model nearest in size."""
+    settings = list(dict.fromkeys(line.setting for part in lines.values() for line in part))
+    if not settings:
+        return []
+    own = sorted((each for each in settings if each.corpus == settings[0].corpus), key=order)
+    pairs = [(own[0], own[-1])] if len(own) > 1 else []
+    for other in [each for each in settings if each.corpus != settings[0].corpus]:
+        pairs.append((min(own, key=lambda each: abs(math.log(each.parameters / other.parameters))), other))
+    return [contrast(lines, *pair) for pair in pairs]
+
+
+def contrast(lines: dict[str, list[Line]], first: Setting, second: Setting) -> Contrast:
+    changes: dict[str, Change] = {}
+    for part, each in lines.items():
+        by_setting = {line.setting: line for line in each}
+        if first in by_setting and second in by_setting:
+            change = change_between(by_setting[first], by_setting[second])
+            changes |= {part: change} if change else {}
+    adjusted = holm([change.p for change in changes.values()])
+    return Contrast(
+        first,
+        second,
+        {part: replace(change, p=p) for (part, change), p in zip(changes.items(), adjusted, strict=True)},
+    )
+
+
+def change_between(first: Line, second: Line) -> Change | None:
+    """The change of the difference after the most steps, with an interval that includes the noise of tuning of both.
+
+    The settings are not paired: equal seeds give models of different sizes, or text, nothing in common. The standard error
+    is Welch's, with degrees of freedom that hold for few seeds (`welch`). None without a verdict on one of the two, or if all
+    differences are equal.
+    """
+    one, two = first.effect, second.effect
+    if one.verdict is None or two.verdict is None or one.mean is None or two.mean is None:
+        return None
+    error, df = welch(one.sd_difference or 0.0, one.n, two.sd_difference or 0.0, two.n)
+    for line in (first, second):
+        error, df = TuningNoise(line.effect.tuning_error or 0.0, line.tuning_df).add_to(error, df)
+    if not error:
+        return None
+    change, half = two.mean - one.mean, t_critical(df, ALPHA) * error
+    return Change(change, change - half, change + half, 2 * t_sf(df, abs(change) / error))
