@@ -1,11 +1,10 @@
 """The forest plot of all claims: each difference with its interval, its margin as a band, and its outcome in words."""
 
-import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from partwise.comparison.stats.effect import Effect
-from partwise.plots.plotting import STYLE, shorten, shorten_middle
+from partwise.plots.plotting import STYLE, set_difference_scale, shorten, shorten_middle, svg_file
 from partwise.studies.claims import NO_PREDICTION, find_outcomes
 from partwise.studies.study import NOT_SEEN, OPPOSITE, SEEN, TOO_NOISY, Study
 
@@ -16,9 +15,6 @@ COLORS = {SEEN: "#1b7f4d", NOT_SEEN: "#41688a", OPPOSITE: "#b3382c", TOO_NOISY: 
 """The color of each outcome; gray where the claim predicts nothing."""
 
 ROW = 0.2  # inches
-LINEAR = 0.05
-"""Differences up to this size are drawn to scale, larger ones logarithmically: a claim's effect is 0.001 to 1 nat."""
-
 LABEL = 36
 """The characters of a claim's name that a row shows."""
 
@@ -42,9 +38,7 @@ def draw_claims(studies: Sequence[Study]) -> str:
         grid = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
         for axes, rows in zip((row[0] for row in grid), panels, strict=True):
             draw_panel(axes, rows)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+        return svg_file(figure)
 
 
 def panel_rows(studies: Sequence[Study], metric: str) -> list[Row]:
@@ -67,7 +61,6 @@ def panel_rows(studies: Sequence[Study], metric: str) -> list[Row]:
 def draw_panel(axes: "Axes", rows: Sequence[Row]) -> None:
     """One axis for all rows; each row has its own margin as a band."""
     from matplotlib.patches import Rectangle
-    from matplotlib.ticker import NullLocator
 
     effects = [effect for _, effect, _ in rows if effect]
     for row, (_, effect, outcome) in enumerate(rows):
@@ -96,13 +89,8 @@ def draw_panel(axes: "Axes", rows: Sequence[Row]) -> None:
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.set_xscale("symlog", linthresh=LINEAR, linscale=1.5)
     reach = max(abs(end) for each in effects for end in (each.mean, each.low, each.high) if end is not None)
-    ticks = [tick for tick in (0.02, 0.05, 0.2, 1.0) if tick <= reach]
-    axes.set_xlim(-1.1 * reach, 1.1 * reach)
-    axes.set_xticks([*(-tick for tick in reversed(ticks)), 0, *ticks])
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_locator(NullLocator())
+    set_difference_scale(axes, reach)
     first = effects[0]
     metric = f"difference of {first.metric}" + (f", {first.unit}" if first.unit else "")
     axes.set_xlabel(f"← better · {metric} · worse →" if first.lower_is_better else f"← worse · {metric} · better →")

@@ -1,12 +1,11 @@
 """Small multiples: the effect of each part against the number of steps, and how it changes with size, corpus and steps."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from partwise.comparison.report.cells import Interval
-from partwise.plots.plotting import COLORS, STYLE, padded_limits
+from partwise.plots.plotting import COLORS, STYLE, padded_limits, set_difference_scale, svg_file
 from partwise.studies.growth import Line, Setting, contrasts, growth_lines
 from partwise.studies.study import Study
 
@@ -17,8 +16,6 @@ TRENDS = "images/trends.svg"
 """The figure, beside the page."""
 
 COLUMNS = 3
-LINEAR = 0.05
-"""Changes up to this size are drawn to scale, larger ones logarithmically."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +66,7 @@ def draw_trends(studies: Sequence[Study]) -> str:
         figure.legend(
             [handles[label] for label in labels], labels, loc="outside lower center", ncols=len(labels), frameon=False
         )
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
+        return svg_file(figure)
 
 
 def choose_looks(lines: dict[str, list[Line]]) -> dict[Setting, Look]:
@@ -143,34 +138,29 @@ def changes_by_setting(lines: dict[str, list[Line]], looks: dict[Setting, Look])
 
 def changes_by_steps(lines: dict[str, list[Line]], looks: dict[Setting, Look]) -> tuple[str, Rows]:
     """The changes from the smallest number of steps to the largest."""
-    rows = [
-        (part, [(line.change, looks[line.setting]) for line in each if line.change]) for part, each in lines.items()
-    ]
+    rows: Rows = []
+    for part, each in lines.items():
+        changes = [(line.change, looks[line.setting]) for line in each]
+        rows.append((part, [(change, look) for change, look in changes if change]))
     steps = sorted({step for each in lines.values() for line in each for step in line.differences})
-    return f"{steps[0]:,} to {steps[-1]:,} steps", [*rows] if any(changes for _, changes in rows) else []
+    return f"{steps[0]:,} to {steps[-1]:,} steps", rows if any(changes for _, changes in rows) else []
 
 
 def draw_changes(axes: "Axes", title: str, rows: Rows) -> None:
     """A row for each part, its changes one below the other."""
-    from matplotlib.ticker import NullLocator
-
     axes.axvline(0, color="#3c4043", linewidth=1)
-    reach = LINEAR
+    reach = 0.02
     for row, (_, changes) in enumerate(rows):
         for index, (change, look) in enumerate(changes):
             place = row + 0.17 * (index - (len(changes) - 1) / 2)
             ends = [end for end in (change.low, change.high) if end is not None]
             axes.plot(ends, [place] * len(ends), color=look.color, linewidth=1.8, solid_capstyle="butt")
-            axes.plot([change.mean], [place], look.marker, color=look.color, markersize=4.5, markeredgecolor="white")
-            reach = max(reach, *map(abs, ends), abs(change.mean or 0.0))
+            center = change.mean or 0.0
+            axes.plot([center], [place], look.marker, color=look.color, markersize=4.5, markeredgecolor="white")
+            reach = max(reach, *map(abs, ends), abs(center))
     axes.set_yticks(range(len(rows)), [part for part, _ in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    axes.set_xscale("symlog", linthresh=LINEAR, linscale=1.5)
-    axes.set_xlim(-1.1 * reach, 1.1 * reach)
-    ticks = [tick for tick in (0.02, 0.05, 0.2, 1.0) if tick <= reach]
-    axes.set_xticks([*(-tick for tick in reversed(ticks)), 0, *ticks])
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_locator(NullLocator())
+    set_difference_scale(axes, reach)
     axes.set_title(f"change, {title}", loc="left", fontsize=10)
