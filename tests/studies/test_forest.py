@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from partwise.plots.plotting import LINEAR
 from partwise.studies.claims import find_outcomes
-from partwise.studies.forest import COLORS, LINEAR, draw_claims, panel_rows
+from partwise.studies.forest import COLORS, draw_claims, panel_rows
 from partwise.studies.page import PICTURE, markdown
 from partwise.studies.study import LIBRARY, Study, StudyResults, find_study
 from partwise.studies.trends import TRENDS, draw_trends

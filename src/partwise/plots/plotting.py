@@ -13,6 +13,9 @@ WIDTH = 4.6  # inches: about the width of a phone, so that text is not scaled do
 COLORS = ("#1f6fb2", "#d1651a", "#0f8f6f", "#a4508b", "#b8860b", "#4b4fb0", "#b03a3a", "#5f6368")
 """Color-blind-safe line colors; cycled if there are more lines."""
 
+LINEAR = 0.05
+"""On a scale of differences, those up to this size are drawn to scale, larger ones logarithmically."""
+
 STYLE: Any = {  # Any because matplotlib types rcParams keys as literals
     "svg.fonttype": "none",
     "text.usetex": False,
@@ -125,13 +128,10 @@ def set_log_scale(axes: "Axes") -> None:
 
 
 def set_difference_scale(axes: "Axes", reach: float) -> None:
-    """Make the x axis one of differences up to `reach` on both sides of 0: up to 0.05 to scale, beyond logarithmic.
-
-    Effects on a loss are 0.001 to 1 nat.
-    """
+    """Make the x axis one of differences up to `reach` on both sides of 0: effects on a loss are 0.001 to 1 nat."""
     from matplotlib.ticker import NullLocator
 
-    axes.set_xscale("symlog", linthresh=0.05, linscale=1.5)
+    axes.set_xscale("symlog", linthresh=LINEAR, linscale=1.5)
     axes.set_xlim(-1.1 * reach, 1.1 * reach)
     ticks = [tick for tick in (0.02, 0.05, 0.2, 1.0) if tick <= reach]
     axes.set_xticks([*(-tick for tick in reversed(ticks)), 0, *ticks])
