@@ -78,9 +78,14 @@ def test_tuning_uses_its_own_seeds_and_split_and_finds_the_best_value(here: Path
     assert comparison.run().claims == results.claims, "a repeated run gives the same comparison"
     again = plan_comparison("mingpt", "ffn=swiglu", **SETTINGS, seeds=2, tune="train.lr=1e-3,1e-2,1e-1", name="t")
     finished = again.finished_runs()
-    assert set(finished.values()) == {FinishedRuns(test=2 * 2, tuning=4 * len(tuned.values))}
+    assert set(finished.values()) == {FinishedRuns(test=2 * 2, tuning=4 * len(tuned.values), values=len(tuned.values))}
     estimate = again.estimate(finished)
-    assert estimate.finished == estimate.runs == 2 * (2 * 2 + 4 * 3) and estimate.minutes > estimate.minutes_left == 0
+    assert estimate.finished == estimate.runs == 2 * (2 * 2 + 4 * len(tuned.values))
+    assert estimate.minutes > estimate.minutes_left == 0
+    grown = again.estimate({"ffn=swiglu": FinishedRuns(values=len(tuned.values) + 1)})
+    assert grown.runs == estimate.runs + 2 * 4, "an arm at a further value: all arms will be trained there"
+    fresh = again.estimate()
+    assert fresh.runs == 2 * (2 * 2 + 4 * 3) and 0 < fresh.minutes_per_value < fresh.minutes
     shutil.rmtree(next(Path("runs/t/runs").glob("1-*/seed-1")))
     more = replace(again, plan=replace(again.plan, seeds=3)).finished_runs()
     assert more["ffn=swiglu"].test == 3 and more["mingpt"].test == 4

@@ -127,6 +127,11 @@ def show_estimate(comparison: RunComparison, sd: float | None) -> Estimate:
     if estimate.finished:
         left = format_duration(estimate.minutes_left * 60)
         console.print(f"{quantity(estimate.finished, 'run')} finished earlier; the rest takes {at_most}about {left}")
+    if comparison.tune:
+        duration = format_duration(estimate.minutes_per_value * 60)
+        console.print(
+            f"not included: values that tuning adds where the best one lies at an edge, about {duration} for each"
+        )
     noise = expected_noise(plan, comparison.prepare().hash, sd)
     if plan.seeds < 2:
         console.print(

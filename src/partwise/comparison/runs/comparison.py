@@ -36,8 +36,8 @@ class RunComparison(Comparison):
 
     def estimate(self, finished: Mapping[str, FinishedRuns] | None = None) -> Estimate:
         """The time on this machine, measured over a few training steps; `finished` has the runs that need no time."""
-        tuning_runs = len(self.tune.values) * self.tune_seeds if self.tune else 0
-        return self.workload.estimate(self.plan, tuning_runs, finished or {})
+        tuning_values = len(self.tune.values) if self.tune else 0
+        return self.workload.estimate(self.plan, tuning_values, self.tune_seeds, finished or {})
 
     def finished_runs(self) -> dict[str, FinishedRuns]:
         """The runs of each arm that `run` would not repeat: its own, and those of comparisons that share them.
@@ -58,7 +58,7 @@ class RunComparison(Comparison):
                 folder for each in (arm, *(at_value for at_value, _ in tried)) for folder in self._folders_of(each)
             }
             tuning = count_finished([folder for _, folder in tried], tuning_seeds)
-            found[arm.name] = FinishedRuns(count_finished(folders, seeds), tuning)
+            found[arm.name] = FinishedRuns(count_finished(folders, seeds), tuning, len(tried))
         return found
 
     def _tried_values(self, number: int, arm: Arm) -> list[tuple[Arm, Path]]:

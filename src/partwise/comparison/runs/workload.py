@@ -48,6 +48,8 @@ class Estimate:
     """The time of each arm, number of runs and of those that have finished, and throughput in tokens per second."""
 
     arms: dict[str, ArmTime]
+    minutes_per_value: float
+    """Of all arms at one value that tuning tries."""
     runs: int
     finished: int
     workers: int
@@ -70,6 +72,8 @@ class FinishedRuns:
 
     test: int = 0
     tuning: int = 0
+    values: int = 0
+    """The number of values at which tuning has begun: more than planned if the range has grown."""
 
 
 @dataclass
@@ -197,24 +201,30 @@ class RunWorkload(Workload):
     def match(self, plan: RunPlan, measure: Measure) -> tuple[RunPlan, Matching]:
         return match_arms(plan, measure, self.setup["throughput"])
 
-    def estimate(self, plan: RunPlan, tuning_runs: int, finished: Mapping[str, FinishedRuns]) -> Estimate:
+    def estimate(
+        self, plan: RunPlan, tuning_values: int, tuning_seeds: int, finished: Mapping[str, FinishedRuns]
+    ) -> Estimate:
         """The time of a comparison on this machine, measured over a few training steps.
 
-        `tuning_runs` is the number of runs that tune one arm; `finished` has the runs of each arm that need no time.
+        `finished` has the runs of each arm that need no time. Values by which tuning may still extend its range are not
+        included.
         """
+        if tuning_values:
+            tuning_values = max([tuning_values, *(each.values for each in finished.values())])
         chosen, dataset = self._setup(plan), self.dataset(plan)
         throughput, scoring = measure_throughput(plan, dataset, chosen.runtime, chosen.plans)
-        seconds_of, runs, n_finished = dict[str, tuple[float, float]](), 0, 0
+        seconds_of, runs, n_finished, seconds_per_value = dict[str, tuple[float, float]](), 0, 0, 0.0
         claimed = {end for claim in plan.claims if claim.role == "claim" for end in claim[:2]}
         for arm in plan.arms:
             per_step = tokens_per_step(arm, dataset) / (throughput[arm.name] or math.inf)
             config, test_runs, arm_tuning_runs = arm.config, plan.seeds, 0
-            if tuning_runs and arm.name in claimed:
-                test_runs += 0 if self.tuned_only else plan.seeds  # the test of the best value
-                arm_tuning_runs = tuning_runs
             steps = total_steps(config, plan.horizons) if plan.horizons else config.train.steps
             test = steps * per_step + scoring[arm.name]
             tuning = (self.tune_steps or config.train.steps) * per_step + scoring[arm.name]
+            if tuning_values and arm.name in claimed:
+                test_runs += 0 if self.tuned_only else plan.seeds  # the test of the best value
+                arm_tuning_runs = tuning_values * tuning_seeds
+                seconds_per_value += tuning_seeds * tuning
             done = finished.get(arm.name, FinishedRuns())
             done_test, done_tuning = min(done.test, test_runs), min(done.tuning, arm_tuning_runs)
             seconds = test_runs * test + arm_tuning_runs * tuning
@@ -223,9 +233,9 @@ class RunWorkload(Workload):
             n_finished += done_test + done_tuning
         at_a_time, at_the_end = (60 * max(1, min(chosen.workers, n)) for n in (runs, runs - n_finished))
         times = {name: ArmTime(total / at_a_time, left / at_the_end) for name, (total, left) in seconds_of.items()}
-        return Estimate(
-            times, runs, n_finished, chosen.workers, chosen.seeds_per_process, self.processes_per_run, throughput
-        )
+        per_value = seconds_per_value / (60 * max(1, chosen.workers))
+        more = chosen.workers, chosen.seeds_per_process, self.processes_per_run, throughput
+        return Estimate(times, per_value, runs, n_finished, *more)
 
     def _setup(self, plan: RunPlan) -> Setup:
         return choose_setup(plan, self.workers, self.seeds_per_process, self.processes_per_run)
