@@ -58,7 +58,10 @@ class RunComparison(Comparison):
                 folder for each in (arm, *(at_value for at_value, _ in tried)) for folder in self._folders_of(each)
             }
             tuning = count_finished([folder for _, folder in tried], tuning_seeds)
-            found[arm.name] = FinishedRuns(count_finished(folders, seeds), tuning, len(tried))
+            values = (
+                0 if self._shared_folder(arm) else len(tried)
+            )  # others may have extended the range for their own arms
+            found[arm.name] = FinishedRuns(count_finished(folders, seeds), tuning, values)
         return found
 
     def _tried_values(self, number: int, arm: Arm) -> list[tuple[Arm, Path]]:
