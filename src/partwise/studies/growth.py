@@ -111,14 +111,19 @@ def growth_lines(studies: Sequence[Study]) -> dict[str, list[Line]]:
         first = [line_of(claim) for claim in claims if is_same_part(claim, finding)][:1]
         lines.setdefault(part_of(finding), first).append(line_of(finding))
     corpora = {line_of(claim).setting.corpus for claim in claims}
-    for part, each in lines.items():
-        complete = [line for line in each if line.differences]
-        lines[part] = sorted(complete, key=lambda line: (line.setting.corpus not in corpora, *order(line.setting)))
-    return {part: each for part, each in lines.items() if each}
+
+    def order(line: Line) -> tuple[bool, str, int]:
+        return line.setting.corpus not in corpora, line.setting.corpus, line.setting.parameters
+
+    complete = {part: [line for line in each if line.differences] for part, each in lines.items()}
+    return {part: sorted(each, key=order) for part, each in complete.items() if each}
 
 
-def order(setting: Setting) -> tuple[str, int]:
-    return setting.corpus, setting.parameters
+def settings_of(lines: dict[str, list[Line]]) -> tuple[list[Setting], list[Setting]]:
+    """The settings of the first corpus, by size, and those of other corpora."""
+    settings = list(dict.fromkeys(line.setting for part in lines.values() for line in part))
+    own = [each for each in settings if each.corpus == settings[0].corpus]
+    return sorted(own, key=lambda each: each.parameters), [each for each in settings if each not in own]
 
 
 def part_of(finding: Finding) -> str:
@@ -146,12 +151,9 @@ def line_of(finding: Finding) -> Line:
 
 def contrasts(lines: dict[str, list[Line]]) -> list[Contrast]:
     """From the smallest model to the largest on the first corpus, and to each other corpus from the model nearest in size."""
-    settings = list(dict.fromkeys(line.setting for part in lines.values() for line in part))
-    if not settings:
-        return []
-    own = sorted((each for each in settings if each.corpus == settings[0].corpus), key=order)
+    own, others = settings_of(lines)
     pairs = [(own[0], own[-1])] if len(own) > 1 else []
-    for other in [each for each in settings if each.corpus != settings[0].corpus]:
+    for other in others:
         pairs.append((min(own, key=lambda each: abs(math.log(each.parameters / other.parameters))), other))
     return [contrast(lines, *pair) for pair in pairs]
 

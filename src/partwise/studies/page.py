@@ -10,7 +10,7 @@ from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.number_format import format_p
 from partwise.plots.cells import NONE
 from partwise.studies.claims import NOT_RUN, Finding, find_outcomes, overall, scope, untested_claims
-from partwise.studies.growth import ALPHA, GROWTH, Change, contrasts, growth_lines
+from partwise.studies.growth import ALPHA, GROWTH, Change, contrasts, growth_lines, settings_of
 from partwise.studies.study import Study, StudyResults
 from partwise.studies.trends import TRENDS
 
@@ -116,7 +116,8 @@ def growth_section(studies: Sequence[Study]) -> Iterator[str]:
     found = contrasts(lines)
     if not found:
         return
-    settings = list(dict.fromkeys(line.setting for part in lines.values() for line in part))
+    own, others = settings_of(lines)
+    settings = [*own, *others]
     yield ""
     yield row(["difference in", *map(str, settings), *(f"change, {each.title}" for each in found)])
     yield row(["---", *["---:"] * (len(settings) + len(found))])

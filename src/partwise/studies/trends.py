@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from partwise.comparison.report.cells import Interval
 from partwise.plots.plotting import COLORS, STYLE, padded_limits, set_difference_scale, svg_file
-from partwise.studies.growth import Line, Setting, contrasts, growth_lines
+from partwise.studies.growth import Line, Setting, contrasts, growth_lines, settings_of
 from partwise.studies.study import Study
 
 if TYPE_CHECKING:
@@ -70,17 +70,15 @@ def draw_trends(studies: Sequence[Study]) -> str:
 
 
 def choose_looks(lines: dict[str, list[Line]]) -> dict[Setting, Look]:
-    """By setting, in the order of the lines."""
+    """By setting, the sizes of the first corpus before other corpora."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
-    settings = list(dict.fromkeys(line.setting for part in lines.values() for line in part))
-    first = sorted([each for each in settings if each.corpus == settings[0].corpus], key=lambda each: each.parameters)
-    between = min(0.3, 0.6 / max(1, len(first) - 1))
-    shades = [to_hex(colormaps["Blues"](1 - between * index)) for index in reversed(range(len(first)))]
-    others = [each for each in settings if each not in first]
+    own, others = settings_of(lines)
+    between = min(0.3, 0.6 / max(1, len(own) - 1))
+    shades = [to_hex(colormaps["Blues"](1 - between * index)) for index in reversed(range(len(own)))]
     dashed = [Look(COLORS[1 + index % (len(COLORS) - 1)], "s", "--") for index in range(len(others))]
-    return dict(zip([*first, *others], [*map(Look, shades), *dashed], strict=True))
+    return dict(zip([*own, *others], [*map(Look, shades), *dashed], strict=True))
 
 
 def draw_panel(axes: "Axes", part: str, lines: Sequence[Line], looks: dict[Setting, Look]) -> None:
@@ -97,15 +95,11 @@ def draw_panel(axes: "Axes", part: str, lines: Sequence[Line], looks: dict[Setti
     for line in lines:
         look, points = looks[line.setting], line.points
         shift = 1.07 ** (order.index(line.setting) - (len(order) - 1) / 2)
-        x, y = [point.step * shift for point in points], [point.mean or 0.0 for point in points]
-        spread = [
-            [abs((end if end is not None else point.mean or 0.0) - (point.mean or 0.0)) for point, end in ends]
-            for ends in ([(point, point.low) for point in points], [(point, point.high) for point in points])
-        ]
+        half_widths = [0.0 if each.low is None or each.high is None else (each.high - each.low) / 2 for each in points]
         axes.errorbar(
-            x,
-            y,
-            spread,
+            [point.step * shift for point in points],
+            [point.mean or 0.0 for point in points],
+            half_widths,
             fmt=look.marker,
             linestyle=look.line,
             color=look.color,

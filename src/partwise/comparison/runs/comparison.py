@@ -58,9 +58,8 @@ class RunComparison(Comparison):
                 folder for each in (arm, *(at_value for at_value, _ in tried)) for folder in self._folders_of(each)
             }
             tuning = count_finished([folder for _, folder in tried], tuning_seeds)
-            values = (
-                0 if self._shared_folder(arm) else len(tried)
-            )  # others may have extended the range for their own arms
+            # in a shared folder, another comparison may have extended the range for its own arms
+            values = 0 if self._shared_folder(arm) else len(tried)
             found[arm.name] = FinishedRuns(count_finished(folders, seeds), tuning, values)
         return found
 
