@@ -247,8 +247,12 @@ def test_arithmetic_training_and_evaluation(
         "char accuracy with $",
         "exact match",
         "reference",
+        "right digits of the greedy answers, by place",
     ):
         assert word in shown
+    assert run(monkeypatch, "eval", "sums", "--max-problems", "10", "--json") == 0
+    greedy = json.loads(capsys.readouterr().out)["accuracy"]["greedy"]
+    assert all(0 <= greedy[key]["by_place"]["1"]["proportion"] <= 1 for key in greedy if key != "all")
 
 
 def test_parts_and_show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

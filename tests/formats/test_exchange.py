@@ -178,3 +178,21 @@ def test_other_logits_in_transformers_are_reported(
     save_file(tensors, other / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ConfigError, match=r"computes logits from .* that differ by up to"):
         check_logits(model, other, torch.float32)
+
+
+def test_the_preset_fast_is_a_model_that_other_tools_load(tmp_path: Path) -> None:
+    """The preset `fast`, which a newcomer trains first, at its full size: all parts are those of Qwen 3."""
+    from recipes import perturbed
+    from transformers import AutoModelForCausalLM
+
+    from partwise.formats.huggingface.writing import write_hf_folder
+
+    config = run_config("fast")
+    model = perturbed(config.model).float().eval()
+    tokenizer = config.prepare().tokenizer
+    write_hf_folder(model, tokenizer, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["architectures"] == ["Qwen3ForCausalLM"]
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    ids = torch.from_numpy(tokenizer.encode("ROMEO:\nBut soft, what light"))[None]
+    with torch.no_grad():
+        assert (model(ids) - theirs(ids).logits).abs().max() < 1e-4

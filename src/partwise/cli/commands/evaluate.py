@@ -13,7 +13,9 @@ from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError
 from partwise.config.overrides import apply_overrides, flatten
 from partwise.data import Dataset, build_examples, parse_data_option, problem_lines
+from partwise.data.corpora import SyntheticProblems
 from partwise.evaluate.arithmetic import Proportion, accuracy_by_operation, answer_problems
+from partwise.evaluate.digits import SIGN, accuracy_by_place
 from partwise.evaluate.loss import SplitLoss, mean_loss
 from partwise.evaluate.references import dataset_references
 from partwise.model import Transformer
@@ -171,8 +173,24 @@ def show_accuracy(
         ]
         columns = ["", "char accuracy with $", "char accuracy", "exact match"]
         console.print(table(f"{decoding} answers to {len(lines):,} problems", columns, [*rows, reference]))
+        if decoding == "greedy":
+            for key, places in show_places(lines, answers, dataset).items():
+                accuracy[decoding][key]["by_place"] = places
     console.print("references: the most frequent character at each position, and the most common answer")
     return accuracy
+
+
+def show_places(problems: list[str], answers: list[str], dataset: Dataset) -> dict[str, dict[str, Any]]:
+    """Print and return the proportion of right digits per operation and place."""
+    assert isinstance(dataset.corpus, SyntheticProblems)
+    found = accuracy_by_place(problems, answers, dataset.corpus.problem_spec())
+    columns = [*dict.fromkeys(place for places in found.values() for place in places if place != SIGN), SIGN]
+    rows = [
+        (key, *(f"{places[place].value:.4f}" if place in places else "" for place in columns))
+        for key, places in found.items()
+    ]
+    console.print(table("right digits of the greedy answers, by place", ["", *columns], rows))
+    return {key: {place: each.to_dict() for place, each in places.items()} for key, places in found.items()}
 
 
 def with_interval(proportion: Proportion) -> str:
