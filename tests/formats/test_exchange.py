@@ -182,10 +182,10 @@ def test_other_logits_in_transformers_are_reported(
 
 def test_the_preset_fast_is_a_model_that_other_tools_load(tmp_path: Path) -> None:
     """The preset `fast`, which a newcomer trains first, at its full size: all parts are those of Qwen 3."""
-    from recipes import perturbed
     from transformers import AutoModelForCausalLM
 
     from partwise.formats.huggingface.writing import write_hf_folder
+    from recipes import perturbed
 
     config = run_config("fast")
     model = perturbed(config.model).float().eval()
