@@ -68,6 +68,15 @@ def test_entries_say_what_the_files_say(folder: Path) -> None:
         list_runs(folder / "nowhere")
 
 
+def test_a_comparison_that_shares_runs_has_none_of_its_own_to_count(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "c", tmp_path / "runs" / "c")
+    for name in ("results.json", ".lock"):
+        (tmp_path / "runs" / "c" / name).unlink()
+    assert [each.state for each in list_runs(tmp_path / "runs")] == ["stopped, 4 runs finished"]
+    shutil.rmtree(tmp_path / "runs" / "c" / "runs")
+    assert [each.state for each in list_runs(tmp_path / "runs")] == ["stopped"]
+
+
 def test_other_data_has_another_scale(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "c", tmp_path / "c")
     shutil.copytree(folder / "deep/r", tmp_path / "r")

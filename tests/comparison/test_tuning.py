@@ -50,6 +50,18 @@ def test_the_tuning_split_is_training_text_only(here: Path, data: str) -> None:
         )  # no pair is cut in two
 
 
+@pytest.mark.parametrize("values", ["1e-3,0.001,2e-3", "1e-3,inf", "nan,1e-3", "1e-3"])
+def test_values_are_distinct_and_finite(values: str) -> None:
+    with pytest.raises(ConfigError, match="at least two different values"):
+        parse_tune(f"train.lr={values}")
+
+
+def test_an_interaction_is_not_judged_at_tuned_values_alone(here: Path) -> None:
+    settings = {"interaction": ["ffn=swiglu", "norm=rmsnorm"], "tune": "train.lr=1e-3,1e-2", "tuned_only": True}
+    with pytest.raises(ConfigError, match="an interaction is judged at the defaults"):
+        plan_comparison("mingpt", data="text.txt", **settings)
+
+
 def test_tuning_uses_its_own_seeds_and_split_and_finds_the_best_value(here: Path) -> None:
     comparison = partwise.compare("mingpt", "ffn=swiglu", **SETTINGS, seeds=2, tune="train.lr=1e-3,1e-2,1e-1", name="t")
     results = comparison.results

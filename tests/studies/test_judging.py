@@ -44,6 +44,12 @@ def test_a_study_is_judged_again_without_training(here: Path) -> None:
     assert again.exit_code == 0 and "nothing changes" in again.output
 
 
+def test_a_warning_of_the_ledger_is_kept() -> None:
+    results = next(iter(STORED.values()))
+    warned = results.model_copy(update={"warnings": (*results.warnings, "not recorded there")})
+    assert judge_again(warned).warnings == judge_again(judge_again(warned)).warnings == warned.warnings
+
+
 def test_what_cannot_be_judged_is_refused(here: Path) -> None:
     results = next(each for each in STORED.values() if each.tuning)
     tuning = results.tuning

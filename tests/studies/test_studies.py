@@ -1,6 +1,9 @@
 """Studies: the outcome of a claim follows from the verdict, and covers the setting of its comparisons only."""
 
 import json
+import os
+import re
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -17,6 +20,7 @@ from partwise.comparison.runs.workload import ArmTime
 from partwise.comparison.stats.intervals import judge
 from partwise.config import ConfigError
 from partwise.studies.claims import find_outcomes, overall, scope
+from partwise.studies.forest import draw_claims
 from partwise.studies.page import horizon_table, markdown, verdict_cell
 from partwise.studies.study import LIBRARY, NOT_SEEN, SEEN, StudyResults, all_studies, find_study, outcome
 
@@ -182,7 +186,7 @@ def test_what_changed_after_a_first_answer_is_in_the_table(here: Path) -> None:
         ({"verdict": "equivalent", "low": 0.001, "high": 0.004}, "equivalent, excludes 0", SEEN),
         ({"verdict": "equivalent", "low": -0.001, "high": 0.004}, "equivalent", SEEN),
         ({"verdict": "better", "low": -0.3, "high": -0.1}, "better", NOT_SEEN),
-        ({"verdict": None, "not_bracketed": "at an edge"}, "none: not bracketed", ""),
+        ({"verdict": None, "not_bracketed": "at an edge"}, "none: not bracketed", "tuning not bracketed"),
     ],
 )
 def test_the_verdict_of_an_equality_says_whether_zero_is_excluded(
@@ -191,6 +195,96 @@ def test_the_verdict_of_an_equality_says_whether_zero_is_excluded(
     committed = next(iter(StudyResults.from_json(LIBRARY / "swiglu" / "results.json").comparisons.values()))
     effect = committed.effects[0].replace(**fields)
     assert verdict_cell(effect) == cell and outcome("equivalent", effect) == expected_outcome
+
+
+def test_a_claim_whose_tuning_is_not_bracketed_is_counted(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+    study = find_study("glu")
+    stored = study.read()
+    ((key, results),) = stored.comparisons.items()
+    first, *others = results.claims
+    open_ended = first.effect.replace(
+        verdict=None, low=None, high=None, p_looks=None, p_equivalence=None, not_bracketed="at an edge"
+    )
+    changed = results.model_copy(update={"claims": (first.model_copy(update={"effect": open_ended}), *others)})
+    study.write(stored.model_copy(update={"comparisons": {key: changed}}))
+    found = find_outcomes([study])["glu"]
+    assert found[0].outcome == "tuning not bracketed" and f"1 of {len(found)} tuning not bracketed" in overall(
+        study, found
+    )
+    page = markdown([study])
+    assert "| none: not bracketed | equivalent | tuning not bracketed |" in page
+    assert ">tuning not bracketed<" in draw_claims([study])
+
+
+def test_the_cell_of_a_verdict_names_the_arm_that_failed() -> None:
+    committed = next(iter(StudyResults.from_json(LIBRARY / "swiglu" / "results.json").comparisons.values()))
+    effect = committed.effects[0].replace(verdict=None, arm="one", against="base", failed_against=3, n_against=8)
+    assert verdict_cell(effect) == "3 of 8 failed (base)"
+    both = effect.replace(failed_arm=1, n_arm=8)
+    assert verdict_cell(both) == "1 of 8 failed (one), 3 of 8 failed (base)"
+
+
+def test_the_scope_is_that_of_the_runs_however_the_file_has_changed_since(here: Path) -> None:
+    study = find_study("muon")
+    before = scope(study)
+    entry = study.entries["shakespeare"]
+    request = entry.request.model_copy(update={"horizons": [500, 8000], "data": "python"})
+    assert scope(replace(study, entries={"shakespeare": replace(entry, request=request)})) == before
+
+
+def test_every_ratio_of_steps_is_stated_and_why_one_is_missing(here: Path) -> None:
+    page = markdown([find_study(name) for name in ("relu2", "dyt", "swiglu", "reversed")])
+    assert re.search(r"\| ffn=relu2 ffn.hidden=576: -0.005, 1\.04 times \(1\.00\d to 1\.08\) fewer steps \|", page)
+    assert "\nCompute saved: not computed, because a loss does not fall with the number of steps.\n" in page
+    assert "\nCompute saved: not computed, because all runs have one length.\n" in page
+    assert page.count("not computed, because") == 2, "accuracies have none"
+
+
+def test_results_of_a_study_named_by_its_file_are_never_written_into_the_package() -> None:
+    study = find_study(os.path.relpath(LIBRARY / "muon.yaml"))
+    assert not study.path.is_absolute() and study.own_results == Path("studies/muon/results.json")
+
+
+def test_a_prediction_for_a_tuned_arm_is_found_however_the_setting_is_written(family: Path) -> None:
+    entry = find_study("rms").entries["one"]
+    dashes = replace(
+        entry, request=entry.request.model_copy(update={"tune": "--train.lr=1e-3,1e-2"}), expect={"a=1": "worse"}
+    )
+    assert dashes.expected("a=1 train.lr=1e-3") == "worse" and dashes.expected("a=2 train.lr=1e-3") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("comparisons: {one: some text}", "one: expected the fields of a comparison"),
+        ("comparisons: {one: [a]}", "one: expected the fields of a comparison"),
+        (
+            "comparisons: {one: {preset: mingpt, change: [ffn=relu], expect: [better]}}",
+            "expect of one: give a prediction",
+        ),
+        ("comparisons: {one: {preset: mingpt, change: [ffn=relu], expect: 3}}", "expect of one: give a prediction"),
+        ("comparisons: {one: {preset: mingpt, change: [ffn=relu], common: 3}}", "common=3: expected a list"),
+        (
+            "comparisons: {one: {preset: mingpt, change: [ffn=relu], common: train.lr=1}}",
+            "common=train.lr=1: expected a list",
+        ),
+        ("comparisons: {one: {preset: mingpt, change: [ffn=relu], grid: [1]}}", r"grid=\[1\]: expected a list"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_one_line(here: Path, text: str, message: str) -> None:
+    (here / "studies").mkdir(exist_ok=True)
+    (here / "studies" / "mine.yaml").write_text(f"claim: c\n{text}\n")
+    with pytest.raises(ConfigError, match=message):
+        find_study("mine")
+
+
+@pytest.mark.parametrize("comparisons", [[1], "text", 3])
+def test_damaged_results_are_one_line(here: Path, comparisons: Any) -> None:
+    path = here / "results.json"
+    facts = dict.fromkeys(("claim", "source", "published", "changed"), "")
+    path.write_text(json.dumps({**facts, "comparisons": comparisons}))
+    with pytest.raises(ConfigError, match="is damaged"):
+        StudyResults.from_json(path)
 
 
 PROTOCOL = f"""about: frozen
@@ -250,6 +344,21 @@ def test_studies_of_one_protocol_share_the_runs_of_the_baseline_and_are_judged_t
     (family / "rope" / "results.json").unlink()
     untested = find_outcomes(studies)
     assert not untested["rope"] and untested["rms"][0].effect.n_comparisons == 2, "claims not run yet count as members"
+
+
+def test_runs_that_studies_share_have_the_data_of_today(family: Path) -> None:
+    assert CliRunner().invoke(app, ["study", "run", "rope"]).exit_code == 0
+    text = Path("text.txt").read_text()
+    Path("text.txt").write_text(text[::-1])
+    done = CliRunner().invoke(app, ["study", "run", "rms"])
+    assert isinstance(done.exception, ConfigError)
+    assert re.search(
+        r"runs/protocol-small/.* was trained on other data than data=text has now: restore the data",
+        str(done.exception),
+    )
+    Path("text.txt").write_text(text)
+    shutil.rmtree("runs/study-rms-one")
+    assert CliRunner().invoke(app, ["study", "run", "rms"]).exit_code == 0
 
 
 def test_the_page_has_every_claim_with_its_prediction_before_it_is_run(family: Path) -> None:

@@ -17,7 +17,8 @@ from partwise.cli import app
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.families import decide
 from partwise.comparison.stats.protocol import Claim, Rules
-from partwise.studies.growth import Line, Setting, change_between, contrasts, growth_lines
+from partwise.studies.claims import find_outcomes
+from partwise.studies.growth import Line, Setting, change_between, contrasts, growth_lines, line_of
 from partwise.studies.page import markdown
 from partwise.studies.study import find_study
 from partwise.studies.trends import choose_looks, draw_changes, draw_panel, draw_trends
@@ -102,6 +103,16 @@ def test_a_change_is_tested_unpaired_with_the_noise_of_tuning_of_both() -> None:
     total = math.hypot(error, 0.05)
     df = total**4 / (error**4 / 3 + 0.03**4 / 3 + 0.04**4 / 3)
     assert noisy.high - noisy.mean == pytest.approx(stats.t(df).ppf(0.975) * total, rel=1e-9)
+
+
+def test_a_line_has_no_points_if_a_run_failed_at_any_length() -> None:
+    (finding,) = find_outcomes([find_study("muon")])["muon"]
+    baseline, arm = finding.results.arms
+    first, *others = arm.trials
+    lost = first.model_copy(update={"horizons": first.horizons[:2]})
+    failed = finding.results.model_copy(update={"arms": (baseline, arm.model_copy(update={"trials": (lost, *others)}))})
+    assert [*line_of(finding).differences] == [500, 1000, 2000]
+    assert line_of(replace(finding, results=failed)).differences == {}
 
 
 def test_no_change_without_a_verdict_or_without_variation() -> None:

@@ -109,8 +109,9 @@ def _read_comparison(path: Path, name: str, ngrams: dict[str, dict[int, float]])
     plan, file = read_record(path / "compare.json"), path / "results.json"
     if not file.exists():
         finished = len(list(path.glob("runs/*/seed-*/result.json")))
+        counted = f", {quantity(finished, 'run')} finished" if (path / "runs").is_dir() else ""  # or runs are shared
         arms = [arm.text("name") for arm in plan.record("plan").records("arms")]
-        state = f"{_activity(path)}, {quantity(finished, 'run')} finished"
+        state = f"{_activity(path)}{counted}"
         return Entry(name, "comparison", " / ".join(arms), None, state, None, "", "", _modified(path))
     results = read_results(file)
     ours = results.task is not None  # training runs rather than commands or functions

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from partwise.comparison.design.plan import Arm, Plan
-from partwise.comparison.results import TunedArm, Tuning
+from partwise.comparison.results import TunedArm, Tuning, tuned_name
 from partwise.comparison.stats.protocol import Claim
 from partwise.comparison.stats.tuning_noise import tuning_noise
 from partwise.comparison.trials.trial import Trial, final_values
@@ -44,7 +44,8 @@ class Tune:
     def apply(self, arm: Arm, value: str) -> Arm:
         """The arm with the setting at `value`."""
         override = f"{self.key}={value}"
-        return Arm(f"{arm.name} {override}", (*arm.overrides, override), arm.config.with_override(override))
+        name = tuned_name(arm.name, self.key, value)
+        return Arm(name, (*arm.overrides, override), arm.config.with_override(override))
 
     def default(self, arm: Arm) -> Any:
         return dict(flatten(arm.config.to_dict())).get(tuple(self.key.split(".")))
@@ -54,12 +55,14 @@ def parse_tune(text: str) -> Tune:
     """Parse `train.lr=1e-4,3e-4,1e-3`. Raises ConfigError."""
     key, equals, text_values = text.partition("=")
     values = tuple(value.strip() for value in text_values.split(",") if value.strip())
-    if not key.strip() or not equals or len(values) < 2 or len(set(values)) < len(values):
+    distinct: set[str] | set[float] = set(values)
+    with contextlib.suppress(ValueError):  # numbers in order, to detect a best value at the edge of the range
+        values, distinct = tuple(sorted(values, key=float)), set(map(float, values))
+    finite = all(not isinstance(value, float) or math.isfinite(value) for value in distinct)
+    if not key.strip() or not equals or len(values) < 2 or len(distinct) < len(values) or not finite:
         raise ConfigError(
             f"--tune {text}: expected a setting and at least two different values, such as train.lr=1e-4,3e-4,1e-3"
         )
-    with contextlib.suppress(ValueError):  # numbers in order, to detect a best value at the edge of the range
-        values = tuple(sorted(values, key=float))
     return Tune(key.strip().removeprefix("--"), values)
 
 
@@ -100,7 +103,7 @@ def run_tuning(
         losses = final_values(new)
         for arm in arms:
             for value in added:
-                found = losses[f"{arm.name} {tune.key}={value}"].values()
+                found = losses[tuned_name(arm.name, tune.key, value)].values()
                 curves[arm.name][value] = tuple(loss if math.isfinite(loss) else None for loss in found)
         best = {arm.name: best_value(arm.name, tune.key, curves[arm.name], lower_is_better) for arm in arms}
         added = further_values(tune, arms, values, set(best.values()))

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from partwise.comparison.design.plan import listed
-from partwise.comparison.results import ClaimResult, ComputeSaved, Results, StepEffect, Tuning
+from partwise.comparison.results import ClaimResult, ComputeSaved, Results, StepEffect, Task, Tuning, tuned_name
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.families import decide
 from partwise.comparison.stats.protocol import Claim
-from partwise.studies.study import NOT_SEEN, OPPOSITE, SEEN, TOO_NOISY, Study, StudyResults, is_direct, outcome
+from partwise.config.overrides import flatten
+from partwise.data import parse_data_option
+from partwise.studies.study import OUTCOMES, Study, StudyResults, is_direct, outcome
 
 NOT_RUN, NO_PREDICTION = "not run yet", "no prediction"
 
@@ -83,7 +85,7 @@ def untested_claims(study: Study) -> Iterator[tuple[str, Claim, str | None, int]
 
 def untuned_name(arm: str, tuning: Tuning | None) -> str:
     """The name of an arm without the value that tuning chose for it."""
-    chosen = {f"{row.arm} {tuning.key}={row.best}": row.arm for row in tuning.arms} if tuning else {}
+    chosen = {tuned_name(row.arm, tuning.key, row.best): row.arm for row in tuning.arms} if tuning else {}
     return chosen.get(arm, arm)
 
 
@@ -102,10 +104,18 @@ def overall(study: Study, findings: Sequence[Finding]) -> str:
         return NOT_RUN
     untested = len(list(untested_claims(study)))
     outcomes = [finding.outcome for finding in findings if finding.outcome]
-    kinds = [kind for kind in (SEEN, NOT_SEEN, OPPOSITE, TOO_NOISY) if kind in outcomes]
+    kinds = [kind for kind in OUTCOMES if kind in outcomes]
     counted = [kind if len(kinds) == 1 else f"{outcomes.count(kind)} of {len(outcomes)} {kind}" for kind in kinds]
     missing = [f"{untested} of {len(findings) + untested} claims {NOT_RUN}"] if untested else []
     return ", ".join([*(counted or [NO_PREDICTION]), *missing])
+
+
+def corpus_of(task: Task, requested: str | None) -> str:
+    """The corpus that was trained on; the file of a corpus that is read from one, if the request still names it."""
+    stored = task.name or task.data
+    flat = dict(flatten({"data": parse_data_option(requested)})) if requested else {}
+    part = flat.get(("data",), flat.get(("data", "part")))
+    return requested if requested and part == stored else stored
 
 
 def scope(study: Study) -> str:
@@ -116,14 +126,14 @@ def scope(study: Study) -> str:
     stored = StudyResults.from_json(study.results).comparisons if study.results else {}
     corpora, steps = set[str](), set[int]()
     for key in [key for key in study.entries if key in stored] or study.entries:
-        entry = study.entries[key]
-        task = stored[key].task if key in stored else None
+        request, task = study.entries[key].request, stored[key].task if key in stored else None
         if task is not None:
-            corpus, length = task.name or task.data, task.steps
+            lengths = {point.step for claim in stored[key].claims for point in claim.effect_over_horizons}
+            corpora.add(corpus_of(task, request.data))
+            steps |= lengths or {task.steps or 0}
         else:
             config = study.plans[key].arms[0].config
-            corpus, length = config.data.name, config.train.steps
-        corpora.add(entry.request.data or corpus)
-        steps |= set(entry.request.horizons or [length or 0])
+            corpora.add(request.data or config.data.name)
+            steps |= set(request.horizons or [config.train.steps])
     setting = f"{listed(sorted(corpora))}, {listed([f'{number:,}' for number in sorted(steps)])} steps"
     return setting if len(corpora) > 1 and len(steps) > 1 else f"{setting} only"

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 from partwise.comparison.stats.effect import Effect
 from partwise.plots.plotting import STYLE, set_difference_scale, shorten, shorten_middle, svg_file
 from partwise.studies.claims import NO_PREDICTION, find_outcomes
-from partwise.studies.study import NOT_SEEN, OPPOSITE, SEEN, TOO_NOISY, Study
+from partwise.studies.study import NOT_BRACKETED, NOT_SEEN, OPPOSITE, SEEN, TOO_NOISY, Study
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLORS = {SEEN: "#1b7f4d", NOT_SEEN: "#41688a", OPPOSITE: "#b3382c", TOO_NOISY: "#9c6200", "": "#6b6f76"}
-"""The color of each outcome; gray where the claim predicts nothing."""
+COLORS = {SEEN: "#1b7f4d", NOT_SEEN: "#41688a", OPPOSITE: "#b3382c", TOO_NOISY: "#9c6200"}
+COLORS |= dict.fromkeys((NOT_BRACKETED, ""), "#6b6f76")
+"""The color of each outcome; gray where the claim predicts nothing, or nothing was judged."""
 
 ROW = 0.2  # inches
 LABEL = 36
@@ -89,7 +90,8 @@ def draw_panel(axes: "Axes", rows: Sequence[Row]) -> None:
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
-    reach = max(abs(end) for each in effects for end in (each.mean, each.low, each.high) if end is not None)
+    ends = [abs(end) for each in effects for end in (each.mean, each.low, each.high) if end is not None]
+    reach = max(ends, default=effects[0].margin)
     set_difference_scale(axes, reach)
     first = effects[0]
     metric = f"difference of {first.metric}" + (f", {first.unit}" if first.unit else "")

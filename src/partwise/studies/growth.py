@@ -49,7 +49,7 @@ class Line:
 
     setting: Setting
     differences: dict[int, tuple[float, ...]]
-    """By number of steps, one for each seed; only numbers of steps that every seed has reached."""
+    """By number of steps, one for each seed."""
     effect: Effect
     """After the largest number of steps."""
     tuning_df: int = 0
@@ -143,8 +143,9 @@ def line_of(finding: Finding) -> Line:
     arm, baseline = results.arm(effect.arm), results.arms[0]
     corpus = (results.task.name or results.task.data) if results.task else ""
     seeds = [dict(seed) for seed in differences_at_ends(arm, baseline, effect)] if arm else []
-    steps = [step for step in seeds[0] if all(step in seed for seed in seeds)] if seeds else []
-    differences = {step: tuple(seed[step] for seed in seeds) for step in sorted(steps)}
+    steps = sorted({step for seed in seeds for step in seed})
+    complete = all(len(seed) == len(steps) for seed in seeds)
+    differences = {step: tuple(seed[step] for seed in seeds) for step in steps} if complete else {}
     tuning_df = len(results.tuning.seeds) - 1 if results.tuning else 0
     return Line(Setting(baseline.parameters or 0, corpus), differences, effect, tuning_df)
 

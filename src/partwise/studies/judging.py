@@ -1,10 +1,11 @@
 """Judge the stored results of a study by the rules of this version, without training."""
 
 from partwise.comparison.judging import judge_results
-from partwise.comparison.results import ClaimResult, Results, TunedArm, Tuning
+from partwise.comparison.results import ClaimResult, Results, TunedArm, Tuning, tuned_name
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.comparison.stats.tuning_noise import tuning_noise
+from partwise.comparison.stats.warnings import warnings
 from partwise.config import ConfigError
 from partwise.studies.study import Study, StudyResults
 
@@ -12,14 +13,17 @@ from partwise.studies.study import Study, StudyResults
 def judge_study(study: Study) -> StudyResults:
     """The stored results with every claim judged from its values. Raises ConfigError if there are none, or not all values."""
     stored = study.read()
-    comparisons = {}
-    for key, results in stored.comparisons.items():
-        judged = judge_again(results)
-        if results.study and key in study.entries:
-            answers = tuple(study.entries[key].answers(judged))
-            judged = judged.model_copy(update={"study": results.study.model_copy(update={"answers": answers})})
-        comparisons[key] = judged
+    comparisons = {key: judge_comparison(study, key, results) for key, results in stored.comparisons.items()}
     return stored.model_copy(update={"comparisons": comparisons})
+
+
+def judge_comparison(study: Study, key: str, results: Results) -> Results:
+    """The stored results of one comparison with every claim judged, and what became of the study's predictions."""
+    judged = judge_again(results)
+    if results.study and key in study.entries:
+        answers = tuple(study.entries[key].answers(judged))
+        judged = judged.model_copy(update={"study": results.study.model_copy(update={"answers": answers})})
+    return judged
 
 
 def judge_again(results: Results) -> Results:
@@ -41,7 +45,9 @@ def judge_again(results: Results) -> Results:
         new.model_copy(update={name: getattr(old, name) for name in kept})
         for new, old in zip(judged.claims, results.claims, strict=True)
     )
-    return judged.model_copy(update={"claims": found})
+    own = warnings(results.effects)
+    others = tuple(each for each in results.warnings if each not in own)  # such as that of a ledger
+    return judged.model_copy(update={"claims": found, "warnings": (*judged.warnings, *others)})
 
 
 def stored_claim(claim: ClaimResult, tuning: Tuning | None) -> Claim:
@@ -62,6 +68,6 @@ def is_tuned(effect: Effect) -> bool:
 def find_row(name: str, tuning: Tuning) -> TunedArm:
     """The tuning of an arm at its best value. Raises ConfigError if there is none."""
     for row in tuning.arms:
-        if name in (row.arm, f"{row.arm} {tuning.key}={row.best}"):
+        if name in (row.arm, tuned_name(row.arm, tuning.key, row.best)):
             return row
     raise ConfigError(f"{name}: the stored results do not have the losses of its tuning: run the comparison again")

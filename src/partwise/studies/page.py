@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from partwise.comparison.report.backends import describe_backends
 from partwise.comparison.report.cells import confidence, decimal_places, number, with_interval
-from partwise.comparison.report.horizons import factor_cell, in_words
+from partwise.comparison.report.horizons import factor_cell, in_words, why_not_computed
 from partwise.comparison.results import ArmResult, Results, Tuning
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.number_format import format_p
@@ -172,7 +172,7 @@ def not_computed(findings: Sequence[Finding]) -> Iterator[str]:
     for finding in findings:
         saved = finding.compute_saved
         if finding.results.metric_is_loss and not (saved and saved.ratios):
-            reason = saved.reason if saved else "all runs have one length"
+            reason = why_not_computed(saved, finding.effect, finding.results)
             reasons.setdefault(reason, []).append(f"{finding.key}, {finding.short_name}")
     for reason, names in reasons.items():
         whose = "" if len(names) == len(findings) else f" of {'; '.join(names)}"
@@ -230,7 +230,13 @@ def tuning_losses(tuning: Tuning) -> str:
 def verdict_cell(effect: Effect) -> str:
     """The verdict; with *equivalent*, whether the interval excludes zero, as it does for a small but certain difference."""
     if effect.verdict is None:
-        return "none: not bracketed" if effect.not_bracketed else f"{effect.failed_arm} of {effect.n_arm} failed"
+        if effect.not_bracketed:
+            return "none: not bracketed"
+        counts = (
+            (effect.failed_arm, effect.n_arm, effect.arm),
+            (effect.failed_against, effect.n_against, effect.against),
+        )
+        return ", ".join(f"{failed} of {n} failed ({name})" for failed, n, name in counts if failed) or NONE
     excludes = effect.low is not None and effect.high is not None and not effect.low <= 0 <= effect.high
     return f"{effect.verdict}, excludes 0" if effect.verdict == "equivalent" and excludes else effect.verdict
 
@@ -267,6 +273,7 @@ The words on the right say what became of the claim:
 - **not seen here**: the verdict is another, such as *equivalent* where the claim predicts *better*;
 - **opposite here**: *worse* where the claim predicts *better*, or the reverse;
 - **too noisy here**: the planned seeds did not decide the question at this size, or some runs failed;
+- **tuning not bracketed**: the best rate of an arm is at an edge of those that were tried, so there is no verdict;
 - **no prediction**: nothing published says what to expect in this setting.
 
 A difference is that of the changed model minus the baseline, for losses: below 0, the change is better. Often the change is

@@ -35,14 +35,17 @@ from partwise.comparison.results import Answer, Results, StudyFacts, Value, read
 from partwise.comparison.runs.comparison import RunComparison, make_comparison
 from partwise.comparison.runs.plan import RunPlan
 from partwise.comparison.stats.effect import Effect
+from partwise.comparison.tuning import parse_tune
 from partwise.config import ConfigError, did_you_mean
 from partwise.config.overrides import parse_grid
-from partwise.config.yaml import read_yaml
+from partwise.config.yaml import read_yaml, show
 from partwise.train.run_names import FolderLock, check_run_name, default_run_name, explain_write_errors
 
 LIBRARY, OWN = Path(__file__).parent / "library", Path("studies")
 EXPECTED = ("better", "worse", "equivalent", "diverges")
 SEEN, NOT_SEEN, OPPOSITE, TOO_NOISY = "seen here", "not seen here", "opposite here", "too noisy here"
+NOT_BRACKETED = "tuning not bracketed"
+OUTCOMES = (SEEN, NOT_SEEN, OPPOSITE, TOO_NOISY, NOT_BRACKETED)
 """The outcomes of a claim at the size, number of steps and data of its study."""
 
 
@@ -55,7 +58,7 @@ class Entry:
 
     def expected(self, arm: str) -> str | None:
         """The prediction for an arm, also at the value that tuning chose for it."""
-        untuned = arm.rpartition(f" {self.request.tune.partition('=')[0]}=")[0] if self.request.tune else arm
+        untuned = arm.rpartition(f" {parse_tune(self.request.tune).key}=")[0] if self.request.tune else arm
         return self.expect.get(arm, self.expect.get(untuned, self.expect.get("")))
 
     def answers(self, results: Results) -> Iterator[Answer]:
@@ -82,7 +85,7 @@ class StudyResults(Value):
         values = read_json(path)
         sha256 = values.pop("sha256", None)
         comparisons = values.get("comparisons")
-        for key, results in (comparisons or {}).items():
+        for key, results in comparisons.items() if isinstance(comparisons, dict) else ():
             Results.from_dict(results, f"{path}, {key}")  # names the comparison in its message
         stored = cls.from_dict(values, str(path))
         remedy = f"run `partwise study run {path.parent.name}` again, which writes it from its runs"
@@ -120,7 +123,7 @@ class Study:
     @property
     def own_results(self) -> Path:
         """Where a run writes: beside the YAML file, but never into the package."""
-        folder = OWN if self.path.parent == LIBRARY else self.path.parent
+        folder = OWN if self.path.resolve().parent == LIBRARY.resolve() else self.path.parent
         return folder / self.name / "results.json"
 
     @property
@@ -165,6 +168,8 @@ class Study:
         the comparisons' own folders, `runs/study-NAME-KEY`. Raises ConfigError.
         """
         results: dict[str, Results] = {}
+        if only and self.results:
+            self.read()  # before any training: what cannot be read cannot be kept
         facts = {"claim": self.claim, "source": self.source, "published": self.published, "changed": self.changed}
         for key, comparison in list(self.plan(only)):
             with show_progress(comparison) as on_progress:
@@ -211,9 +216,11 @@ def is_direct(effect: Effect, results: Results) -> bool:
 
 
 def outcome(expected: str | None, effect: Effect) -> str:
-    """The outcome of one arm's verdict: one of the four words above, or "" without a prediction or a bracketed tuning."""
-    if expected is None or effect.not_bracketed:
+    """The outcome of one arm's verdict: one of `OUTCOMES`, or "" without a prediction."""
+    if expected is None:
         return ""
+    if effect.not_bracketed:
+        return NOT_BRACKETED
     diverged = 2 * effect.failed_arm > effect.n_arm and not effect.failed_against
     if expected == "diverges":
         return NOT_SEEN if not diverged else SEEN if effect.verdict == "worse" else TOO_NOISY
@@ -250,13 +257,15 @@ def find_study(name: str) -> Study:
     about = str(shared.pop("about", ""))
     entries: dict[str, Entry] = {}
     for key, entry in comparisons.items():
-        entries |= dict(read_entry(str(key), with_protocol(dict(entry or {}), shared, path), path))
+        if not isinstance(entry, dict):
+            raise ConfigError(f"{path}: {key}: expected the fields of a comparison, such as preset: mingpt")
+        entries |= dict(read_entry(str(key), with_protocol(dict(entry), shared, path), path))
     texts = (str(values.get(key, "")) for key in ("claim", "source", "published", "changed"))
     claim, source, published, changed = texts
     history = values.get("history") or []
     if not isinstance(history, list) or not all(isinstance(line, str) for line in history):
         raise ConfigError(f"{path}: history: expected a list of sentences")
-    common = tuple(shared.get("common", ()))
+    common = tuple(words_of(shared, "common", path))
     return Study(path, claim, source, published, changed, entries, tuple(history), protocol, about, common)
 
 
@@ -287,25 +296,38 @@ def with_protocol(entry: dict[str, Any], protocol: dict[str, Any], path: Path) -
         if not isinstance(reason, str) or not reason.strip():
             raise ConfigError(f"{path}: untuned: say why this comparison leaves out the tuning of its protocol")
         protocol = {key: value for key, value in protocol.items() if key not in TUNING}
-    common = [*protocol.get("common", []), *entry.get("common", [])]
+    common = [*words_of(protocol, "common", path), *words_of(entry, "common", path)]
     return {**protocol, **entry, **({"common": common} if common else {})}
 
 
 def read_entry(key: str, entry: dict[str, Any], path: Path) -> Iterator[tuple[str, Entry]]:
     """Parse an entry of the YAML file, expanding its grid. Raises ConfigError."""
-    expect, grid = entry.pop("expect", {}), entry.pop("grid", [])
+    expect, grid = entry.pop("expect", None) or {}, words_of(entry, "grid", path)
     if "variance" in entry:
         raise ConfigError(
             f"{path}: variance={entry['variance']} of {key} no longer exists, as it erred with unequal SDs: delete this line"
         )
-    expect = {"": expect} if isinstance(expect, str) else dict(expect)
+    expect = {"": expect} if isinstance(expect, str) else expect
+    if not isinstance(expect, dict) or not all(isinstance(arm, str) for arm in expect):
+        raise ConfigError(f"{path}: expect of {key}: give a prediction, or one for each arm by its name")
     for word in expect.values():
         if word not in EXPECTED:
             raise ConfigError(f"{path}: expect={word!r} of {key}: choose one of {', '.join(EXPECTED)}")
     for words in itertools.product(*parse_grid(grid)):
+        fields = {name: value for name, value in entry.items() if name != "grid"}
         common = [*entry.get("common", []), *words]
-        request = Request.from_dict({**entry, "common": common}, prefix=f"comparisons.{key}")
+        request = Request.from_dict({**fields, "common": common}, prefix=f"comparisons.{key}")
         yield " ".join((key, *words)), Entry(request, expect)
+
+
+def words_of(fields: dict[str, Any], key: str, path: Path) -> list[str]:
+    """A field that is a list of words, empty if it is absent. Raises ConfigError."""
+    words = fields.get(key)
+    if words is None:
+        return []
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ConfigError(f"{path}: {key}={show(words)}: expected a list of settings, such as [train.lr=1e-3]")
+    return words
 
 
 def study_files() -> dict[str, Path]:

@@ -3,7 +3,7 @@
 from partwise.comparison.results import ArmResult, Ratio, Results
 from partwise.comparison.runs.workload import origin_of, timed_on
 from partwise.config import ConfigError
-from partwise.studies.judging import judge_again
+from partwise.studies.judging import judge_comparison
 from partwise.studies.study import Study, StudyResults
 
 
@@ -15,7 +15,10 @@ def time_study(study: Study) -> StudyResults:
     """
     stored = study.read()
     timed = dict(stored.comparisons)
-    for key, comparison in study.plan([key for key in stored.comparisons if key in study.entries]):
+    known = [key for key in timed if key in study.entries]
+    if not known:
+        raise ConfigError(f"{study.name}: its comparisons have changed since its results: run it again")
+    for key, comparison in study.plan(known):
         setup = comparison.workload.choose_setup(comparison.plan, timed=True)
         rates: dict[str, float | None] = setup["throughput"]
         results = stored.comparisons[key]
@@ -23,7 +26,9 @@ def time_study(study: Study) -> StudyResults:
             arms = tuple(with_throughput(arm, rates[origin_of(arm.name, rates)]) for arm in results.arms)
         except KeyError:
             raise ConfigError(f"{study.name}, {key}: its arms have changed since its results: run it again") from None
-        timed[key] = judge_again(results.model_copy(update={"arms": arms, "timed_on": timed_on(setup)}))
+        timed[key] = judge_comparison(
+            study, key, results.model_copy(update={"arms": arms, "timed_on": timed_on(setup)})
+        )
     return stored.model_copy(update={"comparisons": timed})
 
 

@@ -52,6 +52,9 @@ def test_runs_of_one_length_and_failed_runs_have_no_change(muon: Results) -> Non
     [
         ((1.25, 1.1, 1.42), "1.25 times (1.10 to 1.42) fewer steps"),
         ((0.8, 0.5, 1.0), "1.25 times (1.00 to 2.00) as many steps"),
+        ((1.052, 0.9983, 1.11), "1.05 times (0.998 to 1.11) fewer steps"),
+        ((1.04, 1.0036, 1.08), "1.04 times (1.004 to 1.08) fewer steps"),
+        ((1.0004, 0.93, 1.08), "1.0004 times (0.93 to 1.08) fewer steps"),
         ((None, 4.0, None), "more than 4.00 times fewer steps"),
         ((None, None, 0.25), "more than 4.00 times as many steps"),
     ],

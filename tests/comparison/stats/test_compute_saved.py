@@ -68,11 +68,11 @@ def test_a_loss_that_no_run_reached_is_an_error() -> None:
 
 def test_censored_pairs_give_one_end_of_the_interval() -> None:
     rng = random.Random(0)
-    pairs = [(power_law(30 * math.exp(rng.gauss(0, 0.1))), power_law(1.0)) for _ in range(4)]
+    pairs = [(power_law(30 * math.exp(rng.gauss(0, 0.1))), power_law(1.0)) for _ in range(6)]
     found = steps_saved(pairs, 0.05)
-    assert found == Saved(None, pytest.approx(16.0), None, 4, 4)
+    assert found == Saved(None, pytest.approx(16.0), None, 6, 6)
     worse = steps_saved([(baseline, arm) for arm, baseline in pairs], 0.05)
-    assert worse == Saved(None, None, pytest.approx(1 / 16), 4, 4)
+    assert worse == Saved(None, None, pytest.approx(1 / 16), 6, 6)
     some = steps_saved([*pairs[:2], *((power_law(8 * x), power_law(1.0)) for x in (1.0, 1.1))], 0.05)
     assert isinstance(some, Saved) and some.ratio is None and some.high is None and some.n_censored == 2
     assert some.low is not None and 1 < some.low < 12
@@ -85,8 +85,9 @@ def test_censored_pairs_give_one_end_of_the_interval() -> None:
         ([(power_law(1), power_law(2)), (power_law(1), [(500, 2.0), (8000, math.nan)])], "failed"),
         ([(power_law(1), power_law(100)), (power_law(100), power_law(1))], "different seeds"),
         ([(power_law(100), power_law(1)), (power_law(1.01), power_law(1))], "too different"),
+        ([(power_law(100), power_law(1))] * 5, "5 pairs are too few for a bound"),
     ],
-    ids=["one pair", "failed", "both lead", "spread"],
+    ids=["one pair", "failed", "both lead", "spread", "few pairs, all censored"],
 )
 def test_what_cannot_be_computed_says_why(pairs: list, reason: str) -> None:
     found = steps_saved(pairs, 0.05)
@@ -105,6 +106,17 @@ def test_intervals_of_noisy_pairs_cover_the_true_ratio() -> None:
         assert isinstance(found, Saved) and found.low is not None and found.high is not None
         covered += found.low <= 1.5 <= found.high
     assert 0.93 <= covered / draws <= 0.97
+
+
+@pytest.mark.parametrize("n", [2, 4, 6, 8])
+def test_a_bound_is_wrong_at_most_as_often_as_one_end_of_an_interval(n: int) -> None:
+    """The true ratio is just below 16, the largest that runs of these lengths can show; one end of 95% is 2.5%."""
+    rng, wrong, draws = random.Random(n), 0, 2000
+    for _ in range(draws):
+        pairs = [(power_law(15.99 * math.exp(rng.gauss(0, 0.2))), power_law(1.0)) for _ in range(n)]
+        found = steps_saved(pairs, 0.05)
+        wrong += isinstance(found, Saved) and found.low is not None and found.low > 15.99
+    assert wrong / draws <= 0.025 + 3 * math.sqrt(0.025 * 0.975 / draws)
 
 
 def test_other_measures_scale_the_ratio() -> None:

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from partwise.comparison.report.cells import decimal_places, with_interval
-from partwise.comparison.results import ClaimResult, Ratio, Results
+from partwise.comparison.results import ClaimResult, ComputeSaved, Ratio, Results
+from partwise.comparison.stats.effect import Effect
 from partwise.plots.blocks import Cell, Figure, Paragraph, Table
 from partwise.plots.cells import NONE, capitalize_first
 from partwise.plots.colors import ARM_COLORS
@@ -69,7 +70,7 @@ def compute_saved(results: Results) -> Iterator[Table | Paragraph]:
     for claim in claims:
         name, saved = f"{claim.effect.arm} − {claim.effect.against}", claim.compute_saved
         if saved is None or not saved.ratios:
-            reason = saved.reason if saved else "all its runs have one length"
+            reason = why_not_computed(saved, claim.effect, results)
             rows.append([name, *[NONE] * len(MEASURES), f"not computed: {reason}"])
             continue
         cells = [factor_cell(saved.ratios[key]) if key in saved.ratios else NONE for key in MEASURES]
@@ -82,11 +83,25 @@ def compute_saved(results: Results) -> Iterator[Table | Paragraph]:
     yield Table(["difference", *MEASURES.values(), ""], rows, note=note)
 
 
+def why_not_computed(saved: ComputeSaved | None, effect: Effect, results: Results) -> str:
+    """Why the compute that a claim saves is not known."""
+    if saved:
+        return saved.reason
+    return "a sum of effects has no runs" if results.arm(effect.against) is None else "all runs have one length"
+
+
 def factor_cell(ratio: Ratio) -> str:
     """`1.25 (1.10 to 1.42)`, or one end of it."""
     if ratio.ratio is None:
-        return f"more than {ratio.low:.2f}" if ratio.low is not None else f"less than {ratio.high:.2f}"
-    return f"{ratio.ratio:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+        return f"more than {factor(ratio.low)}" if ratio.low is not None else f"less than {factor(ratio.high or 0)}"
+    assert ratio.low is not None and ratio.high is not None
+    return f"{factor(ratio.ratio)} ({factor(ratio.low)} to {factor(ratio.high)})"
+
+
+def factor(value: float) -> str:
+    """`1.25`; with more decimals if it would read as 1 and is not, as 1 decides whether anything is saved."""
+    decimals = next((n for n in range(2, 6) if float(f"{value:.{n}f}") != 1), 2)
+    return f"{value:.{decimals}f}"
 
 
 def saved_sentences(results: Results) -> Iterator[str]:
@@ -115,11 +130,11 @@ def in_words(ratio: Ratio, what: str) -> str:
     unit = f"fewer {what}" if saves(ratio) else f"as many {what}"
     if center is None:
         bound = low if low is not None else 1 / (high or 1)
-        return f"more than {bound:.2f} times {unit}"
+        return f"more than {factor(bound)} times {unit}"
     assert low is not None and high is not None
     if not saves(ratio):
         center, low, high = 1 / center, 1 / high, 1 / low
-    return f"{center:.2f} times ({low:.2f} to {high:.2f}) {unit}"
+    return f"{factor(center)} times ({factor(low)} to {factor(high)}) {unit}"
 
 
 def saves(ratio: Ratio) -> bool:

@@ -29,6 +29,7 @@ from partwise.comparison.results.findings import (
     StudyFacts,
     TunedArm,
     Tuning,
+    tuned_name,
 )
 from partwise.comparison.results.record import LedgerEntry, OnlineLevel, RepeatedQuestion
 from partwise.comparison.results.results import FORMAT, Protocol, Provenance, References, Results, Task
@@ -69,4 +70,5 @@ __all__ = [
     "Value",
     "mean",
     "read_json",
+    "tuned_name",
 ]

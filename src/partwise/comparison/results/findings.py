@@ -113,6 +113,11 @@ class Tuning(Value):
     """Whether the values are losses on data that the verdict does not use; if not, they are values of its metric."""
 
 
+def tuned_name(arm: str, key: str, value: str) -> str:
+    """The name of an arm at a value that tuning tries."""
+    return f"{arm} {key}={value}"
+
+
 class Match(Value):
     """The setting of an arm that was changed to match the baseline, and the relative difference that remains."""
 

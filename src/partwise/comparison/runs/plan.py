@@ -94,6 +94,10 @@ def make_plan(request: Request) -> RunPlan:
     n_steps = len(changes) if request.cumulative else 0
     if n_steps and (request.interaction or request.tune or request.match):
         raise ConfigError("cumulative=true cannot be combined with interaction, tune or match: leave these out")
+    if request.interaction and request.tuned_only:
+        raise ConfigError(
+            "an interaction is judged at the defaults, which tuned_only leaves out: leave out one of them"
+        )
     roles: list[Role] = ["claim"] * len(changes)
     if request.negative_control:
         if "from=" in " ".join([request.preset, *shared]):

@@ -22,6 +22,7 @@ from partwise.files import refuse_links
 from partwise.records import Record, read_record
 from partwise.train.config import RunConfig
 from partwise.train.result import verified_result
+from partwise.train.run_metadata import read_metadata
 from partwise.train.run_names import explain_write_errors
 from partwise.train.shared_prefix import with_steps
 
@@ -102,6 +103,15 @@ def prepare_run(
     with explain_write_errors(folder):
         write_json(folder / "job.json", job)
     return RunTrial(arm, seed, folder, config.train.steps, stored_status(folder) or "waiting", horizons)
+
+
+def check_data(folder: Path, config: RunConfig, data_hash: str) -> None:
+    """Raise ConfigError if a finished run was trained on other data: its seeds would be paired with those of new data."""
+    if read_metadata(folder)["data"]["hash"] != data_hash:
+        raise ConfigError(
+            f"{folder} was trained on other data than data={config.data.name} has now: restore the data, or delete this "
+            "folder to train the run again"
+        )
 
 
 def stored_status(folder: Path) -> str | None:

@@ -22,7 +22,7 @@ from partwise.comparison.runs.throughput import (
     throughput_of_runs,
     tokens_per_step,
 )
-from partwise.comparison.runs.trial import RunTrial, prepare_run
+from partwise.comparison.runs.trial import RunTrial, check_data, prepare_run
 from partwise.comparison.trials.local import LocalExecutor
 from partwise.comparison.trials.trial import VALIDATION_LOSS, Trial
 from partwise.comparison.trials.workload import Resources, Workload
@@ -31,6 +31,7 @@ from partwise.compute.plan import slower_arms
 from partwise.compute.runtime import Runtime, machine_info
 from partwise.config import ConfigError, digest
 from partwise.data import Dataset
+from partwise.train.config import RunConfig
 from partwise.train.evaluation import check_split_lengths
 from partwise.train.shared_prefix import total_steps
 
@@ -94,8 +95,11 @@ class RunWorkload(Workload):
     """Whether arms are judged at their best values only."""
     processes_per_run: int = 1
     setup: dict[str, Any] = field(default_factory=dict)
+    _data: dict[str, str] = field(default_factory=dict)
+    """The hash of the data of each data configuration."""
 
     def prepare(self, plan: RunPlan) -> str:
+        self._data.clear()
         return self.dataset(plan).hash
 
     def store_parts(self, plan: RunPlan, folder: Path) -> None:
@@ -157,7 +161,16 @@ class RunWorkload(Workload):
         runtime = Runtime(**self.setup["runtime"])
         config = arm.config.with_seed(seed)
         trial = (folder, arm.name, seed, config, runtime, plan, self.imports, self.command, metric, horizons)
-        return prepare_run(*trial, self.processes_per_run)
+        prepared = prepare_run(*trial, self.processes_per_run)
+        if prepared.finished:  # perhaps by another comparison, before the data changed
+            check_data(folder, config, self._data_hash(config))
+        return prepared
+
+    def _data_hash(self, config: RunConfig) -> str:
+        key = digest([config.data.to_dict(), config.tokenizer.to_dict(), config.train.tuning_split])
+        if key not in self._data:
+            self._data[key] = config.prepare().hash
+        return self._data[key]
 
     def key(self, arm: RunArm) -> str:
         computation = self.setup["computation"]
@@ -227,8 +240,10 @@ class RunWorkload(Workload):
                 seconds_per_value += tuning_seeds * tuning
             done = finished.get(arm.name, FinishedRuns())
             done_test, done_tuning = min(done.test, test_runs), min(done.tuning, arm_tuning_runs)
-            seconds = test_runs * test + arm_tuning_runs * tuning
-            seconds_of[arm.name] = seconds, seconds - done_test * test - done_tuning * tuning
+            left = (test_runs - done_test) * test + (
+                arm_tuning_runs - done_tuning
+            ) * tuning  # exactly 0 if none is left
+            seconds_of[arm.name] = test_runs * test + arm_tuning_runs * tuning, left
             runs += test_runs + arm_tuning_runs
             n_finished += done_test + done_tuning
         at_a_time, at_the_end = (60 * max(1, min(chosen.workers, n)) for n in (runs, runs - n_finished))

@@ -100,7 +100,14 @@ def steps_saved(pairs: Sequence[tuple[Ends, Ends]], alpha: float) -> Saved | str
         return "the arms lead on different seeds, some before their shortest run ends"
     # censored values are further from 0 than stated, and so is their mean: the end nearer to 0 remains a bound
     above = max(values) > 0
-    bound = mean(values) if low is None or high is None else low if above else high
+    if low is None or high is None:
+        # every pair is censored; if the true ratio were not beyond the bound, each pair would be with a probability of
+        # at most 1/2 (of a symmetric distribution)
+        if 2.0 ** -len(pairs) > alpha / 2:
+            return f"all arms lead before their shortest run ends, and {len(pairs)} pairs are too few for a bound"
+        bound = mean(values)
+    else:
+        bound = low if above else high
     if (bound > 0) is not above:
         return "some arms lead before their shortest run ends, by amounts too different for a bound"
     low, high = (math.exp(bound), None) if above else (None, math.exp(bound))
