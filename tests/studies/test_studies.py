@@ -197,7 +197,7 @@ def test_the_verdict_of_an_equality_says_whether_zero_is_excluded(
     assert verdict_cell(effect) == cell and outcome("equivalent", effect) == expected_outcome
 
 
-def test_a_claim_whose_tuning_is_not_bracketed_is_counted(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
+def test_a_claim_whose_tuning_is_not_bracketed_is_counted(here: Path) -> None:
     study = find_study("glu")
     stored = study.read()
     ((key, results),) = stored.comparisons.items()

@@ -55,14 +55,17 @@ def parse_tune(text: str) -> Tune:
     """Parse `train.lr=1e-4,3e-4,1e-3`. Raises ConfigError."""
     key, equals, text_values = text.partition("=")
     values = tuple(value.strip() for value in text_values.split(",") if value.strip())
-    distinct: set[str] | set[float] = set(values)
-    with contextlib.suppress(ValueError):  # numbers in order, to detect a best value at the edge of the range
-        values, distinct = tuple(sorted(values, key=float)), set(map(float, values))
-    finite = all(not isinstance(value, float) or math.isfinite(value) for value in distinct)
-    if not key.strip() or not equals or len(values) < 2 or len(distinct) < len(values) or not finite:
+    numbers = list[float]()
+    with contextlib.suppress(ValueError):
+        numbers = [float(value) for value in values]
+        values = tuple(sorted(values, key=float))  # in order, to detect a best value at the edge of the range
+    n_different = len(set(numbers or values))
+    if not key.strip() or not equals or len(values) < 2 or n_different < len(values):
         raise ConfigError(
             f"--tune {text}: expected a setting and at least two different values, such as train.lr=1e-4,3e-4,1e-3"
         )
+    if not all(map(math.isfinite, numbers)):
+        raise ConfigError(f"--tune {text}: expected finite values")
     return Tune(key.strip().removeprefix("--"), values)
 
 

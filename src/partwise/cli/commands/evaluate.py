@@ -13,6 +13,7 @@ from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError
 from partwise.config.overrides import apply_overrides, flatten
 from partwise.data import Dataset, build_examples, parse_data_option, problem_lines
+from partwise.data.arithmetic import ProblemSpec
 from partwise.data.corpora import SyntheticProblems
 from partwise.evaluate.arithmetic import Proportion, accuracy_by_operation, answer_problems
 from partwise.evaluate.digits import SIGN, accuracy_by_place
@@ -173,23 +174,23 @@ def show_accuracy(
         ]
         columns = ["", "char accuracy with $", "char accuracy", "exact match"]
         console.print(table(f"{decoding} answers to {len(lines):,} problems", columns, [*rows, reference]))
-        if decoding == "greedy":
-            for key, places in show_places(lines, answers, dataset).items():
+        if decoding == "greedy" and isinstance(dataset.corpus, SyntheticProblems):  # whose format is known
+            for key, places in show_places(lines, answers, dataset.corpus.problem_spec()).items():
                 accuracy[decoding][key]["by_place"] = places
     console.print("references: the most frequent character at each position, and the most common answer")
     return accuracy
 
 
-def show_places(problems: list[str], answers: list[str], dataset: Dataset) -> dict[str, dict[str, Any]]:
+def show_places(problems: list[str], answers: list[str], spec: ProblemSpec) -> dict[str, dict[str, Any]]:
     """Print and return the proportion of right digits per operation and place."""
-    assert isinstance(dataset.corpus, SyntheticProblems)
-    found = accuracy_by_place(problems, answers, dataset.corpus.problem_spec())
+    found = accuracy_by_place(problems, answers, spec)
     columns = [*dict.fromkeys(place for places in found.values() for place in places if place != SIGN), SIGN]
     rows = [
         (key, *(f"{places[place].value:.4f}" if place in places else "" for place in columns))
         for key, places in found.items()
     ]
     console.print(table("right digits of the greedy answers, by place", ["", *columns], rows))
+    console.print("an answer that is not a number has no right digits")
     return {key: {place: each.to_dict() for place, each in places.items()} for key, places in found.items()}
 
 

@@ -240,9 +240,8 @@ class RunWorkload(Workload):
                 seconds_per_value += tuning_seeds * tuning
             done = finished.get(arm.name, FinishedRuns())
             done_test, done_tuning = min(done.test, test_runs), min(done.tuning, arm_tuning_runs)
-            left = (test_runs - done_test) * test + (
-                arm_tuning_runs - done_tuning
-            ) * tuning  # exactly 0 if none is left
+            # from the runs that are left, so that it is exactly 0 without any
+            left = (test_runs - done_test) * test + (arm_tuning_runs - done_tuning) * tuning
             seconds_of[arm.name] = test_runs * test + arm_tuning_runs * tuning, left
             runs += test_runs + arm_tuning_runs
             n_finished += done_test + done_tuning
