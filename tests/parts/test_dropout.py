@@ -1,6 +1,8 @@
 """Dropout noise is Philox4x32-10 of an element's indices: the same by torch and by the kernel, for any split of a batch."""
 
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import partwise
 from kernel_inputs import require_kernels, threads
 from partwise.kernels.dropout import DropoutKey
 from partwise.kernels.dropout import dropout as cpp_dropout
-from partwise.parts.dropout import Dropout, dropout, keep_mask, philox
+from partwise.parts.dropout import Dropout, dropout, exact_product, keep_mask, philox, wrapped_product
 
 KEY = DropoutKey(0.3, 0x0123456789ABCDEF, 5)
 SHAPES = [(3, 7, 64), (2, 3, 5, 21), (1, 2, 3, 1), (4, 33), (17,), (2, 3, 2, 4, 9), (2, 40, 200), (0, 4, 8)]
@@ -41,8 +43,9 @@ KNOWN_ANSWERS = [  # of Random123
 @pytest.mark.parametrize(("counter", "key", "words"), KNOWN_ANSWERS)
 def test_philox_has_the_known_answers(counter: tuple[int, ...], key: tuple[int, int], words: tuple[int, ...]) -> None:
     assert reference_philox(counter, key) == words
-    ours = philox([torch.tensor(each) for each in counter], key[0] | key[1] << 32)
-    assert tuple(int(word) for word in ours) == words
+    for product in (wrapped_product, exact_product):
+        ours = philox([torch.tensor(each) for each in counter], key[0] | key[1] << 32, product)
+        assert tuple(int(word) for word in ours) == words
 
 
 def expected_mask(shape: tuple[int, ...], key: DropoutKey) -> Tensor:
@@ -100,6 +103,22 @@ def test_gradients_have_gradients(shared_cache: Path) -> None:
     require_kernels()
     x = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradgradcheck(lambda x: cpp_dropout(x, KEY), (x,))
+
+
+COMPILED = """
+import torch
+from partwise.kernels.dropout import DropoutKey
+from partwise.parts.dropout import held_mask, keep_mask, signed
+compiled = torch.compile(held_mask, fullgraph=True, dynamic=False)
+for seed in (0x0123456789ABCDEF, 0xFEDCBA9876543210, 2**64 - 5, 123456789012345678, 1):
+    x, key = torch.ones(4, 2, 8, 64), DropoutKey(0.3, seed, 5)
+    assert torch.equal(compiled(x, key.p, torch.tensor(signed(key))), keep_mask(x, key)), seed
+"""
+
+
+def test_inductor_compiles_the_same_mask() -> None:
+    """With products that overflow it gave another mask on a CPU, for most seeds; with plain indices an error on CUDA."""
+    subprocess.run([sys.executable, "-c", COMPILED], check=True)  # of its own: torch's compiler keeps state
 
 
 @pytest.mark.parametrize("p", [1e-9, 0.1, 0.5, 0.9, 1 - 1e-12])

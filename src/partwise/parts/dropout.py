@@ -10,6 +10,9 @@ from partwise.kernels.dropout import DropoutKey, noise_shape, supports_dropout
 from partwise.kernels.dropout import dropout as cpp_dropout
 from partwise.parts.layers import stream_seed
 
+WORD = 0xFFFFFFFF
+"""Of 32 bits."""
+
 
 class Dropout(nn.Module):
     """Zero elements with probability p and scale the rest by 1 / (1 - p); Srivastava et al. 2014.
@@ -25,7 +28,7 @@ class Dropout(nn.Module):
         self.site = ""
         self.seeded: DropoutKey | None = None
         self.seed_keys: tuple[DropoutKey, ...] = ()  # one per seed in multi-seed training
-        self.held_key: Tensor | None = None  # seed and first row as int64, which a compiled model reads
+        self.held_key: Tensor | None = None  # seed, first row and 0 as int64, which a compiled model reads
         self.held_seed_keys: Tensor | None = None  # the same, one row per seed
 
     @property
@@ -38,13 +41,12 @@ class Dropout(nn.Module):
         if self.seed_keys:
             return x * VmappedMask.apply(x, self.seed_masks) / (1 - self.p)
         if self.held_key is not None and torch.compiler.is_compiling():
-            seed, first_row = self.held_key.unbind()
-            return x * keep_mask(x, DropoutKey(self.p, seed, first_row)) / (1 - self.p)  # type: ignore[arg-type]
+            return x * held_mask(x, self.p, self.held_key) / (1 - self.p)
         return dropout(x, self.key())
 
     def hold_key(self, device: torch.device) -> None:
         """Keep the key as a tensor from now on: a number would be part of what is compiled, anew in every step."""
-        self.held_key = torch.zeros(2, dtype=torch.long, device=device)
+        self.held_key = torch.zeros(3, dtype=torch.long, device=device)
 
     def seed(self, seed: int, step: int, first_row: int = 0) -> None:
         """Seed the noise of forward passes from now on; their rows start at `first_row` in the batch of the step."""
@@ -66,10 +68,9 @@ class Dropout(nn.Module):
 
     def seed_masks(self, x: Tensor) -> Tensor:
         """(B, ..., T, D) of one seed -> (S, B, ..., T, D) the masks of all seeds."""
-        keys = self.seed_keys
         if self.held_seed_keys is not None:
-            keys = tuple(DropoutKey(self.p, *key.unbind()) for key in self.held_seed_keys)
-        return torch.stack([keep_mask(x, key) for key in keys])
+            return torch.stack([held_mask(x, self.p, key) for key in self.held_seed_keys])
+        return torch.stack([keep_mask(x, key) for key in self.seed_keys])
 
     def key(self) -> DropoutKey:
         """The key of this forward pass; without a seed, a new one from torch's global generator."""
@@ -77,8 +78,8 @@ class Dropout(nn.Module):
 
 
 def signed(key: DropoutKey) -> list[int]:
-    """The seed and the first row of a key, as int64 has them."""
-    return [key.seed - (key.seed >> 63 << 64), key.first_row]
+    """The seed and the first row of a key as int64 has them, and the zero of `keep_mask`."""
+    return [key.seed - (key.seed >> 63 << 64), key.first_row, 0]
 
 
 def dropout(x: Tensor, key: DropoutKey) -> Tensor:
@@ -86,24 +87,50 @@ def dropout(x: Tensor, key: DropoutKey) -> Tensor:
     return cpp_dropout(x, key) if supports_dropout(x) else x * keep_mask(x, key) / (1 - key.p)
 
 
-def keep_mask(x: Tensor, key: DropoutKey) -> Tensor:
-    """1 for the elements to keep, else 0, in the shape and dtype of x."""
+def held_mask(x: Tensor, p: float, held_key: Tensor) -> Tensor:
+    """The same with a key that is a tensor (3,)."""
+    seed, first_row, zero = held_key.unbind()
+    return keep_mask(x, DropoutKey(p, seed, first_row), zero)  # type: ignore[arg-type]
+
+
+def keep_mask(x: Tensor, key: DropoutKey, zero: Tensor | int = 0) -> Tensor:
+    """1 for the elements to keep, else 0, in the shape and dtype of x.
+
+    Compiled, `zero` has to be a tensor: torch's compiler takes a plain arange for an index into memory, whose products it
+    computes in 32 bits. The overflow of an int64 is undefined in its C++, so products are then computed in two parts.
+    """
     rows, heads, positions, elements = noise_shape(x.shape)
     sizes = (rows, heads, positions, -(-elements // 4))
-    row, head, position, block = torch.meshgrid(*(torch.arange(n, device=x.device) for n in sizes), indexing="ij")
-    words = torch.stack(philox((block, position, head, key.first_row + row), key.seed), dim=-1).flatten(-2)
+    indices = (torch.arange(n, device=x.device) + zero for n in sizes)
+    row, head, position, block = torch.meshgrid(*indices, indexing="ij")
+    product = wrapped_product if isinstance(zero, int) else exact_product
+    words = torch.stack(philox((block, position, head, key.first_row + row), key.seed, product), dim=-1).flatten(-2)
     return (words[..., :elements] >= int(key.p * 2**32)).to(x.dtype).reshape(x.shape)
 
 
-def philox(counter: Sequence[Tensor], seed: int) -> tuple[Tensor, ...]:
+def wrapped_product(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
+    """The high and the low word of a product of 32-bit words, which wraps around in int64 as unsigned products do."""
+    product = x * factor
+    return (product >> 32) & WORD, product & WORD
+
+
+def exact_product(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
+    """The same with twice the operations, none of which leaves 49 bits."""
+    low, high = x * (factor & 0xFFFF), x * (factor >> 16)
+    low = low + ((high & 0xFFFF) << 16)
+    return (low >> 32) + (high >> 16), low & WORD
+
+
+def philox(
+    counter: Sequence[Tensor], seed: int, product: Callable[[Tensor, int], tuple[Tensor, Tensor]] = wrapped_product
+) -> tuple[Tensor, ...]:
     """Philox4x32-10: four random 32-bit words per counter, as int64 like its four words; Salmon et al. 2011."""
-    key_0, key_1, mask = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF, 0xFFFFFFFF
+    key_0, key_1 = seed & WORD, (seed >> 32) & WORD
     x0, x1, x2, x3 = counter
     for _ in range(10):
-        product_0, product_2 = x0 * 0xD2511F53, x2 * 0xCD9E8D57  # wraps around as unsigned products do
-        high_0, high_2 = (product_0 >> 32) & mask, (product_2 >> 32) & mask
-        x0, x1, x2, x3 = high_2 ^ x1 ^ key_0, product_2 & mask, high_0 ^ x3 ^ key_1, product_0 & mask
-        key_0, key_1 = (key_0 + 0x9E3779B9) & mask, (key_1 + 0xBB67AE85) & mask
+        (high_0, low_0), (high_2, low_2) = product(x0, 0xD2511F53), product(x2, 0xCD9E8D57)
+        x0, x1, x2, x3 = high_2 ^ x1 ^ key_0, low_2, high_0 ^ x3 ^ key_1, low_0
+        key_0, key_1 = (key_0 + 0x9E3779B9) & WORD, (key_1 + 0xBB67AE85) & WORD
     return x0, x1, x2, x3
 
 
