@@ -1,13 +1,18 @@
 """An option of `compare` is declared once: a new field of the request is an option, a key and part of the command."""
 
+import importlib
+import inspect
+import pkgutil
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 import typer
 from pydantic import Field
+from typer.models import OptionInfo
 from typer.testing import CliRunner
 
+from partwise import cli
 from partwise.cli.options import app
 from partwise.cli.request_command import request_command
 from partwise.comparison.design.request import Option, Request
@@ -66,6 +71,22 @@ def test_shell_completion_knows_the_options() -> None:
     compare = command.get_command(context, "compare")  # type: ignore[attr-defined]
     context = compare.make_context("compare", ["mingpt"], parent=context, resilient_parsing=True)
     assert [item.value for item in compare.shell_complete(context, "--fi")] == ["--first-seed"]
+
+
+def test_an_option_with_a_metavar_names_itself() -> None:
+    """Typer 0.27 takes the metavar for the name of an option that has none: `--DATA`."""
+    modules = [importlib.import_module(f"partwise.cli.{each.name}") for each in pkgutil.iter_modules(cli.__path__)]
+    functions = [each for module in modules for _, each in inspect.getmembers(module, inspect.isfunction)]
+    options = [
+        (function.__name__, name, extra)
+        for function in functions
+        for name, parameter in inspect.signature(function).parameters.items()
+        for extra in getattr(parameter.annotation, "__metadata__", ())
+        if isinstance(extra, OptionInfo)
+    ]
+    assert len(options) > 50
+    named = [each for each in options if each[2].param_decls or isinstance(each[2].default, str)]
+    assert not [each for each in options if each[2].metavar is not None and each not in named]
 
 
 def test_every_option_has_a_help_text() -> None:

@@ -66,12 +66,19 @@ def compare(
         ),
     ] = None,
     processes_per_run: Annotated[
-        int, typer.Option(help="Processes that train each run together, as `train --processes`.", metavar="N", min=1)
+        int,
+        typer.Option(
+            "--processes-per-run",
+            help="Processes that train each run together, as `train --processes`.",
+            metavar="N",
+            min=1,
+        ),
     ] = 1,
     imports: Import = None,
     on: Annotated[
         str,
         typer.Option(
+            "--on",
             metavar="PLACE",
             help="Where trials run: local, workers (`partwise work`), ray or ray://HOST:PORT.",
             **PIPELINES,
@@ -84,6 +91,7 @@ def compare(
     require: Annotated[
         list[str] | None,
         typer.Option(
+            "--require",
             metavar="REQUIREMENT",
             help="'ARM better' or 'ARM not-worse': exit with 0 if met, 1 if not, 3 if undecided. Repeatable.",
             **PIPELINES,
@@ -98,15 +106,20 @@ def compare(
     command: Annotated[
         str | None,
         typer.Option(
-            metavar="COMMAND", help="With --refs: what to run, such as 'python train.py --seed={seed}'.", **ANY
+            "--command",
+            metavar="COMMAND",
+            help="With --refs: what to run, such as 'python train.py --seed={seed}'.",
+            **ANY,
         ),
     ] = None,
     setup: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="With --refs: what prepares each worktree.", **ANY)
+        str | None, typer.Option("--setup", metavar="COMMAND", help="With --refs: what prepares each worktree.", **ANY)
     ] = None,
     share: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="With --refs: ignored data to link into each worktree. Repeatable.", **ANY),
+        typer.Option(
+            "--share", metavar="PATH", help="With --refs: ignored data to link into each worktree. Repeatable.", **ANY
+        ),
     ] = None,
     higher_is_better: Annotated[
         bool,
@@ -185,7 +198,7 @@ def compare(
 @app.command()
 def work(
     comparison: Annotated[str, typer.Argument(metavar="COMPARISON", help="Name below runs/, or folder.")],
-    workers: Annotated[int, typer.Option(metavar="N", help="Concurrent trials.", min=1)] = 1,
+    workers: Annotated[int, typer.Option("--workers", metavar="N", help="Concurrent trials.", min=1)] = 1,
     imports: Import = None,
 ) -> None:
     """Run trials of a comparison that was started with --on workers, here or on any machine that sees its folder."""

@@ -47,6 +47,7 @@ def train(
     processes: Annotated[
         int | None,
         typer.Option(
+            "--processes",
             help="Share each batch between N processes of this machine (train.parallel=ddp or fsdp). torchrun starts "
             "them on several machines.",
             metavar="N",
@@ -203,7 +204,12 @@ def inspect(
     text: Annotated[str | None, typer.Option(help="Input text. Default: a sample of the validation split.")] = None,
     processes: Annotated[
         int,
-        typer.Option(metavar="N", help="For memory: the memory of each of N processes, with ddp and with fsdp.", min=1),
+        typer.Option(
+            "--processes",
+            metavar="N",
+            help="For memory: the memory of each of N processes, with ddp and with fsdp.",
+            min=1,
+        ),
     ] = 1,
     imports: Import = None,
 ) -> None:

@@ -38,6 +38,7 @@ def calibrate(
     vary: Annotated[
         str | None,
         typer.Option(
+            "--vary",
             metavar="init,order",
             help="Split the noise by source instead: train every initialization in every data order.",
         ),
@@ -115,7 +116,7 @@ def plan(
     claims: Annotated[int | None, typer.Option(help="Number of claims, without a preset. Default: 1.", min=1)] = None,
     workers: Workers = None,
     machines: Annotated[
-        int, typer.Option(metavar="N", help="Machines like this one that share the trials.", min=1)
+        int, typer.Option("--machines", metavar="N", help="Machines like this one that share the trials.", min=1)
     ] = 1,
     imports: Import = None,
     as_json: Json = False,

@@ -38,11 +38,13 @@ def verdict(
         float | None, typer.Option("--known-sd", help="Known SD of one run: use a normal interval.")
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(metavar="NAME=COLUMN,...", help="The file's own names: arm=group,value=val_loss.")
+        str | None,
+        typer.Option("--columns", metavar="NAME=COLUMN,...", help="The file's own names: arm=group,value=val_loss."),
     ] = None,
     run_names: Annotated[
         str | None,
         typer.Option(
+            "--run-names",
             metavar="PATTERN",
             help="TensorBoard, W&B: how runs are named, such as {arm}-seed{seed}. Default: {arm}-{seed}.",
         ),
