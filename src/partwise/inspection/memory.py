@@ -20,7 +20,7 @@ from partwise.model.activation_checkpointing import checkpoint_activations
 from partwise.model.freezing import freeze
 from partwise.plots.page import Page, bar_chart
 from partwise.train.config import RunConfig
-from partwise.train.cross_entropy import shift_targets, summed_loss
+from partwise.train.cross_entropy import chunk_size, shift_targets, summed_loss
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def step_memory(
         with Allocations() as allocations:
             for tensor in (*model.parameters(), *model.buffers()):
                 allocations.count(tensor)
-            compute_losses(model, config, precision, rows).backward()
+            compute_losses(model, config, precision, rows, device).backward()
             parameters = list(model.parameters())
             gradients = sum(part_size(p, shards) for p in parameters if p.grad is not None)
             optimizer.step()
@@ -101,7 +101,7 @@ def step_memory(
             )
             optimizer.zero_grad(set_to_none=True)
             before, allocations.peak = allocations.live, 0
-            loss = compute_losses(model, config, precision, rows)
+            loss = compute_losses(model, config, precision, rows, device)
             activations = allocations.live - before
             loss.backward()
             optimizer.step()
@@ -161,8 +161,8 @@ def fake_model(config: RunConfig, sdpa: bool = False) -> Transformer:
     return model.train()
 
 
-def compute_losses(model: Transformer, config: RunConfig, precision: str, rows: int) -> Tensor:
-    """The loss of a micro-batch of `rows`, with those of multi-token prediction and of the layers."""
+def compute_losses(model: Transformer, config: RunConfig, precision: str, rows: int, device: str = "cpu") -> Tensor:
+    """The loss of a micro-batch of `rows`, multi-token prediction and the layers included, as `device` computes it."""
     inputs, targets = torch.zeros(2, rows, config.seq_len, dtype=torch.long).unbind()
     source = inputs if model.encoder is not None else None
     auxiliary, ahead = list[Tensor](), list[Tensor]()
@@ -170,10 +170,10 @@ def compute_losses(model: Transformer, config: RunConfig, precision: str, rows: 
     weight = model.ahead.loss_weight_at(1.0)
     with autocast:
         logits = model(inputs, source=source, aux_losses=auxiliary, mtp_logits=ahead if weight else None)
-    smoothing = config.train.label_smoothing
-    losses = [summed_loss(logits, targets, smoothing, cpp=False)]
+    smoothing, chunk = config.train.label_smoothing, chunk_size(device)
+    losses = [summed_loss(logits, targets, smoothing, cpp=False, chunk=chunk)]
     losses += [
-        weight * summed_loss(each, shift_targets(targets, k), smoothing, cpp=False)
+        weight * summed_loss(each, shift_targets(targets, k), smoothing, cpp=False, chunk=chunk)
         for k, each in enumerate(ahead, start=1)
     ]
     return torch.stack([*losses, *auxiliary]).sum()

@@ -72,7 +72,9 @@ def multi_seed_losses(
     inputs, targets = (ids.to(first.device) for ids in stack_batches(batches))
     weight, smoothing = first.mtp_loss_weight, first.config.train.label_smoothing
     keys = [(run.config.train.seed, run.step, first_row) for run in runs]
-    with vmap_fallback_disabled(), multi_seed_forward(first.model.train(), keys):
+    if not first.model.training:  # train() visits every module: skip it in most steps
+        first.model.train()
+    with vmap_fallback_disabled(), multi_seed_forward(first.model, keys):
         logits, mtp_logits, auxiliary = forward(parameters, inputs, weight > 0)
     cross_entropy = compiled_losses if first.runtime.compile else multi_seed_cross_entropy
     mtp = [

@@ -88,10 +88,12 @@ class MultiSeedTrainer:
         if not finite:
             self.stack = None
             return
+        max_norm = train.grad_clip
         if len(finite) < len(stack.runs):
             self.stack = stack = stack.select(finite)
             norms = stack.grad_norms()
-        stack.clip_gradients(norms)
+        if max_norm is not None and any(results[index][1] + 1e-6 > max_norm for index in finite):
+            stack.clip_gradients(norms)  # else it would multiply every gradient by 1
         stack.step(lr)
         stack.zero_grad()
         seconds = (time.perf_counter() - started) / len(finite)

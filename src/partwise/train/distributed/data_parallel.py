@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,9 +26,14 @@ class DataParallel:
     def __init__(self, model: Transformer, losses: Callable[[Batch], Any]) -> None:
         self.model, self.losses = model, losses
 
+    @cached_property
+    def own_parameters(self) -> dict[str, Tensor]:
+        """Kept, since finding them visits every module, and a step needs them twice."""
+        return dict(self.model.named_parameters())
+
     def parameters(self) -> dict[str, Tensor]:
         """The tensors that the optimizer updates, by name."""
-        return dict(self.model.named_parameters())
+        return self.own_parameters
 
     def synchronize(self, last: bool) -> AbstractContextManager[None]:
         """Of the micro-batches of a step, only the last communicates gradients."""
