@@ -78,11 +78,14 @@ SecondArm = Annotated[
 Data = Annotated[
     str | None,
     typer.Option(
-        metavar="DATA", help="Training data: arithmetic, shakespeare, python, or a text file, .jsonl file or folder."
+        "--data",
+        metavar="DATA",
+        help="Training data: arithmetic, shakespeare, python, or a text file, .jsonl file or folder.",
     ),
 ]
 Name = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Folder name below runs/. Default: derived from the command.")
+    str | None,
+    typer.Option("--name", metavar="NAME", help="Folder name below runs/. Default: derived from the command."),
 ]
 Import = Annotated[
     list[str] | None,
@@ -94,7 +97,12 @@ Json = Annotated[
 RunName = Annotated[
     str, typer.Argument(metavar="RUN", help="Name of a run below runs/, its folder, or a Hugging Face folder.")
 ]
-Workers = Annotated[int | None, typer.Option(metavar="N", help="Concurrent runs. Default: one per CPU core.", min=1)]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", metavar="N", help="Concurrent runs. Default: one per CPU core; one on an accelerator.", min=1
+    ),
+]
 
 
 def collect_overrides(context: typer.Context, overrides: list[str] | None) -> list[str]:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from partwise.cli.options import FLAG, study_app
+from partwise.cli.options import FLAG, Workers, study_app
 
 
 @study_app.command("run")
@@ -13,19 +13,24 @@ def run_studies(
     studies: Annotated[
         list[str] | None, typer.Argument(metavar="[STUDY...]", help="Names of studies, or YAML files of your own.")
     ] = None,
-    protocol: Annotated[str | None, typer.Option(metavar="NAME", help="Run every study with this protocol.")] = None,
+    protocol: Annotated[
+        str | None, typer.Option("--protocol", metavar="NAME", help="Run every study with this protocol.")
+    ] = None,
     comparison: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY", help="Run only this comparison of a study, and keep the others' results. Repeatable."
+            "--comparison",
+            metavar="KEY",
+            help="Run only this comparison of a study, and keep the others' results. Repeatable.",
         ),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", metavar=FLAG, help="Only estimate the time.")] = False,
+    workers: Workers = None,
 ) -> None:
     """Run every comparison of one or more studies. Run the same command again to resume."""
     from partwise.cli.commands.study import run_studies as run
 
-    run(studies or [], protocol, comparison or [], dry_run)
+    run(studies or [], protocol, comparison or [], dry_run, workers)
 
 
 @study_app.command("list")

@@ -132,7 +132,7 @@ class Study:
         stored = (self.own_results, self.path.with_suffix("") / "results.json")
         return next((path for path in stored if path.exists()), None)
 
-    def plan(self, only: Collection[str] = ()) -> Iterator[tuple[str, RunComparison]]:
+    def plan(self, only: Collection[str] = (), workers: int | None = None) -> Iterator[tuple[str, RunComparison]]:
         """Each comparison, or `only` some, validated but not started, in `runs/study-NAME-KEY`. Raises ConfigError."""
         for key in only:
             if key not in self.entries:
@@ -140,7 +140,8 @@ class Study:
         for key, entry in self.entries.items():
             if only and key not in only:
                 continue
-            comparison = make_comparison(entry.request, check_run_name(default_run_name([f"study-{self.name}-{key}"])))
+            name = check_run_name(default_run_name([f"study-{self.name}-{key}"]))
+            comparison = make_comparison(entry.request, name, workers=workers)
             comparison.origin = {"study": f"{self.name}, {key}"}
             if self.protocol:
                 comparison.shared_runs = Path("runs") / check_run_name(f"protocol-{self.protocol}")
@@ -161,7 +162,7 @@ class Study:
         """The plan of each comparison."""
         return {key: comparison.plan for key, comparison in self.plan()}
 
-    def run(self, show_progress: ProgressDisplay, only: Collection[str] = ()) -> Path:
+    def run(self, show_progress: ProgressDisplay, only: Collection[str] = (), workers: int | None = None) -> Path:
         """Run the comparisons, each within its own `show_progress`, and write `results.json`; finished runs are kept.
 
         With `only`, the others keep the results that they have, whatever has changed in the study since. The reports are in
@@ -171,7 +172,7 @@ class Study:
         if only and self.results:
             self.read()  # before any training: what cannot be read cannot be kept
         facts = {"claim": self.claim, "source": self.source, "published": self.published, "changed": self.changed}
-        for key, comparison in list(self.plan(only)):
+        for key, comparison in list(self.plan(only, workers)):
             with show_progress(comparison) as on_progress:
                 judged = comparison.run(on_progress)
             entry = self.entries[key]

@@ -22,7 +22,9 @@ from partwise.studies.timing import seconds_saved, time_study
 from partwise.studies.trends import TRENDS, draw_trends
 
 
-def run_studies(names: list[str], protocol: str | None, only: list[str], dry_run: bool) -> None:
+def run_studies(
+    names: list[str], protocol: str | None, only: list[str], dry_run: bool, workers: int | None = None
+) -> None:
     """Run the comparisons of some studies, or of all with a protocol; with `dry_run` print estimates."""
     studies = [find_study(name) for name in names]
     if protocol:
@@ -34,11 +36,11 @@ def run_studies(names: list[str], protocol: str | None, only: list[str], dry_run
     if only and len(studies) > 1:
         raise ConfigError(f"--comparison {only[0]}: {len(studies)} studies; name the one that it belongs to")
     if dry_run:
-        estimate_studies(studies, only)
+        estimate_studies(studies, only, workers)
         return
     for study in studies:
         try:
-            path = study.run(start_progress, only)
+            path = study.run(start_progress, only, workers)
         except KeyboardInterrupt as error:
             words = [*names, *(["--protocol", protocol] if protocol else []), *(f"--comparison={key}" for key in only)]
             say_stopped(error, f"To resume:\n  {shlex.join(['partwise', 'study', 'run', *words])}")
@@ -49,11 +51,11 @@ def run_studies(names: list[str], protocol: str | None, only: list[str], dry_run
         console.print(f"results: {path}")
 
 
-def estimate_studies(studies: list[Study], only: list[str]) -> None:
+def estimate_studies(studies: list[Study], only: list[str], workers: int | None) -> None:
     """Print the estimates of all comparisons, or `only` some; of all together, runs that they share count once."""
     times = dict[tuple[str, str, bool], ArmTime]()
     for study in studies:
-        for key, comparison in study.plan(only):
+        for key, comparison in study.plan(only, workers):
             estimate, tuned = show_estimate(comparison, None), comparison.tune is not None
             for arm in comparison.plan.arms:
                 own = study.protocol or f"{study.name}, {key}"
