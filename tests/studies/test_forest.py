@@ -18,7 +18,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.fixture
 def library() -> list[Study]:
     """The studies of the package, read apart from the working folder's."""
-    return [find_study(str(path)) for path in sorted(LIBRARY.glob("*.yaml"))]
+    return [find_study(str(path)) for path in sorted(LIBRARY.glob("*.yaml"), key=lambda path: path.stem)]
 
 
 def test_the_page_and_its_plot_are_current(library: list[Study], here: Path) -> None:

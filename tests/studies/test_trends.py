@@ -89,7 +89,7 @@ def line(setting: Setting, values: list[float], tuning_error: float = 0.0, seeds
 
 def test_a_change_is_tested_unpaired_with_the_noise_of_tuning_of_both() -> None:
     small, large = [0.10, 0.12, 0.09, 0.13], [0.05, 0.055, 0.06, 0.05]
-    found = change_between(line(SMALL, small), line(LARGE, large))
+    found = change_between(line(SMALL, small), line(LARGE, large), 2000)
     assert found is not None
     error = math.hypot(stdev(small) / 2, stdev(large) / 2)
     t = stats.t(3).ppf(0.975)  # below five seeds: those of the smaller group
@@ -98,7 +98,7 @@ def test_a_change_is_tested_unpaired_with_the_noise_of_tuning_of_both() -> None:
         [difference, difference - t * error, difference + t * error], rel=1e-12
     )
     assert found.p == pytest.approx(2 * stats.t(3).sf(abs(difference) / error), rel=1e-9)
-    noisy = change_between(line(SMALL, small, 0.03), line(LARGE, large, 0.04))
+    noisy = change_between(line(SMALL, small, 0.03), line(LARGE, large, 0.04), 2000)
     assert noisy is not None and noisy.mean == found.mean
     total = math.hypot(error, 0.05)
     df = total**4 / (error**4 / 3 + 0.03**4 / 3 + 0.04**4 / 3)
@@ -119,11 +119,12 @@ def test_no_change_without_a_verdict_or_without_variation() -> None:
     values = [0.10, 0.12, 0.09, 0.13]
     failed = line(LARGE, [0.1, math.inf, 0.1, 0.1])
     assert failed.effect.verdict is None
-    assert change_between(line(SMALL, values), failed) is None
+    assert change_between(line(SMALL, values), failed, 2000) is None
     open_end = line(LARGE, values)
     open_end = replace(open_end, effect=open_end.effect.replace(not_bracketed="edge", verdict=None))
-    assert change_between(line(SMALL, values), open_end) is None
-    assert change_between(line(SMALL, [0.1] * 4), line(LARGE, [0.2] * 4)) is None
+    assert change_between(line(SMALL, values), open_end, 2000) is None
+    assert change_between(line(SMALL, [0.1] * 4), line(LARGE, [0.2] * 4), 2000) is None
+    assert change_between(line(SMALL, values), line(LARGE, values), 1000) is None  # neither has runs of these steps
 
 
 def test_a_change_is_found_by_chance_in_at_most_five_of_a_hundred() -> None:
@@ -134,13 +135,11 @@ def test_a_change_is_found_by_chance_in_at_most_five_of_a_hundred() -> None:
         values = sd * rng.standard_normal(n)
         noise = tuning * rng.standard_normal()
         estimated = tuning * math.sqrt(rng.chisquare(3) / 3)
-        effect: Effect = template.effect.replace(
-            mean=float(values.mean() + noise), sd_difference=float(values.std(ddof=1)), n=n, tuning_error=estimated
-        )
-        return replace(template, effect=effect)
+        effect: Effect = template.effect.replace(n=n, tuning_error=estimated)
+        return replace(template, differences={2000: tuple((values + noise).tolist())}, effect=effect)
 
     for _ in range(draws):
-        change = change_between(drawn(0.03, 4, 0.01), drawn(0.01, 8, 0.004))
+        change = change_between(drawn(0.03, 4, 0.01), drawn(0.01, 8, 0.004), 2000)
         wrong += change is not None and change.p <= 0.05
     assert wrong / draws <= 0.06  # 0.05 and two standard errors
 
@@ -162,10 +161,29 @@ def test_sizes_are_in_order_of_their_numbers_and_other_corpora_last() -> None:
     assert contrasts({}) == [] and contrasts({"ffn=relu": lines["ffn=relu"][:1]}) == []
 
 
+def test_a_setting_with_fewer_steps_is_compared_after_as_many() -> None:
+    values = [0.10, 0.12, 0.09, 0.13]
+    short = line(LARGE, values)
+    short = replace(short, differences={500: tuple(values)})
+    found = contrasts({"ffn=relu": [line(SMALL, values), line(MIDDLE, values), short, line(PYTHON, values)]})
+    assert [each.title for each in found] == ["0.34M to 2.7M", "0.34M to 10M, 500 steps", "shakespeare to python"]
+    assert [each.steps for each in found] == [2000, 500, 2000]
+    assert found[1].changes["ffn=relu"].mean == pytest.approx(mean(values) - 2 * mean(values))
+
+
+def test_runs_of_one_length_have_a_point() -> None:
+    findings = find_outcomes([find_study("growth-10m")])["growth-10m"]
+    assert len(findings) == 6
+    for finding in findings:
+        found = line_of(finding)
+        assert [*found.differences] == [500] and found.most_steps == 500 and found.change is None
+        assert found.differences[500] == pytest.approx(finding.effect.differences, abs=1e-15)
+
+
 def test_p_values_of_a_contrast_are_adjusted_for_all_parts() -> None:
     rows = {"a": [0.10, 0.12, 0.09, 0.13], "b": [0.3, 0.1, 0.2, 0.4]}
     lines = {part: [line(SMALL, values), line(LARGE, [x / 2 for x in values])] for part, values in rows.items()}
-    single = {part: change_between(*each).p for part, each in lines.items()}
+    single = {part: change_between(*each, 2000).p for part, each in lines.items()}
     low, high = sorted(single, key=lambda part: single[part])
     changes = contrasts(lines)[0].changes
     assert changes[low].p == pytest.approx(2 * single[low])

@@ -1,7 +1,7 @@
 """Does the effect of a part depend on the size of the model, the corpus and the number of steps?
 
-The study `growth` repeats claims of another protocol in further settings. Here are the differences of each part in all of
-them, with intervals of one level, and how they change from one setting to another.
+The studies `growth` and `growth-10m` repeat claims of another protocol in further settings. Here are the differences of each
+part in all of them, with intervals of one level, and how they change from one setting to another.
 """
 
 import math
@@ -9,16 +9,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from partwise.comparison.horizons import differences_at_ends
-from partwise.comparison.results import StepEffect
+from partwise.comparison.results import Results, StepEffect
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.families import holm
-from partwise.comparison.stats.samples import mean, t_critical, t_interval, t_sf, welch
+from partwise.comparison.stats.samples import mean, sd, t_critical, t_interval, t_sf, welch
 from partwise.comparison.stats.tuning_noise import TuningNoise
 from partwise.studies.claims import Finding, find_outcomes
 from partwise.studies.study import Study
 
-GROWTH, BASE = "growth", "decoder-1m"
-"""The study that repeats claims in other settings, and the protocol whose claims it repeats."""
+GROWTH, BASE = ("growth", "growth-10m"), "decoder-1m"
+"""The studies that repeat claims in other settings, and the protocol whose claims they repeat."""
 
 ALPHA = 0.05
 """Of every interval here, each by itself: a level that is adjusted for other claims differs from study to study."""
@@ -69,6 +69,10 @@ class Line:
         pairs = zip(self.differences[steps[0]], self.differences[steps[-1]], strict=True)
         return step_effect(steps[-1], [last - first for first, last in pairs])
 
+    @property
+    def most_steps(self) -> int:
+        return max(self.differences)
+
 
 @dataclass(frozen=True)
 class Change:
@@ -87,13 +91,18 @@ class Contrast:
 
     first: Setting
     second: Setting
+    steps: int
+    """The most steps that both have."""
+    at_end: bool
+    """Whether neither has more."""
     changes: dict[str, Change]
 
     @property
     def title(self) -> str:
-        """`0.34M to 2.7M`, or `shakespeare to python`."""
+        """`0.34M to 2.7M`, or `shakespeare to python`; `0.34M to 11M, 500 steps` if one of them has more steps."""
         of_size = self.first.corpus == self.second.corpus
-        return " to ".join(each.size if of_size else each.corpus for each in (self.first, self.second))
+        title = " to ".join(each.size if of_size else each.corpus for each in (self.first, self.second))
+        return title if self.at_end else f"{title}, {self.steps:,} steps"
 
 
 def step_effect(step: int, values: Sequence[float]) -> StepEffect:
@@ -102,9 +111,9 @@ def step_effect(step: int, values: Sequence[float]) -> StepEffect:
 
 
 def growth_lines(studies: Sequence[Study]) -> dict[str, list[Line]]:
-    """For each part of the study of growth that has results, its lines: the corpus of the protocol first, sizes in order."""
+    """For each part of these studies that has results, its lines: the corpus of the protocol first, sizes in order."""
     found = find_outcomes(studies)
-    repeated = [finding for study in studies if study.name == GROWTH for finding in found[study.name]]
+    repeated = [finding for study in studies if study.name in GROWTH for finding in found[study.name]]
     claims = [finding for study in studies if study.protocol == BASE for finding in found[study.name]]
     lines: dict[str, list[Line]] = {}
     for finding in repeated:
@@ -138,11 +147,11 @@ def is_same_part(claim: Finding, finding: Finding) -> bool:
 
 
 def line_of(finding: Finding) -> Line:
-    """Without differences if a run failed or the runs have one length."""
+    """Without differences if a run failed."""
     results, effect = finding.results, finding.effect
-    arm, baseline = results.arm(effect.arm), results.arms[0]
+    baseline = results.arms[0]
     corpus = (results.task.name or results.task.data) if results.task else ""
-    seeds = [dict(seed) for seed in differences_at_ends(arm, baseline, effect)] if arm else []
+    seeds = differences_of(results, effect)
     steps = sorted({step for seed in seeds for step in seed})
     complete = all(len(seed) == len(steps) for seed in seeds)
     differences = {step: tuple(seed[step] for seed in seeds) for step in steps} if complete else {}
@@ -150,44 +159,70 @@ def line_of(finding: Finding) -> Line:
     return Line(Setting(baseline.parameters or 0, corpus), differences, effect, tuning_df)
 
 
+def differences_of(results: Results, effect: Effect) -> list[dict[int, float]]:
+    """Of every seed, the differences by number of steps: of runs of each length, or of those of the only one."""
+    arm, baseline = results.arm(effect.arm), results.arms[0]
+    if arm is None:
+        return []
+    ends = [dict(seed) for seed in differences_at_ends(arm, baseline, effect)]
+    if any(ends) or results.task is None:
+        return ends
+    steps, differences = results.task.steps or 0, list[dict[int, float]]()
+    for own, other in ((arm.trial(seed), baseline.trial(seed)) for seed in effect.seeds):
+        known = own and other and own.value is not None and other.value is not None
+        differences.append({steps: own.value - other.value} if known else {})  # type: ignore[union-attr, operator]
+    return differences
+
+
 def contrasts(lines: dict[str, list[Line]]) -> list[Contrast]:
-    """From the smallest model to the largest on the first corpus, and to each other corpus from the model nearest in size."""
+    """From the smallest model on the first corpus to the largest of as many steps, and to the largest of all; and to each
+    other corpus from the model nearest in size."""
+    if not lines:
+        return []
     own, others = settings_of(lines)
-    pairs = [(own[0], own[-1])] if len(own) > 1 else []
+    steps = {line.setting: line.most_steps for each in lines.values() for line in each}
+    as_long = [each for each in own if steps[each] >= steps[own[0]]]
+    pairs = [(own[0], last) for last in dict.fromkeys((as_long[-1], own[-1])) if last != own[0]]
     for other in others:
-        pairs.append((min(own, key=lambda each: abs(math.log(each.parameters / other.parameters))), other))
+        pairs.append((min(as_long, key=lambda each: abs(math.log(each.parameters / other.parameters))), other))
     return [contrast(lines, *pair) for pair in pairs]
 
 
 def contrast(lines: dict[str, list[Line]], first: Setting, second: Setting) -> Contrast:
-    changes: dict[str, Change] = {}
-    for part, each in lines.items():
-        by_setting = {line.setting: line for line in each}
-        if first in by_setting and second in by_setting:
-            change = change_between(by_setting[first], by_setting[second])
-            changes |= {part: change} if change else {}
+    """The changes after the most steps that all lines of both settings have."""
+    pairs = {
+        part: (by_setting[first], by_setting[second])
+        for part, by_setting in ((part, {line.setting: line for line in each}) for part, each in lines.items())
+        if first in by_setting and second in by_setting
+    }
+    both = [line for pair in pairs.values() for line in pair]
+    steps = max(set.intersection(*(set(line.differences) for line in both)), default=0)
+    found = {part: change_between(*pair, steps) for part, pair in pairs.items()}
+    changes = {part: change for part, change in found.items() if change}
     adjusted = holm([change.p for change in changes.values()])
     return Contrast(
         first,
         second,
+        steps,
+        all(line.most_steps == steps for line in both),
         {part: replace(change, p=p) for (part, change), p in zip(changes.items(), adjusted, strict=True)},
     )
 
 
-def change_between(first: Line, second: Line) -> Change | None:
-    """The change of the difference after the most steps, with an interval that includes the noise of tuning of both.
+def change_between(first: Line, second: Line, steps: int) -> Change | None:
+    """The change of the difference after a number of steps, with an interval that includes the noise of tuning of both.
 
     The settings are not paired: equal seeds give models of different sizes, or text, nothing in common. The standard error
-    is Welch's, with degrees of freedom that hold for few seeds (`welch`). None without a verdict on one of the two, or if all
-    differences are equal.
+    is Welch's, with degrees of freedom that hold for few seeds (`welch`). None without a verdict on one of the two, without
+    runs of these steps, or if all differences are equal.
     """
-    one, two = first.effect, second.effect
-    if one.verdict is None or two.verdict is None or one.mean is None or two.mean is None:
+    one, two = first.differences.get(steps, ()), second.differences.get(steps, ())
+    if first.effect.verdict is None or second.effect.verdict is None or min(len(one), len(two)) < 2:
         return None
-    error, df = welch(one.sd_difference or 0.0, one.n, two.sd_difference or 0.0, two.n)
+    error, df = welch(sd(one), len(one), sd(two), len(two))
     for line in (first, second):
         error, df = TuningNoise(line.effect.tuning_error or 0.0, line.tuning_df).add_to(error, df)
     if not error:
         return None
-    change, half = two.mean - one.mean, t_critical(df, ALPHA) * error
+    change, half = mean(two) - mean(one), t_critical(df, ALPHA) * error
     return Change(change, change - half, change + half, 2 * t_sf(df, abs(change) / error))

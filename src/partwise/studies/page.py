@@ -35,7 +35,7 @@ def markdown(studies: Sequence[Study]) -> str:
     for name, about in protocols.items():
         ours = [study for study in studies if study.protocol == name]
         lines += ["", f"## Protocol {name}", "", one_line(about)]
-        if name == GROWTH:
+        if name == GROWTH[0]:
             lines += growth_section(studies)
         for study in ours:
             lines += section(study, found[study.name])
@@ -119,8 +119,11 @@ def growth_section(studies: Sequence[Study]) -> Iterator[str]:
         return
     own, others = settings_of(lines)
     settings = [*own, *others]
+    steps = {line.setting: line.most_steps for each in lines.values() for line in each}
+    most = max(steps.values())
+    names = [str(each) if steps[each] == most else f"{each}, {steps[each]:,} steps" for each in settings]
     yield ""
-    yield row(["difference in", *map(str, settings), *(f"change, {each.title}" for each in found)])
+    yield row(["difference in", *names, *(f"change, {each.title}" for each in found)])
     yield row(["---", *["---:"] * (len(settings) + len(found))])
     for part, each in lines.items():
         means = {line.setting: number(line.effect.mean, 3) for line in each}
@@ -241,13 +244,13 @@ def verdict_cell(effect: Effect) -> str:
     return f"{effect.verdict}, excludes 0" if effect.verdict == "equivalent" and excludes else effect.verdict
 
 
-GROWTH_FIGURE = """Lines are mean differences, dots the seeds. Bars are 95% intervals over seeds, each by itself; one that
-is cut off extends beyond the panel. The band is the margin. A size is the number of parameters of the baseline; all models
-train on the same number of tokens. Below, a change with size or corpus is that of the difference after the most steps: its
-95% interval is unpaired and includes the noise of tuning, and its p-value in the table is adjusted for all parts by Holm's
-method. Where the interval of a change includes 0, these runs cannot tell whether the effect depends on the size, the corpus
-or the number of steps. A loss on another corpus has another scale, and the same steps are another number of epochs: such a
-change has more causes than the kind of text."""
+GROWTH_FIGURE = """Lines are mean differences, dots the seeds. Bars are 95% intervals over seeds, each by itself; one that is
+cut off extends beyond the panel. The band is the margin. A size is the number of parameters of the baseline; the same steps
+are the same number of tokens. Below, a change with size or corpus is that of the difference after the most steps that both
+have: its 95% interval is unpaired and includes the noise of tuning, and its p-value in the table is adjusted for all parts by
+Holm's method. Where the interval of a change includes 0, these runs cannot tell whether the effect depends on the size, the
+corpus or the number of steps. A loss on another corpus has another scale, and the same steps are another number of epochs:
+such a change has more causes than the kind of text."""
 
 FAMILY = """Studies that share a protocol have one family of claims, judged together by Holm's method; claims that are not
 run yet count as members. The first table of a study has the interval that its verdict follows from, and its level of

@@ -1,5 +1,6 @@
 """Small multiples: the effect of each part against the number of steps, and how it changes with size, corpus and steps."""
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -157,4 +158,4 @@ def draw_changes(axes: "Axes", title: str, rows: Rows) -> None:
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     set_difference_scale(axes, reach)
-    axes.set_title(f"change, {title}", loc="left", fontsize=10)
+    axes.set_title(textwrap.fill(f"change, {title}", 48), loc="left", fontsize=10)
