@@ -147,7 +147,11 @@ PIECES = (
         "accelerator_memory",
         (
             Row(
-                "memory", "cross-entropy of 16384 x 50304: memory beyond logits and gradient", "MiB", 512, at_most=True
+                "memory",
+                "compiled cross-entropy of 16384 x 50304: memory beyond logits and gradient",
+                "MiB",
+                512,
+                at_most=True,
             ),
             Row("seconds", "its time, forward and backward", "ms"),
             Row("plain", "torch's on float32 logits", "ms"),

@@ -171,6 +171,22 @@ def test_a_setting_with_fewer_steps_is_compared_after_as_many() -> None:
     assert found[1].changes["ffn=relu"].mean == pytest.approx(mean(values) - 2 * mean(values))
 
 
+def test_settings_without_a_part_or_a_length_in_common_are_not_compared() -> None:
+    values = [0.10, 0.12, 0.09, 0.13]
+    assert contrasts({"ffn=relu": [line(SMALL, values)], "norm=dyt": [line(LARGE, values)]}) == []
+    other = replace(line(LARGE, values), differences={100: tuple(values)})
+    assert contrasts({"ffn=relu": [line(SMALL, values), other]}) == []
+
+
+def test_failed_runs_of_one_length_have_no_point() -> None:
+    """If all runs of an arm end above the loss of uniform guessing, there is a verdict without a mean."""
+    finding = find_outcomes([find_study("growth-10m")])["growth-10m"][0]
+    lost = finding.effect.replace(differences=(None,) * 4, mean=None, verdict="worse")
+    assert line_of(replace(finding, effect=lost)).differences == {}
+    values = [0.10, 0.12, 0.09, 0.13]
+    assert change_between(line(SMALL, values), replace(line(LARGE, values), effect=lost), 2000) is None
+
+
 def test_runs_of_one_length_have_a_point() -> None:
     findings = find_outcomes([find_study("growth-10m")])["growth-10m"]
     assert len(findings) == 6

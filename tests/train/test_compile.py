@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from partwise.compute.compilation import REPLAYED, CompiledModel, is_small
+from partwise.compute.compilation import REPLAYED, CompiledModel, in_short, is_small
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
 from partwise.model import Transformer
@@ -162,6 +162,16 @@ def test_a_model_that_cannot_be_compiled_is_one_line(tmp_path: Path, monkeypatch
     ):
         run.run.compile()
     run.close()
+
+
+def test_a_long_reason_keeps_its_cause() -> None:
+    """The cause is at the end of a traceback, before the hint about verbosity."""
+    traceback = f"SubprocException: a kernel\n  File {'x' * 2000}\nValueError('Scalar 3449720151 is out of range')\n\n"
+    reason = in_short(traceback + "Set TORCHDYNAMO_VERBOSE=1 for the internal stack trace")
+    assert reason.startswith("SubprocException: a kernel File") and reason.endswith(
+        "Scalar 3449720151 is out of range')"
+    )
+    assert len(reason) <= 250 and in_short("a  short\none") == "a short one"
 
 
 def test_a_run_that_was_compiled_resumes_with_activation_checkpointing(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """torch.compile of a whole model, without graph breaks, for training."""
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,7 @@ def is_small(flops: float, device: str, n_micro_batches: int) -> bool:
 
 def compiled(function: Callable[..., Any], cuda_graphs: bool) -> Callable[..., Any]:
     """The function compiled as one graph for each shape of its inputs."""
+    warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores")  # float32 is what the user chose
     options: dict[str, Any] | None = {"triton.cudagraphs": True} if cuda_graphs else None
     return torch.compile(function, backend=COMPILER, fullgraph=True, dynamic=False, options=options)
 
@@ -53,9 +55,8 @@ class CompiledModel:
         try:
             return self.compiled(*inputs, **options)
         except TorchDynamoException as error:
-            reason = " ".join(str(error).split())[:200]
             raise ConfigError(
-                f"train.compile=true: torch cannot compile this model here ({reason}): use train.compile=false"
+                f"train.compile=true: torch cannot compile this model here ({in_short(str(error))}): use train.compile=false"
             ) from None
 
     @torch.no_grad()
@@ -65,6 +66,16 @@ class CompiledModel:
         self.model.eval()(tokens[:1], source=None if source is None else source[:1])
         self.model.train(training)
         self.tables_exist = True
+
+
+def in_short(message: str) -> str:
+    """The beginning and the end of a compiler's message as one line: a traceback ends with the cause."""
+    words = " ".join(message.partition("Set TORCHDYNAMO_VERBOSE")[0].split())
+    return words if len(words) <= MAX_REASON else f"{words[: MAX_REASON // 3]} ... {words[-2 * MAX_REASON // 3 :]}"
+
+
+MAX_REASON = 240
+"""Characters of a reason."""
 
 
 def warm_up(step: Callable[[], Tensor], model: Transformer) -> tuple[float, float]:

@@ -145,4 +145,5 @@ def has_fast_bfloat16(device: str) -> bool:
 def machine_info() -> dict[str, str]:
     """The software versions and hardware that a bitwise equal resume depends on, besides the runtime settings."""
     versions = {"partwise": partwise.__version__, "torch": torch.__version__, "numpy": numpy.__version__}
-    return versions | hardware()
+    accelerator = {"accelerator": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
+    return versions | hardware() | accelerator

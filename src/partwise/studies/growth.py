@@ -40,7 +40,8 @@ class Setting:
 
     @property
     def size(self) -> str:
-        return f"{self.parameters / 1e6:.2g}M"
+        millions = self.parameters / 1e6
+        return f"{millions:.3g}M" if millions >= 10 else f"{millions:.2g}M"
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,9 @@ class Change:
     high: float
     p: float
     """Of the t test of no change; in a `Contrast` adjusted for all its parts by Holm's method."""
+    first: float
+    second: float
+    """The differences in both settings."""
 
 
 @dataclass(frozen=True)
@@ -167,11 +171,8 @@ def differences_of(results: Results, effect: Effect) -> list[dict[int, float]]:
     ends = [dict(seed) for seed in differences_at_ends(arm, baseline, effect)]
     if any(ends) or results.task is None:
         return ends
-    steps, differences = results.task.steps or 0, list[dict[int, float]]()
-    for own, other in ((arm.trial(seed), baseline.trial(seed)) for seed in effect.seeds):
-        known = own and other and own.value is not None and other.value is not None
-        differences.append({steps: own.value - other.value} if known else {})  # type: ignore[union-attr, operator]
-    return differences
+    steps = results.task.steps or 0
+    return [{} if difference is None else {steps: difference} for difference in effect.differences]
 
 
 def contrasts(lines: dict[str, list[Line]]) -> list[Contrast]:
@@ -185,7 +186,7 @@ def contrasts(lines: dict[str, list[Line]]) -> list[Contrast]:
     pairs = [(own[0], last) for last in dict.fromkeys((as_long[-1], own[-1])) if last != own[0]]
     for other in others:
         pairs.append((min(as_long, key=lambda each: abs(math.log(each.parameters / other.parameters))), other))
-    return [contrast(lines, *pair) for pair in pairs]
+    return [found for found in (contrast(lines, *pair) for pair in pairs) if found.changes]
 
 
 def contrast(lines: dict[str, list[Line]], first: Setting, second: Setting) -> Contrast:
@@ -196,7 +197,7 @@ def contrast(lines: dict[str, list[Line]], first: Setting, second: Setting) -> C
         if first in by_setting and second in by_setting
     }
     both = [line for pair in pairs.values() for line in pair]
-    steps = max(set.intersection(*(set(line.differences) for line in both)), default=0)
+    steps = max(set.intersection(*(set(line.differences) for line in both)), default=0) if both else 0
     found = {part: change_between(*pair, steps) for part, pair in pairs.items()}
     changes = {part: change for part, change in found.items() if change}
     adjusted = holm([change.p for change in changes.values()])
@@ -217,7 +218,9 @@ def change_between(first: Line, second: Line, steps: int) -> Change | None:
     runs of these steps, or if all differences are equal.
     """
     one, two = first.differences.get(steps, ()), second.differences.get(steps, ())
-    if first.effect.verdict is None or second.effect.verdict is None or min(len(one), len(two)) < 2:
+    if any(line.effect.verdict is None or line.effect.mean is None for line in (first, second)):
+        return None
+    if min(len(one), len(two)) < 2:
         return None
     error, df = welch(sd(one), len(one), sd(two), len(two))
     for line in (first, second):
@@ -225,4 +228,5 @@ def change_between(first: Line, second: Line, steps: int) -> Change | None:
     if not error:
         return None
     change, half = mean(two) - mean(one), t_critical(df, ALPHA) * error
-    return Change(change, change - half, change + half, 2 * t_sf(df, abs(change) / error))
+    p = 2 * t_sf(df, abs(change) / error)
+    return Change(change, change - half, change + half, p, mean(one), mean(two))

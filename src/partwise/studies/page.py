@@ -10,7 +10,7 @@ from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.number_format import format_p
 from partwise.plots.cells import NONE
 from partwise.studies.claims import NOT_RUN, Finding, find_outcomes, overall, scope, untested_claims
-from partwise.studies.growth import ALPHA, GROWTH, Change, contrasts, growth_lines, settings_of
+from partwise.studies.growth import ALPHA, GROWTH, Change, Contrast, contrasts, growth_lines, settings_of
 from partwise.studies.study import Study, StudyResults
 from partwise.studies.trends import TRENDS
 
@@ -127,12 +127,14 @@ def growth_section(studies: Sequence[Study]) -> Iterator[str]:
     yield row(["---", *["---:"] * (len(settings) + len(found))])
     for part, each in lines.items():
         means = {line.setting: number(line.effect.mean, 3) for line in each}
-        changes = [change_cell(one.changes[part]) if part in one.changes else NONE for one in found]
+        changes = [change_cell(one, one.changes[part]) if part in one.changes else NONE for one in found]
         yield row([part, *(means.get(setting, NONE) for setting in settings), *changes])
 
 
-def change_cell(change: Change) -> str:
-    return f"{with_interval(change, 3)[:-1]}; p {format_p(change.p, ALPHA)})"
+def change_cell(contrast: Contrast, change: Change) -> str:
+    """With both differences if they are not those of other columns."""
+    ends = "" if contrast.at_end else f"{number(change.first, 3)} to {number(change.second, 3)}: "
+    return f"{ends}{with_interval(change, 3)[:-1]}; p {format_p(change.p, ALPHA)})"
 
 
 def label(study: Study, key: str) -> str:
@@ -201,8 +203,11 @@ def standing(results: Results) -> str:
         name, accuracy = constant.get(results.protocol.metric, ("", None))
         references = [] if accuracy is None else [f"{name} {number(accuracy)}"]
     data = f" Data: SHA-256 {results.task.hash[:16]}…" if results.task and results.task.hash else ""
-    cpu = results.provenance.machine.get("cpu")
+    machine, device = results.provenance.machine, results.provenance.runtime.get("device", "cpu")
+    cpu = machine.get("cpu")
     trained = f" Trained on {cpu}." if cpu else ""
+    if device != "cpu":
+        trained = f" Trained on {machine.get('accelerator', device)}{f', in a machine with {cpu}' if cpu else ''}."
     timed = f" Steps timed in turn on {results.timed_on}." if results.timed_on and results.metric_is_loss else ""
     parts = [", ".join(means), ", ".join(references)]
     baseline = results.arms[0]

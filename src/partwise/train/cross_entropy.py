@@ -14,7 +14,7 @@ from partwise.kernels.cross_entropy import bf16_cross_entropy, supports_bf16_cro
 
 CHUNK_LOGITS, ACCELERATOR_CHUNK_LOGITS = 2**22, 2**25
 """Logits converted to float32 per chunk: 16 MiB on a CPU, which its cache may hold; 128 MiB on an accelerator, where each
-operation of a chunk takes a launch."""
+operation of a chunk takes a launch. Up to three tensors of this size exist at once."""
 
 
 def chunk_size(device: str) -> int:

@@ -106,17 +106,17 @@ def test_what_processes_cannot_share_is_refused_before_the_first_run(
 
 
 def test_several_runs_share_an_accelerator_if_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each with its share of the cores; by default one run has the device to itself."""
+    """Each with its share of the threads, under one key; by default one run has the device to itself."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
     on_accelerator = Runtime("mps", "float32", threads=16, kernels=False)
     monkeypatch.setattr("partwise.comparison.runs.setup.choose_runtime", lambda train: on_accelerator)
-    found = []
+    found, keys = [], set[str]()
     for workers in (None, 5):
         comparison = plan_comparison("mingpt", "ffn=swiglu", data="arithmetic", common=["d_model=16"], workers=workers)
         setup = comparison.workload.choose_setup(comparison.plan, timed=False)
         found.append((setup["workers"], setup["runtime"]["threads"]))
-    assert found == [(1, 16), (5, 3)]
+        keys.add(comparison.workload.key(comparison.plan.arms[0]))
+    assert found == [(1, 16), (5, 3)] and len(keys) == 1
 
 
 def test_resources_are_those_of_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,7 @@ def run_studies(
             path = study.run(start_progress, only, workers)
         except KeyboardInterrupt as error:
             words = [*names, *(["--protocol", protocol] if protocol else []), *(f"--comparison={key}" for key in only)]
+            words += ["--workers", str(workers)] if workers else []
             say_stopped(error, f"To resume:\n  {shlex.join(['partwise', 'study', 'run', *words])}")
             raise
         for key, results in StudyResults.from_json(path).comparisons.items():

@@ -37,11 +37,11 @@ def choose_setup(
     runtime, seeds_per_process, backends = choose_backends(plan, seeds_per_process, processes_per_run)
     plans = shared_plans(empty_models(plan), runtime, backends, lengths(plan))
     check_requested(plans.values(), backends)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     if runtime.device != "cpu":  # one run has the device to itself, unless several are asked for
         workers = workers or 1
-        threads = train.threads or max(1, min(runtime.threads, cores // workers))
+        threads = train.threads or max(1, runtime.threads // workers)
         return Setup(runtime.with_threads(threads), plans, workers, seeds_per_process)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
     workers = workers or max(1, cores // processes_per_run)
     return Setup(runtime.with_threads(train.threads or 1), plans, workers, seeds_per_process)
 

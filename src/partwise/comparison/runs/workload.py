@@ -137,12 +137,14 @@ class RunWorkload(Workload):
         return self.setup
 
     def restore_setup(self, plan: RunPlan, setup: Mapping[str, Any]) -> None:
-        # the seeds per process and the processes per run may change: they affect rounding only
+        # the workers may change, and the seeds per process and the processes per run: they affect rounding only
         seeds_per_process = self.seeds_per_process or setup.get("seeds_per_process", 1)
         if self.processes_per_run > 1:
             check_shared(plan, self.seeds_per_process, self.processes_per_run)
             seeds_per_process = 1
         changed = {"seeds_per_process": seeds_per_process, "processes_per_run": self.processes_per_run}
+        if self.workers:
+            changed["workers"] = self.workers
         self.setup = {**setup, **changed}
 
     def executor(self) -> LocalExecutor:
@@ -175,7 +177,10 @@ class RunWorkload(Workload):
     def key(self, arm: RunArm) -> str:
         computation = self.setup["computation"]
         plan = computation[origin_of(arm.name, computation)]
-        same = {"config": arm.config.to_dict(), "computation": plan, "runtime": self.setup["runtime"]}
+        runtime = dict(self.setup["runtime"])
+        if runtime["device"] != "cpu":
+            del runtime["threads"]  # depend on the number of workers there, and do not change results
+        same = {"config": arm.config.to_dict(), "computation": plan, "runtime": runtime}
         same |= {"horizons": list(self.horizons), "tune_steps": self.tune_steps, "processes": self.processes_per_run}
         return digest(same)[:16]
 
@@ -256,9 +261,9 @@ class RunWorkload(Workload):
 
 
 def timed_on(setup: Mapping[str, Any]) -> str:
-    """The processor on which the throughput in a setup was measured."""
+    """The processor or accelerator on which the throughput in a setup was measured."""
     device: str = setup["runtime"]["device"]
-    return setup["machine"]["cpu"] if device == "cpu" else device
+    return setup["machine"]["cpu"] if device == "cpu" else setup["machine"].get("accelerator", device)
 
 
 def origin_of(arm: str, names: Mapping[str, Any]) -> str:
