@@ -6,8 +6,8 @@
 Made for a machine without a network and without an environment of ours: only torch, NumPy, pydantic and PyYAML are needed,
 and whole commands need their packages. FOLDER gets three files: `accelerator.json`, the results so far, written after every
 piece; `accelerator.md`, the table; `accelerator.log`, what the pieces printed. The same command goes on where it stopped and
-repeats what failed. `--minutes` starts no piece that might not end in that time. `--rehearse` runs all of it on the CPU at
-small shapes and measures nothing.
+repeats what failed. `--minutes` starts no piece that takes longer on an H200 than what is left, and ends the last one.
+`--rehearse` runs all of it on the CPU at small shapes and measures nothing.
 """
 
 import argparse
@@ -75,10 +75,10 @@ def main() -> int:
         if finished(results, piece) or (options.only and piece.name not in options.only):
             continue
         left = options.minutes * 60 - (time.monotonic() - started) if options.minutes else float("inf")
-        if left < piece.seconds:
-            print(f"{piece.name}: not started: it may take {piece.seconds} s, and {left:.0f} s are left", flush=True)
+        if left < piece.typical:
+            print(f"{piece.name}: not started: it takes about {piece.typical} s, and {left:.0f} s are left", flush=True)
             continue
-        results["pieces"][piece.name] = result = measure(piece, options)
+        results["pieces"][piece.name] = result = measure(piece, options, min(piece.seconds, left))
         write(options.out, results)
         print(f"{piece.name}: {result.get('error') or result['values']} ({result['seconds']:.0f} s)", flush=True)
     write(options.out, results)
@@ -91,7 +91,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("build/accelerator"))
     parser.add_argument("--nanogpt", type=Path, help="folder of a nanoGPT checkout, with model.py")
     parser.add_argument("--only", nargs="+", choices=[piece.name for piece in PIECES], metavar="PIECE")
-    parser.add_argument("--minutes", type=float, help="start no piece that might not end within them")
+    parser.add_argument("--minutes", type=float, help="start no piece that would take longer, and end the last one")
     parser.add_argument("--rehearse", action="store_true", help="on the CPU at small shapes; measures nothing")
     parser.add_argument(
         "--page", type=Path, metavar="FOLDER", help="write docs/accelerator.md from this folder's results"
@@ -131,8 +131,8 @@ def describe_machine(rehearse: bool) -> dict[str, str]:
     return {"device": device, "torch": f"torch {torch.__version__}", "python": f"Python {platform.python_version()}"}
 
 
-def measure(piece: Piece, options: argparse.Namespace) -> dict[str, Any]:
-    """Run a piece in its own process and return its result; a failure is a result with an error."""
+def measure(piece: Piece, options: argparse.Namespace, limit: float) -> dict[str, Any]:
+    """Run a piece in its own process, for at most `limit` seconds; returns its result, with an error if it failed."""
     missing = [name for name in piece.packages if importlib.util.find_spec(name) is None]
     if missing:
         return {"values": {}, "error": f"not run: {', '.join(missing)} missing", "seconds": 0.0}
@@ -147,10 +147,10 @@ def measure(piece: Piece, options: argparse.Namespace) -> dict[str, Any]:
         log.flush()
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
         try:
-            status = process.wait(piece.seconds)
+            status = process.wait(limit)
             error = f"its process ended with status {status}, see {LOG}" if status else None
         except subprocess.TimeoutExpired:
-            error = f"ended after {piece.seconds} s"
+            error = f"ended after {limit:.0f} s"
         finally:
             with contextlib.suppress(ProcessLookupError):  # the piece and all that it started
                 os.killpg(process.pid, signal.SIGKILL)

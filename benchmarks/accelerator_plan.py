@@ -35,6 +35,7 @@ class Piece:
     name: str
     module: str
     rows: tuple[Row, ...]
+    typical: int = 60  # seconds on an H200 with nothing compiled before; those of whole commands are estimated
     seconds: int = 240  # after which it is ended; never more than eight minutes
     packages: tuple[str, ...] = ()  # that it needs beyond those of training
 
@@ -70,6 +71,7 @@ PIECES = (
         "flex",
         "accelerator_checks",
         (*errors("flex", "FlexAttention: a window, a soft-cap, position biases, packed documents"),),
+        typical=90,
     ),
     Piece(
         "step",
@@ -82,7 +84,8 @@ PIECES = (
             Row("fraction", "FLOP/s of our step, as a share of the matrix product's", "", 0.45),
             Row("peak", "peak memory of our step", "GiB"),
         ),
-        480,
+        typical=90,
+        seconds=480,
     ),
     Piece(
         "small-step",
@@ -93,6 +96,7 @@ PIECES = (
             Row("eager", "the same, not compiled", "steps/s"),
             Row("ratio", "with CUDA graphs relative to without", "times", 1.0),
         ),
+        typical=90,
     ),
     Piece(
         "seeds",
@@ -102,7 +106,8 @@ PIECES = (
             Row("eight", "eight seeds in one process, each", "steps/s"),
             Row("times", "eight seeds, in times the time of one", "times", 2.0, at_most=True),
         ),
-        360,
+        typical=90,
+        seconds=360,
     ),
     Piece(
         "generation-1",
@@ -180,8 +185,9 @@ PIECES = (
             Row("peer", "nanoGPT's GPU recipe, 5000 steps, from the time of 200", "s"),
             Row("fraction", "our time as a share of its", "", 0.2, at_most=True),
         ),
-        480,
-        COMMANDS,
+        typical=120,
+        seconds=480,
+        packages=COMMANDS,
     ),
     Piece(
         "experiment",
@@ -196,8 +202,9 @@ PIECES = (
             ),
             Row("steps", "steps of each run", ""),
         ),
-        480,
-        COMMANDS,
+        typical=120,
+        seconds=480,
+        packages=COMMANDS,
     ),
     Piece(
         "eager",
