@@ -21,7 +21,7 @@ from partwise.studies.claims import find_outcomes
 from partwise.studies.growth import Line, Setting, change_between, contrasts, growth_lines, line_of
 from partwise.studies.page import markdown
 from partwise.studies.study import find_study
-from partwise.studies.trends import choose_looks, draw_changes, draw_panel, draw_trends
+from partwise.studies.trends import changes_by_steps, choose_looks, draw_changes, draw_panel, draw_trends
 
 COMMON = [word for word in TINY if not word.startswith("train.steps")]
 PROTOCOL = f"""about: tiny
@@ -33,7 +33,7 @@ horizons: [4, 8]
 common: {json.dumps(COMMON)}
 """
 
-SMALL, MIDDLE, LARGE = (Setting(size, "shakespeare") for size in (340_000, 2_700_000, 10_000_000))
+SMALL, MIDDLE, LARGE, HUGE = (Setting(size, "shakespeare") for size in (340_000, 2_700_000, 10_000_000, 30_000_000))
 PYTHON = Setting(2_800_000, "python")
 
 
@@ -169,6 +169,20 @@ def test_a_setting_with_fewer_steps_is_compared_after_as_many() -> None:
     assert [each.title for each in found] == ["0.34M to 2.7M", "0.34M to 10M, 500 steps", "shakespeare to python"]
     assert [each.steps for each in found] == [2000, 500, 2000]
     assert found[1].changes["ffn=relu"].mean == pytest.approx(mean(values) - 2 * mean(values))
+
+
+def test_the_largest_of_each_number_of_steps_is_compared() -> None:
+    values = (0.10, 0.12, 0.09, 0.13)
+    ends = {SMALL: 2000, MIDDLE: 1000, LARGE: 500, HUGE: 500}
+    steps = (500, 1000, 2000)
+    lines = [
+        replace(line(setting, [*values]), differences={step: values for step in steps if step <= end})
+        for setting, end in ends.items()
+    ]
+    found = contrasts({"ffn=relu": lines})
+    assert [each.title for each in found] == ["0.34M to 2.7M, 1,000 steps", "0.34M to 30M, 500 steps"]
+    title, rows = changes_by_steps({"ffn=relu": lines}, choose_looks({"ffn=relu": lines}))
+    assert title == "500 to 2,000 steps" and len(rows[0][1]) == 1  # the others have other changes
 
 
 def test_settings_without_a_part_or_a_length_in_common_are_not_compared() -> None:

@@ -1,6 +1,6 @@
 """Does the effect of a part depend on the size of the model, the corpus and the number of steps?
 
-The studies `growth` and `growth-10m` repeat claims of another protocol in further settings. Here are the differences of each
+The studies named in `GROWTH` repeat claims of another protocol in further settings. Here are the differences of each
 part in all of them, with intervals of one level, and how they change from one setting to another.
 """
 
@@ -17,7 +17,7 @@ from partwise.comparison.stats.tuning_noise import TuningNoise
 from partwise.studies.claims import Finding, find_outcomes
 from partwise.studies.study import Study
 
-GROWTH, BASE = ("growth", "growth-10m"), "decoder-1m"
+GROWTH, BASE = ("growth", "growth-3m", "growth-10m"), "decoder-1m"
 """The studies that repeat claims in other settings, and the protocol whose claims they repeat."""
 
 ALPHA = 0.05
@@ -176,14 +176,18 @@ def differences_of(results: Results, effect: Effect) -> list[dict[int, float]]:
 
 
 def contrasts(lines: dict[str, list[Line]]) -> list[Contrast]:
-    """From the smallest model on the first corpus to the largest of as many steps, and to the largest of all; and to each
-    other corpus from the model nearest in size."""
+    """From the smallest model on the first corpus to each that no larger one exceeds in steps; and to each other corpus from
+    the model nearest in size."""
     if not lines:
         return []
     own, others = settings_of(lines)
     steps = {line.setting: line.most_steps for each in lines.values() for line in each}
     as_long = [each for each in own if steps[each] >= steps[own[0]]]
-    pairs = [(own[0], last) for last in dict.fromkeys((as_long[-1], own[-1])) if last != own[0]]
+    pairs, longest = list[tuple[Setting, Setting]](), 0
+    for each in reversed(own[1:]):
+        if min(steps[each], steps[own[0]]) > longest:
+            pairs.insert(0, (own[0], each))
+            longest = steps[each]
     for other in others:
         pairs.append((min(as_long, key=lambda each: abs(math.log(each.parameters / other.parameters))), other))
     return [found for found in (contrast(lines, *pair) for pair in pairs) if found.changes]

@@ -132,12 +132,12 @@ def changes_by_setting(lines: dict[str, list[Line]], looks: dict[Setting, Look])
 
 
 def changes_by_steps(lines: dict[str, list[Line]], looks: dict[Setting, Look]) -> tuple[str, Rows]:
-    """The changes from the smallest number of steps to the largest."""
+    """The changes from the smallest number of steps to the largest, of the lines that have both."""
     rows: Rows = []
-    for part, each in lines.items():
-        changes = [(line.change, looks[line.setting]) for line in each]
-        rows.append((part, [(change, look) for change, look in changes if change]))
     steps = sorted({step for each in lines.values() for line in each for step in line.differences})
+    for part, each in lines.items():
+        changes = [(line.change, looks[line.setting]) for line in each if {steps[0], steps[-1]} <= {*line.differences}]
+        rows.append((part, [(change, look) for change, look in changes if change]))
     return f"{steps[0]:,} to {steps[-1]:,} steps", rows if any(changes for _, changes in rows) else []
 
 
