@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,14 +14,17 @@ from scipy import stats
 
 import partwise
 from comparisons import SETTINGS
+from partwise.checkpoint import write_hashed, write_json
 from partwise.comparison.design.plan import Plan
 from partwise.comparison.design.request import Request
+from partwise.comparison.experiment import Comparison
 from partwise.comparison.results import Tuning
 from partwise.comparison.runs.comparison import make_comparison, plan_comparison
 from partwise.comparison.runs.workload import FinishedRuns
 from partwise.comparison.stats.protocol import Claim, Rules, is_open
 from partwise.comparison.stats.tuning_noise import TuningNoise
 from partwise.comparison.tuning import FIRST_TUNING_SEED, edges, next_value, parse_tune, run_tuning
+from partwise.comparison.tuning_file import TUNING_FILE, TuningFile, read_tuning_file
 from partwise.config import ConfigError
 from partwise.data import SequencePairs, build_examples, prepare
 from partwise.evaluate.references import dataset_references
@@ -111,6 +115,83 @@ def test_tuning_uses_its_own_seeds_and_split_and_finds_the_best_value(here: Path
     assert more["ffn=swiglu"].test == 3 and more["mingpt"].test == 4
 
 
+TUNED = {**SETTINGS, "seeds": 2, "tune": "train.lr=1e-3,1e-2", "tuned_only": True, "name": "t"}
+
+
+def tuning_runs(folder: Path) -> set[str]:
+    """The arm, value and seed of each tuning run in a comparison's folder."""
+    return {str(job.parent.relative_to(folder / "tuning")) for job in folder.glob("tuning/*/*/job.json")}
+
+
+def move(folder: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Go on in another folder, with the data and the file of tuning alone."""
+    (to / "runs/t").mkdir(parents=True)
+    for name in ("text.txt", f"runs/t/{TUNING_FILE}"):
+        shutil.copy(folder / name, to / name)
+    monkeypatch.chdir(to)
+    return to
+
+
+def test_the_file_of_tuning_spares_its_runs_on_another_machine(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted comparison moves to another folder with this file alone: what it lacks is trained there, only that."""
+    comparison = plan_comparison("mingpt", "ffn=swiglu", **TUNED)
+
+    def interrupt(running: Comparison) -> None:
+        done = [trial for trial in running.trials if trial.finished]
+        if len(done) >= 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        comparison.run(interrupt)
+    other = move(here, here / "other machine", monkeypatch)
+    losses = json.loads((other / "runs/t" / TUNING_FILE).read_text())["losses"]
+    n_finished = sum(map(len, losses.values()))
+    assert n_finished >= 3
+    monkeypatch.chdir(here)
+    whole = comparison.run()
+    monkeypatch.chdir(other)
+    moved = plan_comparison("mingpt", "ffn=swiglu", **TUNED)
+    assert sum(each.tuning for each in moved.finished_runs().values()) == n_finished
+    results = moved.run()
+    assert whole.tuning is not None and results.tuning is not None
+    assert results.tuning.model_copy(update={"seconds": 0.0}) == whole.tuning.model_copy(update={"seconds": 0.0})
+    assert [claim.effect.mean for claim in results.claims] == [claim.effect.mean for claim in whole.claims]
+    all_runs, trained = tuning_runs(here / "runs/t"), tuning_runs(other / "runs/t")
+    assert trained < all_runs and len(all_runs - trained) == n_finished
+
+    last = move(other, here / "third machine", monkeypatch)
+    third = plan_comparison("mingpt", "ffn=swiglu", **TUNED)
+    assert all(each.tuning == 4 * len(whole.tuning.values) for each in third.finished_runs().values())
+    assert third.run().tuning == results.tuning and not tuning_runs(last / "runs/t")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("plan", "0" * 64, "another comparison"),
+        ("data", "0" * 64, "other data"),
+        ("precision", "float16", "another precision"),
+        ("seconds", 1.5, "was changed after it was written"),
+        ("format", 2, "format 2"),
+        ("losses", {"a": {"1000000": "low"}}, "not a number"),
+        ("losses", {"a": {"first": 1.0}}, "whole numbers"),
+    ],
+)
+def test_a_file_of_another_tuning_is_refused(tmp_path: Path, key: str, value: object, message: str) -> None:
+    purpose = {"plan": "1" * 64, "data": "2" * 64, "device": "cpu", "precision": "bfloat16"}
+    content = {"format": 1, **purpose, "losses": {"a": {"1000000": 1.0, "1000001": None}}, "seconds": 2.0}
+    write_hashed(tmp_path / TUNING_FILE, content)
+    arguments = tmp_path, purpose["plan"], purpose["data"], {"device": "cpu", "precision": "bfloat16"}
+    read = read_tuning_file(*arguments)
+    assert read.losses["a"][1000000] == 1.0 and math.isnan(read.losses["a"][1000001]) and read.seconds == 2
+    if key == "seconds":
+        write_json(tmp_path / TUNING_FILE, {**json.loads((tmp_path / TUNING_FILE).read_text()), key: value})
+    else:
+        write_hashed(tmp_path / TUNING_FILE, {**content, key: value})
+    with pytest.raises(ConfigError, match=message):
+        read_tuning_file(*arguments)
+
+
 def test_an_estimate_counts_tuning_runs(here: Path) -> None:
     plain, tuned = (
         make_comparison(
@@ -160,23 +241,26 @@ def tune_curve(
     comparison = plan_comparison("mingpt", "ffn=swiglu", **SETTINGS, tune=tune)
     ran: list[str] = []
 
-    def final_values(jobs: list[tuple[str, int]]) -> dict[str, dict[int, float]]:
+    def final_values(trials: list[SimpleNamespace]) -> dict[str, dict[int, float]]:
         values: dict[str, dict[int, float]] = {}
-        for arm, seed in jobs:
-            name, _, value = arm.partition(" train.lr=")
-            values.setdefault(arm, {})[seed] = loss(name, math.log10(float(value))) + 1e-3 * (seed % 4)
+        for trial in trials:
+            name, _, value = trial.arm.partition(" train.lr=")
+            values.setdefault(trial.arm, {})[trial.seed] = loss(name, math.log10(float(value))) + 1e-3 * (
+                trial.seed % 4
+            )
             ran.extend([value] if value not in ran else [])
         return values
 
-    monkeypatch.setattr("partwise.comparison.tuning.final_values", final_values)
+    monkeypatch.setattr("partwise.comparison.tuning_file.final_values", final_values)
     assert comparison.tune is not None
     plan, tuning = run_tuning(
         comparison.plan,
         comparison.tune,
         4,
         lambda *_: here,
-        lambda arm, seed, folder: (arm.name, seed),
+        lambda arm, seed, folder: SimpleNamespace(arm=arm.name, seed=seed, finished=True),
         lambda trials: None,
+        TuningFile(here / "tuning.json", {}),
     )
     return plan, tuning, ran
 

@@ -3,7 +3,7 @@
 import html
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from partwise.comparison.ledger.project import code_version
 from partwise.comparison.measures import Measure
 from partwise.comparison.plan_file import PLAN_FILE, new_plan_file, read_plan_file
 from partwise.comparison.report import write_report
-from partwise.comparison.results import LedgerEntry, Matching, OnlineLevel, Provenance, Results, Tuning, read_json
+from partwise.comparison.results import LedgerEntry, Matching, OnlineLevel, Provenance, Results, Tuning
 from partwise.comparison.stats.effect import Verdict
 from partwise.comparison.stats.protocol import is_open
 from partwise.comparison.trials.executor import Executor, NoValuesError, run_trials
@@ -30,6 +30,7 @@ from partwise.comparison.trials.trial import Trial, final_values
 from partwise.comparison.trials.work import describe_workers
 from partwise.comparison.trials.workload import Workload
 from partwise.comparison.tuning import Tune, run_tuning
+from partwise.comparison.tuning_file import TUNING_FILE, TuningFile, read_tuning_file
 from partwise.config import ConfigError, did_you_mean, digest
 from partwise.files import refuse_links
 from partwise.messages import quantity
@@ -130,7 +131,7 @@ class Comparison:
                 self.plan = replace(self.plan, rules=rules)
             power = self.workload.control_power(self.plan)
             with self.executor() as executor:
-                matching, tuning = self._match_and_tune(executor, on_progress)
+                matching, tuning = self._match_and_tune(metadata, executor, on_progress)
                 self._run_looks(executor, on_progress)
             results = self.workload.describe(self.plan, self.trials, gather(self.plan, self.trials))
             added: dict[str, Any] = {"match": matching, "provenance": self._provenance(metadata)}
@@ -159,7 +160,8 @@ class Comparison:
         """Remove the outcomes and the plan, which no value belongs to, so that the mended command can take the name."""
         for trial in self.trials:
             trial.forget()
-        (self.path / PLAN_FILE).unlink(missing_ok=True)
+        for name in (PLAN_FILE, TUNING_FILE):
+            (self.path / name).unlink(missing_ok=True)
 
     def executor(self) -> Executor:
         """The executor of the trials."""
@@ -202,7 +204,7 @@ class Comparison:
         )
 
     def _match_and_tune(
-        self, executor: Executor, on_progress: Callable[["Comparison"], None]
+        self, metadata: Mapping[str, Any], executor: Executor, on_progress: Callable[["Comparison"], None]
     ) -> tuple[Matching | None, Tuning | None]:
         """Match the arms, then tune them; both may change the plan's arms."""
         matching: Matching | None = None
@@ -214,16 +216,15 @@ class Comparison:
             def run(trials: list[Trial]) -> None:
                 self._run(executor, trials, on_progress)
 
-            path, new_trial = self.path / "tuning.json", self.workload.tuning_trial
-
-            folder_of, held_out = self._tuning_folder, self.workload.tunes_on_held_out_data
-            self.plan, tuning = run_tuning(self.plan, self.tune, self.tune_seeds, folder_of, new_trial, run, held_out)
-            if path.exists():  # a resumed comparison reports the time of the original tuning
-                seconds = read_json(path).number("seconds")
-                tuning = tuning.model_copy(update={"seconds": max(tuning.seconds, seconds)})
-            with explain_write_errors(path):
-                write_json(path, tuning.to_dict())
+            new_trial, folder_of = self.workload.tuning_trial, self._tuning_folder
+            stored, held_out = self.tuning_file(metadata), self.workload.tunes_on_held_out_data
+            how = folder_of, new_trial, run, stored, held_out
+            self.plan, tuning = run_tuning(self.plan, self.tune, self.tune_seeds, *how)
         return matching, tuning
+
+    def tuning_file(self, metadata: Mapping[str, Any]) -> TuningFile:
+        """What tuning has measured so far, here or on another machine. Raises ConfigError."""
+        return read_tuning_file(self.path, self.hash, metadata["data"], metadata.get("runtime", {}))
 
     def _run_looks(self, executor: Executor, on_progress: Callable[["Comparison"], None]) -> None:
         """Run the trials up to each look in turn, continuing only the arms that still have an open claim."""

@@ -17,7 +17,8 @@ from partwise.comparison.design.plan import Arm, Plan
 from partwise.comparison.results import TunedArm, Tuning, tuned_name
 from partwise.comparison.stats.protocol import Claim
 from partwise.comparison.stats.tuning_noise import tuning_noise
-from partwise.comparison.trials.trial import Trial, final_values
+from partwise.comparison.trials.trial import Trial
+from partwise.comparison.tuning_file import TuningFile
 from partwise.config import ConfigError
 from partwise.config.overrides import flatten
 
@@ -84,9 +85,12 @@ def run_tuning(
     folder_of: FolderOf,
     new_trial: NewTrial,
     train: Train,
+    stored: TuningFile,
     held_out: bool = True,
 ) -> tuple[Plan, Tuning]:
     """Train the baseline and every claimed arm at every value, and add each arm at its best value to the plan.
+
+    What is `stored` is not trained again; what is trained gets stored, also if it is interrupted.
 
     The best value has the lowest mean loss if the trials measure it on `held_out` data, else the best mean of the plan's
     metric; values with a diverged run are excluded. If it is at an edge of the range for any arm, the range grows by one
@@ -96,18 +100,15 @@ def run_tuning(
     lower_is_better = held_out or plan.rules.lower_is_better
     claimed = {claim.arm for claim in plan.claims if claim.role == "claim"} | {plan.arms[0].name}
     arms = [arm for arm in plan.arms if arm.name in claimed]
-    start, trials = time.monotonic(), list[Trial]()
     curves: dict[str, dict[str, tuple[float | None, ...]]] = {arm.name: {} for arm in arms}
     values, added = list(tune.values), list(tune.values)
     for widening in range(MAX_WIDENINGS + 1):
-        new = tuning_trials(arms, tune, added, seeds, folder_of, new_trial)
-        train(new)
-        trials += new
-        losses = final_values(new)
+        measure(tuning_trials(arms, tune, added, seeds, folder_of, new_trial, stored), train, stored)
         for arm in arms:
             for value in added:
-                found = losses[tuned_name(arm.name, tune.key, value)].values()
-                curves[arm.name][value] = tuple(loss if math.isfinite(loss) else None for loss in found)
+                found = stored.losses[tuned_name(arm.name, tune.key, value)]
+                losses = (found[seed] for seed in tuning_seeds(seeds))
+                curves[arm.name][value] = tuple(loss if math.isfinite(loss) else None for loss in losses)
         best = {arm.name: best_value(arm.name, tune.key, curves[arm.name], lower_is_better) for arm in arms}
         added = further_values(tune, arms, values, set(best.values()))
         if not added or widening == MAX_WIDENINGS:
@@ -128,25 +129,46 @@ def run_tuning(
     results = Tuning(
         key=tune.key,
         values=tuple(values),
-        seeds=tuple(range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + seeds)),
-        runs=len(trials),
-        seconds=time.monotonic() - start,
+        seeds=tuple(tuning_seeds(seeds)),
+        runs=len(arms) * len(values) * seeds,
+        seconds=stored.seconds,
         arms=tuple(rows),
         held_out=held_out,
     )
     return add_tuned_arms(plan, tune, rows, lower_is_better), results
 
 
+def tuning_seeds(n: int) -> range:
+    return range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + n)
+
+
+def measure(trials: list[Trial], train: Train, stored: TuningFile) -> None:
+    """Train the trials, if there are any, and store the values of those that finish, also if the others are interrupted."""
+    if trials:
+        start = time.monotonic()
+        try:
+            train(trials)
+        finally:
+            stored.add(trials, time.monotonic() - start)
+
+
 def tuning_trials(
-    arms: list[Arm], tune: Tune, values: list[str], seeds: int, folder_of: FolderOf, new_trial: NewTrial
+    arms: list[Arm],
+    tune: Tune,
+    values: list[str],
+    seeds: int,
+    folder_of: FolderOf,
+    new_trial: NewTrial,
+    stored: TuningFile,
 ) -> list[Trial]:
-    """The trials of every arm at each of `values`."""
+    """The trials of every arm at each of `values`, without those whose values are stored."""
     trials: list[Trial] = []
     for number, arm in enumerate(arms):
         for value in values:
             tuned = replace(tune.apply(arm, value), overrides=())
-            for seed in range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + seeds):
-                trials.append(new_trial(tuned, seed, folder_of(number, arm, value) / f"seed-{seed}"))
+            folder = folder_of(number, arm, value)
+            missing = [seed for seed in tuning_seeds(seeds) if not stored.has(tuned.name, seed)]
+            trials += [new_trial(tuned, seed, folder / f"seed-{seed}") for seed in missing]
     return trials
 
 

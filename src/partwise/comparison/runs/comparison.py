@@ -3,7 +3,7 @@
 import contextlib
 import glob
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,13 @@ from partwise.comparison.design.plan import Arm
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.plan_file import read_plan_file
+from partwise.comparison.results import tuned_name
 from partwise.comparison.runs.plan import RunPlan, make_plan
 from partwise.comparison.runs.trial import stored_status
 from partwise.comparison.runs.workload import Estimate, FinishedRuns, RunWorkload
 from partwise.comparison.trials.job import JOB
-from partwise.comparison.tuning import FIRST_TUNING_SEED, check_seeds, parse_tune
+from partwise.comparison.tuning import check_seeds, parse_tune, tuning_seeds
+from partwise.comparison.tuning_file import TuningFile
 from partwise.config import ConfigError
 from partwise.config.overrides import parse_grid
 from partwise.data import Dataset
@@ -44,33 +46,42 @@ class RunComparison(Comparison):
 
         Raises ConfigError if the folder holds another comparison, or a result was changed.
         """
-        metadata = read_plan_file(self.path, self.identity(), self.plan.seeds, self.prepare().hash)
+        data = self.prepare().hash
+        metadata = read_plan_file(self.path, self.identity(), self.plan.seeds, data)
         if metadata:
             self.workload.restore_setup(self.plan, metadata)
         else:
-            self.workload.choose_setup(self.plan, timed=False)
+            metadata = {"data": data, **self.workload.choose_setup(self.plan, timed=False)}
+        stored = self.tuning_file(metadata)
         seeds = range(self.plan.first_seed, self.plan.first_seed + self.plan.seeds)
-        tuning_seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + self.tune_seeds)
         found = {}
         for number, arm in enumerate(self.plan.arms):
-            tried = self._tried_values(number, arm)
+            tried = self._tried_values(number, arm, stored)
             folders = {
                 folder for each in (arm, *(at_value for at_value, _ in tried)) for folder in self._folders_of(each)
             }
-            tuning = count_finished([folder for _, folder in tried], tuning_seeds)
+            tuning = sum(
+                stored.has(at_value.name, seed) or is_finished(folder / f"seed-{seed}")
+                for at_value, folder in tried
+                for seed in tuning_seeds(self.tune_seeds)
+            )
             # in a shared folder, another comparison may have extended the range for its own arms
             values = 0 if self._shared_folder(arm) else len(tried)
-            found[arm.name] = FinishedRuns(count_finished(folders, seeds), tuning, values)
+            finished = sum(is_finished(folder / f"seed-{seed}") for folder in folders for seed in seeds)
+            found[arm.name] = FinishedRuns(finished, tuning, values)
         return found
 
-    def _tried_values(self, number: int, arm: Arm) -> list[tuple[Arm, Path]]:
+    def _tried_values(self, number: int, arm: Arm, stored: TuningFile) -> list[tuple[Arm, Path]]:
         """The arm at each value that was tried, with the folder of its runs: tuning adds values at the edges of its range."""
+        if not self.tune:
+            return []
+        name, pattern = tuned_name(arm.name, self.tune.key, ""), self._tuning_folder(number, arm, "*")
+        values = {each.removeprefix(name) for each in stored.losses if each.startswith(name)}
+        values |= {folder.name.removeprefix(pattern.name[:-1]) for folder in pattern.parent.glob(pattern.name)}
         found = []
-        if self.tune:
-            pattern = self._tuning_folder(number, arm, "*")
-            for folder in pattern.parent.glob(pattern.name):
-                with contextlib.suppress(ConfigError):  # a folder of the user's
-                    found.append((self.tune.apply(arm, folder.name.removeprefix(pattern.name[:-1])), folder))
+        for value in values:
+            with contextlib.suppress(ConfigError):  # a folder of the user's
+                found.append((self.tune.apply(arm, value), self._tuning_folder(number, arm, value)))
         return found
 
     def _folders_of(self, arm: Arm) -> list[Path]:
@@ -88,10 +99,9 @@ class RunComparison(Comparison):
         return fixed
 
 
-def count_finished(folders: Iterable[Path], seeds: Collection[int]) -> int:
-    """How many of the runs of `seeds` in these folders have ended and are scored."""
-    runs = (folder / f"seed-{seed}" for folder in folders for seed in seeds)
-    return sum((run / JOB).exists() and stored_status(run) is not None for run in runs)
+def is_finished(run: Path) -> bool:
+    """Whether the run of a folder has ended and is scored."""
+    return (run / JOB).exists() and stored_status(run) is not None
 
 
 def plan_comparison(
