@@ -156,6 +156,8 @@ def test_the_file_of_tuning_spares_its_runs_on_another_machine(here: Path, monke
     assert whole.tuning is not None and results.tuning is not None
     assert results.tuning.model_copy(update={"seconds": 0.0}) == whole.tuning.model_copy(update={"seconds": 0.0})
     assert [claim.effect.mean for claim in results.claims] == [claim.effect.mean for claim in whole.claims]
+    kept = {path.relative_to(here).parts[2] for path in here.glob("runs/t/**/model.safetensors")}
+    assert kept == {"runs"}, "weights of the test only"
     all_runs, trained = tuning_runs(here / "runs/t"), tuning_runs(other / "runs/t")
     assert trained < all_runs and len(all_runs - trained) == n_finished
 

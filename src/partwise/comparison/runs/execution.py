@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from partwise.checkpoint import remove_older_checkpoints
+from partwise.checkpoint import remove_folder, remove_older_checkpoints
 from partwise.comparison.runs.rank import DIVERGED, DONE, FAILED, INTERRUPTED
 from partwise.comparison.runs.task_metric import score_run
 from partwise.comparison.runs.trial import read_horizons, shorter_runs, stored_status
@@ -35,9 +35,19 @@ RANK_MODULE = "partwise.comparison.runs.rank"
 def execute(folders: list[Path], should_stop: Callable[[], bool]) -> list[str]:
     """Train the runs of a group, which are seeds of one arm, until they finish or have to stop; returns their statuses.
 
-    With several horizons, each run of a seed starts from what it has in common with the one before.
+    With several horizons, each run of a seed starts from what it has in common with the one before. The weights of tuning
+    runs are removed: nothing needs them after the loss, and they would fill a disk.
     """
     jobs = [read_record(folder / JOB) for folder in folders]
+    statuses = train_runs(folders, jobs, should_stop)
+    for folder, job, status in zip(folders, jobs, statuses, strict=True):
+        checkpoints = folder / "checkpoints"
+        if status in ("done", "diverged") and not job.get("keeps_weights", True) and checkpoints.is_dir():
+            remove_folder(checkpoints)
+    return statuses
+
+
+def train_runs(folders: list[Path], jobs: list[Record], should_stop: Callable[[], bool]) -> list[str]:
     if jobs[0].get("processes", 1) > 1:
         return [train_in_processes(folder, job, should_stop) for folder, job in zip(folders, jobs, strict=True)]
     for source in jobs[0]["imports"]:

@@ -82,8 +82,12 @@ def prepare_run(
     metric: str = VALIDATION_LOSS,
     horizons: tuple[int, ...] = (),
     processes: int = 1,
+    keeps_weights: bool = True,
 ) -> RunTrial:
-    """Write `job.json` and return the trial, waiting or already finished. `processes` train the run together."""
+    """Write `job.json` and return the trial, waiting or already finished.
+
+    `processes` train the run together. Unless it `keeps_weights`, its checkpoints are removed when it has ended.
+    """
     refuse_links(folder.parent)
     refuse_links(folder, {"horizons": 1})
     folder.mkdir(parents=True, exist_ok=True)
@@ -100,6 +104,8 @@ def prepare_run(
     }
     if horizons:
         job["horizons"] = list(horizons)
+    if not keeps_weights:
+        job["keeps_weights"] = False
     with explain_write_errors(folder):
         write_json(folder / "job.json", job)
     return RunTrial(arm, seed, folder, config.train.steps, stored_status(folder) or "waiting", horizons)

@@ -157,13 +157,21 @@ class RunWorkload(Workload):
     def trial(self, arm: RunArm, seed: int, folder: Path) -> RunTrial:
         return self._trial(arm, seed, folder, self.metric, self.horizons)
 
-    def _trial(self, arm: RunArm, seed: int, folder: Path, metric: str, horizons: tuple[int, ...] = ()) -> RunTrial:
+    def _trial(
+        self,
+        arm: RunArm,
+        seed: int,
+        folder: Path,
+        metric: str,
+        horizons: tuple[int, ...] = (),
+        keeps_weights: bool = True,
+    ) -> RunTrial:
         computation = self.setup["computation"]
         plan = computation[origin_of(arm.name, computation)]
         runtime = Runtime(**self.setup["runtime"])
         config = arm.config.with_seed(seed)
         trial = (folder, arm.name, seed, config, runtime, plan, self.imports, self.command, metric, horizons)
-        prepared = prepare_run(*trial, self.processes_per_run)
+        prepared = prepare_run(*trial, self.processes_per_run, keeps_weights)
         if prepared.finished:  # perhaps by another comparison, before the data changed
             check_data(folder, config, self._data_hash(config))
         return prepared
@@ -189,7 +197,7 @@ class RunWorkload(Workload):
         steps = self.tune_steps or arm.config.train.steps
         train = arm.config.train.model_copy(update={"tuning_split": True, "steps": steps})
         tuned = replace(arm, config=arm.config.model_copy(update={"train": train}))
-        return self._trial(tuned, seed, folder, VALIDATION_LOSS)
+        return self._trial(tuned, seed, folder, VALIDATION_LOSS, keeps_weights=False)
 
     def trial_length(self, plan: RunPlan) -> str:
         if plan.horizons:
