@@ -5,6 +5,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import signal
 import statistics
 import subprocess
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 import partwise
-from comparisons import ARITHMETIC, TINY
+from comparisons import ARITHMETIC, SETTINGS, TINY
 from partwise.comparison.design.plan import Plan
 from partwise.comparison.design.request import Request
 from partwise.comparison.noise_store import expected_noise
@@ -209,6 +210,24 @@ def test_an_interrupted_comparison_resumes_with_equal_results(here: Path) -> Non
     cut = partwise.compare("mingpt", "ffn=swiglu", **settings, name="cut").results
     assert [arm.values for arm in whole.arms] == [arm.values for arm in cut.arms]
     assert whole.claims[0].differences_over_training == cut.claims[0].differences_over_training
+
+
+def test_a_comparison_goes_on_elsewhere_without_its_weights(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints fill disks and are slow to copy; values and verdicts need none."""
+    whole = partwise.compare("mingpt", "ffn=swiglu", **SETTINGS, seeds=2, name="t").results
+    other = here / "other machine"
+    shutil.copytree(here / "runs", other / "runs", ignore=shutil.ignore_patterns("checkpoints"))
+    shutil.copy(here / "text.txt", other)
+    monkeypatch.chdir(other)
+    results = partwise.compare("mingpt", "ffn=swiglu", **SETTINGS, seeds=2, name="t").results
+    assert results.claims == whole.claims
+    assert whole.activation_statistics and not results.activation_statistics
+    assert all(arm.samples for arm in whole.arms) and not any(arm.samples for arm in results.arms)
+    assert not list((other / "runs").glob("**/checkpoints")), "nothing was trained again"
+    more = partwise.compare("mingpt", "ffn=swiglu", **SETTINGS, seeds=3, name="t").results
+    for old, new in zip(whole.arms, more.arms, strict=True):
+        assert [trial.value for trial in new.trials[:2]] == [trial.value for trial in old.trials]
+    assert more.activation_statistics and all(arm.samples for arm in more.arms), "of the third seed"
 
 
 def test_a_study_gathers_its_comparisons(here: Path) -> None:

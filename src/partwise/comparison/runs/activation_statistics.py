@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from partwise.checkpoint import load
+from partwise.checkpoint import list_checkpoints, load
 from partwise.comparison.results import SiteStatistic
 from partwise.comparison.runs.plan import RunPlan, dataset_of
 from partwise.comparison.trials.trial import Trial
@@ -22,15 +22,14 @@ def measure_activations(plan: RunPlan, trials: Sequence[Trial], dataset: Dataset
     """Rows of site, quantity, and its value in each arm; None where an arm lacks the site.
 
     The quantities are standard deviations of activations, fractions of exact zeros, and gradient norms, for the first seed of
-    each arm that did not diverge.
+    each arm that has a trained model.
     """
     by_arm: list[dict[tuple[str, str], float]] = []
     for arm in plan.arms:
-        finished = [trial for trial in trials if trial.arm == arm.name and trial.status == "done"]
-        if not finished:
+        model = trained_model(arm.name, trials)
+        if model is None:
             by_arm.append({})
             continue
-        model, _ = load(finished[0].folder)
         split = build_examples(
             dataset_of(plan, arm, dataset), "val", arm.config.seq_len, arm.config.model.context_length
         )
@@ -41,6 +40,16 @@ def measure_activations(plan: RunPlan, trials: Sequence[Trial], dataset: Dataset
         SiteStatistic(site=site, quantity=quantity, values=tuple(values.get((site, quantity)) for values in by_arm))
         for site, quantity in keys
     )
+
+
+def trained_model(arm: str, trials: Sequence[Trial]) -> Transformer | None:
+    """The model of an arm's first trial that did not diverge and whose weights were not deleted; None if there is none.
+
+    A verdict needs no weights, so a comparison can do without them. Raises ConfigError if they are damaged.
+    """
+    done = (trial.folder for trial in trials if trial.arm == arm and trial.status == "done")
+    folder = next((folder for folder in done if list_checkpoints(folder / "checkpoints")), None)
+    return load(folder)[0] if folder else None
 
 
 def site_statistics(model: Transformer, batch: Any) -> dict[tuple[str, str], float]:

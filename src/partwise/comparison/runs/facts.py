@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from partwise.checkpoint import load
 from partwise.comparison.results import ArmResult, Backends, References, Results, Task
-from partwise.comparison.runs.activation_statistics import measure_activations
+from partwise.comparison.runs.activation_statistics import measure_activations, trained_model
 from partwise.comparison.runs.outcome import pool_accuracy
 from partwise.comparison.runs.plan import RunArm, RunPlan, dataset_of, token_name, training_budget
 from partwise.comparison.trials.trial import Trial
@@ -53,11 +52,10 @@ def add_facts(
 
 
 def write_samples(plan: RunPlan, trials: Sequence[Trial], dataset: Dataset) -> dict[str, tuple[str, ...]]:
-    """Two lines of text or answers by each arm, from its first trial that did not diverge; none if all did."""
+    """Two lines of text or answers by each arm, from its first trial with a trained model; none if there is none."""
     samples: dict[str, tuple[str, ...]] = {}
     for arm in plan.arms:
-        trained = next((trial for trial in trials if trial.arm == arm.name and trial.status == "done"), None)
-        model = load(trained.folder)[0] if trained else None
+        model = trained_model(arm.name, trials)
         samples[arm.name] = tuple(sample_lines(model, dataset_of(plan, arm, dataset))) if model else ()
     return samples
 
