@@ -176,7 +176,8 @@ def test_the_file_of_tuning_spares_its_runs_on_another_machine(here: Path, monke
         ("seconds", 1.5, "was changed after it was written"),
         ("format", 2, "format 2"),
         ("losses", {"a": {"1000000": "low"}}, "not a number"),
-        ("losses", {"a": {"first": 1.0}}, "whole numbers"),
+        ("losses", {"a": {"first": 1.0}}, "whole numbers.*: delete it to tune again"),
+        ("text", "{", "is damaged.*: delete it to tune again"),
     ],
 )
 def test_a_file_of_another_tuning_is_refused(tmp_path: Path, key: str, value: object, message: str) -> None:
@@ -186,7 +187,9 @@ def test_a_file_of_another_tuning_is_refused(tmp_path: Path, key: str, value: ob
     arguments = tmp_path, purpose["plan"], purpose["data"], {"device": "cpu", "precision": "bfloat16"}
     read = read_tuning_file(*arguments)
     assert read.losses["a"][1000000] == 1.0 and math.isnan(read.losses["a"][1000001]) and read.seconds == 2
-    if key == "seconds":
+    if key == "text":
+        (tmp_path / TUNING_FILE).write_text(str(value))
+    elif key == "seconds":
         write_json(tmp_path / TUNING_FILE, {**json.loads((tmp_path / TUNING_FILE).read_text()), key: value})
     else:
         write_hashed(tmp_path / TUNING_FILE, {**content, key: value})
@@ -247,9 +250,8 @@ def tune_curve(
         values: dict[str, dict[int, float]] = {}
         for trial in trials:
             name, _, value = trial.arm.partition(" train.lr=")
-            values.setdefault(trial.arm, {})[trial.seed] = loss(name, math.log10(float(value))) + 1e-3 * (
-                trial.seed % 4
-            )
+            noise = 1e-3 * (trial.seed % 4)
+            values.setdefault(trial.arm, {})[trial.seed] = loss(name, math.log10(float(value))) + noise
             ran.extend([value] if value not in ran else [])
         return values
 

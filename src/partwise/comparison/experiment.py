@@ -216,10 +216,16 @@ class Comparison:
             def run(trials: list[Trial]) -> None:
                 self._run(executor, trials, on_progress)
 
-            new_trial, folder_of = self.workload.tuning_trial, self._tuning_folder
-            stored, held_out = self.tuning_file(metadata), self.workload.tunes_on_held_out_data
-            how = folder_of, new_trial, run, stored, held_out
-            self.plan, tuning = run_tuning(self.plan, self.tune, self.tune_seeds, *how)
+            self.plan, tuning = run_tuning(
+                self.plan,
+                self.tune,
+                self.tune_seeds,
+                self._tuning_folder,
+                self.workload.tuning_trial,
+                run,
+                self.tuning_file(metadata),
+                self.workload.tunes_on_held_out_data,
+            )
         return matching, tuning
 
     def tuning_file(self, metadata: Mapping[str, Any]) -> TuningFile:

@@ -10,13 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from partwise.checkpoint import check_hash, write_hashed
-from partwise.comparison.results import read_json
 from partwise.comparison.trials.trial import Trial, final_values
 from partwise.config import ConfigError
-from partwise.records import DamagedFileError, Record
+from partwise.records import DamagedFileError, Record, read_record
 from partwise.train.run_names import explain_write_errors
 
 TUNING_FILE, FORMAT = "tuning.json", 1
+
+OTHER = {
+    "plan": "another comparison",
+    "data": "other data",
+    "device": "another device",
+    "precision": "another precision",
+}
 
 Losses = dict[str, dict[int, float]]
 """An arm at a value -> seed -> the loss, or the value of another metric; nan if the run failed."""
@@ -53,26 +59,25 @@ def read_tuning_file(folder: Path, plan_hash: str, data_hash: str, runtime: Mapp
     arithmetic = {key: runtime.get(key) for key in ("device", "precision")}
     purpose = {"plan": plan_hash, "data": data_hash, **arithmetic}
     path = folder / TUNING_FILE
-    empty = TuningFile(path, purpose)
     if not path.exists():
-        return empty
+        return TuningFile(path, purpose)
     remedy = "delete it to tune again, or restore it"
-    content = read_json(path)
-    if "format" not in content:  # an earlier version wrote a summary, which has no use
-        return empty
-    check_hash({key: value for key, value in content.items() if key != "sha256"}, content.get("sha256"), path, remedy)
-    if content["format"] != FORMAT:
-        raise ConfigError(f"{path} has format {content['format']}, not {FORMAT}: {remedy}")
-    names = {
-        "plan": "another comparison",
-        "data": "other data",
-        "device": "another device",
-        "precision": "another precision",
-    }
-    for key, name in names.items():
-        if content[key] != purpose[key]:
-            raise ConfigError(f"{path} holds the tuning of {name} ({key} {content[key]}, not {purpose[key]}): {remedy}")
-    return TuningFile(path, purpose, read_losses(content.record("losses")), content.number("seconds"))
+    try:
+        content = read_record(path)
+        if "format" not in content:  # an earlier version wrote a summary, which has no use
+            return TuningFile(path, purpose)
+        check_hash({key: value for key, value in content.items() if key != "sha256"}, content["sha256"], path, remedy)
+        if content["format"] != FORMAT:
+            raise ConfigError(f"{path} has format {content['format']}, not {FORMAT}: {remedy}")
+        for key, expected in purpose.items():
+            if content[key] != expected:
+                other = OTHER[key]
+                raise ConfigError(
+                    f"{path} holds the tuning of {other} ({key} {content[key]}, not {expected}): {remedy}"
+                )
+        return TuningFile(path, purpose, read_losses(content.record("losses")), content.number("seconds"))
+    except DamagedFileError as error:
+        raise ConfigError(f"{error}: {remedy}") from None
 
 
 def read_losses(content: Record) -> Losses:
