@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from partwise.checkpoint import list_checkpoints, load
 from partwise.comparison.results import SiteStatistic
 from partwise.comparison.runs.plan import RunPlan, dataset_of
+from partwise.comparison.runs.trial import trained_model
 from partwise.comparison.trials.trial import Trial
 from partwise.data import IGNORE_INDEX, Dataset, build_examples
 from partwise.inspection.activations import record_activations
@@ -40,16 +40,6 @@ def measure_activations(plan: RunPlan, trials: Sequence[Trial], dataset: Dataset
         SiteStatistic(site=site, quantity=quantity, values=tuple(values.get((site, quantity)) for values in by_arm))
         for site, quantity in keys
     )
-
-
-def trained_model(arm: str, trials: Sequence[Trial]) -> Transformer | None:
-    """The model of an arm's first trial that did not diverge and whose weights were not deleted; None if there is none.
-
-    A verdict needs no weights, so a comparison can do without them. Raises ConfigError if they are damaged.
-    """
-    done = (trial.folder for trial in trials if trial.arm == arm and trial.status == "done")
-    folder = next((folder for folder in done if list_checkpoints(folder / "checkpoints")), None)
-    return load(folder)[0] if folder else None
 
 
 def site_statistics(model: Transformer, batch: Any) -> dict[tuple[str, str], float]:

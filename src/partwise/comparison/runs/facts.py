@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from partwise.comparison.results import ArmResult, Backends, References, Results, Task
-from partwise.comparison.runs.activation_statistics import measure_activations, trained_model
+from partwise.comparison.runs.activation_statistics import measure_activations
 from partwise.comparison.runs.outcome import pool_accuracy
 from partwise.comparison.runs.plan import RunArm, RunPlan, dataset_of, token_name, training_budget
+from partwise.comparison.runs.trial import trained_model
 from partwise.comparison.trials.trial import Trial
 from partwise.compute.plan import Plan as ComputePlan
 from partwise.data import Dataset, build_examples

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from partwise import __version__
-from partwise.checkpoint import write_json
+from partwise.checkpoint import list_checkpoints, load, write_json
 from partwise.comparison.results import TrialResult
 from partwise.comparison.runs import EXECUTED_BY
 from partwise.comparison.runs.outcome import read_outcome
@@ -19,6 +19,7 @@ from partwise.comparison.trials.trial import VALIDATION_LOSS, Trial
 from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError, find_part, open_to_read
 from partwise.files import refuse_links
+from partwise.model import Transformer
 from partwise.records import Record, read_record
 from partwise.train.config import RunConfig
 from partwise.train.result import verified_result
@@ -109,6 +110,16 @@ def prepare_run(
     with explain_write_errors(folder):
         write_json(folder / "job.json", job)
     return RunTrial(arm, seed, folder, config.train.steps, stored_status(folder) or "waiting", horizons)
+
+
+def trained_model(arm: str, trials: Sequence[Trial]) -> Transformer | None:
+    """The model of an arm's first trial that did not diverge and whose weights were not deleted; None if there is none.
+
+    A verdict needs no weights, so a comparison can do without them. Raises ConfigError if they are damaged.
+    """
+    done = (trial.folder for trial in trials if trial.arm == arm and trial.status == "done")
+    folder = next((folder for folder in done if list_checkpoints(folder / "checkpoints")), None)
+    return load(folder)[0] if folder else None
 
 
 def check_data(folder: Path, config: RunConfig, data_hash: str) -> None:
