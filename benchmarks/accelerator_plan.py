@@ -18,6 +18,7 @@ class Row:
     unit: str = ""
     goal: float | None = None
     at_most: bool = False
+    digits: int = 3  # significant ones that are shown
 
     def verdict(self, value: float | None) -> str:
         if value is None or self.goal is None:
@@ -25,7 +26,7 @@ class Row:
         return "met" if (value <= self.goal if self.at_most else value >= self.goal) else "missed"
 
     def goal_text(self) -> str:
-        return "" if self.goal is None else f"at {'most' if self.at_most else 'least'} {figure(self.goal)}"
+        return "" if self.goal is None else f"at {'most' if self.at_most else 'least'} {figure(self.goal, self.digits)}"
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,7 @@ PIECES = (
                 "TinyShakespeare to 1.4697: `partwise train shakespeare train.compile=false`, whole command",
                 "s",
             ),
-            Row("loss", "its validation loss", "nats", 1.4697, at_most=True),
+            Row("loss", "its validation loss", "nats", 1.4697, at_most=True, digits=5),
             Row("peer", "nanoGPT's GPU recipe, 5000 steps, from the time of 200", "s"),
             Row("fraction", "our time as a share of its", "", 0.2, at_most=True),
         ),
@@ -233,9 +234,9 @@ def finished(results: dict[str, Any], piece: Piece) -> bool:
     return bool(results["pieces"].get(piece.name, {}).get("values"))
 
 
-def figure(x: float) -> str:
-    """Three significant digits, or an integer."""
-    return f"{x:,.0f}" if abs(x) >= 100 else f"{x:.3g}"
+def figure(x: float, digits: int = 3) -> str:
+    """Some significant digits, or an integer."""
+    return f"{x:,.0f}" if abs(x) >= 100 else f"{x:.{digits}g}"
 
 
 INTRODUCTION = """# One accelerator
@@ -267,7 +268,7 @@ def page(results: dict[str, Any]) -> str:
         found = pieces.get(piece.name, {})
         for row in piece.rows:
             value = found.get("values", {}).get(row.key)
-            text = "unmeasured" if value is None else " ".join(filter(None, (figure(value), row.unit)))
+            text = "unmeasured" if value is None else " ".join(filter(None, (figure(value, row.digits), row.unit)))
             verdict = "" if rehearsal else row.verdict(value)
             lines.append(f"| {piece.name} | {row.what} | {text} | {row.goal_text()} | {verdict} |")
         notes += [f"- {piece.name}: {note}" for note in (*found.get("notes", ()), *filter(None, [found.get("error")]))]
