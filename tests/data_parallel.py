@@ -48,13 +48,14 @@ CASES = {
     "mtp": "mtp=heads mtp.start_fraction=0.02",
     "fused": "attention.fused_qkv=true attention.n_kv_heads=1 ngram_lm=kneser_ney d_model=20",
     "muon": "optimizer=muon",
+    "averaged": "averaging=ema averaging.decay=0.5 train.freeze=blocks.0.ffn",
     "lion": "optimizer=lion",
     "sgd": "optimizer=sgd",
 }
 OTHER_DATA = ("data.train=1000", "data.validation=50", "data.test=50")
 KINDS = ("ddp", "fsdp")
 SIZES = (4, 2, 1)
-RESHARDED = {"plain", "fused", "bias", "muon"}
+RESHARDED = {"plain", "fused", "bias", "muon", "averaged"}
 
 
 def config(case: str, kind: str = "ddp") -> RunConfig:

@@ -32,7 +32,7 @@ PRECISE, ROUNDED = 1e-3, 3e-2  # relative differences of losses in float32 and b
 
 @lru_cache(maxsize=2)
 def drawn(number: int) -> list[dict[str, Any]]:
-    """Models, optimizers and schedules, as plain values."""
+    """Models, optimizers, schedules and averages of weights, as plain values."""
     found: list[dict[str, Any]] = []
 
     @seed(number)
@@ -43,9 +43,11 @@ def drawn(number: int) -> list[dict[str, Any]]:
         deadline=None,
         database=None,
     )
-    @given(model=configs(), optimizer=recipes("optimizer"), schedule=recipes("schedule"))
-    def collect(model: ModelConfig, optimizer: dict[str, Any], schedule: dict[str, Any]) -> None:
-        found.append({**model.to_dict(), "optimizer": optimizer, "schedule": schedule})
+    @given(
+        model=configs(), optimizer=recipes("optimizer"), schedule=recipes("schedule"), averaging=recipes("averaging")
+    )
+    def collect(model: ModelConfig, **others: dict[str, Any]) -> None:
+        found.append({**model.to_dict(), **others})
 
     collect()
     return found

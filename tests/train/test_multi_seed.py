@@ -61,6 +61,7 @@ SETTINGS = {
     "lion": ["optimizer=lion", "tie_embeddings=true"],
     "sgd": ["optimizer=sgd", "optimizer.momentum=0.9", "train.lr=0.1"],
     "frozen": ["train.freeze=embed,blocks.0,attention", "train.grad_clip=0.3", "optimizer=muon"],
+    "averaged weights": ["averaging=ema", "averaging.decay=0.6", "optimizer=muon"],
     "label smoothing": ["train.label_smoothing=0.1", "schedule=cosine", "head_bias=true"],
     "padded problems": [
         "data.aligned=true",

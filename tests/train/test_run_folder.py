@@ -40,6 +40,8 @@ SETTINGS = {
     "cosine": [*DROPOUT, "schedule=cosine", "schedule.warmup=2", "optimizer.decay_vectors=false"],
     "frozen": [*DROPOUT, "train.freeze=embed,blocks.0,attention", "train.grad_clip=0.5"],
     "wsd": ["schedule=wsd", "schedule.warmup=2", "schedule.decay_fraction=0.5", "ffn=swiglu"],
+    "averaged": [*DROPOUT, "averaging=ema", "averaging.decay=0.6", "train.freeze=blocks.0"],
+    "averaged last steps": ["averaging=swa", "averaging.fraction=0.5", "optimizer=muon"],
     "tie_embeddings": [
         "positions=rope",
         "tie_embeddings=true",

@@ -23,6 +23,8 @@ SETTINGS = {
     "dropout": ([*DROPOUT, "schedule=wsd", "schedule.warmup=0", "train.grad_accumulation=2"], 6),
     "muon": (["schedule=wsd", "schedule.decay_fraction=0.5", "optimizer=muon", "train.grad_clip=0.5"], 4),
     "constant": ([], 6),
+    "averaged weights": (["averaging=ema", "averaging.decay=0.5"], 6),
+    "averages of the last half": (["averaging=swa", "averaging.fraction=0.5"], 4),
     "warmup of a cosine": (["schedule=cosine", "schedule.warmup=2"], 3),
     "late multi-token prediction": (["mtp=heads", "mtp.start_fraction=0.5"], 3),
 }

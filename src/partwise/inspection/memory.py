@@ -19,6 +19,7 @@ from partwise.model import Transformer, meta_model
 from partwise.model.activation_checkpointing import checkpoint_activations
 from partwise.model.freezing import freeze
 from partwise.plots.page import Page, bar_chart
+from partwise.train.averaging import WeightAverage
 from partwise.train.config import RunConfig
 from partwise.train.cross_entropy import chunk_size, shift_targets, summed_loss
 
@@ -99,6 +100,9 @@ def step_memory(
                 for value in state.values()
                 if isinstance(value, Tensor)
             )
+            average = WeightAverage(config.averaging)
+            average.update(parameters, 0, train.steps)
+            states += sum(part_size(each, shards) for each in average.tensors.values())
             optimizer.zero_grad(set_to_none=True)
             before, allocations.peak = allocations.live, 0
             loss = compute_losses(model, config, precision, rows, device)

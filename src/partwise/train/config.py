@@ -1,4 +1,4 @@
-"""The configuration of a run: model, training settings, optimizer, schedule, data and tokenizer."""
+"""The configuration of a run: model, training settings, optimizer, schedule, averaging, data and tokenizer."""
 
 from functools import reduce
 from pathlib import Path
@@ -15,6 +15,7 @@ from partwise.model import ModelConfig, Transformer, meta_model
 from partwise.model.freezing import freeze
 from partwise.presets import find_preset
 from partwise.tokenizers import TokenizerRecipe
+from partwise.train.averaging import Averaging, NoAveraging
 from partwise.train.optimizers import Optimizer
 from partwise.train.schedules import Schedule
 from partwise.train.source import InitialWeights, find_source
@@ -78,6 +79,7 @@ class RunConfig(Config):
     train: TrainConfig
     optimizer: Optimizer
     schedule: Schedule
+    averaging: Averaging = Field(default_factory=NoAveraging)  # absent from `to_dict` if none
     data: Corpus
     tokenizer: TokenizerRecipe
     initial_weights: InitialWeights | None = None  # the setting `from`; absent if None
@@ -88,12 +90,14 @@ class RunConfig(Config):
             f"{f'train.{line[:NAME_WIDTH].rstrip()}':{NAME_WIDTH}}{line[NAME_WIDTH:]}"
             for line in str(self.train).splitlines()
         ]
-        names = ("optimizer", "schedule", "data", "tokenizer")
+        names = ("optimizer", "schedule", "averaging", "data", "tokenizer")
         return "\n".join([str(self.model), *train, *(f"{name:{NAME_WIDTH}}{getattr(self, name)}" for name in names)])
 
     def to_dict(self) -> dict[str, Any]:
         values = super().to_dict()
         initial = values.pop("initial_weights")
+        if isinstance(self.averaging, NoAveraging):  # configurations from before there was a choice keep their hashes
+            del values["averaging"]
         return {**values.pop("model"), **values, **({FROM: initial} if initial else {})}
 
     @classmethod
@@ -109,7 +113,8 @@ class RunConfig(Config):
 
     def with_override(self, override: str) -> Self:
         """The configuration with one override applied, such as `train.lr=1e-3`. Raises ConfigError."""
-        return self.from_dict(apply_overrides(self.to_dict(), parse_overrides([override])))
+        values = {"averaging": self.averaging.to_dict(), **self.to_dict()}
+        return self.from_dict(apply_overrides(values, parse_overrides([override])))
 
     def with_seed(self, seed: int) -> Self:
         return self.model_copy(update={"train": self.train.model_copy(update={"seed": seed})})
@@ -204,6 +209,7 @@ def default_settings() -> dict[str, Any]:
         "train": TrainConfig().to_dict(),
         "optimizer": Optimizer.resolve("adamw").to_dict(),
         "schedule": Schedule.resolve("constant").to_dict(),
+        "averaging": NoAveraging().to_dict(),
         "data": Corpus.resolve("shakespeare").to_dict(),
         "tokenizer": TokenizerRecipe.resolve("characters").to_dict(),
     }

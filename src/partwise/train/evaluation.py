@@ -21,7 +21,15 @@ class Evaluation:
 
 
 def evaluate(run: Run) -> Evaluation:
-    """The losses of a run after its current step. Raises Diverged if they are not finite."""
+    """The losses of a run after its current step, by the average of its weights if it keeps one.
+
+    Raises Diverged if they are not finite.
+    """
+    with run.average.swapped():
+        return _evaluate(run)
+
+
+def _evaluate(run: Run) -> Evaluation:
     dataset, config, precision = run.dataset, run.config, run.runtime.precision
     train = config.train
     run.runtime.set_threads()

@@ -19,6 +19,7 @@ from partwise.model import Transformer
 from partwise.model.activation_checkpointing import checkpoint_activations
 from partwise.model.freezing import freeze
 from partwise.tensor_files import Rows
+from partwise.train.averaging import KEPT, WeightAverage
 from partwise.train.batch_queue import BatchQueue, DeviceBatch, StepRows
 from partwise.train.config import RunConfig
 from partwise.train.cross_entropy import shift_targets, summed_loss
@@ -116,6 +117,7 @@ class Run:
         self.forward: Callable[..., Tensor] = CompiledModel(self.model) if self.runtime.compile else self.model
         self.optimizer = config.optimizer.build(self.model, config.train.lr)
         set_precision(self.optimizer, self.runtime.precision)
+        self.average = WeightAverage(config.averaging)
         self.step = 0
         self.queue = BatchQueue(self.step_rows, self.device)
         self.updater: Updater | None = None
@@ -189,6 +191,7 @@ class Run:
             raise Diverged(self.step + 1, "an optimizer setting or train.lr overflows float32") from None
         self.optimizer.zero_grad(set_to_none=True)
         self.model.after_step()
+        self.average.update(self.parallel.parameters().values(), self.step, train.steps)
         self.step += 1
         return Step(self.step, loss.item(), norm.item(), lr, count, time.perf_counter() - started)
 
@@ -275,7 +278,7 @@ class Run:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.runtime.precision == "bfloat16")
 
     def optimizer_tensors(self) -> dict[str, Tensor]:
-        """The optimizer's state in this process, by `parameter.key` names."""
+        """The optimizer's state in this process and what `averaging` keeps, by `parameter.key` names."""
         return {f"{name}.{key}": value for name, key, value in self.optimizer_states()}
 
     def optimizer_rows(self) -> dict[str, Rows]:
@@ -284,11 +287,13 @@ class Run:
         return {name: rows for name, rows in found.items() if rows is not None}
 
     def optimizer_states(self) -> Iterator[tuple[str, str, Tensor]]:
-        """The optimizer's state in this process: parameter, key and tensor."""
+        """The optimizer's state in this process and what `averaging` keeps: parameter, key and tensor."""
         for name, parameter in self.parallel.parameters().items():
             state = self.optimizer.state.get(parameter, {})
             for key in sorted(state):
                 yield name, key, state[key]
+            if parameter in self.average.tensors:
+                yield name, self.average.kept, self.average.tensors[parameter]
 
     def check_finite(self) -> None:
         """Raise Diverged, in every process, if a parameter or a tensor of the optimizer's state is not finite."""
@@ -303,12 +308,15 @@ class Run:
         from partwise.checkpoint import DamagedFileError
 
         self.parallel.load(weights)
+        self.average.load(step, self.parallel.parameters(), optimizer, self.parallel.load_state)
         names = {id(parameter): name for name, parameter in self.parallel.parameters().items()}
         ordered = [names[id(parameter)] for group in self.optimizer.param_groups for parameter in group["params"]]
         indices = {name: index for index, name in enumerate(ordered)}
         state: dict[int, dict[str, Tensor]] = {}
         for name in optimizer:
             parameter_name, _, key = name.rpartition(".")
+            if key in KEPT:
+                continue
             if parameter_name not in indices:
                 raise DamagedFileError(f"the optimizer's state names an unknown parameter {parameter_name!r}")
             state.setdefault(indices[parameter_name], {})[key] = self.parallel.load_state(

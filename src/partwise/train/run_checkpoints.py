@@ -54,10 +54,15 @@ class RunCheckpoints:
 
         Every process must call it. Those that share a model each write the rows that they have, and the first one the rest.
         """
-        run, processes = self.run, self.run.processes
+        run = self.run
         if run.updater and run.updater.is_ahead(run):
             raise RuntimeError(f"the weights are not those of step {run.step}: another run has requested the next one")
         run.check_finite()
+        with run.average.swapped():  # model.safetensors has the average, for everything that reads the model of a run
+            self._write()
+
+    def _write(self) -> None:
+        run, processes = self.run, self.run.processes
         tensors = {"model": run.parallel.weights(), "optimizer": run.optimizer_rows()} if self.writes else {}
         target, written = self.folder / checkpoint_name(run.step), None
         if run.parallel.sharded:

@@ -161,6 +161,7 @@ class RunFolder:
                         except Diverged as error:
                             self._save_before(error, metrics)
                             raise
+                run.average.end()
                 self.checkpoints.consolidate()
         except Diverged as error:
             if writes:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from partwise.train.averaging import WeightAverage
 from partwise.train.loop import Run
 from partwise.train.multi_seed_losses import VmappedForward
 from partwise.train.optimizer_steps import set_precision, stack_seeds
@@ -16,7 +17,8 @@ SHARED_STATE = "step"
 class SeedStack:
     """The stacked tensors of S runs at the same step, and one optimizer that steps all of them.
 
-    The parameters and optimizer state of each run become views of its slice, so each run evaluates and saves as usual.
+    The parameters, their averages and the optimizer state of each run become views of its slice, so each run evaluates and
+    saves as usual.
     `release` gives a run tensors of its own again.
     """
 
@@ -38,7 +40,13 @@ class SeedStack:
                 self.optimizer.state[stack][key] = values[0].clone() if key == SHARED_STATE else torch.stack(values)
             for index, parameters in enumerate(by_run):
                 parameters[name].data = stack.detach()[index]
+        self.average = WeightAverage(first.config.averaging)
+        for name, stack in self.parameters.items():
+            if by_run[0][name] in first.average.tensors:
+                kept = [run.average.tensors[own[name]] for run, own in zip(runs, by_run, strict=True)]
+                self.average.tensors[stack] = torch.stack(kept)
         self._share_state()
+        self._share_average()
 
     def step(self, lr: float) -> None:
         """One step of the optimizer for all runs, at this learning rate."""
@@ -48,6 +56,9 @@ class SeedStack:
         self.optimizer.step()
         if len(self.optimizer.state) > n_states:  # a parameter's state is created at its first gradient
             self._share_state()
+        first = self.runs[0]
+        if self.average.update(self.parameters.values(), first.step, first.config.train.steps):
+            self._share_average()
 
     def grad_norms(self) -> Tensor:
         """The gradient norm of each run (S,)."""
@@ -85,6 +96,13 @@ class SeedStack:
                         key: value if key == SHARED_STATE else value[index] for key, value in state.items()
                     }
 
+    def _share_average(self) -> None:
+        """Give each run views of its slice of the averages."""
+        for index, run in enumerate(self.runs):
+            stacks = {name: self.average.tensors.get(stack) for name, stack in self.parameters.items()}
+            own = dict(run.model.named_parameters())
+            run.average.tensors = {own[name]: each[index] for name, each in stacks.items() if each is not None}
+
 
 def release(run: Run) -> None:
     """Give a run of a stack its own tensors again."""
@@ -93,3 +111,4 @@ def release(run: Run) -> None:
         state = run.optimizer.state.pop(parameter, {})
         if state:
             run.optimizer.state[parameter] = {key: value.clone() for key, value in state.items()}
+    run.average.tensors = {parameter: each.clone() for parameter, each in run.average.tensors.items()}

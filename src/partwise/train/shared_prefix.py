@@ -35,14 +35,16 @@ def with_steps(config: RunConfig, steps: int) -> RunConfig:
 def shared_steps(config: RunConfig, steps: int, model: Transformer) -> int:
     """The number of leading steps that a run of this model has in common with an equal run of another number of steps.
 
-    The steps agree while the learning rate and the weight of multi-token prediction do: with `schedule=wsd` until the
-    decay of the shorter run begins (Hu et al. 2024, arXiv:2404.06395), with a cosine until the end of its warmup.
+    The steps agree while the learning rate, the weight of multi-token prediction and the average of the weights do: with
+    `schedule=wsd` until the decay of the shorter run begins (Hu et al. 2024, arXiv:2404.06395), with a cosine until the end
+    of its warmup.
     """
     lengths = (config.train.steps, steps)
     for step in range(min(lengths)):
         rates = {config.schedule.factor(step, length) for length in lengths}
         weights = {model.ahead.loss_weight_at(step / length) for length in lengths}
-        if len(rates) > 1 or len(weights) > 1:
+        averaging = {config.averaging.rate(step, length) for length in lengths}
+        if len(rates) > 1 or len(weights) > 1 or len(averaging) > 1:
             return step
     return min(lengths)
 
