@@ -241,6 +241,7 @@ def facts(run: StoredRun) -> Iterator[Table]:
         ["steps", f"{len(run.metrics['step']):,} of {train.steps:,}, each {train.batch_size} x {config.seq_len}"],
         ["tokens trained on", count(tokens)],
         ["learning rate", f"{train.lr:g}, {config.schedule.name}, {config.optimizer.name}"],
+        *([] if config.averaging.name == "none" else [["average of the weights", str(config.averaging)]]),
         ["seed", str(train.seed)],
     ]
     yield Table(["", ""], rows, left=2, kind="facts")
