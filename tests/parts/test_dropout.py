@@ -8,14 +8,26 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import partwise
 from kernel_inputs import require_kernels, threads
 from partwise.kernels.dropout import DropoutKey
 from partwise.kernels.dropout import dropout as cpp_dropout
-from partwise.parts.dropout import Dropout, dropout, exact_product, keep_mask, philox, wrapped_product
+from partwise.parts.dropout import (
+    Dropout,
+    dropout,
+    exact_product,
+    held_mask,
+    keep_mask,
+    philox,
+    signed,
+    wrapped_product,
+)
 
 KEY = DropoutKey(0.3, 0x0123456789ABCDEF, 5)
+KEYS = (KEY, DropoutKey(0.3, 0xFEDCBA9876543210, 0), DropoutKey(0.3, 2**63, 7), DropoutKey(0.3, 2**64 - 5, 2**20))
+"""Of several seeds, most of which an int64 has as negative numbers."""
 SHAPES = [(3, 7, 64), (2, 3, 5, 21), (1, 2, 3, 1), (4, 33), (17,), (2, 3, 2, 4, 9), (2, 40, 200), (0, 4, 8)]
 
 
@@ -107,12 +119,21 @@ def test_gradients_have_gradients(shared_cache: Path) -> None:
 
 COMPILED = """
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 from partwise.kernels.dropout import DropoutKey
-from partwise.parts.dropout import held_mask, keep_mask, signed
+from partwise.parts.dropout import Dropout, held_mask, keep_mask, signed
 compiled = torch.compile(held_mask, fullgraph=True, dynamic=False)
-for seed in (0x0123456789ABCDEF, 0xFEDCBA9876543210, 2**64 - 5, 123456789012345678, 1):
-    x, key = torch.ones(4, 2, 8, 64), DropoutKey(0.3, seed, 5)
-    assert torch.equal(compiled(x, key.p, torch.tensor(signed(key))), keep_mask(x, key)), seed
+x, seeds = torch.ones(4, 2, 8, 64), (0x0123456789ABCDEF, 0xFEDCBA9876543210, 2**64 - 5, 123456789012345678, 1)
+keys = [DropoutKey(0.3, seed, 5) for seed in seeds]
+for key in keys:
+    assert torch.equal(compiled(x, key.p, torch.tensor(signed(key))), keep_mask(x, key)), key
+for held in (False, True):
+    layer = Dropout(0.3)
+    layer.seed_keys = tuple(keys)
+    if held:
+        layer.held_seed_keys = layer.signed_keys(x.device)
+    masks = torch.compile(make_fx(lambda x: layer.seed_masks(x))(x), fullgraph=True, dynamic=False)(x)
+    assert torch.equal(masks, torch.stack([keep_mask(x, key) for key in keys])), held
 """
 
 
@@ -175,3 +196,38 @@ def test_vmapped_noise_is_that_of_separate_runs() -> None:
         separate.append(layer(x[seed - 7]))
     layer.seed_vmapped([(7, 1, 2), (8, 1, 2)])
     assert torch.equal(torch.func.vmap(layer)(x), torch.stack(separate))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_masks_of_several_seeds_are_those_of_each(shape: tuple[int, ...]) -> None:
+    x, expected = torch.ones(shape), torch.stack([keep_mask(torch.ones(shape), key) for key in KEYS])
+    held = torch.tensor([signed(key) for key in KEYS])
+    assert torch.equal(held_mask(x, KEY.p, held), expected)
+    assert torch.equal(torch.stack([held_mask(x, KEY.p, key) for key in held]), expected)
+    layer = Dropout(KEY.p)
+    layer.seed_keys = KEYS
+    assert torch.equal(layer.seed_masks(x), expected)
+
+
+def test_a_traced_forward_pass_reads_the_keys_of_each_step() -> None:
+    """With numbers it would repeat the noise of the step that was traced."""
+    x, layer = torch.randn(3, 2, 4, 5, dtype=torch.float64), Dropout(0.3)
+    layer.hold_key(x.device)
+    layer.seed_vmapped([(seed, 0, 0) for seed in range(3)])
+    graph = make_fx(torch.func.vmap(layer))(x)
+    for step, first_row in ((0, 0), (1, 0), (1, 2)):
+        layer.seed_vmapped([(seed, step, first_row) for seed in range(3)])
+        expected = torch.stack([keep_mask(x[0], key) for key in layer.seed_keys])
+        assert torch.equal(graph(x), x * expected / (1 - layer.p))
+        assert torch.equal(torch.func.vmap(layer)(x), x * expected / (1 - layer.p))
+
+
+def test_masks_of_several_seeds_are_one_computation() -> None:
+    """A compiler takes minutes for one computation each."""
+
+    def nodes(n_seeds: int) -> int:
+        layer = Dropout(0.3)
+        layer.seed_keys = tuple(DropoutKey(0.3, seed, 0) for seed in range(n_seeds))
+        return len(make_fx(lambda x: layer.seed_masks(x))(torch.ones(2, 3, 4)).graph.nodes)
+
+    assert nodes(1) == nodes(8)

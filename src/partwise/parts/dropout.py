@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from partwise.kernels.dropout import DropoutKey, noise_shape, supports_dropout
 from partwise.kernels.dropout import dropout as cpp_dropout
@@ -61,16 +62,21 @@ class Dropout(nn.Module):
             DropoutKey(self.p, stream_seed(self.site, seed, step), first_row) for seed, step, first_row in keys
         )
         if self.held_key is not None:
-            held = torch.tensor([signed(key) for key in self.seed_keys], device=self.held_key.device)
+            held = self.signed_keys(self.held_key.device)
             if self.held_seed_keys is None or self.held_seed_keys.shape != held.shape:
                 self.held_seed_keys = held
             self.held_seed_keys.copy_(held)
 
     def seed_masks(self, x: Tensor) -> Tensor:
         """(B, ..., T, D) of one seed -> (S, B, ..., T, D) the masks of all seeds."""
-        if self.held_seed_keys is not None:
-            return torch.stack([held_mask(x, self.p, key) for key in self.held_seed_keys])
-        return torch.stack([keep_mask(x, key) for key in self.seed_keys])
+        if x.is_cpu and not is_traced():  # separate masks are faster: a cache holds one of them sooner than all
+            return torch.stack([keep_mask(x, key) for key in self.seed_keys])
+        held = self.held_seed_keys
+        return held_mask(x, self.p, self.signed_keys(x.device) if held is None else held)
+
+    def signed_keys(self, device: torch.device) -> Tensor:
+        """The keys of all seeds as `held_seed_keys` has them (S, 3)."""
+        return torch.tensor([signed(key) for key in self.seed_keys], device=device)
 
     def key(self) -> DropoutKey:
         """The key of this forward pass; without a seed, a new one from torch's global generator."""
@@ -87,14 +93,23 @@ def dropout(x: Tensor, key: DropoutKey) -> Tensor:
     return cpp_dropout(x, key) if supports_dropout(x) else x * keep_mask(x, key) / (1 - key.p)
 
 
+def is_traced() -> bool:
+    """Whether operations are recorded for a compiler or have no content, so that the mask must consist of them."""
+    return torch.compiler.is_compiling() or _get_current_dispatch_mode() is not None
+
+
 def held_mask(x: Tensor, p: float, held_key: Tensor) -> Tensor:
-    """The same with a key that is a tensor (3,)."""
-    seed, first_row, zero = held_key.unbind()
+    """The mask with a key that is a tensor (3,), or with the keys (S, 3) of several seeds their masks (S, B, ..., T, D).
+
+    One computation for all seeds: torch's compiler would take minutes for one each.
+    """
+    seed, first_row = (held_key[..., i].view(*held_key.shape[:-1], 1, 1, 1, 1) for i in range(2))
+    zero = held_key.flatten()[2]
     return keep_mask(x, DropoutKey(p, seed, first_row), zero)  # type: ignore[arg-type]
 
 
 def keep_mask(x: Tensor, key: DropoutKey, zero: Tensor | int = 0) -> Tensor:
-    """1 for the elements to keep, else 0, in the shape and dtype of x.
+    """1 for the elements to keep, else 0, in the shape and dtype of x; of S seeds if the key is of tensors (S, 1, 1, 1, 1).
 
     Compiled, `zero` has to be a tensor: torch's compiler takes a plain arange for an index into memory, whose products it
     computes in 32 bits. The overflow of an int64 is undefined in its C++, so products are then computed in two parts.
@@ -102,10 +117,13 @@ def keep_mask(x: Tensor, key: DropoutKey, zero: Tensor | int = 0) -> Tensor:
     rows, heads, positions, elements = noise_shape(x.shape)
     sizes = (rows, heads, positions, -(-elements // 4))
     indices = (torch.arange(n, device=x.device) + zero for n in sizes)
-    row, head, position, block = torch.meshgrid(*indices, indexing="ij")
+    row, head, position, block = (
+        index.view(-1, *(1,) * after) for index, after in zip(indices, (3, 2, 1, 0), strict=True)
+    )
     product = wrapped_product if isinstance(zero, int) else exact_product
     words = torch.stack(philox((block, position, head, key.first_row + row), key.seed, product), dim=-1).flatten(-2)
-    return (words[..., :elements] >= int(key.p * 2**32)).to(x.dtype).reshape(x.shape)
+    mask = (words[..., :elements] >= int(key.p * 2**32)).to(x.dtype)
+    return mask.reshape(*mask.shape[:-4], *x.shape)
 
 
 def wrapped_product(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
