@@ -13,6 +13,7 @@ from partwise.config import ConfigError
 from partwise.generation.sampling import Sampling
 from partwise.kernels.threads import set_threads
 from partwise.train import run_checkpoints
+from partwise.train.averaging import KEPT
 from partwise.train.loop import Run
 from reliability import CHECKS, FIGURES, PAGE, measure, with_table
 from reliability_runs import Check
@@ -157,8 +158,12 @@ def test_a_configuration_that_resumes_differently_is_found(tmp_path: Path, monke
 
 
 def forgetful(restore: Callable[..., None]) -> Callable[..., None]:
-    """A run that resumes without its optimizer's state."""
-    return lambda run, step, weights, optimizer: restore(run, step, weights, {})
+    """A run that resumes without its optimizer's state, which is refused without the averages of the weights."""
+
+    def forget(run: Run, step: int, weights: Any, optimizer: Any) -> None:
+        restore(run, step, weights, {name: optimizer[name] for name in optimizer if name.rpartition(".")[2] in KEPT})
+
+    return forget
 
 
 def test_a_biased_sampler_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
