@@ -77,7 +77,7 @@ def test_training_is_that_without_and_evaluation_that_of_the_average(tiny: Tiny)
         parameter.data.copy_(expected[name])
     assert evaluate(run).validation == pytest.approx(evaluate(plain).validation, rel=1e-5)
     assert all(torch.equal(last[name], each) for name, each in weights_of(run).items())
-    assert run.average.kept == "average"
+    assert run.average.kept == "weight_average"
 
 
 def test_the_model_of_a_run_is_its_average(tiny: Tiny, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_the_model_of_a_run_is_its_average(tiny: Tiny, tmp_path: Path) -> None:
         torch.testing.assert_close(parameter, mean[name])
         assert torch.equal(parameter, dict(folder.run.model.named_parameters())[name])  # which samples are drawn from
     saved = load_file(list_checkpoints(tmp_path / "run" / "checkpoints")[-1] / "optimizer.safetensors")
-    assert torch.equal(saved["head.weight.weights"], snapshots[-1]["head.weight"])
+    assert torch.equal(saved["head.weight.last_weights"], snapshots[-1]["head.weight"])
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["evaluations"][-1]["validation"] == evaluate(folder.run).validation
     again = RunFolder(tmp_path / "run", folder.config)  # has nothing left to train
@@ -114,7 +114,7 @@ def test_each_seed_has_the_average_of_a_separate_run(tiny: Tiny) -> None:
             separate.pop(0)
         for one, other in zip(vectorized, separate, strict=True):
             for name, each in one.optimizer_tensors().items():
-                if name.endswith(".average"):
+                if name.endswith(".weight_average"):
                     torch.testing.assert_close(each, other.optimizer_tensors()[name], rtol=1e-4, atol=1e-5)
 
 
@@ -124,13 +124,13 @@ def test_averages_that_do_not_match_are_refused(tiny: Tiny, tmp_path: Path, faul
     run.update()
     states = run.optimizer_tensors()
     if fault == "absent":
-        states = {name: each for name, each in states.items() if not name.endswith(".average")}
+        states = {name: each for name, each in states.items() if not name.endswith(".weight_average")}
     elif fault == "partly absent":
-        del states["head.weight.average"]
+        del states["head.weight.weight_average"]
     elif fault == "another shape":
-        states["head.weight.average"] = torch.zeros(2)
+        states["head.weight.weight_average"] = torch.zeros(2)
     save_file(states, tmp_path / "states")
-    with pytest.raises(DamagedFileError, match=r"averaging=|head\.weight\.average"):
+    with pytest.raises(DamagedFileError, match=r"averaging=|head\.weight\.weight_average"):
         other.restore(1, run.model.state_dict(), load_file(tmp_path / "states"))
 
 

@@ -57,8 +57,11 @@ class StochasticWeightAveraging(Averaging):
         return 1 / max(1, step + 1 - (steps - averaged))
 
 
-KEPT = AVERAGE, WEIGHTS = "average", "weights"
-"""What is kept beside a parameter: its average, or its weights after the last step while it holds its average."""
+KEPT = AVERAGE, WEIGHTS = "weight_average", "last_weights"
+"""What is kept beside a parameter: its average, or its weights after the last step while it holds its average.
+
+They are keys beside those of the optimizer's state, which are of its own choice.
+"""
 
 
 class WeightAverage:
