@@ -93,13 +93,17 @@ def measure(
     b = [baseline[seed] for seed in shared or sorted(baseline)]
     limit_against = None if summed else failure
     failed_arm, failed_against = (
-        sum(has_failed(value, limit, lower_is_better) for value in runs.values())
+        sum([has_failed(value, limit, lower_is_better) for value in runs.values()])
         for runs, limit in ((values, failure), (baseline, limit_against))
     )
-    failed_pairs = [
-        has_failed(x, failure, lower_is_better) or has_failed(y, limit_against, lower_is_better)
-        for x, y in zip(a, b, strict=False)
-    ]
+    pairs = list(zip(a, b, strict=True)) if shared else []
+    if failed_arm or failed_against:
+        differences = tuple(
+            None if has_failed(x, failure, lower_is_better) or has_failed(y, limit_against, lower_is_better) else x - y
+            for x, y in pairs
+        )
+    else:
+        differences = tuple([x - y for x, y in pairs])
     effect = Effect(
         arm=arm,
         against=against,
@@ -112,7 +116,7 @@ def measure(
         paired=bool(shared),
         left_out=len(values) + len(baseline) - 2 * len(shared) if shared else 0,
         seeds=shared,
-        differences=tuple(None if f else x - y for x, y, f in zip(a, b, failed_pairs, strict=True)) if shared else (),
+        differences=differences,
         failure=failure,
         failed_arm=failed_arm,
         failed_against=failed_against,

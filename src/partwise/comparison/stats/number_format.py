@@ -12,7 +12,8 @@ def choose_decimals(half_width: float, values: Sequence[float], margin: float = 
         start = max(start, min(10, 1 - math.floor(math.log10(half_width))))
     thresholds = (0.0, margin, -margin)
     for digits in range(start, 20):
-        if not any(float(f"{v:.{digits}f}") == threshold != v for v in values for threshold in thresholds):
+        rounded = [float(f"{value:.{digits}f}") for value in values]
+        if not any(r in thresholds and r != value for r, value in zip(rounded, values, strict=True)):
             return digits
     return 20
 

@@ -26,7 +26,7 @@ def mean(x: Sequence[float]) -> float:
 def sd(x: Sequence[float], scale: float = 0.0) -> float:
     """The standard deviation; 0 if it is rounding of values as large as `scale`."""
     center = mean(x)
-    spread = math.hypot(*(value - center for value in x)) / math.sqrt(len(x) - 1)
+    spread = math.hypot(*[value - center for value in x]) / math.sqrt(len(x) - 1)
     return spread if spread > ROUNDING * scale else 0.0
 
 
@@ -34,16 +34,17 @@ def pooled_sd(arms: Sequence[Sequence[float]]) -> float | None:
     """The pooled seed SD of all arms: sqrt(sum (n - 1) sd^2 / sum (n - 1)); None if every arm has fewer than 2 runs."""
     arms = [arm for arm in arms if len(arm) > 1]
     df = sum(len(arm) - 1 for arm in arms)
-    return math.hypot(*(sd(arm) * math.sqrt((len(arm) - 1) / df) for arm in arms)) if arms else None
+    return math.hypot(*[sd(arm) * math.sqrt((len(arm) - 1) / df) for arm in arms]) if arms else None
 
 
 def correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
     """Pearson's r; None for fewer than 3 pairs or a constant arm."""
     mean_a, mean_b = mean(a), mean(b)
-    norm_a, norm_b = (math.hypot(*(value - center for value in x)) for x, center in ((a, mean_a), (b, mean_b)))
+    from_a, from_b = [value - mean_a for value in a], [value - mean_b for value in b]
+    norm_a, norm_b = math.hypot(*from_a), math.hypot(*from_b)
     if len(a) < 3 or not norm_a or not norm_b:
         return None
-    r = math.fsum((x - mean_a) / norm_a * ((y - mean_b) / norm_b) for x, y in zip(a, b, strict=True))
+    r = math.fsum([x / norm_a * (y / norm_b) for x, y in zip(from_a, from_b, strict=True)])
     return max(-1.0, min(1.0, r))
 
 
@@ -94,8 +95,9 @@ def sign_flip_p(differences: Sequence[float]) -> float | None:
     if not least:
         return 1.0
     n = len(differences)
-    if n <= MAX_EXACT_FLIPS:
-        return float(np.mean(np.abs(_signed_sums(differences)) >= least))
+    if n <= MAX_EXACT_FLIPS:  # the sums with the opposite sign of the first difference are the negatives of these
+        sums = _signed_sums(differences[1:]) + differences[0]
+        return int(np.count_nonzero(np.abs(sums) >= least)) / len(sums)
     groups = [differences[start : start + 8] for start in range(0, n, 8)]
     signs = np.random.default_rng(0).integers(
         256, size=(len(groups), FLIPS), dtype=np.uint8
@@ -120,7 +122,7 @@ def skewness(x: Sequence[float]) -> float | None:
     if n < 3 or not (spread := sd(x, max(map(abs, x)))):
         return None
     center = mean(x)
-    return n / ((n - 1) * (n - 2)) * math.fsum(((value - center) / spread) ** 3 for value in x)
+    return n / ((n - 1) * (n - 2)) * math.fsum([((value - center) / spread) ** 3 for value in x])
 
 
 def skewness_p(x: Sequence[float]) -> float | None:

@@ -95,13 +95,13 @@ def _differences_table(effects: Sequence[Effect]) -> list[list[str]]:
 
 def _align(rows: Sequence[Sequence[str]]) -> str:
     """Columns padded to equal terminal width: the first left-aligned, the others right-aligned."""
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        pads = [" " * (width - cell_len(cell)) for width, cell in zip(widths, row, strict=True)]
-        cells = [cell + pad if i == 0 else pad + cell for i, (cell, pad) in enumerate(zip(row, pads, strict=True))]
-        lines.append("  ".join(cells))
-    return "\n".join(lines)
+    columns = []
+    for i, column in enumerate(zip(*rows, strict=True)):
+        widths = [len(cell) if cell.isascii() else cell_len(cell) for cell in column]
+        widest = max(widths)
+        pads = [" " * (widest - width) for width in widths]
+        columns.append([cell + pad if i == 0 else pad + cell for cell, pad in zip(column, pads, strict=True)])
+    return "\n".join(map("  ".join, zip(*columns, strict=True)))
 
 
 def notes(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]]) -> Iterator[str]:
