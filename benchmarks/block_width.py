@@ -16,6 +16,9 @@ MODELS = (
     ("mingpt", "d_model=192", "attention.n_heads=6"),
     ("llama3", "d_model=192", "attention.n_heads=6", "attention.n_kv_heads=6", "ffn.hidden=512"),
     ("llama3", "d_model=256", "ffn.hidden=688"),
+    ("shakespeare",),
+    ("mingpt", "d_model=384", "attention.n_heads=6"),
+    ("llama3", "d_model=384", "attention.n_heads=6", "attention.n_kv_heads=6", "ffn.hidden=1024"),
 )
 
 

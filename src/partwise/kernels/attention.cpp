@@ -33,8 +33,7 @@ inline void score_matmul(const float* a, int64_t a_stride, const float* b, int E
         for (int n = 0; n < N; n++) out[r][n] = vec{};
     auto add = [&](int e) __attribute__((always_inline)) {
         vec x[N];
-#pragma GCC unroll 2
-        for (int n = 0; n < N; n++) x[n] = load(b + e * TILE + n * W);
+        load_registers(b + e * TILE, x);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
@@ -58,8 +57,7 @@ inline void add_at_x_tile(const float* a, int64_t a_stride, const float* x, int 
         }
     for (int r = 0; r < rows; r++, a += a_stride, x += TILE) {
         vec row[N];
-#pragma GCC unroll 2
-        for (int n = 0; n < N; n++) row[n] = load(x + n * W);
+        load_registers(x, row);
 #pragma GCC unroll 16
         for (int e = 0; e < X; e++)
 #pragma GCC unroll 2
@@ -91,8 +89,7 @@ inline void add_x_b_tile(const float* x, const float* b, int count, int padded_w
         for (int n = 0; n < N; n++) sum[r][n] = load(out + r * padded_width + n * W);
     for (int c = 0; c < count; c++, b += padded_width) {
         vec row[N];
-#pragma GCC unroll 2
-        for (int n = 0; n < N; n++) row[n] = load(b + n * W);
+        load_registers(b, row);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++)
 #pragma GCC unroll 2

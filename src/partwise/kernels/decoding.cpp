@@ -253,8 +253,10 @@ inline void add(const vec (&weights)[N], const float* x, vec (&sum)[R][N]) {
 // Two inputs of a group of weights, and of R rows.
 template <int R>
 inline void add_pair(const float* w, const float* x, vec (&sum)[R][N]) {
-    add<R>({load(w), load(w + W)}, x, sum);
-    add<R>({load(w + 2 * W), load(w + 3 * W)}, x + R, sum);
+    vec even[N], odd[N];
+    load_registers(w, even), load_registers(w + N * W, odd);
+    add<R>(even, x, sum);
+    add<R>(odd, x + R, sum);
 }
 
 template <int R>

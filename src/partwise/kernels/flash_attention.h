@@ -136,7 +136,8 @@ struct FlashAttention {
         vec sum[R][2] = {};
         const bool computed = tiled_scores();
         for (int e = 0; e < E / PER_WORD && !computed; e++, k++, q += TILE) {
-            const vec query[2] = {load(q), load(q + W)};
+            vec query[2];
+            load_registers(q, query);
 #pragma GCC unroll 12
             for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
@@ -341,7 +342,8 @@ struct FlashAttention {
         const Word *q = tile.q + r * (q_stride / PER_WORD), *grad = tile.grad + r * tile.grad_stride;
         const float *k = reinterpret_cast<const float*>(tile.k_t), *v = reinterpret_cast<const float*>(tile.v_t);
         for (int e = 0; e < E / PER_WORD && !computed; e++, k += TILE, v += TILE) {
-            const vec key[2] = {load(k), load(k + W)}, value[2] = {load(v), load(v + W)};
+            vec key[2], value[2];
+            load_registers(k, key), load_registers(v, value);
 #pragma GCC unroll 4
             for (int i = 0; i < R; i++)
 #pragma GCC unroll 2

@@ -16,8 +16,7 @@ inline void micro_kernel(const float* a, int64_t a_row, int64_t a_k, const float
         for (int n = 0; n < N; n++) sum[r][n] = ADD ? load(out + r * out_row + n * W) : vec{};
     for (int k = 0; k < K; k++, a += a_k, b += b_row) {
         vec x[N];
-#pragma GCC unroll 8
-        for (int n = 0; n < N; n++) x[n] = load(b + n * W);
+        load_registers(b, x);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++)
 #pragma GCC unroll 8

@@ -61,8 +61,7 @@ inline void micro_kernel(const typename Dtype::Word* a, int64_t a_row, int64_t a
         for (int n = 0; n < N; n++) sum[r][n] = vec{};
     for (int k = 0; k < K; k++, a += a_k, b += b_row) {
         vec x[N];
-#pragma GCC unroll 8
-        for (int n = 0; n < N; n++) x[n] = load(reinterpret_cast<const float*>(b) + n * W);
+        load_registers(reinterpret_cast<const float*>(b), x);
 #pragma GCC unroll 16
         for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
