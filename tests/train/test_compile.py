@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from partwise.compute.compilation import REPLAYED, CompiledModel, in_short, is_small
+from partwise.compute.compilation import REPLAYED, CompiledModel, cannot_compile, in_short, is_small
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
 from partwise.model import Transformer
@@ -148,6 +148,18 @@ def test_only_cuda_compiles_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"activation_checkpointing": True}, False),
     ):
         assert choose_runtime(TrainConfig(device="cuda", precision="float32", **settings)).compile == expected
+
+
+def test_spaces_in_the_environments_path_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    message = (
+        "CppCompileError: C++ compile error Command: g++ ... cannot find clone/lib/python3.11/site-packages/torch/lib"
+    )
+    assert "torch cannot compile this model here (CppCompileError" in cannot_compile(message)
+    monkeypatch.setattr(torch, "__file__", "/home/Ada/my models/torch/__init__.py")
+    assert cannot_compile(message).startswith(
+        "torch's compiler cannot read /home/Ada/my models/torch, which has spaces"
+    )
+    assert "torch cannot compile this model here (Unsupported" in cannot_compile("Unsupported: a graph break")
 
 
 def test_a_model_that_cannot_be_compiled_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

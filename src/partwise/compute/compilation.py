@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -55,9 +56,7 @@ class CompiledModel:
         try:
             return self.compiled(*inputs, **options)
         except TorchDynamoException as error:
-            raise ConfigError(
-                f"train.compile=true: torch cannot compile this model here ({in_short(str(error))}): use train.compile=false"
-            ) from None
+            raise ConfigError(f"train.compile=true: {cannot_compile(str(error))}") from None
 
     @torch.no_grad()
     def make_tables(self, tokens: Tensor, source: Tensor | None = None, **options: Any) -> None:
@@ -66,6 +65,14 @@ class CompiledModel:
         self.model.eval()(tokens[:1], source=None if source is None else source[:1])
         self.model.train(training)
         self.tables_exist = True
+
+
+def cannot_compile(message: str) -> str:
+    """Why, and what to do. torch 2.13 does not quote the paths that it gives to the C++ compiler."""
+    folder = Path(torch.__file__).parent
+    if "CppCompileError" in message and " " in str(folder):
+        return f"torch's compiler cannot read {folder}, which has spaces: use an environment without, or train.compile=false"
+    return f"torch cannot compile this model here ({in_short(message)}): use train.compile=false"
 
 
 def in_short(message: str) -> str:

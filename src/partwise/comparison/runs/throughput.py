@@ -13,6 +13,7 @@ from partwise.compute.runtime import Runtime
 from partwise.data import Dataset, build_examples
 from partwise.evaluate.loss import mean_loss
 from partwise.kernels.threads import is_deterministic, kernel_threads, set_threads
+from partwise.messages import print_message
 from partwise.train.loop import Diverged, Run
 from partwise.train.metrics import read_metrics
 
@@ -21,6 +22,9 @@ TIMED_STEPS = 8
 
 STEPS_IN_TURN = 30
 """For budgets in seconds, and for the seconds saved."""
+
+ANNOUNCED_SECONDS = 10
+"""A timing that takes longer is announced."""
 
 
 def throughput_of_runs(trials: Sequence[Trial]) -> dict[str, float | None]:
@@ -50,11 +54,14 @@ def measure_throughput(
     runs = {arm.name: Run(arm.config, dataset_of(plan, arm, dataset), runtime, plans[arm.name]) for arm in plan.arms}
     times: dict[str, list[float]] = {name: [] for name in runs}
     for round_ in range(steps + 2):
+        started = time.perf_counter()
         for name, run in runs.items():
             with contextlib.suppress(Diverged):
                 step = run.update()
                 if round_ >= 2:  # the first steps also pay for allocation
                     times[name].append(step.seconds)
+        if round_ == 1 and (seconds := steps * (time.perf_counter() - started)) > ANNOUNCED_SECONDS:
+            print_message(f"timing {steps} steps of each arm, in turn: about {seconds:.0f} s")
     throughput: dict[str, float | None] = {}
     scoring = {}
     for arm in plan.arms:
