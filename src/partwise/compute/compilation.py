@@ -71,7 +71,9 @@ def cannot_compile(message: str) -> str:
     """Why, and what to do. torch 2.13 does not quote the paths that it gives to the C++ compiler."""
     folder = Path(torch.__file__).parent
     if "CppCompileError" in message and " " in str(folder):
-        return f"torch's compiler cannot read {folder}, which has spaces: use an environment without, or train.compile=false"
+        return (
+            f"torch's compiler cannot read {folder}, which has spaces: install it elsewhere, or use train.compile=false"
+        )
     return f"torch cannot compile this model here ({in_short(message)}): use train.compile=false"
 
 

@@ -305,9 +305,7 @@ def test_ten_thousand_rows_take_under_a_second(tmp_path: Path, arms: int, seeds:
     gc.disable()  # as `partwise verdict` does; here collecting would also visit whatever other tests have imported
     seconds = []
     try:
-        for _ in range(
-            3
-        ):  # the fastest: what else runs on a shared machine doubles the time of one, also of the processor
+        for _ in range(3):  # other work on a shared machine lengthens processor time too, so the fastest counts
             start = time.process_time()
             table = read_values(path)
             text = render_verdicts(verdicts(table), table)

@@ -96,14 +96,10 @@ def measure(
         sum([has_failed(value, limit, lower_is_better) for value in runs.values()])
         for runs, limit in ((values, failure), (baseline, limit_against))
     )
-    pairs = list(zip(a, b, strict=True)) if shared else []
-    if failed_arm or failed_against:
-        differences = tuple(
-            None if has_failed(x, failure, lower_is_better) or has_failed(y, limit_against, lower_is_better) else x - y
-            for x, y in pairs
-        )
-    else:
-        differences = tuple([x - y for x, y in pairs])
+    differences = tuple(
+        None if has_failed(x, failure, lower_is_better) or has_failed(y, limit_against, lower_is_better) else x - y
+        for x, y in (zip(a, b, strict=True) if shared else ())
+    )
     effect = Effect(
         arm=arm,
         against=against,
