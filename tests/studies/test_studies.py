@@ -391,6 +391,25 @@ def test_accuracies_stand_beside_those_of_constant_answers_and_have_no_compute_s
         assert f"{key}, data.answer_only_loss=false: -0." in page
 
 
+def test_comparisons_with_the_same_runs_of_the_baseline_are_named() -> None:
+    """Baselines of other runs with the same mean, such as a perfect accuracy, are not."""
+    names = ["positions", "tying", "dropout", "differential", "reversed"]
+    lines = [line for line in markdown([*map(find_study, names)]).splitlines() if "same runs of the baseline (" in line]
+    assert lines == [
+        "Comparisons with the same runs of the baseline (and its mean): positions (shakespeare), tying and dropout (1.5322); "
+        "positions (ALiBi) and differential (1.5359)."
+    ]
+
+
+def test_flops_are_stated_where_a_step_has_more_of_them() -> None:
+    page = markdown([find_study("muon"), find_study("tying")])
+    muon, tying = (
+        next(line for line in page.splitlines() if line.startswith(f"| [{name}]")) for name in ("muon", "tying")
+    )
+    assert " fewer steps, 1.41 times (1.31 to 1.52) fewer FLOPs |" in muon
+    assert "as many steps |" in tying and "FLOPs" not in tying
+
+
 def test_only_the_value_that_tuning_chose_is_left_out_of_a_name() -> None:
     names = [each.short_name for each in find_outcomes([find_study("calculator")])["calculator"]]
     assert (

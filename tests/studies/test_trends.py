@@ -21,7 +21,7 @@ from partwise.studies.claims import find_outcomes
 from partwise.studies.growth import Line, Setting, change_between, contrasts, growth_lines, line_of
 from partwise.studies.page import markdown
 from partwise.studies.study import find_study
-from partwise.studies.trends import changes_by_steps, choose_looks, draw_changes, draw_panel, draw_trends
+from partwise.studies.trends import change_look, changes_by_steps, choose_looks, draw_changes, draw_panel, draw_trends
 
 COMMON = [word for word in TINY if not word.startswith("train.steps")]
 PROTOCOL = f"""about: tiny
@@ -73,9 +73,10 @@ def test_a_panel_for_each_part_and_a_line_for_each_setting(studies: list[str]) -
     page = markdown(found)
     assert "(images/trends.svg)" in page and "**no prediction**" in page
     title = f"{lines['norm=rmsnorm'][0].setting.size} to {lines['norm=rmsnorm'][1].setting.size}"
-    assert f"| difference in | {labels[0]} | {labels[1]} | change, {title} |" in page
+    assert f"| difference in | {labels[0]} | {labels[1]} |" in page
+    assert "| change from | norm=rmsnorm | positions=rope |" in page
     change = contrasts(lines)[0].changes["positions=rope"]
-    assert re.search(rf"\| positions=rope \|.*\| {change.mean:.3f} \({change.low:.3f} to", page)
+    assert re.search(rf"\| {title} \|.*\| {change.mean:.3f} \({change.low:.3f} to", page)
 
 
 def line(setting: Setting, values: list[float], tuning_error: float = 0.0, seeds: int = 4) -> Line:
@@ -156,8 +157,10 @@ def test_sizes_are_in_order_of_their_numbers_and_other_corpora_last() -> None:
     darkness = [sum(int(look.color[i : i + 2], 16) for i in (1, 3, 5)) for look in [*looks.values()][:3]]
     assert darkness == sorted(darkness, reverse=True) and len(set(darkness)) == 3
     assert [look.line for look in looks.values()] == ["-", "-", "-", "--"]
-    assert [contrast.title for contrast in contrasts(lines)] == ["0.34M to 10M", "shakespeare to python"]
-    assert contrasts(lines)[1].first == MIDDLE  # the nearest in size
+    found = contrasts(lines)
+    assert [each.title for each in found] == ["0.34M to 10M", "2.7M to 10M", "shakespeare to python"]
+    assert found[2].first == MIDDLE  # the nearest in size
+    assert [change_look(each, looks).marker for each in found] == ["o", "D", "s"]  # a diamond: not from the smallest
     assert contrasts({}) == [] and contrasts({"ffn=relu": lines["ffn=relu"][:1]}) == []
 
 
@@ -166,8 +169,9 @@ def test_a_setting_with_fewer_steps_is_compared_after_as_many() -> None:
     short = line(LARGE, values)
     short = replace(short, differences={500: tuple(values)})
     found = contrasts({"ffn=relu": [line(SMALL, values), line(MIDDLE, values), short, line(PYTHON, values)]})
-    assert [each.title for each in found] == ["0.34M to 2.7M", "0.34M to 10M, 500 steps", "shakespeare to python"]
-    assert [each.steps for each in found] == [2000, 500, 2000]
+    titles = ["0.34M to 2.7M", "0.34M to 10M, 500 steps", "2.7M to 10M, 500 steps", "shakespeare to python"]
+    assert [each.title for each in found] == titles
+    assert [each.steps for each in found] == [2000, 500, 500, 2000]
     assert found[1].changes["ffn=relu"].mean == pytest.approx(mean(values) - 2 * mean(values))
 
 

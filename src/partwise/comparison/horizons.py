@@ -18,17 +18,23 @@ def differences_at_ends(arm: ArmResult, baseline: ArmResult, effect: Effect) -> 
 def change_over_horizons(arm: ArmResult, baseline: ArmResult, effect: Effect) -> StepEffect | None:
     """How the difference changes from the shortest runs to the longest, with its interval over seeds.
 
-    The level is adjusted for the claims of the comparison by Bonferroni's method: that of Holm's, which the interval of the
-    effect has, follows from the effects. None if the runs have one length, or one failed.
+    None if the runs have one length, or one failed.
     """
     ends = differences_at_ends(arm, baseline, effect)
     lengths = [[steps for steps, _ in seed] for seed in ends]
     if not lengths or len(lengths[0]) < 2 or any(each != lengths[0] for each in lengths):
         return None
     changes = [seed[-1][1] - seed[0][1] for seed in ends]
-    level = nominal_level(effect.looks, effect.look, effect.total_alpha / effect.n_comparisons)
-    low, high = t_interval(changes, level)
+    low, high = t_interval(changes, simultaneous_level(effect))
     return StepEffect(step=lengths[0][-1], mean=mean(changes), low=low, high=high)
+
+
+def simultaneous_level(effect: Effect) -> float:
+    """The level adjusted for the claims of the comparison by Bonferroni's method.
+
+    Holm's, which the interval of the effect has, follows from the effects: it is not one of other quantities.
+    """
+    return nominal_level(effect.looks, effect.look, effect.total_alpha / effect.n_comparisons)
 
 
 def compute_saved(arm: ArmResult, baseline: ArmResult, effect: Effect, is_loss: bool) -> ComputeSaved | None:
@@ -41,7 +47,7 @@ def compute_saved(arm: ArmResult, baseline: ArmResult, effect: Effect, is_loss: 
         return ComputeSaved(reason="there is no verdict")
     pairs = paired_ends(arm, baseline, effect)
     complete = len({len(ends) for pair in pairs for ends in pair}) == 1
-    found = steps_saved(pairs, effect.nominal_alpha) if complete else "a run failed"
+    found = steps_saved(pairs, simultaneous_level(effect)) if complete else "a run failed"
     if isinstance(found, str):
         return ComputeSaved(reason=found, pairs=len(pairs))
     ratios = {"steps": ratio_of(found)}

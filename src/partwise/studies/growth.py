@@ -176,21 +176,27 @@ def differences_of(results: Results, effect: Effect) -> list[dict[int, float]]:
 
 
 def contrasts(lines: dict[str, list[Line]]) -> list[Contrast]:
-    """From the smallest model on the first corpus to each that no larger one exceeds in steps; and to each other corpus from
-    the model nearest in size."""
+    """From each of the sizes on the first corpus that were trained longest to each larger one that no still larger one
+    exceeds in steps; and to each other corpus from the longest-trained model nearest in size."""
     if not lines:
         return []
     own, others = settings_of(lines)
     steps = {line.setting: line.most_steps for each in lines.values() for line in each}
     as_long = [each for each in own if steps[each] >= steps[own[0]]]
-    pairs, longest = list[tuple[Setting, Setting]](), 0
-    for each in reversed(own[1:]):
-        if min(steps[each], steps[own[0]]) > longest:
-            pairs.insert(0, (own[0], each))
-            longest = steps[each]
+    pairs = [(first, second) for first in as_long for second in larger_settings(first, own, steps)]
     for other in others:
         pairs.append((min(as_long, key=lambda each: abs(math.log(each.parameters / other.parameters))), other))
     return [found for found in (contrast(lines, *pair) for pair in pairs) if found.changes]
+
+
+def larger_settings(first: Setting, own: Sequence[Setting], steps: dict[Setting, int]) -> list[Setting]:
+    """The larger sizes that no still larger one exceeds in steps, of those that both have."""
+    found, longest = list[Setting](), 0
+    for each in reversed(own[own.index(first) + 1 :]):
+        if min(steps[each], steps[first]) > longest:
+            found.insert(0, each)
+            longest = steps[each]
+    return found
 
 
 def contrast(lines: dict[str, list[Line]], first: Setting, second: Setting) -> Contrast:

@@ -1,7 +1,9 @@
 """The page of claims: for each study the published result, ours with its interval, the compute saved, and the outcome."""
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Hashable, Iterator, Sequence
 
+from partwise.comparison.design.plan import listed
 from partwise.comparison.report.backends import describe_backends
 from partwise.comparison.report.cells import confidence, decimal_places, number, with_interval
 from partwise.comparison.report.horizons import factor_cell, in_words, why_not_computed
@@ -35,6 +37,7 @@ def markdown(studies: Sequence[Study]) -> str:
     for name, about in protocols.items():
         ours = [study for study in studies if study.protocol == name]
         lines += ["", f"## Protocol {name}", "", one_line(about)]
+        lines += shared_baselines(ours, found)
         if name == GROWTH[0]:
             lines += growth_section(studies)
         for study in ours:
@@ -71,7 +74,11 @@ def short_result(finding: Finding) -> str:
     if effect.mean is not None and effect.mean > 0:
         text = f"+{text}"
     if saved and "steps" in saved.ratios:
-        text += f", {in_words(saved.ratios['steps'], 'steps')}"
+        steps, flops = saved.ratios["steps"], saved.ratios.get("flops")
+        text += f", {in_words(steps, 'steps')}"
+        # a step of some arms has more or fewer operations than one of the baseline
+        if flops and flops.ratio and steps.ratio and abs(math.log(flops.ratio / steps.ratio)) > math.log(1.05):
+            text += f", {in_words(flops, 'FLOPs')}"
     return text
 
 
@@ -107,6 +114,20 @@ def section(study: Study, findings: Sequence[Finding]) -> Iterator[str]:
                 yield from ("", tuning_losses(results.tuning))
 
 
+def shared_baselines(studies: Sequence[Study], found: dict[str, list[Finding]]) -> Iterator[str]:
+    """Which comparisons of a protocol have the same runs of the baseline, and its mean; nothing if none have."""
+    sharing: dict[Hashable, dict[str, ArmResult]] = {}
+    for study in studies:
+        for finding in found[study.name]:
+            baseline = finding.results.arms[0]
+            runs = tuple((trial.seed, trial.validation_loss, trial.horizons) for trial in baseline.trials)
+            name = study.name if len(study.entries) == 1 else f"{study.name} ({finding.key})"
+            sharing.setdefault(runs, {})[name] = baseline
+    shared = [f"{listed([*each])} ({number(min(each.items())[1].mean)})" for each in sharing.values() if len(each) > 1]
+    if shared:
+        yield from ("", f"Comparisons with the same runs of the baseline (and its mean): {'; '.join(shared)}.")
+
+
 def growth_section(studies: Sequence[Study]) -> Iterator[str]:
     """The figure of the differences in all settings, and the table of their changes; nothing without results."""
     lines = growth_lines(studies)
@@ -122,13 +143,15 @@ def growth_section(studies: Sequence[Study]) -> Iterator[str]:
     steps = {line.setting: line.most_steps for each in lines.values() for line in each}
     most = max(steps.values())
     names = [str(each) if steps[each] == most else f"{each}, {steps[each]:,} steps" for each in settings]
-    yield ""
-    yield row(["difference in", *names, *(f"change, {each.title}" for each in found)])
-    yield row(["---", *["---:"] * (len(settings) + len(found))])
+    yield from ("", row(["difference in", *names]), row(["---", *["---:"] * len(settings)]))
     for part, each in lines.items():
         means = {line.setting: number(line.effect.mean, 3) for line in each}
-        changes = [change_cell(one, one.changes[part]) if part in one.changes else NONE for one in found]
-        yield row([part, *(means.get(setting, NONE) for setting in settings), *changes])
+        yield row([part, *(means.get(setting, NONE) for setting in settings)])
+    yield from ("", row(["change from", *lines]), row(["---", *["---:"] * len(lines)]))
+    for one in found:
+        yield row(
+            [one.title, *(change_cell(one, one.changes[part]) if part in one.changes else NONE for part in lines)]
+        )
 
 
 def change_cell(contrast: Contrast, change: Change) -> str:
@@ -245,6 +268,8 @@ def verdict_cell(effect: Effect) -> str:
             (effect.failed_against, effect.n_against, effect.against),
         )
         return ", ".join(f"{failed} of {n} failed ({name})" for failed, n, name in counts if failed) or NONE
+    if effect.differences and not any(effect.differences):
+        return f"{effect.verdict}: all differences are 0"
     excludes = effect.low is not None and effect.high is not None and not effect.low <= 0 <= effect.high
     return f"{effect.verdict}, excludes 0" if effect.verdict == "equivalent" and excludes else effect.verdict
 
@@ -252,23 +277,28 @@ def verdict_cell(effect: Effect) -> str:
 GROWTH_FIGURE = """Lines are mean differences, dots the seeds. Bars are 95% intervals over seeds, each by itself; one that is
 cut off extends beyond the panel. The band is the margin. A size is the number of parameters of the baseline; the same steps
 are the same number of tokens. Below, a change with size or corpus is that of the difference after the most steps that both
-have: its 95% interval is unpaired and includes the noise of tuning, and its p-value in the table is adjusted for all parts by
-Holm's method. Where the interval of a change includes 0, these runs cannot tell whether the effect depends on the size, the
-corpus or the number of steps. A loss on another corpus has another scale, and the same steps are another number of epochs:
-such a change has more causes than the kind of text."""
+have (diamonds: not from the smallest model): its 95% interval is unpaired and includes the noise of tuning, and its p-value
+in the table is adjusted for all parts by Holm's method, but not for the several changes. A change with the number of steps is
+that of models that were trained for both numbers. Where the interval of a change includes 0, these runs cannot tell whether
+the effect depends on the size, the corpus or the number of steps. A loss on another corpus has another scale, and the same
+steps are another number of epochs: such a change has more causes than the kind of text."""
 
 FAMILY = """Studies that share a protocol have one family of claims, judged together by Holm's method; claims that are not
 run yet count as members. The first table of a study has the interval that its verdict follows from, and its level of
-confidence after that adjustment. The second gives the difference at each number of steps, its change from the first to the
-last (an interval without 0: it depends on the number of steps), and the [compute saved](comparisons.md#several-horizons):
-the steps, floating-point operations or seconds of the baseline divided by those that the arm needs for the same loss (below
-1: it needs more), at the loss with which the worse of the two ends. The intervals of the second table ignore the noise of
-tuning and the claims of other studies (95%; several arms of one comparison are adjusted for each other) and decide nothing;
-the ratios of steps in the table above have the same intervals. A rate is tuned with runs of one length and used for all
-lengths: a difference over steps contains how well that rate suits each of them. Runs that several comparisons need, the
-baseline's above all, are trained once, so the errors of these differences are correlated; Holm's method remains valid.
-Seconds follow from training steps of the arms that were timed in turn (`partwise study time`), not from the runs, which
-were made at different times on machines that did other work as well."""
+confidence after that adjustment. If rates were tuned, this interval includes the noise of tuning. It can still be a little
+narrower than one without that noise: the noise has degrees of freedom of its own, and few seeds have few. The second table
+gives the difference at each number of steps, its change from the first to the last (an interval without 0: it depends on the
+number of steps), and the [compute saved](comparisons.md#several-horizons): the steps, floating-point operations or seconds of
+the baseline divided by those that the arm needs for the same loss (below 1: it needs more), at the loss with which the worse
+of the two ends. Tokens are proportional to steps here. The intervals of the second table ignore the noise of tuning and the
+claims of other studies, and decide nothing. They are 95% intervals; if a comparison has several arms, the differences are
+adjusted for them by Holm's method, and their changes and the compute saved by Bonferroni's. The ratios in the table above are
+the same; those of FLOPs are given if they differ from those of steps by more than 5%. A rate is tuned with runs of one length
+and used for all lengths: a difference over steps contains how well that rate suits each of them. Runs that several
+comparisons need, the baseline's above all, are trained once, so the errors of these differences are correlated (a many-to-one
+design); Holm's method remains valid. Each protocol says which comparisons have the same runs of the baseline. Seconds follow
+from training steps of the arms that were timed in turn (`partwise study time`), not from the runs, which were made at
+different times on machines that did other work as well."""
 
 INTRODUCTION = f"""![Forest plot: the difference and interval of every claim that was run]({PICTURE})
 
@@ -286,8 +316,9 @@ The words on the right say what became of the claim:
 
 A difference is that of the changed model minus the baseline, for losses: below 0, the change is better. Often the change is
 what the claim speaks against, such as untied embeddings in a claim for tied ones: it then predicts *worse*. The ratio of
-steps to the same loss needs runs of several lengths; its interval has a level of its own (95%, several arms of one comparison
-adjusted for each other) and decides nothing.
+steps to the same loss needs runs of several lengths, and so does that of floating-point operations, which is given if it is
+another. Compare each with what was published in the same unit. Their intervals have a level of their own (95%, several arms
+of one comparison adjusted for each other) and decide nothing.
 
 Generated by `partwise study table --out docs/studies.md` from the stored results of every study;
 `partwise study run NAME` reproduces them. Differences are in nats per token of validation loss (cross-entropy with natural

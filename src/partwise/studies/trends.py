@@ -2,12 +2,12 @@
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from partwise.comparison.report.cells import Interval
 from partwise.plots.plotting import COLORS, STYLE, padded_limits, set_difference_scale, svg_file
-from partwise.studies.growth import Line, Setting, contrasts, growth_lines, settings_of
+from partwise.studies.growth import Contrast, Line, Setting, contrasts, growth_lines, settings_of
 from partwise.studies.study import Study
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ TRENDS = "images/trends.svg"
 """The figure, beside the page."""
 
 COLUMNS = 3
+LEGEND_COLUMNS = 3
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def draw_trends(studies: Sequence[Study]) -> str:
     looks, grid_rows = choose_looks(lines), -(-len(lines) // COLUMNS)
     changes = [panel for panel in (changes_by_setting(lines, looks), changes_by_steps(lines, looks)) if panel[1]]
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": "trends"}):
-        heights = [2.6 * grid_rows, 0.36 * len(lines) + 0.9] if changes else [2.6 * grid_rows]
+        heights = [2.6 * grid_rows, 0.5 * len(lines) + 1.2] if changes else [2.6 * grid_rows]
         figure = Figure(figsize=(9.2, sum(heights) + 0.4), layout="constrained", facecolor="white")
         parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)
         panels = [axes for row in parts[0][0].subplots(grid_rows, COLUMNS, squeeze=False) for axes in row]
@@ -64,8 +65,9 @@ def draw_trends(studies: Sequence[Study]) -> str:
             label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
         }
         labels = [str(setting) for setting in looks]
+        columns = min(len(labels), LEGEND_COLUMNS)
         figure.legend(
-            [handles[label] for label in labels], labels, loc="outside lower center", ncols=len(labels), frameon=False
+            [handles[label] for label in labels], labels, loc="outside lower center", ncols=columns, frameon=False
         )
         return svg_file(figure)
 
@@ -122,13 +124,20 @@ def draw_panel(axes: "Axes", part: str, lines: Sequence[Line], looks: dict[Setti
 
 
 def changes_by_setting(lines: dict[str, list[Line]], looks: dict[Setting, Look]) -> tuple[str, Rows]:
-    """The changes with size, and with corpus, in the look of the setting to which they lead."""
+    """The changes with size, and with corpus, each in the look of the setting to which it leads."""
     found = contrasts(lines)
     rows: Rows = []
     for part in lines:
-        changes = [(each.changes.get(part), looks[each.second]) for each in found]
+        changes = [(each.changes.get(part), change_look(each, looks)) for each in found]
         rows.append((part, [(change, look) for change, look in changes if change]))
     return "; ".join(each.title for each in found), rows if found else []
+
+
+def change_look(contrast: Contrast, looks: dict[Setting, Look]) -> Look:
+    """With a diamond if it is a change with size that does not start from the smallest model."""
+    smallest, look = next(iter(looks)), looks[contrast.second]
+    from_smallest = contrast.first == smallest or contrast.second.corpus != smallest.corpus
+    return look if from_smallest else replace(look, marker="D")
 
 
 def changes_by_steps(lines: dict[str, list[Line]], looks: dict[Setting, Look]) -> tuple[str, Rows]:
@@ -147,7 +156,7 @@ def draw_changes(axes: "Axes", title: str, rows: Rows) -> None:
     reach = 0.02
     for row, (_, changes) in enumerate(rows):
         for index, (change, look) in enumerate(changes):
-            place = row + 0.17 * (index - (len(changes) - 1) / 2)
+            place = row + min(0.17, 0.8 / len(changes)) * (index - (len(changes) - 1) / 2)
             ends = [end for end in (change.low, change.high) if end is not None]
             axes.plot(ends, [place] * len(ends), color=look.color, linewidth=1.8, solid_capstyle="butt")
             center = change.mean or 0.0

@@ -5,9 +5,10 @@ from statistics import fmean, stdev
 
 import pytest
 
-from partwise.comparison.horizons import change_over_horizons
+from partwise.comparison.horizons import change_over_horizons, compute_saved
 from partwise.comparison.report.horizons import horizons, in_words, saved_sentence
 from partwise.comparison.results import Ratio, Results
+from partwise.comparison.stats.compute_saved import log_ratio
 from partwise.comparison.stats.samples import t_critical
 from partwise.plots.blocks import Table
 from partwise.studies.study import LIBRARY, StudyResults
@@ -32,6 +33,25 @@ def test_the_change_is_that_of_the_difference_of_each_seed(muon: Results) -> Non
     assert (change.low, change.high) == pytest.approx((fmean(changes) - half, fmean(changes) + half), abs=1e-12)
     [table] = [block for block in horizons(muon) if isinstance(block, Table)]
     assert table.head[-2:] == ["2,000 steps", "change"] and str(table.rows[0][-1]).startswith("0.0669 (")
+
+
+def test_changes_and_ratios_of_several_arms_have_bonferronis_level() -> None:
+    """Holm's levels follow from the effects: the arm with the largest p would have other quantities' intervals unadjusted."""
+    results = StudyResults.from_json(LIBRARY / "positions" / "results.json").comparisons["shakespeare"]
+    found = {claim.effect.nominal_alpha: claim for claim in results.claims}
+    assert len(results.claims) == 3 and max(found) == 0.05  # one is at Holm's last step
+    claim, half = found[0.05], t_critical(7, 0.05 / 3)
+    baseline, arm = results.arm(claim.effect.against), results.arm(claim.effect.arm)
+    assert baseline is not None and arm is not None
+    change = change_over_horizons(arm, baseline, claim.effect)
+    assert change is not None and change == claim.change_over_horizons
+    saved = compute_saved(arm, baseline, claim.effect, is_loss=True)
+    assert saved == claim.compute_saved and saved is not None
+    pairs = [(arm.trial(seed), baseline.trial(seed)) for seed in claim.effect.seeds]
+    logs = [log_ratio(own.horizons, other.horizons).value for own, other in pairs if own and other]  # type: ignore[arg-type]
+    steps = saved.ratios["steps"]
+    assert steps.low is not None and steps.high is not None
+    assert math.log(steps.high / steps.low) == pytest.approx(2 * half * stdev(logs) / math.sqrt(8), rel=1e-9)
 
 
 def test_runs_of_one_length_and_failed_runs_have_no_change(muon: Results) -> None:
