@@ -35,7 +35,7 @@ def false_verdicts(
 
 
 @pytest.mark.parametrize("noise", [0.1, 0.7, 1.0, 1.5, 4.0, 20.0])
-@pytest.mark.parametrize(("values", "pairs", "optimum"), [(3, 16, 0.0), (5, 8, 0.25), (5, 16, 0.5)])
+@pytest.mark.parametrize(("values", "pairs", "optimum"), [(3, 4, 0.0), (3, 16, 0.0), (5, 8, 0.25), (5, 16, 0.5)])
 def test_identical_arms_rarely_differ_at_their_best(values: int, pairs: int, optimum: float, noise: float) -> None:
     rate, _ = false_verdicts(values, pairs, noise, optimum)
     assert rate <= stats.binom.isf(1e-4, 800, 0.05) / 800
