@@ -154,6 +154,7 @@ def test_spaces_in_the_environments_path_are_named(monkeypatch: pytest.MonkeyPat
     message = (
         "CppCompileError: C++ compile error Command: g++ ... cannot find clone/lib/python3.11/site-packages/torch/lib"
     )
+    monkeypatch.setattr(torch, "__file__", "/home/Ada/models/torch/__init__.py")
     assert "torch cannot compile this model here (CppCompileError" in cannot_compile(message)
     monkeypatch.setattr(torch, "__file__", "/home/Ada/my models/torch/__init__.py")
     assert cannot_compile(message).startswith(
