@@ -1,6 +1,7 @@
 """Studies: the outcome of a claim follows from the verdict, and covers the setting of its comparisons only."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -18,6 +19,7 @@ from comparisons import TINY
 from partwise.cli import app
 from partwise.comparison.runs.workload import ArmTime
 from partwise.comparison.stats.intervals import judge
+from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.config import ConfigError
 from partwise.studies.claims import find_outcomes, overall, scope
 from partwise.studies.forest import draw_claims
@@ -391,14 +393,28 @@ def test_accuracies_stand_beside_those_of_constant_answers_and_have_no_compute_s
         assert f"{key}, data.answer_only_loss=false: -0." in page
 
 
-def test_comparisons_with_the_same_runs_of_the_baseline_are_named() -> None:
-    """Baselines of other runs with the same mean, such as a perfect accuracy, are not."""
-    names = ["positions", "tying", "dropout", "differential", "reversed"]
-    lines = [line for line in markdown([*map(find_study, names)]).splitlines() if "same runs of the baseline (" in line]
-    assert lines == [
-        "Comparisons with the same runs of the baseline (and its mean): positions (shakespeare), tying and dropout (1.5322); "
-        "positions (ALiBi) and differential (1.5359)."
+def test_comparisons_that_share_runs_of_their_baseline_are_named() -> None:
+    """Also if one has more lengths; not if the values are equal because all are right."""
+    names = ["positions", "tying", "dropout", "differential", "answer-loss", "reversed"]
+    lines = [
+        line for line in markdown([*map(find_study, names)]).splitlines() if line.startswith("These comparisons share")
     ]
+    assert lines == [
+        "These comparisons share runs of their baseline: differential and positions (ALiBi); dropout, positions "
+        "(shakespeare) and tying.",
+        "These comparisons share runs of their baseline: answer-loss (addition train.lr=1e-3) and reversed (addition "
+        "train.lr=1e-3); answer-loss (addition train.lr=2e-3) and reversed (addition train.lr=2e-3).",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"), [([0.0] * 8, "undecided: all differences are 0"), ([math.nan] * 8, "worse"), ([1e-9] * 8, "")]
+)
+def test_a_verdict_says_if_all_differences_are_zero(values: list[float], words: str) -> None:
+    """Not of an arm whose runs failed, which has no differences."""
+    arms = {"base": dict.fromkeys(range(8), 0.5), "arm": {seed: 0.5 + value for seed, value in enumerate(values)}}
+    (effect,) = Rules(margin=0.02, looks=()).judge(arms, [Claim("arm", "base")])
+    assert verdict_cell(effect) == (words or effect.verdict)
 
 
 def test_flops_are_stated_where_a_step_has_more_of_them() -> None:

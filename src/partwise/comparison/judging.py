@@ -4,7 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from partwise.comparison.horizons import change_over_horizons, compute_saved, differences_at_ends
+from partwise.comparison.horizons import (
+    change_over_horizons,
+    compute_saved,
+    differences_at_ends,
+    simultaneous_level,
+)
 from partwise.comparison.results import ArmResult, ClaimResult, ControlResult, Results, StepEffect
 from partwise.comparison.stats.adjusted import adjusted_mean
 from partwise.comparison.stats.effect import Effect
@@ -119,13 +124,17 @@ def difference_over_training(curve: Curve, baseline: Curve) -> list[tuple[int, f
 
 
 def effect_over_training(differences: Sequence[Curve], effect: Effect) -> list[StepEffect]:
-    """The mean difference at every evaluation with the interval it would have had: descriptive, not for choosing a step."""
+    """The mean difference at every evaluation with its interval: descriptive, not for choosing a step.
+
+    The last interval has the level of the effect's; the others are adjusted for all claims by Bonferroni's method.
+    """
     rows = []
     steps = sorted({step for seed in differences for step, _ in seed})
     for step in steps:
         values = [value for seed in differences for at, value in seed if at == step]
         if len(values) == len(differences):
-            low, high = t_interval(values, effect.nominal_alpha)
+            level = effect.nominal_alpha if step == steps[-1] else simultaneous_level(effect)
+            low, high = t_interval(values, level)
             rows.append(StepEffect(step=step, mean=mean(values), low=low, high=high))
     return rows
 

@@ -1,10 +1,19 @@
 """The outcomes of all claims, judged in their families, and the setting that each covers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from partwise.comparison.design.plan import listed
-from partwise.comparison.results import ClaimResult, ComputeSaved, Results, StepEffect, Task, Tuning, tuned_name
+from partwise.comparison.results import (
+    ArmResult,
+    ClaimResult,
+    ComputeSaved,
+    Results,
+    StepEffect,
+    Task,
+    Tuning,
+    tuned_name,
+)
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.families import decide
 from partwise.comparison.stats.protocol import Claim
@@ -137,3 +146,35 @@ def scope(study: Study) -> str:
             steps |= set(request.horizons or [config.train.steps])
     setting = f"{listed(sorted(corpora))}, {listed([f'{number:,}' for number in sorted(steps)])} steps"
     return setting if len(corpora) > 1 and len(steps) > 1 else f"{setting} only"
+
+
+def shared_baselines(studies: Sequence[Study], found: Mapping[str, Sequence[Finding]]) -> list[list[str]]:
+    """The comparisons that share runs of their baseline, in groups.
+
+    They do if the values of all seeds are equal after some number of steps. Those of a model that always fails or is always
+    right say nothing.
+    """
+    values: dict[str, set[Hashable]] = {}
+    for study in studies:
+        for finding in found[study.name]:
+            name = study.name if len(study.entries) == 1 else f"{study.name} ({finding.key})"
+            values[name] = end_values(finding.results.arms[0])
+    groups: list[list[str]] = []
+    for name in sorted(values):
+        sharing = [group for group in groups if any(values[name] & values[other] for other in group)]
+        groups = [group for group in groups if group not in sharing]
+        groups.append([*(each for group in sharing for each in group), name])
+    return [group for group in groups if len(group) > 1]
+
+
+def end_values(arm: ArmResult) -> set[Hashable]:
+    """Each number of steps with the values of all seeds, unless all are equal or a run failed."""
+    by_steps: dict[int | None, dict[int, float | None]] = {}
+    for trial in arm.trials:
+        for steps, value in trial.horizons or ((None, trial.validation_loss),):
+            by_steps.setdefault(steps, {})[trial.seed] = value
+    return {
+        (steps, *values.items())
+        for steps, values in by_steps.items()
+        if len(distinct := set(values.values())) > 1 and None not in distinct
+    }

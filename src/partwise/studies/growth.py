@@ -176,8 +176,8 @@ def differences_of(results: Results, effect: Effect) -> list[dict[int, float]]:
 
 
 def contrasts(lines: dict[str, list[Line]]) -> list[Contrast]:
-    """From each of the sizes on the first corpus that were trained longest to each larger one that no still larger one
-    exceeds in steps; and to each other corpus from the longest-trained model nearest in size."""
+    """From each size on the first corpus that was trained at least as long as the smallest to each larger one that no still
+    larger one exceeds in steps; and to each other corpus from the one of them that is nearest in size."""
     if not lines:
         return []
     own, others = settings_of(lines)

@@ -1,6 +1,6 @@
 """Judge the stored results of a study by the rules of this version, without training."""
 
-from partwise.comparison.judging import judge_results
+from partwise.comparison.judging import effect_over_training, judge_results
 from partwise.comparison.results import ClaimResult, Results, TunedArm, Tuning, tuned_name
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.protocol import Claim, Rules
@@ -40,14 +40,17 @@ def judge_again(results: Results) -> Results:
     judged_seeds = next((claim.effect.n for claim in results.claims if claim.exploratory), None)
     powers = [control.power for control in results.controls if control.power is not None]
     judged = judge_results(results, rules, claims, {}, judged_seeds, powers[0] if powers else None)
-    kept = ("effect_over_training", "differences_over_training")
-    found = tuple(
-        new.model_copy(update={name: getattr(old, name) for name in kept})
-        for new, old in zip(judged.claims, results.claims, strict=True)
-    )
+    found = tuple(with_curves(new, old) for new, old in zip(judged.claims, results.claims, strict=True))
     own = warnings(results.effects)
     others = tuple(each for each in results.warnings if each not in own)  # such as that of a ledger
     return judged.model_copy(update={"claims": found, "warnings": (*judged.warnings, *others)})
+
+
+def with_curves(new: ClaimResult, old: ClaimResult) -> ClaimResult:
+    """A claim with the differences over training of the stored one, judged if those of each seed are stored."""
+    stored = old.differences_over_training
+    points = tuple(effect_over_training(stored, new.effect)) if stored else old.effect_over_training
+    return new.model_copy(update={"differences_over_training": stored, "effect_over_training": points})
 
 
 def stored_claim(claim: ClaimResult, tuning: Tuning | None) -> Claim:

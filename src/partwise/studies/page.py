@@ -1,17 +1,17 @@
 """The page of claims: for each study the published result, ours with its interval, the compute saved, and the outcome."""
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from partwise.comparison.design.plan import listed
 from partwise.comparison.report.backends import describe_backends
 from partwise.comparison.report.cells import confidence, decimal_places, number, with_interval
 from partwise.comparison.report.horizons import factor_cell, in_words, why_not_computed
-from partwise.comparison.results import ArmResult, Results, Tuning
+from partwise.comparison.results import ArmResult, Ratio, Results, Tuning
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.number_format import format_p
 from partwise.plots.cells import NONE
-from partwise.studies.claims import NOT_RUN, Finding, find_outcomes, overall, scope, untested_claims
+from partwise.studies.claims import NOT_RUN, Finding, find_outcomes, overall, scope, shared_baselines, untested_claims
 from partwise.studies.growth import ALPHA, GROWTH, Change, Contrast, contrasts, growth_lines, settings_of
 from partwise.studies.study import Study, StudyResults
 from partwise.studies.trends import TRENDS
@@ -37,7 +37,8 @@ def markdown(studies: Sequence[Study]) -> str:
     for name, about in protocols.items():
         ours = [study for study in studies if study.protocol == name]
         lines += ["", f"## Protocol {name}", "", one_line(about)]
-        lines += shared_baselines(ours, found)
+        if sharing := [listed(each) for each in shared_baselines(ours, found)]:
+            lines += ["", f"These comparisons share runs of their baseline: {'; '.join(sharing)}."]
         if name == GROWTH[0]:
             lines += growth_section(studies)
         for study in ours:
@@ -77,9 +78,14 @@ def short_result(finding: Finding) -> str:
         steps, flops = saved.ratios["steps"], saved.ratios.get("flops")
         text += f", {in_words(steps, 'steps')}"
         # a step of some arms has more or fewer operations than one of the baseline
-        if flops and flops.ratio and steps.ratio and abs(math.log(flops.ratio / steps.ratio)) > math.log(1.05):
+        if flops and abs(math.log(known(flops) / known(steps))) > math.log(1.05):
             text += f", {in_words(flops, 'FLOPs')}"
     return text
+
+
+def known(ratio: Ratio) -> float:
+    """The ratio, or the only bound of it that is known."""
+    return ratio.ratio or ratio.low or ratio.high or math.nan
 
 
 def section(study: Study, findings: Sequence[Finding]) -> Iterator[str]:
@@ -112,20 +118,6 @@ def section(study: Study, findings: Sequence[Finding]) -> Iterator[str]:
             yield from ("", f"{label(study, key)}: {standing(results)}")
             if results.tuning:
                 yield from ("", tuning_losses(results.tuning))
-
-
-def shared_baselines(studies: Sequence[Study], found: dict[str, list[Finding]]) -> Iterator[str]:
-    """Which comparisons of a protocol have the same runs of the baseline, and its mean; nothing if none have."""
-    sharing: dict[Hashable, dict[str, ArmResult]] = {}
-    for study in studies:
-        for finding in found[study.name]:
-            baseline = finding.results.arms[0]
-            runs = tuple((trial.seed, trial.validation_loss, trial.horizons) for trial in baseline.trials)
-            name = study.name if len(study.entries) == 1 else f"{study.name} ({finding.key})"
-            sharing.setdefault(runs, {})[name] = baseline
-    shared = [f"{listed([*each])} ({number(min(each.items())[1].mean)})" for each in sharing.values() if len(each) > 1]
-    if shared:
-        yield from ("", f"Comparisons with the same runs of the baseline (and its mean): {'; '.join(shared)}.")
 
 
 def growth_section(studies: Sequence[Study]) -> Iterator[str]:
@@ -268,7 +260,7 @@ def verdict_cell(effect: Effect) -> str:
             (effect.failed_against, effect.n_against, effect.against),
         )
         return ", ".join(f"{failed} of {n} failed ({name})" for failed, n, name in counts if failed) or NONE
-    if effect.differences and not any(effect.differences):
+    if effect.differences and all(each == 0 for each in effect.differences):
         return f"{effect.verdict}: all differences are 0"
     excludes = effect.low is not None and effect.high is not None and not effect.low <= 0 <= effect.high
     return f"{effect.verdict}, excludes 0" if effect.verdict == "equivalent" and excludes else effect.verdict
@@ -286,19 +278,18 @@ steps are another number of epochs: such a change has more causes than the kind 
 FAMILY = """Studies that share a protocol have one family of claims, judged together by Holm's method; claims that are not
 run yet count as members. The first table of a study has the interval that its verdict follows from, and its level of
 confidence after that adjustment. If rates were tuned, this interval includes the noise of tuning. It can still be a little
-narrower than one without that noise: the noise has degrees of freedom of its own, and few seeds have few. The second table
+narrower than one without that noise, because the noise adds degrees of freedom, of which few seeds have few. The second table
 gives the difference at each number of steps, its change from the first to the last (an interval without 0: it depends on the
 number of steps), and the [compute saved](comparisons.md#several-horizons): the steps, floating-point operations or seconds of
 the baseline divided by those that the arm needs for the same loss (below 1: it needs more), at the loss with which the worse
 of the two ends. Tokens are proportional to steps here. The intervals of the second table ignore the noise of tuning and the
-claims of other studies, and decide nothing. They are 95% intervals; if a comparison has several arms, the differences are
-adjusted for them by Holm's method, and their changes and the compute saved by Bonferroni's. The ratios in the table above are
-the same; those of FLOPs are given if they differ from those of steps by more than 5%. A rate is tuned with runs of one length
-and used for all lengths: a difference over steps contains how well that rate suits each of them. Runs that several
-comparisons need, the baseline's above all, are trained once, so the errors of these differences are correlated (a many-to-one
-design); Holm's method remains valid. Each protocol says which comparisons have the same runs of the baseline. Seconds follow
-from training steps of the arms that were timed in turn (`partwise study time`), not from the runs, which were made at
-different times on machines that did other work as well."""
+claims of other studies, and decide nothing. They are 95% intervals. If a comparison has several arms, that of the last
+difference is adjusted for them by Holm's method, and the others by Bonferroni's. The table of claims repeats the ratios. A
+rate is tuned with runs of one length and used for all lengths: a difference over steps contains how well that rate suits each
+of them. Runs that several comparisons need, the baseline's above all, are trained once, so the errors of these differences
+are correlated (a many-to-one design); Holm's method remains valid. Each protocol names the comparisons that share runs of
+their baseline. Seconds follow from training steps of the arms that were timed in turn (`partwise study time`), not from the
+runs, which were made at different times on machines that did other work as well."""
 
 INTRODUCTION = f"""![Forest plot: the difference and interval of every claim that was run]({PICTURE})
 
@@ -316,9 +307,9 @@ The words on the right say what became of the claim:
 
 A difference is that of the changed model minus the baseline, for losses: below 0, the change is better. Often the change is
 what the claim speaks against, such as untied embeddings in a claim for tied ones: it then predicts *worse*. The ratio of
-steps to the same loss needs runs of several lengths, and so does that of floating-point operations, which is given if it is
-another. Compare each with what was published in the same unit. Their intervals have a level of their own (95%, several arms
-of one comparison adjusted for each other) and decide nothing.
+steps to the same loss needs runs of several lengths. So does the ratio of floating-point operations, which is given if it
+differs by more than 5%. Compare each with what was published in the same unit. Their intervals have a level of their own
+(95%, several arms of one comparison adjusted for each other) and decide nothing.
 
 Generated by `partwise study table --out docs/studies.md` from the stored results of every study;
 `partwise study run NAME` reproduces them. Differences are in nats per token of validation loss (cross-entropy with natural

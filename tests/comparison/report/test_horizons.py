@@ -4,11 +4,15 @@ import math
 from statistics import fmean, stdev
 
 import pytest
+from scipy import stats
 
-from partwise.comparison.horizons import change_over_horizons, compute_saved
+from partwise.comparison.horizons import change_over_horizons, compute_saved, differences_at_ends
+from partwise.comparison.judging import effect_over_training
 from partwise.comparison.report.horizons import horizons, in_words, saved_sentence
 from partwise.comparison.results import Ratio, Results
 from partwise.comparison.stats.compute_saved import log_ratio
+from partwise.comparison.stats.group_sequential import nominal_level
+from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.comparison.stats.samples import t_critical
 from partwise.plots.blocks import Table
 from partwise.studies.study import LIBRARY, StudyResults
@@ -35,23 +39,33 @@ def test_the_change_is_that_of_the_difference_of_each_seed(muon: Results) -> Non
     assert table.head[-2:] == ["2,000 steps", "change"] and str(table.rows[0][-1]).startswith("0.0669 (")
 
 
-def test_changes_and_ratios_of_several_arms_have_bonferronis_level() -> None:
-    """Holm's levels follow from the effects: the arm with the largest p would have other quantities' intervals unadjusted."""
-    results = StudyResults.from_json(LIBRARY / "positions" / "results.json").comparisons["shakespeare"]
-    found = {claim.effect.nominal_alpha: claim for claim in results.claims}
-    assert len(results.claims) == 3 and max(found) == 0.05  # one is at Holm's last step
-    claim, half = found[0.05], t_critical(7, 0.05 / 3)
-    baseline, arm = results.arm(claim.effect.against), results.arm(claim.effect.arm)
-    assert baseline is not None and arm is not None
-    change = change_over_horizons(arm, baseline, claim.effect)
-    assert change is not None and change == claim.change_over_horizons
-    saved = compute_saved(arm, baseline, claim.effect, is_loss=True)
-    assert saved == claim.compute_saved and saved is not None
-    pairs = [(arm.trial(seed), baseline.trial(seed)) for seed in claim.effect.seeds]
-    logs = [log_ratio(own.horizons, other.horizons).value for own, other in pairs if own and other]  # type: ignore[arg-type]
-    steps = saved.ratios["steps"]
-    assert steps.low is not None and steps.high is not None
-    assert math.log(steps.high / steps.low) == pytest.approx(2 * half * stdev(logs) / math.sqrt(8), rel=1e-9)
+@pytest.mark.parametrize("looks", [(), (4, 8)])
+def test_only_the_last_difference_of_several_arms_has_holms_level(looks: tuple[int, ...]) -> None:
+    """Holm's levels follow from the last differences: the arm with the largest p has an unadjusted one."""
+    arms = StudyResults.from_json(LIBRARY / "positions" / "results.json").comparisons["shakespeare"].arms
+    baseline, *others = arms
+    values = {arm.name: {trial.seed: trial.value or math.nan for trial in arm.trials} for arm in arms}
+    claims = [Claim(arm.name, baseline.name) for arm in others]
+    effects = Rules(margin=0.02, looks=looks, failure=100.0).judge(values, claims)
+    bonferroni = nominal_level(looks, 1, 0.05 / 3)  # of planned looks, the first decides
+    assert all(effect.look == 1 for effect in effects) and max(each.nominal_alpha for each in effects) > 2 * bonferroni
+    for arm, effect in zip(others, effects, strict=True):
+        pairs = [(arm.trial(seed), baseline.trial(seed)) for seed in effect.seeds]
+        ends = [(own.horizons, other.horizons) for own, other in pairs if own and other]
+        differences = [[a - b for (_, a), (_, b) in zip(*pair, strict=True) if a and b] for pair in ends]
+        points = effect_over_training(differences_at_ends(arm, baseline, effect), effect)
+        change, saved = change_over_horizons(arm, baseline, effect), compute_saved(arm, baseline, effect, is_loss=True)
+        assert change is not None and saved is not None
+        levels = [bonferroni, bonferroni, effect.nominal_alpha]
+        for index, (point, level) in enumerate(zip(points, levels, strict=True)):
+            assert point.high == pytest.approx(upper([each[index] for each in differences], level), rel=1e-9)
+        assert change.high == pytest.approx(upper([each[-1] - each[0] for each in differences], bonferroni), rel=1e-9)
+        logs = [log_ratio(own, other).value for own, other in ends]  # type: ignore[arg-type]
+        assert saved.ratios["steps"].high == pytest.approx(math.exp(upper(logs, bonferroni)), rel=1e-9)
+
+
+def upper(values: list[float], alpha: float) -> float:
+    return fmean(values) + stats.t.ppf(1 - alpha / 2, len(values) - 1) * stdev(values) / math.sqrt(len(values))
 
 
 def test_runs_of_one_length_and_failed_runs_have_no_change(muon: Results) -> None:

@@ -19,6 +19,12 @@ class Interval(Protocol):
     def high(self) -> float | None: ...
 
 
+ADJUSTED = (
+    "The last interval has the verdict's level; the others are adjusted for all differences by Bonferroni's method."
+)
+"""Of several differences, each at several steps."""
+
+
 def decimal_places(effect: Effect) -> int:
     if effect.low is None or effect.high is None:
         return 4

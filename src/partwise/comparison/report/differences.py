@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from partwise.comparison.report.cells import confidence
+from partwise.comparison.report.cells import ADJUSTED, confidence
 from partwise.comparison.results import Results
 from partwise.plots.blocks import Cell, Figure
 from partwise.plots.cells import capitalize_first
@@ -42,8 +42,9 @@ def over_time_figures(results: Results) -> Iterator[Figure]:
         svg = draw_over_time(claim, VERDICT_COLORS[effect.verdict or "none"], results.protocol.margin, f"o{index}")
         if svg:
             note = "One thin line per seed"
-            note += ", the mean in bold with the interval it would have had at that step" if effect.verdict else ""
+            note += ", the mean in bold with its interval" if effect.verdict else ""
             note += ". The verdict is for the last step only; the earlier steps are descriptive."
+            note += f" {ADJUSTED}" if effect.verdict and effect.n_comparisons > 1 else ""
             rows: list[list[Cell]] = [
                 [f"seed {seed}", step, difference, None, None]
                 for seed, line in zip(effect.seeds, claim.differences_over_training, strict=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from partwise.comparison.report.cells import decimal_places, with_interval
+from partwise.comparison.report.cells import ADJUSTED, decimal_places, with_interval
 from partwise.comparison.results import ClaimResult, ComputeSaved, Ratio, Results
 from partwise.comparison.stats.effect import Effect
 from partwise.plots.blocks import Cell, Figure, Paragraph, Table
@@ -24,11 +24,9 @@ def horizons(results: Results) -> Iterator[Figure | Table]:
     lines = [(color, claim.effect_over_horizons) for color, claim in zip(colors, claims, strict=True)]
     if svg := draw_over_horizons(lines, results.protocol.margin, "h"):
         note = (
-            f"{capitalize_first(results.protocol.metric_with_unit)}: mean difference of runs that end there, with the "
+            f"{capitalize_first(results.protocol.metric_with_unit)}: mean difference of runs that end there, with its "
         )
-        note += (
-            "interval it would have had. Every point is the end of a training of its own; the verdict is for the last."
-        )
+        note += "interval. Every point is the end of a training of its own; the verdict is for the last."
         rows: list[list[Cell]] = [
             [name, point.step, point.mean, point.low, point.high]
             for name, claim in zip(names, claims, strict=True)
@@ -52,6 +50,7 @@ def horizons(results: Results) -> Iterator[Figure | Table]:
         table.append([name, *cells, with_interval(change, digits) if change else NONE])
     note = "The change is that from the shortest runs to the longest, by seed: an interval without 0 shows that the "
     note += "difference depends on the number of steps."
+    note += f" {ADJUSTED}" if any(claim.effect.n_comparisons > 1 for claim in claims) else ""
     yield Table(["difference at the end of", *(f"{each:,} steps" for each in steps), "change"], table, note=note)
 
 
@@ -80,6 +79,8 @@ def compute_saved(results: Results) -> Iterator[Table | Paragraph]:
     note = "The baseline's use over the arm's, at the higher of their two final losses: 1.25 means that the arm reaches that "
     note += "loss with 1.25 times less. Geometric mean over pairs of seeds with its interval, interpolated between the ends "
     note += "of runs; a lead that began before the shortest run ended is stated as a bound."
+    if any(claim.effect.n_comparisons > 1 for claim in claims):
+        note += " The intervals are adjusted for all differences by Bonferroni's method."
     yield Table(["difference", *MEASURES.values(), ""], rows, note=note)
 
 

@@ -20,7 +20,7 @@ StoredEffect = Annotated[Effect, AfterValidator(_check_differences)]
 
 
 class StepEffect(Value):
-    """The mean difference at one evaluation with the interval it would have had."""
+    """The mean difference at one evaluation, with its interval."""
 
     step: int
     mean: float | None
@@ -61,7 +61,11 @@ class ClaimResult(Value):
     differences_over_training: tuple[tuple[tuple[int, float], ...], ...] = ()
     """[step, difference] for each seed; empty if not stored."""
     effect_over_horizons: tuple[StepEffect, ...] = ()
-    """The mean difference of runs that end at each number of steps; empty if all have one length."""
+    """The mean difference of runs that end at each number of steps; empty if all have one length.
+
+    Here and over training, the last interval has the level of the effect's; the others, that of the change and those of the
+    compute saved are adjusted for all claims by Bonferroni's method.
+    """
     change_over_horizons: StepEffect | None = None
     """The change of the difference from the shortest runs to the longest, whose length is `step`.
 
