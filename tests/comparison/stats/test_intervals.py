@@ -315,8 +315,9 @@ def test_rounded_numbers_never_contradict_the_verdict() -> None:
     assert choose_decimals(0.01, (1e-7,), 0.005) == 7
     assert (
         format_number(-0.0, 4) == "0.0000"
-        and format_number(-0.00004, 4) == "-4e-05"
-        and format_number(-1.92273e-05, 4) == "-1.9e-05"
+        and format_number(-0.00004, 4) == "-0.000040"
+        and format_number(-1.92273e-05, 4) == "-0.000019"
+        and format_number(-1.92273e-07, 4) == "-1.9e-07"
         and format_number(1.23456, 4) == "1.2346"
     )
     assert [format_percent(p, complement=True) for p in (0.05, 0.0125, 0.003125)] == ["95%", "98.75%", "99.688%"]

@@ -19,12 +19,16 @@ def choose_decimals(half_width: float, values: Sequence[float], margin: float = 
 
 
 def format_number(value: float, digits: int) -> str:
-    """`value` with `digits` decimals; 2 significant digits if those would read as 0, and 6 if `value` is 1e9 or more."""
+    """`value` with `digits` decimals; 2 significant digits if those would read as 0, and 6 if `value` is 1e9 or more.
+
+    Powers of ten are for values of 1e9 or more and below 1e-6: few readers of a table take in -5.4e-05 at a glance.
+    """
     text = f"{value:.{digits}f}"
     if abs(value) >= 1e9:
         return f"{value:.6g}"
     if value != 0 and float(text) == 0:
-        return f"{value:.2g}"
+        decimals = 1 - math.floor(math.log10(abs(value)))
+        return f"{value:.{decimals}f}" if abs(value) >= 1e-6 else f"{value:.2g}"
     return text.removeprefix("-") if value == 0 else text
 
 
