@@ -23,7 +23,7 @@ from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.config import ConfigError
 from partwise.studies.claims import find_outcomes, overall, scope
 from partwise.studies.forest import draw_claims
-from partwise.studies.page import horizon_table, markdown, verdict_cell
+from partwise.studies.page import horizon_table, markdown, standing, verdict_cell
 from partwise.studies.study import LIBRARY, NOT_SEEN, SEEN, StudyResults, all_studies, find_study, outcome
 
 
@@ -391,6 +391,24 @@ def test_accuracies_stand_beside_those_of_constant_answers_and_have_no_compute_s
     assert "; the most frequent character at each position 0.1677." in page and "-gram model" not in page
     for key in study.entries:  # the arms have one name
         assert f"{key}, data.answer_only_loss=false: -0." in page
+
+
+def test_results_name_the_device_and_the_precision_of_their_runs() -> None:
+    runs = StudyResults.from_json(find_study("growth-3m").results).comparisons["2.7M"]
+    for runtime, machine, sentence in (
+        ({"device": "cpu", "precision": "float32"}, {"cpu": "EPYC"}, " Trained on EPYC in float32."),
+        ({}, {"cpu": "EPYC"}, " Trained on EPYC."),
+        (
+            {"device": "cuda", "precision": "bfloat16"},
+            {"accelerator": "H100", "cpu": "Xeon"},
+            " Trained on H100 in bfloat16, in a machine with Xeon.",
+        ),
+        ({"device": "cuda"}, {}, " Trained on cuda."),
+        ({"device": "cpu", "precision": "float32"}, {}, ""),
+    ):
+        provenance = runs.provenance.model_copy(update={"runtime": runtime, "machine": machine})
+        text = standing(runs.model_copy(update={"provenance": provenance, "timed_on": None}))
+        assert text.partition("…")[2].startswith(sentence) and ("Trained on" in text) == bool(sentence), text
 
 
 def test_comparisons_that_share_runs_of_their_baseline_are_named() -> None:

@@ -218,11 +218,11 @@ def standing(results: Results) -> str:
         name, accuracy = constant.get(results.protocol.metric, ("", None))
         references = [] if accuracy is None else [f"{name} {number(accuracy)}"]
     data = f" Data: SHA-256 {results.task.hash[:16]}…" if results.task and results.task.hash else ""
-    machine, device = results.provenance.machine, results.provenance.runtime.get("device", "cpu")
-    cpu = machine.get("cpu")
-    trained = f" Trained on {cpu}." if cpu else ""
-    if device != "cpu":
-        trained = f" Trained on {machine.get('accelerator', device)}{f', in a machine with {cpu}' if cpu else ''}."
+    machine, runtime = results.provenance.machine, results.provenance.runtime
+    cpu, device, precision = machine.get("cpu"), runtime.get("device", "cpu"), runtime.get("precision")
+    place = cpu if device == "cpu" else machine.get("accelerator", device)
+    host = f", in a machine with {cpu}" if cpu and device != "cpu" else ""
+    trained = f" Trained on {place}{f' in {precision}' if precision else ''}{host}." if place else ""
     timed = f" Steps timed in turn on {results.timed_on}." if results.timed_on and results.metric_is_loss else ""
     parts = [", ".join(means), ", ".join(references)]
     baseline = results.arms[0]
