@@ -234,7 +234,7 @@ def load_model(folder: Path) -> "tuple[Transformer, Tokenizer]":
     if not isinstance(values, dict):
         raise DamagedFileError(f"{folder / 'config.json'} has no 'model' entry")
     try:
-        config = ModelConfig.from_dict(values)
+        config = ModelConfig.from_stored(values)
         with torch.device("meta"):  # compare the claimed shapes with the file's before allocating memory
             claimed = Transformer(config)
             for name, layer in claimed.fitted_layers.items():

@@ -120,5 +120,5 @@ def calibrate(
         metric=results.protocol.metric,
         seconds=statistics.median(seconds) if seconds else None,
     )
-    write_calibration(configuration_key(comparison.plan.arms[0].config.to_dict(), data_hash), calibration.to_dict())
+    write_calibration(configuration_key(comparison.plan.arms[0].config.to_stored(), data_hash), calibration.to_dict())
     return calibration

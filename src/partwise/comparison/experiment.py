@@ -185,7 +185,7 @@ class Comparison:
             added["warnings"] = (*results.warnings, entries.warning)
         self.judged = results.model_copy(update=added)
         entry = LedgerEntry(number=record.number, hash=record.hash) if record else None
-        arms = {arm.name: arm.config.to_dict() for arm in plan.arms}
+        arms = {arm.name: arm.config.to_stored() for arm in plan.arms}
         code, imports = code_version(self.workload.imports), self.workload.imports
         predictions = plan.additive_predictions
         certify(self.judged, plan.claims, self.identity(), predictions, arms, metadata, code, imports, entry).write(
@@ -282,7 +282,7 @@ class Comparison:
     def _metadata(self, data_hash: str) -> dict[str, Any]:
         """`compare.json`: everything fixed before the first trial. Raises ConfigError if the plan has changed."""
         imports = self.workload.imports
-        metadata = read_plan_file(self.path, self.identity(), self.plan.seeds, data_hash)
+        metadata = read_plan_file(self.path, self.identity(), self.requested_plan.arms, self.plan.seeds, data_hash)
         if metadata:
             online = OnlineLevel(**metadata["online"]) if metadata.get("online") else None
             self.workload.restore_setup(self.plan, metadata)

@@ -16,7 +16,7 @@ def gather(plan: Plan, trials: Sequence[Trial]) -> Results:
         question=plan.question,
         protocol=Protocol.from_rules(plan.rules),
         seeds=tuple(sorted({trial.seed for trial in trials})),
-        config=plan.arms[0].config.to_dict(),
+        config=plan.arms[0].config.to_stored(),
         arms=tuple(gather_arm(plan, arm, [trial for trial in trials if trial.arm == arm.name]) for arm in plan.arms),
     )
 

@@ -102,7 +102,7 @@ def _is_current(key: str, entry: Any) -> bool:
 
 def find_calibration(plan: Plan, data_hash: str) -> dict[str, Any] | None:
     """The calibration of the plan's baseline in its metric, if any that did not fail."""
-    entry = read_calibrations().get(configuration_key(plan.arms[0].config.to_dict(), data_hash))
+    entry = read_calibrations().get(configuration_key(plan.arms[0].config.to_stored(), data_hash))
     usable = entry and entry.get("failure") is None and entry.get("metric", CALIBRATED_METRIC) == plan.rules.metric
     return entry if usable else None
 
@@ -140,7 +140,7 @@ def known_noise(plan: Plan, data_hash: str = NO_DATA, sd: float | None = None) -
 
 def earlier_noise(folder: Path, plan: Plan, data_hash: str) -> Noise | None:
     """The noise of the latest comparison with the same baseline, data and metric: of the same arms, if it has any of them."""
-    key = configuration_key(plan.arms[0].config.to_dict(), data_hash)
+    key = configuration_key(plan.arms[0].config.to_stored(), data_hash)
     arms = {claim.arm for claim in plan.claims if claim.role == "claim"}
     for path in sorted(folder.glob("*/results.json"), key=lambda path: path.stat().st_mtime, reverse=True):
         try:

@@ -11,12 +11,13 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, model_validator
 from pydantic_core import core_schema
 
 from partwise.config.yaml import ConfigError, parse_value, show
@@ -55,10 +56,40 @@ NAME_WIDTH = 32
 """The columns of a setting's name in a printed configuration, `train.activation_checkpointing` included."""
 
 
+@dataclass(frozen=True)
+class Neutral:
+    """The value of an option that computes what was computed before the option existed, perhaps not its default.
+
+    Declared once, with an option that is added to a class whose values are stored, and never changed:
+    `head_scale: Annotated[float, Neutral(1.0)] = 0.5`. Stored values lack an option at its neutral value, so that hashes from
+    before it existed stay valid.
+    """
+
+    value: Any
+
+
+@cache
+def neutral_values(cls: type[BaseModel]) -> dict[str, Any]:
+    """The neutral value of each option that declares one."""
+    fields = cls.model_fields.items()
+    return {name: each.value for name, field in fields for each in field.metadata if isinstance(each, Neutral)}
+
+
+_reading_stored: ContextVar[bool] = ContextVar("_reading_stored", default=False)
+
+
 class Config(BaseModel):
     """A frozen, typed settings object that rejects unknown options."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, values: Any) -> Any:
+        """Stored values with the neutral value of each option that they lack."""
+        if not _reading_stored.get() or not isinstance(values, Mapping):
+            return values
+        return {**neutral_values(cls), **values}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], prefix: str = "") -> Self:
@@ -73,6 +104,25 @@ class Config(BaseModel):
     def to_dict(self) -> dict[str, Any]:
         """Plain values, the inverse of `from_dict`; a part has its name under the key `part`."""
         return {name: _plain(getattr(self, name)) for name in type(self).model_fields}
+
+    @classmethod
+    def from_stored(cls, values: Mapping[str, Any], prefix: str = "") -> Self:
+        """As `from_dict`, of values that this or an older version stored: an absent option has its neutral value."""
+        token = _reading_stored.set(True)
+        try:
+            return cls.from_dict(values, prefix)
+        finally:
+            _reading_stored.reset(token)
+
+    def to_stored(self) -> dict[str, Any]:
+        """As `to_dict`, without options at their neutral values: what is stored and hashed. The inverse of `from_stored`."""
+        neutral = neutral_values(type(self))
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        return {
+            name: _plain(value, stored=True)
+            for name, value in values.items()
+            if name not in neutral or _plain(value) != _plain(neutral[name])
+        }
 
     def __str__(self) -> str:
         """One setting per line, as `NAME VALUE`; a part with its options."""
@@ -89,13 +139,14 @@ class Config(BaseModel):
             yield from value.recipes if isinstance(value, Pattern) else [value] if isinstance(value, Part) else []
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, stored: bool = False) -> Any:
     if isinstance(value, Config):
-        return value.to_dict()
+        return value.to_stored() if stored else value.to_dict()
     if isinstance(value, Pattern):
-        return value.to_plain()
+        recipes = [_plain(recipe, stored) for recipe in value.recipes]
+        return {"cycle": recipes} if value.cycle else recipes
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [_plain(item, stored) for item in value]
     return value
 
 
@@ -159,6 +210,9 @@ class Part(Config):
     def to_dict(self) -> dict[str, Any]:
         return {"part": self.name, **super().to_dict()}
 
+    def to_stored(self) -> dict[str, Any]:
+        return {"part": self.name, **super().to_stored()}
+
     def __str__(self) -> str:
         options = " ".join(f"{key}={_shown(getattr(self, key))}" for key in type(self).model_fields)
         return f"{self.name} {options}".strip()
@@ -173,10 +227,6 @@ class Pattern(Generic[F]):
 
     recipes: tuple[F, ...]
     cycle: bool
-
-    def to_plain(self) -> Any:
-        recipes = [recipe.to_dict() for recipe in self.recipes]
-        return {"cycle": recipes} if self.cycle else recipes
 
     def __str__(self) -> str:
         return f"{'cycle' if self.cycle else 'layers'} of [{'; '.join(map(str, self.recipes))}]"

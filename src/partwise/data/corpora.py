@@ -120,7 +120,7 @@ class SyntheticProblems(Corpus):
         ]
 
     def identity(self) -> dict[str, Any]:
-        options = self.to_dict()
+        options = self.to_stored()
         if not self.form_balance:
             del options["form_balance"]  # unbalanced data do not depend on how forms are balanced
         else:

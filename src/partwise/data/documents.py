@@ -149,7 +149,7 @@ class JsonLines(Documents):
                     raise text_changed() from None
 
     def identity(self) -> dict[str, Any]:
-        return {**self.to_dict(), "path": "", "sha256": hash_file(Path(self.path))}
+        return {**self.to_stored(), "path": "", "sha256": hash_file(Path(self.path))}
 
     def size(self) -> int:
         return Path(self.path).stat().st_size

@@ -267,7 +267,7 @@ def _write_split(
         count=count,
         bytes=size,
         sha256=sha256.hexdigest(),
-        tokenizer=recipe.to_dict(),
+        tokenizer=recipe.to_stored(),
         tokenizer_sha256=file_sha256(path.with_name("tokenizer.json")),
         identity=identity,
     )

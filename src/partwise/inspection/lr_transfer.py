@@ -109,7 +109,7 @@ def plan_runs(
     runs = [
         wide.model_copy(update={"train": wide.train.model_copy(update={"lr": lr})}) for lr in rates for wide in configs
     ]
-    return {digest([run.to_dict(), *fixed]): run for run in runs}
+    return {digest([run.to_stored(), *fixed]): run for run in runs}
 
 
 def train_runs(

@@ -54,7 +54,7 @@ class TokenizerRecipe(Part):
 
     def identity(self) -> dict[str, Any]:
         """Plain values that, with the training data, determine the tokenizer. Raises ConfigError."""
-        return self.to_dict()
+        return self.to_stored()
 
 
 class Tokenizer(ABC):

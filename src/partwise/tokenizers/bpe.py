@@ -52,7 +52,7 @@ class BPE(TokenizerRecipe):
 
     def identity(self) -> dict[str, Any]:
         if self.path is None:
-            return self.to_dict()
+            return self.to_stored()
         return {"part": self.name, "sha256": tokenizer_sha256(self.path)}  # independent of the file's location
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from partwise.compute.backends import backend_names
-from partwise.config import NAME_WIDTH, Config, ConfigError, did_you_mean
+from partwise.config import NAME_WIDTH, Config, ConfigError, Neutral, did_you_mean
 from partwise.config.overrides import Override, apply_overrides, flatten, parse_overrides
 from partwise.config.yaml import read_yaml
 from partwise.data import Corpus, Dataset, parse_data_option, prepare
@@ -79,7 +79,7 @@ class RunConfig(Config):
     train: TrainConfig
     optimizer: Optimizer
     schedule: Schedule
-    averaging: Averaging = Field(default_factory=NoAveraging)  # absent from `to_dict` if none
+    averaging: Annotated[Averaging, Neutral(NoAveraging())] = Field(default_factory=NoAveraging)
     data: Corpus
     tokenizer: TokenizerRecipe
     initial_weights: InitialWeights | None = None  # the setting `from`; absent if None
@@ -94,10 +94,13 @@ class RunConfig(Config):
         return "\n".join([str(self.model), *train, *(f"{name:{NAME_WIDTH}}{getattr(self, name)}" for name in names)])
 
     def to_dict(self) -> dict[str, Any]:
-        values = super().to_dict()
+        return self._flat(super().to_dict())
+
+    def to_stored(self) -> dict[str, Any]:
+        return self._flat(super().to_stored())
+
+    def _flat(self, values: dict[str, Any]) -> dict[str, Any]:
         initial = values.pop("initial_weights")
-        if isinstance(self.averaging, NoAveraging):  # configurations from before there was a choice keep their hashes
-            del values["averaging"]
         return {**values.pop("model"), **values, **({FROM: initial} if initial else {})}
 
     @classmethod
@@ -113,8 +116,7 @@ class RunConfig(Config):
 
     def with_override(self, override: str) -> Self:
         """The configuration with one override applied, such as `train.lr=1e-3`. Raises ConfigError."""
-        values = {"averaging": self.averaging.to_dict(), **self.to_dict()}
-        return self.from_dict(apply_overrides(values, parse_overrides([override])))
+        return self.from_dict(apply_overrides(self.to_dict(), parse_overrides([override])))
 
     def with_seed(self, seed: int) -> Self:
         return self.model_copy(update={"train": self.train.model_copy(update={"seed": seed})})

@@ -36,7 +36,7 @@ def open_hf_folder(folder: Path) -> tuple[Path, RunConfig, dict[str, Any]]:
 def imported_metadata(config: RunConfig, source: dict[str, Any]) -> dict[str, Any]:
     return {
         "format": FORMAT,
-        "config": config.to_dict(),
+        "config": config.to_stored(),
         "runtime": choose_runtime(config.train).to_dict(),
         "machine": machine_info(),
         "data": {"hash": None},  # unknown: it was trained elsewhere
@@ -67,7 +67,7 @@ def import_hf_folder(source: Path, target: Path) -> RunConfig:
         write_folder(
             target / "checkpoints" / "step-00000000",
             {
-                "config.json": json_writer({"format": FORMAT, "model": model_config.to_dict()}),
+                "config.json": json_writer({"format": FORMAT, "model": model_config.to_stored()}),
                 "model.safetensors": tensor_writer(model.state_dict()),
                 "tokenizer.json": tokenizer.save,
             },

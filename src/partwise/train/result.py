@@ -69,19 +69,20 @@ def is_bound_to(found: Any, folder: Path, config: Mapping[str, Any]) -> bool:
         return True
     try:
         stored = read_record(folder / "run.json")["config"]
-        return found == config_hash(stored) and config_hash(with_new_settings(stored)) == config_hash(config)
+        known, now = with_new_settings(stored), with_new_settings(config)
+        return found == config_hash(stored) and config_hash(known) == config_hash(now)
     except (DamagedFileError, KeyError, TypeError, AttributeError):  # no run.json, or a damaged one
         return False
 
 
-def with_new_settings(stored: dict[str, Any]) -> dict[str, Any]:
-    """A stored configuration with the defaults of settings that were added since, which compute as before."""
+def with_new_settings(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored configuration with settings that were added since: at their neutral values, which compute as before."""
     from partwise.train.config import RunConfig  # imports torch
 
     try:
-        return RunConfig.from_dict(stored).to_dict()
+        return RunConfig.from_stored(stored).to_dict()
     except ConfigError:  # a setting that this version does not know
-        return stored
+        return dict(stored)
 
 
 def without_effect(config: Mapping[str, Any]) -> tuple[str, ...]:

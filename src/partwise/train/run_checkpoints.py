@@ -123,7 +123,7 @@ class RunCheckpoints:
         with explain_write_errors(parent):
             state |= {"processes": run.processes.size, "metrics": metrics_fingerprint(parent)}
         return {
-            "config.json": json_writer({"format": FORMAT, "model": run.config.model.to_dict()}),
+            "config.json": json_writer({"format": FORMAT, "model": run.config.model.to_stored()}),
             "state.json": json_writer(state),
             "tokenizer.json": run.dataset.tokenizer.save,
         }

@@ -257,7 +257,7 @@ class RunFolder:
     def _metadata(self, command: list[str] | None, dataset: Dataset) -> dict[str, Any]:
         return {
             "format": FORMAT,
-            "config": self.config.to_dict(),
+            "config": self.config.to_stored(),
             "runtime": self.runtime.to_dict(),
             "processes": self.processes.size,
             "plan": self.run.plan.to_dict(),
@@ -290,7 +290,7 @@ class RunFolder:
             values = {**outcome, "seconds": time.perf_counter() - started, "peak_memory": memory}
             if self.run.updater:
                 values["seeds_per_process"] = self.run.updater.n_seeds  # which share this time and memory
-            write_result(self.path, values, self.config.to_dict())
+            write_result(self.path, values, self.config.to_stored())
 
 
 def check_processes(config: RunConfig, n_processes: int) -> None:
@@ -307,7 +307,7 @@ def shared_facts(config: RunConfig, dataset: Dataset, runtime: Runtime) -> dict[
     return {
         "partwise": partwise.__version__,
         "torch": torch.__version__,
-        "the configuration": digest(config.to_dict())[:12],
+        "the configuration": digest(config.to_stored())[:12],
         "the data": dataset.hash[:12],
         "the device": runtime.device,
         "the precision": runtime.precision,

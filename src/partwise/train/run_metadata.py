@@ -99,4 +99,4 @@ def open_run(name: str | Path) -> tuple[Path, RunConfig, dict[str, Any]]:
         return open_hf_folder(Path(name))
     folder = find_run(name)
     metadata = read_metadata(folder)
-    return folder, RunConfig.from_dict(metadata["config"]), metadata
+    return folder, RunConfig.from_stored(metadata["config"]), metadata

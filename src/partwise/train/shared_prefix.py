@@ -53,11 +53,11 @@ def steps_of_prefix(folder: Path, config: RunConfig, data_hash: str, plan: Plan)
     """The steps of the run in a folder if it differs from this one in nothing else, or None. Raises DamagedFileError."""
     metadata = read_record(folder / "run.json")
     try:
-        stored, stored_plan = RunConfig.from_dict(metadata.record("config")), Plan.from_dict(metadata["plan"])
+        stored, stored_plan = RunConfig.from_stored(metadata.record("config")), Plan.from_dict(metadata["plan"])
     except (ConfigError, KeyError, TypeError):
         raise DamagedFileError(f"{folder / 'run.json'} is damaged or of another version") from None
-    other = with_steps(stored, config.train.steps).to_dict()
-    changed = {path for path, _, _ in difference(other, with_steps(config, config.train.steps).to_dict())}
+    other = with_steps(stored, config.train.steps).to_stored()
+    changed = {path for path, _, _ in difference(other, with_steps(config, config.train.steps).to_stored())}
     same_data = metadata.record("data").get("hash") == data_hash
     same = changed <= set(WITHOUT_EFFECT) and same_data and stored_plan.difference(plan) is None
     return stored.train.steps if same else None

@@ -19,7 +19,7 @@ from partwise.formats.huggingface.reading import (
     read_hf_tokenizer,
 )
 from partwise.formats.huggingface.stored import weight_files
-from partwise.model import Transformer
+from partwise.model import ModelConfig, Transformer
 from partwise.records import DamagedFileError, read_record
 
 SEQ_LEN = 1024
@@ -57,11 +57,14 @@ def find_source(name: str) -> Source:
         read_hf_tokenizer(folder, model.vocab_size)
         train = {"seq_len": min(model.context_length, SEQ_LEN)}
         return Source(folder, model.to_dict() | {"train": train, "tokenizer": {"part": "bpe", "path": str(folder)}})
+    from partwise.train.config import RunConfig  # which imports this file
+
     folder = find_run(name).resolve()
     try:
         if (folder / MANIFEST).exists():
-            return Source(folder, read_record(folder / "config.json").record("model") | tokenizer_settings(folder, {}))
-        stored = read_record(folder / "run.json").record("config")
+            model = ModelConfig.from_stored(read_record(folder / "config.json").record("model"))
+            return Source(folder, model.to_dict() | tokenizer_settings(folder, {}))
+        stored = RunConfig.from_stored(read_record(folder / "run.json").record("config")).to_dict()
         checkpoint, _ = latest_checkpoint(folder / "checkpoints")
     except (DamagedFileError, KeyError, TypeError) as error:
         raise ConfigError(f"from={name}: {error}") from None

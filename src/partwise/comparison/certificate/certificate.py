@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue
 
@@ -10,7 +10,7 @@ from partwise.checkpoint import write_json
 from partwise.comparison.results import Facts, LedgerEntry, OnlineLevel, Protocol, Results, Value, read_json
 from partwise.comparison.stats.effect import Effect, Verdict
 from partwise.comparison.stats.protocol import Claim
-from partwise.config import ConfigError, digest
+from partwise.config import ConfigError, Neutral, digest
 
 CERTIFICATE_FILE = "certificate.json"
 FORMAT = 1
@@ -80,14 +80,9 @@ class Certificate(Value):
     computation: dict[str, JsonValue] = Field(default_factory=dict)
     """Arm -> which backend computes each layer."""
     seeds_per_process: int = 1
-    processes_per_run: int = 1
+    processes_per_run: Annotated[int, Neutral(1)] = 1
     ledger: LedgerEntry | None = None
     hash: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values; without `processes_per_run` where it is 1, so that older certificates keep their hash."""
-        values = super().to_dict()
-        return values if self.processes_per_run > 1 else {k: v for k, v in values.items() if k != "processes_per_run"}
 
     @property
     def computed_hash(self) -> str:

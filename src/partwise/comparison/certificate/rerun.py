@@ -52,7 +52,7 @@ def rerun(
         )
     every = [(arm, seed) for arm, runs in certificate.values.items() for seed in runs]
     drawn = sorted(random.sample(every, min(trials, len(every))))
-    if RunConfig.from_dict(certificate.arms[certificate.baseline]).prepare().hash != certificate.data:
+    if RunConfig.from_stored(certificate.arms[certificate.baseline]).prepare().hash != certificate.data:
         raise ConfigError(
             f"the data of {certificate.name} differs from that of the certificate: restore it to repeat its trials"
         )
@@ -70,7 +70,7 @@ def rerun(
 
 
 def make_trial(certificate: Certificate, folder: Path, arm: str, seed: int, imports: Sequence[str]) -> RunTrial:
-    config = RunConfig.from_dict(certificate.arms[arm]).with_seed(seed)
+    config = RunConfig.from_stored(certificate.arms[arm]).with_seed(seed)
     plan: Any = certificate.computation[origin_of(arm, certificate.computation)]
     runtime: dict[str, Any] = certificate.runtime
     return prepare_run(

@@ -76,7 +76,7 @@ def execute_one(folder: Path, should_stop: Callable[[], bool]) -> str:
     job = stored["job"]
     if digest(job) != stored["hash"]:
         raise ConfigError(f"{folder / JOB} was changed: run the comparison again")
-    limits = TrialLimits.from_dict(job["trial"])
+    limits = TrialLimits.from_stored(job["trial"])
     outcome: Outcome | None = None
     for attempt in range(1, limits.retries + 2):
         outcome = attempt_once(folder, job, Path(stored["place"]["cwd"]), limits, attempt, should_stop)
@@ -92,7 +92,7 @@ def attempt_once(
     folder: Path, job: Mapping[str, Any], cwd: Path, limits: TrialLimits, attempt: int, should_stop: Callable[[], bool]
 ) -> Outcome | None:
     """One execution; None if it was stopped."""
-    config, output = CommandConfig.from_dict(job["config"]), folder / OUTPUT
+    config, output = CommandConfig.from_stored(job["config"]), folder / OUTPUT
     if attempt > 1:
         for name in (STDOUT, *(log_name(rank) for rank in range(limits.processes))):
             os.replace(folder / name, folder / name.replace(".txt", f"-attempt-{attempt - 1}.txt"))
@@ -109,14 +109,14 @@ def attempt_once(
     reason = ended.fault(limits.minutes, folder)
     if reason is None:
         try:
-            metric = Metric.from_dict(job["metric"])
+            metric = Metric.from_stored(job["metric"])
             facts["value"] = read_metric(metric, folder, cwd, values)
             facts["sources"] = hash_files(folder, source_files(metric, folder, cwd, values))
         except ConfigError as error:
             reason = str(error)
     if job["curve"]:
         with contextlib.suppress(ConfigError):  # a missing curve costs a figure, not the trial
-            facts["curve"] = tuple(read_curve(Curve.from_dict(job["curve"]), folder, cwd, values))
+            facts["curve"] = tuple(read_curve(Curve.from_stored(job["curve"]), folder, cwd, values))
     return Outcome(status="failed" if reason else "done", reason=reason, **facts)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from partwise.comparison.commands.experiment_file import RESERVED, ArmSpec, Experiment, Setting
 from partwise.comparison.commands.template import fill, fill_shell, fill_words, placeholders, split_words
@@ -31,12 +31,20 @@ class CommandConfig:
     seed_offset: int = 0
     """Added to the seed: only a negative control has another than 0."""
 
+    neutral: ClassVar[Mapping[str, Any]] = {"ref": None, "commit": None}
+    """The options that stored values lack at these values, which are their defaults."""
+
     def to_dict(self) -> dict[str, Any]:
-        values = {**vars(self), "args": list(self.args), "env": dict(self.env), "settings": dict(self.settings)}
-        return {key: value for key, value in values.items() if value is not None}
+        return {**vars(self), "args": list(self.args), "env": dict(self.env), "settings": dict(self.settings)}
+
+    def to_stored(self) -> dict[str, Any]:
+        values, absent = self.to_dict(), object()
+        return {key: value for key, value in values.items() if value != self.neutral.get(key, absent)}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_stored(cls, values: Mapping[str, Any]) -> Self:
+        if unknown := [key for key in values if key not in cls.__dataclass_fields__]:
+            raise ConfigError(f"{unknown[0]!r} is an option of another version of partwise")
         return cls(**{**values, "args": tuple(values["args"])})
 
     def with_override(self, override: str) -> Self:

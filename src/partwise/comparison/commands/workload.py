@@ -47,7 +47,7 @@ class CommandWorkload(Workload):
         if not self.folder.is_dir():
             raise ConfigError(f"folder: {self.folder} does not exist")
         return digest(
-            {key: value for key, value in self.experiment.to_dict().items() if key in ("metric", "curve", "trial")}
+            {key: value for key, value in self.experiment.to_stored().items() if key in ("metric", "curve", "trial")}
         )
 
     def choose_setup(self, plan: CommandPlan, timed: bool) -> dict[str, Any]:
@@ -107,11 +107,11 @@ class CommandWorkload(Workload):
         return {
             "arm": arm.name,
             "seed": seed,
-            "config": arm.config.to_dict(),
+            "config": arm.config.to_stored(),
             "check": list(check),
             "metric": {key: getattr(experiment.metric, key) for key in ("source", "pattern", "value", "take", "name")},
-            "curve": experiment.curve.to_dict() if experiment.curve else None,
-            "trial": experiment.trial.to_dict(),
+            "curve": experiment.curve.to_stored() if experiment.curve else None,
+            "trial": experiment.trial.to_stored(),
         }
 
     def cwd(self, arm: CommandArm) -> Path:

@@ -1,5 +1,6 @@
 """The plan of a comparison, fixed before the first trial: arms, seeds, metric, decision rules and claims."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, Self
 
@@ -16,6 +17,15 @@ class Configuration(Protocol):
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values: two arms differ if these do."""
+        ...
+
+    def to_stored(self) -> dict[str, Any]:
+        """As `to_dict`, without options at their neutral values (`partwise.config.Neutral`)."""
+        ...
+
+    @classmethod
+    def from_stored(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_stored`. Raises ConfigError for an option that this version does not know."""
         ...
 
     def with_override(self, override: str) -> Self:
@@ -83,9 +93,12 @@ class Plan(Generic[C]):
         return add_predictions(results, self.arms[0].name, self.additive_predictions, self.rules)
 
     def identity(self) -> dict[str, Any]:
-        """The fields that must be unchanged on resume; without planned looks, the number of seeds may grow."""
+        """The fields that must be unchanged on resume; without planned looks, the number of seeds may grow.
+
+        A field that is added later is left out at its neutral value: plans from before it existed keep their hashes.
+        """
         fixed: dict[str, Any] = {
-            "arms": [{"name": arm.name, "config": arm.config.to_dict()} for arm in self.arms],
+            "arms": [{"name": arm.name, "config": arm.config.to_stored()} for arm in self.arms],
             "margin": self.rules.margin,
             "alpha": self.rules.alpha,
             "metric": self.rules.metric,

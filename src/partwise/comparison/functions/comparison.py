@@ -39,6 +39,14 @@ class FunctionConfig:
     def to_dict(self) -> dict[str, Any]:
         return {"function": self.function, "source": self.source, **self.settings}
 
+    def to_stored(self) -> dict[str, Any]:
+        return self.to_dict()
+
+    @classmethod
+    def from_stored(cls, values: Mapping[str, Any]) -> Self:
+        settings = {key: value for key, value in values.items() if key not in ("function", "source")}
+        return cls(values["function"], values["source"], settings)
+
     def with_override(self, override: str) -> Self:
         """The configuration with one keyword argument changed."""
         key, _, text = override.partition("=")

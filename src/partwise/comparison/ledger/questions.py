@@ -21,7 +21,7 @@ def question_key(plan: "Plan", claim: "Claim") -> str:
     for name, summands in plan.additive_predictions.items():
         changes[name] = {"additive": sorted(changes[summand] for summand in summands)}
     baseline = plan.arms[0]
-    config = baseline.config.to_dict()
+    config = baseline.config.to_stored()
     asked = {"preset": baseline.name, "data": config.get("data"), "metric": plan.rules.metric}
     asked |= {key: config[key] for key in ("command", "function") if key in config}  # of the kinds that have no preset
     return digest({**asked, "arm": changes[claim.arm], "against": changes[claim.against]})

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
-from partwise.config import ConfigError
+from partwise.config import ConfigError, neutral_values
 from partwise.records import DamagedFileError, Record, read_record
 
 Facts = dict[str, str | int | float | bool | None]
@@ -15,9 +15,21 @@ Facts = dict[str, str | int | float | bool | None]
 
 
 class Value(BaseModel):
-    """A frozen part of the results that rejects unknown keys."""
+    """A frozen part of the results that rejects unknown keys.
+
+    A key that is added later declares a `Neutral` value, which is its default, and is left out at it: hashes from before it
+    existed stay valid.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
+
+    @model_serializer(mode="wrap")
+    def _without_neutral_values(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = serialize(self)
+        for name, neutral in neutral_values(type(self)).items():
+            if values[name] == neutral:
+                del values[name]
+        return values
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""

@@ -76,7 +76,7 @@ def train_group(
     should_stop: Callable[[], bool],
 ) -> list[str]:
     """Train and score a run of each job in its folder, of another number of `steps` if that is given."""
-    configs = [RunConfig.from_dict(job["config"]) for job in jobs]
+    configs = [RunConfig.from_stored(job["config"]) for job in jobs]
     runs = [
         RunFolder(
             folder,
@@ -118,7 +118,7 @@ def train_in_processes(folder: Path, job: Record, should_stop: Callable[[], bool
         return {DIVERGED: "diverged", INTERRUPTED: "interrupted"}.get(status, f"failed with exit status {status}")
     for source in job["imports"]:
         import_parts(source)
-    config, model = RunConfig.from_dict(job["config"]), open_trained(str(folder)).model
+    config, model = RunConfig.from_stored(job["config"]), open_trained(str(folder)).model
     score(folder, config, job["metric"], config.prepare(), model, runtime.precision)
     return "done"
 
@@ -128,7 +128,7 @@ def score(folder: Path, config: RunConfig, metric: str, dataset: Dataset, model:
     are answered with greedy decoding."""
     from partwise.data import problem_lines
 
-    stored = config.to_dict()
+    stored = config.to_stored()
     score_run(folder, stored, metric)
     if config.data.task != "arithmetic" or "test" not in dataset.split_names:
         return

@@ -29,7 +29,7 @@ def train(folder: Path, processes: Processes) -> int:
     with processes.patient():
         run = RunFolder(
             folder,
-            RunConfig.from_dict(job["config"]),
+            RunConfig.from_stored(job["config"]),
             runtime=Runtime(**job["runtime"]),
             plan=Plan.from_dict(job["plan"]),
             command=job["command"],

@@ -95,7 +95,7 @@ def prepare_run(
     job: dict[str, Any] = {
         "executed_by": EXECUTED_BY,
         "version": __version__,
-        "config": config.to_dict(),
+        "config": config.to_stored(),
         "runtime": runtime.to_dict(),
         "plan": plan,
         "imports": list(imports),
@@ -139,7 +139,7 @@ def stored_status(folder: Path) -> str | None:
     job = read_record(folder / JOB)
     config, metric = job.record("config"), job["metric"]
     for steps, path in shorter_runs(folder, read_horizons(job)).items():
-        if run_status(path, with_steps(RunConfig.from_dict(config), steps).to_dict(), metric) is None:
+        if run_status(path, with_steps(RunConfig.from_stored(config), steps).to_stored(), metric) is None:
             return None
     return run_status(folder, config, metric)
 

@@ -177,7 +177,7 @@ class RunWorkload(Workload):
         return prepared
 
     def _data_hash(self, config: RunConfig) -> str:
-        key = digest([config.data.to_dict(), config.tokenizer.to_dict(), config.train.tuning_split])
+        key = digest([config.data.to_stored(), config.tokenizer.to_stored(), config.train.tuning_split])
         if key not in self._data:
             self._data[key] = config.prepare().hash
         return self._data[key]
@@ -188,7 +188,7 @@ class RunWorkload(Workload):
         runtime = dict(self.setup["runtime"])
         if runtime["device"] != "cpu":
             del runtime["threads"]  # depend on the number of workers there, and do not change results
-        same = {"config": arm.config.to_dict(), "computation": plan, "runtime": runtime}
+        same = {"config": arm.config.to_stored(), "computation": plan, "runtime": runtime}
         same |= {"horizons": list(self.horizons), "tune_steps": self.tune_steps, "processes": self.processes_per_run}
         return digest(same)[:16]
 

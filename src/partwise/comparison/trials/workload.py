@@ -73,7 +73,7 @@ class Workload(ABC):
 
     def key(self, arm: Arm) -> str:
         """A name for trials of this arm, equal if those of another comparison would be the same."""
-        return digest(arm.config.to_dict())[:16]
+        return digest(arm.config.to_stored())[:16]
 
     def tuning_trial(self, arm: Arm, seed: int, folder: Path) -> Trial:
         """As `trial`; if `tunes_on_held_out_data`, its value is the loss on data that the verdict does not use."""

@@ -23,7 +23,7 @@ class PartwiseConfig(PretrainedConfig):
         **kwargs: Any,
     ) -> None:
         config = model_config(model or {})
-        self.model, self.fitted = config.to_dict(), fitted or {}
+        self.model, self.fitted = config.to_stored(), fitted or {}
         tied = config.tie_embeddings or (config.encoder_layers > 0 and config.share_encoder_embeddings)
         names = {  # by which other programs ask for sizes
             "vocab_size": config.vocab_size,
@@ -40,7 +40,7 @@ class PartwiseConfig(PretrainedConfig):
 def model_config(values: dict[str, Any]) -> ModelConfig:
     """The ModelConfig of plain values. Raises ConfigError."""
     try:
-        return ModelConfig.from_dict(values)
+        return ModelConfig.from_stored(values)
     except ConfigError as error:
         if "unknown part" in str(error):
             unknown = str(error).partition(" (known")[0].partition(";")[0]

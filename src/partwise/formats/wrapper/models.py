@@ -137,7 +137,7 @@ def wrap(model: Transformer, **token_ids: int | None) -> PartwiseForCausalLM | P
         for name, layer in model.fitted_layers.items()
         for key, tensor in layer.named_buffers()
     }
-    config = PartwiseConfig(model=model.config.to_dict(), fitted=fitted, **token_ids)
+    config = PartwiseConfig(model=model.config.to_stored(), fitted=fitted, **token_ids)
     own = copy.deepcopy(model)
     own.reset_backends()
     kind = PartwiseForSeq2SeqLM if config.is_encoder_decoder else PartwiseForCausalLM
