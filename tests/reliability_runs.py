@@ -171,7 +171,7 @@ def flips(folder: Path) -> Trial:
         damaged = flipped.read_bytes()
         try:
             messages = train(path, config)
-            verified_result(path, config.to_dict())
+            verified_result(path, config.to_stored())
         except (ConfigError, DamagedFileError, Diverged) as error:
             assert len(str(error).splitlines()) == 1, f"{flipped}: not one line: {error}"
             return "told"

@@ -130,7 +130,7 @@ def test_pairs_of_real_arms_go_before_null_pairs(here: Path) -> None:
 def test_a_positive_control_needs_power(here: Path) -> None:
     controlled = make_comparison(request(common=LEARNING, seeds=8, positive_control="d_model=32"))
     dataset, plan = controlled.prepare(), controlled.plan
-    key = configuration_key(plan.arms[0].config.to_dict(), dataset.hash)
+    key = configuration_key(plan.arms[0].config.to_stored(), dataset.hash)
     entry = {"format": FORMAT, "failure": None, "positive_control": "d_model=32", "control_sd": 0.01, "seeds": 8}
     for effect, refused in ((-0.1, False), (-0.01, True)):
         write_calibration(key, {**entry, "control_effect": effect})

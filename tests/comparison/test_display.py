@@ -106,8 +106,8 @@ def test_configurations_and_models_show_their_sizes() -> None:
     assert rows["train.lr"] == "0.0003" and rows["d_model"] == "16" and rows["data"].startswith("arithmetic")
     assert rows["ffn"].startswith("swiglu hidden=none expansion=2.66667 bias=false")
     train = {f"train.{key}" for key in config.to_dict()["train"]}
-    assert rows["averaging"] == "none" and "averaging" not in config.to_dict()
-    assert rows.keys() == {*config.to_dict(), *train, "parameters", "averaging"} - {"train"}
+    assert rows["averaging"] == "none" and "averaging" not in config.to_stored()
+    assert rows.keys() == {*config.to_dict(), *train, "parameters"} - {"train"}
     shown = repr(partwise.Transformer(config.model))
     assert f"  {size} parameters" in shown
     assert "FusedLinear(in_features=16, q=16, k=16, v=16, bias=False)" in shown

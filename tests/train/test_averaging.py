@@ -135,7 +135,7 @@ def test_averages_that_do_not_match_are_refused(tiny: Tiny, tmp_path: Path, faul
 
 
 def test_a_configuration_without_has_the_hash_it_always_had(tiny: Tiny) -> None:
-    assert "averaging" not in tiny().to_dict()
+    assert "averaging" not in tiny().to_stored()
     config = tiny().with_override("averaging=ema")
     assert config.to_dict()["averaging"] == {"part": "ema", "decay": 0.99}
     assert RunConfig.from_dict(config.to_dict()) == config

@@ -118,7 +118,7 @@ def test_a_deterministic_run_resumes_with_any_number_of_threads(wide: Callable[.
     assert tensors[0] == tensors[1]
     for threads in (1, 5):  # the result belongs to the run, whatever its threads are
         config = wide(FLOAT32, "train.deterministic=true", f"train.threads={threads}")
-        assert verified_result(tmp_path / "stopped", config.to_dict()) is not None
+        assert verified_result(tmp_path / "stopped", config.to_stored()) is not None
     with pytest.raises(ConfigError, match=r"train\.threads was 1, now 2"):
         RunFolder(tmp_path / "other", wide(FLOAT32, "train.threads=1")).close()
         RunFolder(tmp_path / "other", wide(FLOAT32, "train.threads=2"))

@@ -227,7 +227,8 @@ def _override_layers(name: str, parents: tuple[str, ...] = ()) -> list[list[Over
     """The overrides of a preset or a YAML file, preceded by those of the preset or file that it extends."""
     if name.startswith(f"{FROM}="):
         source = find_source(name.removeprefix(f"{FROM}="))
-        return [flatten({**source.settings, FROM: source.initial_weights()})]
+        settings = RunConfig.from_stored(source.settings).to_dict() if source.stored_run else source.settings
+        return [flatten({**settings, FROM: source.initial_weights()})]
     if Path(name).suffix not in (".yaml", ".yml"):
         return [flatten(find_preset(name).settings)]
     if name in parents:

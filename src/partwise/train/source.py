@@ -44,6 +44,7 @@ class Source:
 
     folder: Path  # with the weights
     settings: dict[str, Any]  # of a run, flat
+    stored_run: bool = False  # whether a run, perhaps of an older version, stored them
 
     def initial_weights(self) -> dict[str, Any]:
         return {"path": str(self.folder), "sha256": hash_weights(self.folder), "reinitialize": False}
@@ -57,21 +58,20 @@ def find_source(name: str) -> Source:
         read_hf_tokenizer(folder, model.vocab_size)
         train = {"seq_len": min(model.context_length, SEQ_LEN)}
         return Source(folder, model.to_dict() | {"train": train, "tokenizer": {"part": "bpe", "path": str(folder)}})
-    from partwise.train.config import RunConfig  # which imports this file
-
     folder = find_run(name).resolve()
     try:
         if (folder / MANIFEST).exists():
             model = ModelConfig.from_stored(read_record(folder / "config.json").record("model"))
             return Source(folder, model.to_dict() | tokenizer_settings(folder, {}))
-        stored = RunConfig.from_stored(read_record(folder / "run.json").record("config")).to_dict()
+        stored = read_record(folder / "run.json").record("config")
         checkpoint, _ = latest_checkpoint(folder / "checkpoints")
     except (DamagedFileError, KeyError, TypeError) as error:
         raise ConfigError(f"from={name}: {error}") from None
     if checkpoint is None:
         raise ConfigError(f"from={name}: it has no readable checkpoint")
     stored.pop("from", None)
-    return Source(checkpoint, stored | tokenizer_settings(checkpoint, stored.get("data", {})))
+    settings = stored | tokenizer_settings(checkpoint, stored.get("data", {}))
+    return Source(checkpoint, settings, stored_run=True)
 
 
 def tokenizer_settings(checkpoint: Path, data: dict[str, Any]) -> dict[str, Any]:
