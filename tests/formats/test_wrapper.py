@@ -514,3 +514,18 @@ def test_a_cache_is_cropped_and_reordered_before_its_first_use() -> None:
         wrapped(inputs[:, :3], past_key_values=cache)
         cache.crop(5)
         assert error(wrapped(inputs[:, 5:], past_key_values=cache).logits, model(inputs)[:, 5:]) <= EXACT
+
+
+def test_generate_of_transformers_leaves_out_ids_without_a_token(tmp_path: Path) -> None:
+    tokenizer = CharacterTokenizer("abcd")
+    model = build()
+    save_wrapped(model, tokenizer, tmp_path / "hf", dtype=torch.float64)
+    wrapped = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    prompt = theirs("abc", return_tensors="pt")
+    for beams in ({}, {"num_beams": 3}):
+        found = wrapped.generate(**prompt, max_new_tokens=9, do_sample=False, **beams)
+        assert len(found[0]) == 12 and found.max() < 4
+        if not beams:
+            (ours,) = generate(model, tokenizer, ["abc"], max_new_tokens=9, temperature=0.0, backend="eager")
+            assert theirs.decode(found[0]) == f"abc{ours}"

@@ -21,6 +21,7 @@ from partwise.tokenizers import (
     HuggingFaceTokenizer,
     Tokenizer,
     TokenizerRecipe,
+    WithSpecialTokens,
     load_tokenizer,
 )
 from partwise.tokenizers.library_errors import library_errors
@@ -210,6 +211,36 @@ def test_hugging_face_refuses_unknown_characters_too() -> None:
 
 
 VALID = CharacterTokenizer("ab").to_dict()
+BYTES = ByteTokenizer().to_dict()["model"]
+
+
+def with_hole(tokenizer_json: dict[str, Any], vocab: dict[str, int], **model: Any) -> dict[str, Any]:
+    return tokenizer_json | {"model": tokenizer_json["model"] | {"vocab": vocab, **model}}
+
+
+@pytest.mark.parametrize(
+    ("content", "missing", "ids", "text"),
+    [
+        (with_hole(VALID, {"a": 1, "b": 3}), [0, 2], [1, 0, 3, 2], "ab"),
+        (
+            with_hole(ByteTokenizer().to_dict(), {**BYTES["vocab"], "ab": 258}, merges=[["a", "b"]]),
+            [256, 257],
+            [258, 256, 99],
+            "abc",
+        ),
+    ],
+)
+def test_ids_without_a_token_decode_to_nothing(
+    content: dict[str, Any], missing: list[int], ids: list[int], text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    assert list(tokenizer.missing_ids) == missing == list(WithSpecialTokens(tokenizer).missing_ids)
+    assert tokenizer.decode(ids) == text == b"".join(map(tokenizer.token_bytes, ids)).decode()
+    assert tokenizer.count_bytes(np.array(ids)) == len(text)
+    assert tokenizer.encode(text).tolist() == [index for index in ids if index not in missing]
+
+
 INVALID = {
     "missing": None,
     "truncated": json.dumps(VALID)[:-20],
@@ -218,7 +249,7 @@ INVALID = {
     "a list": "[]",
     "no model": "{}",
     "another model": json.dumps(VALID | {"model": {"type": "Bigram", "vocab": [["a", 0.0]]}}),
-    "ranks with a gap": json.dumps(VALID | {"model": VALID["model"] | {"vocab": {"a": 0, "b": 2}}}),
+    "a rank twice": json.dumps(VALID | {"model": VALID["model"] | {"vocab": {"a": 0, "b": 0}}}),
     "no characters": json.dumps(VALID | {"model": VALID["model"] | {"vocab": {}}}),
     "surrogate": json.dumps(VALID | {"model": VALID["model"] | {"vocab": {"\ud800": 0}}}),
     "merges": json.dumps(ByteTokenizer().to_dict() | {"model": {"type": "BPE", "vocab": {}, "merges": [["a", "b"]]}}),

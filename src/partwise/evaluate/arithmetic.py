@@ -114,12 +114,12 @@ def continue_problems(
                 uniform = uniform_numbers(batch, length, seed).to(device)
                 tokens, source = encode_prompts(tokenizer, [prompts[index] for index in batch], device)
                 columns = list[Tensor]()
-                for column in decode(model, tokens, uniform, sampling, source=source):
+                for column in decode(model, tokens, uniform, sampling, source=source, tokenizer=tokenizer):
                     columns.append(column)
                     on_progress(len(batch) / length)
                 ids = torch.stack(columns, dim=1).cpu().numpy()
-                for index, text_ids in zip(batch, ids, strict=True):
-                    texts[index] = decode_answer(tokenizer, text_ids)[:length]
+                for index, before, text_ids in zip(batch, tokens.cpu().numpy(), ids, strict=True):
+                    texts[index] = decode_answer(tokenizer, before, text_ids)[:length]
     return texts
 
 
@@ -137,12 +137,12 @@ def encode_prompts(tokenizer: Tokenizer, prompts: list[str], device: torch.devic
     return torch.full((len(prompts), 1), tokenizer.bos_id, device=device), ids
 
 
-def decode_answer(tokenizer: Tokenizer, ids: np.ndarray) -> str:
-    """An answer up to its first `$`, or up to a pair's end token."""
+def decode_answer(tokenizer: Tokenizer, before: np.ndarray, ids: np.ndarray) -> str:
+    """The answer that follows the ids `before`, up to its first `$`, or up to a pair's end token."""
     if isinstance(tokenizer, WithSpecialTokens):
         ends = np.flatnonzero(ids == tokenizer.eos_id)
         return tokenizer.decode(ids[: ends[0]] if len(ends) else ids)
-    return tokenizer.decode(ids).partition("$")[0]
+    return tokenizer.continuation(before, ids).partition("$")[0]
 
 
 def score_answers(problems: list[str], answers: list[str]) -> Accuracy:

@@ -1,10 +1,14 @@
 """Beam search: the most likely continuation as a whole, instead of token by token. Graves 2012, arXiv:1211.3711."""
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor
 
 from partwise.config import ConfigError
+from partwise.generation.sampling import known_ids
 from partwise.model import Transformer
+from partwise.tokenizers import Tokenizer
 
 
 @torch.no_grad()
@@ -14,16 +18,17 @@ def beam_search(
     *,
     num_beams: int,
     max_new_tokens: int,
-    eos_id: int | None,
+    eos_id: int | Collection[int] | None,
     length_penalty: float = 0.6,
     source: Tensor | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> list[int]:
-    """The ids that continue one row (1, T): at most `max_new_tokens`, ended early by `eos_id`.
+    """The ids that continue one row (1, T): at most `max_new_tokens`, ended early by `eos_id`, or one of several.
 
     Each step keeps the `num_beams` most likely unfinished continuations. Of those that ended or reached
     `max_new_tokens`, the one with the largest log P / ((5 + n) / 6)^length_penalty over its n tokens is returned (Wu et
-    al. 2016, arXiv:1609.08144); ties go to the first found. Raises ConfigError for fewer than one beam, or if the row
-    would exceed context_length.
+    al. 2016, arXiv:1609.08144); ties go to the first found. Ids that the `tokenizer` lacks are never chosen; P is
+    that of the whole table. Raises ConfigError for fewer than one beam, or if the row would exceed context_length.
     """
     if num_beams < 1:
         raise ConfigError(f"num_beams={num_beams}: must be at least 1 (the most likely token at each step)")
@@ -32,6 +37,10 @@ def beam_search(
             f"{tokens.shape[1]} tokens and {max_new_tokens} more do not fit "
             f"context_length={model.config.context_length}: lower max_new_tokens"
         )
+    ends = {eos_id} if isinstance(eos_id, int) else set(eos_id or ())
+    found = None if tokenizer is None else known_ids(tokenizer, model.config.vocab_size, tokens.device)
+    known = slice(None) if found is None else found
+    ids = range(model.config.vocab_size) if found is None else found.tolist()
     cache = model.new_cache(1, tokens.shape[1] + max_new_tokens, source)
     scores = torch.zeros(1, dtype=torch.float64, device=tokens.device)  # log P of each unfinished beam
     rows: list[list[int]] = [[]]
@@ -40,15 +49,16 @@ def beam_search(
         logits = model(tokens, cache)[:, -1].double()
         if not logits.isfinite().any(dim=-1).all() or logits.isnan().any():
             raise ConfigError("the model's logits are not finite: it diverged in training; use an earlier checkpoint")
-        totals = (scores[:, None] + logits.log_softmax(dim=-1)).flatten()  # (num_beams * V,)
-        V = logits.shape[1]
+        log_p = logits.log_softmax(dim=-1)[:, known]  # (num_beams, V)
+        totals = (scores[:, None] + log_p).flatten()  # (num_beams * V,)
+        V = log_p.shape[1]
         order = totals.argsort(descending=True, stable=True)[
-            : 2 * num_beams
-        ].tolist()  # enough even if half of them end
+            : (1 + len(ends)) * num_beams
+        ].tolist()  # enough even if every beam ends
         kept: list[int] = []
         for index in order:
-            row, token = rows[index // V], index % V
-            if token == eos_id or step == max_new_tokens - 1:
+            row, token = rows[index // V], ids[index % V]
+            if token in ends or step == max_new_tokens - 1:
                 score = totals[index].item() / ((5 + step + 1) / 6) ** length_penalty
                 if len(kept) < num_beams and (best is None or score > best[0]):
                     best = score, [*row, token]
@@ -62,8 +72,8 @@ def beam_search(
         ):
             break
         origins = torch.tensor([index // V for index in kept], device=tokens.device)
-        rows = [[*rows[index // V], index % V] for index in kept]
-        scores, tokens = totals[kept], tokens.new_tensor([[index % V] for index in kept])
+        rows = [[*rows[index // V], ids[index % V]] for index in kept]
+        scores, tokens = totals[kept], tokens.new_tensor([[row[-1]] for row in rows])
         cache.select(origins)
     assert best is not None
     return best[1]

@@ -11,7 +11,7 @@ from partwise.compute.backends.decoding import Decoder, DecodingCache, Unsupport
 from partwise.compute.bf16_emulation import emulate_bf16
 from partwise.config import ConfigError
 from partwise.generation.beam_search import beam_search
-from partwise.generation.sampling import Sampling, uniform_numbers
+from partwise.generation.sampling import Sampling, known_ids, uniform_numbers
 from partwise.generation.static_decoding import StaticDecoder, StaticDecodingCache, unsupported_reason
 from partwise.model import Transformer
 from partwise.model.cache import Cache
@@ -26,23 +26,29 @@ def decode(
     sampling: Sampling,
     cached: bool = True,
     source: Tensor | None = None,
+    tokenizer: Tokenizer | None = None,
 ) -> Iterator[Tensor]:
     """Continue (B, T) prompts; yields one (B,) tensor of ids for each column of the (B, N) uniform numbers.
 
-    `source` (B, M) is the input of an encoder-decoder. The model sees the last context_length tokens. Up to that length
-    each step computes only the new token with a cache; beyond it the window slides and is recomputed at each step, since
-    every position has changed.
+    `source` (B, M) is the input of an encoder-decoder. Ids that the `tokenizer` lacks are never chosen. The model sees the
+    last context_length tokens. Up to that length each step computes only the new token with a cache; beyond it the window
+    slides and is recomputed at each step, since every position has changed.
     """
     forward: Any = model
     limit = model.config.context_length
     total = tokens.shape[1] + uniform.shape[1]
     cache = prefill_shared_prefix(model, tokens, min(limit, total), source) if cached else None
+    known = None if tokenizer is None else known_ids(tokenizer, model.config.vocab_size, tokens.device)
     for column in range(uniform.shape[1]):
         if cache is not None and tokens.shape[1] <= limit:
             logits = forward(tokens[:, cache.length :], cache)
         else:
             logits = forward(tokens[:, -limit:], source=source)
-        ids = sampling.sample(logits[:, -1], uniform[:, column])
+        last = logits[:, -1]  # (B, V)
+        if known is None:
+            ids = sampling.sample(last, uniform[:, column])
+        else:
+            ids = known[sampling.sample(last[:, known], uniform[:, column])]
         yield ids
         tokens = torch.cat([tokens, ids[:, None]], dim=1)
 
@@ -116,22 +122,24 @@ def generate(
 ) -> list[str]:
     """The continuation of each prompt: at most `max_new_tokens` tokens, ended early by the text `stop` (one token).
 
-    `on_text(row, piece)` streams complete characters. A continuation depends only on the prompt, the seed, and the
-    prompt's index in the list. For an encoder-decoder a prompt is a source and the continuation its target. With
-    `num_beams`, beam search replaces sampling; see `beam_search` for `length_penalty`, and `decoding_model` for
-    `precision` and `backend`. Raises ConfigError for an empty prompt, characters unknown to the tokenizer, or a backend
-    that does not support the model.
+    A prompt and its continuation, joined, are the text of all their ids. Ids that the tokenizer lacks, such as rows that pad
+    a table, are never chosen. `on_text(row, piece)` streams complete characters. A continuation depends only on the prompt,
+    the seed, and the prompt's index in the list. For an encoder-decoder a prompt is a source and the continuation its
+    target. With `num_beams`, beam search replaces sampling; see `beam_search` for `length_penalty`, and `decoding_model` for
+    `precision` and `backend`. Raises ConfigError for an empty prompt, characters unknown to the tokenizer, or a backend that
+    does not support the model.
     """
     sampling = Sampling(temperature, top_k, top_p)
     encoded = [tokenizer.encode(prompt) for prompt in prompts]
     specials = tokenizer if isinstance(tokenizer, WithSpecialTokens) else None
     if specials and stop is not None:
         raise ConfigError(f"stop={stop!r}: a target ends with its end token; leave stop out")
-    stop_id = specials.eos_id if specials else single_token(tokenizer, stop) if stop is not None else None
+    stop_ids = {specials.eos_id} if specials else set() if stop is None else single_tokens(tokenizer, stop)
     if max_new_tokens < 1:
         raise ConfigError(f"max_new_tokens={max_new_tokens}: must be at least 1")
     if any(len(ids) == 0 for ids in encoded):
         raise ConfigError("the prompt is empty: must have at least one character")
+    befores = [[] if specials else ids.tolist() for ids in encoded]  # a target does not continue its source
     device = model.embed.weight.device
     uniform = uniform_numbers(range(len(prompts)), max_new_tokens, seed).to(device)
     texts = [""] * len(prompts)
@@ -155,20 +163,21 @@ def generate(
                         prompt,
                         num_beams=num_beams,
                         max_new_tokens=min(max_new_tokens, limit),
-                        eos_id=stop_id,
+                        eos_id=stop_ids,
                         length_penalty=length_penalty,
                         source=row_source,
+                        tokenizer=tokenizer,
                     )
-                    texts[row] = tokenizer.decode(ids)
+                    texts[row] = tokenizer.continuation(befores[row], ids)
                     if on_text:
                         on_text(row, texts[row])
                 continue
-            streams = [tokenizer.decode_stream() for _ in rows]
+            streams = [tokenizer.decode_stream(befores[row]) for row in rows]
             unfinished = set(range(len(rows)))
-            for next_tokens in decode(decoder, tokens, uniform[rows], sampling, cached, source):
+            for next_tokens in decode(decoder, tokens, uniform[rows], sampling, cached, source, tokenizer):
                 ids = next_tokens.tolist()
                 for index in sorted(unfinished):
-                    ended = ids[index] == stop_id
+                    ended = ids[index] in stop_ids
                     piece = streams[index].push(ids[index]) + (streams[index].flush() if ended else "")
                     texts[rows[index]] += piece
                     if piece and on_text:
@@ -187,8 +196,11 @@ def generate(
     return texts
 
 
-def single_token(tokenizer: Tokenizer, text: str) -> int:
-    ids = tokenizer.encode(text)
-    if len(ids) != 1:
-        raise ConfigError(f"stop={text!r} is {len(ids)} tokens: must be one token")
-    return int(ids[0])
+def single_tokens(tokenizer: Tokenizer, text: str) -> set[int]:
+    """The ids whose text is `text`, at the start of a text or inside one. Raises ConfigError if there are none."""
+    alone, content = tokenizer.encode(text), text.encode()
+    found = {int(index) for index in alone if len(alone) == 1}
+    found |= {index for index in range(tokenizer.vocab_size) if content and tokenizer.token_bytes(index) == content}
+    if not found:
+        raise ConfigError(f"stop={text!r} is {len(alone)} tokens: must be one token")
+    return found

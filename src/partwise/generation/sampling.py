@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from partwise.config import ConfigError
+from partwise.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,16 @@ def top_candidates(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
             return ids.gather(-1, order), candidates.gather(-1, order)
     order = logits.argsort(dim=-1, descending=True, stable=True)[:, :count]
     return order, logits.gather(-1, order)
+
+
+def known_ids(tokenizer: Tokenizer, vocab_size: int, device: torch.device) -> Tensor | None:
+    """The ids (K,) that can be chosen from a table of `vocab_size` rows, ascending; None if they are all.
+
+    A row without a token, as tables have that are padded to a multiple of 64, would have no text.
+    """
+    known = np.arange(vocab_size) < tokenizer.vocab_size
+    known[[index for index in tokenizer.missing_ids if index < vocab_size]] = False
+    return None if known.all() else torch.from_numpy(known.nonzero()[0]).to(device)
 
 
 def uniform_numbers(rows: Sequence[int], length: int, seed: int) -> Tensor:

@@ -181,14 +181,14 @@ class PartwiseLM(TemplateLM):
     ) -> list[str]:
         """The continuations of prompts of equal length, which depend only on the prompt and its row."""
         tokens, source = torch.tensor(prompts, device=self.model.embed.weight.device), None
-        stop_id = None
+        stop_id, befores = None, prompts
         if self.specials is not None:
             tokens, source = tokens.new_full((len(rows), 1), self.specials.bos_id), tokens[:, -self.max_length :]
-            stop_id = self.specials.eos_id
+            stop_id, befores = self.specials.eos_id, [[] for _ in rows]
         uniform = uniform_numbers(rows, length, 0).to(tokens.device)
-        texts, streams = [""] * len(rows), [self.lm_tokenizer.decode_stream() for _ in rows]
+        texts, streams = [""] * len(rows), [self.lm_tokenizer.decode_stream(after) for after in befores]
         unfinished = set(range(len(rows)))
-        for ids in decode(decoder, tokens, uniform, sampling, source=source):
+        for ids in decode(decoder, tokens, uniform, sampling, source=source, tokenizer=self.lm_tokenizer):
             for row, token in enumerate(ids.tolist()):
                 if row in unfinished:
                     ended = token == stop_id

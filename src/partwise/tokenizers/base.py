@@ -3,7 +3,7 @@
 import codecs
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Protocol, final
 
@@ -58,9 +58,10 @@ class TokenizerRecipe(Part):
 
 
 class Tokenizer(ABC):
-    """Text <-> ids in [0, vocab_size)."""
+    """Text <-> ids in [0, vocab_size), without `missing_ids`, which stand for no token and decode to nothing."""
 
     vocab_size: int
+    missing_ids: Sequence[int] = ()
 
     @abstractmethod
     def encode(self, text: str) -> np.ndarray:
@@ -95,8 +96,13 @@ class Tokenizer(ABC):
     def to_dict(self) -> dict[str, Any]:
         """The content of this tokenizer's `tokenizer.json`, in the format of Hugging Face's `tokenizers`."""
 
-    def decode_stream(self) -> "DecodeStream":
-        """A decoder for ids that arrive one at a time."""
+    def continuation(self, after: Iterable[int] | np.ndarray, ids: Iterable[int] | np.ndarray) -> str:
+        """What `ids` add to the text of the ids that come before them: decode([*after, *ids]) without decode(after)."""
+        before = list(map(int, after))
+        return self.decode([*before, *map(int, ids)])[len(self.decode(before)) :]
+
+    def decode_stream(self, after: Sequence[int] = ()) -> "DecodeStream":
+        """A decoder for ids that arrive one at a time and continue the text of the ids `after`, which is complete."""
         return ByteDecodeStream(self.token_bytes)
 
     def save(self, path: Path | str) -> None:
@@ -122,7 +128,7 @@ class Tokenizer(ABC):
 class DecodeStream(ABC):
     """Decodes ids as they arrive and holds back incomplete characters.
 
-    The outputs of `push`, followed by that of `flush`, equal `decode` of the same ids.
+    The outputs of `push`, followed by that of `flush`, equal the tokenizer's `continuation` by the same ids.
     """
 
     @abstractmethod

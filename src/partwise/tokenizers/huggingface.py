@@ -6,7 +6,7 @@ A `tokenizer.json` is data: nothing in it is executed. The library is imported w
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, final
@@ -44,14 +44,20 @@ SPLIT_PATTERNS = (
 
 SPACE = byte_characters()[ord(" ")]
 
+MAX_IDS = 1 << 22
+"""Of a vocabulary, also one whose ids have holes; the largest in use have a tenth of it."""
+
+BYTE = re.compile("<0x([0-9A-F]{2})>")
+"""The name of a byte's token where a vocabulary lacks characters."""
+
 MAX_STEPS = 32
 """Steps of a normalizer or a decoder."""
 MAX_GROWTH = 64
 """How many times as long the replacements of a normalizer or a decoder may make a text."""
 
 
-def load_hf_tokenizer(tokenizer_json: dict[str, Any]) -> "tuple[tokenizers.Tokenizer, list[str]]":
-    """The library's tokenizer, without post-processing, truncation and padding, and its tokens by id.
+def load_hf_tokenizer(tokenizer_json: dict[str, Any]) -> "tuple[tokenizers.Tokenizer, list[str | None]]":
+    """The library's tokenizer, without post-processing, truncation and padding, and its tokens by id, None for no token.
 
     Raises ConfigError.
     """
@@ -67,9 +73,10 @@ def load_hf_tokenizer(tokenizer_json: dict[str, Any]) -> "tuple[tokenizers.Token
         raise ConfigError(f"its added tokens are not in the format of `tokenizers` ({error!r})") from None
     for part, steps in (("normalizer", "normalizers"), ("decoder", "decoders")):
         _check_growth(part, list(_steps(tokenizer_json.get(part), steps)))
-    tokens = sorted(ids, key=ids.__getitem__)
-    if not ids or any(ids[token] != index for index, token in enumerate(tokens)):
-        raise ConfigError("its ids are not 0, 1, 2, ..., one per token")
+    by_id = {index: token for token, index in ids.items()}
+    if not ids or len(by_id) < len(ids) or max(by_id) >= MAX_IDS:
+        raise ConfigError(f"its ids are not 0, 1, 2, ... (all below {MAX_IDS:,}), one per token")
+    tokens = [by_id.get(index) for index in range(max(by_id) + 1)]
     if mismatched := [content for content, index in added.items() if hf_tokenizer.token_to_id(content) != index]:
         raise ConfigError(f"its added token {mismatched[0]!r} cannot have the id {added[mismatched[0]]!r}")
     if (tokenizer_json.get("model") or {}).get("dropout"):
@@ -144,6 +151,7 @@ class ByteLevelBPETokenizer(Tokenizer):
         self._added = [token["content"] for token in tokenizer_json["added_tokens"]]
         self._token_bytes = _spelled_bytes(tokens, set(self._added))
         self._sizes = np.array([len(content) for content in self._token_bytes], dtype=np.int64)
+        self.missing_ids = _missing_ids(tokens)
         self._split_points = _split_points(tokenizer_json["pre_tokenizer"])
         self._cache = EncodingCache(self._encode_segments)
         self.vocab_size = len(self._token_bytes)
@@ -217,11 +225,15 @@ def _split_points(pre_tokenizer: dict[str, Any]) -> SplitPoints | None:
     return None
 
 
-def _spelled_bytes(tokens: list[str], added: set[str]) -> list[bytes]:
-    """The bytes of each id: what its characters spell, or the text of an added token."""
+def _missing_ids(tokens: list[str | None]) -> list[int]:
+    return [index for index, token in enumerate(tokens) if token is None]
+
+
+def _spelled_bytes(tokens: list[str | None], added: set[str]) -> list[bytes]:
+    """The bytes of each id: what its characters spell, or the text of an added token; none for an id without a token."""
     byte_values = {character: byte for byte, character in enumerate(byte_characters())}
     contents = []
-    for token in tokens:
+    for token in (token or "" for token in tokens):
         try:
             contents.append(token.encode() if token in added else bytes(map(byte_values.__getitem__, token)))
         except KeyError:  # it does not spell bytes
@@ -240,7 +252,7 @@ class HuggingFaceTokenizer(Tokenizer):
     def __init__(self, tokenizer_json: dict[str, Any]) -> None:
         self._tokenizer_json = tokenizer_json
         self._hf_tokenizer, self._tokens = load_hf_tokenizer(tokenizer_json)
-        self.vocab_size = len(self._tokens)
+        self.vocab_size, self.missing_ids = len(self._tokens), _missing_ids(self._tokens)
 
     def encode(self, text: str) -> np.ndarray:
         _check_utf8(text)
@@ -262,35 +274,45 @@ class HuggingFaceTokenizer(Tokenizer):
     def to_dict(self) -> dict[str, Any]:
         return self._tokenizer_json
 
-    def decode_stream(self) -> DecodeStream:
-        return TextDecodeStream(self)
+    def decode_stream(self, after: Sequence[int] = ()) -> DecodeStream:
+        return TextDecodeStream(self, after, self._byte_ids)
+
+    @cached_property
+    def _byte_ids(self) -> frozenset[int]:
+        """The ids of bytes, whose characters depend on the bytes beside them."""
+        if not self._tokenizer_json["model"].get("byte_fallback"):
+            return frozenset()
+        return frozenset(index for index, token in enumerate(self._tokens) if token and BYTE.fullmatch(token))
 
     @cached_property
     def _token_bytes(self) -> list[bytes]:
         """The bytes of each id inside a text: what it adds to the text of a preceding letter."""
-        byte_fallback = self._tokenizer_json["model"].get("byte_fallback")
-        anchor = next((index for index, token in enumerate(self._tokens) if token.isalpha() and token.isascii()), 0)
+        words = (index for index, token in enumerate(self._tokens) if token and token.isalpha() and token.isascii())
+        anchor = next(words, 0)
         after_anchor = [[anchor, index] for index in range(len(self._tokens))]
         (alone, *texts) = _decode(self._hf_tokenizer, [[anchor], *after_anchor])
         contents = []
-        for token, text in zip(self._tokens, texts, strict=True):
-            byte = re.fullmatch(r"<0x([0-9A-F]{2})>", token) if byte_fallback else None
+        for index, (token, text) in enumerate(zip(self._tokens, texts, strict=True)):
+            byte = BYTE.fullmatch(token or "") if index in self._byte_ids else None
             contents.append(bytes.fromhex(byte[1]) if byte else text[len(alone) :].encode())
         return contents
 
 
 @final
 class TextDecodeStream(DecodeStream):
-    """For ids whose text depends on the preceding id: decodes from the last id whose text is complete."""
+    """For ids whose text depends on the preceding id: decodes from the last id whose text is complete.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._emitted: list[int] = []  # the ids of the last emitted text, as context for the next
+    The text of consecutive `byte_ids` is complete at the first other id: one byte more could make all of them invalid.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, after: Sequence[int], byte_ids: frozenset[int]) -> None:
+        self._tokenizer, self._byte_ids = tokenizer, byte_ids
+        self._emitted = list(map(int, after))  # the ids of the last emitted text, as context for the next
         self._pending: list[int] = []
 
     def push(self, index: int) -> str:
         self._pending.append(int(index))
-        text = self._text()
+        text = "" if index in self._byte_ids else self._text()
         if not text or text.endswith("\ufffd"):
             return ""
         self._emitted, self._pending = self._pending, []

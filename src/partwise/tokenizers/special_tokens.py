@@ -1,6 +1,6 @@
 """Three ids beyond a tokenizer's vocabulary: padding, beginning and end of a sequence."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -22,7 +22,7 @@ class WithSpecialTokens(Tokenizer):
             raise ConfigError("the tokenizer already has padding, start and end tokens: use it as it is")
         self.base = base
         self.pad_id, self.bos_id, self.eos_id = range(base.vocab_size, base.vocab_size + 3)
-        self.vocab_size = base.vocab_size + 3
+        self.vocab_size, self.missing_ids = base.vocab_size + 3, base.missing_ids
 
     def encode(self, text: str) -> np.ndarray:
         return self.base.encode(text)
@@ -51,8 +51,8 @@ class WithSpecialTokens(Tokenizer):
         tokens = [{"id": self.pad_id + offset, "content": name, **flags} for offset, name in enumerate(SPECIAL_TOKENS)]
         return tokenizer_json | {"added_tokens": [*tokenizer_json["added_tokens"], *tokens]}
 
-    def decode_stream(self) -> DecodeStream:
-        return _SkipSpecialTokens(self)
+    def decode_stream(self, after: Sequence[int] = ()) -> DecodeStream:
+        return _SkipSpecialTokens(self, after)
 
 
 def without_special_tokens(tokenizer_json: dict[str, Any]) -> dict[str, Any] | None:
@@ -67,9 +67,9 @@ def without_special_tokens(tokenizer_json: dict[str, Any]) -> dict[str, Any] | N
 class _SkipSpecialTokens(DecodeStream):
     """Decodes all ids except special tokens."""
 
-    def __init__(self, tokenizer: WithSpecialTokens) -> None:
+    def __init__(self, tokenizer: WithSpecialTokens, after: Sequence[int]) -> None:
         self._tokenizer = tokenizer
-        self._stream = tokenizer.base.decode_stream()
+        self._stream = tokenizer.base.decode_stream([index for index in after if index < tokenizer.pad_id])
 
     def push(self, index: int) -> str:
         index = self._tokenizer.check_id(index)

@@ -7,6 +7,7 @@ import torch
 from partwise.config import ConfigError
 from partwise.formats.huggingface.writing import check_new, write_new_folder
 from partwise.formats.wrapper.models import wrap
+from partwise.generation.sampling import known_ids
 from partwise.model import Transformer
 from partwise.tokenizers import Tokenizer, WithSpecialTokens
 from partwise.tokenizers.library_errors import library_errors
@@ -49,6 +50,10 @@ def save_wrapped(
         if not tensor.isfinite().all():
             raise ConfigError(f"{name} is not finite in {str(dtype).removeprefix('torch.')}: choose --dtype float32")
     wrapped.generation_config.max_length = model.config.context_length
+    if tokenizer is not None:
+        known = known_ids(tokenizer, model.config.vocab_size, torch.device("cpu"))
+        without = set(range(model.config.vocab_size)).difference(() if known is None else known.tolist())
+        wrapped.generation_config.suppress_tokens = None if known is None else sorted(without)
     auto = "AutoModelForSeq2SeqLM" if model.encoder is not None else "AutoModelForCausalLM"
 
     def write(draft: Path) -> None:
