@@ -40,10 +40,25 @@ def record(data: bytes) -> bytes:
     return length + struct.pack("<I", masked_crc(length)) + data + struct.pack("<I", masked_crc(data))
 
 
-def write_events(folder: Path, scalars: Mapping[str, Mapping[int, float]], name: str = "events.out.tfevents.1") -> Path:
-    """Write an event file with tag -> step -> value into a folder, which is made if it does not exist."""
+def session_start(step: int) -> bytes:
+    """An Event with a SessionLog of the status START, as a writer with `purge_step` begins."""
+    return b"\x10" + varint(step) + b"\x3a\x02\x08\x01"
+
+
+def write_events(
+    folder: Path,
+    scalars: Mapping[str, Mapping[int, float]],
+    name: str = "events.out.tfevents.1",
+    start: int | None = None,
+    version: int = 2,
+) -> Path:
+    """Write an event file with tag -> step -> value into a folder, which is made if it does not exist.
+
+    With `start`, it begins with a restart at that step.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    version = b"\x09" + struct.pack("<d", 1.7e9) + b"\x1a\x0dbrain.Event:2"
+    begin = [b"\x09" + struct.pack("<d", 1.7e9) + b"\x1a\x0dbrain.Event:" + str(version).encode()]
+    begin += [] if start is None else [session_start(start)]
     events = [scalar(tag, step, value) for tag, curve in scalars.items() for step, value in curve.items()]
-    (folder / name).write_bytes(b"".join(map(record, [version, *events])))
+    (folder / name).write_bytes(b"".join(map(record, [*begin, *events])))
     return folder / name

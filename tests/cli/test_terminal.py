@@ -189,7 +189,7 @@ def test_a_verdict_breaks_no_word_and_no_interval(monkeypatch: pytest.MonkeyPatc
         "a long name of an arm": {seed: 1.45 + 0.01 * (seed % 2) for seed in range(5)},
         "none": {seed: 1.5 + 0.011 * (seed % 3) for seed in range(5)},
     }
-    verdicts = verdict(values)
+    verdicts = verdict(values, margin=0.005)
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=width, color_system=None)
     monkeypatch.setattr(verdict_command, "console", console)

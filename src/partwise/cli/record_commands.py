@@ -18,7 +18,10 @@ def verdict(
     file: Annotated[
         Path, typer.Argument(help="CSV, .jsonl or .parquet with seed, arm and value; TensorBoard folder; W&B CSV.")
     ],
-    margin: Annotated[float, typer.Option(help="Equivalence margin, in the values' unit.")] = 0.005,
+    margin: Annotated[
+        float | None,
+        typer.Option(help="Largest difference that does not matter, in the values' unit. Required."),
+    ] = None,
     higher_is_better: Annotated[
         bool, typer.Option("--higher-is-better", metavar=FLAG, help="Higher values are better.")
     ] = False,

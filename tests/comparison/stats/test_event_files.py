@@ -22,6 +22,40 @@ def test_scalars_are_read_by_tag_and_step(tmp_path: Path) -> None:
     assert read_event_folders(tmp_path)["."]["loss"][1] == 0.125  # the newer file counts, as after a restart
 
 
+@pytest.mark.parametrize(
+    ("start", "again", "expected"),
+    [
+        (
+            101,
+            {150: 4.0},
+            {0: 1.0, 100: 2.0, 150: 4.0},
+        ),  # what the interrupted session logged at 120 and 160 is no part of it
+        (100, {150: 4.0}, {0: 1.0, 150: 4.0}),
+        (0, {200: 4.0}, {200: 4.0}),
+        (None, {150: 4.0}, {0: 1.0, 100: 2.0, 120: 3.0, 150: 4.0}),  # continued without a mark, from before 150
+        (None, {200: 4.0}, {0: 1.0, 100: 2.0, 120: 3.0, 160: 0.5, 200: 4.0}),
+    ],
+)
+def test_a_restart_replaces_later_steps(
+    tmp_path: Path, start: int | None, again: dict[int, float], expected: dict[int, float]
+) -> None:
+    first = {0: 1.0, 100: 2.0, 120: 3.0, 160: 0.5}
+    write_events(tmp_path, {"loss": first, "lr": {0: 1.0, 160: 0.5}})
+    write_events(tmp_path, {"loss": again}, name="events.out.tfevents.2", start=start)
+    write_events(tmp_path / "beside", {"loss": first})
+    found = read_event_folders(tmp_path)
+    assert found["."]["loss"] == expected and found["beside"]["loss"] == first  # each folder has its own sessions
+    assert 160 in found["."].get("lr", {}) if start is None else 160 not in found["."].get("lr", {})
+
+
+def test_steps_that_go_back(tmp_path: Path) -> None:
+    """Before version 2 of the format they mark a restart of the tags at that step; since then they may have any order."""
+    curve = {0: 1.0, 100: 2.0, 200: 0.5, 150: 3.0}
+    for version, expected in ((1, {0: 1.0, 100: 2.0, 150: 3.0}), (2, curve)):
+        write_events(tmp_path, {"lr": {200: 1.0}, "loss": curve}, version=version)
+        assert read_event_folders(tmp_path)["."] == {"lr": {200: 1.0}, "loss": expected}
+
+
 def test_the_checksum_is_crc32c() -> None:
     """The check value of CRC-32C is e3069283, for the digits 1 to 9; our own sum of a record must unmask to it."""
     crc = 0xE3069283
@@ -97,10 +131,16 @@ def test_the_writer_of_the_tests_agrees_with_tensorboard(tmp_path: Path) -> None
             writer.add_text("text", "hello", step)
         writer.add_scalar("none", math.nan, 3)
         writer.add_hparams({"lr": 0.1}, {"final": 2.0}, run_name="hparams")
+    for session, first, last in ((1, 0, 20), (2, 12, 30)):
+        purge = None if session == 1 else first
+        with SummaryWriter(str(tmp_path / "resumed"), purge_step=purge, filename_suffix=f".{session}") as writer:
+            for step in range(first, last, session):
+                writer.add_scalar("loss", session / (step + 1), step)
+    write_events(tmp_path / "old", {"loss": {0: 1.0, 2: 2.0, 4: 3.0, 3: 4.0}, "lr": {4: 0.5, 5: 0.25}}, version=1)
     found = read_event_folders(tmp_path)
-    assert sorted(found) == ["ours", "theirs", "theirs/hparams"]
+    assert sorted(found) == ["old", "ours", "resumed", "theirs", "theirs/hparams"]
     assert list(found["theirs/hparams"]["final"].values()) == [2.0]
-    for folder in ("ours", "theirs"):
+    for folder in sorted(found.keys() - {"theirs/hparams"}):
         reader = EventAccumulator(str(tmp_path / folder), size_guidance={"scalars": 0, "tensors": 0})
         reader.Reload()
         expected = {tag: {e.step: repr(e.value) for e in reader.Scalars(tag)} for tag in reader.Tags()["scalars"]}

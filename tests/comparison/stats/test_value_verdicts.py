@@ -21,16 +21,22 @@ from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.intervals import judge
 from partwise.comparison.stats.number_format import format_p
 from partwise.comparison.stats.protocol import Rules
-from partwise.comparison.stats.value_files import parse_columns, read_values
+from partwise.comparison.stats.value_files import parse_columns, read_table
 from partwise.comparison.stats.value_verdicts import judge_arms, render_verdicts
 from partwise.config import ConfigError
 
 GOOD = "seed,arm,value\n0,a,1.5\n1,a,1.6\n0,b,1.4\n1,b,1.45\n"
+GERMAN = GOOD.replace(",", ";").replace(".", ",")
+THOUSANDS = "seed;arm;value\n0;a;1,500\n1;a;1,600\n0;b;1,400\n1;b;1,450\n"
 EXPECTED = {"a": {0: 1.5, 1: 1.6}, "b": {0: 1.4, 1: 1.45}}
 
 
 def verdicts(values: dict[str, dict[int, float]], **options: Any) -> list[Effect]:
     return judge_arms(values, Rules(looks=(), **options))[0]
+
+
+def read_values(path: Path, columns: dict[str, str] | None = None) -> dict[str, dict[int, float]]:
+    return read_table(path, columns).values
 
 
 def write(folder: Path, text: str | bytes) -> Path:
@@ -50,6 +56,15 @@ def write(folder: Path, text: str | bytes) -> Path:
         "Value , ARM,note,Seed\n1.5,a,x,0\n1.6, a ,,1\n1.4,b,,0.0\n1.45,b,,1.0\n",
         '"seed","arm","value"\n"0","a","1.5"\n1,"a",1.6\n0,b,"1.4"\n1,b,1.45\n',
         GOOD.replace(",1.5\n", ",1.5,,\n"),
+        GOOD.replace(",", "\t"),
+        GOOD.replace(",", ";"),
+        GERMAN,
+        "\ufeff" + GERMAN.replace("\n", "\r\n"),
+        GERMAN.replace("0;", "0,0;").replace("1;", "1,0;"),
+        GERMAN.replace(";", "\t"),
+        GERMAN.replace("1,6", "1,600"),  # the others show what the comma means
+        'seed,arm,value\n0,a,"1,5"\n1,a,"1,6"\n0,b,"1,4"\n1,b,"1,45"\n',
+        'note;seed;arm;value\n"x, y;";0;a;1.5\n;1;a;1.6\n;0;b;1.4\n;1;b;1.45\n',
     ],
 )
 def test_common_csv_dialects_are_read(tmp_path: Path, text: str) -> None:
@@ -88,6 +103,8 @@ def test_json_lines_and_columns_of_other_names(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
     path.write_text("".join(json.dumps({"seed": s, "arm": a, "value": v, "note": "x"}) + "\n\n" for s, a, v in RUNS))
     assert read_values(path) == EXPECTED
+    path.with_suffix(".json").write_text(json.dumps([{"seed": s, "arm": a, "value": v} for s, a, v in RUNS], indent=1))
+    assert read_values(path.with_suffix(".json")) == EXPECTED
     nested = [{"config": {"seed": s}, "group": a, "summary": {"val/loss": v}} for s, a, v in RUNS]
     path.write_text("\n".join(map(json.dumps, nested)))
     assert read_values(path, parse_columns("seed=config.seed, arm=group,value=summary.val/loss")) == EXPECTED
@@ -129,7 +146,10 @@ def test_parquet(tmp_path: Path, package: str) -> None:
         ('{"seed": 0, "arm": "a", "value": "x"}', None, "line 1: value='x': expected a number"),
         ('{"seed": true, "arm": "a", "value": 1}', None, "line 1: seed='True': expected an integer"),
         ('{"seed": 0}\n[1]', None, "line 1: no 'arm'"),
-        ("[1]", None, "line 1: '[1]': expected an object"),
+        ("[1.5, 1.6]", None, 'row 1: 1.5: expected an object, such as {"seed": 0, "arm": "base", "value": 1.47}'),
+        ("2", None, "line 1: 2: expected an object"),
+        ("[{", None, "not JSON; expected an array of objects"),
+        ('{"seed": 0, "arm": "a", "value": 1, "value": 2}', None, "line 1: the key 'value' occurs twice in an object"),
         ("{", None, "line 1: not JSON; expected one object per line"),
     ],
 )
@@ -156,7 +176,14 @@ def test_columns_that_mean_nothing_are_refused(text: str) -> None:
         ("seed,arm,loss\n0,a,1\n", "line 1: no column 'value' in the header"),
         ("seeds,arm,value\n0,a,1\n", "no column 'seed' in the header; did you mean 'seeds'"),
         ("0,a,1\n1,a,2\n", "line 1: no column 'seed'"),
-        ("seed;arm;value\n0;a;1\n", "not comma-separated"),
+        ("seed;arm;loss\n0;a;1\n", "line 1: no column 'value' in the header (known: arm, loss, seed)"),
+        (
+            GERMAN.replace("1,45", "1.45"),
+            "value='1,5' on line 2 has a comma and value='1.45' on line 5 a point: write all",
+        ),
+        (GERMAN.replace("1,45", "1.234,5"), "value='1,5' on line 2 has a comma and value='1.234,5' on line 5 a point"),
+        (THOUSANDS, "line 2: value='1,500' is 1.500 or 1500: write the values as one of them"),
+        (GERMAN.replace("1,45", "1,4,5"), "line 5: value='1,4,5': expected a number"),
         ("seed,arm,value,value\n0,a,1,1\n", "line 1: column 'value' occurs 2 times"),
         (GOOD.replace("1.6", "1.6x"), "line 3: value='1.6x': expected a number"),
         (GOOD.replace("1.6", ""), "line 3: value='': expected a number such as 1.47, or nan if the run diverged"),
@@ -276,11 +303,11 @@ def test_one_shared_seed_suggests_an_unpaired_verdict(tmp_path: Path) -> None:
     values = {"a": dict(enumerate(x)), "b": {seed + 9: value for seed, value in enumerate(y)}}
     rows = [f"{seed},{arm},{value}" for arm, runs in values.items() for seed, value in runs.items()]
     path = write(tmp_path, "\n".join(["seed,arm,value", *rows]))
-    done = CliRunner().invoke(app, ["verdict", str(path)])
+    done = CliRunner().invoke(app, ["verdict", str(path), "--margin", "0.005"])
     assert (
         "18 runs left out because the other arm lacks their seed (most of the runs: verdict --unpaired" in done.output
     )
-    done = CliRunner().invoke(app, ["verdict", str(path), "--unpaired", "--failure", "2"])
+    done = CliRunner().invoke(app, ["verdict", str(path), "--margin", "0.005", "--unpaired", "--failure", "2"])
     assert "10 and 10 unpaired runs" in done.output and "left out" not in done.output
     half = {"a": {0: 1.0, 1: 1.1, 2: 1.2}, "b": {0: 1.0, 1: 1.2, 3: 1.3}}
     assert "2 runs left out because the other arm lacks their seed," not in verdicts(half)[0].sentence

@@ -48,7 +48,7 @@ def write_export(folder: Path, **changes: Any) -> Path:
 
 
 def load(source: Any, value: str | None = None, names: str | None = None, take: str | None = None) -> Any:
-    return load_values(source, {"value": value} if value else {}, names, take)
+    return load_values(source, {"value": value} if value else {}, names, take)[:2]
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,30 @@ def load(source: Any, value: str | None = None, names: str | None = None, take: 
 )
 def test_folders_of_tensorboard(tmp_path: Path, name: str, pattern: str | None) -> None:
     assert load(write_runs(tmp_path, name), "loss/val", pattern) == (VALUES, [])
+
+
+def test_one_of_several_writers_is_chosen(tmp_path: Path) -> None:
+    """Keras logs to run/train and run/validation, `add_scalars` to run/TAG/NAME, a resumed Trainer to one more folder."""
+    keras, trainer = tmp_path / "keras", tmp_path / "trainer"
+    write_runs(keras, "{arm}-{seed}/loss/validation", tag="loss")
+    for arm, seed in (("base", 0), ("swiglu", 1), ("swiglu", 2)):
+        write_events(keras / f"{arm}-{seed}" / "loss" / "train", {"loss": {0: 2.0, 200: 7.0}})
+    write_events(keras / "base-1", {})
+    with pytest.raises(
+        ConfigError, match=re.escape("choose one, as in --run-names '{arm}-{seed}/loss/validation'; if")
+    ):
+        load(keras, "loss")
+    pattern = "{arm}-{seed}/loss/validation"
+    loaded = load_values(keras, {"value": "loss"}, pattern, None)
+    example = "base-0/loss/validation is seed 0 of arm base"
+    left_out = "left out 3 folders that do not fit, such as base-0/loss/train"
+    assert loaded == (VALUES, [], f"Read {keras}: 6 runs, last loss; {example}; {left_out}.")
+    with pytest.raises(ConfigError, match=re.escape("no run has such a name (found: base-0/loss/train, ")):
+        load(keras, "loss", "{arm}-{seed}/loss_validation")
+    write_runs(trainer, "{arm}-{seed}/runs/Nov2{seed}_12-00-00_host")
+    write_events(trainer / "base-0" / "runs" / "Nov24_12-00-00_host", {"loss/val": {150: 1.75, 200: 1.5}})
+    with pytest.raises(ConfigError, match="Nov24_12-00-00_host: move the event files of one run into one folder if"):
+        load(trainer, "loss/val")
 
 
 @pytest.mark.parametrize(("take", "expected"), [("last", 1.5), ("min", 1.0), ("max", 2.0), ("0", 2.0), ("100", 2.0)])
@@ -86,14 +110,25 @@ def test_runs_that_end_at_different_steps(tmp_path: Path) -> None:
     values, notes = load(tmp_path, "loss/val", take="min")
     assert values["base"] == {0: 1.25, 1: 1.0, 2: 1.0} and notes == [f"{tmp_path}: {ends}"]
     assert load(tmp_path, "loss/val", take="100")[0]["base"][0] == 1.25
-    made = CliRunner().invoke(app, ["verdict", str(tmp_path), "--columns", "value=loss/val", "--take", "min"])
+    made = CliRunner().invoke(
+        app, ["verdict", str(tmp_path), "--columns", "value=loss/val", "--take", "min", "--margin", "0.1"]
+    )
     assert made.exit_code == 0 and f"Note: {tmp_path}: {ends}\n" in made.output
     write_events(tmp_path / "base-0", {"loss/val": {0: 2.0, 50: math.nan}})
     values, notes = load(tmp_path, "loss/val")
     assert math.isnan(values["base"][0]) and values["base"][1] == 1.625 and not notes
     assert math.isnan(load(tmp_path, "loss/val", take="min")[0]["base"][0])
-    (effect, *_) = partwise.verdict(tmp_path, columns={"value": "loss/val"}).effects
+    (effect, *_) = partwise.verdict(tmp_path, margin=0.1, columns={"value": "loss/val"}).effects
     assert (effect.failed_against, effect.mean) == (1, None)
+
+
+def test_the_values_of_a_restarted_run(tmp_path: Path) -> None:
+    """The smallest value of an interrupted session counts only if the next one continues after it."""
+    write_runs(tmp_path)
+    write_events(tmp_path / "base-0", {"loss/val": {50: 0.5, 60: 0.25}}, name="events.out.tfevents.0")
+    assert load(tmp_path, "loss/val", take="min")[0]["base"][0] == 1.0
+    write_events(tmp_path / "base-0", {"loss/val": {100: 1.25, 200: 1.5}}, name="events.out.tfevents.2", start=40)
+    assert load(tmp_path, "loss/val", take="min")[0]["base"][0] == 1.25
 
 
 def test_exports_of_weights_and_biases(tmp_path: Path) -> None:
@@ -129,18 +164,18 @@ def test_data_frames(package: str) -> None:
     assert made.values == VALUES and made.effects == partwise.verdict(VALUES, margin=0.01).effects
     assert str(made) == str(partwise.verdict(VALUES, margin=0.01))
     with pytest.raises(ConfigError, match=re.escape("the data frame row 1: no 'arm' (known: group, loss, note, seed)")):
-        partwise.verdict(frame)
+        partwise.verdict(frame, margin=0.01)
     missing = {**columns, "loss": [None, *columns["loss"][1:]]}
-    assert math.isnan(partwise.verdict(frames.DataFrame(missing), columns=names).values["base"][0])
+    assert math.isnan(partwise.verdict(frames.DataFrame(missing), margin=0.01, columns=names).values["base"][0])
     unknown = {**columns, "group": [None, *columns["group"][1:]]}
     with pytest.raises(ConfigError, match="row 1: no 'group'"):
-        partwise.verdict(frames.DataFrame(unknown), columns=names)
+        partwise.verdict(frames.DataFrame(unknown), margin=0.01, columns=names)
     if package == "pandas":
         extension = frames.DataFrame(missing).convert_dtypes()
-        assert math.isnan(partwise.verdict(extension, columns=names).values["base"][0])
+        assert math.isnan(partwise.verdict(extension, margin=0.01, columns=names).values["base"][0])
     else:
         with pytest.raises(ConfigError, match="expected a path, a data frame, or values as arm -> seed -> value"):
-            partwise.verdict(frame.lazy())
+            partwise.verdict(frame.lazy(), margin=0.01)
 
 
 def test_python_has_the_options_of_the_command(tmp_path: Path) -> None:
@@ -153,9 +188,9 @@ def test_python_has_the_options_of_the_command(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["verdict", str(path), *options, "--baseline", "swiglu", "--json"])
     assert json.loads(done.output) == made.to_dict() and made.effects[0].verdict == "better"
     with pytest.raises(ConfigError, match="the values: arm 'b' has only one seed"):
-        partwise.verdict({"a": {0: 1.0, 1: 2.0}, "b": {0: 1.0}})
+        partwise.verdict({"a": {0: 1.0, 1: 2.0}, "b": {0: 1.0}}, margin=0.01)
     with pytest.raises(ConfigError, match="list: expected a path, a data frame, or values"):
-        partwise.verdict([1, 2])
+        partwise.verdict([1, 2], margin=0.01)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +199,7 @@ def test_python_has_the_options_of_the_command(tmp_path: Path) -> None:
         ({}, "which tag? Give --columns value=NAME (known: loss/val, lr)"),
         ({"value": "loss/vall"}, "no tag 'loss/vall'; did you mean 'loss/val'? (known: loss/val, lr)"),
         ({"value": "lr", "names": "{arm}"}, "--run-names '{arm}': expected {arm} and {seed} once each"),
-        ({"value": "lr", "names": "{arm}.{seed}"}, "run 'base-0': its name does not end in a seed: give the names'"),
+        ({"value": "lr", "names": "{arm}.{seed}"}, "--run-names '{arm}.{seed}': "),
         ({"value": "lr", "take": "best"}, "--take best: expected last, min, max or a step"),
         ({"value": "lr", "take": "190"}, "run 'base-0' has no value at step 190; its nearest step is 200"),
     ],
@@ -182,7 +217,7 @@ def test_folders_that_are_no_runs(tmp_path: Path) -> None:
     damaged = tmp_path / "base-0" / "events.out.tfevents.1"
     content = damaged.read_bytes()
     damaged.write_bytes(content[:100] + b"?" + content[101:])
-    done = CliRunner().invoke(app, ["verdict", str(tmp_path), "--columns", "value=lr"])
+    done = CliRunner().invoke(app, ["verdict", str(tmp_path), "--columns", "value=lr", "--margin", "0.01"])
     assert isinstance(done.exception, ConfigError) and "is damaged at byte" in str(done.exception)
     write_events(tmp_path / "base-0", {"lr": {0: 1.0}})
     with pytest.raises(ConfigError, match=re.escape("run base-0: no tag 'loss/val' (known: lr)")):
@@ -190,7 +225,7 @@ def test_folders_that_are_no_runs(tmp_path: Path) -> None:
     write_runs(tmp_path)
     write_events(tmp_path / "base-0" / "again", {"loss/val": {200: 1.0}})
     with pytest.raises(
-        ConfigError, match="run base-0: tag 'loss/val' is in base-0 and base-0/again: keep one, or give"
+        ConfigError, match="run base-0: tag 'loss/val' is in base-0 and base-0/again: move the event files of one run"
     ):
         load(tmp_path, "loss/val")
     (tmp_path / "base-0" / "again" / "events.out.tfevents.1").unlink()
@@ -208,9 +243,14 @@ def test_folders_that_are_no_runs(tmp_path: Path) -> None:
         ("Step,a-0 - loss,a-0 - lr", "1,2,3", "which metric? Give --columns value=NAME (known: loss, lr)"),
         ("Step,a-0 - loss", "1,x", "line 2: a-0 is 'x': expected a number, or NaN"),
         ("Step,a-0 - loss", "one,1", "line 2: Step is 'one': expected a number"),
-        ("Step,a-0 - loss", "1,", "run 'a-0' has no value: finish it, or leave it out"),
+        ("Step,a-seed0 - loss", "1,", "run 'a-seed0' has no value: finish it, or leave it out"),
         ("Step,sunny-sky - loss", "1,2", "run 'sunny-sky': its name does not end in a seed"),
-        ("Step,a-0 - loss,a-1 - loss", "1,2,3", "only arm 'a': must have at least 2 arms"),
+        ("Step,a-seed0 - loss,a-seed1 - loss", "1,2,3", "only arm 'a': must have at least 2 arms"),
+        (
+            "Step,a-0 - loss,a-1 - loss",
+            "1,2,3",
+            "run 'a-0': no two arms share two seeds if 0 is a seed: give the names'",
+        ),
     ],
 )
 def test_invalid_exports(tmp_path: Path, header: str, cells: str, message: str) -> None:
@@ -236,11 +276,38 @@ def test_the_committed_schema_is_the_generated_one() -> None:
     assert (ROOT / SCHEMA).read_text(encoding="utf-8") == schema_text(), again
 
 
+def test_the_margin_is_required(tmp_path: Path) -> None:
+    """No command judges equivalence by a margin that nobody gave."""
+    done = CliRunner().invoke(app, ["verdict", str(write_runs(tmp_path)), "--columns", "value=loss/val"])
+    assert isinstance(done.exception, ConfigError) and done.output == ""
+    assert re.match(
+        "--margin is missing: give the largest difference that does not matter, .* as in --margin 0.01",
+        str(done.exception),
+    )
+    with pytest.raises(TypeError, match="margin"):
+        partwise.verdict(VALUES)  # type: ignore[call-arg]
+
+
+def test_the_first_line_says_how_the_source_was_read(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    rows = [f"{seed};{arm};{value}" for arm, runs in VALUES.items() for seed, value in runs.items()]
+    path.write_text("\n".join(["seed;group;loss", *rows]).replace(".", ","), encoding="utf-8")
+    made = partwise.verdict(path, columns={"arm": "group", "value": "loss"}, margin=0.01)
+    assert made.values == VALUES
+    read = f"Read {path}: 6 rows separated by semicolons, decimal commas; columns seed, arm=group, value=loss."
+    assert made.read == made.to_dict()["read"] == str(made).splitlines()[0] == read
+    assert partwise.verdict(VALUES, margin=0.01).read is None
+    made = partwise.verdict(write_runs(tmp_path / "logs"), columns={"value": "loss/val"}, margin=0.01, take=100)
+    assert made.read == f"Read {tmp_path / 'logs'}: 6 runs, loss/val at step 100; base-0 is seed 0 of arm base."
+
+
 @pytest.mark.parametrize("options", [{}, {"paired": False}, {"failure": 1.6}, {"judged": 2}, {"known_sd": 0.1}])
 def test_documents_are_valid_by_the_schema(options: dict[str, Any]) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(schema_text())
-    document = partwise.verdict({**VALUES, "wild": {0: math.nan, 1: math.inf, 5: 1.0}}, **options).to_dict()
+    document = partwise.verdict(
+        {**VALUES, "wild": {0: math.nan, 1: math.inf, 5: 1.0}}, margin=0.005, **options
+    ).to_dict()
     jsonschema.validate(json.loads(json.dumps(document, allow_nan=False)), schema)
     for damaged in ({**document, "extra": 1}, {"effects": document["effects"]}):
         with pytest.raises(jsonschema.ValidationError):

@@ -10,12 +10,18 @@ from partwise.comparison.report.page import MARKS, TERMINAL_COLORS
 from partwise.comparison.stats.value_files import parse_columns
 from partwise.comparison.stats.value_verdicts import notes, tables
 from partwise.comparison.stats.verdicts import Verdicts, verdict
+from partwise.config import ConfigError
 from partwise.plots.text_table import TextTable
 
 
-def judge_file(file: Path, columns: str | None, as_json: bool, **settings: Any) -> None:
+def judge_file(file: Path, margin: float | None, columns: str | None, as_json: bool, **settings: Any) -> None:
     """Print the differences, intervals and verdicts of a file or folder, as text or as JSON. Raises ConfigError."""
-    verdicts = verdict(file, columns=parse_columns(columns) if columns else None, **settings)
+    if margin is None:
+        raise ConfigError(
+            "--margin is missing: give the largest difference that does not matter, in the values' unit, as in "
+            "--margin 0.01; it decides what counts as equivalent"
+        )
+    verdicts = verdict(file, margin=margin, columns=parse_columns(columns) if columns else None, **settings)
     if as_json:
         print_json(verdicts.to_dict())
     elif console.is_terminal:
@@ -26,6 +32,8 @@ def judge_file(file: Path, columns: str | None, as_json: bool, **settings: Any) 
 
 def print_wrapped(verdicts: Verdicts) -> None:
     """Print what `str(verdicts)` has as wide as the terminal is: no word and no interval is broken."""
+    if verdicts.read:
+        console.print(f"{verdicts.read}\n", markup=False)
     for head, *rows in tables(verdicts.effects, verdicts.values):
         console.print(TextTable(head, rows))
         console.print()

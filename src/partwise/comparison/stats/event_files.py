@@ -6,7 +6,7 @@ An event file is a sequence of records (length, its CRC, data, their CRC), and e
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -22,35 +22,89 @@ FORMATS = {1: "f", 2: "d", 19: "e"}
 def read_event_folders(folder: Path) -> dict[str, dict[str, dict[int, float]]]:
     """Relative folder -> tag -> step -> value, for every folder at or below `folder` that has event files.
 
-    If several files of a folder have a step, the newest counts, as after a restart. Raises ConfigError for a damaged file.
+    Values that a restart replaced are left out, as in TensorBoard. Raises ConfigError for a damaged file.
     """
     found: dict[str, dict[str, dict[int, float]]] = {}
     for place, folders, names in os.walk(folder, onerror=_refuse):
         folders.sort()
-        for name in sorted(name for name in names if "tfevents" in name):  # the name has the time
-            scalars = found.setdefault(Path(place).relative_to(folder).as_posix(), {})
-            for tag, curve in read_events(Path(place) / name).items():
-                scalars.setdefault(tag, {}).update(curve)
+        if files := sorted(name for name in names if "tfevents" in name):  # the name has the time
+            found[Path(place).relative_to(folder).as_posix()] = read_events(*(Path(place) / name for name in files))
     return found
 
 
-def read_events(path: Path) -> dict[str, dict[int, float]]:
-    """Tag -> step -> value of the scalars in one event file; the last value of a step counts.
+def read_events(*paths: Path) -> dict[str, dict[int, float]]:
+    """Tag -> step -> value of the scalars in the event files of one folder, the oldest first; the last of a step counts.
 
     A last record that was cut off is ignored, since a killed program leaves one. Raises ConfigError for a damaged file.
     """
-    try:
-        content = read_file(path, MAX_BYTES)
-    except OSError as error:
-        raise _refuse(error) from None
-    scalars: dict[str, dict[int, float]] = {}
-    for position, event in _records(content, path):
+    curves = _Curves()
+    for path in paths:
         try:
-            for tag, step, value in _scalars(event):
-                scalars.setdefault(tag, {})[step] = value
-        except (ValueError, struct.error, IndexError):
-            raise _damaged(path, position) from None
-    return scalars
+            content = read_file(path, MAX_BYTES)
+        except OSError as error:
+            raise _refuse(error) from None
+        curves.begin_file()
+        for position, event in _records(content, path):
+            try:
+                curves.add(event)
+            except (ValueError, struct.error, IndexError):
+                raise _damaged(path, position) from None
+    return {tag: curve for tag, curve in curves.by_tag.items() if curve}
+
+
+class _Curves:
+    """The scalars of a folder's events in the order of writing, without those that a restart replaced.
+
+    A SessionLog with the status START at step s, as writers with `purge_step` log it, drops earlier values from s on.
+    A newer file that begins at step s of a tag continues an interrupted run: it drops that tag's earlier values from s on.
+    Events before version 2 do not mark restarts: there, a step below the latest one drops its tags' values from it on.
+    """
+
+    def __init__(self) -> None:
+        self.by_tag: dict[str, dict[int, float]] = {}
+        self._version = 0.0
+        self._latest = -1
+        self._in_this_file: set[str] = set()
+
+    def begin_file(self) -> None:
+        self._in_this_file = set()
+
+    def add(self, event: bytes) -> None:
+        step, summaries, starts = 0, [], False
+        for field, value in _fields(event):
+            if field == 2 and isinstance(value, int):
+                step = value - (value >> 63 << 64)  # a signed number
+            elif field == 3 and isinstance(value, bytes):
+                self._version = _version(value)
+            elif field == 5 and isinstance(value, bytes):
+                summaries.append(value)
+            elif field == 7 and isinstance(value, bytes):  # a SessionLog, whose status START is 1
+                starts = dict(_fields(value)).get(1) == 1
+        if starts:
+            for tag in self.by_tag:
+                self._drop(tag, step)
+        is_back = self._version < 2 and step < self._latest
+        for tag, number in _scalars(summaries):
+            if is_back or tag not in self._in_this_file:
+                self._drop(tag, step)
+            self._in_this_file.add(tag)
+            self.by_tag.setdefault(tag, {})[step] = number
+        if summaries:
+            self._latest = step
+
+    def _drop(self, tag: str, step: int) -> None:
+        """Drop the values of a tag from a step on."""
+        curve = self.by_tag.get(tag, {})
+        if any(each >= step for each in curve):
+            self.by_tag[tag] = {each: value for each, value in curve.items() if each < step}
+
+
+def _version(text: bytes) -> float:
+    """The number of `brain.Event:2`; 0 for other text."""
+    try:
+        return float(text.decode("utf-8").rpartition(":")[2])
+    except ValueError:
+        return 0.0
 
 
 def _refuse(error: OSError) -> ConfigError:
@@ -95,20 +149,14 @@ def _masked_crc(data: bytes) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _scalars(event: bytes) -> Iterator[tuple[str, int, float]]:
-    """Tag, step and value of each scalar of an Event."""
-    step, summaries = 0, []
-    for field, value in _fields(event):
-        if field == 2 and isinstance(value, int):
-            step = value - (value >> 63 << 64)  # a signed number
-        elif field == 5 and isinstance(value, bytes):
-            summaries.append(value)
+def _scalars(summaries: Sequence[bytes]) -> Iterator[tuple[str, float]]:
+    """Tag and value of each scalar in the summaries of an event."""
     for summary in summaries:
         for field, entry in _fields(summary):
             if field == 1 and isinstance(entry, bytes):
                 tag, number = _summary_value(entry)
                 if number is not None:
-                    yield tag, step, number
+                    yield tag, number
 
 
 def _summary_value(entry: bytes) -> tuple[str, float | None]:

@@ -1,84 +1,96 @@
 """Values of runs that logged a metric over training: TensorBoard folders, and CSV exports of charts by Weights & Biases."""
 
 import csv
-import io
 import math
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from partwise.comparison.stats.csv_rows import filled_rows, find_separator
 from partwise.comparison.stats.event_files import read_event_folders
+from partwise.comparison.stats.run_naming import RunName, name_runs
 from partwise.config import ConfigError, did_you_mean, read_file
 
 Curve = Mapping[Any, float]
 """Step -> value; steps are integers, or numbers such as epochs."""
 
-_DEFAULT = re.compile(r"(?P<arm>.+?)[-_/](?:seed[-_=]?|s)?(?P<seed>\d+)")
-"""Without a pattern: names such as swiglu-3, swiglu_seed3 and swiglu/seed-3."""
+
+class Runs(NamedTuple):
+    """The curves of a source by run, of which metric, and folders with it whose names did not fit."""
+
+    curves: Mapping[RunName, Curve]
+    metric: str
+    left_out: list[str]
+
+    def describe(self, take: str) -> str:
+        """How the runs were read, in one line."""
+        example = next(iter(self.curves))
+        taken = f"{self.metric} at step {take}" if take.isdigit() else f"{take} {self.metric}"
+        text = f"{len(self.curves)} runs, {taken}; {example.name} is seed {example.seed} of arm {example.arm}"
+        if not self.left_out:
+            return text
+        return f"{text}; left out {len(self.left_out)} folders that do not fit, such as {self.left_out[0]}"
 
 
-def compile_run_names(pattern: str | None) -> re.Pattern[str]:
-    """The regular expression of a pattern such as `{arm}-seed{seed}`. Raises ConfigError."""
-    if pattern is None:
-        return _DEFAULT
-    if sorted(re.findall(r"\{\w*\}", pattern)) != ["{arm}", "{seed}"]:
-        raise ConfigError(
-            f"--run-names {pattern!r}: expected {{arm}} and {{seed}} once each, as in {{arm}}-seed{{seed}}"
-        )
-    parts = re.split(r"(\{arm\}|\{seed\})", pattern)
-    groups = {"{arm}": "(?P<arm>.+)", "{seed}": r"(?P<seed>\d+)"}
-    return re.compile("".join(groups.get(part, re.escape(part)) for part in parts))
-
-
-def read_tensorboard(folder: Path, tag: str | None, names: re.Pattern[str]) -> dict[str, Curve]:
-    """Run -> curve of a scalar tag. The run of an event file is its nearest folder to `folder` whose path fits `names`.
+def read_tensorboard(folder: Path, tag: str | None, pattern: str | None) -> Runs:
+    """The curves of a scalar tag. With a `pattern` of names, event files in folders that do not fit are left out.
 
     Raises ConfigError for a damaged file, and for a tag that is missing or, without `tag`, not the only one.
     """
-    runs: dict[str, dict[str, dict[str, dict[int, float]]]] = {}
-    for path, scalars in read_event_folders(folder).items():
-        parts = path.split("/")
-        paths = ("/".join(parts[:n]) for n in range(1, len(parts) + 1))
-        run = next((each for each in paths if names.fullmatch(each)), path)
-        runs.setdefault(run, {})[path] = scalars
-    if not runs:
+    found = read_event_folders(folder)
+    if not found:
         raise ConfigError(f"{folder}: no TensorBoard event files here or below: give the folder that contains the runs")
-    tags = {each for folders in runs.values() for scalars in folders.values() for each in scalars}
-    tag = _choose(tag, tags, str(folder), "tag")
-    curves: dict[str, Curve] = {}
+    runs: dict[RunName, dict[str, dict[str, dict[int, float]]]] = {}
+    named = name_runs(found, pattern, str(folder), nested=True)
+    for path, run in named.items():
+        runs.setdefault(run, {})[path] = found[path]
+    tag = _choose(tag, {each for path in named for each in found[path]}, str(folder), "tag")
+    curves: dict[RunName, Curve] = {}
     for run, folders in runs.items():
         having = [path for path, scalars in folders.items() if tag in scalars]
         if not having:
             known = did_you_mean(tag, {each for scalars in folders.values() for each in scalars})
-            raise ConfigError(f"{folder}: run {run}: no tag {tag!r}{known}")
+            raise ConfigError(f"{folder}: run {run.name}: no tag {tag!r}{known}")
         if len(having) > 1:
-            found = " and ".join(having[:2])
-            raise ConfigError(f"{folder}: run {run}: tag {tag!r} is in {found}: keep one, or give --run-names")
+            where = f"{folder}: run {run.name}: tag {tag!r} is in {' and '.join(having[:2])}"
+            raise ConfigError(f"{where}: {_choice(run, having, runs, pattern)}")
         curves[run] = folders[having[0]][tag]
-    return curves
+    left_out = [path for path, scalars in found.items() if path not in named and tag in scalars]
+    return Runs(curves, tag, left_out)
+
+
+def _choice(run: RunName, having: Sequence[str], runs: Mapping[RunName, Collection[str]], pattern: str | None) -> str:
+    """What to do about a tag in several folders of a run: choose one that all runs have, or join them."""
+    join = "move the event files of one run into one folder"
+    inner = [path.removeprefix(run.name) for path in having if path != run.name]
+    shared = [each for each in inner if all(other.name + each in folders for other, folders in runs.items())]
+    if not shared:
+        return f"{join} if they continue each other, or keep one"
+    names = pattern or "{arm}" + run.name.removeprefix(run.arm).rstrip("0123456789") + "{seed}"
+    return f"choose one, as in --run-names '{names}{shared[-1]}'; if they continue each other, {join}"
 
 
 def is_wandb_export(path: Path) -> bool:
     """Whether a CSV file is the export of a chart: a column of steps, and columns such as `swiglu-3 - val_loss`."""
     try:
-        header: list[str] = next(_read_csv(path), [])
+        _, header = next(_read_csv(path), (0, []))
     except (OSError, UnicodeDecodeError, csv.Error):
         return False  # the reader of CSV names what is wrong
     return len(header) > 1 and all(" - " in name for name in header[1:])
 
 
-def _read_csv(path: Path) -> Any:
-    return csv.reader(io.StringIO(read_file(path).decode("utf-8-sig"), newline=""))
+def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    text = read_file(path).decode("utf-8-sig")
+    return filled_rows(text, find_separator(text, ()))
 
 
-def read_wandb(path: Path, metric: str | None) -> dict[str, Curve]:
-    """Run -> curve of a metric, from the columns `RUN - METRIC`; `__MIN` and `__MAX`, of smoothed points, are ignored.
+def read_wandb(path: Path, metric: str | None, pattern: str | None) -> Runs:
+    """The curves of a metric, from the columns `RUN - METRIC`; `__MIN` and `__MAX`, of smoothed points, are ignored.
 
     Raises ConfigError.
     """
     rows = _read_csv(path)
-    axis, *header = next(rows)
+    _, (axis, *header) = next(rows)
     if "time" in axis.lower():
         raise ConfigError(f"{path}: its x axis is {axis!r}: export the chart over steps")
     columns: dict[str, dict[str, int]] = {}
@@ -94,14 +106,18 @@ def read_wandb(path: Path, metric: str | None) -> dict[str, Curve]:
     metric = _choose(metric, columns, str(path), "metric")
     points: dict[str, dict[float, float]] = {run: {} for run in columns[metric]}
     try:
-        for row in rows:
-            where = f"{path} line {rows.line_num}"
+        for line, row in rows:
+            where = f"{path} line {line}"
             for run, index in columns[metric].items():
                 if index < len(row) and row[index].strip():
                     points[run][_number(row[0], f"{where}: {axis}")] = _number(row[index], f"{where}: {run}")
     except csv.Error as error:
-        raise ConfigError(f"{path} line {rows.line_num}: not valid CSV ({error}): export the chart again") from None
-    return dict(points)
+        raise ConfigError(f"{path} {error}: export the chart again") from None
+    named = name_runs(points, pattern, str(path))
+    if other := next((name for name in points if name not in named), None):
+        raise ConfigError(f"{path}: run {other!r} does not fit --run-names {pattern!r}: leave out its columns")
+    curves = {run: points[name] for name, run in named.items()}
+    return Runs(curves, metric, [])
 
 
 def _choose(wanted: str | None, known: Mapping[str, object] | set[str], where: str, kind: str) -> str:
@@ -125,25 +141,20 @@ def _number(text: str, where: str) -> float:
 
 
 def values_of_curves(
-    curves: Mapping[str, Curve], take: str, names: re.Pattern[str], source: str
+    curves: Mapping[RunName, Curve], take: str, source: str
 ) -> tuple[dict[str, dict[int, float]], list[str]]:
     """arm -> seed -> the last, smallest or largest value of its run, or that at a step; and notes on the runs.
 
-    nan if a run that `min` or `max` is taken of has one. Raises ConfigError if a run has another name or no value, or if runs
-    whose last value is taken end at different steps; a run that ends with nan or inf may end early.
+    nan if a run that `min` or `max` is taken of has one. Raises ConfigError if a run has no value, or if runs whose last
+    value is taken end at different steps; a run that ends with nan or inf may end early.
     """
     values: dict[str, dict[int, float]] = {}
     for run, curve in curves.items():
-        match = names.fullmatch(run)
-        if match is None:
-            hint = "give the names' pattern, as in --run-names '{arm}-seed{seed}'"
-            raise ConfigError(f"{source}: run {run!r}: its name does not end in a seed: {hint}")
         if not curve:
-            raise ConfigError(f"{source}: run {run!r} has no value: finish it, or leave it out")
-        arm, seed = match["arm"], int(match["seed"])
-        if seed in values.setdefault(arm, {}):
-            raise ConfigError(f"{source}: arm {arm!r} has seed {seed} twice: keep one run per arm and seed")
-        values[arm][seed] = _take(curve, take, f"{source}: run {run!r}")
+            raise ConfigError(f"{source}: run {run.name!r} has no value: finish it, or leave it out")
+        if run.seed in values.setdefault(run.arm, {}):
+            raise ConfigError(f"{source}: arm {run.arm!r} has seed {run.seed} twice: keep one run per arm and seed")
+        values[run.arm][run.seed] = _take(curve, take, f"{source}: run {run.name!r}")
     return values, [] if take.isdigit() else _check_ends(curves, take, source)
 
 
@@ -161,13 +172,15 @@ def _take(curve: Curve, take: str, where: str) -> float:
     return curve[int(take)]
 
 
-def _check_ends(curves: Mapping[str, Curve], take: str, source: str) -> list[str]:
+def _check_ends(curves: Mapping[RunName, Curve], take: str, source: str) -> list[str]:
     """A note if runs end at different steps. Raises ConfigError if their last values are taken."""
     ends = {run: max(curve) for run, curve in curves.items() if math.isfinite(curve[max(curve)])}
     if len(set(ends.values())) < 2:
         return []
     first, last = min(ends, key=lambda run: ends[run]), max(ends, key=lambda run: ends[run])
-    text = f"{source}: runs end at different steps: {first} at {ends[first]:.12g}, {last} at {ends[last]:.12g}"
+    text = (
+        f"{source}: runs end at different steps: {first.name} at {ends[first]:.12g}, {last.name} at {ends[last]:.12g}"
+    )
     if take != "last":
         return [text]
     shared = set.intersection(*(set(curves[run]) for run in ends))

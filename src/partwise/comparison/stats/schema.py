@@ -18,6 +18,7 @@ class VerdictDocument(BaseModel):
     effects: tuple[Effect, ...]
     exploratory: tuple[Effect, ...]
     notes: tuple[str, ...]
+    read: str | None
 
 
 def schema_text() -> str:

@@ -1,30 +1,40 @@
 """Read existing results with a row per run and the columns seed, arm and value: CSV, JSON lines, Parquet or a data frame."""
 
 import csv
-import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from partwise.comparison.stats.csv_rows import SEPARATORS, filled_rows, find_separator, has_decimal_commas, with_point
 from partwise.config import ConfigError, did_you_mean, open_to_read, read_file
 
 COLUMNS = ("seed", "arm", "value")
 
 
-def read_values(path: str | Path, columns: Mapping[str, str] | None = None) -> dict[str, dict[int, float]]:
-    """arm -> seed -> value from a file; arms keep the file's order, other columns are ignored.
+class Table(NamedTuple):
+    """The values of a file: arm -> seed -> value, and how the file was read, in one line."""
 
-    The format follows from the suffix: .jsonl, .parquet (which needs polars, or pandas with pyarrow), else CSV with a header.
-    `columns` gives the file's own names, such as {"arm": "group"}. Use nan or inf for a run that diverged. Raises
-    ConfigError naming file, line, value and remedy.
+    values: dict[str, dict[int, float]]
+    read: str
+
+
+def read_table(path: str | Path, columns: Mapping[str, str] | None = None) -> Table:
+    """The values of a file with a row per run; arms keep the file's order, other columns are ignored.
+
+    The format follows from the suffix: .json and .jsonl (an object per line, or an array of objects), .parquet (which needs
+    polars, or pandas with pyarrow), else CSV with a header, separated by commas, semicolons or tabs. `columns` gives the
+    file's own names, such as {"arm": "group"}. Use nan or inf for a run that diverged. Raises ConfigError naming file, line,
+    value and remedy.
     """
     path = Path(path)
     names = [(columns or {}).get(name, name) for name in COLUMNS]
-    readers = {".jsonl": _json_rows, ".parquet": _parquet_rows}
-    rows = readers.get(path.suffix.lower(), _rows)(path, names)
-    return _collect(rows, str(path), "row" if path.suffix.lower() == ".parquet" else "line")
+    readers = {".json": _json_rows, ".jsonl": _json_rows, ".parquet": _parquet_rows}
+    rows, layout = readers.get(path.suffix.lower(), _csv_rows)(path, names)
+    values = _collect(rows, str(path), "row" if path.suffix.lower() == ".parquet" else "line")
+    shown = [name if name == own else f"{name}={own}" for name, own in zip(COLUMNS, names, strict=True)]
+    return Table(values, f"{sum(map(len, values.values()))} rows{layout}; columns {', '.join(shown)}")
 
 
 def read_frame(frame: Any, columns: Mapping[str, str] | None = None) -> dict[str, dict[int, float]]:
@@ -103,18 +113,47 @@ def _read_text(path: Path, kind: str) -> str:
         raise ConfigError(f"{path} line {line}: not UTF-8 text; save the file as {kind} in UTF-8") from None
 
 
-def _json_rows(path: Path, names: Sequence[str]) -> Iterator[Row]:
-    """The rows of a file with one JSON object per line; a key with dots may name nested objects."""
-    for number, line in enumerate(_read_text(path, "JSON lines").splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            raise ConfigError(f"{path} line {number}: not JSON; expected one object per line") from None
+def _json_rows(path: Path, names: Sequence[str]) -> tuple[Iterator[Row], str]:
+    """The rows of a file with one JSON object per line, or an array of them; a key with dots may name nested objects."""
+    text = _read_text(path, "JSON")
+    rows: Iterable[tuple[int, Any]]
+    if text.lstrip().startswith("["):
+        rows = enumerate(_parse_json(text, str(path), "an array of objects"), start=1)
+        unit = "row"
+    else:
+        lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+        rows = ((number, _parse_json(line, f"{path} line {number}", "one object per line")) for number, line in lines)
+        unit = "line"
+    return _object_rows(rows, names, f"{path} {unit}"), ""
+
+
+def _object_rows(rows: Iterable[tuple[int, Any]], names: Sequence[str], where: str) -> Iterator[Row]:
+    for number, row in rows:
         if not isinstance(row, dict):
-            raise ConfigError(f"{path} line {number}: {line.strip()[:80]!r}: expected an object")
-        yield number, _cells([_look_up(row, name) for name in names], names, list(row), f"{path} line {number}")
+            example = json.dumps({"seed": 0, "arm": "base", "value": 1.47})
+            raise ConfigError(f"{where} {number}: {json.dumps(row)[:80]}: expected an object, such as {example}")
+        yield number, _cells([_look_up(row, name) for name in names], names, list(row), f"{where} {number}")
+
+
+def _parse_json(text: str, where: str, expected: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_distinct)
+    except _DuplicateKey as error:
+        raise ConfigError(f"{where}: the key {str(error)!r} occurs twice in an object: keep one") from None
+    except (ValueError, RecursionError):
+        raise ConfigError(f"{where}: not JSON; expected {expected}") from None
+
+
+class _DuplicateKey(Exception):
+    """A key that an object has twice, of which `json` would silently keep the last."""
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise _DuplicateKey(next(key for key in keys if keys.count(key) > 1))
+    return found
 
 
 def _look_up(row: Mapping[str, Any], name: str) -> Any:
@@ -126,7 +165,7 @@ def _look_up(row: Mapping[str, Any], name: str) -> Any:
     return value
 
 
-def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[Row]:
+def _parquet_rows(path: Path, names: Sequence[str]) -> tuple[Iterator[Row], str]:
     backend = next((name for name in ("polars", "pandas") if find_spec(name)), None)
     if backend is None or not find_spec("narwhals") or (backend == "pandas" and not find_spec("pyarrow")):
         raise ConfigError(
@@ -142,7 +181,7 @@ def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[Row]:
         rows = narwhals.read_parquet(str(path), backend=backend).rows(named=True)  # type: ignore[arg-type]
     except Exception as error:  # each backend has its own
         raise ConfigError(f"cannot read {path}: {' '.join(str(error).split())[:200]}") from None
-    yield from _frame_rows(rows, names, str(path))
+    return _frame_rows(rows, names, str(path)), ""
 
 
 def _frame_rows(rows: Iterable[Mapping[str, Any]], names: Sequence[str], source: str) -> Iterator[Row]:
@@ -166,34 +205,35 @@ def _mapping_hint(name: str, column: str) -> str:
     return f"; if it has another name, give --columns {name}=NAME" if name == column else ""
 
 
-def _rows(path: Path, names: Sequence[str]) -> Iterator[Row]:
-    """The rows of a CSV file that are not blank, with stripped cells."""
+def _csv_rows(path: Path, names: Sequence[str]) -> tuple[Iterator[Row], str]:
+    """The rows of a CSV file that are not blank; numbers with a decimal comma are given a point."""
     text = _read_text(path, "CSV")
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    wanted = [name.lower() for name in names]
+    separator = find_separator(text, wanted)
+    rows: list[Row] = []
+    header: list[str] = []
     try:
-        header: list[str] = []
-        columns: list[int] = []
-        for row in reader:
-            fields = [field.strip() for field in row]
-            if not any(fields):
-                continue
+        for line, cells in filled_rows(text, separator):
             if not header:
-                header = [field.lower() for field in fields]
-                columns = _find_columns([name.lower() for name in names], header, path, reader.line_num)
-            elif len(fields) < len(header) or any(fields[len(header) :]):
+                header = [cell.lower() for cell in cells]
+                columns = _find_columns(wanted, header, path, line)
+            elif len(cells) < len(header) or any(cells[len(header) :]):
                 raise ConfigError(
-                    f"{path} line {reader.line_num}: {len(fields)} fields but {len(header)} columns in the header: "
+                    f"{path} line {line}: {len(cells)} fields but {len(header)} columns in the header: "
                     f'use a decimal point and quote text that contains a comma, as in "a,b"'
                 )
             else:
-                seed, arm, value = (fields[column] for column in columns)
-                yield reader.line_num, (seed, arm, value)
+                seed, arm, value = (cells[column] for column in columns)
+                rows.append((line, (seed, arm, value)))
     except csv.Error as error:
-        raise ConfigError(
-            f"{path} line {reader.line_num}: not valid CSV ({error}); check the quotes on this line"
-        ) from None
+        raise ConfigError(f"{path} {error}; check the quotes on this line") from None
     if not header:
         raise ConfigError(f"{path} is empty: expected the header {','.join(COLUMNS)} and one row per run")
+    layout = f" separated by {SEPARATORS[separator]}"
+    if has_decimal_commas([(line, value) for line, (_, _, value) in rows], str(path)):
+        rows = [(line, (with_point(seed), arm, with_point(value))) for line, (seed, arm, value) in rows]
+        layout += ", decimal commas"
+    return iter(rows), layout
 
 
 def _find_columns(names: Sequence[str], header: Sequence[str], path: Path, line: int) -> list[int]:
@@ -203,8 +243,6 @@ def _find_columns(names: Sequence[str], header: Sequence[str], path: Path, line:
         where = f"{path} line {line}"
         if name in header:
             raise ConfigError(f"{where}: column {name!r} occurs {header.count(name)} times: keep one")
-        if len(header) == 1 and any(separator in header[0] for separator in ";\t"):
-            raise ConfigError(f"{where}: the fields are not comma-separated: write {','.join(COLUMNS)}")
         hint = _mapping_hint(wanted, name)
         raise ConfigError(f"{where}: no column {name!r} in the header{did_you_mean(name, header)}{hint}")
     return [header.index(name) for name in names]
