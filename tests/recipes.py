@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from torch import Tensor
 
 import partwise
+from partwise.checks.measures import perturb
 from partwise.config import REGISTRY, ConfigError
 from partwise.data import Windows
 from partwise.evaluate.loss import mean_loss
@@ -165,14 +166,7 @@ def perturbed(
 ) -> partwise.Transformer:
     """A model in eval mode with all parameters random, so no zero or one hides a bug; `size` scales the matrices."""
     model = partwise.Transformer(config).to(dtype).eval()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            if parameter.dim() > 1:
-                parameter.copy_(size * noise / math.sqrt(parameter.shape[-1]))
-            else:
-                parameter.copy_(0.3 * noise + float(name.endswith(("weight", "beta", "alpha"))))
+    perturb(model, seed, size)
     return model
 
 

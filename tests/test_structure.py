@@ -44,6 +44,7 @@ LAYERS = [
     "generation",
     "evaluate",
     "formats",
+    "checks",
     "train",
     "harness",
     "inspection",

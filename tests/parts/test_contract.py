@@ -7,8 +7,7 @@ import copy
 import json
 import re
 from collections.abc import Callable
-from functools import cached_property
-from itertools import pairwise
+from functools import cached_property, partial
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import partwise
 from backends import use_backends
+from partwise.checks.measures import cached_logits, change_before, change_of_first_row, linear_function
 from partwise.compute.backends import backend_names
 from partwise.compute.bf16_emulation import emulate_bf16
 from partwise.config import REGISTRY, recipes_by_layer
@@ -80,16 +80,10 @@ def gradients(model: partwise.Transformer, inputs: Tensor) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in holder.state_dict().items() if name not in buffers}
 
 
-def linear_function(logits: Tensor) -> Tensor:
-    weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(7), dtype=logits.dtype)
-    return (logits * weights).sum()
-
-
 def chunked(model: partwise.Transformer, inputs: Tensor, bits: int) -> Tensor:
     """Logits of cached calls; the prompt is cut after position i if bit i is set."""
-    cuts = [0, *(i + 1 for i in range(inputs.shape[1] - 1) if bits >> i & 1), inputs.shape[1]]
-    cache = new_cache(model, inputs, inputs.shape[1])
-    return torch.cat([logits_of(model, inputs[:, a:b], cache) for a, b in pairwise(cuts)], dim=1)
+    cuts = [i + 1 for i in range(inputs.shape[1] - 1) if bits >> i & 1]
+    return cached_logits(model, inputs, cuts, source_of(model, inputs))
 
 
 @check
@@ -179,12 +173,11 @@ def causal(config: partwise.ModelConfig) -> None:
             use_backends(model, backend)
             before = logits_of(model, inputs)
             for position in range(LENGTH):
+                change = change_before(partial(logits_of, model), inputs, position, VOCAB, before)
+                assert change == 0 or (grouped and change <= EXACT)
                 changed = inputs.clone()
                 changed[:, position] = (changed[:, position] + 4) % VOCAB
-                after = logits_of(model, changed)
-                earlier = after[:, :position], before[:, :position]
-                assert torch.equal(*earlier) or (grouped and error(*earlier) <= EXACT)
-                moved = (after - before).abs().amax(dim=(0, 2)) > 1e-9
+                moved = (logits_of(model, changed) - before).abs().amax(dim=(0, 2)) > 1e-9
                 assert moved[position : position + receptive_field(config)].all()  # every later position attends to it
 
 
@@ -358,6 +351,7 @@ def rows_are_independent(config: partwise.ModelConfig) -> None:
     model, inputs = perturbed(config), tokens(4)
     with torch.no_grad():
         full = logits_of(model, inputs)
+        assert change_of_first_row(partial(logits_of, model), inputs, VOCAB, full) <= EXACT
         for row in range(4):
             assert error(logits_of(model, inputs[row : row + 1]), full[row : row + 1]) <= EXACT
 

@@ -55,6 +55,12 @@ def train(
         ),
     ] = None,
     imports: Import = None,
+    allow_leak: Annotated[
+        bool,
+        typer.Option(
+            "--allow-leak", metavar=FLAG, help="Train although a part of your own sees the tokens that it predicts."
+        ),
+    ] = False,
 ) -> None:
     """Train a model. Run the same command again to resume an interrupted run."""
     from partwise.config import ConfigError
@@ -78,7 +84,7 @@ def train(
     if "=" in preset and not preset.endswith((".yaml", ".yml")) and not preset.startswith("from="):
         preset, changes = "fast", [preset, *changes]
     start = train_with_others if launched() else train_run
-    raise typer.Exit(start(preset, changes, data, name, fresh, shlex.join(["partwise", *sys.argv[1:]])))
+    raise typer.Exit(start(preset, changes, data, name, fresh, shlex.join(["partwise", *sys.argv[1:]]), allow_leak))
 
 
 @app.command("eval")

@@ -4,6 +4,7 @@ import html
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from partwise.comparison.report.own_parts import leak_sentence
 from partwise.comparison.results import Results
 from partwise.config import ConfigError
 from partwise.plots.colors import VERDICT_COLORS
@@ -85,8 +86,9 @@ def plot(results: Results) -> "Figure":
 
 def to_text(results: Results) -> str:
     """The question and a sentence for each arm."""
+    leak = leak_sentence(results)
     sentences = [claim.effect.sentence for claim in results.claims if claim.role == "claim"]
-    return "\n".join([results.question, *(f"  {sentence}" for sentence in sentences)])
+    return "\n".join([*([leak] if leak else []), results.question, *(f"  {sentence}" for sentence in sentences)])
 
 
 def to_html(results: Results) -> str:

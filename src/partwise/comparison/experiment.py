@@ -242,6 +242,7 @@ class Comparison:
             names = {name for end in ends for name in plan.additive_predictions.get(end, (end,))}
             seeds_of |= dict.fromkeys((*names, plan.arms[0].name), seeds)
             self._run(executor, self._trials(seeds_of), on_progress)
+            self.workload.check_trained(plan, self.trials)
             values = plan.values(final_values(self.trials, plan.rules.metric))
             effects = plan.rules.judge(values, plan.claims, plan.additive_predictions)
             if plan.rules.looks:

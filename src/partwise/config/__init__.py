@@ -1,5 +1,6 @@
 """Parts, configuration classes, overrides and YAML. Does not import torch."""
 
+from partwise.config.own_parts import describe_error, own_error, own_names, own_parts
 from partwise.config.parts import (
     NAME_WIDTH,
     REGISTRY,
@@ -29,6 +30,7 @@ __all__ = [
     "Neutral",
     "Part",
     "Pattern",
+    "describe_error",
     "did_you_mean",
     "digest",
     "find_part",
@@ -36,6 +38,9 @@ __all__ = [
     "neutral_values",
     "once_per_value",
     "open_to_read",
+    "own_error",
+    "own_names",
+    "own_parts",
     "part",
     "read_file",
     "recipes_by_layer",

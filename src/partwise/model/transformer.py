@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from partwise import parts as _register
 from partwise.config import NAME_WIDTH, ByLayer, Config, ConfigError, once_per_value, recipes_by_layer
+from partwise.config.own_parts import explain_own
 from partwise.model.block import Block, run_blocks
 from partwise.model.cache import Cache, position_ids_from_document_ids
 from partwise.model.flops import training_flops_per_token
@@ -60,7 +61,7 @@ def meta_model(config: "ModelConfig") -> "Transformer":
         return Transformer(config)
 
 
-check_options = once_per_value(meta_model)
+check_options = explain_own(once_per_value(meta_model))
 """Each part checks its options where it uses them."""
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from partwise.checks.finding import Finding
 from partwise.compute.compilation import CompiledModel, is_small, replays_equal_steps, warm_up
 from partwise.compute.plan import Plan, check_requested, make_plan
 from partwise.compute.runtime import Runtime, choose_runtime, requested
@@ -26,6 +27,7 @@ from partwise.train.cross_entropy import shift_targets, summed_loss
 from partwise.train.distributed.data_parallel import DataParallel
 from partwise.train.distributed.processes import SINGLE, Processes
 from partwise.train.optimizer_steps import set_precision
+from partwise.train.own_parts import check_own_parts, refuse_leaks
 from partwise.train.source import load_initial_weights
 
 
@@ -118,6 +120,7 @@ class Run:
         self.optimizer = config.optimizer.build(self.model, config.train.lr)
         set_precision(self.optimizer, self.runtime.precision)
         self.average = WeightAverage(config.averaging)
+        self.findings: list[Finding] | None = None  # of `check_parts`
         self.step = 0
         self.queue = BatchQueue(self.step_rows, self.device)
         self.updater: Updater | None = None
@@ -147,8 +150,16 @@ class Run:
         machine = f"{runtime.device} {runtime.precision}"
         return f"Run(step {self.step:,} of {total:,}, {size}, {data}, {machine})"
 
+    def check_parts(self, allow_leak: bool = False) -> None:
+        """Check the parts that are not of this package. Raises ConfigError for a leak, unless it is allowed."""
+        self.findings = check_own_parts(self.config, self.model, self.dataset, self.plan)
+        if not allow_leak:
+            refuse_leaks(self.config, self.findings, self.plan)
+
     def steps(self) -> Iterator[Step]:
         """Yield the metrics of each step until `train.steps`. Raises Diverged instead of a non-finite step."""
+        if self.findings is None:
+            self.check_parts()
         while self.step < self.config.train.steps:
             yield self.update()
 

@@ -12,7 +12,7 @@ runs/NAME/run.json         everything needed to reproduce the run
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from partwise.checkpoint import (
     remove_leftovers,
     write_json,
 )
+from partwise.checks.finding import Finding
 from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime, choose_runtime, machine_info
 from partwise.config import ConfigError, digest
@@ -70,7 +71,8 @@ class RunFolder:
     """A run on disk. An equal configuration resumes it; another one is refused.
 
     Several processes each have one of the same run, on a file system that they share; the first one writes. An `extension`
-    starts it from the steps that it has in common with a shorter run, with bitwise equal results.
+    starts it from the steps that it has in common with a shorter run, with bitwise equal results. Unless `check_parts` is
+    false, parts that are not of this package are checked first; `allow_leak` trains with those that see later positions.
     """
 
     def __init__(
@@ -86,6 +88,8 @@ class RunFolder:
         log: Callable[[str], None] = print_message,
         processes: Processes = SINGLE,
         extension: Extension = ALONE,
+        allow_leak: bool = False,
+        check_parts: bool = True,
     ) -> None:
         self.path, self.config, self.processes = path, config, processes
         self.log = log if processes.first else lambda text: None
@@ -122,13 +126,17 @@ class RunFolder:
                 with processes.together():
                     if processes.first == turn:
                         self.run = Run(config, dataset, self.runtime, plan)
+            with processes.together():  # the first for all, before a model is divided between them
+                if check_parts and processes.first:
+                    self.run.check_parts(allow_leak)
+            findings = self.run.findings = self.run.findings or []
             self.metadata = stored or self._metadata(command, dataset)
             with processes.together():
                 if stored is not None:
                     check_stored_plan(path, stored, self.run.plan)
                 elif processes.first:
-                    with explain_write_errors(path):
-                        write_json(path / "run.json", self.metadata)
+                    self._write_metadata()
+                self.add_findings(findings)
                 self.run.distribute(processes)
             self.extended_at = shared_steps(config, extension.to, self.run.model) if extension.to else None
             self.checkpoints = RunCheckpoints(path / "checkpoints", self.run, self.log, kept=self.extended_at)
@@ -268,6 +276,16 @@ class RunFolder:
             "command": command or [],
             "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         }
+
+    def add_findings(self, findings: Sequence[Finding], key: str = "findings") -> None:
+        """Store in `run.json` what the checks of the user's own parts have found; nothing if there are no such parts."""
+        if findings and self.processes.first:
+            self.metadata = {**self.metadata, key: [finding.to_dict() for finding in findings]}
+            self._write_metadata()
+
+    def _write_metadata(self) -> None:
+        with explain_write_errors(self.path):
+            write_json(self.path / "run.json", self.metadata)
 
     def _changes_since(self, earlier: dict[str, Any] | None) -> list[str]:
         """How this machine differs from that of stored metadata or of a checkpoint."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from partwise.baselines.scale import ngram_name, place_loss
 from partwise.checkpoint import load
+from partwise.checks.finding import Finding
 from partwise.compute.plan import Plan
 from partwise.config import ConfigError
 from partwise.config.overrides import difference
@@ -23,6 +24,7 @@ from partwise.plots.layout import render_page, write_text
 from partwise.presets import PRESETS
 from partwise.train.config import RunConfig, preset_settings
 from partwise.train.metrics import read_metrics
+from partwise.train.own_parts import TRAINED, leak_sentence
 from partwise.train.result import verified_result
 from partwise.train.run_metadata import open_run
 from partwise.train.run_names import explain_write_errors
@@ -41,6 +43,7 @@ def write_run_page(name: str | Path) -> Path:
     values = {
         "title": run.folder.resolve().name,
         "created": run.metadata.get("created", ""),
+        "leak": leak_sentence(run.findings),
         "what": describe(run),
         "outcome": outcome(run),
         "failed": "diverged" in run.result,
@@ -65,6 +68,12 @@ class StoredRun:
     def result(self) -> dict[str, Any]:
         """Empty if the run has not ended."""
         return verified_result(self.folder, self.metadata["config"]) or {}
+
+    @cached_property
+    def findings(self) -> list[Finding]:
+        """Of the checks of the user's own parts; empty if there are none, or if they are damaged."""
+        stored = [*self.metadata.get("findings", ()), *self.metadata.get(TRAINED, ())]
+        return [Finding.from_dict(each) for each in stored]
 
     @cached_property
     def metrics(self) -> dict[str, list[dict[str, Any]]]:

@@ -3,12 +3,14 @@
 import os
 import signal
 import traceback
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from partwise.checkpoint import make_folder
+from partwise.checks.finding import Finding
 from partwise.cli.commands.evaluate import show_scores
 from partwise.cli.signals import ENDING, exit_status, handled, leave_terminal
 from partwise.cli.terminal import console, flush_text, follow_run, print_error, table
@@ -37,6 +39,7 @@ from partwise.train.distributed.processes import (
     join,
 )
 from partwise.train.loop import Diverged
+from partwise.train.own_parts import TRAINED, check_own_parts, leak_sentence, leaks
 from partwise.train.run_folder import Interrupted, RunFolder
 from partwise.train.run_names import check_run_name, default_run_name, explain_write_errors
 from partwise.train.samples import draw_sample, first_prompt
@@ -50,6 +53,7 @@ def train_run(
     name: str | None,
     fresh: bool,
     command: str,
+    allow_leak: bool = False,
     processes: Processes = SINGLE,
 ) -> int:
     """Train or resume one run; returns the exit status."""
@@ -64,7 +68,15 @@ def train_run(
                 if processes.first == turn:
                     with console.status("preparing the data") if console.is_terminal and turn else nullcontext():
                         dataset = config.prepare()
-        run = RunFolder(path, config, fresh=fresh, command=[command], dataset=dataset, processes=processes)
+        run = RunFolder(
+            path,
+            config,
+            fresh=fresh,
+            command=[command],
+            dataset=dataset,
+            processes=processes,
+            allow_leak=allow_leak,
+        )
     if not processes.first:
         write_output_to(path / "ranks" / f"{processes.rank}.log")
     runtime = run.runtime
@@ -73,6 +85,7 @@ def train_run(
         f"{folder}: {config.count_parameters()} on {runtime.device}, {runtime.precision}, "
         f"{times}{quantity(runtime.threads, 'thread')}, {len(run.run.ids):,} training tokens"
     )
+    show_findings(run.run.findings or [])
     if processes.first and (note := repetition_note(dataset)):
         console.print(note, markup=False, soft_wrap=True)
     available = available_memory() if processes.size == 1 and runtime.device == "cpu" else None
@@ -112,6 +125,8 @@ def train_run(
         return 0
     # with others, this process may have parts of the model only
     model = run.run.model if processes.size == 1 else open_trained(str(path)).model
+    findings = check_own_parts(config, model, dataset, run.run.plan, trained=True)
+    run.add_findings(findings, TRAINED)
     known = run.latest_evaluation if config.train.validation_estimator == "full" else None
     show_scores(model, dataset, config.seq_len, runtime, max_problems=200, known=known)
     console.print()
@@ -119,11 +134,26 @@ def train_run(
     console.print(f"\nsaved to {path}", markup=False, soft_wrap=True)
     console.print(f"generate more: partwise generate {folder} --prompt ...", markup=False, soft_wrap=True)
     console.print(f"its page with curves: partwise report {folder}", markup=False, soft_wrap=True)
-    return 0
+    show_findings(findings)
+    return 1 if leaks(findings) and not allow_leak else 0
+
+
+def show_findings(findings: Sequence[Finding]) -> None:
+    """Print what the checks of the user's own parts do not pass; a leak in bold."""
+    for finding in findings:
+        if finding.outcome != "passed":
+            text = f"{finding.check}: {finding.measured}" if finding.outcome == "warning" else leak_sentence([finding])
+            console.print(text, markup=False, soft_wrap=True, style="bold" if finding.outcome == "leak" else "")
 
 
 def train_with_others(
-    preset: str, overrides: list[str], data: str | None, name: str | None, fresh: bool, command: str
+    preset: str,
+    overrides: list[str],
+    data: str | None,
+    name: str | None,
+    fresh: bool,
+    command: str,
+    allow_leak: bool = False,
 ) -> int:
     """`train_run` in one of several processes; the first one reports for all."""
     processes = SINGLE
@@ -132,7 +162,7 @@ def train_with_others(
     try:
         with explain_lost():
             processes = join()
-            status = train_run(preset, overrides, data, name, fresh, command, processes)
+            status = train_run(preset, overrides, data, name, fresh, command, allow_leak, processes)
         # now and then a thread of torch's still runs when Python has ended, which aborts the process
         return end_now(status) if processes.size > 1 else status
     except EndedTogether:

@@ -119,6 +119,9 @@ class Request(Config):
     tuned_only: Annotated[bool, Option(panel=TUNING)] = Field(
         False, description="Judge the arms at their best values only, not at their defaults."
     )
+    allow_leak: Annotated[bool, Option(panel=DECISION)] = Field(
+        False, description="Compare although a part of your own sees the tokens that it predicts."
+    )
     match: Annotated[Measure | None, Option(panel=ARMS, metavar="MEASURE")] = Field(
         None, description="Hold one of these equal between arms: tokens, parameters, flops or seconds."
     )

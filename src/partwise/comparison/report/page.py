@@ -11,6 +11,7 @@ from partwise.comparison.report.cells import confidence, decimal_places, number
 from partwise.comparison.report.evidence import control_sentence
 from partwise.comparison.report.explanations import write_p
 from partwise.comparison.report.horizons import saved_sentences
+from partwise.comparison.report.own_parts import leak_sentence
 from partwise.comparison.report.record import ledger_sentences
 from partwise.comparison.report.reversals import reversals
 from partwise.comparison.report.sections import (
@@ -53,6 +54,8 @@ def summary(results: Results, folder: Path | None = None) -> "RenderableType":
 
     results = printable_results(results)
     parts: list[RenderableType] = [_line(results.question, "bold"), _line("")]
+    if leak := leak_sentence(results):
+        parts.insert(0, _line(leak, "bold red"))
     if results.arms:
         parts += [_arms(results), _line("")]
     if results.claims:
@@ -89,6 +92,7 @@ def _page(results: Results) -> dict[str, Any]:
     results = printable_results(results)
     return {
         "title": results.question,
+        "leak": leak_sentence(results),
         "results": results,
         "verdicts": _verdicts(results),
         "reference": reference_sentence(results),

@@ -17,6 +17,7 @@ from partwise.comparison.report.cells import (
 from partwise.comparison.report.commands import code_changes, failures
 from partwise.comparison.report.differences import difference_figures, over_time_figures
 from partwise.comparison.report.horizons import compute_saved, horizons
+from partwise.comparison.report.own_parts import findings_table
 from partwise.comparison.report.record import record
 from partwise.comparison.report.reversals import reversals
 from partwise.comparison.results import ArmResult, Facts, Results, mean
@@ -46,6 +47,7 @@ def sections(results: Results) -> list[Section]:
         Section("Numbers of steps", [*horizons(results)]),
         Section("Compute saved", [*compute_saved(results)]),
         Section("The arms", [*arm_table(results), *backends(results)]),
+        Section("Checks of your own parts", [*findings_table(results)]),
         Section("Budgets", [*evidence.matched_budgets(results)]),
         Section("Tuning", [*evidence.tuning(results)]),
         Section("Activation statistics", [*evidence.activation_table(results)]),

@@ -1,6 +1,7 @@
 """The arms of a comparison and their trials."""
 
 import math
+from typing import Literal
 
 from pydantic import JsonValue
 
@@ -74,6 +75,17 @@ class TrialResult(Value):
     """The file with the output of a command, below the folder of the comparison."""
 
 
+class PartFinding(Value):
+    """What a check of the user's own parts has found."""
+
+    check: str
+    outcome: Literal["passed", "warning", "leak"]
+    """`leak`: a position sees the tokens that it predicts."""
+    measured: str
+    seed: int | None = None
+    """Of the trial whose trained weights were checked; None before training."""
+
+
 class Budget(Value):
     """What one trial of an arm uses: one field per `Measure`."""
 
@@ -124,6 +136,8 @@ class ArmResult(Value):
     samples: tuple[str, ...] = ()
     """Lines of text by the model of its first trial that did not diverge."""
     trials: tuple[TrialResult, ...] = ()
+    findings: tuple[PartFinding, ...] = ()
+    """Of the checks of parts that are not of this package; empty without such parts."""
 
     @property
     def values(self) -> tuple[float | None, ...]:

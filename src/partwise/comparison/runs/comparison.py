@@ -13,6 +13,7 @@ from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.plan_file import read_plan_file
 from partwise.comparison.results import tuned_name
+from partwise.comparison.runs.part_checks import PartChecks
 from partwise.comparison.runs.plan import RunPlan, make_plan
 from partwise.comparison.runs.trial import stored_status
 from partwise.comparison.runs.workload import Estimate, FinishedRuns, RunWorkload
@@ -151,6 +152,7 @@ def make_comparison(
         horizons=plan.horizons,
         tuned_only=request.tuned_only,
         processes_per_run=processes_per_run,
+        part_checks=PartChecks(request.allow_leak),
     )
     tuning = (request.match, tune, request.tune_seeds)
     return RunComparison(path, plan, workload, command, *tuning, request.online, on)

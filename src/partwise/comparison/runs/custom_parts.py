@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from partwise.comparison.runs.plan import RunPlan
-from partwise.config import Config, ConfigError, Part, read_file
+from partwise.config import ConfigError, Part, own_parts, read_file
 from partwise.files import replace_file, working_folder
 
 FILE = "custom_parts.py"
@@ -23,7 +23,7 @@ def store_parts(plan: RunPlan, folder: Path, imports: Sequence[str]) -> tuple[st
     sources = dict.fromkeys(imports)
     known = {str(Path(name).resolve()) for name in imports if name.endswith(".py")} | {*imports}
     defined_here = []
-    for recipe in dict.fromkeys(each for arm in plan.arms for each in _custom(arm.config)):
+    for recipe in dict.fromkeys(type(each) for arm in plan.arms for each in own_parts(arm.config)):
         module = sys.modules.get(recipe.__module__)
         path = getattr(module, "__file__", None)
         if recipe.__module__ == "__main__":
@@ -35,17 +35,6 @@ def store_parts(plan: RunPlan, folder: Path, imports: Sequence[str]) -> tuple[st
     if defined_here:
         sources[str(_write(_source(defined_here), folder / FILE))] = None
     return tuple(sources)
-
-
-def _custom(config: Config) -> Iterator[type[Part]]:
-    """The recipes in a configuration, and in its recipes, that are not of this package."""
-    for name in type(config).model_fields:
-        if isinstance(value := getattr(config, name), Config) and not isinstance(value, Part):
-            yield from _custom(value)
-    for recipe in config.parts():
-        if not type(recipe).__module__.startswith("partwise."):
-            yield type(recipe)
-        yield from _custom(recipe)
 
 
 def _name(recipe: type[Part]) -> str:

@@ -14,6 +14,7 @@ from partwise.comparison.runs import EXECUTED_BY
 from partwise.comparison.runs.custom_parts import store_parts
 from partwise.comparison.runs.facts import add_facts
 from partwise.comparison.runs.matching import match_arms
+from partwise.comparison.runs.part_checks import PartChecks
 from partwise.comparison.runs.plan import RunArm, RunPlan, dataset_of
 from partwise.comparison.runs.setup import Setup, check_shared, choose_setup, limiting_arms
 from partwise.comparison.runs.throughput import (
@@ -94,13 +95,19 @@ class RunWorkload(Workload):
     tuned_only: bool = False
     """Whether arms are judged at their best values only."""
     processes_per_run: int = 1
+    part_checks: PartChecks = field(default_factory=PartChecks)
     setup: dict[str, Any] = field(default_factory=dict)
     _data: dict[str, str] = field(default_factory=dict)
     """The hash of the data of each data configuration."""
 
     def prepare(self, plan: RunPlan) -> str:
         self._data.clear()
-        return self.dataset(plan).hash
+        dataset = self.dataset(plan)
+        self.part_checks.check_arms(plan, dataset)
+        return dataset.hash
+
+    def check_trained(self, plan: RunPlan, trials: Sequence[Trial]) -> None:
+        self.part_checks.check_trained(plan, trials, self.dataset(plan))
 
     def store_parts(self, plan: RunPlan, folder: Path) -> None:
         self.imports = store_parts(plan, folder, self.imports)
@@ -219,6 +226,11 @@ class RunWorkload(Workload):
         missing = slower_arms(plans, Runtime(**self.setup["runtime"]))
         if self.setup["throughput"]:
             results = results.model_copy(update={"timed_on": timed_on(self.setup)})
+        arms = [
+            gathered.model_copy(update={"findings": self.part_checks.findings(arm, trials)})
+            for arm, gathered in zip(plan.arms, results.arms, strict=True)
+        ]
+        results = results.model_copy(update={"arms": tuple(arms)})
         return add_facts(results, plan, trials, self.dataset(plan), throughput, plans, missing)
 
     def control_power(self, plan: RunPlan) -> float | None:

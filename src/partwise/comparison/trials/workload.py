@@ -87,6 +87,9 @@ class Workload(ABC):
         """What the user may want to change before the first trial, a line each."""
         return []
 
+    def check_trained(self, plan: Plan, trials: Sequence[Trial]) -> None:  # noqa: B027 - most kinds have no weights
+        """Check what finished trials have trained, before they are judged. Raises ConfigError."""
+
     def describe(self, plan: Plan, trials: Sequence[Trial], results: Results) -> Results:
         """The gathered results with what only this kind of workload knows."""
         return results
