@@ -154,7 +154,9 @@ def test_no_command_outlives_a_killed_worker(tmp_path: Path) -> None:
 
 def test_each_execution_starts_in_an_empty_folder_unless_it_can_resume(tmp_path: Path) -> None:
     for resumable, lines in ((False, 3), (True, 4)):
-        made = trial(tmp_path, trial={"resumable": resumable})
+        place = tmp_path / f"resumable={resumable}"
+        place.mkdir()
+        made = trial(place, trial={"resumable": resumable})
         (made.folder / "output").mkdir(exist_ok=True)
         (made.folder / "output" / "log.jsonl").write_text("left by an interrupted one\n")
         assert run(made) == "done"

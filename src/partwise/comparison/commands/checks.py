@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from partwise.comparison.commands import EXECUTED_BY
 from partwise.comparison.commands.plan import CommandArm, CommandPlan
 from partwise.comparison.commands.template import split_words
 from partwise.comparison.commands.workload import CommandWorkload
 from partwise.comparison.results import Value
 from partwise.comparison.trials.executor import run_short_trials
-from partwise.comparison.trials.stored import StoredTrial, prepare_trial
+from partwise.comparison.trials.stored import StoredTrial
 from partwise.config import ConfigError
 
 
@@ -50,8 +49,7 @@ class Check:
                 shutil.rmtree(self.folder, ignore_errors=True)
 
     def short_trial(self, number: int, arm: CommandArm, seed: int, kind: str, more: Sequence[str]) -> StoredTrial:
-        folder, job = self.folder / f"{number}-{kind}", self.workload.job(arm, seed, more)
-        return prepare_trial(folder, arm.name, seed, job, EXECUTED_BY, {"cwd": str(self.workload.cwd(arm))})
+        return self.workload.short_trial(arm, seed, self.folder / f"{number}-{kind}", more)
 
     def conclude(self) -> CheckResult:
         found = [trial.outcome("") for trial in self.trials]

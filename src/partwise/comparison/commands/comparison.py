@@ -11,6 +11,7 @@ from partwise.comparison.commands.checks import Check, CheckResult
 from partwise.comparison.commands.experiment_file import Experiment
 from partwise.comparison.commands.matching import check_match
 from partwise.comparison.commands.plan import CommandPlan, make_plan
+from partwise.comparison.commands.result_files import check_result_files, shared_result_file
 from partwise.comparison.commands.workload import CommandWorkload
 from partwise.comparison.commands.worktrees import Repository
 from partwise.comparison.experiment import Comparison
@@ -82,6 +83,9 @@ def make_command_comparison(
     commits = {ref: Repository.around(folder).commit_of(ref) for ref in refs}
     path = Path("runs") / check_run_name(name)
     plan = make_plan(experiment, commits, **settings)
+    check_result_files(experiment)
+    if not (path / PLAN_FILE).exists() and (fault := shared_result_file(experiment)):
+        raise ConfigError(fault)
     if match:
         check_match(plan, match)
     workload = CommandWorkload(experiment, folder, path, workers, allow_changes)

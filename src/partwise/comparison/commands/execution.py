@@ -4,7 +4,6 @@ import contextlib
 import functools
 import math
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,9 +16,10 @@ from typing import Any
 from partwise.comparison.commands.experiment_file import Curve, Metric, TrialLimits
 from partwise.comparison.commands.numbers import read_curve, read_metric, source_files
 from partwise.comparison.commands.plan import CommandConfig
+from partwise.comparison.commands.result_files import ResultFiles, empty_output
 from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome, hash_files, stored_status
 from partwise.config import ConfigError, digest, open_to_read
-from partwise.files import open_file, refuse_links
+from partwise.files import open_file
 from partwise.machine import end_with
 from partwise.records import read_record
 
@@ -76,10 +76,20 @@ def execute_one(folder: Path, should_stop: Callable[[], bool]) -> str:
     job = stored["job"]
     if digest(job) != stored["hash"]:
         raise ConfigError(f"{folder / JOB} was changed: run the comparison again")
-    limits = TrialLimits.from_stored(job["trial"])
+    limits, place = TrialLimits.from_stored(job["trial"]), stored["place"]
+    cwd, locks = Path(place["cwd"]), Path(place.get("locks", folder.parent))
+    config, output = CommandConfig.from_stored(job["config"]), folder / OUTPUT
+    values = config.values(job["arm"], job["seed"], str(output.resolve()))
+    sources = [kind.from_stored(job[key]) for key, kind in (("metric", Metric), ("curve", Curve)) if job[key]]
+    files = ResultFiles(folder, output, cwd, values, sources)
     outcome: Outcome | None = None
     for attempt in range(1, limits.retries + 2):
-        outcome = attempt_once(folder, job, Path(stored["place"]["cwd"]), limits, attempt, should_stop)
+        with files.reserved(locks, should_stop) as reserved:
+            outcome = (
+                attempt_once(job, stored["hash"], config, files, limits, attempt, should_stop) if reserved else None
+            )
+            if "short" in place:
+                files.remove_made()
         if outcome is None:
             return "interrupted"
         if outcome.status == "done":
@@ -89,18 +99,21 @@ def execute_one(folder: Path, should_stop: Callable[[], bool]) -> str:
 
 
 def attempt_once(
-    folder: Path, job: Mapping[str, Any], cwd: Path, limits: TrialLimits, attempt: int, should_stop: Callable[[], bool]
+    job: Mapping[str, Any],
+    key: str,
+    config: CommandConfig,
+    files: ResultFiles,
+    limits: TrialLimits,
+    attempt: int,
+    should_stop: Callable[[], bool],
 ) -> Outcome | None:
-    """One execution; None if it was stopped."""
-    config, output = CommandConfig.from_stored(job["config"]), folder / OUTPUT
+    """One execution of the job with the hash `key`; None if it was stopped."""
+    folder, cwd, values = files.folder, files.cwd, files.values
     if attempt > 1:
         for name in (STDOUT, *(log_name(rank) for rank in range(limits.processes))):
             os.replace(folder / name, folder / name.replace(".txt", f"-attempt-{attempt - 1}.txt"))
-    if not limits.resumable or attempt > 1:
-        shutil.rmtree(output, ignore_errors=True)
-    refuse_links(output)
-    output.mkdir(exist_ok=True)
-    values = config.values(job["arm"], job["seed"], str(output.resolve()))
+    empty_output(folder, files.output, key, resumes=limits.resumable and attempt == 1)
+    files.start(key)
     words = config.words(values, tuple(job["check"]))
     ended = run(words, cwd, environment(config.variables(values), limits), folder, limits, should_stop)
     if ended.interrupted:
@@ -109,14 +122,15 @@ def attempt_once(
     reason = ended.fault(limits.minutes, folder)
     if reason is None:
         try:
-            metric = Metric.from_stored(job["metric"])
+            metric = files.written(Metric.from_stored(job["metric"]))
             facts["value"] = read_metric(metric, folder, cwd, values)
             facts["sources"] = hash_files(folder, source_files(metric, folder, cwd, values))
         except ConfigError as error:
             reason = str(error)
     if job["curve"]:
         with contextlib.suppress(ConfigError):  # a missing curve costs a figure, not the trial
-            facts["curve"] = tuple(read_curve(Curve.from_stored(job["curve"]), folder, cwd, values))
+            curve = files.written(Curve.from_stored(job["curve"]))
+            facts["curve"] = tuple(read_curve(curve, folder, cwd, values))
     return Outcome(status="failed" if reason else "done", reason=reason, **facts)
 
 

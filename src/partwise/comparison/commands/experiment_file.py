@@ -36,12 +36,17 @@ class Source(Config):
             raise ValueError("`from: tensorboard` needs `value`, the tag of a scalar, and no `pattern`")
         if (self.pattern is None) == (self.value is None):
             raise ValueError("give either `pattern`, a regular expression, or `value`, a key of the file in `from`")
-        if self.value is not None and self.source in ("stdout", "stderr"):
+        if self.value is not None and self.is_stream:
             raise ValueError(f"`value` needs a file in `from`, not {self.source}: give `pattern` instead")
         if self.pattern is not None and compile_pattern(self.pattern).groups < self.n_groups:
             example = "val loss (\\S+)" if self.n_groups == 1 else "step (\\d+): val loss (\\S+)"
             raise ValueError(f"the pattern needs {quantity(self.n_groups, 'group')} in parentheses, as in '{example}'")
         return self
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it is the output of the command rather than a file."""
+        return self.source in ("stdout", "stderr")
 
     @property
     def n_groups(self) -> int:
@@ -156,6 +161,15 @@ class Experiment(Config):
                 if not isinstance(value, Setting):
                     raise ValueError(f"arms.{name}.{key}={show(value)}: expected a number or text")
         return self
+
+    def file_sources(self) -> dict[str, Source]:
+        """The metric and the curve, if a file that the experiment names holds them."""
+        every: dict[str, Source | None] = {"metric": self.metric, "curve": self.curve}
+        return {
+            key: source
+            for key, source in every.items()
+            if source is not None and not source.is_stream and source.source != TENSORBOARD
+        }
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:

@@ -3,16 +3,15 @@
 import math
 import shutil
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from partwise.comparison.commands.plan import CommandArm, CommandPlan
 from partwise.comparison.measures import check_residual
 from partwise.comparison.results import Match, Matching
-from partwise.comparison.trials.executor import run_short_trials
+from partwise.comparison.trials.executor import Executor, run_short_trials
 from partwise.comparison.trials.trial import Trial
-from partwise.comparison.trials.workload import Workload
 from partwise.config import ConfigError
 
 STEPS = "steps"
@@ -47,7 +46,9 @@ def check_match(plan: CommandPlan, measure: str) -> None:
             )
 
 
-def measure_seconds_per_step(workload: Workload, plan: CommandPlan, folder: Path) -> dict[str, float]:
+def measure_seconds_per_step(
+    executor: Executor, short_trial: Callable[[CommandArm, int, Path], Trial], plan: CommandPlan, folder: Path
+) -> dict[str, float]:
     """The seconds of one step of each arm, without the time a command takes to start. Raises ConfigError.
 
     The difference in time between a longer and a shorter trial, divided by their difference in steps: the median over
@@ -60,9 +61,9 @@ def measure_seconds_per_step(workload: Workload, plan: CommandPlan, folder: Path
             for fraction in (SHORT, LONG):
                 steps = math.ceil(steps_of(arm) * fraction)
                 timed, number = with_steps(arm, steps), len(trials)
-                trials.append(workload.trial(timed, plan.first_seed + round_, folder / str(number)))
+                trials.append(short_trial(timed, plan.first_seed + round_, folder / str(number)))
                 lengths.append((arm.name, steps))
-    run_short_trials(workload.executor(), trials, "--match seconds: a short trial")
+    run_short_trials(executor, trials, "--match seconds: a short trial")
     seconds = [seconds_of(trial) for trial in trials]
     shutil.rmtree(folder, ignore_errors=True)
     slopes: dict[str, list[float]] = {}

@@ -87,7 +87,7 @@ def source_files(source: Source, outputs: Path, cwd: Path, values: Mapping[str, 
 
 
 def source_path(source: Source, outputs: Path, cwd: Path, values: Mapping[str, str]) -> Path:
-    if source.source in ("stdout", "stderr"):
+    if source.is_stream:
         return outputs / f"{source.source}.txt"
     return cwd / fill(source.source, values)
 
@@ -95,18 +95,23 @@ def source_path(source: Source, outputs: Path, cwd: Path, values: Mapping[str, s
 def read_source(source: Source, outputs: Path, cwd: Path, values: Mapping[str, str]) -> tuple[str, str]:
     """The text, and the name to call it by."""
     path = source_path(source, outputs, cwd, values)
-    name = source.source if source.source in ("stdout", "stderr") else path.name
+    name = source.source if source.is_stream else path.name
     if not path.is_file():
         raise ConfigError(f"it did not write {fill(source.source, values)}")
+    text = read_result_file(path, name).decode("utf-8", errors="replace")
+    if path.suffix in (".json", ".jsonl", ".csv"):
+        return text, name
+    return _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n"), name  # progress bars return the carriage
+
+
+def read_result_file(path: Path, name: str) -> bytes:
+    """The content of a file that a command wrote. Raises ConfigError."""
     try:
-        text = read_file(path).decode("utf-8", errors="replace")
+        return read_file(path)
     except OSError as error:
         if error.errno == errno.EFBIG:
             raise ConfigError(f"{name}: {error.strerror}: make the command write less") from None
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
-    if path.suffix in (".json", ".jsonl", ".csv"):
-        return text, name
-    return _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n"), name  # progress bars return the carriage
 
 
 def read_rows(text: str, name: str) -> Sequence[Mapping[str, Any]]:

@@ -11,7 +11,8 @@ from partwise.comparison.commands.environment import changes_since, describe_env
 from partwise.comparison.commands.experiment_file import Experiment
 from partwise.comparison.commands.matching import match_seconds, measure_seconds_per_step
 from partwise.comparison.commands.plan import CommandArm, CommandPlan
-from partwise.comparison.commands.template import split_words
+from partwise.comparison.commands.result_files import lies_in_folder, shared_result_file
+from partwise.comparison.commands.template import placeholders, split_words
 from partwise.comparison.commands.worktrees import Repository
 from partwise.comparison.measures import Measure
 from partwise.comparison.results import ArmResult, Matching, Results
@@ -20,6 +21,7 @@ from partwise.comparison.trials.stored import StoredTrial, prepare_trial
 from partwise.comparison.trials.trial import Trial
 from partwise.comparison.trials.workload import Resources, Workload
 from partwise.config import ConfigError, digest
+from partwise.config.yaml import show
 from partwise.machine import visible_devices
 
 WORKTREES = "worktrees"
@@ -54,7 +56,8 @@ class CommandWorkload(Workload):
         environment = self.environment(plan)
         self.setup = {"environment": environment, "machine": environment["machine"]}
         if timed:
-            self.setup["seconds_per_step"] = measure_seconds_per_step(self, plan, self.path / TIMING)
+            timing = self.path / TIMING
+            self.setup["seconds_per_step"] = measure_seconds_per_step(self.executor(), self.short_trial, plan, timing)
         return self.setup
 
     def match(self, plan: CommandPlan, measure: Measure) -> tuple[CommandPlan, Matching]:
@@ -95,11 +98,32 @@ class CommandWorkload(Workload):
         return Resources(self.experiment.trial.all_cpus, self.experiment.trial.all_gpus)
 
     def trial(self, arm: CommandArm, seed: int, folder: Path) -> StoredTrial:
-        return prepare_trial(folder, arm.name, seed, self.job(arm, seed), EXECUTED_BY, {"cwd": str(self.cwd(arm))})
+        return self._prepare_trial(arm, seed, folder, {})
+
+    def short_trial(self, arm: CommandArm, seed: int, folder: Path, check: Sequence[str] = ()) -> StoredTrial:
+        """A trial that only tries or times the command; what it writes outside `{folder}` is removed."""
+        return self._prepare_trial(arm, seed, folder, {"short": "yes"}, check)
+
+    def _prepare_trial(
+        self, arm: CommandArm, seed: int, folder: Path, place: dict[str, str], check: Sequence[str] = ()
+    ) -> StoredTrial:
+        place = {"cwd": str(self.cwd(arm)), "locks": str(self.path.parent.resolve()), **place}
+        trial = prepare_trial(folder, arm.name, seed, self.job(arm, seed, check), EXECUTED_BY, place)
+        if not trial.finished and (fault := shared_result_file(self.experiment)):
+            raise ConfigError(f"{fault}. So values in {self.path} may be those of other trials: choose another --name")
+        return trial
 
     def folder_name(self, arm: CommandArm) -> str:
         """Without `=`, which some programs do not expect in the path of `{folder}`."""
         return super().folder_name(arm).replace("=", "-")
+
+    def notes(self, plan: CommandPlan) -> list[str]:
+        return [
+            f"{key}.from={show(source.source)} is one file for all seeds of an arm, whose trials therefore run one at a "
+            "time: write it to {folder} to run several"
+            for key, source in self.experiment.file_sources().items()
+            if not lies_in_folder(source.source) and "seed" not in placeholders(source.source)
+        ]
 
     def job(self, arm: CommandArm, seed: int, check: Sequence[str] = ()) -> dict[str, Any]:
         """Everything that one execution depends on, except the place and the environment."""
@@ -140,6 +164,8 @@ class CommandWorkload(Workload):
         arms = [self._with_diff(plan.arms[0], *pair) for pair in zip(plan.arms, results.arms, strict=True)]
         changes = f" Changed while it ran: {'; '.join(self.changed)}." if self.changed else ""
         scope = f"Measured with the command {self.experiment.command!r} on this machine.{changes}"
+        if shared_result_file(self.experiment):  # of before this was refused
+            scope += " Trials wrote one result file, so a value may be that of another trial."
         return results.model_copy(update={"arms": tuple(arms), "scope": scope})
 
     def _with_diff(self, baseline: CommandArm, arm: CommandArm, result: ArmResult) -> ArmResult:
