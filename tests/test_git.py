@@ -8,6 +8,8 @@ import pytest
 from partwise.comparison.commands.environment import describe_code
 from partwise.comparison.commands.worktrees import Repository
 from partwise.comparison.ledger import project
+from partwise.config import ConfigError
+from partwise.git import OFFLINE
 
 
 def git(folder: Path, *words: str) -> str:
@@ -50,6 +52,57 @@ def test_no_git_command_runs_a_program_of_the_repository(hostile: Path, tmp_path
     assert (worktree / "__init__.py").read_text() == "1\n"
     repository.remove_worktree(tmp_path / "worktree")
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.fixture
+def partial(tmp_path: Path) -> Path:
+    """A partial clone that lacks a file of its first commit, and whose remote is a program."""
+    folder = tmp_path / "partial clone"
+    folder.mkdir()
+    git(folder, "init", "-q")
+    for content in ("1\n", "2\n"):
+        (folder / "train.py").write_text(content)
+        git(folder, "add", ".")
+        git(folder, "commit", "-qm", content)
+    missing = git(folder, "rev-parse", "HEAD~1:train.py")
+    (folder / ".git" / "objects" / missing[:2] / missing[2:]).unlink()
+    settings = {
+        "core.repositoryformatversion": "1",
+        "extensions.partialClone": "origin",
+        "protocol.ext.allow": "always",
+    }
+    settings |= {"remote.origin.promisor": "true", "remote.origin.url": f"ext::sh -c touch% {tmp_path / 'ran'}"}
+    for key, value in settings.items():
+        git(folder, "config", key, value)
+    return folder
+
+
+@pytest.mark.parametrize("version", ["this", "older"])
+def test_nothing_is_fetched_and_what_is_missing_is_named(
+    partial: Path, tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if version == "older":  # than the variable
+        monkeypatch.delitem(OFFLINE, "GIT_NO_LAZY_FETCH")
+    repository = Repository.around(partial)
+    first, last = repository.commit_of("HEAD~1"), repository.commit_of("HEAD")
+    with pytest.raises(
+        ConfigError, match=rf"lacks objects of commit {first[:10]}: train.py \([0-9a-f]{{10}}\); nothing is"
+    ):
+        repository.add_worktree(tmp_path / "worktree", first, [], None)
+    assert repository.difference(first, last) == "" and describe_code(partial, [])["uncommitted"] is None
+    git(partial, "update-ref", "--no-deref", "HEAD", first)  # now the index differs from it
+    assert describe_code(partial, [])["uncommitted"] == "unknown"
+    assert project.commit_of(partial) is None  # no package
+    assert not (tmp_path / "ran").exists()
+    subprocess.run(["git", "-C", str(partial), "show", "HEAD:train.py"], capture_output=True, check=False, timeout=20)
+    assert (tmp_path / "ran").exists()  # else a misspelled setting would let this test pass
+
+
+def test_a_work_tree_elsewhere_is_refused(partial: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    git(partial, "config", "core.worktree", str(tmp_path / "elsewhere"))
+    with pytest.raises(ConfigError, match="is not in the work tree of its git repository"):
+        Repository.around(partial)
 
 
 def test_the_programs_would_run(hostile: Path, tmp_path: Path) -> None:

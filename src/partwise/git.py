@@ -1,26 +1,54 @@
 """Git commands that run no program which the configuration of the repository names: a received folder brings its own."""
 
+import os
 import subprocess
 from pathlib import Path
 
 QUIET = ("core.fsmonitor=false", "core.hooksPath=/dev/null")
-OFFLINE = ("protocol.allow=never",)
-"""A partial clone would fetch what it lacks, with the programs of its configuration."""
+
+OFFLINE = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "", "GIT_TERMINAL_PROMPT": "0"}
+"""A partial clone would fetch what it lacks, with the programs of its configuration, which may also allow their protocol: of
+these variables it overrides none. The first needs git 2.45; the second, an empty list, stops older ones."""
 
 
-def git_command(folder: Path, *words: str) -> list[str]:
-    """The words of a git command in a folder. Filters that only the repository's own configuration defines do not run."""
-    start = ["git", "-C", str(folder)]
-    settings = [*QUIET, *(OFFLINE if words[0] != "worktree" else ())]
+def run_git(folder: Path, *words: str, timeout: float | None = None) -> "subprocess.CompletedProcess[str]":
+    """Run a git command in a folder. Filters that only the repository's own configuration defines do not run.
+
+    Raises OSError without git, and TimeoutExpired.
+    """
+    settings = [*QUIET]
     if words[0] in ("diff", "worktree"):  # what reads or writes files of the work tree
-        settings += [f"{name}=" for name in _own_filters(start)]
-    return [*start, *(word for setting in settings for word in ("-c", setting)), *words]
+        settings += [f"{name}=" for name in _own_filters(folder)]
+    options = [word for setting in settings for word in ("-c", setting)]
+    return _run(folder, *options, *words, timeout=timeout)
 
 
-def _own_filters(start: list[str]) -> list[str]:
+def missing_objects(folder: Path, commit: str) -> list[str]:
+    """The objects of a commit that a partial clone lacks: the path of each file, if its folder is there, and its hash."""
+    listed = run_git(folder, "rev-list", "--objects", "--no-walk", "--missing=print", commit).stdout.splitlines()
+    missing = [line[1:] for line in listed if line.startswith("?")]
+    names = {}
+    for entry in run_git(folder, "ls-tree", "-r", "-z", commit).stdout.split("\0") if missing else ():
+        facts, _, name = entry.partition("\t")
+        names[facts.rpartition(" ")[2]] = name
+    return [f"{names[each]} ({each[:10]})" if each in names else each[:10] for each in missing]
+
+
+def _own_filters(folder: Path) -> list[str]:
     """The keys of filters in the configuration of the repository; those of the user and of the system are trusted."""
     listing = ["config", "--includes", "--show-scope", "-z", "--name-only", "--get-regexp", r"^filter\..*\."]
-    found = subprocess.run([*start, *listing], capture_output=True, encoding="utf-8", errors="replace", check=False)
-    fields = found.stdout.split("\0")
+    fields = _run(folder, *listing).stdout.split("\0")
     names = {name for scope, name in zip(fields[::2], fields[1::2], strict=False) if scope in ("local", "worktree")}
     return sorted(name for name in names if name.endswith((".clean", ".smudge", ".process", ".required")))
+
+
+def _run(folder: Path, *words: str, timeout: float | None = None) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        ["git", "-C", str(folder), *words],
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+        timeout=timeout,
+        env={**os.environ, **OFFLINE},
+    )

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import metadata
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from partwise.config import digest, read_file
-from partwise.git import git_command
+from partwise.git import run_git
 from partwise.machine import graphics, hardware
 
 MAX_FILE = 64 * 2**20
@@ -34,10 +33,10 @@ def describe_code(cwd: Path, words: Iterable[str]) -> dict[str, Any]:
     commit = git(cwd, "rev-parse", "HEAD")
     if commit is not None:
         code["commit"] = commit.strip()
-        changes = (
-            git(cwd, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty", "--binary") or ""
-        )
+        changes = git(cwd, "diff", "HEAD", "--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty", "--binary")
         code["uncommitted"] = hashlib.sha256(changes.encode()).hexdigest() if changes else None
+        if changes is None:  # such as in a partial clone that lacks a file
+            code["uncommitted"] = "unknown"
     code["files"] = {word: found for word in sorted(set(words)) if (found := file_hash(cwd / word))}
     return code
 
@@ -45,9 +44,7 @@ def describe_code(cwd: Path, words: Iterable[str]) -> dict[str, Any]:
 def git(cwd: Path, *words: str) -> str | None:
     """The output of a git command in `cwd`; None if it fails or there is no git."""
     try:
-        done = subprocess.run(
-            git_command(cwd, *words), capture_output=True, encoding="utf-8", errors="replace", check=False
-        )
+        done = run_git(cwd, *words)
     except OSError:
         return None
     return done.stdout if done.returncode == 0 else None

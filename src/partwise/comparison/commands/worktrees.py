@@ -7,12 +7,13 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from partwise.comparison.commands.environment import git
 from partwise.config import ConfigError, read_file
 from partwise.config.yaml import show
 from partwise.files import open_file
-from partwise.git import git_command
+from partwise.git import missing_objects, run_git
 
 READY = ".partwise-ready"
 """Written once the setup of a worktree has succeeded."""
@@ -32,6 +33,8 @@ class Repository:
         if root is None:
             raise ConfigError(f"{folder} is not in a git repository: arms with `ref` need one")
         path = Path(root.rstrip("\n"))
+        if not folder.resolve().is_relative_to(path.resolve()):  # by core.worktree of its configuration
+            raise ConfigError(f"{folder} is not in the work tree of its git repository, {show(str(path))}")
         return cls(path, folder.resolve().relative_to(path.resolve()))
 
     def commit_of(self, ref: str) -> str:
@@ -63,10 +66,9 @@ class Repository:
         if not (folder / READY).exists():
             self.remove_worktree(folder)
             folder.parent.mkdir(parents=True, exist_ok=True)
-            words = git_command(self.root, "worktree", "add", "--detach", "--force", str(folder), commit)
-            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            done = run_git(self.root, "worktree", "add", "--detach", "--force", str(folder), commit)
             if done.returncode:
-                raise ConfigError(f"cannot create a worktree of {commit[:10]}: {show(' '.join(done.stderr.split()))}")
+                self.explain(commit, done.stderr)
             for target, relative in self.ignored_link_targets(share):
                 link = folder / relative
                 if link.exists():
@@ -77,6 +79,17 @@ class Repository:
                 run_setup(setup, folder / self.inside)
             (folder / READY).touch()
         return folder / self.inside
+
+    def explain(self, commit: str, stderr: str) -> NoReturn:
+        """Raise ConfigError for a commit that cannot be checked out."""
+        if missing := missing_objects(self.root, commit):
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            raise ConfigError(
+                f"{self.root} is a partial clone that lacks objects of commit {commit[:10]}: "
+                f"{show(', '.join(missing[:3]))}{more}; nothing is fetched by itself: if you trust its remote, "
+                f"`git -C {shlex.quote(str(self.root))} archive --output=/dev/null {commit[:10]}` fetches them"
+            )
+        raise ConfigError(f"cannot create a worktree of {commit[:10]}: {show(' '.join(stderr.split()))}")
 
     def remove_worktree(self, folder: Path) -> None:
         """Remove a worktree, and what an interrupted one left."""

@@ -9,7 +9,7 @@ from typing import Any
 import partwise
 from partwise.comparison.ledger.chain import Ledger
 from partwise.files import file_sha256, working_folder
-from partwise.git import git_command
+from partwise.git import run_git
 
 LEDGER_FILE = Path("runs") / "ledger.sqlite"
 SOURCES = (".py", ".cpp", ".h")
@@ -59,7 +59,7 @@ def commit_of(root: Path) -> str | None:
 
     def git(*words: str) -> str | None:
         try:
-            done = subprocess.run(git_command(root, *words), capture_output=True, text=True, timeout=10, check=False)
+            done = run_git(root, *words, timeout=10)
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout.strip() if done.returncode == 0 else None
