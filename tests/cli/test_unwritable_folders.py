@@ -1,6 +1,7 @@
 """Commands whose folders cannot be written, without a privilege to ignore permissions: one line, nothing lost."""
 
 import ctypes
+import json
 import os
 import shutil
 import struct
@@ -12,6 +13,7 @@ import pytest
 
 from faults import in_child
 from partwise.cli import main
+from programs import ARMS, COMMAND, METRIC, comparison, write_program
 from stored_formats import COMPARE, RUN, TRAIN
 
 STORED = Path(__file__).parents[1] / "formats_on_disk" / "1"
@@ -130,3 +132,29 @@ def test_a_command_says_which_folder_it_cannot_write(command: str, fault: str, t
         assert status == 0, (printed, errors)
     after = contents(folder)
     assert [path for path, content in before.items() if after.get(path) != content] == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="drops a privilege of Linux")
+def test_a_finished_comparison_is_shown_where_nothing_can_be_written(
+    locked: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(locked)
+    write_program(locked)
+    (locked / "e.yaml").write_text(json.dumps({"command": COMMAND, "arms": ARMS, "metric": METRIC}))
+    made = comparison(locked)
+    made.run()
+    lock(locked)
+    before = contents(locked)
+    words = ["compare", "e.yaml", "--seeds", "4", "--name", "c"]
+    status, printed, errors = run([*words, "--require", "gain better"], locked, {})
+    assert status == 0 and "gain is better than base" in printed, errors
+    status, printed, errors = run(["work", "c"], locked, {})
+    assert (status, printed) == (0, "ran 0 trials here; none are left\n"), errors
+    status, _, errors = run([*words, "--seeds", "5"], locked, {})
+    assert status == 2 and "runs/c cannot be written, and it was judged at 4 seeds, not 5" in errors
+    assert contents(locked) == before
+    results = locked / "runs/c/results.json"
+    results.chmod(0o644)
+    results.write_text(results.read_text().replace('"better"', '"worse"'))
+    status, _, errors = run(words, locked, {})
+    assert status == 2 and "results.json was changed" in errors

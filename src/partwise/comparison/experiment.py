@@ -13,6 +13,7 @@ from partwise.checkpoint import write_json
 from partwise.comparison.certificate.certificate import certify
 from partwise.comparison.design.plan import Arm, Plan
 from partwise.comparison.display import plot, to_frame, to_html, to_text
+from partwise.comparison.finished import is_read_only, read_finished
 from partwise.comparison.gathering import gather
 from partwise.comparison.judging import judge_results
 from partwise.comparison.ledger.entries import LedgerEntries
@@ -121,6 +122,9 @@ class Comparison:
         """Train the missing runs, judge, and write the report. Raises ConfigError, or KeyboardInterrupt after saving."""
         self.plan = self.requested_plan
         data = self.workload.prepare(self.plan)
+        if is_read_only(self.path):
+            self.judged = read_finished(self.path, self.identity(), self.plan.seeds, data)
+            return self.judged
         self.make_folder()
         lock = FolderLock(self.path)
         try:

@@ -1,5 +1,6 @@
 """Workers beside each other: every trial runs once, a killed worker's trials are taken over, pairs keep to one machine."""
 
+import errno
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ import yaml
 import partwise
 from partwise.comparison.results import Results
 from partwise.comparison.trials.claims import Claim, claim, is_claimed
+from partwise.comparison.trials.shared import is_open
 from partwise.comparison.trials.work import Job, Work, find_jobs
 from partwise.config import ConfigError
 from programs import ARMS, COMMAND, METRIC, write_program
@@ -154,6 +156,53 @@ def prepared(folder: Path) -> Path:
     shared.send_signal(signal.SIGINT)
     shared.communicate(timeout=30)
     return folder / "runs/c"
+
+
+def test_a_worker_gives_up_a_trial_that_another_took_over_while_it_was_suspended(here: Path) -> None:
+    folder = prepared(here)
+    program = here / "train.py"
+    program.write_text(f"import os, time\nwhile os.path.exists('wait'): time.sleep(0.05)\n{program.read_text()}")
+    (here / "wait").touch()
+    events: list[str] = []
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(Work(folder, on_event=events.append).run)
+        wait_for(folder, "runs/0-base/seed-0/stdout.txt")
+        other = folder / "runs/0-base/seed-0/claim-1.json"
+        other.touch()
+        wait_for_event(events)
+        assert events == ["0-base, seed-0: another worker has taken it over while this one was suspended"]
+        assert not (other.parent / "result.json").exists()
+        (here / "wait").unlink()
+        os.utime(other, (0, 0))  # the other one dies, and this one goes on
+        assert done.result(timeout=60) == 4
+    assert len(list(folder.glob("runs/*/seed-*/result.json"))) == 4
+
+
+def wait_for_event(events: list[str]) -> None:
+    for _ in range(400):
+        if events:
+            return
+        time.sleep(0.05)
+    pytest.fail("no event")
+
+
+def test_a_worker_that_cannot_write_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a read-only mount, where the time of its file system cannot be asked either."""
+    job = tmp_path / "runs" / "0-base" / "seed-0" / "job.json"
+    job.parent.mkdir(parents=True)
+    values = {"executed_by": "partwise.comparison.commands.execution", "version": partwise.__version__, "hash": "0"}
+    job.write_text(json.dumps(values))
+
+    def read_only(*words: Any, **options: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path))
+
+    for name in ("touch", "unlink"):
+        monkeypatch.setattr(Path, name, read_only)
+    monkeypatch.setattr("partwise.comparison.trials.work.write_json", read_only)
+    (tmp_path / "open-for-workers").write_text("")
+    assert is_open(tmp_path) and not is_open(tmp_path / "runs")
+    with pytest.raises(ConfigError, match=f"^cannot write {tmp_path}: Read-only file system: check disk space"):
+        Work(tmp_path, imports=()).run()
 
 
 def test_pairs_keep_to_one_kind_of_machine(here: Path) -> None:

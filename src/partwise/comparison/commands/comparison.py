@@ -15,6 +15,7 @@ from partwise.comparison.commands.result_files import check_result_files, shared
 from partwise.comparison.commands.workload import CommandWorkload
 from partwise.comparison.commands.worktrees import Repository
 from partwise.comparison.experiment import Comparison
+from partwise.comparison.finished import is_read_only
 from partwise.comparison.measures import Measure
 from partwise.comparison.plan_file import PLAN_FILE
 from partwise.comparison.results import Results, read_json
@@ -45,6 +46,8 @@ class CommandComparison(Comparison):
         return found
 
     def run(self, on_progress: Callable[[Comparison], None] = lambda comparison: None) -> Results:
+        if is_read_only(self.path):  # no worktree can be made, and none is needed
+            return super().run(on_progress)
         if self.workload.experiment.check and not (self.path / PLAN_FILE).exists():
             self.check()
         self.make_folder()  # before worktrees are written into it

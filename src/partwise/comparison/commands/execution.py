@@ -195,6 +195,8 @@ def launch(
 ) -> "subprocess.Popen[bytes] | None":
     """Start the command in a session of its own; None, with the reason in its log, if it cannot be started."""
     with contextlib.ExitStack() as files:
+        for name in {log_name(rank), *([STDOUT] if rank == 0 else [])}:
+            (folder / name).unlink(missing_ok=True)  # a worker that lost this trial may still write to it for a moment
         stderr = files.enter_context(open_file(folder / log_name(rank), "wb"))
         stdout = files.enter_context(open_file(folder / STDOUT, "wb")) if rank == 0 else stderr
         try:

@@ -9,6 +9,7 @@ the file system, so that the clocks of the machines do not matter.
 import contextlib
 import json
 import os
+import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +30,14 @@ class Claim:
     def path(self) -> Path:
         return path_of(self.folder, self.number)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether another worker has taken the trial since."""
+        return path_of(self.folder, self.number + 1).exists()
+
     def touch(self) -> bool:
         """Show that its owner lives; False if another worker has taken the trial since."""
-        if path_of(self.folder, self.number + 1).exists():
+        if self.is_lost:
             return False
         with contextlib.suppress(OSError):
             os.utime(self.path)
@@ -75,12 +81,27 @@ def is_claimed(folder: Path, expires: float = EXPIRES) -> bool:
 
 def is_alive(path: Path, expires: float) -> bool:
     """Whether a file was touched within `expires` seconds, by the clock of its file system."""
-    probe = path.parent / f".now-{uuid.uuid4().hex}"
     try:
         touched = path.stat().st_mtime
-        probe.touch()
-        return probe.stat().st_mtime - touched < expires
     except OSError:
         return False
+    return now(path.parent) - touched < expires
+
+
+def now(folder: Path) -> float:
+    """The time by the clock of a folder's file system; by that of this machine if nothing can be written there."""
+    probe = folder / f".now-{uuid.uuid4().hex}"
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    except OSError:
+        return time.time()
     finally:
-        probe.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+
+
+def current(folder: Path) -> Claim | None:
+    """The claim that counts; None if no worker has ever claimed the trial."""
+    number = latest(folder)
+    return None if number is None else Claim(folder, number)

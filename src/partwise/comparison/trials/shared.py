@@ -1,5 +1,6 @@
 """`compare --on workers`: trials that other processes run, on this machine or on others that see the same folder."""
 
+import contextlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from partwise.comparison.trials.claims import EXPIRES, HEARTBEAT, is_alive, is_c
 from partwise.comparison.trials.executor import Executor
 from partwise.comparison.trials.trial import Trial
 from partwise.records import DamagedFileError, read_record
+from partwise.train.run_names import explain_write_errors
 
 OPEN, FAILED = "open-for-workers", "failed.json"
 """In the comparison's folder, that workers may expect further trials; in a trial's, why it could not be run."""
@@ -24,8 +26,9 @@ class SharedExecutor(Executor):
         self._touched = -HEARTBEAT
 
     def submit(self, trials: Sequence[Trial]) -> None:
-        for trial in trials:
-            (trial.folder / FAILED).unlink(missing_ok=True)
+        with explain_write_errors(self.folder):
+            for trial in trials:
+                (trial.folder / FAILED).unlink(missing_ok=True)
         self._waiting += trials
         self._stay_open()
 
@@ -44,11 +47,13 @@ class SharedExecutor(Executor):
     def cancel(self) -> None:
         """Ask for no more workers; those that are in the midst of a trial finish it."""
         self._waiting.clear()
-        (self.folder / OPEN).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # then it expires
+            (self.folder / OPEN).unlink(missing_ok=True)
 
     def _stay_open(self) -> None:
         if time.monotonic() - self._touched >= HEARTBEAT:
-            (self.folder / OPEN).touch()
+            with explain_write_errors(self.folder):
+                (self.folder / OPEN).touch()
             self._touched = time.monotonic()
 
 

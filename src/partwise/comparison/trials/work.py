@@ -24,6 +24,7 @@ from partwise.config.yaml import show
 from partwise.machine import hardware
 from partwise.messages import quantity
 from partwise.records import DamagedFileError, read_record
+from partwise.train.run_names import explain_write_errors
 
 JOB, WORKER = "job.json", "worker.json"
 """A trial's job, and which machine runs it."""
@@ -83,9 +84,10 @@ class Work:
     def run(self) -> int:
         """Run trials until all have ended and no more are to come; returns how many this process ran."""
         server, stop = ForkServer(self._first_job().executed_by), threading.Event()
-        threading.Thread(target=self._show_life, args=(server, stop), daemon=True).start()
+        threading.Thread(target=self._show_life, args=(stop,), daemon=True).start()
         try:
-            self._loop(server)
+            with explain_write_errors(self.folder):
+                self._loop(server)
         finally:
             stop.set()
             server.end()
@@ -150,18 +152,21 @@ class Work:
         if statuses is None:
             raise ConfigError(f"the worker process of {self.folder} ended: start `partwise work` again")
         taken, (status,) = self.claims.pop(number), statuses
+        shown = f"{taken.folder.parent.name}, {taken.folder.name}"
+        if taken.is_lost:
+            self.on_event(f"{shown}: another worker has taken it over while this one was suspended")
+            return
         if status.startswith("failed"):
             write_json(taken.folder / FAILED, {"reason": status.removeprefix("failed").strip(": ")})
         taken.release()
         self.n_done += 1
-        self.on_event(f"{taken.folder.parent.name}, {taken.folder.name}: {status}")
+        self.on_event(f"{shown}: {status}")
 
-    def _show_life(self, server: ForkServer, stop: threading.Event) -> None:
-        """Touch every claim; if one was lost, since this process was suspended, stop: the trial now runs elsewhere."""
+    def _show_life(self, stop: threading.Event) -> None:
+        """Touch every claim. The server ends the trials of those that were lost while this process was suspended."""
         while not stop.wait(min(HEARTBEAT, self.expires / 4)):
-            lost = [each for each in list(self.claims.values()) if not each.touch()]
-            if lost and not stop.is_set():
-                server.end()
+            for each in list(self.claims.values()):
+                each.touch()
 
 
 def describe_workers(folders: Iterable[Path]) -> list[str]:

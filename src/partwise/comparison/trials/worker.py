@@ -21,6 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
+from partwise.comparison.trials.claims import Claim, current
 from partwise.comparison.trials.job import JOB, check_executor
 from partwise.config import ConfigError, read_file
 from partwise.files import write_file
@@ -61,6 +62,8 @@ class ChildProcesses:
     def __init__(self, replies: int, parent: int) -> None:
         self.replies, self.parent = replies, parent
         self.running: dict[int, tuple[int, list[Path]]] = {}
+        self.claims: dict[int, Claim] = {}
+        """Of a child whose trial several workers may take."""
 
     def fork(self, number: int, folders: list[Path], directory: str, variables: dict[str, str]) -> None:
         """Start a child, or reply why that is not possible."""
@@ -83,6 +86,8 @@ class ChildProcesses:
             finally:
                 os._exit(code)  # never return into the server's loop
         self.running[child] = number, places
+        if claim := current(places[0]):
+            self.claims[child] = claim
 
     def reply(self, number: int, statuses: list[str]) -> None:
         with contextlib.suppress(BrokenPipeError):  # the parent was killed
@@ -95,12 +100,19 @@ class ChildProcesses:
             if not ended:
                 continue
             del self.running[child]
+            self.claims.pop(child, None)
             try:
                 statuses = json.loads(read_file(folders[0] / "status.json")) if code == 0 else []
             except (OSError, ValueError, ConfigError) as error:
                 self.reply(number, [f"failed {error}"] * len(folders))
             else:
                 self.reply(number, statuses or [exit_status(code)] * len(folders))
+
+    def stop_lost(self) -> None:
+        """Stop every child whose trial another worker has taken over, as it may if only this one's parent was suspended."""
+        for child, claim in self.claims.items():
+            if claim.is_lost:
+                os.kill(child, signal.SIGTERM)
 
     def stop(self) -> None:
         """Send SIGTERM to every child again: one being forked when the signal arrived missed it."""
@@ -158,6 +170,7 @@ def main() -> None:
                 accepting = False
             if not accepting:
                 children.stop()
+            children.stop_lost()
             children.report_finished()
     gc.freeze()  # else Python, at its end, looks for cycles in all of torch, and the comparison waits for it
 

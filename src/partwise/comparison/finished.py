@@ -1,0 +1,34 @@
+"""A finished comparison in a folder that cannot be written, as on a read-only file system: shown as it was judged."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from partwise.comparison.certificate.certificate import Certificate, CertifiedVerdict
+from partwise.comparison.certificate.verification import difference, verify
+from partwise.comparison.plan_file import PLAN_FILE, read_plan_file
+from partwise.comparison.results import Results
+from partwise.config import ConfigError
+
+
+def is_read_only(folder: Path) -> bool:
+    """Whether it holds a comparison and nothing can be written to it."""
+    return (folder / PLAN_FILE).exists() and not os.access(folder, os.W_OK)
+
+
+def read_finished(folder: Path, identity: Mapping[str, Any], seeds: int, data_hash: str) -> Results:
+    """The results of the same plan at `seeds` seeds. Raises ConfigError if there are none, or verdicts do not follow."""
+    plan = read_plan_file(folder, dict(identity), seeds, data_hash)
+    looks = plan["looks"] if plan else []
+    if seeds not in looks:
+        judged = f"it was judged at {looks[-1]} seeds, not {seeds}" if looks else "it is not finished"
+        raise ConfigError(f"{folder} cannot be written, and {judged}: check permissions, or copy it to another place")
+    results, certificate = Results.from_json(folder / "results.json"), Certificate.read(folder)
+    for check in verify(certificate):
+        if check.fault:
+            raise ConfigError(f"{folder / 'certificate.json'} was changed: {check.statement}: {check.fault}")
+    for stated, effect in zip(certificate.verdicts, results.effects, strict=True):
+        if fault := difference(stated, CertifiedVerdict.from_effect(stated.claim, effect)):
+            raise ConfigError(f"{folder / 'results.json'} was changed: {stated.claim.arm}: {fault}")
+    return results
