@@ -24,6 +24,7 @@ from partwise.tokenizers import CharacterTokenizer, Tokenizer, WithSpecialTokens
 from partwise.train.config import run_config
 from partwise.train.run_folder import RunFolder
 from recipes import VOCAB, perturbed
+from tokenizer_kinds import KINDS
 
 lm_eval = pytest.importorskip("lm_eval", reason="lm_eval is an optional dependency")
 pytestmark = pytest.mark.filterwarnings("ignore")  # of lm_eval and what it imports
@@ -116,6 +117,20 @@ def test_generation_equals_ours_up_to_the_stop_text(lm: PartwiseLM) -> None:
         )
     )
     assert sampled == generate(lm.model, lm.lm_tokenizer, prompts, max_new_tokens=9, temperature=0.7)
+
+
+def test_a_generated_text_keeps_the_space_after_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words are joined by spaces, and rows of the table without a word are never generated."""
+    tokenizer, model = KINDS["words"], perturbed(partwise.ModelConfig.from_dict({**SIZES, "vocab_size": 64}))
+    trained = SimpleNamespace(model=model, tokenizer=tokenizer, runtime=SimpleNamespace(precision="float32"))
+    monkeypatch.setattr(language_model, "open_trained", lambda run: trained)
+    lm = PartwiseLM(run="words")
+    (found,) = lm.generate_until(requests("generate_until", [("hello it", {"max_gen_toks": 6})]))
+    assert found.startswith(" ") and [found] == generate(
+        model, tokenizer, ["hello it"], max_new_tokens=6, temperature=0
+    )
+    (short,) = lm.generate_until(requests("generate_until", [("hello it", {"max_gen_toks": 6, "until": [found[:2]]})]))
+    assert short == ""
 
 
 def test_what_cannot_be_scored_is_refused(lm: PartwiseLM) -> None:
