@@ -111,7 +111,7 @@ def continue_problems(
         for (_, length), indices in sorted(by_shape.items()):
             for start in range(0, len(indices), PROBLEMS_PER_BATCH):
                 batch = indices[start : start + PROBLEMS_PER_BATCH]
-                uniform = uniform_numbers(batch, length, seed).to(device)
+                uniform = uniform_numbers(batch, length, seed, device)
                 tokens, source = encode_prompts(tokenizer, [prompts[index] for index in batch], device)
                 columns = list[Tensor]()
                 for column in decode(model, tokens, uniform, sampling, source=source, tokenizer=tokenizer):

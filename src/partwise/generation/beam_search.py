@@ -5,6 +5,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
+from partwise.compute.float64 import float64_device, to_float64
 from partwise.config import ConfigError
 from partwise.generation.sampling import known_ids
 from partwise.model import Transformer
@@ -38,15 +39,15 @@ def beam_search(
             f"context_length={model.config.context_length}: lower max_new_tokens"
         )
     ends = {eos_id} if isinstance(eos_id, int) else set(eos_id or ())
-    found = None if tokenizer is None else known_ids(tokenizer, model.config.vocab_size, tokens.device)
+    found = None if tokenizer is None else known_ids(tokenizer, model.config.vocab_size, float64_device(tokens.device))
     known = slice(None) if found is None else found
     ids = range(model.config.vocab_size) if found is None else found.tolist()
     cache = model.new_cache(1, tokens.shape[1] + max_new_tokens, source)
-    scores = torch.zeros(1, dtype=torch.float64, device=tokens.device)  # log P of each unfinished beam
+    scores = to_float64(torch.zeros(1, device=tokens.device))  # log P of each unfinished beam
     rows: list[list[int]] = [[]]
     best: tuple[float, list[int]] | None = None
     for step in range(max_new_tokens):
-        logits = model(tokens, cache)[:, -1].double()
+        logits = to_float64(model(tokens, cache)[:, -1])
         if not logits.isfinite().any(dim=-1).all() or logits.isnan().any():
             raise ConfigError("the model's logits are not finite: it diverged in training; use an earlier checkpoint")
         log_p = logits.log_softmax(dim=-1)[:, known]  # (num_beams, V)

@@ -45,10 +45,9 @@ def decode(
         else:
             logits = forward(tokens[:, -limit:], source=source)
         last = logits[:, -1]  # (B, V)
-        if known is None:
-            ids = sampling.sample(last, uniform[:, column])
-        else:
-            ids = known[sampling.sample(last[:, known], uniform[:, column])]
+        ids = sampling.sample(last if known is None else last[:, known], uniform[:, column]).to(tokens.device)
+        if known is not None:
+            ids = known[ids]
         yield ids
         tokens = torch.cat([tokens, ids[:, None]], dim=1)
 
@@ -141,7 +140,7 @@ def generate(
         raise ConfigError("the prompt is empty: must have at least one character")
     befores = [[] if specials else ids.tolist() for ids in encoded]  # a target does not continue its source
     device = model.embed.weight.device
-    uniform = uniform_numbers(range(len(prompts)), max_new_tokens, seed).to(device)
+    uniform = uniform_numbers(range(len(prompts)), max_new_tokens, seed, device)
     texts = [""] * len(prompts)
     was_training = model.training
     model.eval()

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from partwise.compute.float64 import float64_device
 from partwise.config import ConfigError
 from partwise.tokenizers import Tokenizer
 
@@ -33,7 +34,11 @@ class Sampling:
             raise ConfigError(f"top_p={self.top_p}: must be from 0 (the most likely token) to 1 (every token)")
 
     def sample(self, logits: Tensor, uniform: Tensor) -> Tensor:
-        """(B, V) logits and (B,) uniform numbers in [0, 1) -> (B,) ids. Raises ConfigError if logits are not finite."""
+        """(B, V) logits and (B,) uniform numbers in [0, 1) -> (B,) ids. Raises ConfigError if logits are not finite.
+
+        Ids and uniform numbers are on the `float64_device` of the logits.
+        """
+        logits = logits.to(float64_device(logits.device))
         top = logits.amax(dim=-1, keepdim=True)  # NaN if the row contains one
         if not top.isfinite().all():
             raise ConfigError("the model's logits are not finite: it diverged in training; use an earlier checkpoint")
@@ -66,6 +71,8 @@ class Sampling:
         return ((logits.double() - top.double()) / self.temperature).exp()
 
 
+CPU = torch.device("cpu")
+
 N_CANDIDATES = 1024
 """The most likely ids that are sorted first; all ids are sorted only if these do not determine the sample."""
 
@@ -95,8 +102,11 @@ def known_ids(tokenizer: Tokenizer, vocab_size: int, device: torch.device) -> Te
     return None if known.all() else torch.from_numpy(known.nonzero()[0]).to(device)
 
 
-def uniform_numbers(rows: Sequence[int], length: int, seed: int) -> Tensor:
-    """(len(rows), length) numbers in [0, 1); each row depends only on the seed and its row number."""
+def uniform_numbers(rows: Sequence[int], length: int, seed: int, device: torch.device = CPU) -> Tensor:
+    """(len(rows), length) numbers in [0, 1) to sample from logits on `device`.
+
+    Each row depends only on the seed and its row number.
+    """
     numbers = np.empty((len(rows), length))
     if not 0 <= seed < 2**64:
         raise ConfigError(f"seed={seed}: must be an integer from 0 to 2**64 - 1")
@@ -104,4 +114,4 @@ def uniform_numbers(rows: Sequence[int], length: int, seed: int) -> Tensor:
         numbers[index] = np.random.Generator(np.random.Philox(key=np.array([seed, row], dtype=np.uint64))).random(
             length
         )
-    return torch.from_numpy(numbers)
+    return torch.from_numpy(numbers).to(float64_device(device))

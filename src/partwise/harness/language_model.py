@@ -11,6 +11,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from torch import Tensor
 
+from partwise.compute.float64 import to_float64
 from partwise.config import ConfigError
 from partwise.evaluate.loss import evaluation_mode
 from partwise.generation.generate import decode, decoding_model
@@ -80,7 +81,7 @@ class PartwiseLM(TemplateLM):
             score = self.score_targets if self.specials else self.score_continuations
             for index, log_p in score(requests, device):
                 targets = torch.tensor(requests[index][2], device=device)
-                chosen = log_p.gather(1, targets[:, None]).double().sum().item()
+                chosen = to_float64(log_p.gather(1, targets[:, None])).sum().item()
                 answers[index] = chosen, bool((log_p.argmax(dim=1) == targets).all())
         for request, answer in zip(requests, answers, strict=True):
             if request[0] is not None:  # windows of a rolling text are no requests
@@ -185,7 +186,7 @@ class PartwiseLM(TemplateLM):
         if self.specials is not None:
             tokens, source = tokens.new_full((len(rows), 1), self.specials.bos_id), tokens[:, -self.max_length :]
             stop_id, befores = self.specials.eos_id, [[] for _ in rows]
-        uniform = uniform_numbers(rows, length, 0).to(tokens.device)
+        uniform = uniform_numbers(rows, length, 0, tokens.device)
         texts, streams = [""] * len(rows), [self.lm_tokenizer.decode_stream(after) for after in befores]
         unfinished = set(range(len(rows)))
         for ids in decode(decoder, tokens, uniform, sampling, source=source, tokenizer=self.lm_tokenizer):

@@ -108,7 +108,7 @@ class ActivationRecorder:
     def start_pass(self, stack: str, ids: Tensor, padding_idx: int | None, pattern_tokens: int) -> None:
         """Start a forward pass of a stack: its ids (B, T), and how many leading tokens the firing pattern covers."""
         mask = ids != padding_idx if padding_idx is not None else torch.ones_like(ids, dtype=torch.bool)
-        self.token_masks[stack] = mask.flatten()
+        self.token_masks[stack] = mask.flatten().cpu()
         self.pattern_tokens[stack] = min(pattern_tokens, int(mask[0].sum()))
         self.n_tokens[stack] = self.n_tokens.get(stack, 0) + int(mask.sum())
 
@@ -117,6 +117,7 @@ class ActivationRecorder:
     ) -> None:
         """Add values (B, T, ...) of all tokens, or (P, F) of (token, expert) pairs with both indices, each (P,)."""
         mask = self.token_masks[location.stack]
+        values = values.cpu()  # not every device has float64
         if token is None or expert is None:
             values = values.flatten(0, 1).flatten(1)
             token, expert = torch.arange(len(values)), torch.zeros(len(values), dtype=torch.long)
@@ -177,7 +178,7 @@ def moe_hooks(
 
     def record_routing(module: nn.Module, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
         k = output[1].shape[1]
-        routing["expert"], order = output[1].flatten().sort(stable=True)
+        routing["expert"], order = output[1].flatten().cpu().sort(stable=True)
         routing["token"] = order // k
 
     experts = moe.experts

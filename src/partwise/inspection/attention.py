@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from partwise.compute.float64 import to_float64
 from partwise.config import ConfigError
 from partwise.inspection.hooks import watch_modules
 from partwise.inspection.map_figures import map_figures
@@ -48,7 +49,7 @@ class AttentionCall(NamedTuple):
         bias = self.mask.bias()
         if bias is None:
             return torch.tensor(float(self.k.shape[2]))
-        n_visible = (bias > float("-inf")).sum(-1).double()
+        n_visible = to_float64((bias > float("-inf")).sum(-1))
         return n_visible if n_visible.dim() == 1 else n_visible[..., :1, :]
 
 
@@ -123,14 +124,14 @@ def layer_statistics(kind: str, layer: int, calls: list[AttentionCall], mask: Te
     """Statistics of one layer's calls over the queries where `mask` (B, T) is true."""
     weights = attention_maps(calls)
     B, H, T, S = weights.shape
-    weight = (mask / mask.sum()).double()[:, None, :]  # (B, 1, T)
+    weight = to_float64(mask / mask.sum())[:, None, :]  # (B, 1, T)
 
     def mean(values: Tensor) -> Tensor:
-        return (values.double() * weight).sum(dim=(0, 2))  # (B, H, T) -> (H,)
+        return (to_float64(values) * weight).sum(dim=(0, 2))  # (B, H, T) -> (H,)
 
     n_visible = calls[0].n_visible() + (0 if calls[0].core.sinks is None else 1)
     entropy, max_weight, sink = entropy_max_and_sink(weights, calls[0].core)
-    distances = (torch.arange(T)[:, None] - torch.arange(S)).abs().to(weights.dtype)
+    distances = (torch.arange(T)[:, None] - torch.arange(S)).abs().to(weights)
     mean_distance = mean((weights * distances).sum(-1)) / mean(weights.sum(-1))
     unscaled = entropy_max_and_sink(attention_maps(calls, unscaled=True), calls[0].core)
     return AttentionStatistics(

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from partwise.compute.float64 import to_float64
 from partwise.config import ConfigError
 from partwise.data import Dataset
 from partwise.inspection.hooks import watch_modules
@@ -148,7 +149,7 @@ def site_kind(name: str) -> str:
 def mean_sizes(values: dict[str, list[Tensor]]) -> dict[str, float]:
     """The mean absolute value at each site."""
     return {
-        site: float(np.mean([value.abs().double().mean().item() for value in each])) for site, each in values.items()
+        site: float(np.mean([to_float64(value.abs()).mean().item() for value in each])) for site, each in values.items()
     }
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from partwise.compute.float64 import to_float64
 from partwise.data import IGNORE_INDEX, Batch
 from partwise.inspection.hooks import watch_modules
 from partwise.inspection.subject import Subject
@@ -91,7 +92,7 @@ def token_metrics(log_probs: Tensor, last: Tensor, target: Tensor) -> Tensor:
     target_log_prob = target_log_prob.squeeze(-1)
     return torch.stack(
         [
-            metric.double()
+            to_float64(metric)
             for metric in (-target_log_prob, top == target, top == last.argmax(-1), target_log_prob.exp(), rank, kl)
         ]
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from partwise.compute.float64 import to_float64
 from partwise.config import recipes_by_layer
 from partwise.inspection.subject import Subject
 from partwise.model.transformer import ModelConfig, Stack, Transformer
@@ -71,7 +72,7 @@ def position_norms(layer: PositionLayer, n_positions: int, table: Tensor) -> Ten
     if not implements(layer, "at_input"):
         return None
     zeros = table.new_zeros(1, n_positions, table.shape[1])
-    return layer.at_input(zeros, torch.arange(n_positions))[0].norm(dim=-1)
+    return layer.at_input(zeros, torch.arange(n_positions, device=table.device))[0].norm(dim=-1)
 
 
 @torch.no_grad()
@@ -160,7 +161,7 @@ def table_row(name: str, values: Tensor) -> list[str]:
 
 
 def median_min_max(values: Tensor) -> list[float]:
-    return [values.double().quantile(q).item() + 0.0 for q in (0.5, 0, 1)]  # + 0.0 avoids -0
+    return [to_float64(values).quantile(q).item() + 0.0 for q in (0.5, 0, 1)]  # + 0.0 avoids -0
 
 
 def wavelengths(layer: AngleTable) -> Tensor:
