@@ -5,7 +5,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from partwise.config import recipes_by_layer
-from partwise.formats.huggingface.family import Family, Settings, end_rules, read_rope, rms_norm, write_rope
+from partwise.formats.huggingface.family import (
+    Family,
+    Settings,
+    end_rules,
+    read_rope,
+    rms_norm,
+    write_rope,
+    write_rope_values,
+)
 from partwise.formats.huggingface.function import Function
 from partwise.formats.huggingface.llama import GATED_MLP, PRE_NORMS
 from partwise.formats.huggingface.tensors import Rows, RowsByHead, TensorRule, rules_for
@@ -26,7 +34,6 @@ class DeepSeekV3(Family):
         n_dense = next((index for index, layer in enumerate(layers) if layer["part"] == "moe"), len(layers))
         dense = layers[0] if n_dense else {}
         moe = layers[n_dense] if n_dense < len(layers) else {}
-        rope = write_rope(function["positions"])
         return {
             "vocab_size": function["vocab_size"],
             "hidden_size": function["d_model"],
@@ -52,8 +59,7 @@ class DeepSeekV3(Family):
             "max_position_embeddings": function["context_length"],
             "rms_norm_eps": function["norm"].get("eps"),
             "tie_word_embeddings": function["tie_embeddings"],
-            "rope_parameters": rope,
-            "rope_theta": rope.get("rope_theta"),
+            **write_rope_values(write_rope(function["positions"])),
             "rope_interleave": function["positions"].get("layout") == "interleaved",
         }
 

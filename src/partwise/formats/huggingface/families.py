@@ -57,7 +57,7 @@ def read_config(values: Mapping[str, Any], source: str) -> tuple[Family, ModelCo
         raise ConfigError(f"{source}: model_type={show(name)} is not supported{did_you_mean(str(name)[:40], FAMILIES)}")
     family = FAMILIES[name]
     architectures = values.get("architectures")
-    if architectures is not None and architectures != [family.architecture]:
+    if architectures is not None and architectures not in ([family.architecture], [family.base]):
         raise ConfigError(f"{source}: architectures={show(architectures)}: only {family.architecture} is supported")
     reader = Values(values, source)
     reader.expect("is_encoder_decoder", False)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from partwise.config import recipes_by_layer
 from partwise.formats.huggingface.function import Function
 from partwise.formats.huggingface.tensors import SAME, Layout, TensorRule, rules_for
-from partwise.formats.huggingface.values import Values
+from partwise.formats.huggingface.values import Values, show
 from partwise.model import ModelConfig
 
 Settings = dict[str, Any]
@@ -47,7 +47,13 @@ class Family:
     model_type: ClassVar[str]
     architecture: ClassVar[str]
     prefix: ClassVar[str] = "model."  # of all tensors but the head's
+    head: ClassVar[str] = "lm_head"
     unused: ClassVar[str] = r".*\.rotary_emb\.inv_freq"  # names in published files of tensors that are not parameters
+
+    @property
+    def base(self) -> str:
+        """The architecture without the head."""
+        return re.sub("(LMHead|ForCausalLM)$", "", self.architecture.removesuffix("Model")) + "Model"
 
     def changes(self, function: Function) -> Settings:
         """Options that every model of the family has, and that zeros and ones in the tensors can supply."""
@@ -92,21 +98,34 @@ def write_rope(positions: Mapping[str, Any]) -> dict[str, Any]:
     return {"rope_type": kind} | {name: value for name, value in options.items() if value is not None}
 
 
+def write_rope_values(rope: Mapping[str, Any], theta: str = "rope_theta") -> dict[str, Any]:
+    """What `write_rope` returned as the keys of a `config.json`, with the base of the angles as `theta`.
+
+    Releases before 5.0 read `rope_scaling` and not `rope_parameters`; later ones take `rope_scaling` first.
+    """
+    values = {"rope_parameters": dict(rope), theta: rope.get("rope_theta")}
+    if rope.get("rope_type", "default") != "default":
+        values["rope_scaling"] = {
+            name: value for name, value in rope.items() if name not in ("rope_theta", "partial_rotary_factor")
+        }
+    return values
+
+
 def read_rope(values: Values, theta: float = 10000.0, partial: float | None = None) -> Settings:
     """The positions of `rope_parameters`, or of `rope_theta` and `rope_scaling` in older files.
 
     `theta` and `partial` are the family's defaults; without `partial`, its heads are rotated as a whole.
     """
     older, newer = values.section("rope_scaling"), values.section("rope_parameters")
-    options = Values({**older.values, **newer.values}, f"{values.source}: rope_parameters")
+    options = older if older.values else newer  # the order of every release that knows both
     theta = options.number("rope_theta", values.number("rope_theta", theta))
     fraction = options.number("partial_rotary_factor", values.number("partial_rotary_factor", partial or 1.0))
     if partial is None and fraction != 1:
         options.values.setdefault("partial_rotary_factor", fraction)
         options.refuse("partial_rotary_factor", "this family rotates whole heads")
     common = {"theta": theta, "partial_rotary_factor": fraction, "layout": "half"}
-    kind = options.name("rope_type", dict.fromkeys(ROPE_TYPES.values()), options.get("type", "default"))
-    options.ignore("type", "finetuned", "max_position_embeddings")
+    kind = read_rope_type(options)
+    options.ignore("finetuned", "max_position_embeddings")
     result: Settings = {"part": "rope", **common}
     if kind in ("default", "linear"):
         options.ignore("original_max_position_embeddings")
@@ -115,14 +134,28 @@ def read_rope(values: Values, theta: float = 10000.0, partial: float | None = No
     else:
         result = {"part": f"rope_{kind}", **common, "factor": options.number("factor")}
     if kind in ("yarn", "llama3"):
-        result["original_context_length"] = options.integer("original_max_position_embeddings")
+        original = options.get("original_max_position_embeddings", None)
+        result["original_context_length"] = (
+            values.integer("max_position_embeddings")
+            if original is None
+            else options.integer("original_max_position_embeddings")
+        )
     if kind == "llama3":
         result |= {name: options.number(name) for name in ("low_freq_factor", "high_freq_factor")}
     if kind == "yarn":
-        result |= {"beta_fast": options.number("beta_fast", 32.0), "beta_slow": options.number("beta_slow", 1.0)}
+        betas = {"beta_fast": 32.0, "beta_slow": 1.0}  # also in place of 0
+        result |= {name: options.number(name, default) or default for name, default in betas.items()}
         result |= {"truncate": options.flag("truncate", True), "mscale": options.optional_number("attention_factor")}
     options.finish()
     return result
+
+
+def read_rope_type(options: Values) -> str:
+    """The kind of scaling, which older files call `type`."""
+    kinds = [key for key in ("rope_type", "type") if options.get(key, None) is not None]
+    if len(kinds) == 2 and options.get("type") != options.get("rope_type"):
+        options.refuse("type", f"rope_type={show(options.get('rope_type'))} is another one: remove the wrong one")
+    return options.name(kinds[0], dict.fromkeys(ROPE_TYPES.values())) if kinds else "default"
 
 
 def write_windows(function: Function) -> dict[str, Any]:
@@ -185,10 +218,10 @@ def norm_has_bias(config: ModelConfig) -> bool:
     return bool(getattr(config.norm, "affine", True)) and bool(getattr(config.norm, "bias", False))
 
 
-def end_rules(config: ModelConfig, embed: str, norm: str | None) -> Iterator[TensorRule]:
+def end_rules(config: ModelConfig, embed: str, norm: str | None, head: str = Family.head) -> Iterator[TensorRule]:
     """Embeddings, final norm and head."""
     yield TensorRule(f"{embed}.weight", ("embed.weight",))
     if norm is not None:
         yield from rules_for("", "residual.norm", norm, norm_has_bias(config))
     if not config.tie_embeddings:
-        yield TensorRule("lm_head.weight", ("head.weight",))
+        yield TensorRule(f"{head}.weight", ("head.weight",))

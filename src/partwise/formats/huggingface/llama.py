@@ -16,6 +16,7 @@ from partwise.formats.huggingface.family import (
     with_windows,
     write_activation,
     write_rope,
+    write_rope_values,
     write_windows,
 )
 from partwise.formats.huggingface.function import Function
@@ -85,8 +86,7 @@ class Llama(Family):
         return values
 
     def write_positions(self, positions: Mapping[str, Any]) -> dict[str, Any]:
-        rope = write_rope(positions)
-        return {"rope_parameters": rope, "rope_theta": rope.get("rope_theta")}
+        return write_rope_values(write_rope(positions))
 
     def read(self, values: Values) -> Settings:
         width, n_layers = values.integer("hidden_size"), values.layer_count("num_hidden_layers")
@@ -277,4 +277,10 @@ class Olmo2(Llama):
     def write(self, function: Function) -> dict[str, Any]:
         values = super().write(function)
         del values["head_dim"]
+        return values
+
+    def write_positions(self, positions: Mapping[str, Any]) -> dict[str, Any]:
+        values = super().write_positions(positions)
+        if positions["part"] == "rope_linear":  # of this family, releases before 5.0 accept these two keys alone
+            values["rope_scaling"] = {"type": "linear", "factor": positions["factor"]}
         return values

@@ -14,6 +14,7 @@ from partwise.formats.huggingface.family import (
     read_rope,
     write_activation,
     write_rope,
+    write_rope_values,
 )
 from partwise.formats.huggingface.function import Function
 from partwise.formats.huggingface.gpt2 import ALL_BIASES, layer_norm
@@ -27,6 +28,7 @@ class GPTNeoX(Family):
     """RoPE on a part of each head, and branches in parallel, each with its norm, or one after the other."""
 
     title, model_type, architecture, prefix = "GPT-NeoX", "gpt_neox", "GPTNeoXForCausalLM", "gpt_neox."
+    head = "embed_out"
     unused = r".*\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)"
     modules: ClassVar[Mapping[str, str]] = {
         "attention.q attention.k attention.v": "attention.query_key_value",
@@ -57,9 +59,8 @@ class GPTNeoX(Family):
             "use_parallel_residual": function["residual"]["part"] == "parallel",
             "attention_bias": bool(attention.get("bias")),
             "tie_word_embeddings": function["tie_embeddings"],
-            "rope_parameters": rope,
+            **write_rope_values(rope, "rotary_emb_base"),
             "rotary_pct": rope["partial_rotary_factor"],
-            "rotary_emb_base": rope.get("rope_theta"),
         }
 
     def read(self, values: Values) -> Settings:
@@ -92,7 +93,7 @@ class GPTNeoX(Family):
         }
 
     def rules(self, config: ModelConfig) -> Iterator[TensorRule]:
-        yield from end_rules(config, "gpt_neox.embed_in", "gpt_neox.final_layer_norm")
+        yield from end_rules(config, "gpt_neox.embed_in", "gpt_neox.final_layer_norm", self.head)
         attentions: list[Any] = recipes_by_layer(config.attention, config.n_layers)
         for layer, attention in enumerate(attentions):
             layouts: Mapping[str, Layout] = {"attention.q attention.k attention.v": RowsByHead(attention.n_heads)}
@@ -125,8 +126,7 @@ class StableLM(Family):
             "qk_layernorm": False,
             "use_parallel_residual": function["residual"]["part"] == "parallel",
             "tie_word_embeddings": function["tie_embeddings"],
-            "rope_parameters": rope,
-            "rope_theta": rope.get("rope_theta"),
+            **write_rope_values(rope),
             "partial_rotary_factor": rope["partial_rotary_factor"],
         }
 

@@ -46,8 +46,9 @@ def read_hf_model(folder: Path, dtype: torch.dtype = torch.float32) -> Transform
         found = match_names(family, config, rules, model.state_dict(), stored, folder)
         allocate(model, dtype)
         copy_tensors(rules, found, model.state_dict(), folder)
-        if config.tie_embeddings and "lm_head.weight" in stored:
-            check_tied(stored["lm_head.weight"], model, folder)
+        head = f"{family.head}.weight"
+        if config.tie_embeddings and head in stored:
+            check_tied(stored[head], model, folder)
     return model.eval()
 
 
@@ -76,18 +77,28 @@ def match_names(
     folder: Path,
 ) -> dict[str, Stored]:
     """The stored tensor of each rule. Raises ConfigError for tensors that are missing, left over or of another shape."""
+    head, embeddings = f"{family.head}.weight", next(rule.theirs for rule in rules if rule.ours == ("embed.weight",))
+    if "lm_head.weight" in stored and head not in stored:  # its name in memory since 5.0, and in some files
+        stored[head] = stored.pop("lm_head.weight")
     if not any(name.startswith(family.prefix) for name in stored):  # as the model without its head saves them
-        for name in [name for name in stored if not name.startswith("lm_head.")]:
+        for name in [name for name in stored if name != head]:
             stored[family.prefix + name] = stored.pop(name)
+    if config.tie_embeddings and embeddings not in stored and head in stored:  # one tensor, under its other name
+        stored[embeddings] = stored.pop(head)
     expected = {rule.theirs: rule.shape(shapes) for rule in rules}
-    if missing := [name for name in expected if name not in stored]:
+    missing = [name for name in expected if name not in stored]
+    if missing == [head]:
+        raise ConfigError(
+            f"{folder} lacks {head}: it holds the model without its head; save it as {family.architecture}"
+        )
+    if missing:
         raise ConfigError(f"{folder} lacks the tensor {missing[0]} ({len(missing)} missing): restore the folder")
     for name, shape in expected.items():
         if stored[name].shape != shape:
             raise ConfigError(
                 f"{folder}: {name} has shape {list(stored[name].shape)}, but {CONFIG} describes {list(shape)}"
             )
-    tied = {"lm_head.weight"} if config.tie_embeddings else set()
+    tied = {head} if config.tie_embeddings else set()
     left_over = [name for name in stored if name not in {*expected, *tied} and not family.is_unused(name, config)]
     if left_over:
         raise ConfigError(

@@ -17,6 +17,7 @@ METADATA = {
     "torch_dtype",
     "dtype",
     "use_cache",
+    "cache_implementation",
     "bos_token_id",
     "eos_token_id",
     "pad_token_id",
