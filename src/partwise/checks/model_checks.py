@@ -102,10 +102,10 @@ def check_dependence(probes: Sequence[Probe], lengths: Sequence[int]) -> list[Fi
         else:
             leak = leak or describe_leak(case, base)
             rows = rows or describe_rows(case, base)
-    at_most = f"logits change by at most {largest:.1g} ({cases} cases)"
+    at_most = f"change by at most {largest:.1g} of the largest ({cases} cases)"
     return [
-        finding(LEAK, leak, unclear or failed, f"earlier {at_most}"),
-        finding(ROWS, "", rows or unclear, f"a row's {at_most}"),
+        finding(LEAK, leak, unclear or failed, f"with other tokens after them, logits {at_most}"),
+        finding(ROWS, "", rows or unclear, f"with other rows beside it, a row's logits {at_most}"),
     ]
 
 

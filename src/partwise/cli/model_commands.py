@@ -27,6 +27,9 @@ from partwise.cli.options import (
 )
 from partwise.cli.signals import ENDING
 
+CHECKED_PRESET = "mingpt"
+"""Of `check` without a preset."""
+
 
 @app.command(context_settings=ALLOW_OVERRIDES)
 def train(
@@ -80,11 +83,35 @@ def train(
     from partwise.cli.commands.train import train_run, train_with_others
 
     changes = collect_overrides(context, overrides)
-    # an override; the preset was omitted
-    if "=" in preset and not preset.endswith((".yaml", ".yml")) and not preset.startswith("from="):
+    if is_override(preset):
         preset, changes = "fast", [preset, *changes]
     start = train_with_others if launched() else train_run
     raise typer.Exit(start(preset, changes, data, name, fresh, shlex.join(["partwise", *sys.argv[1:]]), allow_leak))
+
+
+@app.command(context_settings=ALLOW_OVERRIDES)
+def check(
+    context: typer.Context,
+    preset: Annotated[
+        str, typer.Argument(help="A preset or a YAML file.", autocompletion=complete_preset)
+    ] = CHECKED_PRESET,
+    overrides: Overrides = None,
+    data: Data = None,
+    imports: Import = None,
+) -> None:
+    """Check parts of your own: that no position sees later ones, and more. Exits with 1 if one does."""
+    load_imports(imports)
+    from partwise.cli.commands.check import check_preset
+
+    changes = collect_overrides(context, overrides)
+    if is_override(preset):
+        preset, changes = CHECKED_PRESET, [preset, *changes]
+    raise typer.Exit(check_preset(preset, changes, data))
+
+
+def is_override(preset: str) -> bool:
+    """Whether the preset was omitted, and an override is in its place."""
+    return "=" in preset and not preset.endswith((".yaml", ".yml")) and not preset.startswith("from=")
 
 
 @app.command("eval")

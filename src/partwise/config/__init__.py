@@ -17,6 +17,7 @@ from partwise.config.parts import (
     once_per_value,
     part,
     recipes_by_layer,
+    register_plain_classes,
 )
 from partwise.config.reading import open_to_read, read_file
 from partwise.config.yaml import ConfigError
@@ -44,4 +45,5 @@ __all__ = [
     "part",
     "read_file",
     "recipes_by_layer",
+    "register_plain_classes",
 ]

@@ -170,7 +170,7 @@ def _explain(cls: type[Config], error: ValidationError, prefix: str) -> str:
 REGISTRY: dict[str, dict[str, type["Part"]]] = {}
 """family -> name -> recipe."""
 
-P = TypeVar("P", bound="type[Part]")
+C = TypeVar("C", bound=type)
 
 
 class Part(Config):
@@ -274,23 +274,53 @@ def recipes_by_layer(value: F | Pattern[F], n_layers: int) -> list[F]:
     return list(value.recipes)
 
 
-def part(name: str) -> Callable[[P], P]:
-    """Register a recipe under `name` in the family it derives from: `@part("mine") class Mine(FeedForward)`."""
+def part(name: str, family: str | None = None) -> Callable[[C], C]:
+    """Register a recipe under `name` in the family it derives from: `@part("mine") class Mine(FeedForward)`.
 
-    def register(recipe: P) -> P:
-        if not hasattr(recipe, "family"):
-            raise ConfigError(f"the part {name!r} has no family: derive it from FeedForward, Norm or another family")
-        if parse_value(name) != name or not name.isprintable():
-            raise ConfigError(f"{recipe.family}={name!r} would not be read as a part's name: use a plain word")
-        known = REGISTRY.setdefault(recipe.family, {})
-        # registering the same class again is fine: a file or a notebook cell was rerun
-        if name in known and _identity(known[name]) != _identity(recipe):
-            raise ConfigError(f"{recipe.family}={name} is already registered: choose another name")
-        recipe.name = name
-        known[name] = recipe
-        return recipe
+    With a `family`, `ffn` or `norm`, register a plain `nn.Module`: `__init__(d_model, ...)`, `forward(x)`.
+    """
+
+    def register(cls: C) -> C:
+        if issubclass(cls, Part):
+            register_recipe(name, cls)
+        elif family is None:
+            raise ConfigError(
+                f'the part {name!r} has no family: write @part({name!r}, family="ffn") or family="norm" above a plain '
+                "nn.Module, or derive a recipe from FeedForward, Norm or another family"
+            )
+        elif _make_recipe:
+            register_recipe(name, _make_recipe[0](cls, family))
+        else:
+            _waiting.append((name, cls, family))
+        return cls
 
     return register
+
+
+def register_recipe(name: str, recipe: type[Part]) -> None:
+    """Add a recipe to the registry. Raises ConfigError."""
+    if not hasattr(recipe, "family"):
+        raise ConfigError(f"the part {name!r} has no family: derive it from FeedForward, Norm or another family")
+    if parse_value(name) != name or not name.isprintable():
+        raise ConfigError(f"{recipe.family}={name!r} would not be read as a part's name: use a plain word")
+    known = REGISTRY.setdefault(recipe.family, {})
+    # registering the same class again is fine: a file or a notebook cell was rerun
+    if name in known and _identity(known[name]) != _identity(recipe):
+        raise ConfigError(f"{recipe.family}={name} is already registered: choose another name")
+    recipe.name = name
+    known[name] = recipe
+
+
+_waiting: list[tuple[str, type, str]] = []  # classes that were registered before torch was imported
+_make_recipe: list[Callable[[type, str], type[Part]]] = []
+
+
+def register_plain_classes(make_recipe: Callable[[type, str], type[Part]]) -> None:
+    """Turn the classes that `part` is given with a family into recipes from now on, and those that wait for it."""
+    _make_recipe[:] = [make_recipe]
+    for name, cls, family in _waiting:
+        register_recipe(name, make_recipe(cls, family))
+    _waiting.clear()
 
 
 def _identity(recipe: type[Part]) -> tuple[str, str]:

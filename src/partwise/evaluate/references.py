@@ -44,6 +44,11 @@ def dataset_references(dataset: Dataset) -> dict[str, Any]:
     return references
 
 
+def is_plain_text(dataset: Dataset) -> bool:
+    """Whether n-gram models are a scale of its losses: answers to problems and targets of sources follow by rules."""
+    return dataset.corpus.task == "text" and not dataset.corpus.paired
+
+
 def target_ids(dataset: Dataset, split: str) -> np.ndarray:
     """The ids of a split that models predict: the targets of pairs, the answers of problems if only these are trained on."""
     ids = dataset.split(split)

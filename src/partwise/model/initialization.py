@@ -1,6 +1,7 @@
 """Initial weights, with an independent random stream per tensor."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -8,6 +9,17 @@ from partwise.model.parameters import LogicalTensor, matching_names
 from partwise.parts.contracts import Init, Residual
 from partwise.parts.layers import stream_seed
 from partwise.parts.roles import TensorSpec
+
+
+@contextmanager
+def constructing(seed: int) -> Iterator[None]:
+    """Seed what constructors sample, and restore the global random state afterwards.
+
+    `initialize` replaces it, except for tensors without a role, such as those of a plain module of torch.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(stream_seed(seed, "constructors"))
+        yield
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from partwise.config.own_parts import explain_own
 from partwise.model.block import Block, run_blocks
 from partwise.model.cache import Cache, position_ids_from_document_ids
 from partwise.model.flops import training_flops_per_token
-from partwise.model.initialization import initialize
+from partwise.model.initialization import constructing, initialize
 from partwise.model.parameters import LogicalTensor, TiedModule, logical_tensors
 from partwise.parts.attention.multihead import MultiHead
 from partwise.parts.contracts import (
@@ -201,8 +201,7 @@ class Transformer(Stack, TiedModule):
             raise ConfigError(
                 f"init={config.init.name} scales embeddings and head differently: set tie_embeddings=false"
             )
-        # constructors sample weights that `initialize` replaces, so leave the global random state unchanged
-        with torch.random.fork_rng(devices=[]):
+        with constructing(seed):
             self.embed = embedding_table(config.vocab_size, config.d_model, config.padding_idx)
             layer_ctx = LayerContext(
                 config.d_model, config.n_layers, config.context_length, other_layers=config.encoder_layers

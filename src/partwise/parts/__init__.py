@@ -1,6 +1,6 @@
 """The parts of a model, one file or folder per family. Importing this package registers the built-in ones."""
 
-from partwise.parts import init, mtp, ngram_embeddings, ngram_lm, norms, residual, short_conv
+from partwise.parts import init, mtp, ngram_embeddings, ngram_lm, norms, plain, residual, short_conv
 from partwise.parts.attention import differential, mla, multihead
 from partwise.parts.contracts import (
     Attention,
@@ -31,6 +31,7 @@ __all__ = [
     "ngram_embeddings",
     "ngram_lm",
     "norms",
+    "plain",
     "residual",
     "rotary",
     "short_conv",

@@ -30,14 +30,18 @@ def check_own_parts(
     found: list[Finding] = []
     if any(each.family in MODEL_FAMILIES for each in own_parts(config)) or own_backends(plan):
         found += check_own_model(config, model, plan, trained)
-    if trained:
-        return found
+    return found if trained else found + check_own_settings(config, model, dataset)
+
+
+def check_own_settings(config: RunConfig, model: Transformer, dataset: Dataset) -> list[Finding]:
+    """The checks of a schedule, an optimizer and data that are not of this package."""
+    found, lr = list[Finding](), config.train.lr
     families = {each.family for each in own_parts(config)}
     try:
         if "schedule" in families:
             found.append(check_schedule(config.schedule.factor, config.train.steps))
         if "optimizer" in families:
-            found += check_optimizer(model, lambda each: config.optimizer.build(each, config.train.lr), config.train.lr)
+            found += check_optimizer(model, lambda each: config.optimizer.build(each, lr), lr)
         if "data" in families:
             found += check_data(dataset, config.data, config.model.vocab_size)
     except (TypeError, AttributeError, NotImplementedError) as error:

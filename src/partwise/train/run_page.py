@@ -8,14 +8,14 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from partwise.baselines.scale import ngram_name, place_loss
+from partwise.baselines.scale import far_below, ngram_name, place_loss
 from partwise.checkpoint import load
 from partwise.checks.finding import Finding
 from partwise.compute.plan import Plan
 from partwise.config import ConfigError
 from partwise.config.overrides import difference
 from partwise.data import Dataset
-from partwise.evaluate.references import dataset_references
+from partwise.evaluate.references import dataset_references, is_plain_text
 from partwise.plots.blocks import Cell, Figure, Paragraph, Section, Table
 from partwise.plots.cells import capitalize_first, count, format_value
 from partwise.plots.colors import ARM_COLORS
@@ -160,7 +160,11 @@ def outcome(run: StoredRun) -> str:
     last = evaluations[-1]
     place = place_loss(last["validation"], run.ngrams)
     at = "" if run.result else f" at step {last['step']:,}"
-    return f"{state}Validation loss {last['validation']:.4f} {run.unit}{at}{f': {place}' if place else ''}."
+    text = run.dataset is not None and is_plain_text(run.dataset)
+    far = far_below([last["validation"]], run.ngrams) if text else ""
+    return (
+        f"{state}Validation loss {last['validation']:.4f} {run.unit}{at}{f': {place}' if place else ''}. {far}".strip()
+    )
 
 
 def sections(run: StoredRun) -> list[Section]:

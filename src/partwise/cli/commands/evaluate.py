@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from partwise.baselines.scale import ngram_name, place_loss
+from partwise.baselines.scale import far_below, ngram_name, place_loss
 from partwise.cli.terminal import console, only_json, print_json, progress_bar, table
 from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError
@@ -18,7 +18,7 @@ from partwise.data.corpora import SyntheticProblems
 from partwise.evaluate.arithmetic import Proportion, accuracy_by_operation, answer_problems
 from partwise.evaluate.digits import SIGN, accuracy_by_place
 from partwise.evaluate.loss import SplitLoss, mean_loss
-from partwise.evaluate.references import dataset_references
+from partwise.evaluate.references import dataset_references, is_plain_text
 from partwise.model import Transformer
 from partwise.tokenizers import Tokenizer
 from partwise.train.config import RunConfig
@@ -120,6 +120,8 @@ def show_scores(
     else:
         scoring = f"in windows of {seq_len} without earlier context"
     console.print(f"the validation loss is {place_loss(nats, dict(references['ngrams']))}")
+    if is_plain_text(dataset) and (note := far_below([nats], dict(references["ngrams"]))):
+        console.print(note, style="bold", markup=False, soft_wrap=True)
     console.print(
         f"{score.tokens:,} tokens, each scored once {scoring}; references fitted on {references['fitted_tokens']:,} "
         "training tokens, from 2-gram on with Kneser-Ney smoothing"

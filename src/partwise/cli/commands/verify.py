@@ -58,5 +58,8 @@ def repeat_trials(certificate: Certificate, trials: int, imports: Sequence[str])
             # elsewhere, other roundings grow over training
             fault, statement = (None, f"{statement}; {off}") if others else (off, statement)
         checks.append(Check(statement, fault))
+        if repeat.leak:
+            seen = f"the model of {repeat.arm}, seed {repeat.seed}, sees no token that it predicts"
+            checks.append(Check(seen, repeat.leak))
     report(checks)
     return checks

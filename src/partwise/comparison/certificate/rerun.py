@@ -10,6 +10,7 @@ from typing import Any
 from partwise.comparison.certificate.certificate import Certificate
 from partwise.comparison.ledger.project import code_version
 from partwise.comparison.runs import EXECUTED_BY
+from partwise.comparison.runs.part_checks import check_arm, check_trial
 from partwise.comparison.runs.trial import RunTrial, prepare_run
 from partwise.comparison.runs.workload import origin_of
 from partwise.comparison.trials.executor import run_trials
@@ -17,6 +18,7 @@ from partwise.comparison.trials.local import LocalExecutor
 from partwise.compute.runtime import Runtime, machine_info
 from partwise.config import ConfigError
 from partwise.train.config import RunConfig
+from partwise.train.own_parts import has_own, leaks
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,8 @@ class Repeat:
     seed: int
     stated: float | None
     found: float | None
+    leak: str = ""
+    """How its model sees the tokens that it predicts, if a part of the user's own does."""
 
     @property
     def equal(self) -> bool:
@@ -63,10 +67,21 @@ def rerun(
         with LocalExecutor(1, module=EXECUTED_BY) as executor:
             run_trials(executor, repeated, lambda: on_progress(repeated))
         values = [trial.outcome(certificate.protocol.metric).value for trial in repeated]
+        seen = [find_leak(certificate, trial) for trial in repeated]
     return [
-        Repeat(arm, seed, certificate.values[arm][seed], value)
-        for (arm, seed), value in zip(drawn, values, strict=True)
+        Repeat(arm, seed, certificate.values[arm][seed], value, leak)
+        for (arm, seed), value, leak in zip(drawn, values, seen, strict=True)
     ]
+
+
+def find_leak(certificate: Certificate, trial: RunTrial) -> str:
+    """How a repeated trial's model sees the tokens that it predicts, before training or after it; '' if it does not."""
+    config = RunConfig.from_dict(certificate.arms[trial.arm]).with_seed(trial.seed)
+    if not has_own(config) or trial.status != "done":
+        return ""
+    dataset = config.prepare()
+    found = [*check_arm(config, dataset), *check_trial(trial.folder, config, dataset)]
+    return next(iter(leaks(found)), "")
 
 
 def make_trial(certificate: Certificate, folder: Path, arm: str, seed: int, imports: Sequence[str]) -> RunTrial:

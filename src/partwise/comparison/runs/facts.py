@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from partwise.baselines.scale import far_below
 from partwise.comparison.results import ArmResult, Backends, References, Results, Task
 from partwise.comparison.runs.activation_statistics import measure_activations
 from partwise.comparison.runs.outcome import pool_accuracy
@@ -13,7 +14,7 @@ from partwise.comparison.trials.trial import Trial
 from partwise.compute.plan import Plan as ComputePlan
 from partwise.data import Dataset, build_examples
 from partwise.data.repetition import repetition_note
-from partwise.evaluate.references import dataset_references
+from partwise.evaluate.references import dataset_references, is_plain_text
 from partwise.model import Transformer
 from partwise.train.run_metadata import read_metadata
 from partwise.train.samples import sample_lines
@@ -40,13 +41,18 @@ def add_facts(
                 update={"missing_kernels": missing, "samples": samples[arm.name], "new_tensors": tuple(new)}
             )
         )
+    references = References.from_dict(dataset_references(dataset))
+    losses = [
+        trial.validation_loss for arm in results.arms for trial in arm.trials if trial.validation_loss is not None
+    ]
+    far = far_below(losses, dict(references.ngrams)) if is_plain_text(dataset) else ""
     return results.model_copy(
         update={
-            "scope": " ".join(filter(None, (scope(plan), repetition_note(dataset)))),
+            "scope": " ".join(filter(None, (scope(plan), repetition_note(dataset), far))),
             "task": describe_task(plan, dataset),
             "arms": tuple(arms),
             "activation_statistics": measure_activations(plan, trials, dataset),
-            "references": References.from_dict(dataset_references(dataset)),
+            "references": references,
             "tuning_note": learning_rate_note(plan),
         }
     )
