@@ -123,7 +123,7 @@ class Comparison:
         self.plan = self.requested_plan
         data = self.workload.prepare(self.plan)
         if is_read_only(self.path):
-            self.judged = read_finished(self.path, self.identity(), self.plan.seeds, data)
+            self.judged = read_finished(self.path, self.identity(), self.plan.arms, self.plan.seeds, data)
             return self.judged
         self.make_folder()
         lock = FolderLock(self.path)

@@ -1,12 +1,13 @@
 """A finished comparison in a folder that cannot be written, as on a read-only file system: shown as it was judged."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from partwise.comparison.certificate.certificate import Certificate, CertifiedVerdict
 from partwise.comparison.certificate.verification import difference, verify
+from partwise.comparison.design.plan import Arm
 from partwise.comparison.plan_file import PLAN_FILE, read_plan_file
 from partwise.comparison.results import Results
 from partwise.config import ConfigError
@@ -17,9 +18,11 @@ def is_read_only(folder: Path) -> bool:
     return (folder / PLAN_FILE).exists() and not os.access(folder, os.W_OK)
 
 
-def read_finished(folder: Path, identity: Mapping[str, Any], seeds: int, data_hash: str) -> Results:
+def read_finished(
+    folder: Path, identity: Mapping[str, Any], arms: Sequence[Arm], seeds: int, data_hash: str
+) -> Results:
     """The results of the same plan at `seeds` seeds. Raises ConfigError if there are none, or verdicts do not follow."""
-    plan = read_plan_file(folder, dict(identity), seeds, data_hash)
+    plan = read_plan_file(folder, dict(identity), arms, seeds, data_hash)
     looks = plan["looks"] if plan else []
     if seeds not in looks:
         judged = f"it was judged at {looks[-1]} seeds, not {seeds}" if looks else "it is not finished"
