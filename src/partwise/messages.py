@@ -18,3 +18,8 @@ def print_message(text: str) -> None:
 def quantity(number: int, noun: str) -> str:
     """1 run, 2 runs, 1,000 runs."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def times(number: int) -> str:
+    """Once, 2 times, 3 times."""
+    return "once" if number == 1 else f"{number:,} times"

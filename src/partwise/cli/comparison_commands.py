@@ -24,7 +24,7 @@ PIPELINES: Any = {"rich_help_panel": "Pipelines"}
 
 def place(text: str) -> Any:
     """Raises ConfigError for an unknown place."""
-    from partwise.comparison.experiment import check_place
+    from partwise.comparison.trials.places import check_place
 
     return check_place(text)
 

@@ -112,6 +112,14 @@ def verify_ledger(file: LedgerFile = None) -> None:
     run(file)
 
 
+@ledger_app.command("recheck")
+def recheck_ledger(file: LedgerFile = None) -> None:
+    """List the verdicts that the newest method of judging would change; nothing is overwritten."""
+    from partwise.cli.commands.ledger import recheck_ledger as run
+
+    run(file)
+
+
 @app.command()
 def verify(
     file: Annotated[Path, typer.Argument(help="The certificate.json of a comparison, or its folder.")],

@@ -1,7 +1,6 @@
 """Run a comparison: every arm on every seed, in parallel and resumably, then judge."""
 
 import html
-import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -9,45 +8,34 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from partwise.checkpoint import write_json
-from partwise.comparison.certificate.certificate import certify
+from partwise.checkpoint import remove_leftovers
 from partwise.comparison.design.plan import Arm, Plan
 from partwise.comparison.display import plot, to_frame, to_html, to_text
 from partwise.comparison.finished import is_read_only, read_finished
 from partwise.comparison.gathering import gather
 from partwise.comparison.judging import judge_results
 from partwise.comparison.ledger.entries import LedgerEntries
-from partwise.comparison.ledger.project import code_version
 from partwise.comparison.measures import Measure
-from partwise.comparison.plan_file import PLAN_FILE, new_plan_file, read_plan_file
+from partwise.comparison.plan_file import PLAN_FILE, stored_method
+from partwise.comparison.plan_record import PlanRecord
 from partwise.comparison.report import write_report
-from partwise.comparison.results import LedgerEntry, Matching, OnlineLevel, Provenance, Results, Tuning
+from partwise.comparison.results import Matching, Provenance, Results, Tuning
 from partwise.comparison.stats.effect import Verdict
 from partwise.comparison.stats.protocol import is_open
 from partwise.comparison.trials.executor import Executor, NoValuesError, run_trials
-from partwise.comparison.trials.ray import RayExecutor
-from partwise.comparison.trials.shared import SharedExecutor
+from partwise.comparison.trials.places import make_executor
 from partwise.comparison.trials.trial import Trial, final_values
 from partwise.comparison.trials.work import describe_workers
 from partwise.comparison.trials.workload import Workload
 from partwise.comparison.tuning import Tune, run_tuning
 from partwise.comparison.tuning_file import TUNING_FILE, TuningFile, read_tuning_file
-from partwise.config import ConfigError, did_you_mean, digest
+from partwise.config import ConfigError, digest
 from partwise.files import refuse_links
 from partwise.messages import quantity
 from partwise.train.run_names import FolderLock, explain_write_errors
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-PLACES = ("local", "workers", "ray", "ray://HOST:PORT")
-
-
-def check_place(text: str) -> str:
-    """Raises ConfigError for an unknown place."""
-    if text not in PLACES[:3] and not re.fullmatch(r"ray://[\w.-]+:\d+", text):
-        raise ConfigError(f"--on {text}: unknown place{did_you_mean(text, PLACES)}")
-    return text
 
 
 @dataclass(repr=False)
@@ -77,7 +65,8 @@ class Comparison:
     started: float = 0.0
 
     def __post_init__(self) -> None:
-        self.requested_plan = self.plan
+        rules = replace(self.plan.rules, method=stored_method(self.path))
+        self.plan = self.requested_plan = replace(self.plan, rules=rules)
         self.entries = LedgerEntries(self.path)
 
     @property
@@ -123,34 +112,40 @@ class Comparison:
         self.plan = self.requested_plan
         data = self.workload.prepare(self.plan)
         if is_read_only(self.path):
-            self.judged = read_finished(self.path, self.identity(), self.plan.arms, self.plan.seeds, data)
+            self.judged = read_finished(self.path, self.identity(), self.plan.kind, self.plan.seeds, data)
             return self.judged
         self.make_folder()
         lock = FolderLock(self.path)
         try:
+            self._remove_drafts()
             self.workload.store_parts(self.plan, self.path)
-            metadata = self._metadata(data)
-            if metadata["online"]:
-                rules = replace(self.plan.rules, alpha=metadata["online"]["level"])
-                self.plan = replace(self.plan, rules=rules)
+            record = self._fix_plan(data)
+            if record.level:
+                self.plan = replace(self.plan, rules=replace(self.plan.rules, alpha=record.level.level))
             power = self.workload.control_power(self.plan)
             with self.executor() as executor:
-                matching, tuning = self._match_and_tune(metadata, executor, on_progress)
-                self._run_looks(executor, on_progress)
+                matching, tuning = self._match_and_tune(record.metadata, executor, on_progress)
+                self._run_looks(executor, record, on_progress)
             results = self.workload.describe(self.plan, self.trials, gather(self.plan, self.trials))
-            added: dict[str, Any] = {"match": matching, "provenance": self._provenance(metadata)}
+            record.judge(self._most_seeds(), final_values(self.trials, self.plan.rules.metric))
+            added: dict[str, Any] = {"match": matching, "provenance": self._provenance(record)}
             if tuning:
                 note = f"{tuning.key} tuned for each arm over {', '.join(tuning.values)}"
                 added |= {"tuning": tuning, "tuning_note": note}
             plan = self.plan
-            judged = min(metadata["looks"], default=None)  # the seeds of the first verdict, which stands
             self.judged = judge_results(
-                results.model_copy(update=added), plan.rules, plan.claims, plan.additive_predictions, judged, power
+                results.model_copy(update=added),
+                plan.rules,
+                plan.claims,
+                plan.additive_predictions,
+                record.judged,
+                power,
+                record.first_effects() if record.changed else None,
             )
-            metadata["looks"] = sorted({*metadata["looks"], self.plan.seeds})
+            record.finish()
             with explain_write_errors(self.path):
-                write_json(self.path / PLAN_FILE, metadata)
-                self._record(metadata)
+                values = final_values(self.trials, plan.rules.metric)
+                self.judged = record.write(plan, self.judged, self._most_seeds(), values)
                 self.judged.to_json(self.path / "results.json")
                 write_report(self.judged, self.path)
         except NoValuesError:
@@ -159,6 +154,12 @@ class Comparison:
         finally:
             lock.release()
         return self.judged
+
+    def _remove_drafts(self) -> None:
+        """Remove what a killed process has half written; elsewhere than on this machine, others may be writing."""
+        remove_leftovers(self.path)
+        for folder in [*self.path.glob("runs/*/*"), *self.path.glob("tuning/*/*")] if self.on == "local" else []:
+            remove_leftovers(folder)
 
     def _forget(self) -> None:
         """Remove the outcomes and the plan, which no value belongs to, so that the mended command can take the name."""
@@ -169,34 +170,14 @@ class Comparison:
 
     def executor(self) -> Executor:
         """The executor of the trials."""
-        place = check_place(self.on)
-        if place == "local":
-            return self.workload.executor()
-        return (
-            SharedExecutor(self.path)
-            if place == "workers"
-            else RayExecutor(self.path, place, self.workload.resources())
-        )
+        return make_executor(self.on, self.path, self.workload)
 
-    def _record(self, metadata: dict[str, Any]) -> None:
-        """Record the results in the ledger, add what it says about them, and write the certificate."""
-        entries, plan, results = self.entries, self.plan, self.results
-        record = entries.result(plan, max(len(arm.trials) for arm in results.arms), results.effects)
-        added: dict[str, Any] = {"asked_before": tuple(entries.asked_before(plan))}
-        if metadata["online"]:
-            added["online"] = OnlineLevel(**metadata["online"])
-        if entries.warning:
-            added["warnings"] = (*results.warnings, entries.warning)
-        self.judged = results.model_copy(update=added)
-        entry = LedgerEntry(number=record.number, hash=record.hash) if record else None
-        arms = {arm.name: arm.config.to_stored() for arm in plan.arms}
-        code, imports = code_version(self.workload.imports), self.workload.imports
-        predictions = plan.additive_predictions
-        certify(self.judged, plan.claims, self.identity(), predictions, arms, metadata, code, imports, entry).write(
-            self.path
-        )
+    def _most_seeds(self) -> int:
+        """The number of seeds of the arm that has most."""
+        return len({trial.seed for trial in self.trials})
 
-    def _provenance(self, metadata: dict[str, Any]) -> Provenance:
+    def _provenance(self, record: PlanRecord) -> Provenance:
+        metadata = record.metadata
         return Provenance(
             name=self.path.name,
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -205,6 +186,7 @@ class Comparison:
             runtime=metadata.get("runtime", {}),
             machine=metadata.get("machine", {}),
             workers=tuple(describe_workers(trial.folder for trial in self.trials)),
+            value_changes=record.values.changes,
         )
 
     def _match_and_tune(
@@ -236,7 +218,7 @@ class Comparison:
         """What tuning has measured so far, here or on another machine. Raises ConfigError."""
         return read_tuning_file(self.path, self.hash, metadata["data"], metadata.get("runtime", {}))
 
-    def _run_looks(self, executor: Executor, on_progress: Callable[["Comparison"], None]) -> None:
+    def _run_looks(self, executor: Executor, record: PlanRecord, on_progress: Callable[["Comparison"], None]) -> None:
         """Run the trials up to each look in turn, continuing only the arms that still have an open claim."""
         plan = self.plan
         seeds_of = {arm.name: 0 for arm in plan.arms}
@@ -247,10 +229,11 @@ class Comparison:
             seeds_of |= dict.fromkeys((*names, plan.arms[0].name), seeds)
             self._run(executor, self._trials(seeds_of), on_progress)
             self.workload.check_trained(plan, self.trials)
-            values = plan.values(final_values(self.trials, plan.rules.metric))
-            effects = plan.rules.judge(values, plan.claims, plan.additive_predictions)
+            measured = final_values(self.trials, plan.rules.metric)
+            effects = plan.rules.judge(plan.values(measured), plan.claims, plan.additive_predictions)
             if plan.rules.looks:
-                self.entries.look(plan, seeds, effects)
+                _, values = record.judge(seeds, measured)
+                self.entries.look(plan, seeds, effects, values)
             open_claims = tuple(claim for claim, effect in zip(plan.claims, effects, strict=True) if is_open(effect))
             if not open_claims:
                 break
@@ -284,23 +267,16 @@ class Comparison:
         with explain_write_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
 
-    def _metadata(self, data_hash: str) -> dict[str, Any]:
-        """`compare.json`: everything fixed before the first trial. Raises ConfigError if the plan has changed."""
-        imports = self.workload.imports
-        metadata = read_plan_file(self.path, self.identity(), self.requested_plan.arms, self.plan.seeds, data_hash)
-        if metadata:
-            online = OnlineLevel(**metadata["online"]) if metadata.get("online") else None
-            self.workload.restore_setup(self.plan, metadata)
-            self.entries.resume(metadata.get("ledger"), self.plan.seeds, online, imports)
-            return {"online": None, "ledger": None, **metadata}
-        setup = self.workload.choose_setup(self.plan, timed=self.match == "seconds" or self.shared_runs is not None)
-        metadata = new_plan_file(self.identity(), data_hash, setup)
-        machine = metadata.get("machine", {})
-        level = self.entries.start(self.plan, self.identity(), data_hash, machine, imports, self.online, **self.origin)
-        metadata |= {"ledger": self.entries.started, "online": level.to_dict() if level else None}
-        with explain_write_errors(self.path):
-            write_json(self.path / PLAN_FILE, metadata)
-        return metadata
+    def _fix_plan(self, data_hash: str) -> PlanRecord:
+        """The record of what is fixed before the first trial. Raises ConfigError if the plan has changed."""
+        record = PlanRecord(self.path, self.plan, self.identity(), self.entries, self.workload.imports)
+        if record.read(data_hash):
+            self.workload.restore_setup(self.plan, record.metadata)
+            record.resume()
+        else:
+            timed = self.match == "seconds" or self.shared_runs is not None
+            record.start(data_hash, self.workload.choose_setup(self.plan, timed), self.online, self.origin)
+        return record
 
     def _trials(self, seeds_of: dict[str, int]) -> list[Trial]:
         """The trials of the first `seeds_of[arm]` seeds of each arm."""

@@ -1,13 +1,13 @@
 """A finished comparison in a folder that cannot be written, as on a read-only file system: shown as it was judged."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from partwise.comparison.certificate.certificate import Certificate, CertifiedVerdict
 from partwise.comparison.certificate.verification import difference, verify
-from partwise.comparison.design.plan import Arm
+from partwise.comparison.design.plan import Configuration
 from partwise.comparison.plan_file import PLAN_FILE, read_plan_file
 from partwise.comparison.results import Results
 from partwise.config import ConfigError
@@ -19,10 +19,10 @@ def is_read_only(folder: Path) -> bool:
 
 
 def read_finished(
-    folder: Path, identity: Mapping[str, Any], arms: Sequence[Arm], seeds: int, data_hash: str
+    folder: Path, identity: Mapping[str, Any], kind: type[Configuration], seeds: int, data_hash: str
 ) -> Results:
     """The results of the same plan at `seeds` seeds. Raises ConfigError if there are none, or verdicts do not follow."""
-    plan = read_plan_file(folder, dict(identity), arms, seeds, data_hash)
+    plan = read_plan_file(folder, dict(identity), kind, seeds, data_hash)
     looks = plan["looks"] if plan else []
     if seeds not in looks:
         judged = f"it was judged at {looks[-1]} seeds, not {seeds}" if looks else "it is not finished"

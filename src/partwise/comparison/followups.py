@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from partwise.checkpoint import write_json
+from partwise.checkpoint import remove_leftovers, write_json
 from partwise.comparison.experiment import Comparison, ProgressDisplay
 from partwise.comparison.report import write_report
 from partwise.comparison.report.figures import draw_forest
@@ -100,6 +100,7 @@ def run_grid(
     rows: list[GridRow] = []
     refuse_links(path)
     path.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(path)
     for words, comparison in cells:
         with show_progress(comparison) as on_progress:
             results = comparison.run(on_progress)

@@ -5,7 +5,7 @@ from typing import Any
 
 from partwise.comparison.design.plan import Arm, Plan
 from partwise.comparison.results import ArmResult, Protocol, Results
-from partwise.comparison.trials.trial import Trial
+from partwise.comparison.trials.trial import REPEATING, Trial
 from partwise.config import ConfigError
 from partwise.config.overrides import difference
 
@@ -30,7 +30,7 @@ def gather_arm(plan: Plan, arm: Arm, trials: Sequence[Trial]) -> ArmResult:
         if planned and outcome.task_score and outcome.task_score.items_sha256 != planned:
             raise ConfigError(
                 f"{trial.folder} was scored on other items of {outcome.task_score.task} than planned: restore the task's "
-                "files, delete this run's folder and repeat the command"
+                f"files, delete this run's folder and repeat the command{REPEATING}"
             )
         outcomes.append(outcome)
     return ArmResult(

@@ -21,6 +21,8 @@ from partwise.comparison.stats.simulated_power import Design, detectable_effect
 from partwise.comparison.stats.verdict_text import with_sentence
 from partwise.comparison.stats.warnings import warnings
 
+VALUES_CHANGED = "because the values that were judged first have changed since"
+
 Curve = Sequence[tuple[int, float]]
 """[step, value] by step."""
 
@@ -32,12 +34,16 @@ def judge_results(
     predictions: Mapping[str, tuple[str, str]],
     judged: int | None = None,
     control_power: float | None = None,
+    first: Mapping[tuple[str, str], Effect] | None = None,
 ) -> Results:
     """The results with every claim judged.
 
     `predictions` name the sums of two effects that a claim may be against. Without planned looks, `judged` is the number of
     seeds that the first verdict used: it stands, and the estimates from further seeds are exploratory. `control_power` is the
     power of the positive control if its effect was calibrated.
+
+    `first` is given if the values that were judged first have changed since: the effects of the first verdict, as far as they
+    are known, by arm and the arm that it is against. They stand, and the estimates from these values are exploratory.
     """
     values: Values = {
         arm.name: {trial.seed: math.nan if trial.value is None else trial.value for trial in arm.trials}
@@ -48,10 +54,18 @@ def judge_results(
     if judged is not None and judged < len(results.seeds) and not rules.looks:
         exploratory = rules.explore(values, claims, predictions)
         values = first_seeds(values, judged)
-    effects = rules.judge(values, claims, predictions)
+    if first is None:
+        effects = rules.judge(values, claims, predictions)
+    else:
+        estimates = rules.explore(values, claims, predictions, VALUES_CHANGED)
+        effects = [first.get(claim[:2], estimate) for claim, estimate in zip(claims, estimates, strict=True)]
+        exploratory = [
+            estimate if claim[:2] in first else None for claim, estimate in zip(claims, estimates, strict=True)
+        ]
     arms = tuple(mark_failed(arm, rules) for arm in results.arms)
+    judged_arms = arms if first is None else ()  # these curves are not those of the effects
     found = tuple(
-        claim_result(claim, effect, further, arms, rules, results.metric_is_loss)
+        claim_result(claim, effect, further, judged_arms, rules, results.metric_is_loss)
         for claim, effect, further in zip(claims, effects, exploratory, strict=True)
     )
     return results.model_copy(

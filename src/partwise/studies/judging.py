@@ -31,6 +31,8 @@ def judge_again(results: Results) -> Results:
 
     What follows from curves that were not stored is kept. Raises ConfigError for a claim about a sum of effects.
     """
+    if results.provenance.value_changes:  # the first verdict stands, whose values are not among these
+        return results
     if summed := next((effect for effect in results.effects if results.arm(effect.against) is None), None):
         raise ConfigError(
             f"{summed.arm} against {summed.against}: a sum of effects cannot be judged from stored results"

@@ -27,7 +27,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from partwise.checkpoint import check_hash, write_hashed
+from partwise.checkpoint import check_hash, remove_leftovers, write_hashed
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import ProgressDisplay
 from partwise.comparison.report import write_report
@@ -208,6 +208,7 @@ class Study:
         """Write `own_results`."""
         with explain_write_errors(self.own_results.parent):
             self.own_results.parent.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(self.own_results.parent)
         write_hashed(self.own_results, results.to_dict())
 
 

@@ -6,9 +6,11 @@ from pathlib import Path
 import typer
 
 from partwise.cli.terminal import console, print_error, print_json, table
+from partwise.comparison.certificate.recheck import recheck
 from partwise.comparison.ledger.chain import DamagedLedgerError, Ledger, Record, first_broken
 from partwise.comparison.ledger.listing import count, list_comparisons, to_csv, to_json_lines
 from partwise.comparison.ledger.project import project_ledger
+from partwise.comparison.stats.methods import newest_method
 from partwise.config import ConfigError
 from partwise.messages import quantity
 
@@ -64,6 +66,22 @@ def verify_ledger(file: Path | None) -> None:
     )
     console.print(
         "this cannot detect that the last records or the whole file were deleted; keep the last hash elsewhere to detect it"
+    )
+
+
+def recheck_ledger(file: Path | None) -> None:
+    """Print the verdicts that the newest method would change. Nothing is overwritten."""
+    ledger = find_ledger(file)
+    found = recheck(read_ledger(ledger), ledger.path.parent.parent)
+    if found.changed:
+        columns = ["record", "comparison", "difference", "method", "verdict", f"method {newest_method()}"]
+        console.print(table(str(ledger.path), columns, [each.cells() for each in found.changed]))
+    for line in found.missing:
+        console.print(f"not judged again: {line}", markup=False)
+    console.print(
+        f"{quantity(found.verdicts, 'verdict')} judged again by method {newest_method()}: it would change "
+        f"{len(found.changed) or 'none'}; nothing was overwritten",
+        markup=False,
     )
 
 

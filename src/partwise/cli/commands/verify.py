@@ -6,8 +6,10 @@ from pathlib import Path
 import typer
 
 from partwise.cli.terminal import console
+from partwise.comparison.certificate.agreement import check_folder
 from partwise.comparison.certificate.certificate import Certificate
 from partwise.comparison.certificate.verification import Check, verify
+from partwise.messages import times
 
 LIMITS = (
     "this shows that the verdicts follow from the values under the stated protocol. It does not show that the values come "
@@ -22,8 +24,12 @@ def verify_certificate(file: Path, trials: int, imports: Sequence[str]) -> None:
     """
     certificate = Certificate.read(file)
     console.print(f"{certificate.name}: {certificate.question}", style="bold", markup=False)
-    checks = verify(certificate)
+    checks = [*verify(certificate), *(check_folder(certificate, file) if file.is_dir() else ())]
     report(checks)
+    if certificate.changes:
+        console.print(
+            f"trials were repeated with other values after this verdict ({times(certificate.changes)}): those are exploratory"
+        )
     if trials:
         checks += repeat_trials(certificate, trials, imports)
     console.print(LIMITS)
@@ -39,8 +45,9 @@ def report(checks: Sequence[Check]) -> None:
 
 def repeat_trials(certificate: Certificate, trials: int, imports: Sequence[str]) -> list[Check]:
     """Repeat trials, and print whether their values are equal bit for bit, or how far off they are."""
-    from partwise.comparison.certificate.rerun import differences_here, rerun
+    from partwise.comparison.certificate.rerun import check_repeatable, differences_here, rerun
 
+    check_repeatable(certificate)
     others = differences_here(certificate, imports)
     if others:
         console.print(

@@ -1,5 +1,6 @@
 """The certificate of a comparison, `certificate.json`: all that its verdicts follow from. Nothing here imports torch."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -7,9 +8,19 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, JsonValue
 
 from partwise.checkpoint import write_json
-from partwise.comparison.results import Facts, LedgerEntry, OnlineLevel, Protocol, Results, Value, read_json
+from partwise.comparison.ledger.values import hash_values
+from partwise.comparison.results import (
+    Facts,
+    LedgerEntry,
+    OnlineLevel,
+    Protocol,
+    Results,
+    Value,
+    read_json,
+)
 from partwise.comparison.stats.effect import Effect, Verdict
-from partwise.comparison.stats.protocol import Claim
+from partwise.comparison.stats.methods import find_method
+from partwise.comparison.stats.protocol import Claim, Values, first_seeds
 from partwise.config import ConfigError, Neutral, digest
 
 CERTIFICATE_FILE = "certificate.json"
@@ -82,7 +93,29 @@ class Certificate(Value):
     seeds_per_process: int = 1
     processes_per_run: Annotated[int, Neutral(1)] = 1
     ledger: LedgerEntry | None = None
+    judged_values: Annotated[str, Neutral("")] = ""
+    """SHA-256 of the values that the verdicts use, as the ledger has it; '' in certificates that older versions wrote."""
+    changes: Annotated[int, Neutral(0)] = 0
+    """How often trials were repeated with other values afterwards, which are exploratory and not in this file."""
     hash: str = ""
+
+    @property
+    def judged_seeds(self) -> int:
+        """The number of seeds of the verdicts."""
+        return self.judged or max(map(len, self.values.values()), default=0)
+
+    @property
+    def computed_values_hash(self) -> str:
+        """SHA-256 of the values that the verdicts use."""
+        return hash_values(first_seeds(self.numbers, self.judged_seeds))
+
+    @property
+    def numbers(self) -> Values:
+        """The values, nan for a run that has none."""
+        return {
+            arm: {seed: math.nan if value is None else value for seed, value in runs.items()}
+            for arm, runs in self.values.items()
+        }
 
     @property
     def computed_hash(self) -> str:
@@ -103,7 +136,12 @@ class Certificate(Value):
             raise ConfigError(f"{path} is not a certificate: give the {CERTIFICATE_FILE} of a comparison")
         if values.get("format") != FORMAT:
             raise ConfigError(f"{path} has the format {values.get('format')}, and this version reads {FORMAT}")
-        return cls.from_dict(values, str(path))
+        certificate = cls.from_dict(values, str(path))
+        try:
+            find_method(certificate.protocol.method)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+        return certificate
 
 
 def certify(
@@ -119,7 +157,7 @@ def certify(
 ) -> Certificate:
     """The certificate of judged results; `plan` is the identity of the comparison and `metadata` its plan file."""
     provenance = results.provenance
-    return Certificate(
+    certificate = Certificate(
         name=provenance.name or "",
         created=provenance.created or "",
         question=results.question,
@@ -142,4 +180,6 @@ def certify(
         seeds_per_process=metadata.get("seeds_per_process", 1),
         processes_per_run=metadata.get("processes_per_run", 1),
         ledger=ledger,
+        changes=provenance.value_changes,
     )
+    return certificate.model_copy(update={"judged_values": certificate.computed_values_hash})

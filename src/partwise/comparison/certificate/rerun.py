@@ -49,11 +49,7 @@ def rerun(
     Custom parts must be imported by the caller, with their sources in `imports`: nothing is imported because a certificate
     names it. Raises ConfigError if the data have changed, or a part or backend is not available.
     """
-    if "train" not in certificate.arms[certificate.baseline]:
-        raise ConfigError(
-            f"{certificate.name} compares commands or functions, which only their own code can repeat: run the comparison "
-            "again under another --name"
-        )
+    check_repeatable(certificate)
     every = [(arm, seed) for arm, runs in certificate.values.items() for seed in runs]
     drawn = sorted(random.sample(every, min(trials, len(every))))
     if RunConfig.from_stored(certificate.arms[certificate.baseline]).prepare().hash != certificate.data:
@@ -76,12 +72,21 @@ def rerun(
 
 def find_leak(certificate: Certificate, trial: RunTrial) -> str:
     """How a repeated trial's model sees the tokens that it predicts, before training or after it; '' if it does not."""
-    config = RunConfig.from_dict(certificate.arms[trial.arm]).with_seed(trial.seed)
+    config = RunConfig.from_stored(certificate.arms[trial.arm]).with_seed(trial.seed)
     if not has_own(config) or trial.status != "done":
         return ""
     dataset = config.prepare()
     found = [*check_arm(config, dataset), *check_trial(trial.folder, config, dataset)]
     return next(iter(leaks(found)), "")
+
+
+def check_repeatable(certificate: Certificate) -> None:
+    """Raise ConfigError unless the trials are training runs of ours."""
+    if "train" not in certificate.arms[certificate.baseline]:
+        raise ConfigError(
+            f"--rerun: {certificate.name} compares commands or functions, which only their own code can repeat: run the "
+            "comparison again under another --name"
+        )
 
 
 def make_trial(certificate: Certificate, folder: Path, arm: str, seed: int, imports: Sequence[str]) -> RunTrial:

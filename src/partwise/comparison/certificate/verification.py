@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from partwise.comparison.certificate.certificate import Certificate, CertifiedVerdict
-from partwise.comparison.stats.protocol import Rules, Values, add_predictions, first_seeds
+from partwise.comparison.stats.effect import Effect
+from partwise.comparison.stats.methods import FIRST
+from partwise.comparison.stats.protocol import Rules, add_predictions, first_seeds
 from partwise.config import ConfigError, digest
 
 PRECISION = 1e-9
@@ -27,6 +29,7 @@ def verify(certificate: Certificate) -> list[Check]:
         Check("the plan matches its hash", check_plan_hash(certificate)),
         Check("plan and protocol agree", check_protocol(certificate)),
         Check("every planned seed has a value", check_seeds(certificate)),
+        *check_values(certificate),
         *check_verdicts(certificate),
     ]
 
@@ -51,14 +54,14 @@ def check_plan_hash(certificate: Certificate) -> str | None:
 
 def check_protocol(certificate: Certificate) -> str | None:
     """Whether the rules, claims and arms are those that were fixed before the first run."""
-    plan, protocol = certificate.plan, certificate.protocol.to_dict()
+    plan, protocol = certificate.plan, {"method": FIRST, **certificate.protocol.to_dict()}
     if certificate.online:  # the plan has the rate of the sequence, the protocol the level of this comparison
         rate, level = certificate.online.alpha, certificate.online.level
         if level != protocol["alpha"]:
             return f"alpha is {protocol['alpha']:g}, but the online level is {level:g}"
         protocol["alpha"] = rate
-    planned = {**plan, "looks": plan.get("looks", []), "failure": plan.get("failure")}
-    for key in ("margin", "alpha", "metric", "looks", "failure"):
+    planned = {"looks": [], "failure": None, "method": FIRST, **plan}
+    for key in ("margin", "alpha", "metric", "looks", "failure", "method"):
         if planned.get(key) != protocol[key]:
             return f"{key} was planned as {planned.get(key)}, but is {protocol[key]}"
     judged = [list(verdict.claim[:3]) for verdict in certificate.verdicts]
@@ -82,9 +85,22 @@ def check_seeds(certificate: Certificate) -> str | None:
     return None
 
 
-def check_verdicts(certificate: Certificate) -> Iterator[Check]:
-    """Judge the values anew by the protocol, and compare."""
-    rules = Rules(**{key: getattr(certificate.protocol, key) for key in type(certificate.protocol).model_fields})
+def check_values(certificate: Certificate) -> Iterator[Check]:
+    """Whether the values are those that were judged first; older certificates do not say."""
+    if certificate.judged_values:
+        same = certificate.judged_values == certificate.computed_values_hash
+        yield Check("the values are those that were judged first", None if same else "their hash is another")
+
+
+def judge_values(certificate: Certificate, method: int | None = None) -> list[Effect]:
+    """The effects of the claims, judged from the values by the certificate's method, or by another.
+
+    Raises ConfigError if values are missing.
+    """
+    protocol = certificate.protocol
+    rules = Rules(
+        **{key: getattr(protocol, key) for key in type(protocol).model_fields} | {"method": method or protocol.method}
+    )
     claims = [verdict.claim for verdict in certificate.verdicts]
     unknown = (
         {name for claim in claims for name in claim[:2]} - certificate.values.keys() - certificate.predictions.keys()
@@ -93,14 +109,15 @@ def check_verdicts(certificate: Certificate) -> Iterator[Check]:
         raise ConfigError(
             f"the certificate has no values of {sorted(unknown) or certificate.baseline}: ask for the complete certificate"
         )
-    values: Values = {
-        arm: {seed: math.nan if value is None else value for seed, value in runs.items()}
-        for arm, runs in certificate.values.items()
-    }
-    values = add_predictions(values, certificate.baseline, certificate.predictions, rules)
+    values = add_predictions(certificate.numbers, certificate.baseline, certificate.predictions, rules)
     if certificate.judged is not None and not rules.looks:
         values = first_seeds(values, certificate.judged)
-    effects = rules.judge(values, claims, certificate.predictions)
+    return rules.judge(values, claims, certificate.predictions)
+
+
+def check_verdicts(certificate: Certificate) -> Iterator[Check]:
+    """Judge the values anew by the protocol, and compare."""
+    effects = judge_values(certificate)
     for number, stated in enumerate(certificate.verdicts):
         statement = f"{stated.claim.arm} against {stated.claim.against}: {stated.verdict or 'no verdict'}"
         if number >= len(effects):
@@ -109,15 +126,15 @@ def check_verdicts(certificate: Certificate) -> Iterator[Check]:
         yield Check(statement, difference(stated, CertifiedVerdict.from_effect(stated.claim, effects[number])))
 
 
-def difference(stated: CertifiedVerdict, found: CertifiedVerdict) -> str | None:
-    """The first number or word that the values do not give."""
+def difference(stated: CertifiedVerdict, found: CertifiedVerdict, source: str = "the values give") -> str | None:
+    """The first number or word that is another in what `source` names."""
     for name in ("verdict", "n", "mean", "low", "high", "p_adjusted", "p_equivalence_adjusted"):
         old, new = getattr(stated, name), getattr(found, name)
         if isinstance(old, float) and isinstance(new, float):
             # a mean near zero is a difference of far larger values: their rounding is absolute
             if math.isclose(old, new, rel_tol=PRECISION, abs_tol=1e-12):
                 continue
-            return f"{name} is {old!r}, but the values give {new!r}"
+            return f"{name} is {old!r}, but {source} {new!r}"
         if old != new:
-            return f"{name} is {old}, but the values give {new}"
+            return f"{name} is {old}, but {source} {new}"
     return None

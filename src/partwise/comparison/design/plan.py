@@ -6,6 +6,7 @@ from typing import Any, Generic, Protocol, Self
 
 from typing_extensions import TypeVar
 
+from partwise.comparison.stats.methods import FIRST
 from partwise.comparison.stats.protocol import Claim, Rules, Values, add_predictions
 
 CUMULATIVE_PREFIX = "+ "
@@ -85,6 +86,11 @@ class Plan(Generic[C]):
             changed = f"any of {steps}, each added to the previous ones,"
         return f"Does {changed} change the {self.rules.metric} of {self.arms[0].name}?"
 
+    @property
+    def kind(self) -> type[C]:
+        """The class of the arms' configurations."""
+        return type(self.arms[0].config)
+
     def arm(self, name: str) -> Arm[C]:
         return next(arm for arm in self.arms if arm.name == name)
 
@@ -110,6 +116,8 @@ class Plan(Generic[C]):
             fixed["horizons"] = list(self.horizons)
         if self.first_seed:
             fixed["first_seed"] = self.first_seed
+        if self.rules.method != FIRST:
+            fixed["method"] = self.rules.method
         fixed["claims"] = [list(claim[:3]) for claim in self.claims]
         if self.rules.looks:
             fixed["looks"] = list(self.rules.looks)

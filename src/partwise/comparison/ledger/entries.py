@@ -10,6 +10,7 @@ from partwise.comparison.ledger.chain import DamagedLedgerError, Ledger, Record
 from partwise.comparison.ledger.project import code_version, project_ledger
 from partwise.comparison.ledger.questions import asked_before, question_keys, verdict_rows
 from partwise.comparison.ledger.sequence import next_level
+from partwise.comparison.plan_file import PLAN_FILE
 from partwise.comparison.results import OnlineLevel, RepeatedQuestion
 from partwise.config import ConfigError, digest
 from partwise.messages import print_message
@@ -39,18 +40,27 @@ class LedgerEntries:
         machine: Mapping[str, Any],
         imports: Sequence[str] = (),
         online: bool = False,
+        trials_exist: bool = False,
         **facts: Any,
     ) -> OnlineLevel | None:
         """Record that the comparison starts, before its first run; `facts` are added, such as the study it belongs to.
 
-        With `online`, returns its level. Raises ConfigError if that level cannot be recorded: a comparison that no
-        record shows would be outside the sequence.
+        A start of the same plan in the same folder that has no result, as a killed process leaves, is adopted instead, and
+        so is one with a result if its `trials_exist`: each further start would spend a level. With `online`, returns its
+        level. Raises ConfigError if that level cannot be recorded: a comparison that no record shows would be outside the
+        sequence.
         """
         code = code_version(imports)
         level: OnlineLevel | None = None
+        adopted: Record | None = None
 
-        def content(records: Sequence[Record]) -> dict[str, Any]:
-            nonlocal level
+        def content(records: Sequence[Record]) -> dict[str, Any] | None:
+            nonlocal level, adopted
+            adopted = self.same_start(records, identity, data, trials_exist)
+            if adopted:
+                stored = adopted.content["online"]
+                level = OnlineLevel(**stored) if stored else None
+                return None
             level = next_level(records, plan.rules.alpha) if online else None
             return {
                 "kind": "started",
@@ -70,8 +80,10 @@ class LedgerEntries:
             }
 
         try:
-            record = self.ledger.append(content)
+            record = self.ledger.append(content) or adopted
             self.started = record.number if record else None
+            if adopted:
+                self.append({"kind": "resumed", "seeds": plan.seeds, "code": code})
         except DamagedLedgerError as error:
             if online:
                 raise ConfigError(
@@ -80,34 +92,74 @@ class LedgerEntries:
             self.warn(error)
         return level
 
-    def resume(self, started: int | None, seeds: int, online: OnlineLevel | None, imports: Sequence[str] = ()) -> None:
-        """Record that the comparison that started as record `started` goes on or is judged again.
+    def resume(
+        self,
+        started: int | None,
+        seeds: int,
+        online: OnlineLevel | None,
+        imports: Sequence[str] = (),
+        plan: str | None = None,
+    ) -> bool:
+        """Record that the comparison that started as record `started` goes on or is judged again; `plan` is its hash.
 
-        Raises ConfigError if the record has another level than `online`.
+        Returns False if the ledger has no such start, because it could not be written at the time or is another project's:
+        `start` then records it. Raises ConfigError if the record has another level than `online`.
         """
         self.started = started
         try:
             records = self.ledger.read()
         except DamagedLedgerError as error:
             self.warn(error)
-            return
+            return True
         stored = next((record.content for record in records if record.number == started), {})
-        if stored.get("folder") == self.place()["folder"] and stored["online"] != (
-            online.to_dict() if online else None
-        ):
+        if not self.is_my_start(stored, plan):
+            self.started = None
+            return False
+        if not stored.get("late") and stored["online"] != (online.to_dict() if online else None):
             raise ConfigError(
                 f"{self.folder} has another online level than record {started} of {self.ledger.path}, so one of them was "
                 "changed: choose another --name"
             )
         self.append({"kind": "resumed", "seeds": seeds, "code": code_version(imports)})
+        return True
 
-    def look(self, plan: "Plan", seeds: int, effects: Iterable["Effect"]) -> None:
+    def look(self, plan: "Plan", seeds: int, effects: Iterable["Effect"], values: str = "") -> None:
         """Record an interim look at `seeds` pairs; a resumed comparison repeats its looks, which adds nothing."""
-        self.append({"kind": "look", "seeds": seeds, "verdicts": verdict_rows(plan, effects)}, repeated=False)
+        self.append(judgment("look", plan, seeds, effects, seeds, values), repeated=False)
 
-    def result(self, plan: "Plan", seeds: int, effects: Iterable["Effect"]) -> Record | None:
-        """Record the outcome; None if it is not new or there is no ledger to write."""
-        return self.append({"kind": "result", "seeds": seeds, "verdicts": verdict_rows(plan, effects)}, repeated=False)
+    def result(
+        self, plan: "Plan", seeds: int, effects: Iterable["Effect"], judged: int | None = None, values: str = ""
+    ) -> Record | None:
+        """Record the outcome, of which the first `judged` seeds have the hash `values`.
+
+        Returns the record of the first outcome, which stands; None if there is no ledger to write.
+        """
+        self.append(judgment("result", plan, seeds, effects, judged or seeds, values), repeated=False)
+        return next((record for record in self.judgments() if record.content["kind"] == "result"), None)
+
+    def judgments(self) -> list[Record]:
+        """The records of its looks and results, oldest first; [] without a start, or if the ledger cannot be read."""
+        if self.started is None:
+            return []
+        try:
+            records = self.ledger.read()
+        except DamagedLedgerError as error:
+            self.warn(error)
+            return []
+        return [record for record in records if self.is_mine(record, "look") or self.is_mine(record, "result")]
+
+    def judged_plan(self) -> Any:
+        """The plan of the latest comparison in the same folder, if the ledger has a look or a result of it; else None."""
+        try:
+            records = self.ledger.read()
+        except DamagedLedgerError as error:
+            self.warn(error)
+            return None
+        last = self.last_start(records)
+        judged = any(
+            record.content["kind"] in ("look", "result") and record.content["started"] == last for record in records
+        )
+        return next(record.content["identity"] for record in records if record.number == last) if judged else None
 
     def asked_before(self, plan: "Plan") -> list[RepeatedQuestion]:
         """How often each question of the plan was asked before; [] if the ledger cannot be read."""
@@ -147,6 +199,25 @@ class LedgerEntries:
         content = record.content
         return bool(content["kind"] == kind and content.get("started") == self.started)
 
+    def is_my_start(self, content: Mapping[str, Any], plan: str | None) -> bool:
+        """Whether a record is the start of this plan in this folder, or in one that has been renamed since."""
+        if content.get("kind") != "started" or (plan is not None and content["plan"] != plan):
+            return False
+        recorded = self.ledger.path.parent.parent / content["folder"]
+        return bool(content["folder"] == self.place()["folder"]) or not (recorded / PLAN_FILE).exists()
+
+    def same_start(
+        self, records: Sequence[Record], identity: Mapping[str, Any], data: str, trials_exist: bool
+    ) -> Record | None:
+        """The latest start in the same folder, if it has this plan and these data, and may be continued."""
+        last = next((record for record in records if record.number == self.last_start(records)), None)
+        if last is None or (last.content["plan"], last.content.get("data")) != (digest(identity), data):
+            return None
+        has_result = any(
+            record.content["kind"] == "result" and record.content["started"] == last.number for record in records
+        )
+        return last if trials_exist or not has_result else None
+
     def last_start(self, records: Sequence[Record]) -> int | None:
         """The latest comparison in the same folder, which this one replaces."""
         folder = self.place()["folder"]
@@ -163,3 +234,11 @@ class LedgerEntries:
 def is_start(record: Record, folder: str) -> bool:
     content = record.content
     return content["kind"] == "started" and content["folder"] == folder
+
+
+def judgment(
+    kind: str, plan: "Plan", seeds: int, effects: Iterable["Effect"], judged: int, values: str
+) -> dict[str, Any]:
+    """The content of a look or a result; `values` is the hash of those of the first `judged` seeds, if it is known."""
+    content = {"kind": kind, "seeds": seeds, "verdicts": verdict_rows(plan, effects)}
+    return {**content, "judged": judged, "values": values} if values else content

@@ -10,6 +10,8 @@ from typing import Any
 
 from partwise.comparison.ledger.chain import Record
 from partwise.comparison.ledger.questions import NO_VERDICT, UNFINISHED, starts_and_results
+from partwise.comparison.ledger.values import JudgedValues
+from partwise.messages import times
 
 COLUMNS = ("number", "time", "kind", "name", "question", "seeds", "verdicts", "alpha", "plan", "previous", "hash")
 
@@ -26,21 +28,31 @@ class Row:
     level: float | None
     """Its alpha in the online sequence, if it belongs to that."""
     outcome: str
+    changes: int = 0
+    """How often trials were repeated with other values after the first verdict."""
 
     def cells(self) -> list[str]:
         level = "" if self.level is None else f"{self.level:.2g}"
-        return [str(self.number), self.time, self.name, str(self.seeds), level, self.outcome]
+        changed = f" (values changed {times(self.changes)} since)" if self.changes else ""
+        return [str(self.number), self.time, self.name, str(self.seeds), level, f"{self.outcome}{changed}"]
 
 
 def list_comparisons(records: Sequence[Record]) -> list[Row]:
     """Every comparison that was started, oldest first."""
     starts, results = starts_and_results(records)
     rows = []
+    judgments: dict[int, list[Record]] = {number: [] for number in starts}
+    for record in records:
+        if record.content["kind"] in ("look", "result"):
+            judgments.setdefault(record.content["started"], []).append(record)
     for number, content in starts.items():
         result = results.get(number)
-        seeds = int(result["seeds"] if result else content["seeds"])
+        seeds = max([int(each.content["seeds"]) for each in judgments[number] if result], default=int(content["seeds"]))
         level = content["online"]["level"] if content.get("online") else None
-        row = Row(number, content["time"], content["name"], content["question"], seeds, level, describe(result))
+        changes = JudgedValues.recorded(judgments[number]).changes
+        row = Row(
+            number, content["time"], content["name"], content["question"], seeds, level, describe(result), changes
+        )
         rows.append(row)
     return rows
 

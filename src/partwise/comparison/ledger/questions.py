@@ -67,10 +67,13 @@ def asked_before(plan: "Plan", records: Sequence[Record], started: int | None = 
 
 
 def starts_and_results(records: Sequence[Record]) -> tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]]]:
-    """By the number of its start's record: the start of every comparison, and the latest result of those that have one."""
+    """By the number of its start's record: the start of every comparison, and the first result, which stands."""
     contents = {record.number: record.content for record in records}
     starts = {number: content for number, content in contents.items() if content["kind"] == "started"}
-    results = {content["started"]: content for content in contents.values() if content["kind"] == "result"}
+    results: dict[int, dict[str, Any]] = {}
+    for content in contents.values():
+        if content["kind"] == "result":
+            results.setdefault(content["started"], content)
     return starts, results
 
 

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from partwise.comparison.results import Proportion
+from partwise.comparison.results import Proportion, Results
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.number_format import choose_decimals, format_number, format_percent
 from partwise.plots.cells import NONE, count, percent
@@ -33,6 +33,21 @@ def decimal_places(effect: Effect) -> int:
 
 def number(value: float | None, digits: int = 4) -> str:
     return NONE if value is None else format_number(value, digits)
+
+
+def seed_counts(results: Results) -> list[str]:
+    """The seeds of each arm, `8 (5 judged)` if verdicts use fewer; [] if all arms have the same and all are judged."""
+    cells, equal = [], len({len(arm.trials) for arm in results.arms}) == 1
+    for arm in results.arms:
+        numbers = [
+            effect.n_arm if arm.name == effect.arm else effect.n_against
+            for effect in results.effects
+            if arm.name in (effect.arm, effect.against)
+        ]
+        n, judged = len(arm.trials), max(numbers, default=len(arm.trials))
+        cells.append(str(n) if judged >= n else f"{n} ({judged} judged)")
+        equal &= judged >= n
+    return [] if equal else cells
 
 
 def with_relative_change(value: float | None, base: float | None) -> str:

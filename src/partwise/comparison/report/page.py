@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from partwise.comparison.report.accuracy import ACCURACIES
 from partwise.comparison.report.backends import missing_kernels
-from partwise.comparison.report.cells import confidence, decimal_places, number
+from partwise.comparison.report.cells import confidence, decimal_places, number, seed_counts
 from partwise.comparison.report.evidence import control_sentence
 from partwise.comparison.report.explanations import write_p
 from partwise.comparison.report.horizons import saved_sentences
@@ -149,16 +149,18 @@ def _table(head: list[str], rows: list[list[str]]) -> "TextTable":
 
 def _arms(results: Results) -> "TextTable":
     rows = []
-    numbers = {len(arm.trials) for arm in results.arms}
-    for arm in results.arms:
+    counts = seed_counts(
+        results
+    )  # arms of closed claims are not trained further, and seeds may be added after the verdict
+    for index, arm in enumerate(results.arms):
         memory, failed = arm.peak_memory, len(arm.failed)
         row = [arm.name, count(arm.parameters), count(arm.trainable_parameters), count(arm.tokens_per_second)]
         row += [NONE if memory is None else f"{memory / 2**20:,.0f} MiB"]
         row += [f"{failed} failed" if failed else number(arm.mean), number(arm.sd)]
-        if len(numbers) > 1:  # arms of closed claims are not trained further, so their means are over fewer seeds
-            row.insert(1, str(len(arm.trials)))
+        if counts:
+            row.insert(1, counts[index])
         rows.append(row)
-    seeds = ["n"] if len(numbers) > 1 else []
+    seeds = ["n"] if counts else []
     head = ["arm", *seeds, "parameters", "trainable", "tokens/s", "memory", results.protocol.metric, "seed SD"]
     return _table(*without_empty_columns(head, rows, NONE))
 

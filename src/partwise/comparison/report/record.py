@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from partwise.comparison.results import OnlineLevel, RepeatedQuestion, Results
 from partwise.comparison.stats.number_format import format_percent
+from partwise.messages import times
 from partwise.plots.blocks import Paragraph
 
 MOST_NAMES = 5
@@ -19,8 +20,16 @@ def record(results: Results) -> Iterator[Paragraph]:
 
 def ledger_sentences(results: Results) -> list[str]:
     """The level in the online sequence, and every question that was asked before; empty if there is nothing to say."""
-    sentences = [online_sentence(results.online)] if results.online else []
+    sentences = [changes_sentence(results.provenance.value_changes)] if results.provenance.value_changes else []
+    sentences += [online_sentence(results.online)] if results.online else []
     return sentences + [repetition_sentence(question) for question in results.asked_before if question.times]
+
+
+def changes_sentence(changes: int) -> str:
+    return (
+        f"After the first verdict, which stands, trials were repeated with other values ({times(changes)}): estimates from "
+        "those are exploratory."
+    )
 
 
 def online_sentence(online: OnlineLevel) -> str:
@@ -33,8 +42,8 @@ def online_sentence(online: OnlineLevel) -> str:
 
 
 def repetition_sentence(question: RepeatedQuestion) -> str:
-    times = "once" if question.times == 1 else f"{question.times} times"
     outcomes = ", ".join(f"{number} {outcome}" for outcome, number in sorted(question.outcomes.items()))
     names = ", ".join(question.names[-MOST_NAMES:])
     more = "latest: " if len(question.names) > MOST_NAMES else ""
-    return f"{question.arm} against {question.against} was asked {times} before in this project: {outcomes} ({more}{names})."
+    asked = f"{question.arm} against {question.against} was asked {times(question.times)} before in this project"
+    return f"{asked}: {outcomes} ({more}{names})."

@@ -11,6 +11,7 @@ from partwise.comparison.report.backends import backends, missing_kernels
 from partwise.comparison.report.cells import (
     decimal_places,
     number,
+    seed_counts,
     with_interval,
     with_relative_change,
 )
@@ -101,7 +102,9 @@ def seed_table(results: Results) -> Iterator[Table]:
         head = ["seed", *(arm.name for arm in arms), *(f"{effect.arm} − {effect.against}" for effect in effects)]
         rows.append(["mean", *(number(arm.mean) for arm in arms)])
         rows[-1] += [number(effect.mean, decimal_places(effect)) for effect in effects]
-        yield Table(head, rows, title=f"{capitalize_first(results.protocol.metric_with_unit)} by seed")
+        added = any("judged" in cell for cell in seed_counts(results))
+        note = "Means of arms are over all seeds, those of differences over the seeds of the verdict." if added else ""
+        yield Table(head, rows, title=f"{capitalize_first(results.protocol.metric_with_unit)} by seed", note=note)
 
 
 def curve_figures(results: Results) -> Iterator[Figure]:
@@ -170,8 +173,8 @@ def step_table(results: Results, most: int = 12) -> Iterator[Table]:
 
 def arm_table(results: Results) -> Iterator[Table]:
     arms = results.arms
-    rows = []
-    for arm in arms:
+    rows, counts = [], seed_counts(results)
+    for index, arm in enumerate(arms):
         sizes = [
             with_relative_change(arm.parameters, arms[0].parameters),
             with_relative_change(arm.trainable_parameters, arms[0].trainable_parameters),
@@ -179,7 +182,12 @@ def arm_table(results: Results) -> Iterator[Table]:
             with_relative_change(arm.tokens_per_second, arms[0].tokens_per_second),
         ]
         memory = arm.peak_memory
-        row = [arm.name, *sizes, NONE if memory is None else f"{memory / 2**20:,.0f} MiB"]
+        row = [
+            arm.name,
+            counts[index] if counts else NONE,
+            *sizes,
+            NONE if memory is None else f"{memory / 2**20:,.0f} MiB",
+        ]
         training = mean(tuple(trial.training_loss for trial in arm.trials))
         row += [number(arm.mean), number(arm.sd), number(training)]
         validation = mean(tuple(trial.validation_loss for trial in arm.trials))
@@ -187,7 +195,16 @@ def arm_table(results: Results) -> Iterator[Table]:
         seconds = [trial.seconds for trial in arm.trials if trial.seconds is not None]
         row.append(f"{median(seconds):.1f}" if seconds else NONE)
         rows.append([*row, str(len(arm.failed))])
-    head = ["arm", "parameters", "trainable", "FLOPs per token", "tokens/s", "peak memory", results.protocol.metric]
+    head = [
+        "arm",
+        "seeds",
+        "parameters",
+        "trainable",
+        "FLOPs per token",
+        "tokens/s",
+        "peak memory",
+        results.protocol.metric,
+    ]
     head += ["seed SD", "training loss", "gap", "seconds", "failed"]
     if not any(arm.failed for arm in arms):
         head, rows = head[:-1], [row[:-1] for row in rows]
@@ -203,6 +220,8 @@ def arm_table(results: Results) -> Iterator[Table]:
         note += " FLOPs leave out the gradients that frozen parameters spare."
     if results.task is None:
         note = "Means over the seeds, omitted if a trial failed; seconds are those of one trial, the median."
+    if any("judged" in cell for cell in counts):
+        note += " Means are over all seeds, also those that were added after the verdict."
     if rows:
         yield Table(*without_empty_columns(head, rows, NONE), note=note)
 

@@ -1,7 +1,7 @@
 """The results of a comparison as one typed value.
 
 Gathering creates a `Results` from finished trials, judging adds the claims, and reports, tables and studies only read it.
-An unknown value is None; no key is ever left out. Nothing here imports torch.
+An unknown value is None; no key is left out, except one at its `Neutral` value. Nothing here imports torch.
 """
 
 from partwise.comparison.results.arms import (

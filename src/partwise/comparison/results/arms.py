@@ -1,11 +1,12 @@
 """The arms of a comparison and their trials."""
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import JsonValue
 
 from partwise.comparison.results.value import Value
+from partwise.config import Neutral
 
 
 class Proportion(Value):
@@ -136,7 +137,7 @@ class ArmResult(Value):
     samples: tuple[str, ...] = ()
     """Lines of text by the model of its first trial that did not diverge."""
     trials: tuple[TrialResult, ...] = ()
-    findings: tuple[PartFinding, ...] = ()
+    findings: Annotated[tuple[PartFinding, ...], Neutral([])] = ()
     """Of the checks of parts that are not of this package; empty without such parts."""
 
     @property

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue
 
@@ -20,7 +20,7 @@ from partwise.comparison.results.findings import (
 from partwise.comparison.results.record import OnlineLevel, RepeatedQuestion
 from partwise.comparison.results.value import Facts, Value, read_json
 from partwise.comparison.stats.effect import Effect, Verdict
-from partwise.config import ConfigError
+from partwise.config import ConfigError, Neutral
 
 if TYPE_CHECKING:
     from partwise.comparison.stats.protocol import Rules  # imports scipy
@@ -41,6 +41,8 @@ class Protocol(Value):
     """Numbers of seeds at the planned looks; empty if none are planned."""
     failure: float | None = None
     """A run with a value worse than this failed; None if only runs with values that are not finite did."""
+    method: Annotated[int, Neutral(1)] = 1
+    """The number of the method of judging."""
 
     @classmethod
     def from_rules(cls, rules: "Rules") -> Self:
@@ -92,6 +94,8 @@ class Provenance(Value):
     machine: Facts = Field(default_factory=dict)
     workers: tuple[str, ...] = ()
     """Where trials ran, if workers ran them: host, processor and number of trials."""
+    value_changes: Annotated[int, Neutral(0)] = 0
+    """How often trials were repeated with other values after the first verdict, which stands."""
 
 
 class Results(Value):

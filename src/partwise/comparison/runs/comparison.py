@@ -48,7 +48,7 @@ class RunComparison(Comparison):
         Raises ConfigError if the folder holds another comparison, or a result was changed.
         """
         data = self.prepare().hash
-        metadata = read_plan_file(self.path, self.identity(), self.requested_plan.arms, self.plan.seeds, data)
+        metadata = read_plan_file(self.path, self.identity(), self.plan.kind, self.plan.seeds, data)
         if metadata:
             self.workload.restore_setup(self.plan, metadata)
         else:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from partwise.comparison.results import Accuracies, Accuracy, Proportion, TaskScore, TrialResult
-from partwise.comparison.trials.trial import VALIDATION_LOSS
+from partwise.comparison.trials.trial import REPEATING, VALIDATION_LOSS
 from partwise.config import ConfigError
 from partwise.plots.curves import thin
 from partwise.records import read_record
@@ -52,7 +52,7 @@ def metric_value(
     if metric not in ACCURACY_KEYS or loss is None:
         return loss
     if not accuracy:
-        raise ConfigError(f"{folder} has no {metric}: delete this run's folder to repeat the run")
+        raise ConfigError(f"{folder} has no {metric}: delete this run's folder to repeat the run{REPEATING}")
     proportion: Proportion = getattr(accuracy["all"], ACCURACY_KEYS[metric])
     return proportion.proportion
 

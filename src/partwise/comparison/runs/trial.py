@@ -15,7 +15,7 @@ from partwise.comparison.runs import EXECUTED_BY
 from partwise.comparison.runs.outcome import read_outcome
 from partwise.comparison.runs.task_metric import is_scored
 from partwise.comparison.trials.job import JOB
-from partwise.comparison.trials.trial import VALIDATION_LOSS, Trial
+from partwise.comparison.trials.trial import REPEATING, VALIDATION_LOSS, Trial
 from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError, find_part, open_to_read
 from partwise.files import refuse_links
@@ -127,7 +127,7 @@ def check_data(folder: Path, config: RunConfig, data_hash: str) -> None:
     if read_metadata(folder)["data"]["hash"] != data_hash:
         raise ConfigError(
             f"{folder} was trained on other data than data={config.data.name} has now: restore the data, or delete this "
-            "folder to train the run again"
+            f"folder to train the run again{REPEATING}"
         )
 
 
@@ -154,7 +154,10 @@ def read_horizons(job: Record) -> tuple[int, ...]:
 
 def run_status(folder: Path, config: Mapping[str, Any], metric: str) -> str | None:
     """The status of one run; None if it has not ended or is not scored. Raises ConfigError for a changed result."""
-    result = verified_result(folder, config)
+    try:
+        result = verified_result(folder, config)
+    except ConfigError as error:
+        raise ConfigError(f"{error}{REPEATING}") from None
     if result is None:
         return None
     if "diverged" in result:

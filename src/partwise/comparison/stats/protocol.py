@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from partwise.comparison.stats.effect import DEFAULT_MARGIN, Effect, Role
-from partwise.comparison.stats.families import decide
 from partwise.comparison.stats.group_sequential import DEFAULT_LOOKS, check_looks
-from partwise.comparison.stats.intervals import has_failed, measure
+from partwise.comparison.stats.intervals import has_failed
+from partwise.comparison.stats.methods import find_method, newest_method
 from partwise.comparison.stats.tuning_noise import TuningNoise
-from partwise.comparison.stats.verdict_text import exploratory_sentence
+from partwise.comparison.stats.verdict_text import SEEDS_ADDED, exploratory_sentence
 
 Values = Mapping[str, Mapping[int, float]]
 """arm -> seed -> result; nan or inf if the run diverged."""
@@ -47,8 +47,11 @@ class Rules:
     unit: str = "nats per character"
     paired: bool = True
     known_sd: float | None = None
+    method: int = dataclasses.field(default_factory=newest_method)
+    """The number of the method of judging."""
 
     def __post_init__(self) -> None:
+        find_method(self.method)
         if self.looks:
             check_looks(self.looks)
 
@@ -81,17 +84,22 @@ class Rules:
             effects = self._decide({claim: measured[claim] for claim in claims})
         return effects
 
-    def explore(self, values: Values, claims: Sequence[Claim], sums: Collection[str] = ()) -> list[Effect]:
-        """Exploratory estimates from all of `values`, each with an interval at a confidence of 1 - alpha and no verdict."""
-        rules = dataclasses.replace(self, looks=())
+    def explore(
+        self, values: Values, claims: Sequence[Claim], sums: Collection[str] = (), reason: str = SEEDS_ADDED
+    ) -> list[Effect]:
+        """Exploratory estimates from all of `values`, each with an interval at a confidence of 1 - alpha and no verdict.
+
+        `reason` ends their sentences: why there is none.
+        """
+        rules, decide = dataclasses.replace(self, looks=()), find_method(self.method).decide
         estimates = [decide([rules._measure(claim, values, 1, sums)], self.alpha)[0] for claim in claims]
         return [
-            estimate.replace(verdict=None, seeds_to_decide=None, sentence=exploratory_sentence(estimate))
+            estimate.replace(verdict=None, seeds_to_decide=None, sentence=exploratory_sentence(estimate, reason))
             for estimate in estimates
         ]
 
     def _measure(self, claim: Claim, values: Values, look: int, sums: Collection[str]) -> Effect:
-        return measure(
+        return find_method(self.method).measure(
             claim.arm,
             claim.against,
             values[claim.arm],
@@ -115,7 +123,7 @@ class Rules:
         families = [counted, *([claim] for claim in measured if claim.role != "claim")]
         decided: dict[Claim, Effect] = {}
         for family in families:
-            effects = decide([measured[claim] for claim in family], self.alpha)
+            effects = find_method(self.method).decide([measured[claim] for claim in family], self.alpha)
             decided |= dict(zip(family, effects, strict=True))
         return [decided[claim] for claim in measured]
 

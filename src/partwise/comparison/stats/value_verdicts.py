@@ -63,7 +63,13 @@ def _arms_table(effects: Sequence[Effect], values: Mapping[str, Mapping[int, flo
     rows = [["arm", "seeds", "mean", "SD", "failed"]]
     for arm, runs in values.items():
         failed = sum(has_failed(value, first.failure, first.lower_is_better) for value in runs.values())
-        row = [f"{arm} (baseline)" if arm == first.against else arm, str(len(runs))]
+        judged = max(
+            effect.n_arm if arm == effect.arm else effect.n_against
+            for effect in effects
+            if arm in (effect.arm, effect.against)
+        )
+        counted = str(len(runs)) if judged >= len(runs) else f"{len(runs)} ({judged} judged)"
+        row = [f"{arm} (baseline)" if arm == first.against else arm, counted]
         sd = None if failed else pooled_sd([list(runs.values())])
         digits = choose_decimals(sd or 0.0, ())
         row += ["-" if failed else format_number(math.fsum(runs.values()) / len(runs), digits)]

@@ -93,8 +93,11 @@ def explanations(effects: Sequence[Effect]) -> Iterator[str]:
         yield undetected_failures(min(effects, key=lambda effect: min(effect.n_arm, effect.n_against)))
 
 
-def exploratory_sentence(effect: Effect) -> str:
-    """The estimate over more seeds than the verdict used, without a verdict."""
+SEEDS_ADDED = "because seeds were added after the first one"
+
+
+def exploratory_sentence(effect: Effect, reason: str = SEEDS_ADDED) -> str:
+    """The estimate over other values than those of the verdict, without a verdict for this `reason`."""
     if effect.mean is None or effect.low is None or effect.high is None:
         return (
             f"exploratory, over {_sample(effect)}: no estimate of {effect.arm} minus {effect.against}, and no verdict."
@@ -104,7 +107,7 @@ def exploratory_sentence(effect: Effect) -> str:
     interval = f"{format_percent(effect.alpha, complement=True)} interval {low} to {high}"
     return (
         f"exploratory, over {_sample(effect)}: {effect.arm} minus {effect.against} is {mean} ({interval}); no verdict, "
-        "because seeds were added after the first one."
+        f"{reason}."
     )
 
 

@@ -10,7 +10,7 @@ from partwise import __version__
 from partwise.checkpoint import check_hash, write_hashed, write_json
 from partwise.comparison.results import TrialResult, Value, read_json
 from partwise.comparison.trials.job import JOB
-from partwise.comparison.trials.trial import NO_VALUE, Trial
+from partwise.comparison.trials.trial import NO_VALUE, REPEATING, Trial
 from partwise.config import ConfigError, digest
 from partwise.files import file_sha256, refuse_links
 from partwise.records import read_record
@@ -55,7 +55,7 @@ class Outcome(Value):
             return None
         if outcome.job != job:
             return None
-        remedy = f"restore it, or delete {folder} to run it again"
+        remedy = f"restore it, or delete {folder} to run it again{REPEATING}"
         check_hash(stored, sha256, path, remedy)
         for name, expected in outcome.sources.items():
             if not has_hash(folder / name, expected):

@@ -14,6 +14,12 @@ NO_VALUE = "no value"
 """The status of a finished trial without one, followed by the reason: failures are counted, not repeated."""
 
 
+REPEATING = (
+    " (if its value was judged and is now another, the first verdict stands, and the new estimate is exploratory)"
+)
+"""What the advice to repeat a trial ends with."""
+
+
 @dataclass
 class Trial(ABC):
     """One arm on one seed: a value and a curve, from a folder in which it can be resumed.

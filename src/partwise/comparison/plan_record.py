@@ -1,0 +1,188 @@
+"""What is fixed about a comparison, in `compare.json` and in the ledger: its plan, its level, the values that it has judged.
+
+Either may be missing: a process may be killed between the two, a full disk may keep one from being written, and files are
+deleted. What one of them has holds for both.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from partwise.checkpoint import write_json
+from partwise.comparison.certificate.certificate import CERTIFICATE_FILE, Certificate, certify
+from partwise.comparison.certificate.verification import judge_values, verify
+from partwise.comparison.design.plan import Plan
+from partwise.comparison.ledger.chain import Record as LedgerRecord
+from partwise.comparison.ledger.entries import LedgerEntries
+from partwise.comparison.ledger.project import code_version
+from partwise.comparison.ledger.values import JudgedValues, hash_values
+from partwise.comparison.plan_file import (
+    PLAN_FILE,
+    new_plan_file,
+    read_plan_file,
+    refuse_fewer_seeds,
+    refuse_other_plan,
+)
+from partwise.comparison.results import LedgerEntry, OnlineLevel, Results
+from partwise.comparison.stats.effect import Effect
+from partwise.comparison.stats.protocol import Values, first_seeds
+from partwise.config import ConfigError
+from partwise.records import DamagedFileError, Record, read_record
+from partwise.train.run_names import explain_write_errors
+
+
+@dataclass
+class PlanRecord:
+    """The record of the comparison in the folder `path`, whose plan is `identity`."""
+
+    path: Path
+    plan: Plan
+    identity: dict[str, Any]
+    entries: LedgerEntries
+    imports: Sequence[str] = ()
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """The content of `compare.json`."""
+    values: JudgedValues = field(default_factory=JudgedValues)
+    changed: bool = False
+    """Whether the values that were judged first have changed since."""
+    certificate: Certificate | None = None
+    """That of the first verdict, if these values have changed."""
+
+    def read(self, data: str) -> bool:
+        """Read the plan file of an earlier run; returns whether there is one. Raises ConfigError if it has another plan.
+
+        A plan file that was deleted is no reason to judge the same trials by another plan.
+        """
+        stored = read_plan_file(self.path, self.identity, self.plan.kind, self.plan.seeds, data)
+        if stored is None:
+            if earlier := self._deleted_plan():
+                refuse_other_plan(self.path, earlier, self.identity, self.plan.kind)
+            return False
+        self.metadata = {"online": None, "ledger": None, **stored}
+        self.values = JudgedValues.read(self.metadata.get("values", {}), str(self.path / PLAN_FILE))
+        return True
+
+    def resume(self) -> None:
+        """Record that a comparison goes on, or that it started, if the ledger could not be written then."""
+        online, plan = self.level, self.metadata.get("hash")
+        if not self.entries.resume(self.metadata["ledger"], self.plan.seeds, online, self.imports, plan):
+            facts = (self.plan, self.identity, self.metadata["data"], self.metadata.get("machine", {}), self.imports)
+            self.entries.start(*facts, trials_exist=True, late=True)
+            self.metadata["ledger"] = self.entries.started
+        self._add_recorded()
+
+    def start(self, data: str, setup: dict[str, Any], online: bool, origin: Mapping[str, str]) -> None:
+        """Fix the plan before the first trial. Raises ConfigError."""
+        self.metadata = new_plan_file(self.identity, data, setup)
+        level = self.entries.start(
+            self.plan,
+            self.identity,
+            data,
+            self.metadata.get("machine", {}),
+            self.imports,
+            online,
+            self._has_trials(),
+            **origin,
+        )
+        self.metadata |= {"ledger": self.entries.started, "online": level.to_dict() if level else None}
+        self._add_recorded()
+        refuse_fewer_seeds(self.path, self.metadata["looks"], self.plan.seeds)
+        self.store()
+
+    @property
+    def level(self) -> OnlineLevel | None:
+        """Its level in the online sequence."""
+        online = self.metadata.get("online")
+        return OnlineLevel(**online) if online else None
+
+    @property
+    def judged(self) -> int | None:
+        """The number of seeds of the first verdict, which stands; None before it."""
+        return min(self.metadata["looks"], default=None)
+
+    def judge(self, seeds: int, values: Values) -> tuple[int, str]:
+        """Fix the values of a look; returns the number of seeds that its verdict is from, and the hash of their values."""
+        judged = seeds if self.plan.rules.looks else (self.judged or seeds)
+        found = hash_values(first_seeds(values, judged))
+        self.changed |= found != self.values.hashes.get(judged, [found])[0]
+        if self.values.add(judged, [found]):
+            self.store()
+        return judged, found
+
+    def first_effects(self) -> dict[tuple[str, str], Effect]:
+        """The effects of the first verdict by arm and what it is against, from its certificate; {} if that is gone."""
+        self.certificate = self.first_certificate()
+        return {(each.arm, each.against): each for each in judge_values(self.certificate)} if self.certificate else {}
+
+    def first_certificate(self) -> Certificate | None:
+        """The certificate of the first verdict; None if it is gone, or does not hold."""
+        try:
+            certificate = Certificate.read(self.path)
+            holds = not any(check.fault for check in verify(certificate))
+        except ConfigError:
+            return None
+        first = self.values.hashes.get(certificate.judged_seeds, [])[:1]
+        same = certificate.plan_hash == self.metadata.get("hash") and [certificate.computed_values_hash] == first
+        return certificate if holds and same else None
+
+    def write(self, plan: Plan, results: Results, seeds: int, values: Values) -> Results:
+        """Record results in the ledger, add what it says about them, and write the certificate.
+
+        `plan` is the plan with its tuned arms; `values` are those of all trials, over `seeds` seeds.
+        """
+        entries = self.entries
+        first = entries.result(plan, seeds, results.effects, *self.judge(seeds, values))
+        added: dict[str, Any] = {"asked_before": tuple(entries.asked_before(plan)), "online": self.level}
+        if entries.warning:
+            added["warnings"] = (*results.warnings, entries.warning)
+        results = results.model_copy(update=added)
+        certificate = self.certificate if self.changed else self._certify(plan, results, first)
+        if certificate:
+            certificate.model_copy(update={"changes": self.values.changes}).write(self.path)
+        return results
+
+    def _certify(self, plan: Plan, results: Results, first: LedgerRecord | None) -> Certificate:
+        return certify(
+            results,
+            plan.claims,
+            self.identity,
+            plan.additive_predictions,
+            {arm.name: arm.config.to_stored() for arm in plan.arms},
+            self.metadata,
+            code_version(self.imports),
+            self.imports,
+            LedgerEntry(number=first.number, hash=first.hash) if first else None,
+        )
+
+    def finish(self) -> None:
+        """Fix the number of seeds that were judged."""
+        self.metadata["looks"] = sorted({*self.metadata["looks"], self.plan.seeds})
+        self.store()
+
+    def store(self) -> None:
+        """Write `compare.json`."""
+        if self.values.hashes:
+            self.metadata["values"] = self.values.to_dict()
+        with explain_write_errors(self.path):
+            write_json(self.path / PLAN_FILE, self.metadata)
+
+    def _add_recorded(self) -> None:
+        """Add what only the ledger has: judged values, and the looks of a plan file that was deleted."""
+        judgments = self.entries.judgments()
+        self.values = JudgedValues.recorded(judgments).first(self.values)
+        if not self.plan.rules.looks:
+            results = [record.content for record in judgments if record.content["kind"] == "result"]
+            seeds = {result.get("judged", result["seeds"]) for result in results}
+            self.metadata["looks"] = sorted({*self.metadata["looks"], *seeds})
+
+    def _has_trials(self) -> bool:
+        """Whether the folder has trials or a certificate of an earlier run."""
+        return (self.path / CERTIFICATE_FILE).exists() or any(self.path.glob("runs/*/*/job.json"))
+
+    def _deleted_plan(self) -> Record | None:
+        """The plan that was judged in this folder, if only its file is gone: as the certificate or the ledger has it."""
+        try:
+            return read_record(self.path / CERTIFICATE_FILE).record("plan")
+        except DamagedFileError:
+            return self.entries.judged_plan() if self._has_trials() else None

@@ -1,0 +1,43 @@
+"""The methods of judging, by number: how effects are measured, and how verdicts follow from them.
+
+What was judged by a method stays judged by it. So a change of a rule that can change a verdict is a new method: METHODS gets
+another number, and the functions that the change replaces stay under theirs.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from partwise.comparison.stats.effect import Effect
+from partwise.comparison.stats.families import decide
+from partwise.comparison.stats.intervals import measure
+from partwise.config import ConfigError
+
+
+@dataclass(frozen=True)
+class Method:
+    """The rules of one method."""
+
+    measure: Callable[..., Effect]
+    """The effect of one claim at one look, from the values of both arms."""
+    decide: Callable[[Sequence[Effect], float], list[Effect]]
+    """The effects of a family of claims with their verdicts, at a level."""
+
+
+FIRST = 1
+"""The method of whatever states none."""
+
+METHODS = {FIRST: Method(measure, decide)}
+
+
+def newest_method() -> int:
+    return max(METHODS)
+
+
+def find_method(number: int) -> Method:
+    """Raises ConfigError for a method of a newer version."""
+    if number not in METHODS:
+        raise ConfigError(
+            f"the verdict follows from method {number} of judging, and this version of partwise knows methods up to "
+            f"{newest_method()}: install a newer version"
+        )
+    return METHODS[number]
