@@ -5,6 +5,7 @@ from typing import Protocol
 from partwise.comparison.results import Proportion, Results
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.number_format import choose_decimals, format_number, format_percent
+from partwise.comparison.stats.verdict_text import seed_count
 from partwise.plots.cells import NONE, count, percent
 
 
@@ -36,18 +37,9 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def seed_counts(results: Results) -> list[str]:
-    """The seeds of each arm, `8 (5 judged)` if verdicts use fewer; [] if all arms have the same and all are judged."""
-    cells, equal = [], len({len(arm.trials) for arm in results.arms}) == 1
-    for arm in results.arms:
-        numbers = [
-            effect.n_arm if arm.name == effect.arm else effect.n_against
-            for effect in results.effects
-            if arm.name in (effect.arm, effect.against)
-        ]
-        n, judged = len(arm.trials), max(numbers, default=len(arm.trials))
-        cells.append(str(n) if judged >= n else f"{n} ({judged} judged)")
-        equal &= judged >= n
-    return [] if equal else cells
+    """The seeds of each arm, `8 (5 judged)` if its verdicts are from fewer; [] if all are equal and judged."""
+    cells = [seed_count(arm.name, len(arm.trials), results.effects) for arm in results.arms]
+    return [] if len({*cells}) == 1 and cells[0].isdecimal() else cells
 
 
 def with_relative_change(value: float | None, base: float | None) -> str:

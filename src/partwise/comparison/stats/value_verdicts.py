@@ -11,7 +11,7 @@ from partwise.comparison.stats.number_format import choose_decimals, format_numb
 from partwise.comparison.stats.power import minimum_detectable_effect
 from partwise.comparison.stats.protocol import Claim, Rules, first_seeds
 from partwise.comparison.stats.samples import pooled_sd
-from partwise.comparison.stats.verdict_text import explanations
+from partwise.comparison.stats.verdict_text import explanations, seed_count
 from partwise.comparison.stats.warnings import warnings
 from partwise.config import ConfigError, did_you_mean
 
@@ -63,13 +63,7 @@ def _arms_table(effects: Sequence[Effect], values: Mapping[str, Mapping[int, flo
     rows = [["arm", "seeds", "mean", "SD", "failed"]]
     for arm, runs in values.items():
         failed = sum(has_failed(value, first.failure, first.lower_is_better) for value in runs.values())
-        judged = max(
-            effect.n_arm if arm == effect.arm else effect.n_against
-            for effect in effects
-            if arm in (effect.arm, effect.against)
-        )
-        counted = str(len(runs)) if judged >= len(runs) else f"{len(runs)} ({judged} judged)"
-        row = [f"{arm} (baseline)" if arm == first.against else arm, counted]
+        row = [f"{arm} (baseline)" if arm == first.against else arm, seed_count(arm, len(runs), effects)]
         sd = None if failed else pooled_sd([list(runs.values())])
         digits = choose_decimals(sd or 0.0, ())
         row += ["-" if failed else format_number(math.fsum(runs.values()) / len(runs), digits)]

@@ -93,6 +93,17 @@ def explanations(effects: Sequence[Effect]) -> Iterator[str]:
         yield undetected_failures(min(effects, key=lambda effect: min(effect.n_arm, effect.n_against)))
 
 
+def seed_count(arm: str, n: int, effects: Sequence[Effect]) -> str:
+    """The number of runs of an arm: `8`, or `8 (5 judged)` if its verdicts are from fewer."""
+    own = [
+        effect.n_arm if arm == effect.arm else effect.n_against
+        for effect in effects
+        if arm in (effect.arm, effect.against)
+    ]
+    judged = max(own, default=n)
+    return str(n) if judged >= n else f"{n} ({judged} judged)"
+
+
 SEEDS_ADDED = "because seeds were added after the first one"
 
 
