@@ -8,6 +8,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -15,6 +16,7 @@ from typing import IO, Any
 from partwise.config import ConfigError
 from partwise.config.reading import open_regular, open_to_read
 
+SOURCES = (".py", ".cpp", ".h")
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
 
@@ -69,6 +71,28 @@ def sync(path: Path) -> None:
 def file_sha256(path: Path) -> str:
     with open_to_read(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_hash(path: Path) -> str | None:
+    """SHA-256 of a file; None if it cannot be read."""
+    try:
+        return file_sha256(path)
+    except OSError:
+        return None
+
+
+def sources_hash(root: Path) -> str:
+    """SHA-256 over the paths and contents of all source files below `root`."""
+    total = hashlib.sha256()
+    for path in sorted(path for path in root.rglob("*") if path.suffix in SOURCES):
+        total.update(f"{path.relative_to(root).as_posix()}\n{file_hash(path)}\n".encode())
+    return total.hexdigest()
+
+
+@cache
+def own_sources() -> str:
+    """The hash of this package's sources, as they were when first asked for."""
+    return sources_hash(Path(__file__).parent)
 
 
 def others_can_write(path: Path) -> bool:

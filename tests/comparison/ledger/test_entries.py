@@ -19,12 +19,13 @@ from partwise.comparison.design.request import Request
 from partwise.comparison.ledger.chain import Ledger
 from partwise.comparison.ledger.entries import LedgerEntries
 from partwise.comparison.ledger.listing import count, list_comparisons, to_csv, to_json_lines
-from partwise.comparison.ledger.project import LEDGER_FILE, code_version, project_folder, project_ledger, sources_hash
+from partwise.comparison.ledger.project import LEDGER_FILE, code_version, project_folder, project_ledger
 from partwise.comparison.ledger.questions import question_key
 from partwise.comparison.ledger.sequence import next_level
 from partwise.comparison.runs.plan import make_plan
 from partwise.comparison.stats.effect import Effect
 from partwise.config import ConfigError
+from partwise.files import sources_hash
 
 
 def plan_of(*change: str, **settings: Any) -> Plan:

@@ -19,7 +19,7 @@ import partwise
 from partwise.comparison.results import Results
 from partwise.comparison.trials.claims import Claim, claim, is_claimed
 from partwise.comparison.trials.shared import is_open
-from partwise.comparison.trials.work import Job, Work, find_jobs
+from partwise.comparison.trials.work import Job, Work, describe_workers, find_jobs
 from partwise.config import ConfigError
 from programs import ARMS, COMMAND, METRIC, write_program
 
@@ -248,6 +248,19 @@ def test_jobs_of_another_version_or_module_are_not_run(here: Path) -> None:
             list(find_jobs(folder))
     path.write_text("{")
     assert len(list(find_jobs(folder))) == 3
+
+
+def test_a_worker_of_other_sources_says_so(here: Path) -> None:
+    """A checkout that was changed has the same version."""
+    folder = prepared(here)
+    for path in folder.glob("runs/1-*/seed-*/job.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "sources": "0" * 64}))
+    events: list[str] = []
+    assert Work(folder, on_event=events.append).run() == 4
+    (told,) = [event for event in events if event.startswith("warning")]
+    assert f"the source files of partwise {partwise.__version__} here are not those that started c" in told
+    one, other = describe_workers(sorted(folder.glob("runs/*/seed-*")))
+    assert one.endswith("): 2 trials") and other.endswith(", other source files of partwise): 2 trials")
 
 
 @pytest.mark.parametrize("words", [("work", "nothing"), ("compare", "e.yaml", "--on", "moon")])

@@ -1,6 +1,5 @@
 """The project that a ledger belongs to, and the code that runs in it."""
 
-import hashlib
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,11 +7,10 @@ from typing import Any
 
 import partwise
 from partwise.comparison.ledger.chain import Ledger
-from partwise.files import file_sha256, working_folder
+from partwise.files import file_hash, sources_hash, working_folder
 from partwise.git import run_git
 
 LEDGER_FILE = Path("runs") / "ledger.sqlite"
-SOURCES = (".py", ".cpp", ".h")
 
 
 def project_folder(folder: Path | None = None) -> Path:
@@ -36,22 +34,6 @@ def code_version(imports: Sequence[str] = ()) -> dict[str, Any]:
         "sources": sources_hash(root),
         "imports": {Path(name).name: found for name, found in files.items()},
     }
-
-
-def sources_hash(root: Path) -> str:
-    """SHA-256 over the paths and contents of all source files below `root`."""
-    total = hashlib.sha256()
-    for path in sorted(path for path in root.rglob("*") if path.suffix in SOURCES):
-        total.update(f"{path.relative_to(root).as_posix()}\n{file_hash(path)}\n".encode())
-    return total.hexdigest()
-
-
-def file_hash(path: Path) -> str | None:
-    """SHA-256 of a file; None if it cannot be read."""
-    try:
-        return file_sha256(path)
-    except OSError:
-        return None
 
 
 def commit_of(root: Path) -> str | None:

@@ -18,7 +18,7 @@ from partwise.comparison.trials.job import JOB
 from partwise.comparison.trials.trial import REPEATING, VALIDATION_LOSS, Trial
 from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError, find_part, open_to_read
-from partwise.files import refuse_links
+from partwise.files import own_sources, refuse_links
 from partwise.model import Transformer
 from partwise.records import Record, read_record
 from partwise.train.config import RunConfig
@@ -95,6 +95,7 @@ def prepare_run(
     job: dict[str, Any] = {
         "executed_by": EXECUTED_BY,
         "version": __version__,
+        "sources": own_sources(),
         "config": config.to_stored(),
         "runtime": runtime.to_dict(),
         "plan": plan,

@@ -12,7 +12,7 @@ from partwise.comparison.results import TrialResult, Value, read_json
 from partwise.comparison.trials.job import JOB
 from partwise.comparison.trials.trial import NO_VALUE, REPEATING, Trial
 from partwise.config import ConfigError, digest
-from partwise.files import file_sha256, refuse_links
+from partwise.files import file_sha256, own_sources, refuse_links
 from partwise.records import read_record
 
 RESULT = "result.json"
@@ -128,7 +128,8 @@ def prepare_trial(
     key = digest(job)
     outcome = Outcome.of_job(folder, key)
     if outcome is None:
-        stored = {"executed_by": executed_by, "version": __version__, "place": place, "hash": key, "job": job}
+        code = {"version": __version__, "sources": own_sources()}
+        stored = {"executed_by": executed_by, **code, "place": place, "hash": key, "job": job}
         refuse_links(folder.parent)
         refuse_links(folder)
         try:

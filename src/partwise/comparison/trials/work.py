@@ -21,6 +21,7 @@ from partwise.comparison.trials.job import check_executor
 from partwise.comparison.trials.shared import FAILED, POLL_SECONDS, is_open
 from partwise.config import ConfigError
 from partwise.config.yaml import show
+from partwise.files import own_sources
 from partwise.machine import hardware
 from partwise.messages import quantity
 from partwise.records import DamagedFileError, read_record
@@ -79,6 +80,8 @@ class Work:
     """The modules and files of parts that jobs may import; None: those of a comparison that this user has started."""
     on_event: Callable[[str], None] = print
     n_done: int = 0
+    told: bool = False
+    """Whether other sources were reported."""
     claims: dict[int, Claim] = field(default_factory=dict)
 
     def run(self) -> int:
@@ -128,9 +131,20 @@ class Work:
                 elif taken:
                     number += 1
                     self.claims[number] = taken
-                    write_json(job.folder / WORKER, {"cpu": cpu, "host": os.uname().nodename})
+                    self._tell_other_sources(job)
+                    worker = {"cpu": cpu, "host": os.uname().nodename, "sources": own_sources()}
+                    write_json(job.folder / WORKER, worker)
                     server.submit(number, [job.folder])
             self._wait(server)
+
+    def _tell_other_sources(self, job: Job) -> None:
+        """Say once if this package is not the one that started the comparison, whose version may be the same."""
+        if not self.told and has_other_sources(job.folder, own_sources()):
+            self.told = True
+            self.on_event(
+                f"warning: the source files of partwise {partwise.__version__} here are not those that started "
+                f"{self.folder.name}, so results may differ; the report will say so"
+            )
 
     def _check_imports(self, job: Job) -> None:
         """Raise ConfigError for code that a job names and the user of this worker does not."""
@@ -170,15 +184,28 @@ class Work:
 
 
 def describe_workers(folders: Iterable[Path]) -> list[str]:
-    """The machines that ran the trials in these folders, as in `node-1 (AMD EPYC): 20 trials`; empty for local trials."""
+    """The machines that ran the trials in these folders, as in `node-1 (AMD EPYC): 20 trials`; empty for local trials.
+
+    Of trials that another source of the package ran, it says so.
+    """
     counts: Counter[str] = Counter()
     for folder in folders:
         try:
             worker = read_record(folder / WORKER)
-            counts[f"{worker['host']} ({worker['cpu']})"] += 1
+            other = has_other_sources(folder, worker.get("sources"))
+            counts[f"{worker['host']} ({worker['cpu']}{', other source files of partwise' if other else ''})"] += 1
         except DamagedFileError:
             continue
     return [f"{machine}: {quantity(count, 'trial')}" for machine, count in sorted(counts.items())]
+
+
+def has_other_sources(folder: Path, sources: str | None) -> bool:
+    """Whether the job in a trial's folder was written by another source of the package than `sources`."""
+    try:
+        stored = read_record(folder / JOB).get("sources")
+    except DamagedFileError:
+        return False
+    return None not in (stored, sources) and stored != sources
 
 
 def find_jobs(folder: Path) -> Iterator[Job]:
