@@ -56,7 +56,7 @@ def lm(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Partw
     if model.encoder:
         tokenizer = WithSpecialTokens(CharacterTokenizer(LETTERS[:8]))
     trained = SimpleNamespace(model=model, tokenizer=tokenizer, runtime=SimpleNamespace(precision="float32"))
-    monkeypatch.setattr(language_model, "open_trained", lambda run: trained)
+    monkeypatch.setattr(language_model, "open_trained", lambda run, precision: trained)
     return PartwiseLM(run="a random model", batch_size=3)
 
 

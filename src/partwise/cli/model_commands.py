@@ -131,6 +131,7 @@ def evaluate(
             "lm_eval knows. Repeat it for several."
         ),
     ] = None,
+    precision: Annotated[str | None, typer.Option(help="float32 or bfloat16. Default: the precision of the run.")] = None,
     file: Annotated[
         Path | None, typer.Argument(help="With --json: write the document to this file, not to standard output.")
     ] = None,
@@ -142,11 +143,11 @@ def evaluate(
     if tasks:
         from partwise.cli.commands.harness import evaluate_tasks
 
-        evaluate_tasks(run, tasks, max_problems, data, as_json, file)
+        evaluate_tasks(run, tasks, max_problems, data, precision, as_json, file)
         return
     from partwise.cli.commands.evaluate import evaluate_run
 
-    evaluate_run(run, max_problems, data, as_json, file)
+    evaluate_run(run, max_problems, data, precision, as_json, file)
 
 
 @app.command()

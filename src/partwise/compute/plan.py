@@ -49,7 +49,7 @@ class Plan:
             )
         for name, operation in found.items():
             if isinstance(operation.module, Operation):
-                chosen = (BACKENDS[operation.kind][each] for each in self.choices[name].chain)
+                chosen = (find_backend(operation.kind, each) for each in self.choices[name].chain)
                 operation.module.backends = tuple(each.bind(operation.module, operation.spec) for each in chosen)
 
     def counts(self) -> dict[str, Counter[str]]:
@@ -228,6 +228,13 @@ def check_requested(plans: Iterable[Plan], backends: Mapping[str, str]) -> None:
                 f"train.{kind}_backend={name} supports no layer of this model{f' ({reasons[0]})' if reasons else ''}: "
                 f"use train.{kind}_backend=auto (partwise doctor shows the backends of each preset)"
             )
+
+
+def find_backend(kind: str, name: str) -> Backend:
+    """The backend of a plan. Raises ConfigError."""
+    if name not in BACKENDS[kind]:
+        raise ConfigError(f"the backend {name!r} of this plan is unknown: --import the file that registers it")
+    return BACKENDS[kind][name]
 
 
 def apply_backends(

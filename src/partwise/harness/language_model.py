@@ -36,11 +36,9 @@ class PartwiseLM(TemplateLM):
         self, run: str, batch_size: int | str | None = None, precision: str | None = None, **ignored: Any
     ) -> None:
         super().__init__()
-        if precision not in (None, "float32", "bfloat16"):
-            raise ConfigError(f"precision={precision}: must be float32 or bfloat16")
-        trained = open_trained(run)
+        trained = open_trained(run, precision)
         self.model, self.lm_tokenizer = trained.model, trained.tokenizer
-        self.precision = precision or trained.runtime.precision
+        self.precision = trained.runtime.precision
         self.specials = self.lm_tokenizer if isinstance(self.lm_tokenizer, WithSpecialTokens) else None
         self.backend = "causal" if self.specials is None else "seq2seq"
         self.batch_size = int(batch_size) if batch_size and str(batch_size).isdecimal() else BATCH_SIZE

@@ -43,15 +43,17 @@ class TaskMetric:
     items_sha256: str
 
 
-def score_tasks(run: str, tasks: Sequence[str], max_items: int | None = None) -> list[Score]:
+def score_tasks(
+    run: str, tasks: Sequence[str], max_items: int | None = None, precision: str | None = None
+) -> list[Score]:
     """The scores of a run on tasks: one of the package, a folder of task files, or a name that lm_eval knows.
 
-    Files that a task names are relative to its folder. Raises ConfigError.
+    Files that a task names are relative to its folder; `precision` is that of the run by default. Raises ConfigError.
     """
     check_installed("--tasks")
     from partwise.harness.language_model import PartwiseLM
 
-    model, scores = PartwiseLM(run), list[Score]()
+    model, scores = PartwiseLM(run, precision=precision), list[Score]()
     for task in tasks:
         with loaded_tasks(task, f"--tasks {task}", {"run": run, "max_problems": max_items}) as loaded:
             scores += run_tasks(model, loaded, max_items)

@@ -43,8 +43,8 @@ def read_metadata(folder: Path) -> dict[str, Any]:
     return metadata
 
 
-def stored_runtime(folder: Path, metadata: dict[str, Any]) -> Runtime:
-    """The runtime settings a run was started with. Raises ConfigError if this machine does not support them."""
+def read_runtime(folder: Path, metadata: dict[str, Any]) -> Runtime:
+    """The runtime settings a run was started with, whether or not this machine supports them. Raises ConfigError."""
     try:
         runtime = Runtime(**metadata["runtime"])
     except TypeError:
@@ -61,6 +61,12 @@ def stored_runtime(folder: Path, metadata: dict[str, Any]) -> Runtime:
         TrainConfig.from_dict({"precision": runtime.precision})
     except ConfigError:
         _refuse_setting(folder, "precision", runtime.precision)
+    return runtime
+
+
+def stored_runtime(folder: Path, metadata: dict[str, Any]) -> Runtime:
+    """The runtime settings a run was started with. Raises ConfigError if this machine does not support them."""
+    runtime = read_runtime(folder, metadata)
     try:
         choose_runtime(TrainConfig.from_dict({"device": runtime.device}))
     except ConfigError:
@@ -75,13 +81,17 @@ def _refuse_setting(folder: Path, key: str, value: Any) -> NoReturn:
     raise ConfigError(f"{folder / 'run.json'} is damaged: its runtime has {key}={show(value)}: start over with --fresh")
 
 
-def check_stored_plan(folder: Path, metadata: dict[str, Any], plan: Plan) -> None:
-    """Raise ConfigError if the run was started with another plan: other backends would silently change the numbers."""
+def read_plan(folder: Path, metadata: dict[str, Any]) -> Plan:
+    """The backends that a run was started with. Raises ConfigError."""
     try:
-        stored = Plan.from_dict(metadata["plan"])
+        return Plan.from_dict(metadata["plan"])
     except (KeyError, TypeError):
         raise ConfigError(f"{folder / 'run.json'} lists no backends: start over with --fresh") from None
-    different = stored.difference(plan)
+
+
+def check_stored_plan(folder: Path, metadata: dict[str, Any], plan: Plan) -> None:
+    """Raise ConfigError if the run was started with another plan: other backends would silently change the numbers."""
+    different = read_plan(folder, metadata).difference(plan)
     if different:
         name, old, new = different
         raise ConfigError(

@@ -1,18 +1,19 @@
-"""A trained model as it is evaluated: on its run's device, with the backends that its run would use here."""
+"""A trained model as it is evaluated: on its run's device, with its threads and backends, so that its losses are repeated."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from partwise.compute.plan import apply_backends
-from partwise.compute.runtime import Runtime, requested
+from partwise.compute.plan import make_plan
+from partwise.compute.runtime import Runtime, machine_info, requested
+from partwise.config import ConfigError
 from partwise.formats.loading import load
 from partwise.kernels.library import kernels_available
 from partwise.model import Transformer
 from partwise.tokenizers import Tokenizer
 from partwise.train.config import RunConfig
-from partwise.train.run_metadata import open_run
+from partwise.train.run_metadata import open_run, read_plan, read_runtime
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,34 @@ class TrainedModel:
     runtime: Runtime
 
 
-def open_trained(name: str) -> TrainedModel:
-    """The model of a run, ready to be evaluated. Raises ConfigError."""
+def open_trained(name: str, precision: str | None = None) -> TrainedModel:
+    """The model of a run, ready to be evaluated; this process then has the threads of the run.
+
+    Its device, precision and backends are those of the run where this machine has them; `precision` float32 or bfloat16
+    replaces the run's. Raises ConfigError.
+    """
+    check_precision(precision)
     folder, config, metadata = open_run(name)
     model, tokenizer = load(folder)
-    runtime = Runtime(**metadata["runtime"])
-    if runtime.device != "cpu" and getattr(torch, runtime.device).is_available():
-        model.to(runtime.device)
-    runtime = replace(runtime, kernels=runtime.kernels and kernels_available())
-    apply_backends(model, runtime, requested(config.train), config.seq_len)
+    stored = read_runtime(folder, metadata)
+    has_device = stored.device == "cpu" or getattr(torch, stored.device).is_available()
+    runtime = replace(
+        stored,
+        device=stored.device if has_device else "cpu",
+        precision=precision or stored.precision,
+        kernels=stored.kernels and kernels_available(),
+    )
+    runtime.set_threads()
+    model.to(runtime.device)
+    if runtime == stored and "plan" in metadata and metadata["machine"] == machine_info():
+        plan = read_plan(folder, metadata)  # an arm of a comparison has those that all arms share
+    else:
+        plan = make_plan(model, runtime, requested(config.train), config.seq_len)
+    plan.apply(model)
     return TrainedModel(model, tokenizer, config, metadata, runtime)
+
+
+def check_precision(precision: str | None) -> None:
+    """Raise ConfigError unless it is float32, bfloat16, or None for the run's."""
+    if precision not in (None, "float32", "bfloat16"):
+        raise ConfigError(f"precision={precision}: must be float32 or bfloat16")

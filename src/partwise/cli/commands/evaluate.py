@@ -19,6 +19,7 @@ from partwise.evaluate.arithmetic import Proportion, accuracy_by_operation, answ
 from partwise.evaluate.digits import SIGN, accuracy_by_place
 from partwise.evaluate.loss import SplitLoss, mean_loss
 from partwise.evaluate.references import dataset_references, is_plain_text
+from partwise.messages import quantity
 from partwise.model import Transformer
 from partwise.tokenizers import Tokenizer
 from partwise.train.config import RunConfig
@@ -27,14 +28,19 @@ from partwise.train.trained_model import open_trained
 
 
 def evaluate_run(
-    name: str, max_problems: int | None, data: str | None = None, as_json: bool = False, file: Path | None = None
+    name: str,
+    max_problems: int | None,
+    data: str | None = None,
+    precision: str | None = None,
+    as_json: bool = False,
+    file: Path | None = None,
 ) -> None:
     """Evaluate a run and print its scores next to the references; as JSON on standard output, or in a file.
 
-    `data` names other data than the run's; they are encoded by the run's tokenizer.
+    `data` names other data than the run's; they are encoded by the run's tokenizer. `precision` is the run's by default.
     """
     check_json(name, as_json, file)
-    trained = open_trained(name)
+    trained = open_trained(name, precision)
     config, tokenizer = trained.config, trained.tokenizer
     dataset = config.prepare() if data is None else prepare_other(config, data, tokenizer)
     if data is None and trained.metadata["data"]["hash"] not in (None, dataset.hash):
@@ -126,12 +132,16 @@ def show_scores(
         f"{score.tokens:,} tokens, each scored once {scoring}; references fitted on {references['fitted_tokens']:,} "
         "training tokens, from 2-gram on with Kneser-Ney smoothing"
     )
+    console.print(f"computed in {runtime.precision} on {runtime.device}, with {quantity(runtime.threads, 'thread')}")
     scores: dict[str, Any] = {
         "validation": nats,
         "training": training,
         "bits_per_byte": score.bits_per_byte,
         "perplexity": score.perplexity,
         "tokens": score.tokens,
+        "precision": runtime.precision,
+        "device": runtime.device,
+        "threads": runtime.threads,
         "references": references,
     }
     if dataset.corpus.task == "arithmetic":

@@ -7,17 +7,24 @@ from partwise.cli.commands.evaluate import check_json, write_scores
 from partwise.cli.terminal import console, table
 from partwise.config import ConfigError
 from partwise.harness.tasks import score_tasks
+from partwise.train.run_metadata import open_run, read_runtime
 
 
 def evaluate_tasks(
-    run: str, tasks: list[str], max_items: int | None, data: str | None, as_json: bool, file: Path | None
+    run: str,
+    tasks: list[str],
+    max_items: int | None,
+    data: str | None,
+    precision: str | None,
+    as_json: bool,
+    file: Path | None,
 ) -> None:
     """Print the scores of a run on tasks. Raises ConfigError."""
     check_json(run, as_json, file)
     if data is not None:
         raise ConfigError(f"--data {data}: a task has its own data; leave --data or --tasks out")
     with console.status("scoring the tasks") if console.is_terminal else nullcontext():
-        scores = score_tasks(run, tasks, max_items)
+        scores = score_tasks(run, tasks, max_items, precision)
     rows = [
         (
             score.task,
@@ -29,6 +36,8 @@ def evaluate_tasks(
         for score in scores
     ]
     console.print(table("tasks", ["task", "metric", "score", "standard error over items", "items"], rows))
+    folder, _, metadata = open_run(run)
+    console.print(f"computed in {precision or read_runtime(folder, metadata).precision}")
     if as_json:
         write_scores([score.to_dict() for score in scores], file)
 
