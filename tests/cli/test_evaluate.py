@@ -13,10 +13,18 @@ from partwise.train import trained_model
 from partwise.train.metrics import read_metrics
 from partwise.train.trained_model import open_trained
 
-WORDS = (
-    "mingpt --data text.txt d_model=64 n_layers=2 context_length=64 train.batch_size=4 train.steps=4 train.eval_every=4 "
-    "train.device=cpu"
-).split()
+WORDS = [
+    "mingpt",
+    "--data",
+    "text.txt",
+    "d_model=64",
+    "n_layers=2",
+    "context_length=64",
+    "train.batch_size=4",
+    "train.steps=4",
+    "train.eval_every=4",
+    "train.device=cpu",
+]
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:

@@ -1,9 +1,11 @@
 """Tutorial presets equal plain reference implementations, in logits and all gradients, in float64."""
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,6 +174,17 @@ def count(words: str, vocab: int) -> int:
 def test_mingpt_has_the_parameter_count_of_the_tutorial(vocab: int, expected: int) -> None:
     assert mingpt_parameters(vocab) == mingpt_parameters(vocab, gated=True) == expected
     assert count("mingpt", vocab) == count("mingpt ffn=swiglu", vocab) == expected
+
+
+def test_the_presets_page_gives_the_hidden_width_of_the_tutorial() -> None:
+    """4 int(2E/3), which is not 8E/3 rounded at every width."""
+    page = (Path(__file__).parents[2] / "docs" / "presets.md").read_text()
+    commands = re.findall(r"^partwise show mingpt (ffn=swiglu .*ffn\.hidden=.*)$", page, re.MULTILINE)
+    models = [partwise.preset("mingpt", "n_layers=1", *words.split()) for words in commands]
+    assert {model.d_model for model in models} == {64, 100, 128}
+    for model in models:
+        hidden = partwise.Transformer(model).blocks[0].ffn.down.weight.shape[1]
+        assert hidden == 4 * int(2 * model.d_model / 3)
 
 
 def test_llama_has_the_parameter_count_of_the_tutorial() -> None:

@@ -131,7 +131,9 @@ def evaluate(
             "lm_eval knows. Repeat it for several."
         ),
     ] = None,
-    precision: Annotated[str | None, typer.Option(help="float32 or bfloat16. Default: the precision of the run.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="float32 or bfloat16. Default: the precision of the run.")
+    ] = None,
     file: Annotated[
         Path | None, typer.Argument(help="With --json: write the document to this file, not to standard output.")
     ] = None,

@@ -38,6 +38,11 @@ class Corpus(Part):
     paired: ClassVar[bool] = False  # whether splits are pairs of a source and a target
 
     @property
+    def label(self) -> str:
+        """What it is called in a line of output: its name, or the file or folder that it reads."""
+        return str(getattr(self, "path", self.name))
+
+    @property
     def answers_only(self) -> bool:
         """Whether a model is trained and scored on the answers of problems only."""
         return False

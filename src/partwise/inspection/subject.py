@@ -10,18 +10,15 @@ from torch import Tensor
 
 from partwise.checkpoint import DamagedFileError, find_run, load_weights
 from partwise.config import ConfigError, did_you_mean
-from partwise.config.overrides import Override, apply_overrides, flatten, parse_overrides
+from partwise.config.overrides import apply_overrides, flatten, parse_overrides
 from partwise.data import IGNORE_INDEX, Batch, Dataset, build_examples, parse_data_option
 from partwise.formats.huggingface.reading import is_hf_folder
 from partwise.formats.loading import load
 from partwise.model import Transformer
 from partwise.presets import PRESETS
 from partwise.tokenizers import WithSpecialTokens
-from partwise.train.config import RunConfig, preset_settings, run_config
+from partwise.train.config import RunConfig, run_config
 from partwise.train.run_metadata import open_run
-
-DEFAULT_SIZES = ("data.train=20000", "data.validation=500", "data.test=500")
-"""Numbers of arithmetic problems for a preset without data."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +107,8 @@ def find_subject(
     target: str, words: list[str], data: str | None = None, seq_len: int | None = None, text: str | None = None
 ) -> Subject:
     """A preset or a run with overrides applied. Raises ConfigError."""
-    overrides = [*([] if data is None else flatten({"data": parse_data_option(data)})), *parse_overrides(words)]
     if target in PRESETS:
-        subject = Subject(target, preset_config(target, words, overrides, data), Path(), None, seq_len, text)
+        subject = Subject(target, run_config(target, *words, data=data), Path(), None, seq_len, text)
     else:
         try:
             if not is_hf_folder(target):
@@ -122,6 +118,7 @@ def find_subject(
                 f"{target!r} is not a preset{did_you_mean(target, PRESETS)}, and not a run: {error}"
             ) from None
         folder, config, _ = open_run(target)
+        overrides = [*([] if data is None else flatten({"data": parse_data_option(data)})), *parse_overrides(words)]
         changed = RunConfig.from_dict(apply_overrides(config.to_dict(), overrides))
         pages = Path() if is_hf_folder(target) else folder  # nothing is written into another program's folder
         subject = Subject(folder.resolve().name, changed, pages, folder, seq_len, text)
@@ -129,13 +126,3 @@ def find_subject(
     if seq_len is not None and not 0 < seq_len <= limit:
         raise ConfigError(f"--seq-len {seq_len}: must be from 1 to {limit}, the model's context_length")
     return subject
-
-
-def preset_config(name: str, words: list[str], overrides: list[Override], data: str | None) -> RunConfig:
-    """The configuration of a preset; without data, arithmetic problems with the preset's own vocab_size."""
-    if data is not None or any(path[0] == "data" for path, _ in overrides):
-        return run_config(name, *words, data=data)
-    settings = apply_overrides(preset_settings(name), overrides)
-    corpus = "arithmetic_pairs" if settings["encoder_layers"] else "arithmetic"
-    vocab_size = f"vocab_size={settings['vocab_size']}"
-    return run_config(name, *DEFAULT_SIZES, vocab_size, *words, data=corpus)

@@ -7,8 +7,8 @@ from fractions import Fraction
 from typing import Any
 
 from partwise.config import ConfigError
-from partwise.inspection.subject import Subject, preset_config
-from partwise.train.config import RunConfig
+from partwise.inspection.subject import Subject
+from partwise.train.config import RunConfig, run_config
 from partwise.train.run_metadata import open_run
 
 N_LAYERS = 2  # default, per stack
@@ -47,7 +47,7 @@ def small_config(subject: Subject, **train: Any) -> tuple[RunConfig, str]:
 
 def original_config(subject: Subject) -> RunConfig:
     """The configuration of the preset or run before the user's overrides."""
-    return preset_config(subject.name, [], [], None) if subject.run is None else open_run(subject.run)[1]
+    return run_config(subject.name) if subject.run is None else open_run(subject.run)[1]
 
 
 def layer_count(n: int, original: int, noun: str) -> str:

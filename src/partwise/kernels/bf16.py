@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from partwise.kernels.block import MAX_WEIGHTS, WIDTH_MULTIPLE
 from partwise.kernels.library import load_library, openmp_parallel
-from partwise.kernels.mlp import ACTIVATIONS, data_pointer, split_weight_gradients
+from partwise.kernels.mlp import ACTIVATIONS, data_pointer, split_weight_gradients, unsupported_width
 from partwise.kernels.threads import gradient_parts, kernel_threads
 
 
@@ -109,15 +109,15 @@ def supports_bf16_mlp(x: Tensor, up: Tensor, down: Tensor) -> bool:
     """Whether the kernel is available, supports these tensors under autocast and beats torch."""
     if not (x.is_cpu and x.dtype == up.dtype == torch.float32) or torch.compiler.is_compiling():
         return False
-    return torch.is_autocast_enabled("cpu") and supports_bf16_mlp_widths(
-        down.shape[0], down.shape[1], up.shape[0] != down.shape[1]
-    )
+    widths = down.shape[0], down.shape[1], up.shape[0] != down.shape[1]
+    return torch.is_autocast_enabled("cpu") and unsupported_bf16_mlp_width(*widths) is None
 
 
-def supports_bf16_mlp_widths(d_model: int, hidden: int, gated: bool) -> bool:
-    """Whether the kernel is available and supports layers of these widths."""
-    divisible = not (d_model % WIDTH_MULTIPLE or hidden % WIDTH_MULTIPLE)
-    return divisible and (3 if gated else 2) * d_model * hidden <= MAX_WEIGHTS and library() is not None
+def unsupported_bf16_mlp_width(d_model: int, hidden: int, gated: bool) -> str | None:
+    """The width for which the kernel does not support a layer or does not beat torch, as a clause, or None."""
+    if library() is None:
+        return "the kernel is not available"
+    return unsupported_width(d_model, hidden, gated, WIDTH_MULTIPLE, MAX_WEIGHTS)
 
 
 class BF16MLP(torch.autograd.Function):

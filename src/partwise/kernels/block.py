@@ -176,11 +176,31 @@ def cache_pointers(caches: KVCaches | None) -> tuple[Any, Any, int]:
 
 def supports_block(d_model: int, spec: BlockOptions) -> bool:
     """Whether the kernel is available, supports blocks of these widths and beats torch."""
+    return unsupported_width(d_model, spec) is None
+
+
+def unsupported_width(d_model: int, spec: BlockOptions) -> str | None:
+    """The width for which the kernel does not support a block or does not beat torch, as a clause, or None."""
     loaded = library()
+    if loaded is None:
+        return "the kernel is not available"
     A, Q = spec.n_heads * spec.head_dim, (spec.n_heads + 2 * spec.n_kv_heads) * spec.head_dim
-    divisible = not any(width % WIDTH_MULTIPLE for width in (d_model, A, Q, spec.hidden)) and spec.head_dim % 2 == 0
+    widths = {
+        f"d_model={d_model}": d_model,
+        f"the width of all queries, {A}": A,
+        f"the width of all queries, keys and values, {Q}": Q,
+        f"the hidden width {spec.hidden}": spec.hidden,
+    }
+    for name, width in widths.items():
+        if width % WIDTH_MULTIPLE:
+            return f"{name} is not a multiple of {WIDTH_MULTIPLE}"
+    if spec.head_dim % 2:
+        return f"head_dim={spec.head_dim} is odd"
     n_weights = d_model * (Q + A + (3 if spec.gated else 2) * spec.hidden)
-    return loaded is not None and divisible and n_weights <= MAX_WEIGHTS and loaded.block_max_d_model() >= d_model
+    if n_weights > MAX_WEIGHTS:
+        return f"its matrices have {n_weights:,} elements, more than {MAX_WEIGHTS:,}"
+    limit = loaded.block_max_d_model()
+    return f"d_model={d_model} is above {limit}" if d_model > limit else None
 
 
 def supports_batch_size(batch_size: int) -> bool:

@@ -37,14 +37,24 @@ def supports_mlp(x: Tensor, up: Tensor, down: Tensor) -> bool:
     """Whether the kernel is available, supports these tensors and beats torch."""
     if not (x.is_cpu and x.dtype == up.dtype == torch.float32) or torch.is_autocast_enabled("cpu"):
         return False
-    return supports_mlp_widths(down.shape[0], down.shape[1], up.shape[0] != down.shape[1])
+    return unsupported_mlp_width(down.shape[0], down.shape[1], up.shape[0] != down.shape[1]) is None
 
 
-def supports_mlp_widths(d_model: int, hidden: int, gated: bool) -> bool:
-    """Whether the kernel is available and supports layers of these widths."""
+def unsupported_mlp_width(d_model: int, hidden: int, gated: bool) -> str | None:
+    """The width for which the kernel does not support a layer or does not beat torch, as a clause, or None."""
     loaded = library()
-    small = (3 if gated else 2) * d_model * hidden <= MAX_WEIGHTS
-    return loaded is not None and small and not (d_model % loaded.W or hidden % loaded.W)
+    if loaded is None:
+        return "the kernel is not available"
+    return unsupported_width(d_model, hidden, gated, loaded.W, MAX_WEIGHTS)
+
+
+def unsupported_width(d_model: int, hidden: int, gated: bool, multiple: int, max_weights: int) -> str | None:
+    """The width that is not a multiple of `multiple`, or the number of weights above `max_weights`, as a clause, or None."""
+    for name, width in ((f"d_model={d_model}", d_model), (f"the hidden width {hidden}", hidden)):
+        if width % multiple:
+            return f"{name} is not a multiple of {multiple}"
+    n_weights = (3 if gated else 2) * d_model * hidden
+    return f"its matrices have {n_weights:,} elements, more than {max_weights:,}" if n_weights > max_weights else None
 
 
 @lru_cache

@@ -1,5 +1,6 @@
 """A model's tensors as they are named, initialized and saved, independent of the parameters that store them."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -8,8 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from partwise.config import ConfigError
+from partwise.parts.contracts import MTPLayer, PositionLayer, StackEnds
+from partwise.parts.dropout import Dropout
 from partwise.parts.layers import FusedLinear
+from partwise.parts.ngram_embeddings import IdentityNGramEmbeddings
+from partwise.parts.ngram_lm import IdentityNGramLM
 from partwise.parts.roles import Role
+from partwise.parts.short_conv import IdentityShortConv
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,14 @@ def matching_names(names: Sequence[str], pattern: str, setting: str) -> set[str]
     return found
 
 
+UNUSED = (
+    nn.Identity, IdentityShortConv, IdentityNGramEmbeddings, IdentityNGramLM, PositionLayer, StackEnds, MTPLayer, Dropout,
+)  # fmt: skip
+UNUSED_LAYER = re.compile(rf"\n *\(\w+\): (?:{'|'.join(each.__name__ for each in UNUSED)})\(\)")
+NO_CHILDREN = re.compile(r"\(\n *\)")
+EMPTY_CONTAINER = re.compile(r"\n *\(\w+\): Module(?:Dict|List)\(\)")
+
+
 class TiedModule(nn.Module):
     """A module with tied matrices: they are saved once, checked for equality on loading, and stay tied."""
 
@@ -85,6 +99,11 @@ class TiedModule(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{sum(parameter.numel() for parameter in self.parameters()):,} parameters"
+
+    def __repr__(self) -> str:
+        """As that of every module, without the layers that compute nothing."""
+        shown = UNUSED_LAYER.sub("", super().__repr__())
+        return EMPTY_CONTAINER.sub("", NO_CHILDREN.sub("()", shown))
 
     def tie_weights(self) -> None:
         for name, source in self.tied_parameters().items():

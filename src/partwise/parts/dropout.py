@@ -40,6 +40,9 @@ class Dropout(nn.Module):
         self.held_key: Tensor | None = None  # seed, first row and 0 as int64, which a compiled model reads
         self.held_seed_keys: Tensor | None = None  # the same, one row per seed
 
+    def extra_repr(self) -> str:
+        return f"p={self.p:g}" if self.p else ""
+
     @property
     def active(self) -> bool:
         return self.training and self.p > 0

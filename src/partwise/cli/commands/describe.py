@@ -62,7 +62,7 @@ def show_configuration(preset: str, overrides: list[str], data: str | None, voca
         config = resolve_settings(values) if known else RunConfig.from_dict(values)
     base = RunConfig.from_dict({**preset_settings(preset), "vocab_size": config.model.vocab_size})
     if preset in PRESETS:
-        console.print(f"[bold]{preset}[/]: {find_preset(preset).description}")
+        console.print(f"[bold]{preset}[/] on {config.data.label}: {find_preset(preset).description}")
     rows = []
     for key, value in config.to_dict().items():
         if isinstance(value, dict):

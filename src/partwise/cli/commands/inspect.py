@@ -1,13 +1,14 @@
 """`inspect`: an inspection of a preset or a run."""
 
+import re
 from dataclasses import replace
 from importlib import import_module
 
 from partwise.cli.terminal import console, table
-from partwise.config import ConfigError, did_you_mean
+from partwise.config import ConfigError, did_you_mean, digest
 from partwise.inspection.subject import find_subject
 from partwise.plots.page import Page, write_page
-from partwise.train.run_names import explain_write_errors
+from partwise.train.run_names import default_run_name, explain_write_errors
 
 INSPECTIONS = {
     "activations": "activations",
@@ -35,9 +36,19 @@ def inspect_target(
         raise ConfigError(f"--processes {processes}: only `inspect {target} memory` divides a step between processes")
     subject = replace(find_subject(target, words, data, seq_len, text), processes=processes)
     page: Page = import_module(f"partwise.inspection.{INSPECTIONS[what]}").inspect(subject)
-    console.print(table(f"{subject.name}: {page.title}", page.columns, page.rows))
+    console.print(table(f"{subject.name} on {subject.config.data.label}: {page.title}", page.columns, page.rows))
     console.print(page.about, style="dim", markup=False)
-    path = subject.folder / f"inspect-{what}-{subject.name}.html"
+    options = {"data": data, "seq-len": seq_len, "text": text, "processes": processes if processes > 1 else None}
+    changes = [*words, *(f"{name}={value}" for name, value in options.items() if value is not None)]
+    path = subject.folder / f"inspect-{what}-{subject.name}{page_suffix(changes)}.html"
     with explain_write_errors(path):
         write_page(path, subject.name, page)
     console.print(f"page: {path}", markup=False)
+
+
+def page_suffix(changes: list[str]) -> str:
+    """What the name of a page has after that of its subject, different for different overrides and options."""
+    if not changes:
+        return ""
+    plain = all(re.fullmatch(r"[A-Za-z0-9._=+-]+", change) for change in changes)
+    return f"_{default_run_name(changes)}" + ("" if plain else f"~{digest(changes)[:8]}")

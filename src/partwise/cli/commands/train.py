@@ -83,7 +83,9 @@ def train_run(
     times = f"{processes.size} processes ({config.train.parallel}) x " if processes.size > 1 else ""
     console.print(
         f"{folder}: {config.count_parameters()} on {runtime.device}, {runtime.precision}, "
-        f"{times}{quantity(runtime.threads, 'thread')}, {len(run.run.ids):,} training tokens"
+        f"{times}{quantity(runtime.threads, 'thread')}, {len(run.run.ids):,} training tokens of {config.data.label}",
+        markup=False,
+        soft_wrap=True,
     )
     show_findings(run.run.findings or [])
     if processes.first and (note := repetition_note(dataset)):

@@ -207,9 +207,12 @@ class RunWorkload(Workload):
         return self._trial(tuned, seed, folder, VALIDATION_LOSS, keeps_weights=False)
 
     def trial_length(self, plan: RunPlan) -> str:
+        config = plan.arms[0].config
         if plan.horizons:
-            return f", a run of {listed([f'{steps:,}' for steps in plan.horizons])} steps each"
-        return f", {plan.arms[0].config.train.steps:,} steps each"
+            steps = f"a run of {listed([f'{steps:,}' for steps in plan.horizons])} steps each"
+        else:
+            steps = f"{config.train.steps:,} steps each"
+        return f", {steps} on {config.data.label}"
 
     def notes(self, plan: RunPlan) -> list[str]:
         return [

@@ -80,7 +80,7 @@ class Workload(ABC):
         return self.trial(arm, seed, folder)
 
     def trial_length(self, plan: Plan) -> str:
-        """How long each trial is, as the end of a phrase, such as `, 600 steps each`."""
+        """How long each trial is and its data, as the end of a phrase, such as `, 600 steps each on shakespeare`."""
         return ""
 
     def notes(self, plan: Plan) -> list[str]:

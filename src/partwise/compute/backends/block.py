@@ -50,9 +50,7 @@ class CppBackend(Backend):
         if reason is not None:
             return reason
         assert isinstance(spec, BlockSpec) and isinstance(spec.attention, MultiHeadSpec)
-        if not kernel.supports_block(spec.attention.d_model, block_options(spec)):
-            return f"its widths (d_model={spec.attention.d_model}) are too large or not multiples of {kernel.WIDTH_MULTIPLE}"
-        return None
+        return kernel.unsupported_width(spec.attention.d_model, block_options(spec))
 
     def slower(self, spec: OperationSpec, runtime: Runtime) -> str | None:
         assert isinstance(spec, BlockSpec) and isinstance(spec.attention, MultiHeadSpec)

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from partwise.compute.backends import NO_KERNELS, Backend, backend, known_activation
 from partwise.compute.runtime import Runtime
-from partwise.kernels.bf16 import bf16_mlp, supports_bf16_mlp, supports_bf16_mlp_widths
-from partwise.kernels.mlp import mlp, supports_mlp, supports_mlp_widths
+from partwise.kernels.bf16 import bf16_mlp, supports_bf16_mlp, unsupported_bf16_mlp_width
+from partwise.kernels.mlp import mlp, supports_mlp, unsupported_mlp_width
 from partwise.parts.feed_forward.mlp import MLPBase
 from partwise.parts.operations import MLPSpec, OperationSpec, unsupported_option
 
@@ -25,10 +25,8 @@ class CppBackend(Backend):
         if reason is not None:
             return reason
         assert isinstance(spec, MLPSpec)
-        supports_widths = supports_mlp_widths if runtime.precision == "float32" else supports_bf16_mlp_widths
-        if not supports_widths(spec.d_model, spec.hidden, spec.gated):
-            return f"ffn.hidden={spec.hidden} at d_model={spec.d_model} is too large or not a multiple of a SIMD vector"
-        return None
+        unsupported_width = unsupported_mlp_width if runtime.precision == "float32" else unsupported_bf16_mlp_width
+        return unsupported_width(spec.d_model, spec.hidden, spec.gated)
 
     def bind(self, module: MLPBase, spec: OperationSpec) -> "CppMLP":  # type: ignore[override]
         return CppMLP(module)
