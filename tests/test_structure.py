@@ -19,6 +19,7 @@ LAYERS = [
     "records",
     "tensor_files",
     "machine",
+    "drafts",
     "git",
     "plots",
     "kernels",

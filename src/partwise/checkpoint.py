@@ -299,7 +299,7 @@ def find_run(path: str | Path) -> Path:
             return folder
         if runs := sorted(folder.glob("runs/*/*/run.json")):
             raise ConfigError(f"{text} is a comparison: name one of its runs, such as {runs[0].parent}")
-    known = [folder.parent.name for folder in Path("runs").glob("*/run.json")]
+    known = [folder.parent.name for folder in Path("runs").glob("[!.]*/run.json")]
     raise ConfigError(f"there is no run {text!r}{did_you_mean(text, known)}")
 
 

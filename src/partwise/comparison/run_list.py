@@ -79,6 +79,7 @@ def find_comparison(name: str) -> Path | None:
 
 def _find(folder: Path) -> Iterator[Path]:
     for path, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]  # such as drafts of a killed process
         if "compare.json" in files or "run.json" in files:
             folders.clear()
             yield Path(path)
@@ -93,7 +94,10 @@ def _read_run(path: Path, name: str, ngrams: dict[str, dict[int, float]]) -> Ent
         outcome = read_result(path, config)
     except ConfigError as error:
         raise DamagedFileError(str(error)) from None
-    if outcome is not None:
+    source = metadata.record("imported") if "imported" in metadata else None
+    if source is not None:
+        state = f"imported ({source.text('family')})"
+    elif outcome is not None:
         state = "diverged" if "diverged" in outcome else "finished"
         if evaluations := outcome.records("evaluations") if "evaluations" in outcome else []:
             loss = evaluations[-1].number("validation")
@@ -101,7 +105,11 @@ def _read_run(path: Path, name: str, ngrams: dict[str, dict[int, float]]) -> Ent
         saved = [step_of(each) for each in list_checkpoints(path / "checkpoints")]
         state = f"{_activity(path)} at step {max(saved, default=0):,} of {steps:,}"
     words = " ".join(metadata.texts("command")).removeprefix("partwise ")
-    data = _data(metadata.record("data").text("hash"), config)
+    data = ""  # of an imported model: unknown
+    if source is None:
+        data = _data(metadata.record("data").text("hash"), config)
+    elif "from" in source:
+        words = f"import {source.text('from')}"
     return Entry(name, "run", words, metadata.whole("parameters"), state, loss, "", "", _modified(path), data)
 
 

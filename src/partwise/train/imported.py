@@ -4,9 +4,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from partwise.checkpoint import FORMAT, json_writer, make_folder, tensor_writer, write_folder, write_json
+from partwise.checkpoint import FORMAT, json_writer, tensor_writer, write_folder, write_json
 from partwise.compute.runtime import choose_runtime, machine_info
 from partwise.config import ConfigError
+from partwise.drafts import new_folder
 from partwise.formats.huggingface.reading import (
     read_hf_config,
     read_hf_model,
@@ -61,16 +62,16 @@ def import_hf_folder(source: Path, target: Path) -> RunConfig:
         "sha256": hash_weights(source),
         "dtype": str(stored_dtype(source)).removeprefix("torch."),
     }
-    with explain_write_errors(target):
-        make_folder(target / "tokenizer")
-        tokenizer.save(target / "tokenizer" / "tokenizer.json")
+    with explain_write_errors(target), new_folder(target) as draft:
+        (draft / "tokenizer").mkdir()
+        tokenizer.save(draft / "tokenizer" / "tokenizer.json")
         write_folder(
-            target / "checkpoints" / "step-00000000",
+            draft / "checkpoints" / "step-00000000",
             {
                 "config.json": json_writer({"format": FORMAT, "model": model_config.to_stored()}),
                 "model.safetensors": tensor_writer(model.state_dict()),
                 "tokenizer.json": tokenizer.save,
             },
         )
-        write_json(target / "run.json", imported_metadata(config, details))  # last: it makes the folder a run
+        write_json(draft / "run.json", imported_metadata(config, details))
     return config

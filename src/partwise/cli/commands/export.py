@@ -1,6 +1,7 @@
 """`export` and `import`: models as folders of Hugging Face's `transformers`."""
 
 import importlib.util
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from partwise.comparison.results import Results
 from partwise.config import ConfigError, did_you_mean
 from partwise.evaluate.references import dataset_references
 from partwise.files import refuse_links
+from partwise.formats.huggingface.family import Family
 from partwise.formats.huggingface.reading import is_hf_folder, stored_dtype
 from partwise.formats.huggingface.writing import check_new, write_hf_folder
 from partwise.formats.loading import load
@@ -26,6 +28,8 @@ from partwise.train.run_metadata import open_run
 from partwise.train.run_names import check_run_name, default_run_name
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
+OLDEST = (4, 56)
+"""The oldest supported release of `transformers`, as in the extra `hf` of pyproject.toml."""
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
 """Of the largest difference of logits, relative to their largest magnitude if that exceeds 1."""
 
@@ -46,6 +50,7 @@ def export_run(
     if family == "partwise":
         export_wrapped(model, tokenizer, folder, precision, text.replace("FAMILY", "partwise"), check)
         return
+    said: list[str] = []
     chosen = write_hf_folder(
         model,
         tokenizer,
@@ -53,10 +58,11 @@ def export_run(
         family_name=family,
         dtype=precision,
         card=lambda family: text.replace("FAMILY", family.title),
+        check=lambda draft, family: said.extend([compare_logits(model, draft, precision, family)] if check else []),
     )
     console.print(f"{folder}: a {chosen.title} model ({chosen.architecture}) in {str(precision)[6:]}", markup=False)
-    if check:
-        check_logits(model, folder, precision)
+    for line in said:
+        console.print(line, markup=False)
     console.print(
         f'load it: transformers.AutoModelForCausalLM.from_pretrained("{folder}")', markup=False, soft_wrap=True
     )
@@ -66,17 +72,26 @@ def export_wrapped(
     model: Transformer, tokenizer: Tokenizer, folder: Path, dtype: torch.dtype, card: str, check: bool
 ) -> None:
     """Write a folder that needs partwise. Raises ConfigError."""
-    if importlib.util.find_spec("transformers") is None:
-        raise ConfigError("--family partwise needs transformers: pip install 'partwise[hf]'")
+    if missing := missing_transformers():
+        raise ConfigError(f"--family partwise needs transformers: {missing}")
     import transformers
 
     from partwise.formats.wrapper.folder import save_wrapped
 
     transformers.logging.disable_progress_bar()
-    save_wrapped(model, tokenizer, folder, dtype=dtype, card=card)
+    said: list[str] = []
+    check = check and model.encoder is None
+    save_wrapped(
+        model,
+        tokenizer,
+        folder,
+        dtype=dtype,
+        card=card,
+        check=lambda draft: said.extend([compare_logits(model, draft, dtype)] if check else []),
+    )
     console.print(f"{folder}: a model in {str(dtype)[6:]} for programs that have partwise", markup=False)
-    if check and model.encoder is None:
-        check_logits(model, folder, dtype)
+    for line in said:
+        console.print(line, markup=False)
     auto = "AutoModelForCausalLM" if model.encoder is None else "AutoModelForSeq2SeqLM"
     console.print(
         f'load it: import partwise.formats.wrapper; transformers.{auto}.from_pretrained("{folder}")',
@@ -92,30 +107,54 @@ def source_dtype(source: Path, metadata: dict[str, Any]) -> torch.dtype:
     return DTYPES.get(metadata.get("imported", {}).get("dtype"), torch.float32)
 
 
-@torch.no_grad()
-def check_logits(model: Transformer, folder: Path, dtype: torch.dtype) -> None:
-    """Compare the logits of the folder in `transformers` with the model's. Raises ConfigError if they differ."""
+def missing_transformers(family: Family | None = None) -> str | None:
+    """Why the installed `transformers` cannot load a model of this family, and what to do; None if it can."""
     if importlib.util.find_spec("transformers") is None:
-        console.print(
-            "not compared with transformers, which is not installed: pip install 'partwise[hf]'", markup=False
-        )
-        return
+        return "it is not installed: pip install 'partwise[hf]'"
+    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    found = tuple(int(number) for number in re.findall(r"\d+", transformers.__version__)[:2])
+    if found < OLDEST:
+        return f"{transformers.__version__} is older than {OLDEST[0]}.{OLDEST[1]}: pip install --upgrade transformers"
+    if family is not None and family.model_type not in CONFIG_MAPPING_NAMES:
+        return f"{transformers.__version__} has no {family.title} models: pip install --upgrade transformers"
+    return None
+
+
+@torch.no_grad()
+def compare_logits(model: Transformer, folder: Path, dtype: torch.dtype, family: Family | None = None) -> str:
+    """Compare the logits of a folder in `transformers` with the model's; returns what to print.
+
+    Raises ConfigError if they differ.
+    """
+    if missing := missing_transformers(family):
+        return f"not compared with transformers: {missing}"
     import transformers
 
     tokens = torch.randint(0, model.config.vocab_size, (1, min(64, model.config.context_length)))
     with console.status("comparing with transformers") if console.is_terminal else nullcontext():
         transformers.logging.disable_progress_bar()
-        theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+        try:
+            theirs = transformers.AutoModelForCausalLM.from_pretrained(
+                folder,
+                local_files_only=True,
+                dtype=torch.float32,
+                attn_implementation="eager",  # the others of some releases leave out soft-caps
+            )
+        except (ValueError, OSError) as error:
+            raise ConfigError(
+                f"transformers {transformers.__version__} cannot load this model, so nothing was written: "
+                f"{' '.join(str(error).split())[:200]}; upgrade transformers, or write it unchecked with --no-check"
+            ) from None
         difference = (theirs.eval()(tokens).logits - model.float()(tokens)).abs().max().item()
     largest = max(1.0, model(tokens).abs().max().item())
     if not difference <= TOLERANCE[dtype] * largest:
         raise ConfigError(
-            f"transformers {transformers.__version__} computes logits from {folder} that differ by up to "
-            f"{difference:.3g}: do not use it, and report this configuration as a bug"
+            f"transformers {transformers.__version__} computes logits that differ by up to {difference:.3g}, so nothing "
+            "was written: report this configuration as a bug"
         )
-    console.print(
-        f"transformers {transformers.__version__} computes the same logits to within {difference:.1g}", markup=False
-    )
+    return f"transformers {transformers.__version__} computes the same logits to within {difference:.1g}"
 
 
 def model_card(source: Path, config: RunConfig, metadata: dict[str, Any], command: str) -> str:

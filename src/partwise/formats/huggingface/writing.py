@@ -1,8 +1,8 @@
 """A model as a folder that `transformers` loads without partwise."""
 
 import json
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from partwise.config import ConfigError
+from partwise.drafts import new_folder
 from partwise.formats.huggingface.families import choose_family
 from partwise.formats.huggingface.family import Family
 from partwise.formats.huggingface.function import describe
@@ -17,6 +18,7 @@ from partwise.formats.huggingface.reading import CONFIG
 from partwise.formats.huggingface.stored import WEIGHTS
 from partwise.formats.huggingface.widening import widen_tensors
 from partwise.model import Transformer
+from partwise.tensor_files import write_tensors
 from partwise.tokenizers import Tokenizer
 
 NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
@@ -45,10 +47,12 @@ def write_hf_folder(
     family_name: str | None = None,
     dtype: torch.dtype = torch.float32,
     card: Callable[[Family], str] | None = None,
+    check: Callable[[Path, Family], None] = lambda draft, family: None,
 ) -> Family:
     """Write config, weights, tokenizer, generation settings and model card into a new or empty folder.
 
-    The folder is complete or absent. Raises ConfigError for a folder with files, and for a model of no family.
+    The folder is complete, and has passed `check`, which is given it under another name, or absent. Raises ConfigError
+    for a folder with files, and for a model of no family.
     """
     check_new(folder)
     family, values, tensors = hf_tensors(model, family_name)
@@ -72,7 +76,9 @@ def write_hf_folder(
             "model_max_length": model.config.context_length,
             "clean_up_tokenization_spaces": False,
         }
-    write_new_folder(folder, lambda draft: write_files(draft, files, tensors, tokenizer, dtype, card and card(family)))
+    with explain_errors(folder), new_folder(folder) as draft:
+        write_files(draft, files, tensors, tokenizer, dtype, card and card(family))
+        check(draft, family)
     return family
 
 
@@ -89,33 +95,27 @@ def write_files(
     dtype: torch.dtype,
     card: str | None,
 ) -> None:
-    from safetensors.torch import save_file
-
     for name, values in files.items():
         (draft / name).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    converted = {name: tensor.cpu().to(dtype).contiguous() for name, tensor in tensors.items()}
-    for name, tensor in converted.items():
-        if not tensor.isfinite().all():
-            raise ConfigError(f"{name} is not finite in {str(dtype).removeprefix('torch.')}: choose --dtype float32")
-    save_file(converted, draft / WEIGHTS, metadata={"format": "pt"})
+    kinds = {name: (dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+    write_tensors(draft / WEIGHTS, kinds, lambda name: finite(name, tensors[name].cpu().to(dtype)))
     if tokenizer is not None:
         tokenizer.save(draft / "tokenizer.json")
     if card is not None:
         (draft / "README.md").write_text(card, encoding="utf-8")
 
 
-def write_new_folder(folder: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` fill a hidden folder beside it, then rename. On an error nothing is left."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = folder.with_name(f".{folder.name}.tmp")
-    shutil.rmtree(draft, ignore_errors=True)
+def finite(name: str, tensor: Tensor) -> Tensor:
+    """Raises ConfigError for NaN and infinity, such as weights beyond the range of a precision."""
+    if not tensor.isfinite().all():
+        raise ConfigError(f"{name} is not finite in {str(tensor.dtype).removeprefix('torch.')}: choose --dtype float32")
+    return tensor
+
+
+@contextmanager
+def explain_errors(folder: Path) -> Iterator[None]:
+    """Turn an OSError into a one-line ConfigError."""
     try:
-        draft.mkdir()
-        write(draft)
-        if folder.exists():
-            folder.rmdir()  # empty
-        draft.rename(folder)
+        yield
     except OSError as error:
         raise ConfigError(f"cannot write {folder}: {error.strerror or error}; choose another folder") from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)

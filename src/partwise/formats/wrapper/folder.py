@@ -1,11 +1,14 @@
 """A folder that `transformers` loads after `import partwise.formats.wrapper`: any model, also of no family."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 
 from partwise.config import ConfigError
-from partwise.formats.huggingface.writing import check_new, write_new_folder
+from partwise.drafts import new_folder
+from partwise.formats.huggingface.writing import check_new, explain_errors, finite
 from partwise.formats.wrapper.models import wrap
 from partwise.generation.sampling import known_ids
 from partwise.model import Transformer
@@ -33,10 +36,11 @@ def save_wrapped(
     *,
     dtype: torch.dtype = torch.float32,
     card: str | None = None,
+    check: Callable[[Path], None] = lambda draft: None,
 ) -> None:
     """Write config, weights, tokenizer, generation settings and model card into a new or empty folder.
 
-    The folder is complete or absent. `card` is the text of its README.md, to which the lines that load it are added.
+    The folder is complete, and has passed `check`, which is given it under another name, or absent. `card` is the text of its README.md, to which the lines that load it are added.
     Raises ConfigError for a folder with files, and for weights that are not finite in `dtype`.
     """
     check_new(folder)
@@ -47,22 +51,24 @@ def save_wrapped(
         ids["decoder_start_token_id"] = special.bos_id
     wrapped = wrap(model, **ids).to(dtype)
     for name, tensor in wrapped.state_dict().items():
-        if not tensor.isfinite().all():
-            raise ConfigError(f"{name} is not finite in {str(dtype).removeprefix('torch.')}: choose --dtype float32")
+        finite(name, tensor)
     wrapped.generation_config.max_length = model.config.context_length
     if tokenizer is not None:
         known = known_ids(tokenizer, model.config.vocab_size, torch.device("cpu"))
         without = set(range(model.config.vocab_size)).difference(() if known is None else known.tolist())
         wrapped.generation_config.suppress_tokens = None if known is None else sorted(without)
     auto = "AutoModelForSeq2SeqLM" if model.encoder is not None else "AutoModelForCausalLM"
-
-    def write(draft: Path) -> None:
-        wrapped.save_pretrained(draft)
+    with explain_errors(folder), new_folder(folder) as draft:
+        try:
+            wrapped.save_pretrained(draft)
+        except SafetensorError as error:  # also that of the system
+            raise ConfigError(f"cannot write {folder}: {error}; choose another folder") from None
         (draft / "README.md").write_text(f"{card or ''}\n{USE.format(auto=auto)}".lstrip(), encoding="utf-8")
         if tokenizer is not None:
             save_tokenizer(tokenizer, model.config.context_length, draft)
-
-    write_new_folder(folder, write)
+        for path in draft.iterdir():  # safetensors lets its owner alone read a file
+            path.chmod((draft / "README.md").stat().st_mode & 0o777)
+        check(draft)
 
 
 def save_tokenizer(tokenizer: Tokenizer, context_length: int, folder: Path) -> None:

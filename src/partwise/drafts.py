@@ -1,0 +1,43 @@
+"""New folders that are either complete or absent."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from partwise.files import sync
+from partwise.machine import is_alive
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """A hidden folder beside `target` to fill; it becomes `target`, which is absent or empty, if the block raises nothing.
+
+    A killed process leaves at most the hidden folder, which the next call for the same target deletes. Raises OSError.
+    """
+    target = target.absolute()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_drafts(target)
+    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        draft.mkdir()
+        yield draft
+        for folder, _, files in os.walk(draft):
+            for name in [*files, "."]:
+                sync(Path(folder, name))
+        os.rename(draft, target)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    with suppress(OSError):  # the folder is there; only a power failure could still undo the renaming
+        sync(target.parent)
+
+
+def remove_drafts(target: Path) -> None:
+    """Delete the hidden folders that earlier processes, killed since, have left beside a target."""
+    for path in list(target.parent.glob(".*.tmp")):
+        match = re.fullmatch(rf"\.{re.escape(target.name)}\.(\d+)\.tmp", path.name)
+        if match and (int(match[1]) == os.getpid() or not is_alive(int(match[1]))) and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
