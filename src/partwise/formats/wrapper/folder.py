@@ -41,7 +41,8 @@ def save_wrapped(
     """Write config, weights, tokenizer, generation settings and model card into a new or empty folder.
 
     The folder is complete and has passed `check`, which receives it under another name, or it is absent. `card` is the text
-    of its README.md, to which the lines that load it are added. Raises ConfigError for a folder with files, and for weights that are not finite in `dtype`.
+    of its README.md, to which the lines that load it are added. Raises ConfigError for a folder with files, and for weights
+    that are not finite in `dtype`.
     """
     check_new(folder)
     special = tokenizer if isinstance(tokenizer, WithSpecialTokens) else None
