@@ -1,19 +1,18 @@
 """Parts, configuration classes, overrides and YAML. Does not import torch."""
 
+from partwise.config.importing import import_parts
+from partwise.config.neutral import Neutral, neutral_values
 from partwise.config.own_parts import describe_error, own_error, own_names, own_parts
 from partwise.config.parts import (
     NAME_WIDTH,
     REGISTRY,
     ByLayer,
     Config,
-    Neutral,
     Part,
     Pattern,
     did_you_mean,
     digest,
     find_part,
-    import_parts,
-    neutral_values,
     once_per_value,
     part,
     recipes_by_layer,

@@ -6,20 +6,16 @@ configuration class; the registry maps (family, name) to the recipe. This file d
 
 import difflib
 import hashlib
-import importlib
-import importlib.util
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, model_validator
 from pydantic_core import core_schema
 
+from partwise.config.neutral import neutral_values, reading_stored
 from partwise.config.yaml import ConfigError, parse_value, show
 
 
@@ -56,28 +52,6 @@ NAME_WIDTH = 32
 """The columns of a setting's name in a printed configuration, `train.activation_checkpointing` included."""
 
 
-@dataclass(frozen=True)
-class Neutral:
-    """The value of an option that computes what was computed before the option existed, perhaps not its default.
-
-    Declared once, with an option that is added to a class whose values are stored, and never changed:
-    `head_scale: Annotated[float, Neutral(1.0)] = 0.5`. Stored values lack an option at its neutral value, so that hashes from
-    before it existed stay valid.
-    """
-
-    value: Any
-
-
-@cache
-def neutral_values(cls: type[BaseModel]) -> dict[str, Any]:
-    """The neutral value of each option that declares one."""
-    fields = cls.model_fields.items()
-    return {name: each.value for name, field in fields for each in field.metadata if isinstance(each, Neutral)}
-
-
-_reading_stored: ContextVar[bool] = ContextVar("_reading_stored", default=False)
-
-
 class Config(BaseModel):
     """A frozen, typed settings object that rejects unknown options."""
 
@@ -87,7 +61,7 @@ class Config(BaseModel):
     @classmethod
     def _complete(cls, values: Any) -> Any:
         """Stored values with the neutral value of each option that they lack."""
-        if not _reading_stored.get() or not isinstance(values, Mapping):
+        if not reading_stored.get() or not isinstance(values, Mapping):
             return values
         return {**neutral_values(cls), **values}
 
@@ -108,11 +82,11 @@ class Config(BaseModel):
     @classmethod
     def from_stored(cls, values: Mapping[str, Any], prefix: str = "") -> Self:
         """As `from_dict`, of values that this or an older version stored: an absent option has its neutral value."""
-        token = _reading_stored.set(True)
+        token = reading_stored.set(True)
         try:
             return cls.from_dict(values, prefix)
         finally:
-            _reading_stored.reset(token)
+            reading_stored.reset(token)
 
     def to_stored(self) -> dict[str, Any]:
         """As `to_dict`, without options at their neutral values: what is stored and hashed. The inverse of `from_stored`."""
@@ -335,41 +309,6 @@ def find_part(family: str, name: str) -> type[Part]:
             f"unknown part {family}={show(name)}{did_you_mean(name, known)}; --import FILE loads custom parts"
         )
     return known[name]
-
-
-def import_parts(source: str) -> None:
-    """Import custom parts from a module or a `.py` file given by `--import`. Raises ConfigError."""
-    path = Path(source)
-    try:
-        if path.suffix == ".py":
-            _run_file(path)
-        else:
-            if "" not in sys.path:
-                sys.path.append("")  # last, so that files of the working folder hide no installed module
-            importlib.import_module(source)
-    except ConfigError:
-        raise
-    except Exception as error:
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        raise ConfigError(
-            f"--import {show(source)}: {show(reason)}; give a module name or the path of a .py file"
-        ) from error
-
-
-def _run_file(path: Path) -> None:
-    if not path.is_file():
-        raise ConfigError(f"--import {show(str(path))}: no such file")
-    # the name includes a hash of the path, so that a file `types.py` does not shadow the module of that name
-    name = f"partwise_import_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:12]}_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # pydantic resolves annotations there
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
 
 
 def digest(value: Any) -> str:
