@@ -8,16 +8,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from partwise.checkpoint import remove_leftovers
 from partwise.comparison.design.plan import Arm, Plan
 from partwise.comparison.display import plot, to_frame, to_html, to_text
+from partwise.comparison.extension import Extension, find_folder
 from partwise.comparison.finished import is_read_only, read_finished
 from partwise.comparison.gathering import gather
 from partwise.comparison.judging import judge_results
 from partwise.comparison.ledger.entries import LedgerEntries
 from partwise.comparison.measures import Measure
 from partwise.comparison.plan_file import PLAN_FILE, stored_method
-from partwise.comparison.plan_record import PlanRecord
+from partwise.comparison.plan_record import PlanRecord, remove_drafts
 from partwise.comparison.report import write_report
 from partwise.comparison.results import Matching, Provenance, Results, Tuning
 from partwise.comparison.stats.effect import Verdict
@@ -60,14 +60,25 @@ class Comparison:
     """Why it runs, for the ledger: the study it belongs to, or the comparison it replicates."""
     shared_runs: Path | None = None
     """Where its trials are, if other comparisons have the same ones; below it, a folder for each configuration's key."""
+    extended: Path | None = field(default=None, init=False)
+    """The folder of the judged comparison to which this one adds arms; its own folder is beside that."""
+    extension: Extension | None = field(default=None, init=False)
     judged: Results | None = None
     trials: list[Trial] = field(default_factory=list)
     started: float = 0.0
 
     def __post_init__(self) -> None:
+        self._use_method()
+        self.path, self.extended = find_folder(self.path, self.identity(), self.plan.kind)
+        if self.extended:
+            self._use_method()
+        self.workload = self.workload.at(self.path)
+        self.entries = LedgerEntries(self.path)
+
+    def _use_method(self) -> None:
+        """Judge by the method of the plan in the folder, if there is one."""
         rules = replace(self.plan.rules, method=stored_method(self.path))
         self.plan = self.requested_plan = replace(self.plan, rules=rules)
-        self.entries = LedgerEntries(self.path)
 
     @property
     def results(self) -> Results:
@@ -117,7 +128,7 @@ class Comparison:
         self.make_folder()
         lock = FolderLock(self.path)
         try:
-            self._remove_drafts()
+            remove_drafts(self.path, of_trials=self.on == "local")
             self.workload.store_parts(self.plan, self.path)
             record = self._fix_plan(data)
             if record.level:
@@ -155,12 +166,6 @@ class Comparison:
             lock.release()
         return self.judged
 
-    def _remove_drafts(self) -> None:
-        """Remove what a killed process has half written; elsewhere than on this machine, others may be writing."""
-        remove_leftovers(self.path)
-        for folder in [*self.path.glob("runs/*/*"), *self.path.glob("tuning/*/*")] if self.on == "local" else []:
-            remove_leftovers(folder)
-
     def _forget(self) -> None:
         """Remove the outcomes and the plan, which no value belongs to, so that the mended command can take the name."""
         for trial in self.trials:
@@ -187,6 +192,7 @@ class Comparison:
             machine=metadata.get("machine", {}),
             workers=tuple(describe_workers(trial.folder for trial in self.trials)),
             value_changes=record.values.changes,
+            extends=self.extension.family() if self.extension else None,
         )
 
     def _match_and_tune(
@@ -216,7 +222,10 @@ class Comparison:
 
     def tuning_file(self, metadata: Mapping[str, Any]) -> TuningFile:
         """What tuning has measured so far, here or on another machine. Raises ConfigError."""
-        return read_tuning_file(self.path, self.hash, metadata["data"], metadata.get("runtime", {}))
+        stored = read_tuning_file(self.path, self.hash, metadata["data"], metadata.get("runtime", {}))
+        if self.extension and not stored.losses:
+            stored.losses = self.extension.losses(self.plan.arms, self.workload)
+        return stored
 
     def _run_looks(self, executor: Executor, record: PlanRecord, on_progress: Callable[["Comparison"], None]) -> None:
         """Run the trials up to each look in turn, continuing only the arms that still have an open claim."""
@@ -270,12 +279,16 @@ class Comparison:
     def _fix_plan(self, data_hash: str) -> PlanRecord:
         """The record of what is fixed before the first trial. Raises ConfigError if the plan has changed."""
         record = PlanRecord(self.path, self.plan, self.identity(), self.entries, self.workload.imports)
+        extended, origin = self.extended, dict[str, Any](self.origin)
+        self.extension = Extension.of(extended, self.plan, self.workload, data_hash) if extended else None
+        if self.extension:
+            origin["extends"] = self.extension.record
         if record.read(data_hash):
             self.workload.restore_setup(self.plan, record.metadata)
             record.resume()
         else:
             timed = self.match == "seconds" or self.shared_runs is not None
-            record.start(data_hash, self.workload.choose_setup(self.plan, timed), self.online, self.origin)
+            record.start(data_hash, self.workload.choose_setup(self.plan, timed), self.online, origin)
         return record
 
     def _trials(self, seeds_of: dict[str, int]) -> list[Trial]:
@@ -287,6 +300,8 @@ class Comparison:
                 if index < seeds_of[arm.name]:
                     own = self.path / "runs" / f"{number}-{self.workload.folder_name(arm)}"
                     folder = self._shared_folder(arm) or own
+                    if self.extension and not self.shared_runs:
+                        self.extension.reuse(arm, seed, folder / f"seed-{seed}", self.workload)
                     trials.append(self.workload.trial(arm, seed, folder / f"seed-{seed}"))
         return trials
 

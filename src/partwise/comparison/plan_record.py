@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from partwise.checkpoint import write_json
+from partwise.checkpoint import remove_leftovers, write_json
 from partwise.comparison.certificate.certificate import CERTIFICATE_FILE, Certificate, certify
 from partwise.comparison.certificate.verification import judge_values, verify
 from partwise.comparison.design.plan import Plan
@@ -72,7 +72,7 @@ class PlanRecord:
             self.metadata["ledger"] = self.entries.started
         self._add_recorded()
 
-    def start(self, data: str, setup: dict[str, Any], online: bool, origin: Mapping[str, str]) -> None:
+    def start(self, data: str, setup: dict[str, Any], online: bool, origin: Mapping[str, Any]) -> None:
         """Fix the plan before the first trial. Raises ConfigError."""
         self.metadata = new_plan_file(self.identity, data, setup)
         level = self.entries.start(
@@ -186,3 +186,10 @@ class PlanRecord:
             return read_record(self.path / CERTIFICATE_FILE).record("plan")
         except DamagedFileError:
             return self.entries.judged_plan() if self._has_trials() else None
+
+
+def remove_drafts(folder: Path, of_trials: bool) -> None:
+    """Remove what a killed process has half written; `of_trials` only where no other machine may be writing them."""
+    patterns = ("runs/*", "runs/*/*", "tuning/*/*") if of_trials else ()
+    for path in [folder, *(path for pattern in patterns for path in folder.glob(pattern))]:
+        remove_leftovers(path)

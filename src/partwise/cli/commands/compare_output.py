@@ -88,6 +88,11 @@ def announce(comparison: Comparison) -> None:
         seeds = f"up to {seeds} with looks at {', '.join(map(str, plan.looks))}"
     length = comparison.workload.trial_length(plan)
     console.print(f"{len(plan.arms)} arms x {seeds}{length}, in {comparison.path}", markup=False)
+    if comparison.extended:
+        console.print(
+            f"{comparison.extended} has a verdict on fewer of these arms, which stands; its trials are reused",
+            markup=False,
+        )
     if comparison.on == "workers":
         words = [str(comparison.path), *(word for name in comparison.workload.imports for word in ("--import", name))]
         console.print(f"waiting for workers: partwise work {shlex.join(words)}", markup=False, soft_wrap=True)

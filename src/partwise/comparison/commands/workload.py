@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from partwise.comparison.commands import EXECUTED_BY
 from partwise.comparison.commands.environment import changes_since, describe_environment
@@ -51,6 +51,9 @@ class CommandWorkload(Workload):
         return digest(
             {key: value for key, value in self.experiment.to_stored().items() if key in ("metric", "curve", "trial")}
         )
+
+    def at(self, folder: Path) -> Self:
+        return replace(self, path=folder)
 
     def choose_setup(self, plan: CommandPlan, timed: bool) -> dict[str, Any]:
         environment = self.environment(plan)

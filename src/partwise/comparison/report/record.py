@@ -21,6 +21,7 @@ def record(results: Results) -> Iterator[Paragraph]:
 def ledger_sentences(results: Results) -> list[str]:
     """The level in the online sequence, and every question that was asked before; empty if there is nothing to say."""
     sentences = [changes_sentence(results.provenance.value_changes)] if results.provenance.value_changes else []
+    sentences += [families_sentence(results)] if results.provenance.extends else []
     sentences += [online_sentence(results.online)] if results.online else []
     return sentences + [repetition_sentence(question) for question in results.asked_before if question.times]
 
@@ -29,6 +30,19 @@ def changes_sentence(changes: int) -> str:
     return (
         f"After the first verdict, which stands, trials were repeated with other values ({times(changes)}): estimates from "
         "those are exploratory."
+    )
+
+
+def families_sentence(results: Results) -> str:
+    """The family of the comparison to which this one has added arms, and its own."""
+    earlier = results.provenance.extends
+    assert earlier is not None
+    own = [claim.effect.arm for claim in results.claims if claim.role == "claim"]
+    verdicts = ", ".join(f"{arm} {verdict or 'no verdict'}" for arm, verdict in earlier.verdicts.items())
+    where = earlier.folder + (f" (record {earlier.record} of the ledger)" if earlier.record else "")
+    return (
+        f"{where} judged one family, whose verdicts stand: {verdicts or 'its certificate is gone'}. This comparison adds "
+        f"arms to it, reuses its trials, and judges another family together: {', '.join(own)}."
     )
 
 

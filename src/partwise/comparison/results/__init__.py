@@ -32,7 +32,7 @@ from partwise.comparison.results.findings import (
     Tuning,
     tuned_name,
 )
-from partwise.comparison.results.record import LedgerEntry, OnlineLevel, RepeatedQuestion
+from partwise.comparison.results.record import EarlierFamily, LedgerEntry, OnlineLevel, RepeatedQuestion
 from partwise.comparison.results.results import FORMAT, Protocol, Provenance, References, Results, Task
 from partwise.comparison.results.value import Facts, Value, read_json
 
@@ -47,6 +47,7 @@ __all__ = [
     "ClaimResult",
     "ComputeSaved",
     "ControlResult",
+    "EarlierFamily",
     "Facts",
     "LedgerEntry",
     "Match",

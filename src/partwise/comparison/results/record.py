@@ -1,6 +1,7 @@
 """What the ledger of a project says about a comparison: its level, and how often its questions were asked."""
 
 from partwise.comparison.results.value import Value
+from partwise.comparison.stats.effect import Verdict
 
 
 class OnlineLevel(Value):
@@ -26,6 +27,16 @@ class RepeatedQuestion(Value):
     """Verdict, `no verdict` or `unfinished` -> number of comparisons."""
     names: tuple[str, ...]
     """The comparisons that asked it, oldest first."""
+
+
+class EarlierFamily(Value):
+    """The verdicts of the comparison to which this one has added arms: they were judged as one family, and stand."""
+
+    folder: str
+    record: int | None
+    """The number of its start in the ledger."""
+    verdicts: dict[str, Verdict | None]
+    """By arm; empty if its certificate is gone."""
 
 
 class LedgerEntry(Value):

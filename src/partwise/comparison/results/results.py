@@ -17,7 +17,7 @@ from partwise.comparison.results.findings import (
     StudyFacts,
     Tuning,
 )
-from partwise.comparison.results.record import OnlineLevel, RepeatedQuestion
+from partwise.comparison.results.record import EarlierFamily, OnlineLevel, RepeatedQuestion
 from partwise.comparison.results.value import Facts, Value, read_json
 from partwise.comparison.stats.effect import Effect, Verdict
 from partwise.config import ConfigError, Neutral
@@ -96,6 +96,8 @@ class Provenance(Value):
     """Where trials ran, if workers ran them: host, processor and number of trials."""
     value_changes: Annotated[int, Neutral(0)] = 0
     """How often trials were repeated with other values after the first verdict, which stands."""
+    extends: Annotated[EarlierFamily | None, Neutral(None)] = None
+    """The comparison to which this one has added arms."""
 
 
 class Results(Value):

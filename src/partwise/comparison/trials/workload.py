@@ -43,6 +43,10 @@ class Workload(ABC):
     def store_parts(self, plan: Plan, folder: Path) -> None:  # noqa: B027 - most kinds have no parts
         """Add the sources of the user's own parts to `imports`, writing them into the folder if necessary."""
 
+    def at(self, folder: Path) -> Self:
+        """The workload of a comparison in another folder."""
+        return self
+
     def with_command(self, command: str) -> Self:
         """The workload of the same kind whose trials say that `command` has started them, if they say that."""
         return self
