@@ -69,3 +69,15 @@ def test_pages_of_other_overrides_and_options_have_other_names(
         pages.add(last.removeprefix("page: "))
     assert len(pages) == len(variants) and all((here / page).exists() for page in pages)
     assert lines(monkeypatch, capsys, "inspect", "mingpt", "cost")[-1] == "page: inspect-cost-mingpt.html"
+
+
+@pytest.mark.parametrize(
+    "words", [["mingpt", "tokenizer=bytes"], ["mingpt", "data=text", "data.path=text.txt"], ["original"]]
+)
+def test_show_counts_the_parameters_of_the_run_that_train_starts(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    """With the vocabulary of the data and the tokenizer, wherever they are named."""
+    model = run_config(*words).model
+    counts = f"{model.parameters():,} parameters at vocab_size={model.vocab_size}; "
+    assert any(line.startswith(counts) for line in lines(monkeypatch, capsys, "show", *words))

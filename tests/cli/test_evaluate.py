@@ -13,18 +13,8 @@ from partwise.train import trained_model
 from partwise.train.metrics import read_metrics
 from partwise.train.trained_model import open_trained
 
-WORDS = [
-    "mingpt",
-    "--data",
-    "text.txt",
-    "d_model=64",
-    "n_layers=2",
-    "context_length=64",
-    "train.batch_size=4",
-    "train.steps=4",
-    "train.eval_every=4",
-    "train.device=cpu",
-]
+WORDS = ["mingpt", "--data", "text.txt", "d_model=64", "n_layers=2", "context_length=64", "train.device=cpu"]
+WORDS += ["train.batch_size=4", "train.steps=4", "train.eval_every=4"]
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:

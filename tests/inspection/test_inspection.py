@@ -130,14 +130,15 @@ def test_a_figure_comes_before_the_table(tmp_path: Path) -> None:
 
 
 def test_a_text_gives_inputs_targets_and_labels() -> None:
-    subject = find_subject("mingpt", [], text="1+2=")
+    few = ["data.train=2000", "data.validation=50", "data.test=50"]
+    subject = find_subject("mingpt", ["data=arithmetic", "vocab_size=65", *few], text="1+2=")
     row = subject.row()
     assert subject.dataset.tokenizer.decode(row.inputs[0]) == "1+2=" and row.targets[0, -1] == IGNORE_INDEX
     assert subject.token_labels(np.array([row.inputs[0, 0], 60])) == [
         "1",
         "#60",
     ]  # its vocab_size exceeds the tokenizer's
-    pairs = find_subject("original", [], text="1+2\t3")
+    pairs = find_subject("original", few, text="1+2\t3")
     row = pairs.row()
     assert row.source is not None and pairs.dataset.tokenizer.decode(row.source[0]) == "1+2"
     assert pairs.token_labels(row.inputs[0]) == ["<start>", "3"] and pairs.token_labels(row.targets[0]) == [
@@ -145,7 +146,7 @@ def test_a_text_gives_inputs_targets_and_labels() -> None:
         "<end>",
     ]
     with pytest.raises(ConfigError, match="separated by a tab"):
-        find_subject("original", [], text="1+2").row()
+        find_subject("original", few, text="1+2").row()
 
 
 def test_any_script_is_plotted_without_a_warning(tmp_path: Path) -> None:
@@ -177,7 +178,7 @@ def test_the_command_prints_a_table_and_writes_a_page(
     assert run_inspect(monkeypatch, tmp_path, "gemma2", "cost", "attention.n_kv_heads=1") == 0
     total = compute_costs(partwise.preset("gemma2", "attention.n_kv_heads=1"))[-1]
     assert f"{total.parameters:,}" in capsys.readouterr().out
-    page = Parser((tmp_path / "inspect-cost-gemma2.html").read_text())
+    page = Parser((tmp_path / "inspect-cost-gemma2_attention.n-kv-heads=1.html").read_text())
     assert page.tags.count("svg") == 3 and f"{total.parameters:,}" in page.text
 
 

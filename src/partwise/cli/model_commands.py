@@ -275,7 +275,7 @@ def show(
     overrides: Overrides = None,
     data: Data = None,
     vocab_size: Annotated[
-        int | None, typer.Option(help="Vocabulary size if --data is not given. Default: the preset's, or 65.")
+        int | None, typer.Option(help="Vocabulary size if --data is not given. Default: the preset's, or the data's.")
     ] = None,
     imports: Import = None,
 ) -> None:

@@ -146,7 +146,7 @@ class Run:
 
     def __repr__(self) -> str:
         size = self.config.count_parameters()
-        total, data, runtime = self.config.train.steps, self.config.data.name, self.runtime
+        total, data, runtime = self.config.train.steps, self.config.data.label, self.runtime
         machine = f"{runtime.device} {runtime.precision}"
         return f"Run(step {self.step:,} of {total:,}, {size}, {data}, {machine})"
 

@@ -26,7 +26,7 @@ from partwise.train.config import RunConfig, preset_settings
 from partwise.train.metrics import read_metrics
 from partwise.train.own_parts import TRAINED, leak_sentence
 from partwise.train.result import verified_result
-from partwise.train.run_metadata import open_run
+from partwise.train.run_metadata import open_run, read_runtime
 from partwise.train.run_names import explain_write_errors
 from partwise.train.samples import draw_sample
 
@@ -127,7 +127,7 @@ def describe(run: StoredRun) -> str:
     config = run.config
     changes = " ".join(f"{path}={format_value(new)}" for path, _, new in changed_parts(run))
     model = f"{run.preset or 'A model'}{f' with {changes}' if changes else ''}"
-    return f"{model} on {config.data.name}: {config.count_parameters()}, {config.train.steps:,} steps"
+    return f"{model} on {config.data.label}: {config.count_parameters()}, {config.train.steps:,} steps"
 
 
 def changed_parts(run: StoredRun) -> list[tuple[str, Any, Any]]:
@@ -221,7 +221,7 @@ def sample(run: StoredRun) -> Iterator[Table | Paragraph]:
         return
     model, _ = load(run.folder)
     try:
-        found = draw_sample(model, run.dataset)
+        found = draw_sample(model, run.dataset, read_runtime(run.folder, run.metadata).precision)
     except ConfigError as error:  # it diverged, and its last weights give logits that are not finite
         yield Paragraph(f"No sample: {error}.")
         return

@@ -8,11 +8,10 @@ from typing import Any
 from partwise.cli.terminal import console, table
 from partwise.config import REGISTRY, ConfigError, Part, did_you_mean
 from partwise.config.overrides import Override, apply_overrides, difference, parse_overrides
-from partwise.data import Corpus
 from partwise.model import ModelConfig, meta_model
 from partwise.model.parameters import logical_tensors
 from partwise.presets import PRESETS, find_preset
-from partwise.train.config import RunConfig, preset_settings, resolve_settings, run_config
+from partwise.train.config import RunConfig, preset_settings, run_config
 
 
 def list_parts(family: str | None) -> None:
@@ -50,17 +49,13 @@ def _default(recipe: type[Part], option: str) -> str:
 def show_configuration(preset: str, overrides: list[str], data: str | None, vocab_size: int | None) -> None:
     """Print the resolved configuration, its size, and its differences from the preset."""
     vocab_override: list[Override] = [] if vocab_size is None else [(("vocab_size",), vocab_size)]
-    if data is not None:
-        config = run_config(preset, *overrides, data=data)
+    changes = [*vocab_override, *parse_overrides(overrides)]
+    if data is None and ("vocab_size",) in dict(changes):  # perhaps one that the data do not have
+        config = RunConfig.from_dict(apply_overrides(preset_settings(preset), changes))
     else:
-        changes = [*vocab_override, *parse_overrides(overrides)]
-        values = apply_overrides(preset_settings(preset), changes)
-        corpus = Corpus.resolve(values["data"])
-        # the vocabulary of synthetic problems is known without reading a file
-        assert isinstance(corpus, Corpus)
-        known = corpus.task == "arithmetic" and not corpus.paired and ("vocab_size",) not in dict(changes)
-        config = resolve_settings(values) if known else RunConfig.from_dict(values)
-    base = RunConfig.from_dict({**preset_settings(preset), "vocab_size": config.model.vocab_size})
+        config = run_config(preset, *overrides, data=data)
+    vocabulary = {"vocab_size": config.model.vocab_size, "padding_idx": config.model.padding_idx}
+    base = RunConfig.from_dict({**preset_settings(preset), **vocabulary})
     if preset in PRESETS:
         console.print(f"[bold]{preset}[/] on {config.data.label}: {find_preset(preset).description}")
     rows = []
