@@ -2,16 +2,20 @@
 
 import json
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from partwise.cli import main
 from partwise.config import ConfigError
 from partwise.train.config import run_config
 from partwise.train.loop import Diverged
 from partwise.train.run_folder import Interrupted, RunFolder
 from partwise.train.run_metadata import open_run
 from partwise.train.run_page import StoredRun, changes, write_run_page
+from partwise.train.samples import Sample, draw_sample
 
 TINY = ["d_model=16", "n_layers=1", "attention.n_heads=2", "context_length=16", "train.batch_size=4", "train.threads=1"]
 TINY += ["train.steps=12", "train.eval_every=3", "train.precision=float32"]
@@ -51,6 +55,26 @@ def test_everything_is_on_the_page(tried: Path) -> None:
     assert "7-gram" in html and "<b>" not in html, "text of the data is escaped"
     assert re.findall(r"https?:|src=", html) == []
     assert "2.66667" in text and re.findall(r".{20}\.0*[1-9]\d{8,}", html) == [], "the expansion of swiglu is 8/3"
+
+
+def test_the_sample_is_that_which_train_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers to problems are those in the precision of the run."""
+    monkeypatch.chdir(tmp_path)
+    few = ["data=arithmetic", "data.train=2000", "data.validation=20", "data.test=20", "train.device=cpu"]
+    command = ["train", "mingpt", *TINY, *few, "train.precision=bfloat16", "--name", "sums"]
+    monkeypatch.setattr(sys, "argv", ["partwise", *command])
+    drawn: list[tuple[tuple[str, ...], Sample]] = []
+
+    def draw(*args: Any) -> Sample:
+        drawn.append((args[2:], draw_sample(*args)))
+        return drawn[-1][1]
+
+    for module in ("partwise.cli.commands.train", "partwise.train.run_page"):
+        monkeypatch.setattr(f"{module}.draw_sample", draw)
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    write_run_page("sums")
+    assert drawn[0] == drawn[1] and drawn[0][0] == ("bfloat16",) and len(drawn[0][1].rows) == 5
 
 
 @pytest.mark.parametrize("name", ["result.json", "metrics.jsonl"])
