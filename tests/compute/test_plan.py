@@ -317,7 +317,7 @@ def test_a_resumed_run_refuses_another_plan(tmp_path: Path, monkeypatch: pytest.
     settings = run_config("mingpt", *words, *DATA, "train.precision=float32", "train.steps=2", "train.batch_size=2")
     RunFolder(tmp_path / "run", settings).close()
     RunFolder(tmp_path / "run", settings).close()
-    monkeypatch.setattr("partwise.compute.backends.block.kernel.supports_block", lambda *_: False)
+    monkeypatch.setattr("partwise.compute.backends.block.kernel.unsupported_width", lambda *_: "not here")
     with pytest.raises(partwise.ConfigError, match=r"blocks.0 was computed by cpp, here by eager.*--fresh") as error:
         RunFolder(tmp_path / "run", settings)
     assert "\n" not in str(error.value)

@@ -86,9 +86,7 @@ class ModelConfig(Config):
     ngram_lm: NGramLM = NoNGramLM()
     tie_embeddings: bool = False  # the head shares the embeddings
     share_encoder_embeddings: bool = True  # encoder and decoder share embeddings
-    padding_idx: int | None = Field(
-        None, ge=0
-    )  # the id of padding in a source; its embedding is zero at first, and stays so without tie_embeddings
+    padding_idx: int | None = Field(None, ge=0)  # the id of padding in a source; its embedding stays zero unless tied
     head_bias: bool = False
     logit_softcap: float | None = Field(None, gt=0)  # c: logits become c tanh(logits / c)
     scale_embeddings: bool = False  # multiply embeddings by sqrt(d_model)
