@@ -41,3 +41,12 @@ def test_the_tree_lists_folders_in_import_order() -> None:
     top = re.findall(r"^  (\w+)(?:/|\.py )", tree, re.MULTILINE)
     order = list(dict.fromkeys(name.split(".")[0] for name in LAYERS))
     assert [name for name in top if name != "__init__"] == [name for name in order if name != "__main__"]
+
+
+def test_what_compare_returns_has_what_readme_names() -> None:
+    from partwise.comparison.experiment import Comparison
+
+    readme = (TREE.parents[1] / "README.md").read_text(encoding="utf-8")
+    (sentence,) = re.findall(r"`partwise.compare` returns a comparison with its ([^.]+)\.", readme)
+    names = re.findall(r"`(\w+)`", sentence)
+    assert names and all(isinstance(getattr(Comparison, name), property) for name in names)

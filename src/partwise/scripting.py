@@ -49,7 +49,8 @@ def compare(
     The keywords are the options of `partwise compare`. `overrides` define the second arm, and each string in `arms`, such as
     `"ffn=geglu norm=rmsnorm"`, another one; `common` applies to every arm. `margin` is in the metric's unit: nats per
     token for losses. Results and report are written to `runs/NAME`; the same call resumes the comparison. `imports` name
-    files with parts of your own. `progress=False` prints nothing. Raises ConfigError.
+    files with parts of your own. `progress=False` prints nothing. Returns the comparison, with its `verdicts` by arm, its
+    `results` and the path of its `report`. Raises ConfigError.
     """
     if callable(preset):
         raise ConfigError(

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from partwise.config import ConfigError
 from partwise.formats.huggingface.families import FAMILIES
-from partwise.formats.huggingface.reading import read_hf_model
+from partwise.formats.huggingface.reading import read_hf_model, stored_dtype
 from partwise.formats.huggingface.stored import WEIGHTS
 from partwise.formats.huggingface.writing import write_hf_folder
 from partwise.model import ModelConfig
@@ -57,6 +57,8 @@ SCALINGS = [
     {"rope_type": "yarn"} | YARN,  # the original length is the model's
     {"type": "yarn"} | YARN,
     {"type": "yarn", "rope_type": "yarn", "original_max_position_embeddings": 20} | YARN,
+    {"rope_type": "yarn", "mscale": 0.7} | YARN,  # without effect
+    {"rope_type": "yarn", "mscale": 0.7, "mscale_all_dim": 1.2, "beta_fast": 20} | YARN,
     {"rope_type": "llama3"} | LLAMA3,
     {"type": "llama3"} | LLAMA3,
 ]
@@ -84,7 +86,7 @@ def test_scaled_positions_are_read_by_their_old_and_new_names(
         ({"rope_type": "dynamic", "factor": 2.0}, "rope_scaling: rope_type=dynamic: not supported"),
         ({"type": "su", "factor": 2.0}, "rope_scaling: type=su: not supported"),
         ({"type": "linear", "rope_type": "yarn"} | YARN, "type=linear: rope_type=yarn is another one"),
-        ({"type": "yarn", "mscale": 0.7} | YARN, "mscale=0.7: this key is not understood"),
+        ({"type": "yarn", "scale": 0.7} | YARN, "scale=0.7: this key is not understood"),
         ({"type": "linear"}, "rope_scaling lacks 'factor'"),
     ],
     ids=str,
@@ -181,3 +183,37 @@ def test_a_model_saved_without_its_head(name: str, tmp_path: Path) -> None:
         else:
             with pytest.raises(ConfigError, match=rf"lacks \S+: .* save it as {FAMILIES[name].architecture}"):
                 read_hf_model(folder)
+
+
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_ctx": 80, "n_special": 0, "predict_special_tokens": True, "output_past": True, "_num_labels": 1},
+    "llama": {"is_llama_config": True, "rope_interleaved": False, "pretraining_tp": 1},
+    "qwen2": {"use_mrope": False},
+    "opt": {"activation_dropout": 0.0, "prefix": "</s>", "layerdrop": 0.0},
+    "gemma2": {"cache_implementation": "hybrid"},
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_keys_of_published_models_without_meaning_are_no_obstacle(name: str, tmp_path: Path) -> None:
+    save_new(name, tmp_path)
+    expected = last_logits(tmp_path)
+    values = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(values | PUBLISHED[name]))
+    assert torch.equal(last_logits(tmp_path), expected)
+
+
+def test_causal_masks_in_the_files_of_pythia_are_no_obstacle(tmp_path: Path) -> None:
+    save_new("gpt_neox", tmp_path)
+    expected = last_logits(tmp_path)
+    tensors = load_file(tmp_path / WEIGHTS)
+    for layer in range(2):
+        stem = f"gpt_neox.layers.{layer}.attention"
+        tensors[f"{stem}.bias"] = torch.ones(1, 1, 80, 80, dtype=torch.bool).tril()
+        tensors[f"{stem}.masked_bias"] = torch.tensor(-1e9)
+        tensors[f"{stem}.rotary_emb.inv_freq"] = torch.ones(1)
+    save_file(
+        {name: each.half() if each.is_floating_point() else each for name, each in tensors.items()}, tmp_path / WEIGHTS
+    )
+    assert error(last_logits(tmp_path), expected) <= 1e-2
+    assert stored_dtype(tmp_path) == torch.float16

@@ -1,5 +1,6 @@
 """A family of models in `transformers`, and what the configurations of families have in common."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
@@ -145,9 +146,18 @@ def read_rope(values: Values, theta: float = 10000.0, partial: float | None = No
     if kind == "yarn":
         betas = {"beta_fast": 32.0, "beta_slow": 1.0}  # also in place of 0
         result |= {name: options.number(name, default) or default for name, default in betas.items()}
-        result |= {"truncate": options.flag("truncate", True), "mscale": options.optional_number("attention_factor")}
+        result |= {"truncate": options.flag("truncate", True), "mscale": read_mscale(options, result["factor"])}
     options.finish()
     return result
+
+
+def read_mscale(options: Values, factor: float) -> float | None:
+    """The scale of YaRN's rotated heads, None for that of the paper."""
+    names = ("mscale", "mscale_all_dim")
+    scale, (upper, lower) = options.optional_number("attention_factor"), map(options.optional_number, names)
+    if scale is None and upper and lower and factor > 1:  # a quotient; one alone has no effect
+        return (0.1 * upper * math.log(factor) + 1) / (0.1 * lower * math.log(factor) + 1)
+    return scale
 
 
 def read_rope_type(options: Values) -> str:

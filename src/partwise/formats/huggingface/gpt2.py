@@ -73,7 +73,12 @@ class GPT2(Family):
             "add_cross_attention": (False,),
         }.items():
             values.expect(key, *accepted)
-        values.ignore("n_ctx", *(key for key in values.values if key.startswith("summary_")))
+        values.ignore(
+            "n_ctx",
+            "n_special",
+            "predict_special_tokens",
+            *(key for key in values.values if key.startswith("summary_")),
+        )
         width = values.integer("n_embd", 768)
         activation = values.name("activation_function", UNGATED, "gelu_new")
         return {
@@ -154,7 +159,7 @@ class OPT(Family):
     def read(self, values: Values) -> Settings:
         width = values.integer("hidden_size", 768)
         values.expect("word_embed_proj_dim", width)
-        values.ignore("layerdrop", "init_std")
+        values.ignore("layerdrop", "init_std", "activation_dropout")
         is_pre, has_bias = values.flag("do_layer_norm_before", True), values.flag("enable_bias", True)
         removes_final = values.flag("_remove_final_layer_norm", False)
         dropout = values.number("dropout", 0.1)

@@ -111,6 +111,9 @@ class Llama(Family):
 
     def read_attention(self, values: Values, width: int) -> Settings:
         values.expect("pretraining_tp", 1)
+        for key in ("rope_interleaved", "use_mrope"):  # of published models, without meaning to `transformers` if false
+            values.expect(key, False)
+        values.ignore("is_llama_config")
         bias, out_bias = self.read_biases(values)
         n_heads = values.integer("num_attention_heads")
         return {

@@ -16,7 +16,7 @@ from partwise.config import ConfigError
 from partwise.formats.huggingface.copying import allocate, blocks, copy_tensors
 from partwise.formats.huggingface.families import read_config
 from partwise.formats.huggingface.family import Family
-from partwise.formats.huggingface.stored import Stored, read_object, stored_tensors
+from partwise.formats.huggingface.stored import DTYPES, Stored, read_object, stored_tensors
 from partwise.formats.huggingface.tensors import TensorRule
 from partwise.model import ModelConfig, Transformer, meta_model
 from partwise.tokenizers import Tokenizer, load_tokenizer
@@ -64,8 +64,9 @@ def stored_dtype(folder: Path) -> torch.dtype:
     with stored_tensors(folder) as stored:
         counts: dict[torch.dtype, int] = {}
         for tensor in stored.values():
-            counts[tensor.dtype] = counts.get(tensor.dtype, 0) + math.prod(tensor.shape)
-    return max(counts, key=lambda dtype: counts[dtype])
+            if tensor.kind in DTYPES:  # some older files have masks of another
+                counts[tensor.dtype] = counts.get(tensor.dtype, 0) + math.prod(tensor.shape)
+    return max(counts, key=lambda dtype: counts[dtype], default=torch.float32)
 
 
 def match_names(
@@ -97,6 +98,10 @@ def match_names(
         if stored[name].shape != shape:
             raise ConfigError(
                 f"{folder}: {name} has shape {list(stored[name].shape)}, but {CONFIG} describes {list(shape)}"
+            )
+        if stored[name].kind not in DTYPES:
+            raise ConfigError(
+                f"{stored[name].file.name}: {name} has type {stored[name].kind}: only floating point is supported"
             )
     tied = {head} if config.tie_embeddings else set()
     left_over = [name for name in stored if name not in {*expected, *tied} and not family.is_unused(name, config)]

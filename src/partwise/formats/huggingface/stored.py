@@ -29,7 +29,12 @@ class Stored:
     file: BufferedReader
     start: int  # of its bytes
     shape: tuple[int, ...]
-    dtype: torch.dtype
+    kind: str
+    """The type of its numbers, as the file has it; only those of DTYPES are read."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.kind]
 
     @property
     def row_bytes(self) -> int:
@@ -94,10 +99,8 @@ def read_header(file: BufferedReader) -> dict[str, Stored]:
     for name, entry in header.items():
         if not name.isprintable():
             raise ConfigError(f"{file.name}: the tensor name {json.dumps(name)[:80]} is damaged: restore the folder")
-        if entry["dtype"] not in DTYPES:
-            raise ConfigError(f"{file.name}: {name} has type {entry['dtype']}: only floating point is supported")
         start, _ = entry["data_offsets"]
-        tensors[name] = Stored(file, 8 + size + start, tuple(entry["shape"]), DTYPES[entry["dtype"]])
+        tensors[name] = Stored(file, 8 + size + start, tuple(entry["shape"]), entry["dtype"])
     return tensors
 
 

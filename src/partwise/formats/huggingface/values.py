@@ -11,6 +11,7 @@ METADATA = {
     "_name_or_path",
     "_model_name_or_path",  # of models that transformers read from GGUF files
     "_attn_implementation_autoset",
+    "_num_labels",
     "architectures",
     "model_type",
     "transformers_version",
@@ -40,6 +41,7 @@ METADATA = {
     "prefix",
     "torchscript",
     "gradient_checkpointing",
+    "output_past",
     "chunk_size_feed_forward",
     "keys_to_ignore_at_inference",
     "tie_encoder_decoder",
