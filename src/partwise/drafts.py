@@ -1,4 +1,4 @@
-"""New folders that are either complete or absent."""
+"""New folders and files of users that are either complete or absent."""
 
 import os
 import re
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from partwise.files import sync
+from partwise.config import ConfigError
+from partwise.files import replace_file, sync
 from partwise.machine import is_alive
 
 
@@ -35,9 +36,21 @@ def new_folder(target: Path) -> Iterator[Path]:
         sync(target.parent)
 
 
+def write_output(path: Path, text: str) -> None:
+    """Write a file that a user has named: at once, unless it is a link, a pipe or a device. Raises ConfigError."""
+    try:
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            path.write_text(text, encoding="utf-8")
+        else:
+            remove_drafts(path)
+            replace_file(path, text.encode())
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}; choose another file") from None
+
+
 def remove_drafts(target: Path) -> None:
-    """Delete the hidden folders that earlier processes, killed since, have left beside a target."""
+    """Delete the hidden folders and files that earlier processes, killed since, have left beside a target."""
     for path in list(target.parent.glob(".*.tmp")):
         match = re.fullmatch(rf"\.{re.escape(target.name)}\.(\d+)\.tmp", path.name)
         if match and (int(match[1]) == os.getpid() or not is_alive(int(match[1]))) and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)

@@ -17,6 +17,7 @@ from partwise.comparison.stats.protocol import Rules
 from partwise.comparison.tuning import check_seeds
 from partwise.files import refuse_links
 from partwise.plots.page import Figure, Page, write_page
+from partwise.train.run_names import explain_write_errors
 
 REPLICATION_SEED_OFFSET = 100_000
 """The first seed of a replication minus that of its comparison."""
@@ -99,8 +100,9 @@ def run_grid(
     """
     rows: list[GridRow] = []
     refuse_links(path)
-    path.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(path)
+    with explain_write_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(path)
     for words, comparison in cells:
         with show_progress(comparison) as on_progress:
             results = comparison.run(on_progress)
@@ -108,8 +110,12 @@ def run_grid(
             if claim.role == "claim":
                 rows.append(GridRow(words, claim.effect, comparison.path.name))
         values = [row.to_dict() for row in rows]
-        write_json(path / "grid.json", {"question": question, "margin": comparison.plan.rules.margin, "rows": values})
-    write_page(path / "grid.html", path.name, grid_page(question, rows, comparison.plan.rules))
+        with explain_write_errors(path):
+            write_json(
+                path / "grid.json", {"question": question, "margin": comparison.plan.rules.margin, "rows": values}
+            )
+    with explain_write_errors(path):
+        write_page(path / "grid.html", path.name, grid_page(question, rows, comparison.plan.rules))
     return rows
 
 

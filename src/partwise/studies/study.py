@@ -209,7 +209,7 @@ class Study:
         with explain_write_errors(self.own_results.parent):
             self.own_results.parent.mkdir(parents=True, exist_ok=True)
             remove_leftovers(self.own_results.parent)
-        write_hashed(self.own_results, results.to_dict())
+            write_hashed(self.own_results, results.to_dict())
 
 
 def is_direct(effect: Effect, results: Results) -> bool:

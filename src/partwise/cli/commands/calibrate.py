@@ -12,7 +12,7 @@ from partwise.comparison.runs.comparison import make_comparison
 from partwise.comparison.runs.evaluation_noise import evaluation_standard_errors
 from partwise.comparison.stats.variance_split import split_variance
 from partwise.config import ConfigError
-from partwise.train.run_names import check_run_name
+from partwise.train.run_names import check_run_name, explain_write_errors
 
 
 def calibrate_preset(
@@ -82,5 +82,6 @@ def calibrate_sources(
     split = split_variance([[float("nan") if value is None else value for value in arm.values] for arm in results.arms])
     error, _ = evaluation_standard_errors(comparison, comparison.prepare())
     path = comparison.path / "variance_split.json"
-    write_json(path, {**asdict(split), "evaluation_se": error})
+    with explain_write_errors(path):
+        write_json(path, {**asdict(split), "evaluation_se": error})
     show_variance_split(split, error, results.protocol.metric_with_unit)

@@ -15,6 +15,7 @@ from partwise.config.overrides import apply_overrides, flatten
 from partwise.data import Dataset, build_examples, parse_data_option, problem_lines
 from partwise.data.arithmetic import ProblemSpec
 from partwise.data.corpora import SyntheticProblems
+from partwise.drafts import write_output
 from partwise.evaluate.arithmetic import Proportion, accuracy_by_operation, answer_problems
 from partwise.evaluate.digits import SIGN, accuracy_by_place
 from partwise.evaluate.loss import SplitLoss, mean_loss
@@ -63,10 +64,7 @@ def write_scores(scores: Any, file: Path | None) -> None:
     if file is None:
         print_json(scores)
         return
-    try:
-        file.write_text(json.dumps(scores, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {file}: {error.strerror or error}; choose another file") from None
+    write_output(file, json.dumps(scores, indent=1) + "\n")
 
 
 def prepare_other(config: RunConfig, data: str, tokenizer: Tokenizer) -> Dataset:

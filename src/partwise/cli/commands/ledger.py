@@ -12,6 +12,7 @@ from partwise.comparison.ledger.listing import count, list_comparisons, to_csv, 
 from partwise.comparison.ledger.project import project_ledger
 from partwise.comparison.stats.methods import newest_method
 from partwise.config import ConfigError
+from partwise.drafts import write_output
 from partwise.messages import quantity
 
 
@@ -42,10 +43,7 @@ def export_ledger(file: Path | None, out: Path | None) -> None:
         typer.echo(to_json_lines(records), nl=False)
         return
     text = to_csv(records) if out.suffix == ".csv" else to_json_lines(records)
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"cannot write {out}: {error.strerror or error}; choose another file") from None
+    write_output(out, text)
     console.print(f"wrote {quantity(len(records), 'record')} to {out}", markup=False)
 
 

@@ -13,6 +13,7 @@ from partwise.comparison.report import summary
 from partwise.comparison.report.horizons import in_words
 from partwise.comparison.runs.workload import ArmTime
 from partwise.config import ConfigError, digest
+from partwise.drafts import write_output
 from partwise.studies.claims import find_outcomes, overall
 from partwise.studies.forest import draw_claims
 from partwise.studies.judging import judge_study
@@ -20,6 +21,7 @@ from partwise.studies.page import PICTURE, markdown
 from partwise.studies.study import Study, StudyResults, all_studies, find_study
 from partwise.studies.timing import seconds_saved, time_study
 from partwise.studies.trends import TRENDS, draw_trends
+from partwise.train.run_names import explain_write_errors
 
 
 def run_studies(
@@ -117,6 +119,7 @@ def show_claims(out: Path | None) -> None:
     for path, content in files.items():
         if not content:
             continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
+        with explain_write_errors(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_output(path, content)
         console.print(f"wrote {path}", markup=False)

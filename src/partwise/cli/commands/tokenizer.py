@@ -8,6 +8,7 @@ from partwise.cli.terminal import console, format_duration
 from partwise.config import ConfigError
 from partwise.config.overrides import apply_overrides, flatten, parse_overrides
 from partwise.data import Corpus, parse_data_option
+from partwise.drafts import remove_drafts
 from partwise.tokenizers import Text, Tokenizer, train_bpe
 from partwise.tokenizers.split_points import as_string
 
@@ -31,6 +32,7 @@ def train_tokenizer(data: str, overrides: list[str], vocab_size: int, out: Path)
     started = time.monotonic()
     tokenizer = train_bpe(text, vocab_size, progress=_Progress())
     try:
+        remove_drafts(out)
         tokenizer.save(out)
     except OSError as error:
         raise ConfigError(f"cannot write {out}: {error.strerror}; choose another file with --out") from None
