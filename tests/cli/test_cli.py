@@ -79,6 +79,13 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
         (["parts", "fnn"], ["fnn", "did you mean 'ffn'"]),
         (["show", "mingpt", "norm=layernrom"], ["layernrom", "did you mean 'layernorm'"]),
         (["compare", "mingpt"], ["nothing to compare"]),
+        (
+            ["compare", "mingpt", "ffn=swiglu", "ffn=gelu"],
+            ["ffn is given twice, as swiglu and gelu", "--arm ffn=gelu adds"],
+        ),
+        (["train", "mingpt", "train.lr=1", "--train.lr=2"], ["train.lr is given twice, as 1 and 2: keep one"]),
+        (["show", "mingpt", "--data", "python", "data=arithmetic"], ["data is given twice, as python and arithmetic"]),
+        (["verdict", "word.csv", "--margin", "1", "--margin", "2"], ["--margin is given twice: keep one"]),
         (["compare", "mingpt", "ffn=swiglu", "--seeds", "0"], ["--seeds 0"]),
         (["compare", "mingpt", "ffn=swiglu", "--name", "a/b"], ["a/b"]),
         (["compare", "mingpt", "ffn=swiglu", "--seeds", "few"], ["--seeds few"]),
@@ -232,9 +239,10 @@ def test_arithmetic_training_and_evaluation(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sizes = ["data.train=300", "data.validation=20", "data.test=40"]
+    tiny = [word for word in TINY if not word.startswith("context_length")]
     assert (
         run(
-            monkeypatch, "train", "mingpt", *TINY, "context_length=40", *sizes, "--data", "arithmetic", "--name", "sums"
+            monkeypatch, "train", "mingpt", *tiny, "context_length=40", *sizes, "--data", "arithmetic", "--name", "sums"
         )
         == 0
     )

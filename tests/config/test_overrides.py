@@ -69,7 +69,7 @@ def test_options_change_the_current_part() -> None:
         ["ffn={part: swiglu, expansion: 4}", "train={lr: 1e-3}"],
         ["ffn={expansion: 4}", "ffn.part=swiglu", "train.lr=1E-3"],
         ["ffn={expansion: 4, part: swiglu}", "train.lr=.001"],
-        ["ffn=relu", "ffn=swiglu", "ffn.expansion=2", "ffn.expansion=4", "train.lr=1", "train.lr=1e-3"],
+        ["ffn=swiglu", "ffn.expansion=4", "ffn.expansion=4", "train.lr=1e-3"],
     ],
 )
 def test_replacements_come_first_in_any_order(words: list[str]) -> None:
@@ -83,6 +83,48 @@ def test_a_name_given_as_an_option_replaces_too() -> None:
     base = changed("ffn.expansion=7")
     for words in (["ffn.part=swiglu"], ["ffn={part: swiglu}"], ["ffn=swiglu"]):
         assert apply_overrides(base, parse_overrides(words))["ffn"] == "swiglu"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["ffn=relu", "norm=l2", "ffn=gelu"],
+            "ffn is given twice, as relu and gelu: keep one; in compare, --arm ffn=gelu adds",
+        ),
+        (["ffn=relu", "ffn.part=gelu"], "ffn is given twice, as relu and gelu"),
+        (["--train.lr=1e-3", "train={lr: 1e-4}"], "train.lr is given twice, as 0.001 and 0.0001: keep one"),
+        (["ffn={part: relu, expansion: 2}", "ffn.expansion=4"], "ffn.expansion is given twice, as 2 and 4: keep one"),
+        (["data=shakespeare"], "data is given twice, as arithmetic and shakespeare: keep one"),
+    ],
+)
+def test_a_path_with_two_values_is_refused(words: list[str], message: str) -> None:
+    """Whichever counted, the experiment would be another than the words say."""
+    assert refused(*words).startswith(message)
+
+
+def test_a_file_gives_each_path_once(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    for text, key in (
+        ("ffn: relu\nffn.part: gelu", "ffn"),
+        ("train: {lr: 1}\ntrain.lr: 2", "train.lr"),
+        ("data: arithmetic\ndata.part: python", "data"),
+    ):
+        path.write_text(f"preset: mingpt\n{text}\n")
+        with pytest.raises(ConfigError, match=f"^{key} is given twice"):
+            preset_settings(str(path))
+    path.write_text("preset: mingpt\nffn: relu\nffn: gelu\n")
+    with pytest.raises(ConfigError, match="duplicate key among"):
+        preset_settings(str(path))
+    path.write_text("preset: mingpt\nffn: gelu\ntie_embeddings: True\n")  # a file changes its preset
+    assert preset_settings(str(path))["ffn"] == "gelu" and preset_settings(str(path))["tie_embeddings"] is True
+
+
+def test_booleans_as_python_writes_them() -> None:
+    for word, value in (("True", True), ("False", False), ("true", True)):
+        made = changed(f"tie_embeddings={word}", f"ffn={{part: relu, bias: {word}}}", f"attention.bias={word}")
+        assert [made["tie_embeddings"], made["ffn"]["bias"], made["attention"]["bias"]] == [value] * 3
+    assert "yes" in refused("tie_embeddings=yes")
 
 
 @pytest.mark.parametrize(
@@ -420,7 +462,8 @@ def test_every_part_survives_json(family: str, name: str, data: st.DataObject) -
 
 
 def test_a_missing_required_field_is_named() -> None:
-    assert refused("data=text").startswith("'data.path' is missing: give it a value, as in data.path=...")
+    with pytest.raises(ConfigError, match=r"^'data\.path' is missing: give it a value, as in data\.path=\.\.\."):
+        run_config("mingpt", "data=text")
 
 
 def test_difference_lists_the_options_removed_by_a_swap() -> None:

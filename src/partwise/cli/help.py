@@ -20,6 +20,24 @@ def name_values(params: list[Any]) -> list[Any]:
     return params
 
 
+def once_each(parser: Any) -> Any:
+    """The parser of a command, which refuses an option with two values, of which click would silently keep the last."""
+    parse_args = parser.parse_args
+
+    def parse(args: list[str]) -> Any:
+        found = parse_args(args)
+        given = [param for param in found[2] if param.param_type_name == "option" and not param.multiple]
+        for param in given:
+            if given.count(param) > 1 and not param.is_flag:
+                from partwise.config import ConfigError
+
+                raise ConfigError(f"{param.opts[0]} is given twice: keep one")
+        return found
+
+    parser.parse_args = parse
+    return parser
+
+
 class Group(TyperGroup):
     """A group of commands with such options and such a text."""
 
@@ -30,7 +48,9 @@ class Group(TyperGroup):
         command = super().get_command(ctx, cmd_name)
         if command is not None and not isinstance(command, Group):
             get_params = type(command).get_params
+            make_parser = type(command).make_parser
             command.get_params = lambda ctx: name_values(get_params(command, ctx))  # type: ignore[method-assign]
+            command.make_parser = lambda ctx: once_each(make_parser(command, ctx))  # type: ignore[method-assign]
             command.format_help = lambda ctx, formatter: print_help(command, ctx)  # type: ignore[method-assign]
         return command
 

@@ -13,13 +13,29 @@ Override = tuple[tuple[str, ...], Any]
 
 
 def parse_overrides(words: Iterable[str]) -> list[Override]:
-    """Parse `["ffn=swiglu", "--train.lr=1e-3"]` into paths and values. Raises ConfigError for a word without `=`."""
+    """Parse `["ffn=swiglu", "--train.lr=1e-3"]` into paths and values.
+
+    Raises ConfigError for a word without `=`, and for a path with two values.
+    """
     overrides: list[Override] = []
     for word in words:
         key, equals, value = word.removeprefix("--").partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", key):
             raise ConfigError(f"{word!r} is not an override: write KEY=VALUE, as in ffn=swiglu or train.lr=1e-3")
         overrides.extend(flatten({key: parse_value(value)}))
+    return distinct(overrides)
+
+
+def distinct(overrides: list[Override]) -> list[Override]:
+    """The overrides. Raises ConfigError if two give one path different values, of which only one could count."""
+    found: dict[tuple[str, ...], Any] = {}
+    for path, value in overrides:
+        earlier = found.setdefault(path, value)
+        if repr(earlier) != repr(value):
+            key = ".".join(path)
+            varies = key in REGISTRY and key not in ("data", "tokenizer")  # these are common to all arms
+            arm = f"; in compare, --arm {key}={show(value)} adds a variant" if varies else ""
+            raise ConfigError(f"{show(key)} is given twice, as {show(earlier)} and {show(value)}: keep one{arm}")
     return overrides
 
 
@@ -34,8 +50,17 @@ def flatten(values: Mapping[str, Any]) -> list[Override]:
         if isinstance(value, Mapping) and value and not _is_pattern(path, value):
             overrides.extend((_option_path(path + tail), item) for tail, item in flatten(value))
         else:
-            overrides.append((_option_path(path), value))
+            overrides.append((_option_path(path), _booleans(value)))
     return overrides
+
+
+def _booleans(value: Any) -> Any:
+    """A value with Python's `True` and `False`, which YAML 1.2 reads as text, as booleans."""
+    if isinstance(value, list):
+        return [_booleans(each) for each in value]
+    if isinstance(value, Mapping):
+        return {key: _booleans(each) for key, each in value.items()}
+    return {"True": True, "False": False}.get(value, value) if isinstance(value, str) else value
 
 
 def _is_pattern(path: tuple[str, ...], value: Any) -> bool:

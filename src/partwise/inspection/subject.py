@@ -10,7 +10,7 @@ from torch import Tensor
 
 from partwise.checkpoint import DamagedFileError, find_run, load_weights
 from partwise.config import ConfigError, did_you_mean
-from partwise.config.overrides import apply_overrides, flatten, parse_overrides
+from partwise.config.overrides import apply_overrides, distinct, flatten, parse_overrides
 from partwise.data import IGNORE_INDEX, Batch, Dataset, build_examples, parse_data_option
 from partwise.formats.huggingface.reading import is_hf_folder
 from partwise.formats.loading import load
@@ -118,7 +118,8 @@ def find_subject(
                 f"{target!r} is not a preset{did_you_mean(target, PRESETS)}, and not a run: {error}"
             ) from None
         folder, config, _ = open_run(target)
-        overrides = [*([] if data is None else flatten({"data": parse_data_option(data)})), *parse_overrides(words)]
+        given = [] if data is None else flatten({"data": parse_data_option(data)})
+        overrides = distinct([*given, *parse_overrides(words)])
         changed = RunConfig.from_dict(apply_overrides(config.to_dict(), overrides))
         pages = Path() if is_hf_folder(target) else folder  # nothing is written into another program's folder
         subject = Subject(folder.resolve().name, changed, pages, folder, seq_len, text)

@@ -1,5 +1,6 @@
 """The configuration of a run: model, training settings, optimizer, schedule, averaging, data and tokenizer."""
 
+from collections.abc import Iterable
 from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -8,7 +9,7 @@ from pydantic import AfterValidator, Field, ValidationInfo
 
 from partwise.compute.backends import backend_names
 from partwise.config import NAME_WIDTH, Config, ConfigError, Neutral, did_you_mean
-from partwise.config.overrides import Override, apply_overrides, flatten, parse_overrides
+from partwise.config.overrides import Override, apply_overrides, distinct, flatten, parse_overrides
 from partwise.config.yaml import read_yaml
 from partwise.data import Corpus, Dataset, parse_data_option, prepare
 from partwise.model import ModelConfig, Transformer, meta_model
@@ -235,7 +236,10 @@ def _override_layers(name: str, parents: tuple[str, ...] = ()) -> list[list[Over
         raise ConfigError(f"preset: {' -> '.join([*parents, name])!r} is circular: name another preset")
     values = read_yaml(Path(name))
     base = values.pop("preset", None)
-    return [*([] if base is None else _override_layers(str(base), (*parents, name))), expand_data(flatten(values))]
+    return [
+        *([] if base is None else _override_layers(str(base), (*parents, name))),
+        expand_data(distinct(flatten(values))),
+    ]
 
 
 def expand_data(overrides: list[Override]) -> list[Override]:
@@ -251,12 +255,14 @@ def expand_data(overrides: list[Override]) -> list[Override]:
     return expanded
 
 
-def run_config(name: str, *overrides: str, data: str | None = None) -> RunConfig:
+def run_config(name: str, *overrides: str, data: str | None = None, common: Iterable[str] = ()) -> RunConfig:
     """The run configuration of a preset or YAML file, with overrides such as `"ffn=swiglu"` and `"train.lr=1e-3"`.
 
-    `data` is the name of a corpus or the path of a text file. The data determine the vocabulary. Raises ConfigError.
+    `data` is the name of a corpus or the path of a text file. The data determine the vocabulary. `common` are overrides of
+    several configurations, of which each may change some. Raises ConfigError.
     """
-    last = expand_data(([] if data is None else [(("data",), data)]) + parse_overrides(overrides))
+    given = distinct(([] if data is None else [(("data",), data)]) + parse_overrides(overrides))
+    last = expand_data([override for word in common for override in parse_overrides([word])] + given)
     layers = [*_override_layers(name), last]
     values = reduce(apply_overrides, layers, default_settings() | {FROM: {}})
     return resolve_settings(

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,3 +104,36 @@ def test_accuracies_can_be_compared(here: Path, metric: str) -> None:
     assert not comparison.results.protocol.lower_is_better
     with pytest.raises(ConfigError, match=f"metric={metric}: data=python has no answers"):
         plan_comparison("mingpt", "ffn=swiglu", **{**options, "common": TINY, "data": "python"})
+
+
+def test_an_arm_that_changes_several_settings_is_told(here: Path) -> None:
+    """Once for each claim; what all arms share, the steps of a cumulative ablation and an interaction are one change each."""
+
+    def told(*change: str, **request: Any) -> list[str]:
+        return plan_comparison("mingpt", *change, **{**SETTINGS, **request}).plan.mixed_changes
+
+    end = "its difference cannot be attributed to one"
+    assert told("ffn=swiglu", "norm=rmsnorm") == [f"arm 'ffn=swiglu norm=rmsnorm' changes 2 parts: ffn, norm; {end}"]
+    mixed = told("ffn=swiglu", arms=["optimizer=muon train.lr=1e-2 optimizer.beta2=0.9"])
+    arm = "optimizer=muon train.lr=1e-2 optimizer.beta2=0.9"
+    assert mixed == [f"arm {arm!r} changes 2 settings: optimizer, train.lr; {end}"]
+    assert told("ffn=swiglu", "ffn.expansion=2", positive_control="norm=none attention.n_heads=1") == []
+    assert told(arms=["ffn=swiglu", "norm=rmsnorm", "train.lr=1e-3"], cumulative=True) == []
+    assert told(interaction=["ffn=swiglu", "norm=rmsnorm"]) == []
+    assert told("ffn=swiglu", "train.threads=1") == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "key"),
+    [
+        ({"arms": ["ffn=swiglu ffn=gelu"]}, "ffn"),
+        ({"arms": ["ffn=swiglu train.threads=1", "norm=l2 train.threads=2"]}, "train.threads"),
+        ({"arms": ["ffn=swiglu train.steps=2"]}, "train.steps"),
+        ({"arms": ["ffn=swiglu data=shakespeare"]}, "data"),
+        ({"arms": ["ffn=swiglu"], "common": ["d_model=8", "d_model=16"]}, "d_model"),
+        ({"interaction": ["ffn=swiglu", "ffn=gelu"]}, "ffn"),
+    ],
+)
+def test_a_value_given_twice_is_refused(here: Path, request_: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{key} is given twice, as"):
+        plan_comparison("mingpt", **{**SETTINGS, **request_})

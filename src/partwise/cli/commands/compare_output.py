@@ -98,6 +98,8 @@ def announce(comparison: Comparison) -> None:
         console.print(f"waiting for workers: partwise work {shlex.join(words)}", markup=False, soft_wrap=True)
     if plan.common:
         console.print(f"for every arm: {' '.join(plan.common)}", markup=False)
+    for sentence in plan.mixed_changes:
+        console.print(f"note: {sentence}", markup=False)
     if not comparison.is_started:
         for note in comparison.workload.notes(plan):
             console.print(note, markup=False)

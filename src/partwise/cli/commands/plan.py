@@ -29,6 +29,8 @@ def plan_preset(
     at_a_time = min(estimate.workers, estimate.runs)
     time = TrialTime(estimate.minutes * 60 * at_a_time / estimate.runs, len(plan.arms), estimate.workers, machines)
     console.print(plan.question, style="bold", markup=False)
+    for sentence in plan.mixed_changes:
+        console.print(f"note: {sentence}", markup=False)
     length = comparison.workload.trial_length(plan).removeprefix(", ")
     console.print(f"{length}; times are extrapolated from a short timing run", markup=False, soft_wrap=True)
     if ignored := ignored_calibrations():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from partwise.cli.terminal import console, format_duration
 from partwise.config import ConfigError
-from partwise.config.overrides import apply_overrides, flatten, parse_overrides
+from partwise.config.overrides import apply_overrides, distinct, flatten, parse_overrides
 from partwise.data import Corpus, parse_data_option
 from partwise.drafts import remove_drafts
 from partwise.tokenizers import Text, Tokenizer, train_bpe
@@ -65,7 +65,7 @@ def show_tokens(tokenizer: Tokenizer, text: Text) -> str:
 
 
 def _corpus(data: str, overrides: list[str]) -> Corpus:
-    changes = [*flatten({"data": parse_data_option(data)}), *parse_overrides(overrides)]
+    changes = distinct([*flatten({"data": parse_data_option(data)}), *parse_overrides(overrides)])
     corpus = Corpus.resolve(apply_overrides({"data": ""}, changes)["data"])
     assert isinstance(corpus, Corpus)
     return corpus

@@ -118,11 +118,14 @@ def make_command_calibration(
 def with_settings(experiment: Experiment, common: Sequence[str]) -> Experiment:
     """The experiment with other values of its settings. Raises ConfigError for one that it does not have."""
     changed = dict(experiment.settings)
+    given = dict[str, str]()
     for word in common:
         key, equals, value = word.removeprefix("--").partition("=")
         if not equals or key not in changed:
             raise ConfigError(
                 f"--common {word}: the experiment has no such setting{did_you_mean(key, changed)}; give it under `settings`"
             )
+        if given.setdefault(key, value) != value:
+            raise ConfigError(f"{key} is given twice, as {given[key]} and {value}: keep one")
         changed[key] = parse_value(value)
     return experiment.model_copy(update={"settings": changed})

@@ -1,6 +1,6 @@
 """The plan of a comparison, fixed before the first trial: arms, seeds, metric, decision rules and claims."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, Self
 
@@ -8,6 +8,7 @@ from typing_extensions import TypeVar
 
 from partwise.comparison.stats.methods import FIRST
 from partwise.comparison.stats.protocol import Claim, Rules, Values, add_predictions
+from partwise.config import REGISTRY
 
 CUMULATIVE_PREFIX = "+ "
 """Prefix of the name of an arm that adds its change to those of the previous arm, in a cumulative ablation."""
@@ -78,6 +79,12 @@ class Plan(Generic[C]):
         return max(1, sum(claim.role == "claim" for claim in self.claims))
 
     @property
+    def mixed_changes(self) -> list[str]:
+        """A sentence for every claim about an arm that changes several settings at once."""
+        overrides = {arm.name: arm.overrides for arm in self.arms}
+        return mixed_changes(overrides, [claim[:2] for claim in self.claims if claim.role == "claim"])
+
+    @property
     def question(self) -> str:
         others = list(dict.fromkeys(claim.arm for claim in self.claims if claim.role == "claim"))
         changed = others[0] if len(others) == 1 else f"any of {listed(others)}"
@@ -124,6 +131,35 @@ class Plan(Generic[C]):
             fixed["stopping"] = "a claim stops when better, worse or equivalent, or at the last look"
             fixed["question"] = self.question
         return fixed
+
+
+def mixed_changes(overrides: Mapping[str, Sequence[str]], claims: Iterable[tuple[str, str]]) -> list[str]:
+    """A sentence for every claim (arm, against) about an arm that changes several settings, given the overrides of the arms.
+
+    Both changes of an interaction, which are compared with their prediction, are meant to be together.
+    """
+    claims = list(claims)
+    predicted = {arm for arm, against in claims if against not in overrides}
+    sentences = []
+    for arm, against in claims:
+        if arm in predicted:
+            continue
+        kept = {setting_of(word) for word in overrides[against]}
+        changed = list(dict.fromkeys(map(setting_of, overrides[arm])))
+        changed = [each for each in changed if each and each not in kept]
+        if len(changed) > 1:
+            kind = "parts" if all(each in REGISTRY for each in changed) else "settings"
+            sentences.append(
+                f"arm {arm!r} changes {len(changed)} {kind}: {', '.join(changed)}; its difference cannot be attributed to one"
+            )
+    return sentences
+
+
+def setting_of(override: str) -> str:
+    """What an override changes: a part, by its family, or another setting; empty for a word without `=`."""
+    key, equals, _ = override.lstrip("-").partition("=")
+    family = key.partition(".")[0]
+    return (family if family in REGISTRY else key) if equals else ""
 
 
 def listed(names: list[str]) -> str:

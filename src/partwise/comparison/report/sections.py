@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from statistics import median
 
 from partwise.baselines.scale import ngram_name, place_loss
+from partwise.comparison.design.plan import mixed_changes
 from partwise.comparison.report import evidence
 from partwise.comparison.report.accuracy import accuracy_table, task_table
 from partwise.comparison.report.backends import backends, missing_kernels
@@ -276,6 +277,10 @@ def statistics_table(results: Results) -> Iterator[Table | Paragraph]:
         yield Paragraph(text)
     for warning in results.warnings:
         yield Paragraph(f"Warning: {warning}")
+    overrides = {arm.name: arm.overrides for arm in results.arms}
+    claims = [(claim.effect.arm, claim.effect.against) for claim in results.claims if claim.role == "claim"]
+    for sentence in mixed_changes(overrides, claims):
+        yield Paragraph(f"Note: {sentence}.")
     for sentence in missing_kernels(results):
         yield Paragraph(sentence)
 

@@ -12,7 +12,7 @@ from partwise.comparison.runs.task_metric import PREFIX, plan_metric
 from partwise.comparison.stats.effect import Role
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.config import ConfigError
-from partwise.config.overrides import difference, parse_overrides
+from partwise.config.overrides import difference, distinct, parse_overrides
 from partwise.data import Dataset
 from partwise.messages import quantity
 from partwise.train.config import RunConfig, run_config
@@ -84,10 +84,13 @@ def make_plan(request: Request) -> RunPlan:
     changes = [request.change, *changes] if request.change else changes
     if request.interaction:
         changes += interaction_arms(request.interaction)
-    shared = [override.removeprefix("--") for override in request.common]
-    shared += check_horizons(request)
+    common = [override.removeprefix("--") for override in request.common]
+    common += check_horizons(request)
     changes = [[override.removeprefix("--") for override in change] for change in changes]
-    shared += [override for change in changes for override in change if is_shared(override, request.metric)]
+    shared = [override for change in changes for override in change if is_shared(override, request.metric)]
+    last = dict(override for word in common for override in parse_overrides([word]))  # a study changes its protocol
+    distinct([*([(("data",), request.data)] if request.data else []), *last.items(), *parse_overrides(shared)])
+    shared = [*common, *shared]
     changes = [[override for override in change if not is_shared(override, request.metric)] for change in changes]
     if not any(changes):
         raise ConfigError("nothing to compare: give a change, as in `partwise compare mingpt ffn=swiglu`")
@@ -108,13 +111,14 @@ def make_plan(request: Request) -> RunPlan:
         changes, roles = [*changes, [f"train.reinitialize={request.negative_control}"]], [*roles, "negative"]
     if request.positive_control:
         changes, roles = [*changes, shlex.split(request.positive_control)], [*roles, "positive"]
-    arms = [RunArm(request.preset, (), run_config(request.preset, *shared, data=request.data))]
+    arms = [RunArm(request.preset, (), run_config(request.preset, data=request.data, common=shared))]
     for number, change in enumerate(changes):
         arm_name = (CUMULATIVE_PREFIX if number < n_steps else "") + " ".join(change)
         if roles[number] == "negative":
             arm_name = f"A/A control ({request.negative_control} re-initialized)"
-        change = [*(arms[-1].overrides if number < n_steps else ()), *change]
-        arm = RunArm(arm_name, tuple(change), run_config(request.preset, *shared, *change, data=request.data))
+        previous = arms[-1].overrides if number < n_steps else ()
+        config = run_config(request.preset, *change, data=request.data, common=[*shared, *previous])
+        arm = RunArm(arm_name, (*previous, *change), config)
         for other in arms:
             if not difference(other.config.to_dict(), arm.config.to_dict()):
                 raise ConfigError(
