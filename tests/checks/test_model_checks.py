@@ -134,6 +134,12 @@ def single_only(layer: Any, x: Tensor) -> Tensor:
     return x.relu()
 
 
+def half_only(layer: Any, x: Tensor) -> Tensor:
+    if x.dtype != torch.bfloat16:
+        raise TypeError("this kernel computes bfloat16 only")
+    return x.relu()
+
+
 LEGITIMATE: dict[str, Part] = {
     "a plain ffn": ffn(lambda layer, x: x.relu()),
     "a gate that is closed at first": ffn(lambda layer, x: layer.gate * x.relu()),
@@ -143,6 +149,7 @@ LEGITIMATE: dict[str, Part] = {
     "dropout by numpy": ffn(lambda layer, x: x * float(np.random.rand() > 0.1) if layer.training else x),
     "dropout by Python": ffn(lambda layer, x: x * float(random.random() > 0.1) if layer.training else x),
     "float32 only": ffn(single_only),
+    "bfloat16 only": ffn(half_only),
     "one width only": ffn(lambda layer, x: x.unflatten(-1, (4, 4)).flatten(-2)),
     "undefined below zero": norm(
         lambda layer, x: x * (layer.gate + 1).log1p() / (x.square().mean(-1, True) + 1).sqrt()
@@ -232,6 +239,18 @@ def test_a_check_leaves_no_trace() -> None:
     assert (torch.rand(2).tolist(), np.random.rand(), random.random()) == expected
     assert model.training and all(parameter.grad is None for parameter in model.parameters())
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_layer_may_keep_tensors_of_the_last_step() -> None:
+    """Part of its graph, which torch does not copy."""
+
+    def keep(layer: Any, x: Tensor) -> Tensor:
+        layer.last, layer.all = x, [*getattr(layer, "all", []), x]
+        return x.relu()
+
+    model = partwise.Transformer(config(ffn(keep))).train()
+    model(torch.zeros(1, LENGTH, dtype=torch.long)).sum().backward()
+    assert {each.outcome for each in check_model(model, LENGTH, trained=True)} == {"passed"}
 
 
 def test_our_own_residual_wirings_are_not_mistaken() -> None:

@@ -13,8 +13,11 @@ import partwise
 from own_parts import write_parts
 from partwise.checks import model_checks
 from partwise.cli import main
+from partwise.compute.backends import BACKENDS, Backend
+from partwise.compute.runtime import Runtime
 from partwise.config import REGISTRY, import_parts, part
 from partwise.parts.contracts import FeedForward, LayerContext
+from partwise.parts.operations import OperationSpec
 from partwise.train.config import RunConfig, run_config
 from partwise.train.loop import Run
 from partwise.train.run_folder import RunFolder
@@ -126,6 +129,33 @@ def test_methods_with_other_arguments_are_told_with_those_that_are_expected(reci
     expected = r"ffn=wrong .*TypeError: .*argument.*; expected of ffn: build\(layer_ctx\), .* forward\(x, ctx\)"
     with pytest.raises(partwise.ConfigError, match=expected):
         next(Run(config("ffn=wrong")).steps())
+
+
+class Everywhere(Backend):
+    """Attention to every position."""
+
+    kind, name = "attention", "everywhere"
+
+    def rank(self, runtime: Runtime) -> int:
+        return -1
+
+    def unsupported(self, spec: OperationSpec, runtime: Runtime) -> str | None:
+        return None
+
+    def bind(self, module: nn.Module, spec: OperationSpec) -> "Everywhere":
+        return self
+
+    def takes(self, *_: Any) -> bool:
+        return True
+
+    def __call__(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+def test_a_backend_that_ignores_the_mask_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BACKENDS, "attention", {**BACKENDS["attention"], "everywhere": Everywhere()})
+    with pytest.raises(partwise.ConfigError, match=r"train\.attention_backend=everywhere sees the tokens"):
+        next(Run(config("train.attention_backend=everywhere")).steps())
 
 
 def test_check_prints_what_it_measured(

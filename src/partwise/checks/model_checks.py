@@ -15,8 +15,7 @@ from partwise.checks.measures import (
     gradient_shares,
     relative_change,
 )
-from partwise.checks.probe import Probe, copy_model, perturbed_copy, widest
-from partwise.checks.random_state import seeded
+from partwise.checks.probe import Probe, copy_model, perturbed_probe, widest_probe
 from partwise.config import describe_error
 from partwise.model import Transformer
 
@@ -60,17 +59,17 @@ def check_model(
     The model, its buffers and all random number generators stay as they are. `backends` chooses how layers compute;
     float32 is then used. Raises what a layer raises.
     """
-    own = copy_model(model).float() if backends else widest(model, seq_len)
+    state = f"with the {'trained' if trained else 'initial'} weights"
+    own = Probe(copy_model(model).float(), state, torch.float32, backends) if backends else None
+    own = own or widest_probe(model, seq_len, state)
     lengths = sorted({min(SHORT, seq_len), seq_len})
     if trained:
-        probe = Probe(own, "with the trained weights", backends)
-        return [*check_dependence([probe], lengths), check_evaluation(probe, seq_len)]
-    initial = Probe(own, "with the initial weights", backends)
-    random = Probe(perturbed_copy(own, seq_len, 0), "with random weights", backends)
+        return [*check_dependence([own], lengths), check_evaluation(own, seq_len)]
+    random = perturbed_probe(own, seq_len, 0)
     return [
-        *check_dependence([initial, random], lengths),
+        *check_dependence([own, random], lengths),
         check_cache(random, lengths[0]),
-        check_gradients([random.model, own, lambda: perturbed_copy(own, seq_len, 1)], random, seq_len),
+        check_gradients([random, own, lambda: perturbed_probe(own, seq_len, 1)], seq_len),
         check_evaluation(random, seq_len),
     ]
 
@@ -143,7 +142,7 @@ def check_cache(probe: Probe, length: int) -> Finding:
     ids = probe.ids[:, :length]
     try:
         full = probe.logits(training=False)(ids)
-        with seeded(), torch.no_grad():
+        with probe.repeatable(), torch.no_grad():
             source = probe.source
             pieces = cached_logits(probe.copy(training=False), ids, [*range(min(3, length - 1), length)], source)
     except Exception as error:
@@ -154,13 +153,14 @@ def check_cache(probe: Probe, length: int) -> Finding:
     return Finding(CACHE, "passed", f"cached logits differ by {change:.1g}")
 
 
-def check_gradients(models: Sequence[Transformer | Callable[[], Transformer]], probe: Probe, length: int) -> Finding:
-    """Whether every parameter has a gradient at the weights of one of the models, some of which are made if needed."""
+def check_gradients(probes: Sequence[Probe | Callable[[], Probe]], length: int) -> Finding:
+    """Whether every parameter has a gradient at the weights of one of the probes, some of which are made if needed."""
     names: set[str] | None = None
-    for each in models:
-        model = copy_model(each if isinstance(each, Transformer) else each()).train()
+    for each in probes:
+        probe = each if isinstance(each, Probe) else each()
+        model = copy_model(probe.model).train()
         model.seed_dropout(0, 0)
-        with seeded(), torch.enable_grad():
+        with probe.repeatable(), torch.enable_grad():
             shares = gradient_shares(model, probe.ids[:, :length], probe.source)
         without = {name for name, share in shares.items() if share == 0} - model.parameters_without_gradient()
         names = without if names is None else names & without

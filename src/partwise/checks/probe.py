@@ -1,46 +1,59 @@
 """A model whose calls repeat: no call leaves a trace in the model, in its buffers or in a random number generator."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from partwise.checks.measures import nudge, other_ids, perturb, relative_change
 from partwise.checks.random_state import seeded
-from partwise.machine import is_out_of_memory
 from partwise.model import Transformer
 from partwise.parts.operations import Operation
 
-EXACT, ROUNDED = 1e-9, 1e-4
-"""The change of logits, relative to the largest, that rounding may cause in float64 and in float32: sums over later
-positions in a product of matrices are rounded in another order, and deep models amplify that."""
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2}
+"""The change of logits, relative to the largest, that rounding may cause: a product over all tokens may be rounded in another
+order if later ones change, and deep models amplify that."""
 
 ROWS = 2
 """Of a batch of ids."""
 
 
 class Probe:
-    """A copy of a model at some weights, called on random ids. In float64 if its layers support that, else in float32.
+    """A copy of a model at some weights, called on random ids in a precision that its layers support.
 
     `backends` prepares each copy; by default, every layer computes its own equation.
     """
 
-    def __init__(self, model: Transformer, state: str, backends: Callable[[Transformer], None] | None = None) -> None:
-        self.model, self.state, self.backends = model, state, backends
-        config, device = model.config, model.embed.weight.device
+    def __init__(
+        self,
+        model: Transformer,
+        state: str,
+        precision: torch.dtype,
+        backends: Callable[[Transformer], None] | None = None,
+    ) -> None:
+        self.model, self.state, self.precision, self.backends = model, state, precision, backends
+        config, self.device = model.config, model.embed.weight.device
         generator = torch.Generator().manual_seed(1)
         shape = (ROWS, config.context_length)
-        self.ids = torch.randint(config.vocab_size, shape, generator=generator).to(device)
+        self.ids = torch.randint(config.vocab_size, shape, generator=generator).to(self.device)
         self.source: Tensor | None = None
         if model.encoder is not None:
             length = min(16, config.context_length)
             limit = config.vocab_size if config.padding_idx is None else max(1, config.padding_idx)
-            self.source = torch.randint(limit, (ROWS, length), generator=generator).to(device)
+            self.source = torch.randint(limit, (ROWS, length), generator=generator).to(self.device)
 
     @property
     def tolerance(self) -> float:
-        return EXACT if self.model.embed.weight.dtype == torch.float64 else ROUNDED
+        return TOLERANCES[self.precision]
+
+    @contextmanager
+    def repeatable(self, seed: int = 0) -> Iterator[None]:
+        """Restored random state, and autocast if the precision is bfloat16."""
+        bfloat16 = self.precision == torch.bfloat16
+        with seeded(seed), torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat16):
+            yield
 
     @property
     def vocab_size(self) -> int:
@@ -58,7 +71,7 @@ class Probe:
         """The function from ids to logits in training or in evaluation mode."""
 
         def call(tokens: Tensor) -> Tensor:
-            with seeded(), torch.no_grad():
+            with self.repeatable(), torch.no_grad():
                 aux_losses: list[Tensor] = []
                 return self.copy(training)(tokens, source=self.source, aux_losses=aux_losses)
 
@@ -79,7 +92,7 @@ class Probe:
         copied = self.copy(training=False)
         with torch.no_grad():
             for seed, tokens in enumerate((ids, other_ids(ids, self.vocab_size), ids)):
-                with seeded(seed):
+                with self.repeatable(seed):
                     found.append(copied(tokens, source=self.source))
         return relative_change(found[2], found[0])
 
@@ -87,6 +100,9 @@ class Probe:
 def copy_model(model: Transformer, share_parameters: bool = False) -> Transformer:
     """A copy in which every layer computes its own equation."""
     memo: dict[int, object] = {id(each.backends): () for each in model.modules() if isinstance(each, Operation)}
+    for tensor in kept_tensors(model):
+        if not tensor.is_leaf:  # part of the graph of an earlier step, which cannot be copied
+            memo[id(tensor)] = tensor.detach().clone()
     if share_parameters:
         memo |= {id(parameter): parameter for parameter in model.parameters()}
     copied = copy.deepcopy(model, memo)
@@ -94,24 +110,39 @@ def copy_model(model: Transformer, share_parameters: bool = False) -> Transforme
     return copied
 
 
-def widest(model: Transformer, length: int) -> Transformer:
-    """A copy in float64, or in float32 if its device or one of its layers does not support float64."""
-    if model.embed.weight.device.type != "mps":
+def kept_tensors(model: Transformer) -> Iterator[Tensor]:
+    """Tensors in plain attributes of layers, such as an output that is kept to be looked at, and in lists of them."""
+    for module in model.modules():
+        for value in vars(module).values():
+            items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else [value]
+            yield from (each for each in items if isinstance(each, Tensor))
+
+
+def widest_probe(model: Transformer, length: int, state: str) -> Probe:
+    """A probe in float64; in float32, or under autocast, if its device, its memory or a layer does not support that.
+
+    Raises what a layer raises in float32.
+    """
+    failed: Exception | None = None
+    for precision in TOLERANCES:
+        if precision == torch.float64 and model.embed.weight.device.type == "mps":
+            continue
         try:
-            copied = copy_model(model).double()
-            Probe(copied, "").logits(training=False)(Probe(copied, "").ids[:, :length])
-            return copied
+            copied = copy_model(model).to(torch.float64 if precision == torch.float64 else torch.float32)
+            probe = Probe(copied, state, precision)
+            probe.logits(training=False)(probe.ids[:, :length])
+            return probe
         except Exception as error:
-            if is_out_of_memory(type(error).__name__, str(error)):
-                raise
-    return copy_model(model).float()
+            failed = error if precision != torch.bfloat16 else failed
+    assert failed is not None
+    raise failed
 
 
-def perturbed_copy(model: Transformer, length: int, seed: int) -> Transformer:
-    """A copy with random weights; near those of the model if its layers are not finite elsewhere."""
-    copied = copy_model(model)
-    perturb(copied, seed)
-    if not Probe(copied, "").is_finite(length):
-        copied = copy_model(model)
-        nudge(copied, seed)
-    return copied
+def perturbed_probe(probe: Probe, length: int, seed: int) -> Probe:
+    """A probe with random weights; near those of the model if its layers are not finite elsewhere."""
+    found = Probe(copy_model(probe.model), "with random weights", probe.precision, probe.backends)
+    perturb(found.model, seed)
+    if not found.is_finite(length):
+        found.model = copy_model(probe.model)
+        nudge(found.model, seed)
+    return found

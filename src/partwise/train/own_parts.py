@@ -1,6 +1,8 @@
 """The checks of parts that are not of this package: before a run trains, and on its trained weights."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from partwise.checks.finding import Finding
 from partwise.checks.model_checks import LEAK, check_model
@@ -79,6 +81,14 @@ def own_backends(plan: Plan) -> list[str]:
 def names_of(config: RunConfig, plan: Plan) -> str:
     """The parts and backends that are not of this package."""
     return ", ".join(filter(None, [own_names(config), *own_backends(plan)]))
+
+
+def stored_findings(folder: Path, metadata: Mapping[str, Any]) -> list[Finding]:
+    """The findings in `run.json`. Raises ConfigError if they are damaged."""
+    try:
+        return [Finding.from_dict(each) for key in ("findings", TRAINED) for each in metadata.get(key, ())]
+    except (KeyError, TypeError, ValueError):
+        raise ConfigError(f"{folder / 'run.json'} has damaged findings: start over with --fresh") from None
 
 
 def leaks(findings: Sequence[Finding]) -> list[str]:

@@ -32,7 +32,7 @@ from partwise.checkpoint import (
 from partwise.checks.finding import Finding
 from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime, choose_runtime, machine_info
-from partwise.config import ConfigError, digest
+from partwise.config import ConfigError, digest, own_names
 from partwise.config.overrides import difference
 from partwise.data import Dataset
 from partwise.files import refuse_links
@@ -128,6 +128,8 @@ class RunFolder:
                         self.run = Run(config, dataset, self.runtime, plan)
             with processes.together():  # the first for all, before a model is divided between them
                 if check_parts and processes.first:
+                    if names := own_names(config):
+                        self.log(f"checking {names}")
                     self.run.check_parts(allow_leak)
             findings = self.run.findings = self.run.findings or []
             self.metadata = stored or self._metadata(command, dataset)

@@ -10,7 +10,6 @@ from typing import Any
 
 from partwise.baselines.scale import far_below, ngram_name, place_loss
 from partwise.checkpoint import load
-from partwise.checks.finding import Finding
 from partwise.compute.plan import Plan
 from partwise.config import ConfigError
 from partwise.config.overrides import difference
@@ -24,7 +23,7 @@ from partwise.plots.layout import render_page, write_text
 from partwise.presets import PRESETS
 from partwise.train.config import RunConfig, preset_settings
 from partwise.train.metrics import read_metrics
-from partwise.train.own_parts import TRAINED, leak_sentence
+from partwise.train.own_parts import leak_sentence, stored_findings
 from partwise.train.result import verified_result
 from partwise.train.run_metadata import open_run, read_runtime
 from partwise.train.run_names import explain_write_errors
@@ -43,7 +42,7 @@ def write_run_page(name: str | Path) -> Path:
     values = {
         "title": run.folder.resolve().name,
         "created": run.metadata.get("created", ""),
-        "leak": leak_sentence(run.findings),
+        "leak": leak_sentence(stored_findings(run.folder, run.metadata)),
         "what": describe(run),
         "outcome": outcome(run),
         "failed": "diverged" in run.result,
@@ -68,12 +67,6 @@ class StoredRun:
     def result(self) -> dict[str, Any]:
         """Empty if the run has not ended."""
         return verified_result(self.folder, self.metadata["config"]) or {}
-
-    @cached_property
-    def findings(self) -> list[Finding]:
-        """Of the checks of the user's own parts; empty if there are none, or if they are damaged."""
-        stored = [*self.metadata.get("findings", ()), *self.metadata.get(TRAINED, ())]
-        return [Finding.from_dict(each) for each in stored]
 
     @cached_property
     def metrics(self) -> dict[str, list[dict[str, Any]]]:

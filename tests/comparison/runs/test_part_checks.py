@@ -7,6 +7,8 @@ import pytest
 
 from comparisons import SETTINGS
 from own_parts import write_parts
+from partwise.comparison.certificate.certificate import Certificate
+from partwise.comparison.certificate.rerun import rerun
 from partwise.comparison.report import write_report
 from partwise.comparison.results import Results
 from partwise.comparison.runs import part_checks
@@ -46,6 +48,9 @@ def test_a_leak_that_training_opens_is_refused_before_the_verdict(here: Path) ->
     assert [(each.seed, each.outcome) for each in found if each.outcome != "passed"] == [(0, "leak"), (1, "leak")]
     assert results.arms[0].findings == ()
     assert (here / "runs/c/report.md").read_text().startswith("**Arm ffn=ahead_compare ffn.opens=6.0 sees the tokens")
+    imports = (str(here / "parts_compare.py"),)
+    repeats = rerun(Certificate.read(here / "runs/c"), 4, imports, lambda trials: None)
+    assert [bool(each.leak) for each in repeats] == [each.arm != "mingpt" for each in repeats]
     page = (here / "runs/c/report.html").read_text()
     assert page.index("no verdict on it counts") < page.index("<h1>")
 

@@ -34,8 +34,10 @@ class RunComparison(Comparison):
     workload: RunWorkload
 
     def prepare(self) -> Dataset:
-        """The data of the training runs, checked against every arm. Raises ConfigError."""
-        return self.workload.dataset(self.plan)
+        """The data of the training runs, checked against every arm; own parts are checked too. Raises ConfigError."""
+        dataset = self.workload.dataset(self.plan)
+        self.workload.part_checks.check_arms(self.plan, dataset)
+        return dataset
 
     def estimate(self, finished: Mapping[str, FinishedRuns] | None = None) -> Estimate:
         """The time on this machine, measured over a few training steps; `finished` has the runs that need no time."""
