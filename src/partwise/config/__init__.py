@@ -18,7 +18,7 @@ from partwise.config.parts import (
     recipes_by_layer,
     register_plain_classes,
 )
-from partwise.config.reading import open_to_read, read_file
+from partwise.config.reading import decode_text, open_to_read, read_file, skip_mark
 from partwise.config.yaml import ConfigError
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Neutral",
     "Part",
     "Pattern",
+    "decode_text",
     "describe_error",
     "did_you_mean",
     "digest",
@@ -45,4 +46,5 @@ __all__ = [
     "read_file",
     "recipes_by_layer",
     "register_plain_classes",
+    "skip_mark",
 ]

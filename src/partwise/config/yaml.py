@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from partwise.config.reading import read_file
+from partwise.config.reading import decode_text, read_file
 
 
 class ConfigError(Exception):
@@ -84,10 +84,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping. Raises ConfigError."""
     shown = show(str(path))
     try:
-        values = yaml.load(read_file(path, MAX_YAML_BYTES).decode("utf-8"), Loader=_Yaml)
+        values = yaml.load(decode_text(read_file(path, MAX_YAML_BYTES)), Loader=_Yaml)
     except OSError as error:
         raise ConfigError(f"cannot read {shown}: {error.strerror or error}: give a YAML file") from None
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         raise ConfigError(f"cannot read {shown}: {error}") from None
     except _UNREADABLE as error:
         raise ConfigError(f"{shown} is not YAML: {show(' '.join(str(error).split()))}") from None

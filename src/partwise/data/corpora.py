@@ -16,10 +16,21 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from partwise.config import REGISTRY, ConfigError, Part, did_you_mean, digest, open_to_read, part, read_file
+from partwise.config import (
+    REGISTRY,
+    ConfigError,
+    Part,
+    decode_text,
+    did_you_mean,
+    digest,
+    open_to_read,
+    part,
+    read_file,
+    skip_mark,
+)
 from partwise.data import arithmetic, problem_splits
 from partwise.data.excerpts import Excerpt
-from partwise.tokenizers.text import LazyText, Text, hash_file, open_text
+from partwise.tokenizers.text import LazyText, Text, hash_text, open_text
 
 TINYSHAKESPEARE_FILE = Path(__file__).with_name("texts") / "tinyshakespeare.txt.bz2"
 TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -235,10 +246,10 @@ class TextFile(Corpus):
         return splits
 
     def identity(self) -> dict[str, Any]:
-        return {"part": self.name, "sha256": hash_file(Path(self.path))}
+        return {"part": self.name, "sha256": hash_text(Path(self.path))}
 
     def text_sha256(self) -> str:
-        return hash_file(Path(self.path))
+        return hash_text(Path(self.path))
 
     def excerpts(self, key: str) -> list[Excerpt]:
         path = Path(self.path)
@@ -254,7 +265,7 @@ class TextFile(Corpus):
 def read_part(path: Path, start: int) -> str:
     """PART_BYTES of a text in UTF-8, without the characters that they contain a part of."""
     with open_to_read(path) as file:
-        file.seek(start)
+        file.seek(start or skip_mark(file))
         return file.read(PART_BYTES).decode("utf-8", errors="ignore")
 
 
@@ -327,8 +338,8 @@ def _standard_library() -> tuple[str, ...]:
     files = []
     for path in sorted(paths, key=lambda path: path.relative_to(root).as_posix()):
         try:
-            files.append(read_file(path).decode("utf-8"))
-        except (OSError, UnicodeDecodeError):
+            files.append(decode_text(read_file(path)))
+        except (OSError, UnicodeError):
             continue
     if len(files) < 2:
         raise ConfigError(f"data=python: {root} contains no .py files: give a text file instead: --data ./FILE")

@@ -5,6 +5,7 @@ import json
 import os
 from abc import abstractmethod
 from array import array
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,10 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from partwise.config import ConfigError, digest, open_to_read, part
+from partwise.config import ConfigError, decode_text, digest, open_to_read, part
 from partwise.data.corpora import MAX_BYTES, Corpus, count_train_documents
 from partwise.data.excerpts import Excerpt
-from partwise.tokenizers.text import BLOCK_BYTES, Alphabet, LazyText, Text, hash_file, open_text, text_changed
+from partwise.tokenizers.text import (
+    BLOCK_BYTES,
+    Alphabet,
+    LazyText,
+    Text,
+    hash_file,
+    hash_text,
+    open_text,
+    text_changed,
+)
 
 DocumentLocation = int | Path
 """Where a document is stored: at an offset in a file, or in its own file."""
@@ -200,14 +210,14 @@ class Folder(Documents):
             try:
                 with open_to_read(path) as file:
                     content = file.read()
-                yield content.decode("utf-8")
-            except (OSError, UnicodeDecodeError):
+                yield decode_text(content)
+            except (OSError, UnicodeError):
                 raise text_changed() from None
 
     def identity(self) -> dict[str, Any]:
         paths = self._paths()
         with _suggest_file_pattern():
-            content = digest([hash_file(path) for path in paths])
+            content = digest([hash_text(path) for path in paths])
         return {"part": self.name, "separator": self.separator, "sha256": content}
 
     def _paths(self) -> list[Path]:
@@ -219,8 +229,14 @@ class Folder(Documents):
         for folder, subfolders, names in os.walk(root):
             subfolders[:] = [name for name in subfolders if not name.startswith(".")]
             matching = [name for name in names if not name.startswith(".") and fnmatchcase(name, self.files)]
-            paths += [path for name in matching if (path := Path(folder, name)).is_file() and path.stat().st_size]
+            paths += [path for name in matching if (path := Path(folder, name)).is_file() and _has_text(path)]
         return sorted(paths, key=lambda path: path.relative_to(root).as_posix())
+
+
+def _has_text(path: Path) -> bool:
+    """Whether a file has more than a byte order mark."""
+    size = path.stat().st_size
+    return size > len(BOM_UTF8) or bool(size and hash_file(path) != hashlib.sha256(BOM_UTF8).hexdigest())
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from partwise.config import ConfigError, read_file
+from partwise.config import ConfigError, decode_text, read_file
 from partwise.tokenizers.base import EMPTY_TOKENIZER_JSON, Tokenizer
 from partwise.tokenizers.bytes import ByteTokenizer
 from partwise.tokenizers.characters import CharacterTokenizer
@@ -135,11 +135,13 @@ def _read(path: Path) -> bytes:
 
 def _read_text(path: Path) -> str:
     try:
-        return _read(path).decode("utf-8")
+        return decode_text(_read(path))
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{path} is corrupt, not UTF-8 at byte offset {error.start}: restore it from a backup"
         ) from None
+    except UnicodeError as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import final
 
 import numpy as np
 
-from partwise.config import ConfigError, open_to_read
+from partwise.config import ConfigError, open_to_read, skip_mark
 
 BLOCK_BYTES = 1 << 16
 """Approximate bytes of a file per read."""
@@ -90,7 +90,10 @@ class ScannedText:
 
 
 def open_text(path: Path) -> ScannedText:
-    """Scan a UTF-8 file in constant memory; newlines are kept. Raises ConfigError for a file that is not text."""
+    """Scan a UTF-8 file in constant memory; newlines are kept, and a byte order mark is not.
+
+    Raises ConfigError for a file that is not text.
+    """
     return _scan(path, hash_file(path))
 
 
@@ -100,12 +103,28 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def hash_text(path: Path) -> str:
+    """The SHA-256 of a text file without its byte order mark. Raises ConfigError."""
+    with _open(path) as file:
+        _skip_mark(path, file)
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _skip_mark(path: Path, file: BufferedReader) -> int:
+    try:
+        return skip_mark(file)
+    except UnicodeError as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+
+
 @lru_cache(maxsize=2)
 def _scan(path: Path, sha256: str) -> ScannedText:
     """The blocks and characters of a file, cached by its SHA-256."""
-    alphabet, hasher = Alphabet(), hashlib.sha256()
-    starts, offsets, rest = array("q", [0]), array("q", [0]), b""  # a list would take 1.2 MB for each GB of text
+    alphabet = Alphabet()
+    starts, offsets, rest = array("q", [0]), array("q"), b""  # a list would take 1.2 MB for each GB of text
     with _open(path) as file:
+        offsets.append(_skip_mark(path, file))
+        hasher = hashlib.sha256(codecs.BOM_UTF8[: offsets[0]])
         while chunk := file.read(BLOCK_BYTES):
             hasher.update(chunk)
             content = rest + chunk

@@ -13,7 +13,7 @@ from typing import Any
 from partwise.comparison.commands.experiment_file import TENSORBOARD, Curve, Metric, Source, compile_pattern
 from partwise.comparison.commands.template import fill
 from partwise.comparison.stats.event_files import read_event_folders
-from partwise.config import ConfigError, did_you_mean, read_file
+from partwise.config import ConfigError, decode_text, did_you_mean, read_file
 from partwise.config.yaml import show
 
 MAX_POINTS = 2000
@@ -98,7 +98,10 @@ def read_source(source: Source, outputs: Path, cwd: Path, values: Mapping[str, s
     name = source.source if source.is_stream else path.name
     if not path.is_file():
         raise ConfigError(f"it did not write {fill(source.source, values)}")
-    text = read_result_file(path, name).decode("utf-8", errors="replace")
+    try:
+        text = decode_text(read_result_file(path, name), errors="replace")
+    except UnicodeError as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
     if path.suffix in (".json", ".jsonl", ".csv"):
         return text, name
     return _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n"), name  # progress bars return the carriage

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from partwise.comparison.runs.plan import RunPlan
-from partwise.config import ConfigError, Part, own_parts, read_file
+from partwise.config import ConfigError, Part, decode_text, own_parts, read_file
 from partwise.files import replace_file, working_folder
 
 FILE = "custom_parts.py"
@@ -88,7 +88,7 @@ def _statements(recipe: type[Part]) -> tuple[list[ast.stmt], Path | None]:
         return [statement for cell in cells for statement in _parse(cell)], None
     if path is None or not Path(path).is_file():
         raise ConfigError(f"{_name(recipe)} has no source, since it was typed or executed without a file: {REMEDY}")
-    return _parse(read_file(Path(path)).decode("utf-8")), Path(path).resolve().parent
+    return _parse(decode_text(read_file(Path(path)))), Path(path).resolve().parent
 
 
 def _parse(source: str) -> list[ast.stmt]:

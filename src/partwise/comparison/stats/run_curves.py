@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from partwise.comparison.stats.csv_rows import filled_rows, find_separator
 from partwise.comparison.stats.event_files import read_event_folders
 from partwise.comparison.stats.run_naming import RunName, name_runs
-from partwise.config import ConfigError, did_you_mean, read_file
+from partwise.config import ConfigError, decode_text, did_you_mean, read_file
 
 Curve = Mapping[Any, float]
 """Step -> value; steps are integers, or numbers such as epochs."""
@@ -74,13 +74,13 @@ def is_wandb_export(path: Path) -> bool:
     """Whether a CSV file is the export of a chart: a column of steps, and columns such as `swiglu-3 - val_loss`."""
     try:
         _, header = next(_read_csv(path), (0, []))
-    except (OSError, UnicodeDecodeError, csv.Error):
+    except (OSError, UnicodeError, csv.Error):
         return False  # the reader of CSV names what is wrong
     return len(header) > 1 and all(" - " in name for name in header[1:])
 
 
 def _read_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    text = read_file(path).decode("utf-8-sig")
+    text = decode_text(read_file(path))
     return filled_rows(text, find_separator(text, ()))
 
 

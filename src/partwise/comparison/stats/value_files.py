@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from partwise.comparison.stats.csv_rows import SEPARATORS, filled_rows, find_separator, has_decimal_commas, with_point
-from partwise.config import ConfigError, did_you_mean, open_to_read, read_file
+from partwise.config import ConfigError, decode_text, did_you_mean, open_to_read, read_file
 
 COLUMNS = ("seed", "arm", "value")
 
@@ -105,12 +105,14 @@ Row = tuple[int, tuple[str, str, str]]
 def _read_text(path: Path, kind: str) -> str:
     try:
         data = read_file(path)
-        return data.decode("utf-8-sig")
+        return decode_text(data)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path} line {line}: not UTF-8 text; save the file as {kind} in UTF-8") from None
+    except UnicodeError as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
 
 
 def _json_rows(path: Path, names: Sequence[str]) -> tuple[Iterator[Row], str]:
