@@ -103,8 +103,8 @@ def check_dependence(probes: Sequence[Probe], lengths: Sequence[int]) -> list[Fi
             rows = rows or describe_rows(case, base)
     at_most = f"change by at most {largest:.1g} of the largest ({cases} cases)"
     return [
-        finding(LEAK, leak, unclear or failed, f"with other tokens after them, logits {at_most}"),
-        finding(ROWS, "", rows or unclear, f"with other rows beside it, a row's logits {at_most}"),
+        finding(LEAK, leak, unclear or failed, f"when later tokens change, earlier logits {at_most}"),
+        finding(ROWS, "", rows or unclear, f"when other rows change, a row's logits {at_most}"),
     ]
 
 
@@ -124,7 +124,7 @@ def describe_leak(case: Case, base: Tensor) -> str:
         change = change_before(call, ids, cut, case.probe.vocab_size, base)
         if change > case.probe.tolerance:
             where = "the first position" if cut == 1 else f"the first {cut:,} positions"
-            return f"logits of {where} change by {change:.2g} of the largest with the tokens after them ({case})"
+            return f"when later tokens change, logits of {where} change by {change:.2g} of the largest ({case})"
     return ""
 
 
@@ -134,7 +134,7 @@ def describe_rows(case: Case, base: Tensor) -> str:
     change = change_of_first_row(call, ids, case.probe.vocab_size, base)
     if change <= case.probe.tolerance:
         return ""
-    return f"a row's logits change by {change:.2g} of the largest with the other rows ({case})"
+    return f"when other rows change, a row's logits change by {change:.2g} of the largest ({case})"
 
 
 def check_cache(probe: Probe, length: int) -> Finding:
