@@ -267,7 +267,18 @@ def print_error(message: object) -> None:
     stderr_console.print(shown, soft_wrap=True)
 
 
-def flush_text(piece: str) -> None:
-    """Write generated text to stdout immediately; a terminal gets it without control characters."""
-    sys.stdout.write(piece.translate(CONTROLS) if sys.stdout.isatty() else piece)
+BOLD = "\x1b[1m", "\x1b[22m"
+
+
+def with_prompt(prompt: str, text: str) -> Text:
+    """A prompt and the text that continues it; on a terminal the prompt is bold."""
+    return Text.assemble((prompt, "bold"), text)
+
+
+def flush_text(piece: str, bold: bool = False) -> None:
+    """Write text to stdout immediately; a terminal gets it without control characters, and bold if asked."""
+    if sys.stdout.isatty():
+        start, end = BOLD if bold and console.color_system and not console.legacy_windows else ("", "")
+        piece = f"{start}{piece.translate(CONTROLS)}{end}"
+    sys.stdout.write(piece)
     sys.stdout.flush()

@@ -18,7 +18,7 @@ from partwise.comparison.ledger.entries import LedgerEntries
 from partwise.comparison.measures import Measure
 from partwise.comparison.plan_file import PLAN_FILE, stored_method
 from partwise.comparison.plan_record import PlanRecord, remove_drafts
-from partwise.comparison.report import write_report
+from partwise.comparison.report import show_report
 from partwise.comparison.results import Matching, Provenance, Results, Tuning
 from partwise.comparison.stats.effect import Verdict
 from partwise.comparison.stats.protocol import is_open
@@ -158,7 +158,7 @@ class Comparison:
                 values = final_values(self.trials, plan.rules.metric)
                 self.judged = record.write(plan, self.judged, self._most_seeds(), values)
                 self.judged.to_json(self.path / "results.json")
-                write_report(self.judged, self.path)
+                show_report(self.judged, self.path)
         except NoValuesError:
             self._forget()
             raise

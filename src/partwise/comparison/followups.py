@@ -7,7 +7,7 @@ from typing import Any
 
 from partwise.checkpoint import remove_leftovers, write_json
 from partwise.comparison.experiment import Comparison, ProgressDisplay
-from partwise.comparison.report import write_report
+from partwise.comparison.report import show_report
 from partwise.comparison.report.figures import draw_forest
 from partwise.comparison.results import Replication, Results
 from partwise.comparison.stats.adjusted import replication_seeds
@@ -16,6 +16,7 @@ from partwise.comparison.stats.number_format import choose_decimals, format_numb
 from partwise.comparison.stats.protocol import Rules
 from partwise.comparison.tuning import check_seeds
 from partwise.files import refuse_links
+from partwise.messages import attempt
 from partwise.plots.page import Figure, Page, write_page
 from partwise.train.run_names import explain_write_errors
 
@@ -87,7 +88,7 @@ def add_replication(comparison: Comparison, replication: Comparison) -> Effect:
     added = Replication(effect=effect, seeds=found.seeds)
     comparison.judged = comparison.results.model_copy(update={"replication": added})
     comparison.results.to_json(comparison.path / "results.json")
-    write_report(comparison.results, comparison.path)
+    show_report(comparison.results, comparison.path)
     return effect
 
 
@@ -114,8 +115,12 @@ def run_grid(
             write_json(
                 path / "grid.json", {"question": question, "margin": comparison.plan.rules.margin, "rows": values}
             )
-    with explain_write_errors(path):
-        write_page(path / "grid.html", path.name, grid_page(question, rows, comparison.plan.rules))
+    page = path / "grid.html"
+
+    def show() -> None:
+        write_page(page, path.name, grid_page(question, rows, comparison.plan.rules))
+
+    attempt(str(page), show, lambda reason: None)  # the verdicts are in grid.json
     return rows
 
 

@@ -1,6 +1,10 @@
 """The building blocks of report pages: tables, figures and paragraphs, rendered as HTML or Markdown."""
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+from partwise.messages import attempt, not_shown
 
 Cell = str | float | None
 """A name or a number of a figure; None if it is unknown."""
@@ -53,12 +57,44 @@ class Paragraph:
     kind: str = "text"
 
 
+Block = Table | Figure | Paragraph
+
+
 @dataclass(frozen=True)
 class Section:
     title: str
-    blocks: list[Table | Figure | Paragraph]
+    blocks: list[Block]
 
     @property
     def key(self) -> str:
         """The id of its element in the HTML page."""
         return "section-" + self.title.lower().replace(" ", "-")
+
+
+S = TypeVar("S")
+Makers = tuple[Callable[[S], Iterable[Block]], ...]
+"""What makes the blocks of a section from its subject, such as the results of a comparison."""
+
+
+def make_sections(subject: S, table: Iterable[tuple[str, Makers[S]]], left_out: Mapping[str, str]) -> list[Section]:
+    """The sections that are not empty, in order.
+
+    After an error, a line stands in place of the blocks that a maker had yet to make, and of what was left out before.
+    """
+    sections = []
+    for title, makers in table:
+        blocks: list[Block] = [Paragraph(not_shown(left_out[title]))] if title in left_out else []
+        for make in makers:
+            add_blocks(blocks, f"a part of {title!r}", make, subject)
+        sections.append(Section(title, blocks))
+    return [section for section in sections if section.blocks]
+
+
+def add_blocks(blocks: list[Block], what: str, make: Callable[[S], Iterable[Block]], subject: S) -> None:
+    """Add what `make` yields; after an error, the reason."""
+
+    def add() -> None:
+        for block in make(subject):  # what was made before an error stays
+            blocks.append(block)
+
+    attempt(what, add, lambda reason: blocks.append(Paragraph(not_shown(reason))))

@@ -30,7 +30,7 @@ from typing import Any, Self
 from partwise.checkpoint import check_hash, remove_leftovers, write_hashed
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import ProgressDisplay
-from partwise.comparison.report import write_report
+from partwise.comparison.report import show_report
 from partwise.comparison.results import Answer, Results, StudyFacts, Value, read_json
 from partwise.comparison.runs.comparison import RunComparison, make_comparison
 from partwise.comparison.runs.plan import RunPlan
@@ -178,7 +178,7 @@ class Study:
             entry = self.entries[key]
             study = StudyFacts(**facts, expect=entry.expect, answers=tuple(entry.answers(judged)))
             judged = judged.model_copy(update={"study": study})
-            write_report(judged, comparison.path)
+            show_report(judged, comparison.path)
             results[key] = without_curves(judged)
             # after each comparison, so that an interrupted study has partial results
             self._store(StudyResults(**facts, comparisons=results), keep_others=bool(only))

@@ -283,3 +283,21 @@ def resolve_settings(values: dict[str, Any], explicit_vocab_size: bool = False) 
     if corpus.paired and values["padding_idx"] is None:
         values = {**values, "padding_idx": needed - 3}
     return RunConfig.from_dict({**values, **({} if explicit_vocab_size else {"vocab_size": needed})})
+
+
+PADDING = 128
+"""Tables are padded to multiples of this at most, which some accelerators compute faster."""
+
+
+def vocabulary_note(config: RunConfig, dataset: Dataset) -> str | None:
+    """One line if the embedding table has many more rows than the data have token ids, beyond padding; else None."""
+    rows, ids = config.model.vocab_size, dataset.vocab_size
+    if rows <= -(-ids // PADDING) * PADDING:
+        return None
+    remedy = "choose the tokenizer that these weights were trained with"
+    if config.initial_weights is None:
+        remedy = f"add vocab_size={ids}, or a tokenizer with more ids (tokenizer=bpe)"
+    return (
+        f"note: the embedding table has {rows:,} rows, but tokenizer={config.tokenizer.name} has {ids:,} ids; the other rows "
+        f"only cost memory and time: {remedy}"
+    )

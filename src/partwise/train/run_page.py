@@ -15,7 +15,8 @@ from partwise.config import ConfigError
 from partwise.config.overrides import difference
 from partwise.data import Dataset
 from partwise.evaluate.references import dataset_references, is_plain_text
-from partwise.plots.blocks import Cell, Figure, Paragraph, Section, Table
+from partwise.messages import attempt
+from partwise.plots.blocks import Cell, Figure, Makers, Paragraph, Table, make_sections
 from partwise.plots.cells import capitalize_first, count, format_value
 from partwise.plots.colors import ARM_COLORS
 from partwise.plots.curves import Line, draw_scale, draw_views, numbers_of
@@ -48,7 +49,7 @@ def write_run_page(name: str | Path) -> Path:
         "failed": "diverged" in run.result,
         "note": run.problem,
         "version": run.metadata["machine"].get("partwise", ""),
-        "sections": [section for section in sections(run) if section.blocks],
+        "sections": make_sections(run, SECTIONS, {}),
     }
     with explain_write_errors(path):
         write_text(path, render_page("train/run_page.html.jinja", values))
@@ -97,7 +98,9 @@ class StoredRun:
     @cached_property
     def ngrams(self) -> dict[int, float]:
         """n -> the loss of the n-gram model on the validation split; empty without data."""
-        return dict(dataset_references(self.dataset)["ngrams"]) if self.dataset else {}
+        if (dataset := self.dataset) is None:
+            return {}
+        return attempt("the n-gram scale", lambda: dict(dataset_references(dataset)["ngrams"]), lambda reason: {})
 
     @property
     def unit(self) -> str:
@@ -160,16 +163,6 @@ def outcome(run: StoredRun) -> str:
     )
 
 
-def sections(run: StoredRun) -> list[Section]:
-    return [
-        Section("At a glance", [*loss_figures(run), *scale_figure(run)]),
-        Section("Sample", [*sample(run)]),
-        Section("The run", [*facts(run), *change_table(run), *command(run)]),
-        Section("Evaluations", [*evaluation_table(run)]),
-        Section("Environment", [*environment(run)]),
-    ]
-
-
 def loss_figures(run: StoredRun) -> Iterator[Figure]:
     """Training and validation loss against steps, tokens and seconds."""
     steps, evaluations = run.metrics["step"], run.metrics["evaluation"]
@@ -213,11 +206,7 @@ def sample(run: StoredRun) -> Iterator[Table | Paragraph]:
     if run.dataset is None or not list((run.folder / "checkpoints").glob("step-*")):
         return
     model, _ = load(run.folder)
-    try:
-        found = draw_sample(model, run.dataset, read_runtime(run.folder, run.metadata).precision)
-    except ConfigError as error:  # it diverged, and its last weights give logits that are not finite
-        yield Paragraph(f"No sample: {error}.")
-        return
+    found = draw_sample(model, run.dataset, read_runtime(run.folder, run.metadata).precision)
     if found.rows:
         yield Table(list(found.columns), [list(row) for row in found.rows], title=capitalize_first(found.title), left=3)
     else:
@@ -303,3 +292,13 @@ def environment(run: StoredRun) -> Iterator[Table | Paragraph]:
     ]
     if backends:
         yield Paragraph(f"Backends: {'; '.join(backends)}.")
+
+
+SECTIONS: tuple[tuple[str, Makers[StoredRun]], ...] = (
+    ("At a glance", (loss_figures, scale_figure)),
+    ("Sample", (sample,)),
+    ("The run", (facts, change_table, command)),
+    ("Evaluations", (evaluation_table,)),
+    ("Environment", (environment,)),
+)
+"""The title of each section, and what makes its parts."""

@@ -1,6 +1,7 @@
 """What a trained model writes: text, or its answers to a few problems or sources."""
 
 from dataclasses import dataclass, field
+from itertools import chain
 
 from partwise.config import ConfigError
 from partwise.data import Dataset, SequencePairs, build_examples, problem_lines
@@ -64,9 +65,14 @@ def sample_lines(model: Transformer, dataset: Dataset, n: int = 2) -> list[str]:
 
 
 def first_prompt(tokenizer: Tokenizer) -> str:
-    """A newline if the tokenizer has one, else its first token, the `$` that starts a problem."""
-    try:
-        tokenizer.encode("\n")
-    except ConfigError:
-        return tokenizer.decode([0])
-    return "\n"
+    """A newline if the tokenizer has one, else the text of its first token that is one, the `$` that starts a problem.
+
+    Raises ConfigError if it encodes the text of none.
+    """
+    for text in chain(["\n"], (tokenizer.decode([index]) for index in range(tokenizer.vocab_size))):
+        try:
+            if len(tokenizer.encode(text)):
+                return text
+        except ConfigError:
+            continue
+    raise ConfigError("the tokenizer encodes none of its own tokens: give a prompt")

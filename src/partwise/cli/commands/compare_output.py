@@ -45,7 +45,8 @@ def say_stopped(error: KeyboardInterrupt, how_to_resume: str) -> None:
 
 def print_results(comparison: Comparison, results: Results) -> None:
     console.print(summary(results))
-    console.print(f"report: {comparison.report}", markup=False)
+    if comparison.report.exists():  # it may have failed
+        console.print(f"report: {comparison.report}", markup=False)
 
 
 class Output:

@@ -13,7 +13,7 @@ from partwise.checkpoint import make_folder
 from partwise.checks.finding import Finding
 from partwise.cli.commands.evaluate import show_scores
 from partwise.cli.signals import ENDING, exit_status, handled, leave_terminal
-from partwise.cli.terminal import console, flush_text, follow_run, print_error, table
+from partwise.cli.terminal import console, flush_text, follow_run, print_error, table, with_prompt
 from partwise.compute.plan import apply_backends
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
@@ -24,10 +24,10 @@ from partwise.formats.loading import load
 from partwise.generation.generate import generate
 from partwise.inspection.memory import memory_warning
 from partwise.machine import OUT_OF_MEMORY, available_memory, is_out_of_memory
-from partwise.messages import quantity
+from partwise.messages import attempt, not_shown, quantity
 from partwise.model import Transformer
 from partwise.tokenizers import WithSpecialTokens
-from partwise.train.config import TrainConfig, run_config
+from partwise.train.config import TrainConfig, run_config, vocabulary_note
 from partwise.train.distributed.environment import STORE
 from partwise.train.distributed.launcher import LOST, TOGETHER, end_now, end_with_launcher
 from partwise.train.distributed.processes import (
@@ -91,6 +91,8 @@ def train_run(
     if processes.first and (note := repetition_note(dataset)):
         console.print(note, markup=False, soft_wrap=True)
     available = available_memory() if processes.size == 1 and runtime.device == "cpu" else None
+    if processes.first and (excess := vocabulary_note(config, dataset)):
+        console.print(excess, markup=False, soft_wrap=True)
     if warning := memory_warning(config, runtime.precision, available):
         console.print(warning, markup=False)
     if run.run.new_tensors:
@@ -130,9 +132,13 @@ def train_run(
     findings = check_own_parts(config, model, dataset, run.run.plan, trained=True)
     run.add_findings(findings, TRAINED)
     known = run.latest_evaluation if config.train.validation_estimator == "full" else None
-    show_scores(model, dataset, config.seq_len, runtime, max_problems=200, known=known)
+
+    def show_its_scores() -> None:
+        show_scores(model, dataset, config.seq_len, runtime, max_problems=200, known=known)
+
+    attempt("the scores", show_its_scores, print_reason)  # the run has ended and is stored
     console.print()
-    show_sample(model, dataset, runtime.precision)
+    attempt("the sample", lambda: show_sample(model, dataset, runtime.precision), print_reason)
     console.print(f"\nsaved to {path}", markup=False, soft_wrap=True)
     console.print(f"generate more: partwise generate {folder} --prompt ...", markup=False, soft_wrap=True)
     console.print(f"its page with curves: partwise report {folder}", markup=False, soft_wrap=True)
@@ -195,6 +201,11 @@ def write_output_to(path: Path) -> None:
             os.dup2(file.fileno(), descriptor)
 
 
+def print_reason(reason: str) -> None:
+    """The line in place of what could not be shown."""
+    console.print(not_shown(reason), markup=False, soft_wrap=True)
+
+
 def show_sample(model: Transformer, dataset: Dataset, precision: str) -> None:
     """Print generated text, or the model's answers to a few problems or sources."""
     sample = draw_sample(model, dataset, precision)
@@ -202,7 +213,7 @@ def show_sample(model: Transformer, dataset: Dataset, precision: str) -> None:
         console.print(table(f"{len(sample.rows)} {sample.title}", sample.columns, sample.rows))
         return
     console.print(f"[bold]{sample.title}[/]")
-    console.print(sample.prompt + sample.text, markup=False, soft_wrap=True)
+    console.print(with_prompt(sample.prompt, sample.text), soft_wrap=True)
 
 
 def generate_text(
@@ -236,11 +247,18 @@ def generate_text(
         "precision": precision,
         "backend": backend,
     }
+    arrow, end = (" -> ", "") if paired else ("", "\n")
     if len(prompts) == 1:
-        tokenizer.encode(prompts[0])  # raises for an invalid prompt before anything is printed
-        flush_text(f"{prompts[0]} -> " if paired else prompts[0])
-        generate(model, tokenizer, prompts, **settings, on_text=lambda row, piece: flush_text(piece))
-        flush_text("\n")
+        waiting = [prompts[0]]  # printed with the first text, so that a request that is refused prints nothing
+
+        def show(row: int, piece: str) -> None:
+            while waiting:
+                flush_text(waiting.pop(), bold=True)
+                flush_text(arrow)
+            flush_text(piece)
+
+        generate(model, tokenizer, prompts, **settings, on_text=show)
+        show(0, "\n")
         return
     for prompt, text in zip(prompts, generate(model, tokenizer, prompts, **settings), strict=True):
-        console.print(f"{prompt} -> {text}" if paired else f"{prompt}{text}\n", markup=False, soft_wrap=True)
+        console.print(with_prompt(prompt, f"{arrow}{text}{end}"), soft_wrap=True)

@@ -23,6 +23,7 @@ from partwise.comparison.trials.workload import Resources, Workload
 from partwise.config import ConfigError, digest
 from partwise.config.yaml import show
 from partwise.machine import visible_devices
+from partwise.messages import attempt, not_shown
 
 WORKTREES = "worktrees"
 TIMING = "timing"
@@ -175,7 +176,11 @@ class CommandWorkload(Workload):
         before, after = baseline.config.commit, arm.config.commit
         if before is None or after is None or before == after:
             return result
-        return result.model_copy(update={"code_changes": Repository.around(self.folder).difference(before, after)})
+
+        def changes() -> str:
+            return Repository.around(self.folder).difference(before, after)
+
+        return result.model_copy(update={"code_changes": attempt(f"the diff of {arm.name}", changes, not_shown)})
 
 
 def check_values_differ(plan: CommandPlan, results: Results) -> None:

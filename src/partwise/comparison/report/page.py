@@ -1,27 +1,25 @@
 """Render a comparison's report: an offline HTML page, the same as Markdown, and the terminal summary."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partwise.comparison.report.accuracy import ACCURACIES
 from partwise.comparison.report.backends import missing_kernels
 from partwise.comparison.report.cells import confidence, decimal_places, number, seed_counts
+from partwise.comparison.report.contents import sections
 from partwise.comparison.report.evidence import control_sentence
 from partwise.comparison.report.explanations import write_p
 from partwise.comparison.report.horizons import saved_sentences
 from partwise.comparison.report.own_parts import leak_sentence
 from partwise.comparison.report.record import ledger_sentences
 from partwise.comparison.report.reversals import reversals
-from partwise.comparison.report.sections import (
-    REFERENCES_NOTE,
-    loss_references,
-    reference_sentence,
-    sections,
-)
+from partwise.comparison.report.sections import REFERENCES_NOTE, loss_references, reference_sentence
 from partwise.comparison.results import Results
 from partwise.comparison.stats.verdict_text import explanations
+from partwise.messages import attempt, not_shown
 from partwise.plots.blocks import without_empty_columns
 from partwise.plots.cells import NONE, count, percent
 from partwise.plots.layout import render_page, template_environment, write_text
@@ -44,8 +42,18 @@ TERMINAL_COLORS = {
 def write_report(results: Results, folder: Path) -> None:
     """Write `report.html` and `report.md` into `folder`, each atomically. Unknown values are omitted."""
     page = _page(results)
-    write_text(folder / "report.html", render_page("comparison/report/report.html.jinja", page))
-    write_text(folder / "report.md", _render_markdown(page))
+    for name, render in RENDERERS.items():
+        write_text(folder / name, render(page))
+
+
+def show_report(results: Results, folder: Path) -> None:
+    """As `write_report`, for results that stand: a page that cannot be written is a warning on standard error."""
+
+    def show(name: str) -> None:
+        write_text(folder / name, RENDERERS[name](_page(results)))
+
+    for name in RENDERERS:
+        attempt(str(folder / name), partial(show, name), lambda reason: None)
 
 
 def summary(results: Results, folder: Path | None = None) -> "RenderableType":
@@ -53,20 +61,12 @@ def summary(results: Results, folder: Path | None = None) -> "RenderableType":
     from rich.console import Group
 
     results = printable_results(results)
-    parts: list[RenderableType] = [_line(results.question, "bold"), _line("")]
-    if leak := leak_sentence(results):
-        parts.insert(0, _line(leak, "bold red"))
-    if results.arms:
-        parts += [_arms(results), _line("")]
-    if results.claims:
-        parts += [_differences(results), _line("")]
-    for verdict in _verdicts(results):
-        parts.append(_line(f"{verdict['mark']} {verdict['sentence']}", f"bold {TERMINAL_COLORS[verdict['verdict']]}"))
-    if controls := control_sentence(results):
-        parts.append(_line(controls))
-    parts += [_line(sentence) for sentence in (*saved_sentences(results), *reversals(results))]
-    parts.append(_line(""))
-    parts += [_line(text, "dim") for text in _small_print(results)]
+    parts: list[RenderableType] = []
+    for make in SUMMARY:
+        what = make.__name__.strip("_").replace("_", " ")
+        parts += attempt(
+            f"the {what} of the summary", partial(make, results), lambda reason: [_line(not_shown(reason))]
+        )
     if folder is not None:
         parts.append(_line(f"report: {folder / 'report.html'}"))
     return Group(*parts)
@@ -95,8 +95,8 @@ def _page(results: Results) -> dict[str, Any]:
         "leak": leak_sentence(results),
         "results": results,
         "verdicts": _verdicts(results),
-        "reference": reference_sentence(results),
-        "controls": control_sentence(results),
+        "reference": attempt("the references", partial(reference_sentence, results), not_shown),
+        "controls": attempt("the controls", partial(control_sentence, results), not_shown),
         "sections": sections(results),
     }
 
@@ -110,6 +110,10 @@ def _verdicts(results: Results) -> list[dict[str, str]]:
         if claim.role == "claim" and claim.exploratory:
             verdicts.append({"verdict": "none", "mark": MARKS["none"], "sentence": claim.exploratory.sentence})
     return verdicts
+
+
+def _render_html(page: dict[str, Any]) -> str:
+    return render_page("comparison/report/report.html.jinja", page)
 
 
 def _render_markdown(page: dict[str, Any]) -> str:
@@ -135,6 +139,9 @@ def _fenced(text: str) -> str:
     return f"{fence}\n{text}\n{fence}"
 
 
+RENDERERS: dict[str, Callable[[dict[str, Any]], str]] = {"report.html": _render_html, "report.md": _render_markdown}
+
+
 def _line(text: str, style: str = "") -> "RenderableType":
     from rich.text import Text
 
@@ -147,11 +154,14 @@ def _table(head: list[str], rows: list[list[str]]) -> "TextTable":
     return TextTable(head, [[" ".join(cell.split()) for cell in row] for row in rows])
 
 
-def _arms(results: Results) -> "TextTable":
+def _question(results: Results) -> "list[RenderableType]":
+    leak = leak_sentence(results)
+    return [*([_line(leak, "bold red")] if leak else []), _line(results.question, "bold"), _line("")]
+
+
+def _arms(results: Results) -> "list[RenderableType]":
     rows = []
-    counts = seed_counts(
-        results
-    )  # arms of closed claims are not trained further, and seeds may be added after the verdict
+    counts = seed_counts(results)  # arms of closed claims are not trained further; seeds may be added after the verdict
     for index, arm in enumerate(results.arms):
         memory, failed = arm.peak_memory, len(arm.failed)
         row = [arm.name, count(arm.parameters), count(arm.trainable_parameters), count(arm.tokens_per_second)]
@@ -162,10 +172,12 @@ def _arms(results: Results) -> "TextTable":
         rows.append(row)
     seeds = ["n"] if counts else []
     head = ["arm", *seeds, "parameters", "trainable", "tokens/s", "memory", results.protocol.metric, "seed SD"]
-    return _table(*without_empty_columns(head, rows, NONE))
+    return [_table(*without_empty_columns(head, rows, NONE)), _line("")] if rows else []
 
 
-def _differences(results: Results) -> "TextTable":
+def _differences(results: Results) -> "list[RenderableType]":
+    if not results.claims:
+        return []
     rows, first = [], results.effects[0]
     for claim in results.claims:
         effect, digits, interval = claim.effect, decimal_places(claim.effect), NONE
@@ -177,10 +189,22 @@ def _differences(results: Results) -> "TextTable":
         rows.append([*cells, write_p(effect.p_adjusted, effect.total_alpha), effect.verdict or "no verdict"])
     several = len(rows) > 1 or bool(first.looks)
     head = [f"minus {first.against}", "n", "mean", "interval", "p adjusted" if several else "p", "verdict"]
-    return _table(head, rows)
+    return [_table(head, rows), _line("")]
 
 
-def _small_print(results: Results) -> list[str]:
+def _verdict_lines(results: Results) -> "list[RenderableType]":
+    return [
+        _line(f"{verdict['mark']} {verdict['sentence']}", f"bold {TERMINAL_COLORS[verdict['verdict']]}")
+        for verdict in _verdicts(results)
+    ]
+
+
+def _further_sentences(results: Results) -> "list[RenderableType]":
+    sentences = [control_sentence(results), *saved_sentences(results), *reversals(results)]
+    return [*(_line(sentence) for sentence in sentences if sentence), _line("")]
+
+
+def _small_print(results: Results) -> "list[RenderableType]":
     lines = []
     references = [f"{name} {number(value)}" for name, value, _ in loss_references(results)]
     if references:
@@ -188,7 +212,12 @@ def _small_print(results: Results) -> list[str]:
     lines += _accuracies(results)
     note = f"margin ±{results.protocol.margin:g}" + (f", {results.tuning_note}" if results.tuning_note else "")
     lines += [*explanations(results.effects), *ledger_sentences(results)]
-    return [*lines, f"{results.protocol.metric_with_unit}; {note}", *missing_kernels(results), results.scope]
+    lines += [f"{results.protocol.metric_with_unit}; {note}", *missing_kernels(results), results.scope]
+    return [_line(text, "dim") for text in lines]
+
+
+SUMMARY = (_question, _arms, _differences, _verdict_lines, _further_sentences, _small_print)
+"""What makes the parts of the terminal summary."""
 
 
 def _accuracies(results: Results) -> list[str]:

@@ -1,14 +1,12 @@
-"""The sections of a report as plain tables, figures and paragraphs, which HTML and Markdown render."""
+"""Parts of a report as plain tables, figures and paragraphs, which HTML and Markdown render."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from statistics import median
 
 from partwise.baselines.scale import ngram_name, place_loss
 from partwise.comparison.design.plan import mixed_changes
-from partwise.comparison.report import evidence
-from partwise.comparison.report.accuracy import accuracy_table, task_table
-from partwise.comparison.report.backends import backends, missing_kernels
+from partwise.comparison.report.backends import missing_kernels
 from partwise.comparison.report.cells import (
     decimal_places,
     number,
@@ -16,15 +14,10 @@ from partwise.comparison.report.cells import (
     with_interval,
     with_relative_change,
 )
-from partwise.comparison.report.commands import code_changes, failures
-from partwise.comparison.report.differences import difference_figures, over_time_figures
-from partwise.comparison.report.horizons import compute_saved, horizons
-from partwise.comparison.report.own_parts import findings_table
-from partwise.comparison.report.record import record
 from partwise.comparison.report.reversals import reversals
 from partwise.comparison.results import ArmResult, Facts, Results, mean
 from partwise.comparison.stats.verdict_text import explanations
-from partwise.plots.blocks import Figure, Paragraph, Section, Table, without_empty_columns
+from partwise.plots.blocks import Figure, Paragraph, Table, without_empty_columns
 from partwise.plots.cells import NONE, capitalize_first, count, format_value
 from partwise.plots.colors import ARM_COLORS
 from partwise.plots.curves import Line, draw_views, numbers_of
@@ -35,49 +28,8 @@ BATCH_SETTINGS = {"batch_size", "seq_len", "grad_accumulation", "context_length"
 """Settings that change the content of a batch."""
 
 
-def sections(results: Results) -> list[Section]:
-    """The non-empty sections, in order."""
-    all_sections = [
-        Section("At a glance", [*glance(results), *map(Paragraph, reversals(results))]),
-        Section("Samples", [*sample_table(results)]),
-        Section("The claim", [*evidence.claim(results)]),
-        Section("Every seed", [*details(results, difference_figures), *seed_table(results)]),
-        Section("Trials without a value", [*failures(results)]),
-        Section("Replication", [*evidence.replication(results)]),
-        Section("The record", [*record(results)]),
-        Section("Over training", [*curve_figures(results), *evidence.sign_table(results), *step_table(results)]),
-        Section("Numbers of steps", [*horizons(results)]),
-        Section("Compute saved", [*compute_saved(results)]),
-        Section("The arms", [*arm_table(results), *backends(results)]),
-        Section("Checks of your own parts", [*findings_table(results)]),
-        Section("Budgets", [*evidence.matched_budgets(results)]),
-        Section("Tuning", [*evidence.tuning(results)]),
-        Section("Activation statistics", [*evidence.activation_table(results)]),
-        Section("The protocol", [*evidence.protocol(results)]),
-        Section("Configuration changes", [*config_tables(results)]),
-        Section("Code changes", [*code_changes(results)]),
-        Section("Shared initialization", [*pairing(results)]),
-        Section("The statistics", [*statistics_table(results)]),
-        Section("Task scores", [*task_table(results)]),
-        Section("Arithmetic accuracy", [*accuracy_table(results)]),
-        Section("References", [*reference_table(results)]),
-        Section("How it was run", [*run_details(results)]),
-    ]
-    return [section for section in all_sections if section.blocks]
-
-
-def glance(results: Results) -> Iterator[Figure | Table]:
-    """The forest plot and the differences over training; of a single difference, its figures with every seed."""
-    if len(results.effects) == 1:
-        yield from difference_figures(results)
-        yield from over_time_figures(results)
-    yield from evidence.forest(results)
-
-
-def details(results: Results, figures: Callable[[Results], Iterator[Figure]]) -> Iterator[Figure]:
-    """Figures of each difference, unless there is one, which is shown at a glance."""
-    if len(results.effects) > 1:
-        yield from figures(results)
+def reversal_sentences(results: Results) -> Iterator[Paragraph]:
+    yield from map(Paragraph, reversals(results))
 
 
 def sample_table(results: Results) -> Iterator[Table]:
@@ -108,11 +60,13 @@ def seed_table(results: Results) -> Iterator[Table]:
         yield Table(head, rows, title=f"{capitalize_first(results.protocol.metric_with_unit)} by seed", note=note)
 
 
-def curve_figures(results: Results) -> Iterator[Figure]:
-    references = [(name, value) for name, value, _ in loss_references(results)]
+def training_curves(results: Results) -> Iterator[Figure]:
     yield from loss_figure(results, "training", [], "t")
+
+
+def validation_curves(results: Results) -> Iterator[Figure]:
+    references = [(name, value) for name, value, _ in loss_references(results)]
     yield from loss_figure(results, "validation", references, "v")
-    yield from details(results, over_time_figures)
 
 
 def loss_figure(results: Results, kind: str, references: list[tuple[str, float]], key: str) -> Iterator[Figure]:

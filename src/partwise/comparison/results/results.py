@@ -130,6 +130,8 @@ class Results(Value):
     online: OnlineLevel | None = None
     asked_before: tuple[RepeatedQuestion, ...] = ()
     """The ledger's answer, for every claim; empty without a ledger."""
+    left_out: Annotated[dict[str, str], Neutral({})] = Field(default_factory=dict)
+    """By section of the report, why a fact that no verdict depends on could not be computed."""
     provenance: Provenance = Provenance()
 
     @property

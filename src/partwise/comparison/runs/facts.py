@@ -1,6 +1,8 @@
 """What is known of training runs beyond their values: task, parameters, cost, backends, accuracies and activations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
 import torch
 
@@ -15,9 +17,12 @@ from partwise.compute.plan import Plan as ComputePlan
 from partwise.data import Dataset, build_examples
 from partwise.data.repetition import repetition_note
 from partwise.evaluate.references import dataset_references, is_plain_text
+from partwise.messages import attempt, not_shown
 from partwise.model import Transformer
 from partwise.train.run_metadata import read_metadata
 from partwise.train.samples import sample_lines
+
+T = TypeVar("T")
 
 
 def add_facts(
@@ -29,42 +34,51 @@ def add_facts(
     computation: Mapping[str, ComputePlan],
     missing_kernels: Mapping[str, Sequence[str]],
 ) -> Results:
-    """The gathered results with the facts of our training runs."""
-    arms, samples = [], write_samples(plan, trials, dataset)
-    for arm, gathered in zip(plan.arms, results.arms, strict=True):
+    """The gathered results with the facts of our training runs. No verdict depends on them: one that fails is left out."""
+    left_out: dict[str, str] = {}
+
+    def fact(section: str, make: Callable[[], T], otherwise: T) -> T:
+        def leave_out(reason: str) -> T:
+            left_out[section] = reason
+            return otherwise
+
+        return attempt(section.lower(), make, leave_out)
+
+    def arm_facts(arm: RunArm, gathered: ArmResult) -> ArmResult:
         facts = describe_arm(plan, arm, gathered, throughput, computation[arm.name])
         folder = next((trial.folder for trial in trials if trial.arm == arm.name), None)
         new = read_metadata(folder).get("new_tensors", ()) if folder else ()
         missing = tuple(missing_kernels.get(arm.name, ()))
-        arms.append(
-            facts.model_copy(
-                update={"missing_kernels": missing, "samples": samples[arm.name], "new_tensors": tuple(new)}
-            )
-        )
-    references = References.from_dict(dataset_references(dataset))
-    losses = [
-        trial.validation_loss for arm in results.arms for trial in arm.trials if trial.validation_loss is not None
-    ]
+        return facts.model_copy(update={"missing_kernels": missing, "new_tensors": tuple(new)})
+
+    arms = []
+    for arm, gathered in zip(plan.arms, results.arms, strict=True):
+        facts = fact("The arms", partial(arm_facts, arm, gathered), gathered)
+        arms.append(facts.model_copy(update={"samples": write_sample(plan, arm, trials, dataset)}))
+    references = fact("References", lambda: References.from_dict(dataset_references(dataset)), results.references)
+    losses = [x for arm in results.arms for trial in arm.trials if (x := trial.validation_loss) is not None]
     far = far_below(losses, dict(references.ngrams)) if is_plain_text(dataset) else ""
-    return results.model_copy(
-        update={
-            "scope": " ".join(filter(None, (scope(plan), repetition_note(dataset), far))),
-            "task": describe_task(plan, dataset),
-            "arms": tuple(arms),
-            "activation_statistics": measure_activations(plan, trials, dataset),
-            "references": references,
-            "tuning_note": learning_rate_note(plan),
-        }
-    )
+    added = {
+        "scope": " ".join(filter(None, (scope(plan), repetition_note(dataset), far))),
+        "task": fact("How it was run", lambda: describe_task(plan, dataset), None),
+        "arms": tuple(arms),
+        "activation_statistics": fact(
+            "Activation statistics", lambda: measure_activations(plan, trials, dataset), results.activation_statistics
+        ),
+        "references": references,
+        "tuning_note": learning_rate_note(plan),
+    }
+    return results.model_copy(update={**added, "left_out": left_out})
 
 
-def write_samples(plan: RunPlan, trials: Sequence[Trial], dataset: Dataset) -> dict[str, tuple[str, ...]]:
-    """Two lines of text or answers by each arm, from its first trial with a trained model; none if there is none."""
-    samples: dict[str, tuple[str, ...]] = {}
-    for arm in plan.arms:
+def write_sample(plan: RunPlan, arm: RunArm, trials: Sequence[Trial], dataset: Dataset) -> tuple[str, ...]:
+    """Two lines of text or answers by an arm, from its first trial with a trained model; none if there is none."""
+
+    def write() -> tuple[str, ...]:
         model = trained_model(arm.name, trials)
-        samples[arm.name] = tuple(sample_lines(model, dataset_of(plan, arm, dataset))) if model else ()
-    return samples
+        return tuple(sample_lines(model, dataset_of(plan, arm, dataset))) if model else ()
+
+    return attempt(f"the sample of {arm.name}", write, lambda reason: (not_shown(reason),))
 
 
 def describe_task(plan: RunPlan, dataset: Dataset) -> Task:

@@ -32,7 +32,8 @@ from partwise.compute.plan import slower_arms
 from partwise.compute.runtime import Runtime, machine_info
 from partwise.config import ConfigError, digest
 from partwise.data import Dataset
-from partwise.train.config import RunConfig
+from partwise.messages import attempt
+from partwise.train.config import RunConfig, vocabulary_note
 from partwise.train.evaluation import check_split_lengths
 from partwise.train.shared_prefix import total_steps
 
@@ -215,13 +216,20 @@ class RunWorkload(Workload):
         return f", {steps} on {config.data.label}"
 
     def notes(self, plan: RunPlan) -> list[str]:
-        return [
+        vocabularies = {note for arm in plan.arms if (note := vocabulary_note(arm.config, arm.config.prepare()))}
+        return sorted(vocabularies) + [
             f"note: no kernel supports {listed([f'{arm} ({why[0]})' for arm, why in arms.items()])}; all arms share their "
             f"backends, so the others would train faster without {'it' if len(arms) == 1 else 'them'}"
             for arms in limiting_arms(plan, self.seeds_per_process, self.processes_per_run)
         ]
 
     def describe(self, plan: RunPlan, trials: Sequence[Trial], results: Results) -> Results:
+        def leave_out(reason: str) -> Results:  # such as data that were deleted meanwhile; the values are known
+            return results.model_copy(update={"left_out": {"How it was run": reason}})
+
+        return attempt("how it was run", lambda: self._facts(plan, trials, results), leave_out)
+
+    def _facts(self, plan: RunPlan, trials: Sequence[Trial], results: Results) -> Results:
         measured = self.setup["throughput"] or throughput_of_runs(trials)
         throughput = {arm.name: measured[origin_of(arm.name, measured)] for arm in plan.arms}
         stored = self.setup["computation"]
