@@ -136,6 +136,15 @@ def compare(
             **ANY,
         ),
     ] = False,
+    retry_failed: Annotated[
+        bool,
+        typer.Option(
+            "--retry-failed",
+            metavar=FLAG,
+            help="Repeat trials of all arms that the machine ended: by a signal, or on a full disk.",
+            **ANY,
+        ),
+    ] = False,
 ) -> None:
     """Compare variants of a preset over paired seeds, with confidence intervals and verdicts.
 
@@ -163,12 +172,19 @@ def compare(
             dry_run=dry_run,
             workers=workers,
             allow_changes=allow_changes,
+            retry_failed=retry_failed,
             replicate=replicate,
             as_json=as_json,
             require=require or [],
             on=place(on),
         )
         return
+    if retry_failed:
+        from partwise.config import ConfigError
+
+        raise ConfigError(
+            "--retry-failed is for commands: runs of a preset that were ended continue with the same command"
+        )
     if not dry_run and on == "local":
         from partwise.comparison.runs import EXECUTED_BY
         from partwise.comparison.trials.forkserver import prestart

@@ -18,6 +18,7 @@ from partwise.comparison.ledger.entries import LedgerEntries
 from partwise.comparison.measures import Measure
 from partwise.comparison.plan_file import PLAN_FILE, stored_method
 from partwise.comparison.plan_record import PlanRecord, remove_drafts
+from partwise.comparison.repeats import repeat_failed
 from partwise.comparison.report import show_report
 from partwise.comparison.results import Matching, Provenance, Results, Tuning
 from partwise.comparison.stats.effect import Verdict
@@ -60,6 +61,8 @@ class Comparison:
     """Why it runs, for the ledger: the study it belongs to, or the comparison it replicates."""
     shared_runs: Path | None = None
     """Where its trials are, if other comparisons have the same ones; below it, a folder for each configuration's key."""
+    retry_failed: bool = False
+    """Whether to repeat the trials of all arms that the machine has ended, before they are judged."""
     extended: Path | None = field(default=None, init=False)
     """The folder of the judged comparison to which this one adds arms; its own folder is beside that."""
     extension: Extension | None = field(default=None, init=False)
@@ -248,6 +251,9 @@ class Comparison:
                 break
 
     def _run(self, executor: Executor, trials: list[Trial], on_progress: Callable[["Comparison"], None]) -> None:
+        if self.retry_failed:  # but none that a look of this run has read
+            read = {trial.folder for trial in self.trials}
+            repeat_failed([trial for trial in trials if trial.folder not in read], self.entries)
         self.trials, self.started = trials, time.monotonic()
         run_trials(executor, trials, lambda: on_progress(self))
         on_progress(self)

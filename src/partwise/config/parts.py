@@ -15,6 +15,7 @@ from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError, model_validator
 from pydantic_core import core_schema
 
+from partwise.config.invalid import first_errors, message_of
 from partwise.config.neutral import neutral_values, reading_stored
 from partwise.config.yaml import ConfigError, parse_value, show
 
@@ -73,7 +74,7 @@ class Config(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise ConfigError(_explain(cls, error, prefix)) from None
+            raise ConfigError(_explain(cls, error, values, prefix)) from None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, the inverse of `from_dict`; a part has its name under the key `part`."""
@@ -129,16 +130,19 @@ def _shown(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else "none" if value is None else show(_plain(value))
 
 
-def _explain(cls: type[Config], error: ValidationError, prefix: str) -> str:
-    first = error.errors(include_url=False)[0]
-    path = ".".join([prefix, *map(str, first["loc"])] if prefix else map(str, first["loc"]))
+def _explain(cls: type[Config], error: ValidationError, values: Mapping[str, Any], prefix: str) -> str:
+    keys, errors = first_errors(error, values)
+    first = errors[0]
+    path = ".".join([prefix, *map(str, keys)] if prefix else map(str, keys))
     if first["type"] == "extra_forbidden":
-        known = [field.alias or name for name, field in cls.model_fields.items()]
-        return f"unknown option {path!r}{did_you_mean(str(first['loc'][-1]), known)}"
+        known = [field.alias or name for name, field in cls.model_fields.items()] if len(keys) == 1 else []
+        return f"unknown option {path!r}{did_you_mean(str(keys[-1]), known) if known else ''}"
     if first["type"] == "missing":
         return f"{path!r} is missing: give it a value, as in {path}=..."
-    message = " ".join(first["msg"].removeprefix("Value error, ").split())
-    return f"{show(path)}={show(first['input'])}: {message[:1].lower()}{message[1:]}"
+    if not keys or (first["type"] == "value_error" and isinstance(first["input"], Mapping)):
+        # about several options, which the message names
+        return f"{path}: {message_of(errors)}".removeprefix(": ")
+    return f"{show(path)}={show(first['input'])}: {message_of(errors)}"
 
 
 REGISTRY: dict[str, dict[str, type["Part"]]] = {}

@@ -18,6 +18,7 @@ import yaml
 
 from partwise.cli import main
 from partwise.comparison.experiment import Comparison
+from partwise.comparison.ledger.project import project_ledger
 from partwise.comparison.results import Results
 from partwise.comparison.run_list import list_runs
 from partwise.config import ConfigError
@@ -272,6 +273,52 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
         assert len(results) == 40 and all(path.read_bytes() == content for path, content in before.items())
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+KILLED = "import os, signal, sys\nif os.path.exists('kill') and sys.argv[1] in ('--seed=1', '--seed=2'):\n"
+KILLED += "    os.kill(os.getpid(), signal.SIGKILL if sys.argv[1] == '--seed=1' else signal.SIGSEGV)\n"
+
+
+def test_failures_of_the_machine_are_repeated_for_all_arms_alike(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], refuse: Callable[..., str]
+) -> None:
+    """Seed 1 of both arms is killed, as by a system short of memory; seed 2 crashes by its own doing."""
+    (here / "train.py").write_text(KILLED + (here / "train.py").read_text())
+    (here / "kill").touch()
+    (here / "e.yaml").write_text(yaml.safe_dump({"command": COMMAND, "arms": ARMS, "metric": METRIC}))
+    words = ["compare", "e.yaml", "--seeds", "4", "--name", "c"]
+    reason = "killed by SIGKILL, as by a system that is out of memory"
+    assert f"ended by the machine: 2 x {reason}; --retry-failed repeats such trials" in printed(
+        words, monkeypatch, capsys
+    )
+    results = Results.from_json(here / "runs/c/results.json")
+    assert values_of(results, 0)[1:3] == values_of(results, 1)[1:3] == [None, None]
+    first = (here / "runs/c/runs/0-base/seed-1/result.json").read_bytes()
+    (here / "kill").unlink()
+    assert "ended by the machine" in printed(words, monkeypatch, capsys)  # repeated only if asked
+    assert "ended by the machine" not in printed([*words, "--retry-failed"], monkeypatch, capsys)
+    results = Results.from_json(here / "runs/c/results.json")
+    for arm, gain in enumerate((0.0, 0.1)):
+        assert values_of(results, arm)[1] == round(expected(1, gain), 6) and values_of(results, arm)[2] is None
+    assert (
+        f"Repeated because the machine had ended them: base, seed 1 ({reason}), gain, seed 1 ({reason})."
+        in results.scope
+    )
+    assert (here / "runs/c/runs/0-base/seed-1/result-before-repeat-1.json").read_bytes() == first
+    (record,) = [each.content for each in project_ledger().read() if each.content["kind"] == "repeated"]
+    assert [(each["arm"], each["seed"], each["reason"]) for each in record["trials"]] == [
+        ("base", 1, reason),
+        ("gain", 1, reason),
+    ]
+    assert "--retry-failed is for commands" in refuse("compare", "mingpt", "ffn=swiglu", "--retry-failed")
+
+
+def printed(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    monkeypatch.setattr(sys, "argv", ["partwise", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    return " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

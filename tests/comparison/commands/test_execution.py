@@ -91,6 +91,25 @@ def test_a_trial_without_a_value_is_finished_and_says_why(tmp_path: Path, change
     assert again.finished and again.status == f"no value: {reason}"
 
 
+@pytest.mark.parametrize(
+    ("text", "machine"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", True),
+        ("import os; os.kill(os.getpid(), 15)", True),
+        ("import os; os.abort()", False),
+        ("import sys; sys.exit(137)", True),  # of a shell, or of torchrun
+        ("import sys; sys.exit(139)", False),
+        ("import sys; sys.exit(9)", False),
+        ('import sys; sys.exit("OSError: [Errno 28] No space left on device")', True),
+        ('print("val loss nan")', False),
+    ],
+)
+def test_failures_of_the_machine(tmp_path: Path, text: str, machine: bool) -> None:
+    made = trial(tmp_path, command=script(text))
+    made.status = run(made)
+    assert made.has_no_value and bool(made.machine_failure) is machine
+
+
 def test_retries_keep_every_output(tmp_path: Path) -> None:
     text = (
         f'import os; n = len(os.listdir("{tmp_path}/tries")); open(f"{tmp_path}/tries/{{{{n}}}}", "w"); print(n); '

@@ -74,7 +74,10 @@ def test_processes_find_each_other_and_the_first_one_says_the_value(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [(FAIL, "rank 1: exit status 1: cannot read the data"), (KILLED, "rank 2: killed by SIGKILL")],
+    [
+        (FAIL, "rank 1: exit status 1: cannot read the data"),
+        (KILLED, "rank 2: killed by SIGKILL, as by a system that is out of memory"),
+    ],
     ids=["fails", "killed"],
 )
 def test_one_that_fails_ends_all(tmp_path: Path, text: str, reason: str) -> None:

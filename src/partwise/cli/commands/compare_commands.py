@@ -23,6 +23,7 @@ from partwise.comparison.commands.comparison import CommandComparison, make_comm
 from partwise.comparison.commands.experiment_file import Experiment, parse_experiment, read_experiment
 from partwise.comparison.design.request import flag_named
 from partwise.comparison.noise_store import known_noise
+from partwise.comparison.repeats import machine_failures
 from partwise.comparison.stats.power import default_looks
 from partwise.config import ConfigError
 from partwise.config.overrides import parse_grid
@@ -47,6 +48,7 @@ def compare_commands(
     dry_run: bool,
     workers: int | None,
     allow_changes: bool,
+    retry_failed: bool,
     replicate: bool,
     as_json: bool,
     require: list[str],
@@ -71,7 +73,7 @@ def compare_commands(
     settings.setdefault("seeds", SEEDS)
     common = settings.pop("common", [])
     name = name or plain_name([*(["refs", *words] if refs else [Path(words[0]).stem]), *common])
-    settings |= {"workers": workers, "allow_changes": allow_changes, "on": on}
+    settings |= {"workers": workers, "allow_changes": allow_changes, "retry_failed": retry_failed, "on": on}
 
     def make(common: list[str], name: str) -> CommandComparison:
         return make_command_comparison(experiment, folder, name, this_command(), common=common, **settings)
@@ -96,6 +98,9 @@ def compare_commands(
         show_check(comparison)
     results = run_with_progress(comparison)
     print_results(comparison, results)
+    if failures := machine_failures(comparison.trials):
+        listed = "; ".join(f"{count} x {reason}" for reason, count in failures.items())
+        console.print(f"ended by the machine: {listed}; --retry-failed repeats such trials of all arms", markup=False)
     if replicate:
         replicate_winner(comparison)
     output.end(comparison, results)

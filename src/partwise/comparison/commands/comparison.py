@@ -65,6 +65,7 @@ def make_command_comparison(
     *,
     workers: int | None = None,
     allow_changes: bool = False,
+    retry_failed: bool = False,
     online: bool = False,
     on: str = "local",
     common: Sequence[str] = (),
@@ -98,7 +99,7 @@ def make_command_comparison(
         for value in chosen.values:
             chosen.apply(plan.arms[0], value)  # raises for an unknown setting before anything runs
     plan, tuning = replace(plan, common=tuple(common)), (match, chosen, tune_seeds)
-    return CommandComparison(path, plan, workload, command, *tuning, online, on)
+    return CommandComparison(path, plan, workload, command, *tuning, online, on, retry_failed=retry_failed)
 
 
 def make_command_calibration(

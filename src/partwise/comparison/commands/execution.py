@@ -53,7 +53,9 @@ class Ended:
         which = f"rank {self.rank}: " if self.rank else ""
         if self.status < 0:
             with contextlib.suppress(ValueError):
-                return f"{which}killed by {signal.Signals(-self.status).name}"
+                name = signal.Signals(-self.status).name
+                memory = ", as by a system that is out of memory" if name == "SIGKILL" else ""
+                return f"{which}killed by {name}{memory}"
             return f"{which}killed by signal {-self.status}"
         if self.status:
             last = last_line(folder / log_name(self.rank))

@@ -37,7 +37,10 @@ class Source(Config):
         if (self.pattern is None) == (self.value is None):
             raise ValueError("give either `pattern`, a regular expression, or `value`, a key of the file in `from`")
         if self.value is not None and self.is_stream:
-            raise ValueError(f"`value` needs a file in `from`, not {self.source}: give `pattern` instead")
+            raise ValueError(
+                f"`value` needs a file in `from`, not {self.source}: give `from: '{{folder}}/FILE'`, or `pattern` for the "
+                "output"
+            )
         if self.pattern is not None and compile_pattern(self.pattern).groups < self.n_groups:
             example = "val loss (\\S+)" if self.n_groups == 1 else "step (\\d+): val loss (\\S+)"
             raise ValueError(f"the pattern needs {quantity(self.n_groups, 'group')} in parentheses, as in '{example}'")

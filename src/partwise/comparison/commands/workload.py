@@ -170,6 +170,7 @@ class CommandWorkload(Workload):
         scope = f"Measured with the command {self.experiment.command!r} on this machine.{changes}"
         if shared_result_file(self.experiment):  # of before this was refused
             scope += " Trials wrote one result file, so a value may be that of another trial."
+        scope += sentence_on_repeats(trials)
         return results.model_copy(update={"arms": tuple(arms), "scope": scope})
 
     def _with_diff(self, baseline: CommandArm, arm: CommandArm, result: ArmResult) -> ArmResult:
@@ -181,6 +182,16 @@ class CommandWorkload(Workload):
             return Repository.around(self.folder).difference(before, after)
 
         return result.model_copy(update={"code_changes": attempt(f"the diff of {arm.name}", changes, not_shown)})
+
+
+def sentence_on_repeats(trials: Sequence[Trial]) -> str:
+    """Which trials `--retry-failed` has repeated, and why; "" if none."""
+    repeated = [
+        f"{trial.arm}, seed {trial.seed} ({'; '.join(trial.repeats)})"
+        for trial in trials
+        if isinstance(trial, StoredTrial) and trial.repeats
+    ]
+    return f" Repeated because the machine had ended them: {', '.join(repeated)}." if repeated else ""
 
 
 def check_values_differ(plan: CommandPlan, results: Results) -> None:

@@ -1,5 +1,8 @@
 """A trial that is described by `job.json` and whose outcome is `result.json`: a command, or a function."""
 
+import errno
+import os
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -14,9 +17,19 @@ from partwise.comparison.trials.trial import NO_VALUE, REPEATING, Trial
 from partwise.config import ConfigError, digest
 from partwise.files import file_sha256, own_sources, refuse_links
 from partwise.records import read_record
+from partwise.train.run_names import explain_write_errors
 
 RESULT = "result.json"
 STDOUT, STDERR = "stdout.txt", "stderr.txt"
+
+
+OUTSIDE_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM, signal.SIGBUS)
+"""Those that a program does not get by its own doing, as SIGSEGV or SIGABRT: from a scheduler, a system short of memory, a
+user. SIGBUS is what a full disk sends to a program that writes to mapped memory."""
+
+FULL_DISK = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+REPEATED = "before-repeat"
+"""In the names of the files of an outcome that was set aside."""
 
 
 class Outcome(Value):
@@ -39,6 +52,15 @@ class Outcome(Value):
     @property
     def trial_status(self) -> str:
         return "done" if self.status == "done" else f"{NO_VALUE}: {self.reason}"
+
+    @property
+    def machine_failure(self) -> str | None:
+        """The reason of a failure whose cause is the machine: a signal from outside, or a full disk."""
+        status = self.exit_status or 0
+        number = -status if status < 0 else status - 128  # of a shell whose child the signal ended
+        if self.status == "failed" and (number in OUTSIDE_SIGNALS or (self.reason or "").endswith(FULL_DISK)):
+            return self.reason
+        return None
 
     @classmethod
     def of_job(cls, folder: Path, job: str) -> Self | None:
@@ -96,6 +118,25 @@ class StoredTrial(Trial):
 
     def forget(self) -> None:
         (self.folder / RESULT).unlink(missing_ok=True)
+
+    @property
+    def machine_failure(self) -> str | None:
+        outcome = Outcome.of_job(self.folder, self.job) if self.has_no_value else None
+        return outcome.machine_failure if outcome else None
+
+    def repeat(self) -> None:
+        number = len(self.repeats) + 1
+        with explain_write_errors(self.folder):
+            for name in (STDOUT, STDERR, RESULT):  # the result last: until then it counts
+                if (path := self.folder / name).exists():
+                    os.replace(path, path.with_stem(f"{path.stem}-{REPEATED}-{number}"))
+        self.status = "waiting"
+
+    @property
+    def repeats(self) -> list[str]:
+        """The reasons for which it was repeated."""
+        files = sorted(self.folder.glob(f"{Path(RESULT).stem}-{REPEATED}-*.json"))
+        return [str(read_record(path).get("reason")) for path in files]
 
     def outcome(self, metric: str) -> TrialResult:
         outcome = Outcome.of_job(self.folder, self.job)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from partwise.comparison.results import TrialResult
+from partwise.config import ConfigError
 
 VALIDATION_LOSS = "validation loss"
 
@@ -54,6 +55,15 @@ class Trial(ABC):
     @abstractmethod
     def stored_status(self) -> str | None:
         """The status of a trial that has ended, read from its folder; None if it has not."""
+
+    @property
+    def machine_failure(self) -> str | None:
+        """Why the machine, not the trial, has ended it without a value, such as a signal or a full disk; else None."""
+        return None
+
+    def repeat(self) -> None:
+        """Set the outcome of a failure of the machine aside, so that the trial runs again. Raises ConfigError."""
+        raise ConfigError(f"{self.folder} cannot be repeated")
 
     def forget(self) -> None:  # noqa: B027 - a training run that diverged has
         """Remove the outcome, so that the trial is repeated."""
