@@ -68,6 +68,11 @@ def test_what_is_no_addition_of_arms_is_refused(here: Path) -> None:
         with pytest.raises(ConfigError, match="runs/c holds another comparison"):
             changed()
     plan = json.loads(Path("runs/c/compare.json").read_text())
+    (values,) = plan["values"].items()
+    Path("runs/c/compare.json").write_text(json.dumps({**plan, "values": {values[0]: [*values[1], "another"]}}))
+    with pytest.raises(ConfigError, match="the values of runs/c have changed since its verdict"):
+        compare(0.2, 0.3)
+    shutil.rmtree("runs/c-2")
     Path("runs/c/compare.json").write_text(json.dumps({**plan, "looks": []}))
     with pytest.raises(ConfigError, match="runs/c holds another comparison"):  # there is no verdict that could stand
         compare(0.2, 0.3)

@@ -215,6 +215,23 @@ def test_values_that_changed_before_a_certificate_was_written_give_no_verdict(
     assert list_comparisons(project_ledger().read())[0].outcome == "gain no verdict"
 
 
+@pytest.mark.parametrize("deleted", ["runs/ledger.sqlite", "runs/c/compare.json"])
+def test_a_verdict_of_an_older_version_stands(
+    here: Path, quick: None, monkeypatch: pytest.MonkeyPatch, deleted: str
+) -> None:
+    """It wrote no hash of its values, but a certificate that has them."""
+    first = comparison(seeds=4, online=False).run()
+    plan, folder = json.loads(Path("runs/c/compare.json").read_text()), Path("runs/c")
+    del plan["values"]
+    (folder / "compare.json").write_text(json.dumps({**plan, "ledger": None}))
+    Certificate.read(folder).model_copy(update={"judged_values": "", "ledger": None}).write(folder)
+    Path("runs/ledger.sqlite").unlink()
+    Path(deleted).unlink(missing_ok=True)
+    again = repeat(-0.4, monkeypatch, online=False)
+    assert again.effects == first.effects and again.provenance.value_changes == 1
+    assert again.claims[0].exploratory is not None
+
+
 @pytest.mark.parametrize("kept", ["certificate.json", "runs"])
 def test_a_deleted_plan_still_judges_its_trials(here: Path, quick: None, kept: str) -> None:
     """By its own margin and number of seeds; whatever else of the folder was deleted, its trials are left."""

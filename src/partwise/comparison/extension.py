@@ -12,6 +12,7 @@ from typing import Any, Self
 from partwise.checkpoint import make_draft
 from partwise.comparison.certificate.certificate import Certificate
 from partwise.comparison.design.plan import Arm, Configuration, Plan
+from partwise.comparison.ledger.values import JudgedValues
 from partwise.comparison.plan_file import PLAN_FILE, plan_differences
 from partwise.comparison.results import EarlierFamily, read_json
 from partwise.comparison.trials.stored import RESULT
@@ -68,10 +69,15 @@ class Extension:
 
     @classmethod
     def of(cls, folder: Path, plan: Plan, workload: Workload, data: str) -> Self:
-        """Raises ConfigError if its data have changed, or its setup is not to be had here."""
+        """Raises ConfigError if its data or its judged values have changed, or its setup is not to be had here."""
         metadata = read_json(folder / PLAN_FILE)
         if metadata["data"] != data:
             raise ConfigError(f"the data of {folder} has changed since its first run: choose another --name")
+        if JudgedValues.read(metadata.get("values", {}), str(folder / PLAN_FILE)).changes:
+            raise ConfigError(
+                f"the values of {folder} have changed since its verdict, so further arms cannot be judged with them: choose "
+                "another --name"
+            )
         there = copy.copy(workload.at(folder))
         there.restore_setup(plan, metadata)
         return cls(folder, metadata, there)

@@ -117,14 +117,20 @@ class PlanRecord:
 
     def first_certificate(self) -> Certificate | None:
         """The certificate of the first verdict; None if it is gone, or does not hold."""
+        certificate = self._own_certificate()
+        if certificate is None:
+            return None
+        first = self.values.hashes.get(certificate.judged_seeds, [])[:1]
+        return certificate if first == [certificate.computed_values_hash] else None
+
+    def _own_certificate(self) -> Certificate | None:
+        """The certificate in the folder, if it is of this plan and holds."""
         try:
             certificate = Certificate.read(self.path)
             holds = not any(check.fault for check in verify(certificate))
         except ConfigError:
             return None
-        first = self.values.hashes.get(certificate.judged_seeds, [])[:1]
-        same = certificate.plan_hash == self.metadata.get("hash") and [certificate.computed_values_hash] == first
-        return certificate if holds and same else None
+        return certificate if holds and certificate.plan_hash == self.metadata.get("hash") else None
 
     def write(self, plan: Plan, results: Results, seeds: int, values: Values) -> Results:
         """Record results in the ledger, add what it says about them, and write the certificate.
@@ -168,13 +174,20 @@ class PlanRecord:
             write_json(self.path / PLAN_FILE, self.metadata)
 
     def _add_recorded(self) -> None:
-        """Add what only the ledger has: judged values, and the looks of a plan file that was deleted."""
+        """Add what only the ledger or the certificate has: judged values, and the looks of a plan file that was deleted.
+
+        Older versions wrote no hashes, but certificates with the values.
+        """
         judgments = self.entries.judgments()
         self.values = JudgedValues.recorded(judgments).first(self.values)
+        results = [record.content for record in judgments if record.content["kind"] == "result"]
+        looks = {result.get("judged", result["seeds"]) for result in results}
+        certificate = self._own_certificate()
+        if certificate and certificate.judged_seeds not in self.values.hashes:
+            self.values.add(certificate.judged_seeds, [certificate.computed_values_hash])
+            looks.add(certificate.judged_seeds)
         if not self.plan.rules.looks:
-            results = [record.content for record in judgments if record.content["kind"] == "result"]
-            seeds = {result.get("judged", result["seeds"]) for result in results}
-            self.metadata["looks"] = sorted({*self.metadata["looks"], *seeds})
+            self.metadata["looks"] = sorted({*self.metadata["looks"], *looks})
 
     def _has_trials(self) -> bool:
         """Whether the folder has trials or a certificate of an earlier run."""
