@@ -72,3 +72,20 @@ def test_a_run_is_evaluated_with_its_backends_on_its_machine_only(here: Path, mo
     monkeypatch.setattr(trained_model, "machine_info", lambda: metadata["machine"] | {"cpu": "another"})
     open_trained("run")
     assert any(each.chain for each in applied[-1].choices.values())
+
+
+def test_a_run_of_a_device_that_is_not_here_is_evaluated_on_the_cpu(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "train", *WORDS, "train.precision=float32", "--name", "run") == 0
+    path = here / "runs" / "run" / "run.json"
+    metadata = json.loads(path.read_text())
+    for device in ("mps", "abacus"):
+        metadata["runtime"]["device"] = device
+        path.write_text(json.dumps(metadata))
+        assert scores(monkeypatch)["device"] == "cpu"
+        assert "computed in float32 on cpu" in capsys.readouterr().out
+    metadata["runtime"]["threads"] = "all"
+    path.write_text(json.dumps(metadata))
+    assert run(monkeypatch, "eval", "run") == 2
+    assert "run.json is damaged: its runtime has threads=all" in capsys.readouterr().err

@@ -108,7 +108,7 @@ def forward_blocks(
 ) -> Tensor:
     """mid = x + out attention(norm(x)); y = mid + down act(up norm(mid)), block after block: (B, T, D) float32 -> the same.
 
-    Requires `supports_block` and one spec for all blocks. Bitwise reproducible; the number of threads changes only the order
+    Requires supported widths and one spec for all blocks. Bitwise reproducible; the number of threads changes only the order
     in which a weight's gradient is summed. Nothing is saved for the backward pass of leading blocks without gradients.
     """
     frozen = leading_frozen(x, weights)
@@ -172,11 +172,6 @@ def cache_pointers(caches: KVCaches | None) -> tuple[Any, Any, int]:
         return None, None, 0
     keys, values = (pointer_array(each) for each in zip(*caches, strict=True))
     return keys, values, caches[0][0].shape[2]
-
-
-def supports_block(d_model: int, spec: BlockOptions) -> bool:
-    """Whether the kernel is available, supports blocks of these widths and beats torch."""
-    return unsupported_width(d_model, spec) is None
 
 
 def unsupported_width(d_model: int, spec: BlockOptions) -> str | None:

@@ -37,10 +37,9 @@ def open_trained(name: str, precision: str | None = None) -> TrainedModel:
     folder, config, metadata = open_run(name)
     model, tokenizer = load(folder)
     stored = read_runtime(folder, metadata)
-    has_device = stored.device == "cpu" or getattr(torch, stored.device).is_available()
     runtime = replace(
         stored,
-        device=stored.device if has_device else "cpu",
+        device=stored.device if is_available(stored.device) else "cpu",
         precision=precision or stored.precision,
         kernels=stored.kernels and kernels_available(),
     )
@@ -52,6 +51,12 @@ def open_trained(name: str, precision: str | None = None) -> TrainedModel:
         plan = make_plan(model, runtime, requested(config.train), config.seq_len)
     plan.apply(model)
     return TrainedModel(model, tokenizer, config, metadata, runtime)
+
+
+def is_available(device: str) -> bool:
+    """Whether torch finds a device of this kind here."""
+    module = torch.backends.mps if device == "mps" else getattr(torch, device, None)
+    return hasattr(module, "is_available") and bool(module.is_available())
 
 
 def check_precision(precision: str | None) -> None:
