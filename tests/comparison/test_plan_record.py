@@ -86,7 +86,7 @@ def killed_at(step: int, work: Callable[[], Any]) -> bool:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without what takes most of the time of so small a comparison: pages, and hashes of our sources."""
     code = code_version()
-    monkeypatch.setattr("partwise.comparison.experiment.write_report", lambda *arguments: None)
+    monkeypatch.setattr("partwise.comparison.experiment.show_report", lambda *arguments: None)
     for module in ("plan_record", "ledger.entries"):
         monkeypatch.setattr(f"partwise.comparison.{module}.code_version", lambda imports: code)
 
