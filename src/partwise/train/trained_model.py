@@ -55,7 +55,7 @@ def open_trained(name: str, precision: str | None = None) -> TrainedModel:
 
 def is_available(device: str) -> bool:
     """Whether torch finds a device of this kind here."""
-    module = torch.backends.mps if device == "mps" else getattr(torch, device, None)
+    module: Any = torch.backends.mps if device == "mps" else getattr(torch, device, None)
     return hasattr(module, "is_available") and bool(module.is_available())
 
 
