@@ -49,11 +49,12 @@ def write_report(results: Results, folder: Path) -> None:
 def show_report(results: Results, folder: Path) -> None:
     """As `write_report`, for results that stand: a page that cannot be written is a warning on standard error."""
 
-    def show(name: str) -> None:
-        write_text(folder / name, RENDERERS[name](_page(results)))
+    def show(name: str, page: dict[str, Any]) -> None:
+        write_text(folder / name, RENDERERS[name](page))
 
-    for name in RENDERERS:
-        attempt(str(folder / name), partial(show, name), lambda reason: None)
+    if page := attempt("the report", partial(_page, results), lambda reason: None):
+        for name in RENDERERS:
+            attempt(str(folder / name), partial(show, name, page), lambda reason: None)
 
 
 def summary(results: Results, folder: Path | None = None) -> "RenderableType":

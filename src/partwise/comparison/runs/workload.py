@@ -216,8 +216,10 @@ class RunWorkload(Workload):
         return f", {steps} on {config.data.label}"
 
     def notes(self, plan: RunPlan) -> list[str]:
-        vocabularies = {note for arm in plan.arms if (note := vocabulary_note(arm.config, arm.config.prepare()))}
-        return sorted(vocabularies) + [
+        configs = [arm.config for arm in plan.arms]
+        distinct = {digest([c.model.vocab_size, c.data.to_dict(), c.tokenizer.to_dict()]): c for c in configs}
+        excess = {note for config in distinct.values() if (note := vocabulary_note(config, config.prepare()))}
+        return sorted(excess) + [
             f"note: no kernel supports {listed([f'{arm} ({why[0]})' for arm, why in arms.items()])}; all arms share their "
             f"backends, so the others would train faster without {'it' if len(arms) == 1 else 'them'}"
             for arms in limiting_arms(plan, self.seeds_per_process, self.processes_per_run)
