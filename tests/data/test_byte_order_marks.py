@@ -100,7 +100,7 @@ def test_utf16_is_one_clear_line(name: str, encoding: str, tmp_path: Path) -> No
     path = path / "a.txt" if name == "folder" else path
     path.parent.mkdir(exist_ok=True)
     path.write_bytes("seed,arm,value\n".encode(encoding))
-    with pytest.raises(ConfigError, match="it is UTF-16: convert it to UTF-8") as caught:
+    with pytest.raises(ConfigError, match=r"it is UTF-16(: convert it to UTF-8|\)$)") as caught:
         if name == "a.yaml":
             read_yaml(path)
         elif name == "tokenizer.json":

@@ -111,8 +111,8 @@ def _read_text(path: Path, kind: str) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{path} line {line}: not UTF-8 text; save the file as {kind} in UTF-8") from None
-    except UnicodeError as error:
-        raise ConfigError(f"cannot read {path}: {error}") from None
+    except UnicodeError:
+        raise ConfigError(f"{path} line 1: not UTF-8 text; save the file as {kind} in UTF-8 (it is UTF-16)") from None
 
 
 def _json_rows(path: Path, names: Sequence[str]) -> tuple[Iterator[Row], str]:
