@@ -10,7 +10,6 @@ from partwise.config.parts import (
     Config,
     Part,
     Pattern,
-    did_you_mean,
     digest,
     find_part,
     once_per_value,
@@ -19,6 +18,7 @@ from partwise.config.parts import (
     register_plain_classes,
 )
 from partwise.config.reading import decode_text, open_to_read, read_file, skip_mark
+from partwise.config.suggestions import did_you_mean
 from partwise.config.yaml import ConfigError
 
 __all__ = [

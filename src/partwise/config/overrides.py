@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from partwise.config.parts import REGISTRY, did_you_mean
+from partwise.config.parts import REGISTRY, option_paths
+from partwise.config.suggestions import did_you_mean, meanings, one_of, with_value
 from partwise.config.yaml import ConfigError, parse_value, show
 
 Override = tuple[tuple[str, ...], Any]
@@ -18,12 +19,21 @@ def parse_overrides(words: Iterable[str]) -> list[Override]:
     Raises ConfigError for a word without `=`, and for a path with two values.
     """
     overrides: list[Override] = []
-    for word in words:
+    words = list(words)
+    for index, word in enumerate(words):
         key, equals, value = word.removeprefix("--").partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", key):
-            raise ConfigError(f"{word!r} is not an override: write KEY=VALUE, as in ffn=swiglu or train.lr=1e-3")
+            raise ConfigError(f"{word!r} is not an override: {_remedy(word, words[index + 1 :])}")
         overrides.extend(flatten({key: parse_value(value)}))
     return distinct(overrides)
+
+
+def _remedy(word: str, following: list[str]) -> str:
+    """What to write for a word without `=`, such as `--seed` before 5."""
+    value = following[0] if following and "=" not in following[0] else "VALUE"
+    meant = meanings(word, "settings", option_paths()) if word.startswith("-") else []
+    shown = [each if each.startswith("--") else with_value(each, word, value) for each in meant]
+    return f"write {' or '.join(shown)}" if shown else "write KEY=VALUE, as in ffn=swiglu or train.lr=1e-3"
 
 
 def distinct(overrides: list[Override]) -> list[Override]:
@@ -84,9 +94,16 @@ def apply_overrides(base: Mapping[str, Any], overrides: Iterable[Override]) -> d
     result: dict[str, Any] = json.loads(json.dumps(base))
     for path, value in sorted(overrides, key=lambda override: len(override[0])):
         if path[0] not in result:
-            raise ConfigError(f"unknown option {'.'.join(path)!r}{did_you_mean(path[0], result)}")
+            raise ConfigError(f"unknown option {'.'.join(path)!r}{_suggestion(path, value, result)}")
         _set_option(result, path, value, 0)
     return result
+
+
+def _suggestion(path: tuple[str, ...], value: Any, settings: Mapping[str, Any]) -> str:
+    """What an unknown path may mean: an option of a part that is there, or of another."""
+    here = [".".join(each) for each, _ in flatten(settings)]
+    meant = meanings(path[-1], "settings", here) or meanings(path[-1], "settings", option_paths())
+    return one_of([with_value(each, path[-1], show(value)) for each in meant]) or did_you_mean(path[0], settings)
 
 
 def _set_option(node: dict[str, Any], path: tuple[str, ...], value: Any, depth: int) -> None:

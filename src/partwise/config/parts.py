@@ -4,10 +4,9 @@ A *part* is anything that can be swapped: it has a family (`ffn`), a name (`swig
 configuration class; the registry maps (family, name) to the recipe. This file does not import torch.
 """
 
-import difflib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, get_args
@@ -17,16 +16,8 @@ from pydantic_core import core_schema
 
 from partwise.config.invalid import first_errors, message_of
 from partwise.config.neutral import neutral_values, reading_stored
+from partwise.config.suggestions import did_you_mean, meanings, one_of
 from partwise.config.yaml import ConfigError, parse_value, show
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """'; did you mean X?' if a known word is close, followed by the list of known words."""
-    known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"{hint} (known: {', '.join(known) or 'none'})"
-
 
 T = TypeVar("T")
 
@@ -136,7 +127,11 @@ def _explain(cls: type[Config], error: ValidationError, values: Mapping[str, Any
     path = ".".join([prefix, *map(str, keys)] if prefix else map(str, keys))
     if first["type"] == "extra_forbidden":
         known = [field.alias or name for name, field in cls.model_fields.items()] if len(keys) == 1 else []
-        return f"unknown option {path!r}{did_you_mean(str(keys[-1]), known) if known else ''}"
+        word = str(keys[-1])
+        if meant := meanings(word, "settings", option_paths()):
+            own = [each for each in meant if each.rpartition(" ")[2].startswith(f"{prefix}.")]
+            return f"unknown option {path!r}{one_of(own or meant)}"
+        return f"unknown option {path!r}{did_you_mean(word, known) if known else ''}"
     if first["type"] == "missing":
         return f"{path!r} is missing: give it a value, as in {path}=..."
     if not keys or (first["type"] == "value_error" and isinstance(first["input"], Mapping)):
@@ -306,13 +301,29 @@ def _identity(recipe: type[Part]) -> tuple[str, str]:
 
 
 def find_part(family: str, name: str) -> type[Part]:
-    """The recipe registered as `name`. Raises ConfigError with the closest known name."""
+    """The recipe registered as `name`, in any case. Raises ConfigError with what the name may mean."""
     known = REGISTRY.get(family, {})
-    if name not in known:
-        raise ConfigError(
-            f"unknown part {family}={show(name)}{did_you_mean(name, known)}; --import FILE loads custom parts"
-        )
-    return known[name]
+    if name in known:
+        return known[name]
+    same = [each for each in known if each.lower() == name.lower()]
+    if len(same) == 1:
+        return known[same[0]]
+    elsewhere = [f"{other}={name}" for other in REGISTRY if name in REGISTRY[other]]
+    if meant := elsewhere or meanings(name, "parts"):
+        raise ConfigError(f"unknown part {family}={show(name)}{one_of(meant)}")
+    raise ConfigError(
+        f"unknown part {family}={show(name)}{did_you_mean(name, known)}; --import FILE loads custom parts"
+    )
+
+
+def option_paths() -> list[str]:
+    """The options of all parts, each with the first part that has it, such as `positions=rope positions.theta`."""
+    first: dict[str, str] = {}
+    for family, recipes in REGISTRY.items():
+        for name, recipe in recipes.items():
+            for option in recipe.model_fields:
+                first.setdefault(f"{family}.{option}", f"{family}={name} {family}.{option}")
+    return [*first.values()]
 
 
 def digest(value: Any) -> str:

@@ -282,6 +282,8 @@ def parse_data_option(value: str) -> str | dict[str, Any]:
         return {"part": "jsonl", "path": value}
     if "/" in value or os.sep in value or Path(value).suffix:
         return {"part": TextFile.name, "path": value}
+    if value.lower() in known:
+        return value.lower()
     raise ConfigError(
         f"unknown data {value!r}{did_you_mean(value, known)}, or the path of a text file such as ./{value}"
     )

@@ -15,7 +15,7 @@ from partwise.data import IGNORE_INDEX, Batch, Dataset, build_examples, parse_da
 from partwise.formats.huggingface.reading import is_hf_folder
 from partwise.formats.loading import load
 from partwise.model import Transformer
-from partwise.presets import PRESETS
+from partwise.presets import PRESETS, preset_name
 from partwise.tokenizers import WithSpecialTokens
 from partwise.train.config import RunConfig, run_config
 from partwise.train.run_metadata import open_run
@@ -107,8 +107,8 @@ def find_subject(
     target: str, words: list[str], data: str | None = None, seq_len: int | None = None, text: str | None = None
 ) -> Subject:
     """A preset or a run with overrides applied. Raises ConfigError."""
-    if target in PRESETS:
-        subject = Subject(target, run_config(target, *words, data=data), Path(), None, seq_len, text)
+    if (known := preset_name(target)) is not None:
+        subject = Subject(known, run_config(known, *words, data=data), Path(), None, seq_len, text)
     else:
         try:
             if not is_hf_folder(target):

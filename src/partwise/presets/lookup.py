@@ -15,9 +15,14 @@ PRESETS: dict[str, Preset] = {**FAST, **TUTORIALS, **CALCULATORS, **CLASSIC, **D
 
 def find_preset(name: str) -> Preset:
     """The preset of that name. Raises ConfigError with the closest known name."""
-    if name not in PRESETS:
+    if (known := preset_name(name)) is None:
         raise ConfigError(f"unknown preset {name!r}{did_you_mean(name, PRESETS)}")
-    return PRESETS[name]
+    return PRESETS[known]
+
+
+def preset_name(name: str) -> str | None:
+    """The name of a preset that was written in any case; None if there is no such preset."""
+    return next((each for each in PRESETS if each.lower() == name.lower()), None)
 
 
 def preset(name: str, *overrides: str, vocab_size: int | None = None) -> ModelConfig:

@@ -10,7 +10,7 @@ from partwise.config import REGISTRY, ConfigError, Part, did_you_mean
 from partwise.config.overrides import Override, apply_overrides, difference, parse_overrides
 from partwise.model import ModelConfig, meta_model
 from partwise.model.parameters import logical_tensors
-from partwise.presets import PRESETS, find_preset
+from partwise.presets import find_preset, preset_name
 from partwise.train.config import RunConfig, preset_settings, run_config
 
 
@@ -56,7 +56,7 @@ def show_configuration(preset: str, overrides: list[str], data: str | None, voca
         config = run_config(preset, *overrides, data=data)
     vocabulary = {"vocab_size": config.model.vocab_size, "padding_idx": config.model.padding_idx}
     base = RunConfig.from_dict({**preset_settings(preset), **vocabulary})
-    if preset in PRESETS:
+    if preset_name(preset):
         console.print(f"[bold]{preset}[/] on {config.data.label}: {find_preset(preset).description}")
     rows = []
     for key, value in config.to_dict().items():
