@@ -18,3 +18,9 @@ ARITHMETIC = [*TINY, "data.train=300", "data.validation=20", "data.test=20"]
 
 # after 12 steps, most losses are above that of uniform guessing, the default limit
 SETTINGS: dict[str, Any] = {"data": "text.txt", "common": TINY, "margin": 0.05, "failure": 100.0}
+
+
+def last_of_each(words: list[str]) -> list[str]:
+    """Overrides in which the last of each setting remains, since a command refuses two."""
+    last = {word.partition("=")[0]: index for index, word in enumerate(words) if "=" in word}
+    return [word for index, word in enumerate(words) if last.get(word.partition("=")[0], index) == index]

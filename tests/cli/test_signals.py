@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from comparisons import TINY
+from comparisons import TINY, last_of_each
 from partwise.checkpoint import latest_checkpoint
 from partwise.cli.commands.compare_output import say_stopped
 from partwise.cli.signals import Terminated
@@ -22,7 +22,7 @@ from partwise.train.config import run_config
 from partwise.train.run_folder import CheckpointSaved, RunFolder
 from processes import gone
 
-SLOW = [*TINY, "train.steps=100000", "train.save_every=100000", "train.eval_every=100000"]
+SLOW = last_of_each([*TINY, "train.steps=100000", "train.save_every=100000", "train.eval_every=100000"])
 
 
 @pytest.fixture

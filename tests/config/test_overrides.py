@@ -15,7 +15,7 @@ from torch import nn
 
 import partwise
 from partwise.config import REGISTRY, Config, ConfigError, Part, digest, find_part, import_parts, part
-from partwise.config.overrides import apply_overrides, difference, flatten, parse_overrides
+from partwise.config.overrides import apply_overrides, difference, distinct, flatten, parse_overrides
 from partwise.config.yaml import parse_value, read_yaml
 from partwise.parts.contracts import FeedForward, Norm
 from partwise.train.config import RunConfig, default_settings, preset_settings, run_config
@@ -100,7 +100,9 @@ def test_a_name_given_as_an_option_replaces_too() -> None:
 )
 def test_a_path_with_two_values_is_refused(words: list[str], message: str) -> None:
     """Whichever counted, the experiment would be another than the words say."""
-    assert refused(*words).startswith(message)
+    with pytest.raises(ConfigError) as caught:
+        distinct([(("data",), "arithmetic"), *parse_overrides(words)])
+    assert str(caught.value).startswith(message)
 
 
 def test_a_file_gives_each_path_once(tmp_path: Path) -> None:
@@ -313,7 +315,7 @@ def test_a_missing_or_binary_file_is_refused(tmp_path: Path) -> None:
         ("ffn=swigul", "unknown part ffn=swigul; did you mean 'swiglu'? (known: bilinear, "),
         ("ffn.expansoin=4", "unknown option 'ffn.expansoin'; did you mean 'expansion'? (known: bias, expansion"),
         ("ffn=relu ffn.beta=4", "unknown option 'ffn.beta'"),
-        ("trian.lr=4", "unknown option 'trian.lr'; did you mean 'train'?"),
+        ("trian.lr=4", "unknown option 'trian.lr'; did you mean train.lr=4?"),
         ("train.stpes=4", "unknown option 'train.stpes'; did you mean 'steps'?"),
         ("schedule=cosin", "unknown part schedule=cosin; did you mean 'cosine'?"),
         ("d_model=wide", "d_model=wide: input should be a valid integer"),

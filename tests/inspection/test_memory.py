@@ -13,6 +13,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed._tools.mem_tracker import _MemRefType as Kind
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from comparisons import last_of_each
 from partwise.cli import main
 from partwise.inspection.memory import (
     Allocations,
@@ -159,7 +160,11 @@ def test_too_little_memory_is_one_line_and_the_checkpoint_stays(tmp_path: Path) 
     few = ["data.validation=20", "data.test=5", "train.threads=1", "train.eval_every=1", "train.save_every=1"]
     large = ["train.batch_size=60000", "train.block_backend=eager", "train.attention_backend=eager", "--name", "large"]
     done = subprocess.run(
-        [sys.executable, "-c", LIMITED, *words, *few, *large], cwd=tmp_path, capture_output=True, text=True, timeout=200
+        [sys.executable, "-c", LIMITED, *last_of_each([*words, *few, *large])],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
     assert done.stderr.startswith("error: out of memory: lower train.batch_size")

@@ -14,10 +14,7 @@ Override = tuple[tuple[str, ...], Any]
 
 
 def parse_overrides(words: Iterable[str]) -> list[Override]:
-    """Parse `["ffn=swiglu", "--train.lr=1e-3"]` into paths and values.
-
-    Raises ConfigError for a word without `=`, and for a path with two values.
-    """
+    """Parse `["ffn=swiglu", "--train.lr=1e-3"]` into paths and values. Raises ConfigError for a word without `=`."""
     overrides: list[Override] = []
     words = list(words)
     for index, word in enumerate(words):
@@ -25,7 +22,7 @@ def parse_overrides(words: Iterable[str]) -> list[Override]:
         if not equals or not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", key):
             raise ConfigError(f"{word!r} is not an override: {_remedy(word, words[index + 1 :])}")
         overrides.extend(flatten({key: parse_value(value)}))
-    return distinct(overrides)
+    return overrides
 
 
 def _remedy(word: str, following: list[str]) -> str:

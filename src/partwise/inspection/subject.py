@@ -107,6 +107,8 @@ def find_subject(
     target: str, words: list[str], data: str | None = None, seq_len: int | None = None, text: str | None = None
 ) -> Subject:
     """A preset or a run with overrides applied. Raises ConfigError."""
+    given = [] if data is None else flatten({"data": parse_data_option(data)})
+    overrides = distinct([*given, *parse_overrides(words)])
     if (known := preset_name(target)) is not None:
         subject = Subject(known, run_config(known, *words, data=data), Path(), None, seq_len, text)
     else:
@@ -118,8 +120,6 @@ def find_subject(
                 f"{target!r} is not a preset{did_you_mean(target, PRESETS)}, and not a run: {error}"
             ) from None
         folder, config, _ = open_run(target)
-        given = [] if data is None else flatten({"data": parse_data_option(data)})
-        overrides = distinct([*given, *parse_overrides(words)])
         changed = RunConfig.from_dict(apply_overrides(config.to_dict(), overrides))
         pages = Path() if is_hf_folder(target) else folder  # nothing is written into another program's folder
         subject = Subject(folder.resolve().name, changed, pages, folder, seq_len, text)

@@ -261,7 +261,8 @@ def run_config(name: str, *overrides: str, data: str | None = None, common: Iter
     `data` is the name of a corpus or the path of a text file. The data determine the vocabulary. `common` are overrides of
     several configurations, of which each may change some. Raises ConfigError.
     """
-    given = distinct(([] if data is None else [(("data",), data)]) + parse_overrides(overrides))
+    given = ([] if data is None else [(("data",), data)]) + parse_overrides(overrides)
+    distinct([override for override in given if override[0] == ("data",)])
     last = expand_data([override for word in common for override in parse_overrides([word])] + given)
     layers = [*_override_layers(name), last]
     values = reduce(apply_overrides, layers, default_settings() | {FROM: {}})

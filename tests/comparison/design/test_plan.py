@@ -130,7 +130,6 @@ def test_an_arm_that_changes_several_settings_is_told(here: Path) -> None:
         ({"arms": ["ffn=swiglu train.threads=1", "norm=l2 train.threads=2"]}, "train.threads"),
         ({"arms": ["ffn=swiglu train.steps=2"]}, "train.steps"),
         ({"arms": ["ffn=swiglu data=shakespeare"]}, "data"),
-        ({"arms": ["ffn=swiglu"], "common": ["d_model=8", "d_model=16"]}, "d_model"),
         ({"interaction": ["ffn=swiglu", "ffn=gelu"]}, "ffn"),
     ],
 )

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from comparisons import last_of_each
 from partwise.checkpoint import is_sharded, latest_checkpoint, list_checkpoints, step_of
 from partwise.config import ConfigError
 from partwise.formats.loading import load
@@ -47,7 +48,12 @@ def environment(**changes: str) -> dict[str, str]:
 
 def run(folder: Path, *words: str, command: list[str] = COMMAND, **changes: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [*command, *words], cwd=folder, env=environment(**changes), capture_output=True, text=True, timeout=120
+        last_of_each([*command, *words]),
+        cwd=folder,
+        env=environment(**changes),
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 
@@ -56,7 +62,13 @@ def start(folder: Path, *words: str, **changes: str) -> tuple["subprocess.Popen[
     checkpoints, deadline = folder / "runs" / "run" / "checkpoints", time.monotonic() + 90
     earlier = list_checkpoints(checkpoints)
     process = subprocess.Popen(
-        [*COMMAND, *words], cwd=folder, env=environment(**changes), stdout=-1, stderr=-1, text=True, process_group=0
+        last_of_each([*COMMAND, *words]),
+        cwd=folder,
+        env=environment(**changes),
+        stdout=-1,
+        stderr=-1,
+        text=True,
+        process_group=0,
     )
     while list_checkpoints(checkpoints)[-1:] == earlier[-1:]:
         assert process.poll() is None and time.monotonic() < deadline, process.communicate()

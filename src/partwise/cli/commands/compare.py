@@ -19,7 +19,7 @@ from partwise.comparison.runs.workload import Estimate
 from partwise.comparison.stats.power import default_looks
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
-from partwise.config.overrides import parse_overrides
+from partwise.config.overrides import distinct, parse_overrides
 from partwise.inspection.memory import memory_warning
 from partwise.machine import available_memory
 from partwise.messages import quantity
@@ -92,7 +92,7 @@ def make_request(options: dict[str, Any], protocol: bool) -> Request:
     if "horizons" in values:
         expected = "numbers of steps, such as 500,2000,8000"
         values["horizons"] = list(parse_numbers("--horizons", values["horizons"], expected))
-    parse_overrides(values.get("common", ()))  # each given once
+    distinct(parse_overrides(values.get("common", ())))
     return Request.from_dict(values)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from partwise.cli.terminal import console, table
 from partwise.config import REGISTRY, ConfigError, Part, did_you_mean
-from partwise.config.overrides import Override, apply_overrides, difference, parse_overrides
+from partwise.config.overrides import Override, apply_overrides, difference, distinct, parse_overrides
 from partwise.model import ModelConfig, meta_model
 from partwise.model.parameters import logical_tensors
 from partwise.presets import find_preset, preset_name
@@ -48,6 +48,7 @@ def _default(recipe: type[Part], option: str) -> str:
 
 def show_configuration(preset: str, overrides: list[str], data: str | None, vocab_size: int | None) -> None:
     """Print the resolved configuration, its size, and its differences from the preset."""
+    distinct(parse_overrides(overrides))
     vocab_override: list[Override] = [] if vocab_size is None else [(("vocab_size",), vocab_size)]
     changes = [*vocab_override, *parse_overrides(overrides)]
     if data is None and ("vocab_size",) in dict(changes):  # perhaps one that the data do not have

@@ -17,6 +17,7 @@ from partwise.cli.terminal import console, flush_text, follow_run, print_error, 
 from partwise.compute.plan import apply_backends
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
+from partwise.config.overrides import distinct, parse_overrides
 from partwise.data import Dataset
 from partwise.data.repetition import repetition_note
 from partwise.files import open_file
@@ -59,6 +60,7 @@ def train_run(
     """Train or resume one run; returns the exit status."""
     with processes.patient():
         with processes.together():
+            distinct(parse_overrides(overrides))
             config = run_config(preset, *overrides, data=data)
             parts = [Path(preset).stem, *overrides, *([data] if data else [])]
             folder = check_run_name(name) if name else default_run_name(parts)

@@ -21,7 +21,7 @@ from partwise.comparison.trials.job import JOB
 from partwise.comparison.tuning import check_seeds, parse_tune, tuning_seeds
 from partwise.comparison.tuning_file import TuningFile
 from partwise.config import ConfigError
-from partwise.config.overrides import parse_grid, parse_overrides
+from partwise.config.overrides import distinct, parse_grid, parse_overrides
 from partwise.data import Dataset
 from partwise.train.run_names import check_run_name, default_run_name
 
@@ -119,7 +119,6 @@ def plan_comparison(
 ) -> RunComparison:
     """The comparison that `partwise.compare` would run, validated but not started. Raises ConfigError."""
     fields = {key: value for key, value in settings.items() if value is not None}
-    parse_overrides(fields.get("common", ()))  # each given once
     request = Request.from_dict({"preset": preset, "change": list(overrides), **fields})
     return make_comparison(request, name, imports, workers, seeds_per_process, processes_per_run=processes_per_run)
 
@@ -167,6 +166,6 @@ def make_grid(
     """One comparison per combination of the grid's values, validated but not started."""
     base = name or request.name()
     for words in itertools.product(*parse_grid(texts)):
-        parse_overrides([*request.common, *words])  # each given once
+        distinct(parse_overrides(words))
         cell = request.model_copy(update={"common": [*request.common, *words]})
         yield " ".join(words), make_comparison(cell, default_run_name([base[:80], *words]), **settings)

@@ -92,6 +92,8 @@ def make_plan(request: Request) -> RunPlan:
     distinct([*([(("data",), request.data)] if request.data else []), *last.items(), *parse_overrides(shared)])
     shared = [*common, *shared]
     changes = [[override for override in change if not is_shared(override, request.metric)] for change in changes]
+    for change in changes:
+        distinct(parse_overrides(change))
     if not any(changes):
         raise ConfigError("nothing to compare: give a change, as in `partwise compare mingpt ffn=swiglu`")
     n_steps = len(changes) if request.cumulative else 0
