@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from statistics import median
 
 from partwise.baselines.scale import ngram_name, place_loss
-from partwise.comparison.design.plan import mixed_changes
 from partwise.comparison.report.backends import missing_kernels
 from partwise.comparison.report.cells import (
     decimal_places,
@@ -219,6 +218,7 @@ def pairing(results: Results) -> Iterator[Table | Paragraph]:
 
 
 def statistics_table(results: Results) -> Iterator[Table | Paragraph]:
+    from partwise.comparison.design.plan import mixed_changes
     from partwise.comparison.report.explanations import statistics_rows
 
     rows = list(statistics_rows(results))
