@@ -129,7 +129,9 @@ def tiny() -> "Callable[..., RunConfig]":
         "d_model=16 n_layers=2 attention.n_heads=2 context_length=16 train.batch_size=4 train.steps=6 train.eval_every=3 "
         "train.precision=float32 train.device=cpu data.train=2000 data.validation=50 data.test=50"
     )
-    return lambda *overrides, preset="mingpt": run_config(preset, "data=arithmetic", *small.split(), *overrides)
+    return lambda *overrides, preset="mingpt": run_config(
+        preset, *overrides, common=["data=arithmetic", *small.split()]
+    )
 
 
 @pytest.fixture
