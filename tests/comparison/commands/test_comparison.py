@@ -282,7 +282,7 @@ KILLED += "    os.kill(os.getpid(), signal.SIGKILL if sys.argv[1] == '--seed=1' 
 def test_failures_of_the_machine_are_repeated_for_all_arms_alike(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], refuse: Callable[..., str]
 ) -> None:
-    """Seed 1 of both arms is killed, as by a system short of memory; seed 2 crashes by its own doing."""
+    """Seed 1 of both arms is killed, as by a system short of memory; seed 2 crashes by its own doing. A verdict stands."""
     (here / "train.py").write_text(KILLED + (here / "train.py").read_text())
     (here / "kill").touch()
     (here / "e.yaml").write_text(yaml.safe_dump({"command": COMMAND, "arms": ARMS, "metric": METRIC}))
@@ -293,13 +293,17 @@ def test_failures_of_the_machine_are_repeated_for_all_arms_alike(
     )
     results = Results.from_json(here / "runs/c/results.json")
     assert values_of(results, 0)[1:3] == values_of(results, 1)[1:3] == [None, None]
-    first = (here / "runs/c/runs/0-base/seed-1/result.json").read_bytes()
+    first, verdict = (here / "runs/c/runs/0-base/seed-1/result.json").read_bytes(), results.claims[0].effect
     (here / "kill").unlink()
     assert "ended by the machine" in printed(words, monkeypatch, capsys)  # repeated only if asked
     assert "ended by the machine" not in printed([*words, "--retry-failed"], monkeypatch, capsys)
     results = Results.from_json(here / "runs/c/results.json")
     for arm, gain in enumerate((0.0, 0.1)):
         assert values_of(results, arm)[1] == round(expected(1, gain), 6) and values_of(results, arm)[2] is None
+    # repeated after the verdict, which stands: what the new values say is exploratory
+    assert results.claims[0].effect == verdict and results.provenance.value_changes == 1
+    assert (found := results.claims[0].exploratory) and found.n_arm == 4
+    assert found.failed_arm < verdict.failed_arm
     assert (
         f"Repeated because the machine had ended them: base, seed 1 ({reason}), gain, seed 1 ({reason})."
         in results.scope
