@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from pydantic.fields import FieldInfo
 
+from partwise.comparison.commands.experiment_file import Metric, TrialLimits
 from partwise.comparison.design.plan import Plan
 from partwise.comparison.design.request import Request
 from partwise.config import Config, Neutral, neutral_values
@@ -38,6 +39,7 @@ COMMANDS = """
 command: python3 -c "print('loss', {value} + {seed} / 10)"
 arms: {a: {value: 1.0}, b: {value: 2.0}}
 metric: {pattern: 'loss (\\S+)', margin: 0.1}
+trial: {minutes: 5}
 """
 STUDY = {
     "claim": "c", "source": "s", "published": "p", "changed": "d",
@@ -92,7 +94,7 @@ def option(cls: type[Config], name: str, default: Any, neutral: Any) -> Iterator
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The version after: an option more in a part, in the model, in `train`, in a request and in a plan."""
+    """The version after: an option more in a part, in the model, in `train`, in requests, in a plan and in commands."""
     identity = Plan.identity
     monkeypatch.setattr(
         Plan, "identity", lambda plan: {**identity(plan), **({"new": 2} if plan.first_seed == 99 else {})}
@@ -102,6 +104,8 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         option(ModelConfig, "head_scale", 1.0, 1.0),
         option(TrainConfig, "ema", 0.0, 0.0),
         option(Request, "patience", 0.0, 0.0),
+        option(TrialLimits, "pause", 0.0, 0.0),
+        option(Metric, "scale", 1.0, 1.0),
     ):
         yield
 
