@@ -66,7 +66,25 @@ class Command:
     def words(self) -> list[str]:
         """The words after `partwise`, with those that make the command small."""
         added = next((words for start, words in SMALL.items() if self.text.startswith(start)), "")
-        return shlex.split(self.text, comments=True)[1:] + shlex.split(added)
+        return without_repeats(shlex.split(self.text, comments=True)[1:], shlex.split(added))
+
+
+def without_repeats(words: list[str], added: list[str]) -> list[str]:
+    """The words and the added ones, which replace a setting or an option of the same name: two values are refused."""
+    names = {name for name, _ in settings(added)}
+    return [word for name, item in settings(words) if name not in names for word in item] + added
+
+
+def settings(words: list[str]) -> list[tuple[str, list[str]]]:
+    """The name of each setting, option or other word, with the words that give it."""
+    found: list[tuple[str, list[str]]] = []
+    for word in words:
+        if found and found[-1][1][-1].startswith("--") and len(found[-1][1]) == 1 and not word.startswith("--"):
+            option = found.pop()[0]
+            found.append((word.partition("=")[0] if option == "--common" else option, [option, word]))
+        else:
+            found.append((word.partition("=")[0], [word]))
+    return found
 
 
 def pages() -> list[Path]:

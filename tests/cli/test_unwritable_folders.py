@@ -145,16 +145,16 @@ def test_a_finished_comparison_is_shown_where_nothing_can_be_written(
     made.run()
     lock(locked)
     before = contents(locked)
-    words = ["compare", "e.yaml", "--seeds", "4", "--name", "c"]
-    status, printed, errors = run([*words, "--require", "gain better"], locked, {})
+    words = ["compare", "e.yaml", "--name", "c", "--seeds"]
+    status, printed, errors = run([*words, "4", "--require", "gain better"], locked, {})
     assert status == 0 and "gain is better than base" in printed, errors
     status, printed, errors = run(["work", "c"], locked, {})
     assert (status, printed) == (0, "ran 0 trials here; none are left\n"), errors
-    status, _, errors = run([*words, "--seeds", "5"], locked, {})
+    status, _, errors = run([*words, "5"], locked, {})
     assert status == 2 and "runs/c cannot be written, and it was judged at 4 seeds, not 5" in errors
     assert contents(locked) == before
     results = locked / "runs/c/results.json"
     results.chmod(0o644)
     results.write_text(results.read_text().replace('"better"', '"worse"'))
-    status, _, errors = run(words, locked, {})
+    status, _, errors = run([*words, "4"], locked, {})
     assert status == 2 and "results.json was changed" in errors

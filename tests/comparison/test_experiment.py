@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import partwise
-from comparisons import ARITHMETIC, SETTINGS, TINY
+from comparisons import ARITHMETIC, SETTINGS, TINY, last_of_each
 from partwise.comparison.design.plan import Plan
 from partwise.comparison.design.request import Request
 from partwise.comparison.noise_store import expected_noise
@@ -35,7 +35,9 @@ from recipes import split_loss
 
 def plan_of(changes: list[list[str]], **settings: Any) -> Plan:
     arms = [shlex.join(change) for change in changes]
-    given = {"preset": "mingpt", "arms": arms, "data": "arithmetic", "common": ARITHMETIC, **settings}
+    changed = {word.partition("=")[0] for change in changes for word in change}
+    common = [word for word in ARITHMETIC if word.partition("=")[0] not in changed]
+    given = {"preset": "mingpt", "arms": arms, "data": "arithmetic", "common": common, **settings}
     return make_plan(Request.from_dict(given))
 
 
@@ -185,7 +187,7 @@ def test_a_diverged_run_gives_counts_instead_of_a_verdict(here: Path) -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_comparison_resumes_with_equal_results(here: Path) -> None:
-    common = [*TINY, "train.steps=200", "train.eval_every=50", "train.save_every=1000"]
+    common = last_of_each([*TINY, "train.steps=200", "train.eval_every=50", "train.save_every=1000"])
     settings: dict[str, Any] = {"data": "text.txt", "common": common, "seeds": 2}
     whole = partwise.compare("mingpt", "ffn=swiglu", **settings, name="whole").results
 

@@ -47,7 +47,7 @@ def test_recipes_build_by_name() -> None:
     for name, size in sizes.items():
         recipe: Any = TokenizerRecipe.resolve({"part": name, **({"vocab_size": 258} if name == "bpe" else {})})
         assert recipe.build(Source()).vocab_size == recipe.expected_vocab_size(Source()) == size
-    with pytest.raises(ConfigError, match="did you mean 'bytes'"):
+    with pytest.raises(ConfigError, match="did you mean tokenizer=bytes"):
         TokenizerRecipe.resolve("byte")
 
 

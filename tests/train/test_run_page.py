@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from comparisons import last_of_each
 from partwise.cli import main
 from partwise.config import ConfigError
 from partwise.train.config import run_config
@@ -61,7 +62,7 @@ def test_the_sample_is_that_which_train_printed(tmp_path: Path, monkeypatch: pyt
     """Answers to problems are those in the precision of the run."""
     monkeypatch.chdir(tmp_path)
     few = ["data=arithmetic", "data.train=2000", "data.validation=20", "data.test=20", "train.device=cpu"]
-    command = ["train", "mingpt", *TINY, *few, "train.precision=bfloat16", "--name", "sums"]
+    command = ["train", "mingpt", *last_of_each([*TINY, *few, "train.precision=bfloat16"]), "--name", "sums"]
     monkeypatch.setattr(sys, "argv", ["partwise", *command])
     drawn: list[tuple[tuple[str, ...], Sample]] = []
 

@@ -33,6 +33,13 @@ class Settings:
     def to_dict(self) -> dict[str, float]:
         return {"loss": self.loss}
 
+    def to_stored(self) -> dict[str, float]:
+        return self.to_dict()
+
+    @classmethod
+    def from_stored(cls, values: Mapping[str, float]) -> Self:
+        return cls(**values)
+
     def with_override(self, override: str) -> Self:
         raise ConfigError(f"{override}: nothing to change")
 
