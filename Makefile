@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 VERSIONS := .venv/versions.txt
 DOCS_STAMP := .venv/.docs-installed
 
-.PHONY: setup setup-locked demo test wheel test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-reliability test-wheel test-lowest test-newest docs check format clean bench bench-long bench-peers accelerator
+.PHONY: setup setup-locked demo test test-all test-times wheel test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-reliability test-wheel test-lowest test-newest docs check format clean bench bench-long bench-peers accelerator
 
 setup: $(STAMP)
 
@@ -31,8 +31,17 @@ setup-locked: $(VERSIONS)
 demo: setup
 	$(BIN)/partwise demo
 
+# the fast tests, and a case of each promise (minutes)
 test: setup
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist worksteal --tier fast
+
+# the rest of the tests: what needs whole trainings, processes and kills (a quarter of an hour)
+test-all: setup
+	$(BIN)/python -m pytest -n auto --dist worksteal --tier rest
+
+# measures every test, and so decides which of them `make test` runs
+test-times: setup
+	$(BIN)/python -m pytest -n auto --dist worksteal --write-times
 
 # round trips of a million random strings through every byte-pair tokenizer
 test-tokenizers: setup
@@ -153,7 +162,8 @@ check: setup
 	$(BIN)/ruff check src tests benchmarks examples hatch_build.py
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/test_scripting.py -m long
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow and not long"
+	$(BIN)/python -m pytest -n auto --dist worksteal --tier fast tests/test_*.py tests/cli tests/config tests/presets \
+		tests/parts/test_equations.py
 
 format: setup
 	$(BIN)/ruff format src tests benchmarks examples hatch_build.py

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tiers import pytest_addoption, pytest_configure, pytest_runtest_setup  # noqa: F401  hooks
+
 if TYPE_CHECKING:
     from partwise.train.config import RunConfig
 

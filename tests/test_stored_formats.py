@@ -35,6 +35,7 @@ def done(folder: Path, *words: str) -> str:
     return printed + errors
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("stored", VERSIONS, indirect=True)
 def test_a_stored_run_is_read(stored: Path) -> None:
     model, tokenizer = load(stored / "runs" / "run")
@@ -117,6 +118,7 @@ def without_new_results(values: Any, keys: dict[str, Any]) -> Any:
     return {key: without_new_results(value, keys) for key, value in values.items() if key not in keys}
 
 
+@pytest.mark.promise
 @pytest.mark.parametrize("stored", VERSIONS, indirect=True)
 def test_a_stored_comparison_is_judged_again(stored: Path) -> None:
     folder = stored / "runs" / "comparison"

@@ -68,6 +68,7 @@ def lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
+@pytest.mark.promise
 @pytest.mark.slow
 def test_closing_the_terminal_saves_a_run(here: Path) -> None:
     pid, terminal = in_terminal("train", "mingpt", *SLOW, "--data", "text.txt", "--name", "run")

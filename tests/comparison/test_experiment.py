@@ -76,6 +76,7 @@ def test_paired_tensors_are_listed() -> None:
     assert unpaired_tensors(plan.arms[0], plan.arms[2])[0] == []
 
 
+@pytest.mark.promise
 def test_values_equal_single_runs_and_the_first_verdict_stands(here: Path) -> None:
     arguments = {"data": "arithmetic", "common": ARITHMETIC, "name": "c", "margin": 0.01, "failure": 100.0}
     comparison = partwise.compare("mingpt", "ffn=swiglu", seeds=2, **arguments)

@@ -59,6 +59,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     return int(ended.value.code or 0), shown.out + shown.err
 
 
+@pytest.mark.promise
 def test_a_process_without_partwise_writes_the_same_text(project: Path) -> None:
     prompt = "ROMEO:\nBut soft"
     done = subprocess.run(

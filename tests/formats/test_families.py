@@ -137,6 +137,7 @@ def tokens() -> Tensor:
     return torch.randint(0, VOCAB, (2, LENGTH), generator=torch.Generator().manual_seed(3))
 
 
+@pytest.mark.promise
 @torch.no_grad()
 @pytest.mark.parametrize(("name", "seed"), cases(2))
 def test_equals_transformers(name: str, seed: int) -> None:

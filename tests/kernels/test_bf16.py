@@ -148,6 +148,7 @@ def test_mlp_is_as_accurate_as_autocast_for_every_activation(activation: str, ga
     check_mlp(activation, mlp_inputs((61, 32), 96, gated, bias))
 
 
+@pytest.mark.promise
 @settings(max_examples=40)
 @given(
     rows=st.integers(1, 420), D=st.integers(1, 8), hidden=st.integers(1, 23), gated=st.booleans(), bias=st.booleans(),

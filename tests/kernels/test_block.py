@@ -309,6 +309,7 @@ def test_rows_do_not_depend_on_the_number_of_rows(T: int, autocast: bool) -> Non
             assert torch.equal(forward_block(x[:rows], weights, case.spec()), whole[:rows])
 
 
+@pytest.mark.promise
 @settings(max_examples=60)
 @given(data=st.data())
 def test_equals_the_equation_for_any_block(data: st.DataObject) -> None:

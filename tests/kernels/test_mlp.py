@@ -33,6 +33,7 @@ def test_equals_the_equation_for_every_activation(activation: str, gated: bool, 
     check(activation, mlp_inputs((2, 7, 48), 16, gated, bias, scale=30.0))  # far in the tails
 
 
+@pytest.mark.promise
 @settings(max_examples=60)
 @given(
     rows=st.integers(1, 120),

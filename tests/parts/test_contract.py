@@ -387,6 +387,7 @@ def test_every_option_that_tests_restrict_exists() -> None:
     assert SMALL.keys() <= options, SMALL.keys() - options
 
 
+@pytest.mark.promise
 @each_part
 @settings(max_examples=2, **relaxed)
 @given(data=st.data())

@@ -107,6 +107,7 @@ def last_checkpoint(path: Path) -> str:
     )
 
 
+@pytest.mark.promise
 @each_setting
 def test_stopped_at_any_step_and_resumed_equals_uninterrupted(tiny: Tiny, tmp_path: Path, words: list[str]) -> None:
     config = tiny(*words)
@@ -312,6 +313,7 @@ def test_killed_at_every_call_of_a_save(killed: dict[str, Killed], name: str, sa
     assert reached == {save - 1, save}
 
 
+@pytest.mark.promise
 @pytest.mark.slow
 def test_killed_between_steps_with_a_truncated_line_of_metrics(killed: dict[str, Killed]) -> None:
     for kill in range(1, 6):

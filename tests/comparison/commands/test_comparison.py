@@ -61,6 +61,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     return run
 
 
+@pytest.mark.promise
 def test_values_are_the_programs_and_the_verdict_follows(here: Path) -> None:
     made = comparison(here, curve={"from": "{folder}/log.jsonl", "step": "step", "value": "val"})
     results = made.run()
