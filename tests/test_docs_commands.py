@@ -49,6 +49,15 @@ def make_repository(folder: Path) -> None:
             program.write_text(program.read_text().replace("default=0.0)", "default=0.05)", 1))
 
 
+def write_parts(folder: Path) -> None:
+    """The part of docs/extending.md, in the file that commands import."""
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs/extending.md").read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
+    (block,) = [block for block in blocks if '@part("mine"' in block]
+    (folder / "my_parts.py").write_text(block, encoding="utf-8")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
@@ -64,6 +73,7 @@ def test_commands_run(page: Path, tmp_path: Path) -> None:
     (tmp_path / "numbers.csv").write_text(NUMBERS, encoding="utf-8")
     make_repository(tmp_path)
     write_logs(tmp_path)
+    write_parts(tmp_path)
     for command in commands(page):
         done = subprocess.run(
             [sys.executable, "-m", "partwise", *command.words],
