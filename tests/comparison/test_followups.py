@@ -77,7 +77,7 @@ def test_the_cells_of_a_grid_run_where_the_command_says(monkeypatch: pytest.Monk
         "ffn=swiglu",
         *(word for each in TINY for word in ("--common", each)),
         "--grid",
-        "n_layers=1,2",
+        "train.lr=1e-3,2e-3",
         "--on",
         "workers",
     ]
