@@ -69,7 +69,7 @@ class Extension:
 
     @classmethod
     def of(cls, folder: Path, plan: Plan, workload: Workload, data: str) -> Self:
-        """Raises ConfigError if its data or its judged values have changed, or its setup is not to be had here."""
+        """Raises ConfigError if data or judged values have changed, or if this machine cannot provide its setup."""
         metadata = read_json(folder / PLAN_FILE)
         if metadata["data"] != data:
             raise ConfigError(f"the data of {folder} has changed since its first run: choose another --name")

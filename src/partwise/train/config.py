@@ -258,8 +258,8 @@ def expand_data(overrides: list[Override]) -> list[Override]:
 def run_config(name: str, *overrides: str, data: str | None = None, common: Iterable[str] = ()) -> RunConfig:
     """The run configuration of a preset or YAML file, with overrides such as `"ffn=swiglu"` and `"train.lr=1e-3"`.
 
-    `data` is the name of a corpus or the path of a text file. The data determine the vocabulary. `common` are overrides of
-    several configurations, of which each may change some. Raises ConfigError.
+    `data` is the name of a corpus or the path of a text file. The data determine the vocabulary. `common` are overrides that
+    several configurations share; `overrides` replace them. Raises ConfigError.
     """
     given = ([] if data is None else [(("data",), data)]) + parse_overrides(overrides)
     distinct([override for override in given if override[0] == ("data",)])

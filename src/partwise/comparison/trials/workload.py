@@ -57,7 +57,7 @@ class Workload(ABC):
 
     @abstractmethod
     def restore_setup(self, plan: Plan, setup: Mapping[str, Any]) -> None:
-        """Use the setup that an earlier call of `choose_setup` has returned. Raises ConfigError if it is not to be had."""
+        """Use the setup that an earlier call of `choose_setup` has returned. Raises ConfigError if it is unavailable."""
 
     @abstractmethod
     def executor(self) -> Executor:
