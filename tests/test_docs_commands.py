@@ -58,7 +58,6 @@ def write_parts(folder: Path) -> None:
     (folder / "my_parts.py").write_text(block, encoding="utf-8")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
     [

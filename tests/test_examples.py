@@ -34,7 +34,6 @@ def test_look_inside(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "nats per character" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "package"), [("digits", "sklearn"), ("hf_trainer", "accelerate")])
 def test_functions_of_other_libraries(name: str, package: str, here: Path) -> None:
     pytest.importorskip(package)
@@ -44,7 +43,6 @@ def test_functions_of_other_libraries(name: str, package: str, here: Path) -> No
     assert "3 arms, 2 paired seeds" in done.stdout and "no value" not in done.stdout, done.stdout
 
 
-@pytest.mark.slow
 def test_your_own_part(here: Path) -> None:
     """As a process of its own: its workers import the part from the script's source."""
     command = [sys.executable, str(EXAMPLES / "your_own_part.py"), "3"]
@@ -54,7 +52,6 @@ def test_your_own_part(here: Path) -> None:
     assert (here / "runs/own-part/report.html").exists()
 
 
-@pytest.mark.slow
 def test_a_program_that_searches(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three changes without effect, judged through --json; the truth of the stand-in program is what its table says."""
     done = subprocess.run(

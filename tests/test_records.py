@@ -157,7 +157,6 @@ def try_damage(whole: Path, folder: Path, number: int, commands: list[list[str]]
         assert told and "Traceback" not in errors, f"damage {number}, {how}: `partwise {' '.join(words)}`: {errors}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", range(40))
 def test_damaged_files_are_told(whole: Path, tmp_path: Path, number: int) -> None:
     try_damage(whole, tmp_path / "damaged", number, READ)

@@ -22,7 +22,6 @@ LONG = ("compare-kill", "report-kill", "compare-flip", "reading-flip")
 """Checks whose trials run commands for many seconds: `make test-reliability` begins with their tests."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in CHECKS]
 )
@@ -133,7 +132,6 @@ def test_a_gradient_that_is_not_checked_is_found(tmp_path: Path, monkeypatch: py
         trial(0)
 
 
-@pytest.mark.slow
 def test_every_file_operation_of_a_run_may_fail(tmp_path: Path) -> None:
     trial = CHECKS["errors"].prepare(tmp_path)
     outcomes = [trial(number) for number in range(0, 200, 2)]

@@ -8,8 +8,6 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
-
 import partwise
 from comparisons import last_of_each
 
@@ -71,7 +69,6 @@ def run_on_device(script: str, text: str = "") -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 def test_every_command_runs_on_a_device_without_float64(here: Path) -> None:
     tasks = "eval problems --tasks arithmetic --max-problems 2" if find_spec("lm_eval") else ""
     lines = [shlex.join(last_of_each(shlex.split(line))) for line in f"{COMMANDS}{tasks}".splitlines()]
@@ -80,6 +77,5 @@ def test_every_command_runs_on_a_device_without_float64(here: Path) -> None:
     assert all((here / "runs" / name / "results.json").exists() for name in ("two", "together"))
 
 
-@pytest.mark.slow
 def test_every_part_trains_samples_and_is_inspected_on_a_device_without_float64() -> None:
     run_on_device("run_models.py")

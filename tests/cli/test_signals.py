@@ -69,7 +69,6 @@ def lines(path: Path) -> int:
 
 
 @pytest.mark.promise
-@pytest.mark.slow
 def test_closing_the_terminal_saves_a_run(here: Path) -> None:
     pid, terminal = in_terminal("train", "mingpt", *SLOW, "--data", "text.txt", "--name", "run")
     wait_for(lambda: lines(here / "runs/run/metrics.jsonl") > 30, terminal)
@@ -80,7 +79,6 @@ def test_closing_the_terminal_saves_a_run(here: Path) -> None:
     assert int(checkpoint.name[5:]) == lines(here / "runs/run/metrics.jsonl") > 30  # nothing trained was lost
 
 
-@pytest.mark.slow
 def test_closing_the_terminal_or_sigterm_saves_the_runs_of_a_comparison(here: Path) -> None:
     words = ["compare", "mingpt", "ffn=swiglu", "--data", "text.txt", "--seeds", "2", "--workers", "2"]
     words += [word for override in SLOW for word in ("--common", override)]
@@ -114,7 +112,6 @@ def test_closing_the_terminal_or_sigterm_saves_the_runs_of_a_comparison(here: Pa
     check("ended")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", ["train", "compare"])
 def test_three_interrupts_say_saved_only_if_it_is_so(here: Path, command: str) -> None:
     words = ["train", "mingpt", *SLOW, "--data", "text.txt", "--name", "r"]
@@ -154,7 +151,6 @@ def test_three_interrupts_say_saved_only_if_it_is_so(here: Path, command: str) -
     assert says_saved <= complete and (says_saved or "some runs could not save" in output), output
 
 
-@pytest.mark.slow
 def test_runs_save_and_end_if_the_comparison_is_killed_and_nobody_reaps_it(here: Path) -> None:
     """A container's first process may be no init: the killed one stays in the table of processes, and looks alive."""
     words = ["compare", "mingpt", "ffn=swiglu", "--data", "text.txt", "--seeds", "1", "--workers", "2", "--name", "c"]

@@ -186,7 +186,6 @@ def test_a_diverged_run_gives_counts_instead_of_a_verdict(here: Path) -> None:
     assert Results.from_json(comparison.path / "results.json") == comparison.results
 
 
-@pytest.mark.slow
 def test_an_interrupted_comparison_resumes_with_equal_results(here: Path) -> None:
     common = last_of_each([*TINY, "train.steps=200", "train.eval_every=50", "train.save_every=1000"])
     settings: dict[str, Any] = {"data": "text.txt", "common": common, "seeds": 2}

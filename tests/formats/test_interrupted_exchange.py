@@ -96,7 +96,6 @@ def contents(folder: Path) -> dict[Path, bytes]:
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_killed_command_leaves_a_whole_folder_or_none(name: str, here: Path) -> None:
     words, target = CASES[name]

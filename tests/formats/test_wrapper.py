@@ -350,7 +350,6 @@ def test_lora_trains_only_adapters_and_every_adapter(parts: dict[str, Any]) -> N
         assert error(adapted.merge_and_unload()(**batch).logits, changed) <= 1e-10
 
 
-@pytest.mark.slow
 def test_the_folder_loads_in_a_fresh_process_with_one_import(tmp_path: Path) -> None:
     model = build(ngram_lm={"part": "kneser_ney", "context_tokens": 2}, tie_embeddings=True)
     model.fit(tokens(1, 11).flatten().numpy())
@@ -384,7 +383,6 @@ print(json.dumps([model(inputs).logits.tolist(), tokenizer.decode(text[0])]))
     assert load_tokenizer(tmp_path / "hf").encode("abk").tolist() == [0, 1, 10]
 
 
-@pytest.mark.slow
 def test_export_writes_a_model_of_no_family(
     tiny: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -167,7 +167,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sums", "steps", "pairs"])
 def test_arithmetic_has_the_exact_match_of_our_evaluation(
     name: str, runs: Path, monkeypatch: pytest.MonkeyPatch
@@ -183,7 +182,6 @@ def test_arithmetic_has_the_exact_match_of_our_evaluation(
     assert name == "pairs" or 0 < own.correct < own.total, own  # or the equality says little
 
 
-@pytest.mark.slow
 def test_the_cloze_equals_the_model_item_by_item(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(runs)
     perplexity, accuracy = sorted(score_tasks("plays", ["shakespeare_cloze"], 40), key=lambda score: -len(score.metric))
@@ -229,7 +227,6 @@ def own_task(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
 def test_a_folder_of_ones_own(
     runs: Path, own_task: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,7 +253,6 @@ def test_a_folder_of_ones_own(
     assert score["value"] == pytest.approx(correct / 3)
 
 
-@pytest.mark.slow
 def test_bad_tasks_are_refused_in_one_line(runs: Path, own_task: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(runs)
     (own_task / "empty").mkdir()

@@ -146,7 +146,6 @@ main()
 """
 
 
-@pytest.mark.slow
 def test_too_little_memory_is_one_line_and_the_checkpoint_stays(tmp_path: Path) -> None:
     words = [
         "train",

@@ -96,7 +96,6 @@ def logit_changes_by_width(init: str, widths: tuple[int, ...]) -> list[float]:
     return found
 
 
-@pytest.mark.slow
 def test_coordinate_check_distinguishes_mup_from_normal_init() -> None:
     """The change of the logits in four steps is constant from width 64 to 512 under muP, and grows with init=normal."""
     widths = (64, 128, 256, 512)

@@ -63,14 +63,12 @@ def ends(config: RunConfig) -> tuple[str, float, float]:
     return state_of(run), evaluate(run).validation, norm
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_the_number_of_threads_changes_nothing(case: str, wide: Callable[..., RunConfig]) -> None:
     found = {ends(wide(*CASES[case], "train.deterministic=true", f"train.threads={n}")) for n in (1, 2, 7)}
     assert len(found) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", ["blocks", "layers in bfloat16", "torch"])
 def test_without_the_setting_it_changes_the_rounding(case: str, wide: Callable[..., RunConfig]) -> None:
     """Else the test above would prove nothing."""

@@ -103,7 +103,6 @@ def test_nothing_is_imported_or_written_unless_asked(tiny: Tiny, tmp_path: Path)
         tiny("train.log=mlflow")
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_event_files_have_what_the_metrics_have(tiny: Tiny, tmp_path: Path) -> None:
     """Also of a run that resumed with another log, and of several seeds in one process."""
@@ -140,7 +139,6 @@ def test_names_of_runs_have_arm_and_seed(tmp_path: Path) -> None:
     assert experiment_log.run_name(tmp_path / "alone") == "alone"
 
 
-@pytest.mark.slow
 def test_weights_and_biases_offline(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -293,7 +293,6 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(partwise.__file__).parents[1])}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "save", "min_kills"),
     [("first", 1, 16), ("third", 3, 25)],
@@ -314,7 +313,6 @@ def test_killed_at_every_call_of_a_save(killed: dict[str, Killed], name: str, sa
 
 
 @pytest.mark.promise
-@pytest.mark.slow
 def test_killed_between_steps_with_a_truncated_line_of_metrics(killed: dict[str, Killed]) -> None:
     for kill in range(1, 6):
         metrics = killed["between"].root / str(kill) / "metrics.jsonl"
@@ -348,7 +346,6 @@ def wait_for_lines(path: Path, lines: int, process: subprocess.Popen[str]) -> No
     raise AssertionError("the run wrote too few lines")
 
 
-@pytest.mark.slow
 def test_ctrl_c_and_sigterm_save_and_print_the_command_to_resume(tmp_path: Path) -> None:
     (tmp_path / "a text.txt").write_text("to be or not to be, that is the question\n" * 30)
     words = (
@@ -418,7 +415,6 @@ sys.stdin.readline()
 """
 
 
-@pytest.mark.slow
 def test_a_folder_has_one_owner(tiny: Tiny, tmp_path: Path) -> None:
     config = tiny()
     process = subprocess.Popen(

@@ -63,7 +63,6 @@ def run(made: StoredTrial) -> str:
     return status
 
 
-@pytest.mark.slow
 def test_processes_find_each_other_and_the_first_one_says_the_value(tmp_path: Path) -> None:
     made = trial(tmp_path, SUM, processes=3)
     assert run(made) == "done", [path.read_text() for path in made.folder.glob("*.txt")]

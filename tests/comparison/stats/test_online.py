@@ -110,7 +110,6 @@ def simulate(effect: float, delay: int, draws: int, seed: int, shared: float = 0
     return float(np.mean(false)), float(np.mean(found))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("delay", [0, 20])
 def test_few_false_discoveries_and_most_effects(delay: int) -> None:
     """At most 5% of discoveries are false, and 60% of effects of three SDs of a difference are found, also if results arrive
@@ -120,7 +119,6 @@ def test_few_false_discoveries_and_most_effects(delay: int) -> None:
     assert power >= 0.6
 
 
-@pytest.mark.slow
 def test_few_false_discoveries_if_comparisons_share_a_baseline() -> None:
     """Differences from one baseline on the same seeds correlate, which the paper's theorem excludes."""
     fdr, _ = simulate(3.0, 5, draws=120, seed=7, shared=0.5)

@@ -93,7 +93,6 @@ def gone(pid: int) -> bool:
     return True
 
 
-@pytest.mark.slow
 def test_two_processes_train_the_same_run_and_any_number_resumes_it(tmp_path: Path) -> None:
     temporary = tmp_path / "temporary files"  # a space in the path of the file by which processes find each other
     temporary.mkdir()
