@@ -15,8 +15,8 @@ from typing import Any
 
 from partwise.comparison.design.plan import Arm, Plan
 from partwise.comparison.results import TunedArm, Tuning, tuned_name
+from partwise.comparison.stats.methods import find_method
 from partwise.comparison.stats.protocol import Claim
-from partwise.comparison.stats.tuning_noise import tuning_noise
 from partwise.comparison.trials.trial import Trial
 from partwise.comparison.tuning_file import TuningFile
 from partwise.config import ConfigError
@@ -252,7 +252,7 @@ def add_tuned_arms(plan: Plan, tune: Tune, rows: list[TunedArm], lower_is_better
                 reason = (
                     f"the best {tune.key} is not bracketed for {' and '.join(outside)}; give a wider range to --tune"
                 )
-            noise = tuning_noise(pair[0].losses, pair[1].losses, reason, lower_is_better)
+            noise = find_method(plan.rules.method).tuning_noise(*(row.losses for row in pair), reason, lower_is_better)
             tuned = Claim(at_best[claim.arm], at_best[claim.against], "claim", noise)
             if tuned[:2] not in [other[:2] for other in claims]:
                 claims.append(tuned)

@@ -3,8 +3,8 @@
 from partwise.comparison.judging import effect_over_training, judge_results
 from partwise.comparison.results import ClaimResult, Results, TunedArm, Tuning, tuned_name
 from partwise.comparison.stats.effect import Effect
+from partwise.comparison.stats.methods import find_method
 from partwise.comparison.stats.protocol import Claim, Rules
-from partwise.comparison.stats.tuning_noise import tuning_noise
 from partwise.comparison.stats.warnings import warnings
 from partwise.config import ConfigError
 from partwise.studies.study import Study, StudyResults
@@ -38,7 +38,7 @@ def judge_again(results: Results) -> Results:
             f"{summed.arm} against {summed.against}: a sum of effects cannot be judged from stored results"
         )
     rules = Rules(**{name: getattr(results.protocol, name) for name in type(results.protocol).model_fields})
-    claims = [stored_claim(claim, results.tuning) for claim in results.claims]
+    claims = [stored_claim(claim, results.tuning, rules.method) for claim in results.claims]
     judged_seeds = next((claim.effect.n for claim in results.claims if claim.exploratory), None)
     powers = [control.power for control in results.controls if control.power is not None]
     judged = judge_results(results, rules, claims, {}, judged_seeds, powers[0] if powers else None)
@@ -55,12 +55,12 @@ def with_curves(new: ClaimResult, old: ClaimResult) -> ClaimResult:
     return new.model_copy(update={"differences_over_training": stored, "effect_over_training": points})
 
 
-def stored_claim(claim: ClaimResult, tuning: Tuning | None) -> Claim:
+def stored_claim(claim: ClaimResult, tuning: Tuning | None, method: int) -> Claim:
     """The claim that a stored effect judges, with the noise of the choice of both arms' values if tuning chose them."""
     effect, noise = claim.effect, None
     if tuning is not None and is_tuned(effect):
         arm, against = (find_row(name, tuning) for name in (effect.arm, effect.against))
-        noise = tuning_noise(
+        noise = find_method(method).tuning_noise(
             arm.losses, against.losses, effect.not_bracketed, tuning.held_out or effect.lower_is_better
         )
     return Claim(effect.arm, effect.against, claim.role, noise)

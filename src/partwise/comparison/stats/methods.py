@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.families import decide
 from partwise.comparison.stats.intervals import measure
+from partwise.comparison.stats.tuning_noise import TuningNoise, tuning_noise
 from partwise.config import ConfigError
 
 
@@ -21,12 +22,14 @@ class Method:
     """The effect of one claim at one look, from the values of both arms."""
     decide: Callable[[Sequence[Effect], float], list[Effect]]
     """The effects of a family of claims with their verdicts, at a level."""
+    tuning_noise: Callable[..., TuningNoise]
+    """The noise of the choice of both arms' values."""
 
 
 FIRST = 1
 """The method of whatever states none."""
 
-METHODS = {FIRST: Method(measure, decide)}
+METHODS = {FIRST: Method(measure, decide, tuning_noise), 2: Method(measure, decide, tuning_noise)}
 
 
 def newest_method() -> int:
