@@ -22,7 +22,7 @@ from partwise.config import ConfigError, digest
 
 ROOT = Path(__file__).parents[3]
 CLAIMS = [Claim("ffn=swiglu", "mingpt"), Claim("ffn=geglu", "mingpt"), Claim("norm=rmsnorm", "mingpt", "negative")]
-RULES = Rules(looks=(), failure=4.0)
+RULES = Rules(looks=(), failure=4.0, method=2)
 
 
 def make(**changes: Any) -> Certificate:
@@ -40,6 +40,7 @@ def make(**changes: Any) -> Certificate:
         "alpha": RULES.alpha,
         "metric": RULES.metric,
         "failure": RULES.failure,
+        "method": RULES.method,
         "claims": [list(claim[:3]) for claim in CLAIMS],
     }
     certificate = Certificate(
