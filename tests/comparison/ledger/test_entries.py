@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 import os
 import subprocess
 from dataclasses import replace
@@ -224,9 +225,19 @@ def test_levels_follow_from_the_results_that_are_known(tmp_path: Path, plan: Pla
     level = next_level(first.ledger.read(), 0.05)
     assert (level.number, level.discoveries) == (3, 1)
     assert level.level == pytest.approx(0.025 * gamma[2] + 0.025 * gamma[0])
-    second.result(plan, 5, judge(plan, 0.1))
+    second.result(plan, 5, judge(plan, -0.1))
     level = next_level(first.ledger.read(), 0.05)
     assert level.level == pytest.approx(0.025 * gamma[2] + (0.025 + 0.05) * gamma[0])
+
+
+def test_only_what_is_better_earns_a_level(tmp_path: Path, plan: Plan) -> None:
+    """A search keeps nothing else: changes that harm or crash are easy to find, and would pay for false keeps."""
+    run(tmp_path / "1", plan, 0.1, online=True)
+    run(tmp_path / "2", plan, math.nan, online=True)
+    records = run(tmp_path / "3", plan, -0.1, online=True).ledger.read()
+    verdicts = [row["verdict"] for each in records for row in each.content.get("verdicts", ())]
+    assert verdicts[0] == "worse" and verdicts[-1] == "better"
+    assert next_level(records, 0.05).discoveries == 1
 
 
 def test_an_equivalence_or_a_control_is_no_discovery(tmp_path: Path, plan: Plan) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from online_searches import Search, searches
 from partwise.comparison.stats.online import online_level, weight
 from partwise.config import ConfigError
 
@@ -136,3 +137,11 @@ def test_without_effects_false_discoveries_are_rare() -> None:
                 known.append(t + 1)
         any_false += bool(known)
     assert any_false / draws <= ALPHA + 2 * math.sqrt(ALPHA * (1 - ALPHA) / draws)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_changes_that_harm_do_not_pay_for_false_keeps(shared: bool) -> None:
+    """Whole searches: at most 5% of the kept are false if only what is better earns a level, and more if harm earns too."""
+    hostile = Search(200, helpful=0.0, harmful=0.5, shared=shared)
+    assert searches(hostile, "better", draws=200).false_rate <= 0.02
+    assert searches(hostile, "better or worse", draws=200).false_rate > 0.15

@@ -12,8 +12,9 @@ from partwise.config import ConfigError
 def next_level(records: Sequence[Record], alpha: float) -> OnlineLevel:
     """The level of a comparison that starts now. Raises ConfigError if the sequence has another alpha.
 
-    A comparison is a discovery if its first result has a claim that is better or worse. One that never finishes has spent
-    its level; later results of the same comparison change nothing, since its seeds had been seen.
+    A comparison is a discovery if its first result has a claim that is better: a search keeps nothing else, and the rate is
+    that of false ones among the kept. One that never finishes has spent its level; later results of the same comparison
+    change nothing, since its seeds had been seen.
     """
     started: list[int] = []
     results: set[int] = set()
@@ -40,5 +41,8 @@ def check_alpha(stored: float, alpha: float) -> None:
 
 
 def is_discovery(result: dict[str, Any]) -> bool:
-    """Whether any claim of a result is better or worse; controls do not count."""
-    return any(row["role"] == "claim" and row["verdict"] in ("better", "worse") for row in result["verdicts"])
+    """Whether any claim of a result is better; controls do not count.
+
+    A claim that is worse is none, nor is a crash: changes that harm are easy to find, and would pay for false keeps.
+    """
+    return any(row["role"] == "claim" and row["verdict"] == "better" for row in result["verdicts"])
