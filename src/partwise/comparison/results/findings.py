@@ -1,8 +1,8 @@
 """What a comparison found: claims and controls, and what was done to the arms or with the winner."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, JsonValue
+from pydantic import AfterValidator, Field, JsonValue, SerializerFunctionWrapHandler, WrapSerializer
 
 from partwise.comparison.measures import Measure
 from partwise.comparison.results.value import Value
@@ -15,7 +15,14 @@ def _check_differences(effect: Effect) -> Effect:
     return effect
 
 
-StoredEffect = Annotated[Effect, AfterValidator(_check_differences)]
+def _without_neutral(effect: Effect, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    values: dict[str, Any] = serialize(effect)
+    if values["rounding_unit"] is None:  # hashes from before the key existed stay valid
+        del values["rounding_unit"]
+    return values
+
+
+StoredEffect = Annotated[Effect, AfterValidator(_check_differences), WrapSerializer(_without_neutral)]
 """An effect whose differences are one per seed."""
 
 

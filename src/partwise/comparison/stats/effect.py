@@ -56,6 +56,8 @@ class Effect:
     """The part of the standard error that is the noise of tuning; None if the arms are not at values that tuning chose."""
     not_bracketed: str = ""
     """Why there is no verdict, if tuning did not bracket the best value of an arm."""
+    rounding_unit: float | None = None
+    """The unit that the values are rounded to, if it exceeds the margin and all pairs agree: then there is no test."""
     low: float | None = None
     high: float | None = None
     p: float | None = None

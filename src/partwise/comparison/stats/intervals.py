@@ -10,6 +10,7 @@ from typing import Any
 from partwise.comparison.stats.effect import DEFAULT_MARGIN, Effect
 from partwise.comparison.stats.families import decide
 from partwise.comparison.stats.group_sequential import check_looks, repeated_p
+from partwise.comparison.stats.rounding import rounding_unit
 from partwise.comparison.stats.samples import (
     ROUNDING,
     correlation,
@@ -128,6 +129,20 @@ def measure(
         no_test = tuning.not_bracketed if tuning else ""
         return effect.replace(not_bracketed=no_test) if no_test or summed else _compare_failures(effect)
     return _estimate(effect, a, b, known_sd, tuning)
+
+
+def measure_rounded(
+    arm: str, against: str, values: Mapping[int, float], baseline: Mapping[int, float], **options: Any
+) -> Effect:
+    """As `measure`, but pairs that agree show nothing if the values are rounded to a unit that exceeds the margin."""
+    effect = measure(arm, against, values, baseline, **options)
+    if effect.sd_difference != 0:  # of pairs that agree; None without a test or pairs
+        return effect
+    unit = rounding_unit([runs[seed] for runs in (values, baseline) for seed in effect.seeds])
+    if unit <= effect.margin:
+        return effect
+    untested = dict.fromkeys(("p", "p_looks", "p_equivalence", "p_sign_flip", "standard_error", "tuning_error", "df"))
+    return effect.replace(**untested, sd_difference=None, rounding_unit=unit)
 
 
 def has_failed(value: float, failure: float | None, lower_is_better: bool) -> bool:

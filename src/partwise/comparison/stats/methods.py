@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.families import decide
-from partwise.comparison.stats.intervals import measure
+from partwise.comparison.stats.intervals import measure, measure_rounded
 from partwise.comparison.stats.tuning_noise import TuningNoise, exact_tuning_noise, tuning_noise
 from partwise.config import ConfigError
 
@@ -29,7 +29,7 @@ class Method:
 FIRST = 1
 """The method of whatever states none."""
 
-METHODS = {FIRST: Method(measure, decide, tuning_noise), 2: Method(measure, decide, exact_tuning_noise)}
+METHODS = {FIRST: Method(measure, decide, tuning_noise), 2: Method(measure_rounded, decide, exact_tuning_noise)}
 
 
 def newest_method() -> int:

@@ -20,6 +20,12 @@ def write_sentence(effect: Effect) -> str:
         return f"no verdict: {e.not_bracketed}."
     if e.failed:
         return _failures(e)
+    if e.rounding_unit is not None:
+        return (
+            f"undecided: the {e.metric} of {e.arm} and {e.against} is equal at every seed, but the values are rounded to "
+            f"multiples of {e.rounding_unit:g}{unit}, more than the margin of {e.margin:g}, so a difference of the margin "
+            "may be hidden: print more digits, or measure an accuracy on more examples."
+        )
     if e.n > 1 and e.standard_error is None:
         return (
             f"undecided: the differences do not vary at all ({e.arm} minus {e.against} is "
