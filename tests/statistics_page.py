@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import promises
+import skewed_noise
 from partwise.comparison.stats.protocol import Rules
 from partwise.comparison.stats.simulated_power import Design, detectable_effect, one_real_claim
 from simulations import FAILED, NOISES, SD, START, Rates, simulate
@@ -212,6 +213,7 @@ def main() -> None:
         margin=shown([line for line, _ in edges]),
         conclusions=textwrap.fill(conclusions(rows, powers, [rates for _, rates in edges]), 125),
     )
+    text = skewed_noise.with_section(text, skewed_noise.section(20_000))
     options.out.write_text(text, encoding="utf-8")
     print(f"{options.out}, after {time.monotonic() - started:.0f} s")
 

@@ -77,7 +77,7 @@ def judge_results(
                 [effect for claim, effect in zip(claims, effects, strict=True) if claim.role == "claim"], rules
             ),
             "controls": control_results(found, control_power),
-            "warnings": warnings(effects),
+            "warnings": warnings(effects, rules.method),
         }
     )
 

@@ -43,7 +43,7 @@ def judge_again(results: Results) -> Results:
     powers = [control.power for control in results.controls if control.power is not None]
     judged = judge_results(results, rules, claims, {}, judged_seeds, powers[0] if powers else None)
     found = tuple(with_curves(new, old) for new, old in zip(judged.claims, results.claims, strict=True))
-    own = warnings(results.effects)
+    own = warnings(results.effects, rules.method)
     others = tuple(each for each in results.warnings if each not in own)  # such as that of a ledger
     return judged.model_copy(update={"claims": found, "warnings": (*judged.warnings, *others)})
 

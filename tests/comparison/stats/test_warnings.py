@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from partwise.cli import app
 from partwise.comparison.stats.intervals import judge
-from partwise.comparison.stats.samples import grubbs, skewness_p
+from partwise.comparison.stats.samples import grubbs, skewness_p, unequal_spreads_p
 from partwise.comparison.stats.warnings import SKEWNESS_LEVEL, warnings
 from partwise.config import ConfigError
 from simulations import at_most
@@ -35,9 +35,9 @@ def test_grubbs_critical_values_are_the_published_ones(n: int, critical: float) 
 def test_an_outlying_pair_gives_a_warning() -> None:
     values = dict(enumerate([0.001, 0.002, 0.0, -0.001, 0.0015, 0.0005, 0.2, 0.001]))
     zero = dict.fromkeys(values, 0.0)
-    warning, *_ = warnings([judge("odd", "base", values, zero)])
+    warning, *_ = warnings([judge("odd", "base", values, zero)], 2)
     assert "seed 6 of odd" in warning
-    assert warnings([judge("even", "base", {**values, 6: 0.0012}, zero)]) == ()
+    assert warnings([judge("even", "base", {**values, 6: 0.0012}, zero)], 2) == ()
 
 
 @pytest.mark.parametrize("side", [1, -1])
@@ -73,7 +73,7 @@ def test_an_exponential_arm_over_a_quiet_baseline_mostly_warns_and_covers_as_sta
         assert abs(np.mean(np.abs(x.mean(axis=1)) <= half) - stated) < 0.01 + 4 * math.sqrt(0.1 / draws)
         if n == 16:
             zero = dict.fromkeys(range(n), 0.0)
-            found = [warnings([judge("a", "b", dict(enumerate(row.tolist())), zero)]) for row in x[:400]]
+            found = [warnings([judge("a", "b", dict(enumerate(row.tolist())), zero)], 2) for row in x[:400]]
             skewed = [any("91% with 16" in text for text in texts) for texts in found]
             assert np.mean(skewed) > 0.5
 
@@ -93,3 +93,34 @@ def test_a_known_sd_gives_the_pairwise_rule_of_speed_runs(tmp_path: Path) -> Non
     assert done.exit_code == 0 and "new is better than old" in done.output
     assert f"is {abs(mean) / math.sqrt(1 / 3 + 1 / 2):.4f}, which" in done.output
     assert isinstance(CliRunner().invoke(app, ["verdict", str(file), "--known-sd", "0"]).exception, ConfigError)
+
+
+@pytest.mark.parametrize("quiet", [1.0, 0.1, 3.0])
+def test_the_test_of_unequal_spreads_is_that_of_no_correlation_of_differences_and_sums(quiet: float) -> None:
+    rng = np.random.default_rng(4)
+    a = rng.standard_normal(9)
+    b = quiet * rng.standard_normal(9) + 0.3 * a
+    sds, r = (float(a.std(ddof=1)), float(b.std(ddof=1))), float(np.corrcoef(a, b)[0, 1])
+    expected = stats.pearsonr(a - b, a + b).pvalue
+    assert unequal_spreads_p(sds[0], 9, sds[1], 9, r) == pytest.approx(expected, rel=1e-9)
+    by_f = 2 * min(stats.f.cdf((sds[0] / sds[1]) ** 2, 8, 8), stats.f.sf((sds[0] / sds[1]) ** 2, 8, 8))
+    assert unequal_spreads_p(sds[0], 9, sds[1], 9, None) == pytest.approx(by_f, rel=1e-9)
+    assert unequal_spreads_p(1.0, 9, 0.0, 9, None) == 0 and unequal_spreads_p(0.0, 9, 0.0, 9, None) is None
+
+
+def test_false_claims_of_an_exponential_arm_over_a_quiet_baseline_mostly_warn_of_unequal_spreads() -> None:
+    """And claims of arms with equal noise rarely do."""
+    rng, named = np.random.default_rng(6), "vary more than those of base"
+    claims = warned = false_alarms = 0
+    for _ in range(1500):
+        arm, base = rng.standard_exponential(8) - 1, rng.standard_normal(8) / 10
+        effect = judge("arm", "base", dict(enumerate(arm.tolist())), dict(enumerate(base.tolist())), margin=0.0)
+        assert not any(named in text for text in warnings([effect], 1))
+        claims += effect.verdict in ("better", "worse")
+        warned += any(named in text for text in warnings([effect], 2))
+        equal = judge(
+            "arm", "base", dict(enumerate(rng.normal(3, 1, 8))), dict(enumerate(rng.normal(0, 1, 8))), margin=0.0
+        )
+        false_alarms += any("vary more" in text for text in warnings([equal], 2))
+    assert claims > 100 and warned > 0.8 * claims
+    assert false_alarms <= at_most(0.05, 1500) * 1500

@@ -138,6 +138,24 @@ def skewness_p(x: Sequence[float]) -> float | None:
     return 2 * float(special.ndtr(-abs(z)))
 
 
+def unequal_spreads_p(sd_a: float, n_a: int, sd_b: float, n_b: int, r: float | None) -> float | None:
+    """The two-sided p of equal SDs: Pitman's test (1939) of pairs with the correlation `r`, else the F test.
+
+    None for fewer than 3 values of an arm, or two constant arms; 0 for one constant arm.
+    """
+    if min(n_a, n_b) < 3 or not max(sd_a, sd_b):
+        return None
+    if not min(sd_a, sd_b):
+        return 0.0
+    ratio = sd_a / sd_b
+    if r is None:
+        (ratio, n, m) = (ratio, n_a, n_b) if ratio > 1 else (1 / ratio, n_b, n_a)
+        return min(1.0, 2 * float(special.fdtrc(n - 1, m - 1, ratio * ratio)))
+    if abs(r) == 1:
+        return float(ratio == 1)
+    return 2 * t_sf(n_a - 2.0, abs(ratio - 1 / ratio) / 2 * math.sqrt((n_a - 2) / (1 - r * r)))
+
+
 def fisher_exact(failed_a: int, n_a: int, failed_b: int, n_b: int) -> float:
     """The two-sided p of Fisher's exact test that two arms fail equally often: the sum over tables at most as probable."""
     failed = failed_a + failed_b

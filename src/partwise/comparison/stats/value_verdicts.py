@@ -7,6 +7,7 @@ from rich.cells import cell_len
 
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.intervals import has_failed
+from partwise.comparison.stats.methods import newest_method
 from partwise.comparison.stats.number_format import choose_decimals, format_number, format_p, format_percent
 from partwise.comparison.stats.power import minimum_detectable_effect
 from partwise.comparison.stats.protocol import Claim, Rules, first_seeds
@@ -136,5 +137,5 @@ def notes(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]]) 
             )
     if len(effects) > 1:
         yield f"{len(effects)} comparisons with {first.against}: replicate a winner on fresh seeds."
-    for warning in warnings(effects):
+    for warning in warnings(effects, newest_method()):
         yield f"Warning: {warning}"
