@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from partwise.comparison.stats.effect import MAX_SEEDS_TO_DECIDE, Effect, Verdict
 from partwise.comparison.stats.group_sequential import nominal_level
+from partwise.comparison.stats.noise import upper_limit
 from partwise.comparison.stats.samples import t_critical, welch
 from partwise.comparison.stats.verdict_text import with_sentence
 from partwise.config import ConfigError
@@ -36,10 +37,11 @@ def holm_levels(p: Sequence[float], alpha: float) -> list[float]:
     return levels
 
 
-def decide(effects: Sequence[Effect], alpha: float, untested: int = 0) -> list[Effect]:
+def decide(effects: Sequence[Effect], alpha: float, untested: int = 0, sd_known: bool = True) -> list[Effect]:
     """The effects of one family of claims with adjusted p-values, intervals and verdicts.
 
-    The family has `untested` further claims, which count like claims with p-values of 1.
+    The family has `untested` further claims, which count like claims with p-values of 1. `seeds_to_decide` takes the SDs as
+    if they were known, or, without `sd_known`, their 80% upper limits as `plan` does; no verdict depends on it.
 
     The interval of a claim is the one that its verdict follows from: at the level of the rejected hypothesis, or, if neither
     is rejected, at the smaller level of the two. So it lies within the margin if the verdict is 'equivalent', excludes 0 if
@@ -75,7 +77,7 @@ def decide(effects: Sequence[Effect], alpha: float, untested: int = 0) -> list[E
             p_adjusted=None if effect.p_looks is None else adjusted[0][index],
             p_equivalence_adjusted=None if effect.p_equivalence is None else adjusted[1][index],
         )
-        decided.append(with_sentence(found, seeds_to_decide=_seeds_to_decide(found)))
+        decided.append(with_sentence(found, seeds_to_decide=_seeds_to_decide(found, sd_known)))
     return decided
 
 
@@ -94,19 +96,29 @@ def _interval(effect: Effect, nominal_alpha: float) -> tuple[float | None, float
     return effect.mean - half, effect.mean + half
 
 
-def _seeds_to_decide(effect: Effect) -> int | None:
-    """The fewest seeds per arm that decide a claim with the level, mean and SDs of `effect` 4 times in 5."""
+def _seeds_to_decide(effect: Effect, sd_known: bool) -> int | None:
+    """The fewest seeds per arm that decide a claim with the level and mean of `effect` 4 times in 5."""
     mean, error = effect.mean, effect.standard_error
     if effect.verdict != "undecided" or effect.look < len(effect.looks) or mean is None or error is None:
         return None
 
+    def assumed(sd: float | None, n: int) -> float:
+        return (sd or 0.0) if sd_known else upper_limit(sd or 0.0, n - 1.0)
+
+    paired = None if effect.sd_difference is None else assumed(effect.sd_difference, effect.n)
+    arms = (
+        []
+        if paired is not None or effect.df == math.inf
+        else [assumed(effect.sd_arm, effect.n_arm), assumed(effect.sd_against, effect.n_against)]
+    )
+
     def decides(n: int) -> bool:
-        if effect.sd_difference is not None:
-            later, df = effect.sd_difference / math.sqrt(n), n - 1.0
+        if paired is not None:
+            later, df = paired / math.sqrt(n), n - 1.0
         elif effect.df == math.inf:  # a known SD of one run
             later, df = error / math.sqrt(1 / effect.n_arm + 1 / effect.n_against) * math.sqrt(2 / n), math.inf
         else:
-            later, df = welch(effect.sd_arm or 0.0, n, effect.sd_against or 0.0, n)
+            later, df = welch(arms[0], n, arms[1], n)
         later = math.hypot(later, effect.tuning_error or 0.0)  # which more seeds do not reduce
         reach = (t_critical(df, effect.alpha) + Z_80) * later
         return reach < abs(mean) or abs(mean) + reach <= effect.margin

@@ -6,6 +6,7 @@ another number, and the functions that the change replaces stay under theirs.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.families import decide
@@ -29,7 +30,10 @@ class Method:
 FIRST = 1
 """The method of whatever states none."""
 
-METHODS = {FIRST: Method(measure, decide, tuning_noise), 2: Method(measure_rounded, decide, exact_tuning_noise)}
+METHODS = {
+    FIRST: Method(measure, decide, tuning_noise),
+    2: Method(measure_rounded, partial(decide, sd_known=False), exact_tuning_noise),
+}
 
 
 def newest_method() -> int:

@@ -36,9 +36,7 @@ class Noise:
 
         A plan for 80% power from the SD itself has less on average, as the SD of a few pairs is often too small.
         """
-        if math.isinf(self.df):
-            return self.sd
-        return self.sd * math.sqrt(self.df / float(special.chdtri(self.df, ASSURANCE)))
+        return upper_limit(self.sd, self.df)
 
     @property
     def sentence(self) -> str:
@@ -49,6 +47,11 @@ class Noise:
             f"assuming that differences have SD {self.upper_sd:.4g}, the 80% upper limit of {self.sd:.4g} with {self.df:.3g} "
             f"degrees of freedom: {self.source}"
         )
+
+
+def upper_limit(sd: float, df: float) -> float:
+    """The one-sided 80% upper confidence limit of an SD with `df` degrees of freedom; `sd` itself if they are infinite."""
+    return sd if math.isinf(df) else sd * math.sqrt(df / float(special.chdtri(df, ASSURANCE)))
 
 
 def given_noise(sd_difference: float) -> Noise:
