@@ -110,10 +110,16 @@ def detectable_effect(design: Design, sd: float, power: float = POWER) -> float:
 def seeds_for_effect(effect: float, sd: float, design: Design, power: float = POWER) -> int:
     """The fewest seeds, judged once, with which one real claim of `effect` gets its verdict with probability `power`.
 
-    Of `design` only claims, margin, alpha and correlation are used. Raises ConfigError if that takes over 100,000 seeds.
+    Of `design` only claims, margin, alpha and correlation are used. Raises ConfigError if that takes over 100,000 seeds, or
+    if no number is enough: with many seeds, an effect below the margin is called equivalent.
     """
     if not math.isfinite(effect) or effect == 0:
         raise ConfigError(f"effect={effect:g}: no number of seeds is enough; give a finite difference other than 0")
+    if abs(effect) < design.margin:
+        raise ConfigError(
+            f"effect={effect:g}: is below the margin of {design.margin:g}, so with many seeds it is called equivalent, not "
+            "better: choose a smaller margin or a larger effect"
+        )
     goal = f"an effect of {effect:g} at an SD of {sd:g}"
     return _fewest(lambda n: one_real_claim(_at(design, n), effect, sd).better >= power, goal)
 
