@@ -1,6 +1,7 @@
 """The estimate adjusted for stopping, and the size of a replication, by simulation."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -102,3 +103,14 @@ def test_a_claim_that_stopped_at_the_first_look_replicates() -> None:
             for seeds, kept in ((n, powers), (4, repeated)):
                 kept.append(stats.nct.cdf(-stats.t.ppf(0.975, seeds - 1), seeds - 1, -0.85 * math.sqrt(seeds)))
     assert len(powers) > 20 and np.mean(powers) > 0.8 > 0.3 > np.mean(repeated)
+
+
+def test_the_power_at_half_the_estimate_is_said() -> None:
+    rng = np.random.default_rng(4)
+    found = replace(judged(rng, -1.5), mean=-1.5, sd_difference=1.0, n=8, margin=0.0, adjusted_mean=-1.2, looks=())
+    for estimate in (-1.2, -0.05):
+        n, reason = replication_seeds(replace(found, adjusted_mean=estimate), 0.05)
+        shift = abs(estimate) / 2 / math.sqrt(7 / stats.chi2.ppf(0.2, 7)) * math.sqrt(n)
+        half = 100 * stats.nct.sf(stats.t.ppf(0.975, n - 1), n - 1, shift)
+        said = re.search(r", and (\d+)% if the effect is half of that$", reason)
+        assert said and abs(int(said[1]) - half) < 1.5

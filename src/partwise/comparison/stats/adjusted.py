@@ -54,5 +54,11 @@ def replication_seeds(effect: Effect, alpha: float) -> tuple[int, str]:
         rates = one_real_claim(Design((n,), 1, effect.margin, alpha), found, noise.upper_sd)
         if rates.better >= POWER:
             planned = ", as many as were planned" if n == least > MIN_REPLICATION_SEEDS else ""
-            return n, f"{n} seeds{planned}: {100 * rates.better:.0f}% power for {why}"
-    return most, f"{most} seeds, the most: only {100 * rates.better:.0f}% power for {why}"
+            break
+    else:
+        planned = ", the most"
+    half = one_real_claim(Design((n,), 1, effect.margin, alpha), found / 2, noise.upper_sd).better
+    return n, (
+        f"{n} seeds{planned}: {'' if rates.better >= POWER else 'only '}{100 * rates.better:.0f}% power for {why}, and "
+        f"{100 * half:.0f}% if the effect is half of that"
+    )
