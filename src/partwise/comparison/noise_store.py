@@ -3,7 +3,8 @@
 `runs/calibrations.json` has one entry per configuration; `partwise plan` and all comparisons read it.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ GUESSED_ACCURACY_SD = 0.14
 
 CONTROL_POWER = 0.95
 """The power required of a positive control."""
+
+PILOT = "a pilot of the real arms (`partwise compare ... --seeds 4`) measures theirs, and `plan` then uses it"
 
 SETTINGS_WITHOUT_EFFECT = (
     "seed",
@@ -127,15 +130,18 @@ def known_noise(plan: Plan, data_hash: str = NO_DATA, sd: float | None = None) -
     entry = find_calibration(plan, data_hash)
     if not entry:
         return None
-    source = f"from the A/A pairs of {entry['name']}, "
-    if entry["family"]:
-        source += (
-            "whose runs correlate more than those of different arms: a real change may need two or three times this "
-        )
-        source += "SD (--sd)"
-    else:
-        source += "whose trials share no seed: arms that share the noise of a seed differ by less"
+    source = f"from the A/A pairs of {entry['name']}, {calibration_limits(entry['family'], entry['correlation'])}"
     return Noise(entry["sd_difference"], entry["seeds"] - 1, source)
+
+
+def calibration_limits(family: str, correlation: float) -> str:
+    """How the noise of A/A pairs differs from that of real arms, and the remedy; without a `family`, no pair shares a seed."""
+    if family:
+        return (
+            f"whose runs correlate (r = {correlation:.2f}) more than those of different arms: a real change may need two or "
+            f"three times this SD; {PILOT}"
+        )
+    return f"whose trials share no seed, which overstates the noise of paired arms: {PILOT}"
 
 
 def earlier_noise(folder: Path, plan: Plan, data_hash: str) -> Noise | None:
@@ -156,10 +162,17 @@ def earlier_noise(folder: Path, plan: Plan, data_hash: str) -> Noise | None:
         found = [effect for effect in found if effect.arm in arms] or found
         pairs = [[x for x in effect.differences if x is not None] for effect in found]
         n = sum(map(len, pairs))
-        noise = pooled_noise(pairs, f"from {n} pairs of {path.parent.name}, an earlier comparison with this baseline")
+        source = f"from {n} pairs of {path.parent.name}, an earlier comparison with this baseline"
+        noise = pooled_noise(pairs, source + correlation_of([effect.correlation for effect in found]))
         if noise:
             return noise
     return None
+
+
+def correlation_of(values: Sequence[float | None]) -> str:
+    """The mean correlation of the paired runs of several claims, as the end of a source; empty if none is known."""
+    known = [value for value in values if value is not None]
+    return f", whose paired runs correlate with r = {math.fsum(known) / len(known):.2f}" if known else ""
 
 
 def is_null(results: Results, name: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from scipy import stats
 from typer.testing import CliRunner
 
 from partwise.cli import app
@@ -42,6 +43,10 @@ def test_a_calibration_runs_the_baseline_on_other_seeds_and_plans_use_it(here: P
         partwise("plan", "e.yaml")
     shown = partwise("calibrate", "e.yaml", "--seeds", "6")
     assert "calibration of the val loss" in shown and "re-init" not in shown and "validation text" not in shown
+    told = " ".join(shown.split())
+    assert "overstates the noise of paired arms: a pilot of the real arms (`partwise compare ... --seeds 4`)" in told
+    power = stats.nct.sf(stats.t.isf(0.005, 5), 5, 2 * math.sqrt(6))
+    assert f"6 pairs show a mean that is off by 2 SDs of a difference with a probability of {100 * power:.0f}%" in told
     (entry,) = read_calibrations().values()
     pairs = [expected(seed + OTHER_SEEDS, 0.0) - expected(seed, 0.0) for seed in range(6)]
     sd = float(np.std(pairs, ddof=1))
@@ -50,7 +55,7 @@ def test_a_calibration_runs_the_baseline_on_other_seeds_and_plans_use_it(here: P
     document = json.loads(partwise("plan", "e.yaml", "--effect", "0.1", "--machines", "3", "--workers", "2", "--json"))
     noise = Noise(entry["sd_difference"], 5, "")
     assert math.isclose(document["sd"], noise.upper_sd) and "other seeds" not in document["noise"]
-    assert "share no seed" in document["noise"] and document["machines"] == 3
+    assert "share no seed" in document["noise"] and "overstates" in document["noise"] and document["machines"] == 3
     for design in document["designs"]:
         assert design["seconds"] == entry["seconds"] * math.ceil(2 * design["seeds"] / 6)
         found = Design((design["seeds"],), 1, 0.01)
@@ -66,7 +71,11 @@ def test_pairs_of_real_arms_go_before_other_seeds(here: Path) -> None:
     results = comparison(here, "real").run()
     pairs = [x for x in results.effects[0].differences if x is not None]
     document = json.loads(partwise("plan", "e.yaml", "--json"))
-    assert "pairs of real" in document["noise"]
+    r = np.corrcoef(*([value for value in arm.values if value is not None] for arm in results.arms[:2]))[0, 1]
+    assert (
+        f"pairs of real, an earlier comparison with this baseline, whose paired runs correlate with r = {r:.2f}"
+        in (document["noise"])
+    )
     assert math.isclose(document["sd"], Noise(float(np.std(pairs, ddof=1)), 3, "").upper_sd, rel_tol=1e-9)
 
 

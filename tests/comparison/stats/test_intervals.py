@@ -19,8 +19,8 @@ from partwise.comparison.stats.effect import MAX_SEEDS_TO_DECIDE, Effect
 from partwise.comparison.stats.intervals import judge
 from partwise.comparison.stats.number_format import choose_decimals, format_number, format_percent
 from partwise.comparison.stats.power import (
-    _paired_t_power,
     minimum_detectable_effect,
+    paired_t_power,
     seeds_needed,
 )
 from partwise.comparison.stats.samples import pooled_sd, welch
@@ -106,9 +106,9 @@ def test_power_agrees_with_the_noncentral_t_integral(n: int, alpha: float) -> No
             return float(stats.norm.cdf(d - scale) + stats.norm.cdf(-d - scale))
 
         exact, error = integrate.quad(both_tails, 0, 1, epsabs=1e-12, epsrel=1e-12, limit=500)
-        assert abs(_paired_t_power(noncentrality, n, alpha) - exact) < 1e-9 + error
+        assert abs(paired_t_power(noncentrality, n, alpha) - exact) < 1e-9 + error
     # the rule integrates a kink at Z = -noncentrality for n = 2, which costs h^2 / 12
-    assert _paired_t_power(0.0, n, alpha) == pytest.approx(alpha, rel=1e-6 if n > 2 else 1e-3)
+    assert paired_t_power(0.0, n, alpha) == pytest.approx(alpha, rel=1e-6 if n > 2 else 1e-3)
 
 
 @pytest.mark.parametrize("n", [3, 5, 10, 100])
@@ -496,4 +496,4 @@ def test_more_seeds_detect_smaller_differences(n: int, correlation: float, alpha
     assert 0 < minimum_detectable_effect(1.0, n + 1, correlation, alpha, power) < one
     assert minimum_detectable_effect(3.0, n, correlation, alpha, power) == pytest.approx(3 * one, rel=1e-12)
     standardized = one * math.sqrt(n / (2 * (1 - correlation)))
-    assert _paired_t_power(standardized, n, alpha) == pytest.approx(power, abs=1e-10)
+    assert paired_t_power(standardized, n, alpha) == pytest.approx(power, abs=1e-10)

@@ -2,9 +2,15 @@
 
 from partwise.cli.terminal import console, table
 from partwise.comparison.calibration import Calibration
+from partwise.comparison.noise_store import calibration_limits
 from partwise.comparison.report.cells import number
+from partwise.comparison.stats.null_pairs import shift_power
 from partwise.comparison.stats.number_format import format_p
+from partwise.comparison.stats.simulated_power import POWER
 from partwise.comparison.stats.variance_split import Component, VarianceSplit
+
+NOTABLE_SHIFT = 2.0
+"""The mean of A/A pairs, in SDs of a difference, for which the power of their test is told."""
 
 
 def show_calibration(calibration: Calibration, unit: str) -> None:
@@ -49,6 +55,14 @@ def show_calibration(calibration: Calibration, unit: str) -> None:
         console.print(f"the calibration failed: {calibration.failure}", markup=False)
     else:
         console.print("saved to runs/calibrations.json; `plan` and comparisons with this baseline use it")
+        limits = calibration_limits(calibration.family, calibration.correlation)
+        console.print(f"these are A/A pairs, {limits}", markup=False)
+    power = shift_power(calibration.seeds, NOTABLE_SHIFT)
+    console.print(
+        f"{calibration.seeds} pairs show a mean that is off by {NOTABLE_SHIFT:g} SDs of a difference with a probability of "
+        f"{100 * power:.0f}%" + ("; more --seeds show it more often" if power < POWER else ""),
+        markup=False,
+    )
 
 
 def show_variance_split(split: VarianceSplit, evaluation_se: float | None, metric: str) -> None:

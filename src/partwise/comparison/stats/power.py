@@ -25,7 +25,7 @@ def minimum_detectable_effect(
     _check(sd, correlation, alpha, power)
     if not 2 <= n <= MAX_SEEDS:
         raise ConfigError(f"n={n}: expected a number of paired seeds from 2 to {MAX_SEEDS}")
-    noncentrality = _bisect(lambda x: _paired_t_power(x, n, alpha) >= power, 1e-12)
+    noncentrality = _bisect(lambda x: paired_t_power(x, n, alpha) >= power, 1e-12)
     return noncentrality * sd * math.sqrt(2 * (1 - correlation) / n)
 
 
@@ -40,7 +40,7 @@ def seeds_needed(effect: float, sd: float, correlation: float = 0.0, alpha: floa
     def detects(n: int) -> bool:
         return (
             sd_difference == 0
-            or _paired_t_power(min(abs(effect) / sd_difference, 1e100) * math.sqrt(n), n, alpha) >= power
+            or paired_t_power(min(abs(effect) / sd_difference, 1e100) * math.sqrt(n), n, alpha) >= power
         )
 
     return _min_seeds(detects, f"effect={effect:g} at sd={sd:g}", effect)
@@ -79,7 +79,7 @@ def _min_seeds(enough: Callable[[int], bool], goal: str, size: float) -> int:
     return 2 + bisect.bisect_left(range(2, high), True, key=enough)
 
 
-def _paired_t_power(noncentrality: float, n: int, alpha: float) -> float:
+def paired_t_power(noncentrality: float, n: int, alpha: float) -> float:
     """P(|T| > t) for a noncentral t variable T with n - 1 degrees of freedom and the two-sided critical value t.
 
     |T| > t is chi2 < df (Z + noncentrality)^2 / t^2, so the power is the mean of chi2's distribution function over a
