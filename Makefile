@@ -56,8 +56,10 @@ test-notebooks: setup
 	$(BIN)/python -m pip install $(QUIET) --editable '.[dev,notebook]'
 	$(BIN)/python -m pytest --nbmake --nbmake-timeout=1200 -o timeout=1200 -n 0 examples/notebooks
 
-# simulates whole comparisons to measure the instrument's error rates; writes docs/statistics.md (half an hour)
+# computes every published verdict anew with code of its own; then simulates whole comparisons to measure the instrument's
+# error rates, and writes docs/statistics.md (half an hour)
 test-statistics: setup
+	$(BIN)/python tests/published_rows.py
 	$(BIN)/python tests/statistics_page.py $(DRAWS)
 
 DRAWS := 4000

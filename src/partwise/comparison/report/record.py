@@ -50,8 +50,8 @@ def online_sentence(online: OnlineLevel) -> str:
     discoveries = f"{online.discoveries} discover{'y' if online.discoveries == 1 else 'ies'}"
     return (
         f"Comparison {online.number} of this project's online sequence, started after {discoveries}: tested at alpha = "
-        f"{online.level:.2g}, so that on average at most {format_percent(online.alpha)} of the arms that the sequence "
-        "calls better are not."
+        f"{online.level:.2g}, so that on average at most {format_percent(online.alpha)} of the comparisons "
+        "that call an arm better are wrong."
     )
 
 

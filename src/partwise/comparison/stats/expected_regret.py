@@ -5,7 +5,6 @@ from functools import lru_cache
 
 import numpy as np
 from scipy import special
-from scipy.stats import qmc
 
 LOG2_DIRECTIONS = 14
 
@@ -59,6 +58,8 @@ def _moment(power: int, start: np.ndarray, end: np.ndarray, dims: int) -> np.nda
 @lru_cache
 def _directions(dims: int) -> np.ndarray:
     """Fixed unit vectors, `[n_directions, dims]`."""
+    from scipy.stats import qmc  # takes most of a second, and few comparisons are tuned
+
     points = qmc.Sobol(dims, scramble=False).random_base2(LOG2_DIRECTIONS)
     normal = special.ndtri(points + 0.5 / 2**LOG2_DIRECTIONS)
     return normal / np.linalg.norm(normal, axis=1, keepdims=True)
