@@ -135,7 +135,7 @@ def known_noise(plan: Plan, data_hash: str = NO_DATA, sd: float | None = None) -
 
 
 def calibration_limits(family: str, correlation: float) -> str:
-    """How the noise of A/A pairs differs from that of real arms, and the remedy; without a `family`, no pair shares a seed."""
+    """How the noise of A/A pairs differs from that of real arms, and the remedy; without a `family` no pair shares a seed."""
     if family:
         return (
             f"whose runs correlate (r = {correlation:.2f}) more than those of different arms: a real change may need two or "
