@@ -1,5 +1,6 @@
 """What is fixed about a comparison: one record and one level, whatever was killed or deleted; the first verdict stands."""
 
+import dataclasses
 import io
 import json
 import os
@@ -28,7 +29,7 @@ from partwise.comparison.report.record import ledger_sentences
 from partwise.comparison.report.sections import arm_table
 from partwise.comparison.results import Results
 from partwise.comparison.stats.effect import Effect
-from partwise.comparison.stats.methods import METHODS, Method
+from partwise.comparison.stats.methods import METHODS
 from partwise.config import ConfigError
 
 DRIFT = {"gain": 0.0}
@@ -315,13 +316,14 @@ def test_a_verdict_keeps_its_method(
     here: Path, quick: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is judged, resumed and verified by it; a new comparison has the newest, and `ledger recheck` lists the change."""
+    monkeypatch.delitem(METHODS, 2)  # as a version with one method, until it is added below
     old = comparison(seeds=4, online=False).run()
     plan = Path("runs/c/compare.json").read_text()
     assert "method" not in json.loads(plan)["plan"] and '"method"' not in Path("runs/c/certificate.json").read_text()
     assert status("ledger", "recheck") == 0
     assert "1 verdict judged again by method 1: it would change none" in capsys.readouterr().out
     with monkeypatch.context() as patch:
-        patch.setitem(METHODS, 2, Method(METHODS[1].measure, stricter))
+        patch.setitem(METHODS, 2, dataclasses.replace(METHODS[1], decide=stricter))
         again = comparison(seeds=4, online=False).run()
         assert again.effects == old.effects and again.protocol.method == 1
         assert comparison(seeds=4, online=False).hash == json.loads(plan)["hash"]
