@@ -85,11 +85,6 @@ def compute_power(
     `seconds` is the time that a design takes at most, None if the time of a trial is unknown.
     """
     first, sd = designs[0], noise.upper_sd
-    if effect and abs(effect) < first.margin:
-        raise ConfigError(
-            f"--effect {effect:g}: is below the margin of {first.margin:g}, so with many seeds it is called equivalent, not "
-            "better: choose a smaller --margin or a larger --effect"
-        )
     rows = []
     for design in designs:
         rates = one_real_claim(design, effect, sd) if effect else None

@@ -115,13 +115,16 @@ def seeds_for_effect(effect: float, sd: float, design: Design, power: float = PO
     """
     if not math.isfinite(effect) or effect == 0:
         raise ConfigError(f"effect={effect:g}: no number of seeds is enough; give a finite difference other than 0")
-    if abs(effect) < design.margin:
+    goal = f"an effect of {effect:g} at an SD of {sd:g}"
+    try:
+        return _fewest(lambda n: one_real_claim(_at(design, n), effect, sd).better >= power, goal)
+    except ConfigError:
+        if abs(effect) >= design.margin:
+            raise
         raise ConfigError(
             f"effect={effect:g}: is below the margin of {design.margin:g}, so with many seeds it is called equivalent, not "
             "better: choose a smaller margin or a larger effect"
-        )
-    goal = f"an effect of {effect:g} at an SD of {sd:g}"
-    return _fewest(lambda n: one_real_claim(_at(design, n), effect, sd).better >= power, goal)
+        ) from None
 
 
 def seeds_for_equivalence(sd: float, design: Design, power: float = POWER) -> int:
