@@ -10,12 +10,11 @@ from scipy import stats
 from partwise.comparison.stats.adjusted import replication_seeds
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.intervals import judge
+from partwise.comparison.stats.methods import find_method, newest_method
 from partwise.comparison.stats.noise import pooled_noise
 from partwise.comparison.stats.null_pairs import failure_of
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.comparison.stats.simulated_power import Design, detectable_effect, one_real_claim, seeds_for_effect
-from partwise.comparison.stats.tuning_noise import tuning_noise
-from partwise.comparison.stats.warnings import warnings
 from simulations import FAILED, NOISES, SD, START, simulate
 
 LOOKS = (4, 8, 16)
@@ -125,7 +124,7 @@ def identical_arms_at_their_best(draws: int) -> float:
             losses = truth[:, None] + noise * rng.standard_normal((2, 5, 4))
             chosen = [truth[curve.mean(-1).argmin()] for curve in losses]
             runs = START + noise * rng.standard_normal((2, 16)) + np.array(chosen)[:, None]
-            claim = Claim("arm", "baseline", "claim", tuning_noise(losses[0].tolist(), losses[1].tolist()))
+            claim = Claim("arm", "baseline", "claim", find_method(newest_method()).tuning_noise(*losses.tolist()))
             values = {name: dict(enumerate(row.tolist())) for name, row in zip(("arm", "baseline"), runs, strict=True)}
             (effect,) = Rules(margin=0.0, looks=(16,)).judge(values, [claim])
             false += effect.verdict in ("better", "worse")
@@ -187,7 +186,7 @@ def warned_if_skewed(draws: int) -> float:
     for _ in range(draws):
         runs = SD * NOISES["skewed over quiet"](rng, (2, 16)) + START
         effect = judge("arm", "baseline", dict(enumerate(runs[1])), dict(enumerate(runs[0])))
-        warned += any("skew" in message for message in warnings([effect], 2))
+        warned += any("skew" in message for message in find_method(newest_method()).warnings([effect]))
     return warned / draws
 
 

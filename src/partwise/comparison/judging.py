@@ -14,12 +14,12 @@ from partwise.comparison.results import ArmResult, ClaimResult, ControlResult, R
 from partwise.comparison.stats.adjusted import adjusted_mean
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.intervals import has_failed
+from partwise.comparison.stats.methods import find_method
 from partwise.comparison.stats.power import minimum_detectable_effect
 from partwise.comparison.stats.protocol import Claim, Rules, Values, add_predictions, first_seeds
 from partwise.comparison.stats.samples import mean, pooled_sd, t_interval
 from partwise.comparison.stats.simulated_power import Design, detectable_effect
 from partwise.comparison.stats.verdict_text import with_sentence
-from partwise.comparison.stats.warnings import warnings
 
 VALUES_CHANGED = "because the values that were judged first have changed since"
 
@@ -77,7 +77,7 @@ def judge_results(
                 [effect for claim, effect in zip(claims, effects, strict=True) if claim.role == "claim"], rules
             ),
             "controls": control_results(found, control_power),
-            "warnings": warnings(effects, rules.method),
+            "warnings": find_method(rules.method).warnings(effects),
         }
     )
 

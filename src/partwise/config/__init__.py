@@ -1,7 +1,7 @@
 """Parts, configuration classes, overrides and YAML. Does not import torch."""
 
 from partwise.config.importing import import_parts
-from partwise.config.neutral import Neutral, neutral_values
+from partwise.config.neutral import Neutral, neutral_values, without_neutral
 from partwise.config.own_parts import describe_error, own_error, own_names, own_parts
 from partwise.config.parts import (
     NAME_WIDTH,
@@ -47,4 +47,5 @@ __all__ = [
     "recipes_by_layer",
     "register_plain_classes",
     "skip_mark",
+    "without_neutral",
 ]

@@ -1,7 +1,7 @@
 """Options that are added to classes whose values are stored."""
 
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any
 
@@ -21,10 +21,20 @@ class Neutral:
 
 
 @cache
-def neutral_values(cls: type[BaseModel]) -> dict[str, Any]:
-    """The neutral value of each option that declares one."""
-    fields = cls.model_fields.items()
-    return {name: each.value for name, field in fields for each in field.metadata if isinstance(each, Neutral)}
+def neutral_values(cls: type) -> dict[str, Any]:
+    """The neutral value of each option of a model or dataclass that declares one."""
+    declared: dict[str, Any] = {}
+    if issubclass(cls, BaseModel):
+        declared = {name: field.metadata for name, field in cls.model_fields.items()}
+    elif is_dataclass(cls):
+        declared = {field.name: getattr(field.type, "__metadata__", ()) for field in fields(cls)}
+    return {name: each.value for name, found in declared.items() for each in found if isinstance(each, Neutral)}
+
+
+def without_neutral(values: dict[str, Any], cls: type) -> dict[str, Any]:
+    """The values of an instance of `cls`, without options at their neutral values."""
+    neutral = neutral_values(cls)
+    return {name: value for name, value in values.items() if name not in neutral or value != neutral[name]}
 
 
 reading_stored: ContextVar[bool] = ContextVar("reading_stored", default=False)

@@ -15,7 +15,7 @@ from partwise.comparison.results import (
     tuned_name,
 )
 from partwise.comparison.stats.effect import Effect
-from partwise.comparison.stats.families import decide
+from partwise.comparison.stats.methods import find_method
 from partwise.comparison.stats.protocol import Claim
 from partwise.config.overrides import flatten
 from partwise.data import parse_data_option
@@ -56,8 +56,9 @@ def find_outcomes(studies: Sequence[Study]) -> dict[str, list[Finding]]:
         family = [index for index, (study, *_) in enumerate(tested) if study.protocol == protocol]
         if family:
             untested = sum(map(untested_hypotheses, [study for study in studies if study.protocol == protocol]))
-            alpha = tested[family[0]][2].protocol.alpha
-            effects = decide([tested[index][3].effect for index in family], alpha, untested)
+            rules = tested[family[0]][2].protocol
+            decide = find_method(rules.method).decide
+            effects = decide([tested[index][3].effect for index in family], rules.alpha, untested)
             decided |= dict(zip(family, effects, strict=True))
     found: dict[str, list[Finding]] = {study.name: [] for study in studies}
     for index, (study, key, results, claim) in enumerate(tested):

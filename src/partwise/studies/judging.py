@@ -5,7 +5,6 @@ from partwise.comparison.results import ClaimResult, Results, TunedArm, Tuning, 
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.methods import find_method
 from partwise.comparison.stats.protocol import Claim, Rules
-from partwise.comparison.stats.warnings import warnings
 from partwise.config import ConfigError
 from partwise.studies.study import Study, StudyResults
 
@@ -43,7 +42,7 @@ def judge_again(results: Results) -> Results:
     powers = [control.power for control in results.controls if control.power is not None]
     judged = judge_results(results, rules, claims, {}, judged_seeds, powers[0] if powers else None)
     found = tuple(with_curves(new, old) for new, old in zip(judged.claims, results.claims, strict=True))
-    own = warnings(results.effects, rules.method)
+    own = find_method(rules.method).warnings(results.effects)
     others = tuple(each for each in results.warnings if each not in own)  # such as that of a ledger
     return judged.model_copy(update={"claims": found, "warnings": (*judged.warnings, *others)})
 

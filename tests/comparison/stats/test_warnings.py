@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 
 from partwise.cli import app
 from partwise.comparison.stats.intervals import judge
+from partwise.comparison.stats.methods import METHODS
 from partwise.comparison.stats.samples import grubbs, skewness_p, unequal_spreads_p
-from partwise.comparison.stats.warnings import SKEWNESS_LEVEL, warnings
+from partwise.comparison.stats.warnings import SKEWNESS_LEVEL
 from partwise.config import ConfigError
 from simulations import at_most
 
@@ -35,9 +36,9 @@ def test_grubbs_critical_values_are_the_published_ones(n: int, critical: float) 
 def test_an_outlying_pair_gives_a_warning() -> None:
     values = dict(enumerate([0.001, 0.002, 0.0, -0.001, 0.0015, 0.0005, 0.2, 0.001]))
     zero = dict.fromkeys(values, 0.0)
-    warning, *_ = warnings([judge("odd", "base", values, zero)], 2)
+    warning, *_ = METHODS[2].warnings([judge("odd", "base", values, zero)])
     assert "seed 6 of odd" in warning
-    assert warnings([judge("even", "base", {**values, 6: 0.0012}, zero)], 2) == ()
+    assert METHODS[2].warnings([judge("even", "base", {**values, 6: 0.0012}, zero)]) == ()
 
 
 @pytest.mark.parametrize("side", [1, -1])
@@ -73,7 +74,7 @@ def test_an_exponential_arm_over_a_quiet_baseline_mostly_warns_and_covers_as_sta
         assert abs(np.mean(np.abs(x.mean(axis=1)) <= half) - stated) < 0.01 + 4 * math.sqrt(0.1 / draws)
         if n == 16:
             zero = dict.fromkeys(range(n), 0.0)
-            found = [warnings([judge("a", "b", dict(enumerate(row.tolist())), zero)], 2) for row in x[:400]]
+            found = [METHODS[2].warnings([judge("a", "b", dict(enumerate(row.tolist())), zero)]) for row in x[:400]]
             skewed = [any("91% with 16" in text for text in texts) for texts in found]
             assert np.mean(skewed) > 0.5
 
@@ -115,12 +116,12 @@ def test_false_claims_of_an_exponential_arm_over_a_quiet_baseline_mostly_warn_of
     for _ in range(1500):
         arm, base = rng.standard_exponential(8) - 1, rng.standard_normal(8) / 10
         effect = judge("arm", "base", dict(enumerate(arm.tolist())), dict(enumerate(base.tolist())), margin=0.0)
-        assert not any(named in text for text in warnings([effect], 1))
+        assert not any(named in text for text in METHODS[1].warnings([effect]))
         claims += effect.verdict in ("better", "worse")
-        warned += any(named in text for text in warnings([effect], 2))
+        warned += any(named in text for text in METHODS[2].warnings([effect]))
         equal = judge(
             "arm", "base", dict(enumerate(rng.normal(3, 1, 8))), dict(enumerate(rng.normal(0, 1, 8))), margin=0.0
         )
-        false_alarms += any("vary more" in text for text in warnings([equal], 2))
+        false_alarms += any("vary more" in text for text in METHODS[2].warnings([equal]))
     assert claims > 100 and warned > 0.8 * claims
     assert false_alarms <= at_most(0.05, 1500) * 1500

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, JsonValue, SerializerFunctionWrapHan
 from partwise.comparison.measures import Measure
 from partwise.comparison.results.value import Value
 from partwise.comparison.stats.effect import Effect, Role
+from partwise.config import without_neutral
 
 
 def _check_differences(effect: Effect) -> Effect:
@@ -16,10 +17,7 @@ def _check_differences(effect: Effect) -> Effect:
 
 
 def _without_neutral(effect: Effect, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-    values: dict[str, Any] = serialize(effect)
-    if values["rounding_unit"] is None:  # hashes from before the key existed stay valid
-        del values["rounding_unit"]
-    return values
+    return without_neutral(serialize(effect), Effect)
 
 
 StoredEffect = Annotated[Effect, AfterValidator(_check_differences), WrapSerializer(_without_neutral)]

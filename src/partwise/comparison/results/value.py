@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
-from partwise.config import ConfigError, neutral_values
+from partwise.config import ConfigError, without_neutral
 from partwise.records import DamagedFileError, Record, read_record
 
 Facts = dict[str, str | int | float | bool | None]
@@ -25,11 +25,7 @@ class Value(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_neutral_values(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = serialize(self)
-        for name, neutral in neutral_values(type(self)).items():
-            if values[name] == neutral:
-                del values[name]
-        return values
+        return without_neutral(serialize(self), type(self))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""

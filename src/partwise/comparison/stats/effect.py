@@ -2,7 +2,9 @@
 
 import dataclasses
 import math
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from partwise.config import Neutral
 
 Verdict = Literal["better", "worse", "equivalent", "undecided"]
 
@@ -56,7 +58,7 @@ class Effect:
     """The part of the standard error that is the noise of tuning; None if the arms are not at values that tuning chose."""
     not_bracketed: str = ""
     """Why there is no verdict, if tuning did not bracket the best value of an arm."""
-    rounding_unit: float | None = None
+    rounding_unit: Annotated[float | None, Neutral(None)] = None
     """The unit that the values are rounded to, if it exceeds the margin and all pairs agree: then there is no test."""
     low: float | None = None
     high: float | None = None

@@ -106,11 +106,7 @@ def _seeds_to_decide(effect: Effect, sd_known: bool) -> int | None:
         return (sd or 0.0) if sd_known else upper_limit(sd or 0.0, n - 1.0)
 
     paired = None if effect.sd_difference is None else assumed(effect.sd_difference, effect.n)
-    arms = (
-        []
-        if paired is not None or effect.df == math.inf
-        else [assumed(effect.sd_arm, effect.n_arm), assumed(effect.sd_against, effect.n_against)]
-    )
+    sd_arm, sd_against = assumed(effect.sd_arm, effect.n_arm), assumed(effect.sd_against, effect.n_against)
 
     def decides(n: int) -> bool:
         if paired is not None:
@@ -118,7 +114,7 @@ def _seeds_to_decide(effect: Effect, sd_known: bool) -> int | None:
         elif effect.df == math.inf:  # a known SD of one run
             later, df = error / math.sqrt(1 / effect.n_arm + 1 / effect.n_against) * math.sqrt(2 / n), math.inf
         else:
-            later, df = welch(arms[0], n, arms[1], n)
+            later, df = welch(sd_arm, n, sd_against, n)
         later = math.hypot(later, effect.tuning_error or 0.0)  # which more seeds do not reduce
         reach = (t_critical(df, effect.alpha) + Z_80) * later
         return reach < abs(mean) or abs(mean) + reach <= effect.margin

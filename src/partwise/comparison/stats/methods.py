@@ -12,6 +12,7 @@ from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.families import decide
 from partwise.comparison.stats.intervals import measure, measure_rounded
 from partwise.comparison.stats.tuning_noise import TuningNoise, exact_tuning_noise, tuning_noise
+from partwise.comparison.stats.warnings import Check, outlier, skewed, unequal_spreads
 from partwise.config import ConfigError
 
 
@@ -21,18 +22,24 @@ class Method:
 
     measure: Callable[..., Effect]
     """The effect of one claim at one look, from the values of both arms."""
-    decide: Callable[[Sequence[Effect], float], list[Effect]]
-    """The effects of a family of claims with their verdicts, at a level."""
+    decide: Callable[..., list[Effect]]
+    """The effects of a family of claims with their verdicts, at a level; and the number of claims not yet tested."""
     tuning_noise: Callable[..., TuningNoise]
     """The noise of the choice of both arms' values."""
+    checks: tuple[Check, ...]
+    """What its effects are warned of."""
+
+    def warnings(self, effects: Sequence[Effect]) -> tuple[str, ...]:
+        """One sentence per problem of each effect."""
+        return tuple(message for effect in effects for check in self.checks if (message := check(effect)))
 
 
 FIRST = 1
 """The method of whatever states none."""
 
 METHODS = {
-    FIRST: Method(measure, decide, tuning_noise),
-    2: Method(measure_rounded, partial(decide, sd_known=False), exact_tuning_noise),
+    FIRST: Method(measure, decide, tuning_noise, (outlier, skewed)),
+    2: Method(measure_rounded, partial(decide, sd_known=False), exact_tuning_noise, (outlier, skewed, unequal_spreads)),
 }
 
 

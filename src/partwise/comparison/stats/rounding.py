@@ -15,8 +15,10 @@ EXACT_DIGITS = 15
 
 
 def rounding_unit(values: Sequence[float]) -> float:
-    """The largest unit, 10^-k or 1 / n with n up to 10,000, of which all finite `values` are multiples; 0 if they have the
-    full precision of float64."""
+    """The unit that finite `values` were rounded to: all are multiples of it. 0 for the full precision of float64.
+
+    It is the largest of 10^-k and 1 / n, with n up to 10,000, that fits.
+    """
     scale = max(map(abs, values))
     unit = max(_decimal_unit(values), _fraction_unit(values))
     return unit if unit > scale * 10.0**-EXACT_DIGITS else 0.0

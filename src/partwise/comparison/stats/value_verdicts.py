@@ -7,13 +7,12 @@ from rich.cells import cell_len
 
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.intervals import has_failed
-from partwise.comparison.stats.methods import newest_method
+from partwise.comparison.stats.methods import find_method, newest_method
 from partwise.comparison.stats.number_format import choose_decimals, format_number, format_p, format_percent
 from partwise.comparison.stats.power import minimum_detectable_effect
 from partwise.comparison.stats.protocol import Claim, Rules, first_seeds
 from partwise.comparison.stats.samples import pooled_sd
 from partwise.comparison.stats.verdict_text import explanations, seed_count
-from partwise.comparison.stats.warnings import warnings
 from partwise.config import ConfigError, did_you_mean
 
 
@@ -137,5 +136,5 @@ def notes(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]]) 
             )
     if len(effects) > 1:
         yield f"{len(effects)} comparisons with {first.against}: replicate a winner on fresh seeds."
-    for warning in warnings(effects, newest_method()):
+    for warning in find_method(newest_method()).warnings(effects):
         yield f"Warning: {warning}"

@@ -1,6 +1,6 @@
 """Warnings about samples on which the t interval may cover less than stated: an outlying pair, or skewed differences."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.samples import grubbs, skewness_p, unequal_spreads_p
@@ -9,31 +9,27 @@ OUTLIER_LEVEL = 0.01
 SKEWNESS_LEVEL = 0.045
 """Of D'Agostino's test, whose approximation rejects 4.9% of normal samples of 8, and fewer of larger ones, at this level."""
 
-
 SPREAD_LEVEL = 0.05
 """Of the test of equal spreads. It warns of 64% of the false claims of an exponential arm over a tenth of its noise."""
 
-
-def warnings(effects: Sequence[Effect], method: int) -> tuple[str, ...]:
-    """One sentence per problem of each effect; method 1 of judging has none about unequal spreads."""
-    checks = (_outlier, _skewed, *[_unequal_spreads] * (method > 1))
-    return tuple(message for effect in effects for check in checks if (message := check(effect)))
+Check = Callable[[Effect], str]
+"""The sentence about a problem of an effect; empty if it has none."""
 
 
-def _outlier(effect: Effect) -> str:
+def outlier(effect: Effect) -> str:
     differences = [x for x in effect.differences if x is not None]
     p = grubbs(differences) if len(differences) == len(effect.differences) else None
     if p is None or p >= OUTLIER_LEVEL:
         return ""
     distances = [abs(value - (effect.mean or 0.0)) for value in differences]
-    outlier = effect.seeds[distances.index(max(distances))]
+    seed = effect.seeds[distances.index(max(distances))]
     return (
-        f"seed {outlier} of {effect.arm} is an outlier among the pairs (Grubbs's test, p {_p(p)}), so the interval "
+        f"seed {seed} of {effect.arm} is an outlier among the pairs (Grubbs's test, p {_p(p)}), so the interval "
         "may cover less than stated: inspect that run and add seeds."
     )
 
 
-def _skewed(effect: Effect) -> str:
+def skewed(effect: Effect) -> str:
     differences = [x for x in effect.differences if x is not None]
     p = skewness_p(differences) if differences and len(differences) == len(effect.differences) else None
     if p is None or effect.skewness is None or p >= SKEWNESS_LEVEL:
@@ -45,7 +41,7 @@ def _skewed(effect: Effect) -> str:
     )
 
 
-def _unequal_spreads(effect: Effect) -> str:
+def unequal_spreads(effect: Effect) -> str:
     """Of a claimed difference: if the noisier arm is skewed, its mean is off together with its SD, so that t is too large."""
     if effect.verdict not in ("better", "worse") or effect.failed or effect.sd_arm is None or effect.sd_against is None:
         return ""
