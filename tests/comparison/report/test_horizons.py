@@ -8,7 +8,7 @@ from scipy import stats
 
 from partwise.comparison.horizons import change_over_horizons, compute_saved, differences_at_ends
 from partwise.comparison.judging import effect_over_training
-from partwise.comparison.report.horizons import horizons, in_words, saved_sentence
+from partwise.comparison.report.horizons import factor_cell, horizons, in_words, saved_sentence
 from partwise.comparison.results import Ratio, Results
 from partwise.comparison.stats.compute_saved import log_ratio
 from partwise.comparison.stats.group_sequential import nominal_level
@@ -91,16 +91,22 @@ def test_runs_of_one_length_and_failed_runs_have_no_change(muon: Results) -> Non
         ((1.0004, 0.93, 1.08), "1.0004 times (0.93 to 1.08) fewer steps"),
         ((None, 4.0, None), "more than 4.00 times fewer steps"),
         ((None, None, 0.25), "more than 4.00 times as many steps"),
+        ((1.25, None, None), "1.25 times fewer steps"),
+        ((0.8, None, None), "1.25 times as many steps"),
     ],
 )
 def test_a_ratio_in_words(ratio: tuple[float | None, ...], words: str) -> None:
     assert in_words(Ratio(ratio=ratio[0], low=ratio[1], high=ratio[2]), "steps") == words
 
 
+def test_a_cell_without_an_interval_is_the_ratio() -> None:
+    assert factor_cell(Ratio(ratio=0.8, low=None, high=None)) == "0.80"
+
+
 def test_the_sentence_of_an_arm_that_needs_less_and_of_one_that_needs_more(muon: Results) -> None:
     sentence = saved_sentence(muon.claims[0])
     assert (
-        "needs 1.73 times (1.60 to 1.87) fewer steps than llama, and 1.41 times (1.31 to 1.52) fewer FLOPs." in sentence
+        "needs 1.78 times (1.66 to 1.90) fewer steps than llama, and 1.45 times (1.35 to 1.55) fewer FLOPs." in sentence
     )
     tying = StudyResults.from_json(LIBRARY / "tying" / "results.json").comparisons["shakespeare"]
-    assert "needs 1.17 times (1.11 to 1.24) as many steps and FLOPs as llama." in saved_sentence(tying.claims[0])
+    assert "needs 1.19 times (1.13 to 1.26) as many steps and FLOPs as llama." in saved_sentence(tying.claims[0])

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -86,26 +87,67 @@ def test_censored_pairs_give_one_end_of_the_interval() -> None:
         ([(power_law(1), power_law(100)), (power_law(100), power_law(1))], "different seeds"),
         ([(power_law(100), power_law(1)), (power_law(1.01), power_law(1))], "too different"),
         ([(power_law(100), power_law(1))] * 5, "5 pairs are too few for a bound"),
+        ([(power_law(speed, (500, 1000)), power_law(1, (500, 1000))) for speed in (1.9, 2.1)], "two lengths"),
     ],
-    ids=["one pair", "failed", "both lead", "spread", "few pairs, all censored"],
+    ids=["one pair", "failed", "both lead", "spread", "few pairs, all censored", "two lengths, some censored"],
 )
 def test_what_cannot_be_computed_says_why(pairs: list, reason: str) -> None:
     found = steps_saved(pairs, 0.05)
     assert isinstance(found, str) and reason in found
 
 
-def test_intervals_of_noisy_pairs_cover_the_true_ratio() -> None:
-    """2,000 simulated comparisons of 8 pairs with a seed noise of 0.01 nats in every run."""
-    rng, covered, draws = random.Random(1), 0, 2000
+CURVES: dict[str, Callable[[float], float]] = {
+    "a power law with a floor": lambda n: 1.1 + 9.0 * n**-0.45,
+    "a power law without one": lambda n: 5.0 * n**-0.17,
+    "a square of the logarithm": lambda n: 1.4 - 0.14 * math.log(n / 2000) + 0.045 * math.log(n / 2000) ** 2,
+}
+
+
+@pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
+@pytest.mark.parametrize("ratio", [1 / 3, 0.8, 1.2, 1.7, 3.0])
+def test_intervals_of_noisy_pairs_cover_the_true_ratio(curve: Callable[[float], float], ratio: float) -> None:
+    """400 simulated comparisons of 8 pairs; a run has a noise of 0.007 nats, half of whose variance the seed's runs share."""
+    rng, draws, sd = random.Random(1), 400, 0.007 / math.sqrt(2)
+
+    def ends(speed: float) -> list[tuple[int, float]]:
+        shared = rng.gauss(0, sd)
+        return [(steps, curve(steps * speed) + shared + rng.gauss(0, sd)) for steps in (500, 1000, 2000)]
+
+    centers, covered = [], 0
     for _ in range(draws):
-        pairs = [
-            tuple([(steps, loss + rng.gauss(0, 0.01)) for steps, loss in power_law(speed)] for speed in (1.5, 1.0))
-            for _ in range(8)
-        ]
-        found = steps_saved(pairs, 0.05)
-        assert isinstance(found, Saved) and found.low is not None and found.high is not None
-        covered += found.low <= 1.5 <= found.high
-    assert 0.93 <= covered / draws <= 0.97
+        found = steps_saved([(ends(ratio), ends(1.0)) for _ in range(8)], 0.05)
+        assert isinstance(found, Saved) and found.ratio and found.low and found.high
+        covered += found.low <= ratio <= found.high
+        centers.append(math.log(found.ratio))
+    assert 0.9 <= covered / draws <= 0.98
+    assert abs(sum(centers) / draws - math.log(ratio)) < 0.015
+
+
+@pytest.mark.parametrize(
+    "steps", [(500, 1000, 2000), (500, 2000, 8000), (300, 400, 8000), (500, 1000, 2000, 4000, 8000)]
+)
+@pytest.mark.parametrize("power", [0.45, -0.3])
+@pytest.mark.parametrize("speed", [0.7, 1.1, 1.9])
+def test_a_power_law_through_three_ends_is_exact(steps: tuple[int, ...], power: float, speed: float) -> None:
+    """The second law bends downwards."""
+    arm, baseline = ([(n, 1.1 + math.copysign(9.0, power) * (n * x) ** -power) for n in steps] for x in (speed, 1.0))
+    assert log_ratio(arm, baseline) == (pytest.approx(math.log(speed), abs=1e-6), False)
+
+
+@pytest.mark.parametrize("middle", [1.5001, 1.9999, 1.5, 2.0, 2.1])
+def test_the_steps_lie_between_those_of_the_two_ends(middle: float) -> None:
+    """Also if the ends are equal but for noise, or rise."""
+    ends = [(500, 2.0), (1000, middle), (2000, 1.5)]
+    before = [steps_at(loss, ends)[0] for loss in (1.99, 1.9, 1.7, 1.55, 1.51)]
+    assert before == sorted(before) and before[0] > 500 and before[-1] < 2000
+
+
+def test_runs_of_two_lengths_give_a_ratio_without_an_interval() -> None:
+    """The shape of the curve between them is unknown."""
+    pairs = [(power_law(speed, (500, 2000)), power_law(1.0, (500, 2000))) for speed in (1.4, 1.5, 1.6)]
+    center = (1.4 * 1.5 * 1.6) ** (1 / 3)
+    assert steps_saved(pairs, 0.05) == Saved(pytest.approx(center), None, None, 3, 0)
+    assert Saved(1.5, None, None, 3, 0).times(0.5) == Saved(0.75, None, None, 3, 0)
 
 
 @pytest.mark.parametrize("n", [2, 4, 6, 8])

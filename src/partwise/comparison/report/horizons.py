@@ -78,7 +78,8 @@ def compute_saved(results: Results) -> Iterator[Table | Paragraph]:
         rows.append([name, *cells, pairs])
     note = "The baseline's use over the arm's, at the higher of their two final losses: 1.25 means that the arm reaches that "
     note += "loss with 1.25 times less. Geometric mean over pairs of seeds with its interval, interpolated between the ends "
-    note += "of runs; a lead that began before the shortest run ended is stated as a bound."
+    note += "of runs by a power law through three of them; with runs of two lengths, the interval is unknown. "
+    note += "A lead that began before the shortest run ended is stated as a bound."
     if any(claim.effect.n_comparisons > 1 for claim in claims):
         note += " The intervals are adjusted for all differences by Bonferroni's method."
     yield Table(["difference", *MEASURES.values(), ""], rows, note=note)
@@ -92,10 +93,11 @@ def why_not_computed(saved: ComputeSaved | None, effect: Effect, results: Result
 
 
 def factor_cell(ratio: Ratio) -> str:
-    """`1.25 (1.10 to 1.42)`, or one end of it."""
+    """`1.25 (1.10 to 1.42)`, one end of it, or the ratio alone if its interval is unknown."""
     if ratio.ratio is None:
         return f"more than {factor(ratio.low)}" if ratio.low is not None else f"less than {factor(ratio.high or 0)}"
-    assert ratio.low is not None and ratio.high is not None
+    if ratio.low is None or ratio.high is None:
+        return factor(ratio.ratio)
     return f"{factor(ratio.ratio)} ({factor(ratio.low)} to {factor(ratio.high)})"
 
 
@@ -126,13 +128,14 @@ def saved_sentence(claim: ClaimResult) -> str:
 
 
 def in_words(ratio: Ratio, what: str) -> str:
-    """`1.25 times (1.10 to 1.42) fewer steps`, or `1.25 times (1.10 to 1.42) as many steps`."""
+    """`1.25 times (1.10 to 1.42) fewer steps`, or `1.25 times (1.10 to 1.42) as many steps`; without an unknown interval."""
     low, high, center = ratio.low, ratio.high, ratio.ratio
     unit = f"fewer {what}" if saves(ratio) else f"as many {what}"
     if center is None:
         bound = low if low is not None else 1 / (high or 1)
         return f"more than {factor(bound)} times {unit}"
-    assert low is not None and high is not None
+    if low is None or high is None:
+        return f"{factor(center if saves(ratio) else 1 / center)} times {unit}"
     if not saves(ratio):
         center, low, high = 1 / center, 1 / high, 1 / low
     return f"{factor(center)} times ({factor(low)} to {factor(high)}) {unit}"

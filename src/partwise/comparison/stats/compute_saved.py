@@ -16,6 +16,10 @@ Ends = Sequence[tuple[int, float]]
 """[steps, loss] of the runs of one arm on one seed, by ascending steps."""
 
 
+LARGEST_EXPONENT = 3.0
+"""Bound of the exponent of a power law: two losses that are equal but for noise would make it infinite."""
+
+
 class LogRatio(NamedTuple):
     """The logarithm of the baseline's steps over the arm's at equal loss, or the bound of it that is known."""
 
@@ -28,7 +32,8 @@ class LogRatio(NamedTuple):
 class Saved:
     """The ratio of the baseline's steps to the arm's at equal loss, a geometric mean over pairs, with its interval.
 
-    If some pairs are censored, only one end of the interval is known: the one nearer to 1.
+    If some pairs are censored, only one end of the interval is known: the one nearer to 1. With runs of two lengths, there is
+    no interval, because the shape of the curve between them is unknown.
     """
 
     ratio: float | None
@@ -51,16 +56,39 @@ class Saved:
 def steps_at(loss: float, ends: Ends) -> tuple[float, bool]:
     """The steps after which a run ends at this loss, and whether it is fewer than that.
 
-    Between two lengths, the loss is linear in the logarithm of the steps. Of several crossings the first counts. The last
-    run must have reached the loss.
+    Between two lengths, the loss follows the power law through these and the length before them (of the first two, the one
+    after them). Of several crossings the first counts. The last run must have reached the loss.
     """
     if ends[0][1] <= loss:
         return float(ends[0][0]), ends[0][1] < loss
-    for (steps, before), (next_steps, after) in pairwise(ends):
+    for index, ((steps, before), (next_steps, after)) in enumerate(pairwise(ends)):
         if after <= loss < before:
+            start = max(index - 1, 0)
+            width = math.log(next_steps / steps)
+            bend = exponent(ends[start : start + 3]) * width
             fraction = (before - loss) / (before - after)
-            return math.exp(math.log(steps) + fraction * (math.log(next_steps) - math.log(steps))), False
+            if abs(bend) > 1e-9:
+                fraction = -math.log1p(fraction * math.expm1(-bend)) / bend
+            return math.exp(math.log(steps) + fraction * width), False
     raise ValueError(f"no run reached a loss of {loss}")
+
+
+def exponent(ends: Ends) -> float:
+    """The a of the power law L + A n^-a through three ends, within LARGEST_EXPONENT of 0.
+
+    It exists for any three losses that fall, and all such laws fall: a below 0 is a curve that bends downwards. It is 0, a
+    straight line in the logarithm of the steps, without three ends or if one of the losses does not fall.
+    """
+    if len(ends) < 3 or not ends[0][1] > ends[1][1] > ends[2][1]:
+        return 0.0
+    first, second = (math.log(after / before) for (before, _), (after, _) in pairwise(ends))
+    falls_by = (ends[0][1] - ends[1][1]) / (ends[1][1] - ends[2][1])
+    low, high = -LARGEST_EXPONENT, LARGEST_EXPONENT
+    for _ in range(60):  # the ratio of the two falls grows with a
+        middle = (low + high) / 2
+        ratio = math.expm1(middle * first) / -math.expm1(-middle * second) if middle else first / second
+        low, high = (middle, high) if ratio < falls_by else (low, middle)
+    return (low + high) / 2
 
 
 def log_ratio(arm: Ends, baseline: Ends) -> LogRatio:
@@ -93,6 +121,10 @@ def steps_saved(pairs: Sequence[tuple[Ends, Ends]], alpha: float) -> Saved | str
     values, censored = [ratio.value for ratio in ratios], [ratio.value for ratio in ratios if ratio.censored]
     low, high = t_interval(values, alpha)
     center = math.exp(mean(values))
+    if len(censored) < len(pairs) and min(len(ends) for pair in pairs for ends in pair) < 3:
+        if censored:
+            return "some arms lead before their shortest run ends, and runs of two lengths give no bound"
+        return Saved(center, None, None, len(pairs), 0)
     if not censored:
         known = (center, center) if low is None or high is None else (math.exp(low), math.exp(high))
         return Saved(center, *known, len(pairs), 0)
