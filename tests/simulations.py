@@ -165,3 +165,10 @@ def at_most(rate: float, draws: int, chance: float = 1e-5) -> float:
 
 def at_least(rate: float, draws: int, chance: float = 1e-5) -> float:
     return float(stats.binom.ppf(chance, draws, rate)) / draws
+
+
+def with_section(page: str, section: str, following: str) -> str:
+    """The page with the section before the heading `following`, in place of an earlier one of the same title."""
+    before, after = page.split(f"{following}\n")
+    title = section.partition("\n")[0]
+    return f"{before.split(title)[0]}{section}{following}\n{after}"

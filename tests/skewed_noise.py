@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 from partwise.comparison.stats.group_sequential import nominal_levels
+from simulations import with_section
 
 PAGE = Path("docs/statistics.md")
 LOOKS = (4, 8, 16)
@@ -128,12 +129,6 @@ def section(draws: int) -> str:
     return TEXT.format(title=TITLE, draws=draws, rows="\n".join(rows), tried="\n".join(tries))
 
 
-def with_section(page: str, text: str) -> str:
-    """The page with the section before the heading `NEXT`, in place of an earlier one."""
-    before, after = page.split(f"{NEXT}\n")
-    return f"{before.split(TITLE)[0]}{text}{NEXT}\n{after}"
-
-
 if __name__ == "__main__":
     draws = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
-    PAGE.write_text(with_section(PAGE.read_text(encoding="utf-8"), section(draws)), encoding="utf-8")
+    PAGE.write_text(with_section(PAGE.read_text(encoding="utf-8"), section(draws), NEXT), encoding="utf-8")

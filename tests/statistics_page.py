@@ -15,9 +15,10 @@ from pathlib import Path
 
 import promises
 import skewed_noise
+import steps_saved
 from partwise.comparison.stats.protocol import Rules
 from partwise.comparison.stats.simulated_power import Design, detectable_effect, one_real_claim
-from simulations import FAILED, NOISES, SD, START, Rates, simulate
+from simulations import FAILED, NOISES, SD, START, Rates, simulate, with_section
 
 LOOKS = (4, 8, 16)
 SD_DIFFERENCE = SD * math.sqrt(2)
@@ -214,7 +215,8 @@ def main() -> None:
         margin=shown([line for line, _ in edges]),
         conclusions=textwrap.fill(conclusions(rows, powers, [rates for _, rates in edges]), 125),
     )
-    text = skewed_noise.with_section(text, skewed_noise.section(20_000))
+    text = with_section(text, skewed_noise.section(20_000), skewed_noise.NEXT)
+    text = with_section(text, steps_saved.section(2000), steps_saved.NEXT)
     options.out.write_text(text, encoding="utf-8")
     print(f"{options.out}, after {time.monotonic() - started:.0f} s")
 
