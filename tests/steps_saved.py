@@ -31,8 +31,8 @@ CURVES: dict[str, Callable[[float], float]] = {
 TEXT = """{title}
 
 Simulated runs of {steps} steps end on a known curve, with a noise of {sd} nats, half of whose variance
-the runs of a seed share. The arm has the same curve at *ratio* times the speed. Of {draws:,} comparisons of {pairs} pairs, this
-percentage has a 95% interval that covers the ratio (in brackets the geometric mean of the estimates), by a power law
+the runs of a seed share. The arm has the same curve at *ratio* times the speed. Of {draws:,} comparisons of {pairs} pairs,
+this percentage has a 95% interval that covers the ratio (in brackets the geometric mean of the estimates), by a power law
 through three ends and, as versions before did, by a straight line in the logarithm of the steps:
 `python tests/steps_saved.py {draws}`.
 
