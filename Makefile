@@ -5,6 +5,9 @@ STAMP := .venv/.installed
 VERSIONS := .venv/versions.txt
 DOCS_STAMP := .venv/.docs-installed
 
+# without bytecode on disk, every worker and process of the tests compiles every file again
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup setup-locked demo test test-all test-times wheel test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-reliability test-wheel test-lowest test-newest docs check format clean bench bench-long bench-peers accelerator
 
 setup: $(STAMP)
