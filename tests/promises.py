@@ -149,7 +149,7 @@ def replicated(draws: int) -> float:
     """The mean true power of replications of claims that stopped at the first look, at an effect with 80% power."""
     powers = []
     for claim in stopped_early(draws, 0.81):
-        n, _ = replication_seeds(claim, 0.05)
+        n, _ = replication_seeds(claim, 0.05, newest_method())
         powers.append(stats.nct.sf(stats.t.isf(0.025, n - 1), n - 1, 0.81 * math.sqrt(n)))
     return float(np.mean(powers))
 

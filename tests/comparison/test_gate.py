@@ -31,6 +31,7 @@ def effect(mean: float, sd: float, failures: int = 0, lower: bool = True, n: int
         (0.1, 0.01, 0, NOT_MET, NOT_MET),
         (0.0, 0.001, 0, NOT_MET, MET),
         (0.0, 0.1, 0, UNDECIDED, UNDECIDED),
+        (0.0, 0.013, 0, NOT_MET, MET),  # equivalent by the interval at 90%; that at 95% exceeds the margin
         (-0.05, 0.065, 0, UNDECIDED, MET),  # the interval includes zero, and its bad end is within the margin
         (-0.1, 0.01, 1, NOT_MET, NOT_MET),
         (-0.1, 0.01, 8, NOT_MET, NOT_MET),

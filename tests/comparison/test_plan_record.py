@@ -316,7 +316,8 @@ def test_a_verdict_keeps_its_method(
     here: Path, quick: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It is judged, resumed and verified by it; a new comparison has the newest, and `ledger recheck` lists the change."""
-    monkeypatch.delitem(METHODS, 2)  # as a version with one method, until it is added below
+    for number in set(METHODS) - {1}:  # as a version with one method, until another is added below
+        monkeypatch.delitem(METHODS, number)
     old = comparison(seeds=4, online=False).run()
     plan = Path("runs/c/compare.json").read_text()
     assert "method" not in json.loads(plan)["plan"] and '"method"' not in Path("runs/c/certificate.json").read_text()
@@ -347,3 +348,34 @@ def test_a_verdict_keeps_its_method(
         comparison("new", seeds=5, online=False)
     shown = " ".join(" ".join(capsys.readouterr()).split())
     assert shown.count(newer) == 2
+
+
+def nearly_equal(seed: int, report: Any, shift: float = 0.0) -> float:
+    return 1.0 + shift * [0.0, 1.2, -3.1, 4.4, -2.2, 2.7, 7.1, -3.5][seed]
+
+
+def test_a_plan_of_method_2_keeps_its_test_of_equivalence(
+    here: Path, quick: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def judged(name: str) -> Comparison:
+        arms = {"base": {}, "same": {"shift": 0.001}}
+        return make_function_comparison(nearly_equal, arms, seeds=8, margin=0.0035, name=name)
+
+    with monkeypatch.context() as patch:
+        patch.delitem(METHODS, 3)
+        old = judged("old").run()
+        stored = Path("runs/old/results.json").read_text()
+    assert old.verdicts == {"same": "undecided"} and "equivalence_low" not in stored
+    assert judged("old").run().effects == old.effects and judged("old").plan.rules.method == 2
+    assert judged("new").run().verdicts == {"same": "equivalent"}
+    for name, states in (("old", False), ("new", True)):
+        assert status("verify", f"runs/{name}") == 0
+        assert ("equivalence_low" in Path(f"runs/{name}/certificate.json").read_text()) == states
+    capsys.readouterr()
+    assert status("ledger", "recheck") == 0
+    assert re.search(r"1\W+old\W+same - base\W+2\W+undecided\W+equivalent", " ".join(capsys.readouterr().out.split()))
+    certificate = Certificate.read(Path("runs/new"))
+    (verdict,) = certificate.verdicts
+    edited = verdict.model_copy(update={"equivalence_high": 0.001})
+    faults = [check.fault for check in verify(certificate.model_copy(update={"verdicts": (edited,)})) if check.fault]
+    assert "equivalence_high is 0.001" in faults[-1]

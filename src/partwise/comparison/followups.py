@@ -63,7 +63,7 @@ def make_replication(comparison: Comparison) -> tuple[Comparison, str] | None:
     plan = comparison.plan
     if effect is None or effect.against not in {arm.name for arm in plan.arms}:
         return None
-    seeds, reason = replication_seeds(effect, plan.rules.alpha)
+    seeds, reason = replication_seeds(effect, plan.rules.alpha, plan.rules.method)
     replication = replace(
         plan,
         arms=(plan.arm(effect.against), plan.arm(effect.arm)),

@@ -31,8 +31,8 @@ class Requirement:
         return cls(arm.strip(), kind)  # type: ignore[arg-type]
 
     def status(self, effect: Effect) -> int:
-        """`not-worse` is met if the bad end of the interval is within the margin. Failed runs meet nothing."""
-        if effect.verdict == "better":
+        """*Equivalent* meets `not-worse`; so does a bad end of the interval within the margin. Failed runs meet nothing."""
+        if effect.verdict == "better" or (self.kind == "not-worse" and effect.verdict == "equivalent"):
             return MET
         if self.kind == "not-worse" and effect.low is not None and effect.high is not None:
             worst = effect.high if effect.lower_is_better else -effect.low

@@ -95,7 +95,7 @@ def claim_result(
     claim: Claim, effect: Effect, exploratory: Effect | None, arms: Sequence[ArmResult], rules: Rules, curves: bool
 ) -> ClaimResult:
     """An effect, adjusted for stopping, and the differences over training if the `curves` are in the metric."""
-    effect = with_sentence(effect, adjusted_mean=adjusted_mean(effect))
+    effect = with_sentence(effect, adjusted_mean=adjusted_mean(effect, rules.method))
     by_name = {arm.name: arm for arm in arms}
     differences = []
     if claim.against in by_name and curves:
@@ -163,7 +163,7 @@ def pair_detectable(rules: Rules, effect: Effect) -> float | None:
 def minimum_detectable(rules: Rules, sd_difference: float, n: int, alpha: float) -> float:
     """The minimum detectable effect at level alpha, over all planned looks or with `n` pairs."""
     if rules.looks and sd_difference:
-        return detectable_effect(Design(rules.looks, alpha=alpha), sd_difference)
+        return detectable_effect(Design(rules.looks, alpha=alpha, method=rules.method), sd_difference)
     return minimum_detectable_effect(sd_difference / math.sqrt(2), n, alpha=alpha)  # from the SD of one run
 
 

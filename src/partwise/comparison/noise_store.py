@@ -189,7 +189,8 @@ def positive_control_power(plan: Plan, data_hash: str) -> float | None:
     if not controls or not entry or entry["positive_control"] != controls[0].arm or not entry["control_sd"]:
         return None
     noise = Noise(entry["control_sd"], entry["seeds"] - 1, "")
-    design = Design(plan.looks, 1, plan.rules.margin, plan.rules.alpha)  # a control is a family of its own
+    rules = plan.rules
+    design = Design(plan.looks, 1, rules.margin, rules.alpha, method=rules.method)  # a control is a family of its own
     power = one_real_claim(design, entry["control_effect"], noise.upper_sd).better
     if power < CONTROL_POWER:
         raise ConfigError(

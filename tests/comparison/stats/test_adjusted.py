@@ -10,9 +10,11 @@ from scipy import stats
 
 from partwise.comparison.stats.adjusted import adjusted_mean, replication_seeds
 from partwise.comparison.stats.effect import Effect
+from partwise.comparison.stats.methods import newest_method
 from partwise.comparison.stats.protocol import Claim, Rules
 
 LOOKS = (8, 16, 32)
+NEWEST = newest_method()
 
 
 def judged(rng: np.random.Generator, effect: float, looks: tuple[int, ...] = LOOKS) -> Effect:
@@ -28,7 +30,7 @@ def test_half_of_the_adjusted_estimates_are_too_large(effect: float) -> None:
     """Of all comparisons, wherever they stop. More of the raw means are, and their median is too large."""
     rng, draws = np.random.default_rng(0), 200
     effects = [judged(rng, effect) for _ in range(draws)]
-    adjusted = np.array([adjusted_mean(found) for found in effects], float)
+    adjusted = np.array([adjusted_mean(found, NEWEST) for found in effects], float)
     raw = np.array([found.mean for found in effects], float)
     assert abs(np.mean(adjusted > effect) - 0.5) < 4 * 0.5 / math.sqrt(draws)
     assert abs(np.median(adjusted) / effect - 1) < 0.08
@@ -41,12 +43,13 @@ def test_a_stop_at_the_first_look_shrinks_the_estimate() -> None:
     early = [found for found in effects if found.look == 1 and found.verdict == "worse"]
     assert len(early) > 10
     for found in early:
-        adjusted = adjusted_mean(found)
+        adjusted = adjusted_mean(found, NEWEST)
         assert adjusted is not None and found.mean is not None and adjusted < found.mean + 1e-3
     assert (
-        np.mean([adjusted_mean(found) or 0 for found in early]) < np.mean([found.mean or 0 for found in early]) - 0.01
+        np.mean([adjusted_mean(found, NEWEST) or 0 for found in early])
+        < np.mean([found.mean or 0 for found in early]) - 0.01
     )
-    assert adjusted_mean(judged(rng, 1.0, (16,))) is None
+    assert adjusted_mean(judged(rng, 1.0, (16,)), NEWEST) is None
 
 
 def test_the_adjusted_estimate_is_odd() -> None:
@@ -54,7 +57,7 @@ def test_the_adjusted_estimate_is_odd() -> None:
     rng = np.random.default_rng(2)
     found = judged(rng, 0.8)
     swapped = replace(found, mean=-(found.mean or 0))
-    a, b = adjusted_mean(found), adjusted_mean(swapped)
+    a, b = adjusted_mean(found, NEWEST), adjusted_mean(swapped, NEWEST)
     assert a is not None and b is not None and a == pytest.approx(-b, abs=1e-3)
 
 
@@ -64,8 +67,8 @@ def test_replications_succeed_four_times_in_five_if_effect_and_sd_are_as_estimat
         found = judged(rng, -0.9)
         if found.verdict != "better":
             continue
-        found = replace(found, adjusted_mean=adjusted_mean(found))
-        n, reason = replication_seeds(found, 0.05)
+        found = replace(found, adjusted_mean=adjusted_mean(found, NEWEST))
+        n, reason = replication_seeds(found, 0.05, NEWEST)
         assert 4 <= n <= 64 and reason.startswith(f"{n} seeds") and "adjusted for stopping" in reason
         shift = -0.9 * math.sqrt(n)
         powers.append(stats.nct.cdf(-stats.t.ppf(0.975, n - 1), n - 1, shift))
@@ -75,20 +78,20 @@ def test_replications_succeed_four_times_in_five_if_effect_and_sd_are_as_estimat
 def test_the_number_of_seeds_follows_from_the_adjusted_estimate_and_the_upper_limit_of_the_sd() -> None:
     rng = np.random.default_rng(4)
     found = replace(judged(rng, -1.5), mean=-1.5, sd_difference=1.0, n=8, margin=0.0, adjusted_mean=-1.2, looks=())
-    n, _ = replication_seeds(found, 0.05)
+    n, _ = replication_seeds(found, 0.05, NEWEST)
     upper = math.sqrt(7 / stats.chi2.ppf(0.2, 7))
     power = [stats.nct.sf(stats.t.ppf(0.975, k - 1), k - 1, 1.2 / upper * math.sqrt(k)) for k in (n - 1, n)]
     assert power[0] < 0.8 + 0.01 and power[1] > 0.8 - 0.01
-    assert replication_seeds(replace(found, adjusted_mean=-0.05), 0.05)[0] == 64
-    assert "the most" in replication_seeds(replace(found, adjusted_mean=-0.05), 0.05)[1]
-    assert replication_seeds(replace(found, adjusted_mean=-50.0), 0.05)[0] == 4
+    assert replication_seeds(replace(found, adjusted_mean=-0.05), 0.05, NEWEST)[0] == 64
+    assert "the most" in replication_seeds(replace(found, adjusted_mean=-0.05), 0.05, NEWEST)[1]
+    assert replication_seeds(replace(found, adjusted_mean=-50.0), 0.05, NEWEST)[0] == 4
 
 
 def test_a_verdict_on_failure_rates_is_replicated_with_as_many_seeds() -> None:
     failing = {seed: 9.0 if seed < 5 else 1.5 + 0.01 * seed for seed in range(8)}
     values = {"b": failing, "a": {seed: 1.5 + 0.01 * seed for seed in range(8)}}
     (effect,) = Rules(looks=(), failure=5.0).judge(values, [Claim("a", "b")])
-    seeds, reason = replication_seeds(effect, 0.05)
+    seeds, reason = replication_seeds(effect, 0.05, NEWEST)
     assert effect.verdict == "better" and seeds == 8 and "failure rates" in reason
 
 
@@ -98,7 +101,7 @@ def test_a_claim_that_stopped_at_the_first_look_replicates() -> None:
     for _ in range(600):
         found = judged(rng, -0.85, (4, 8, 16))
         if found.verdict == "better" and found.look == 1:
-            n, reason = replication_seeds(found, 0.05)
+            n, reason = replication_seeds(found, 0.05, NEWEST)
             assert n >= 16 and ("as many as were planned" in reason) == (n == 16)
             for seeds, kept in ((n, powers), (4, repeated)):
                 kept.append(stats.nct.cdf(-stats.t.ppf(0.975, seeds - 1), seeds - 1, -0.85 * math.sqrt(seeds)))
@@ -109,7 +112,7 @@ def test_the_power_at_half_the_estimate_is_said() -> None:
     rng = np.random.default_rng(4)
     found = replace(judged(rng, -1.5), mean=-1.5, sd_difference=1.0, n=8, margin=0.0, adjusted_mean=-1.2, looks=())
     for estimate in (-1.2, -0.05):
-        n, reason = replication_seeds(replace(found, adjusted_mean=estimate), 0.05)
+        n, reason = replication_seeds(replace(found, adjusted_mean=estimate), 0.05, NEWEST)
         shift = abs(estimate) / 2 / math.sqrt(7 / stats.chi2.ppf(0.2, 7)) * math.sqrt(n)
         half = 100 * stats.nct.sf(stats.t.ppf(0.975, n - 1), n - 1, shift)
         said = re.search(r", and (\d+)% if the effect is half of that$", reason)

@@ -15,7 +15,7 @@ from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.families import decide, holm, holm_levels
 from partwise.comparison.stats.group_sequential import nominal_levels
 from partwise.comparison.stats.intervals import judge, measure
-from partwise.comparison.stats.methods import METHODS
+from partwise.comparison.stats.methods import METHODS, find_method
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.config import ConfigError
 
@@ -118,7 +118,10 @@ def test_the_interval_is_the_one_that_the_verdict_follows_from(
     )
     for effect in effects_of(x, looks, alpha=alpha):
         assert effect.low is not None and effect.high is not None and effect.mean is not None
-        excludes, inside = effect.low > 0 or effect.high < 0, effect.low >= -MARGIN and effect.high <= MARGIN
+        excludes = effect.low > 0 or effect.high < 0
+        narrower = effect.equivalence_low, effect.equivalence_high
+        low, high = (effect.low, effect.high) if None in narrower else narrower
+        inside = low is not None and low >= -MARGIN and high is not None and high <= MARGIN
         if effect.verdict == "equivalent":
             assert inside
         elif effect.verdict == "undecided":
@@ -133,7 +136,73 @@ def test_the_interval_is_the_one_that_the_verdict_follows_from(
         exact = nominal_levels(looks, effect.alpha)[effect.look - 1] if looks else effect.alpha
         assert math.isclose(level, exact, rel_tol=0.05 if alpha != 0.05 or looks == (2, 3, 4) else 2e-3)
         stated = re.findall(r"([\d.]+)% interval", effect.sentence)
-        assert [float(text) for text in stated] == [pytest.approx(100 * (1 - effect.alpha), abs=0.006)]
+        single = effect.verdict == "equivalent" and k == 1
+        levels = [2 * effect.alpha, *[effect.alpha] * (1 + excludes)] if single else [effect.alpha]
+        assert [float(text) for text in stated] == [pytest.approx(100 * (1 - each), abs=0.006) for each in levels]
+        assert (effect.equivalence_low is not None) == single
+
+
+NARROW = [0.0, 0.0012, -0.0031, 0.0044, -0.0022, 0.0027, 0.0071, -0.0035]
+"""Differences whose 90% interval lies within 0.0035 and whose 95% interval does not."""
+
+
+def equivalence(method: int, claims: int = 1, looks: tuple[int, ...] = (), untested: int = 0) -> Effect:
+    values = {"a": dict.fromkeys(range(8), 0.0)} | {f"b{i}": dict(enumerate(NARROW)) for i in range(claims)}
+    effects = Rules(margin=0.0035, looks=looks, method=method).judge(
+        values, [Claim(f"b{i}", "a") for i in range(claims)]
+    )
+    return find_method(method).decide(effects, 0.05, untested)[0]
+
+
+def test_a_single_claim_is_equivalent_by_two_one_sided_tests_at_alpha() -> None:
+    tests = [
+        stats.ttest_1samp(NARROW, end, alternative=side).pvalue
+        for end, side in ((-0.0035, "greater"), (0.0035, "less"))
+    ]
+    assert 0.025 < max(tests) < 0.05
+    found = equivalence(3)
+    assert found.verdict == "equivalent" and found.p_equivalence_adjusted == pytest.approx(max(tests), rel=1e-9)
+    for level, ends in ((0.9, (found.equivalence_low, found.equivalence_high)), (0.95, (found.low, found.high))):
+        assert ends == pytest.approx(stats.t.interval(level, 7, np.mean(NARROW), stats.sem(NARROW)), rel=1e-9)
+    assert found.high is not None and found.high > 0.0035
+    assert "the 90% interval, -0.0017 to 0.0034, lies within the margin" in found.sentence
+    assert "95% interval -0.0023 to 0.0040, 8 paired seeds)" in found.sentence
+    assert find_method(3).decide([found], 0.05) == [found]
+
+
+@pytest.mark.parametrize(("method", "claims", "untested"), [(1, 1, 0), (2, 1, 0), (3, 2, 0), (3, 1, 1)])
+def test_older_methods_and_several_claims_halve_alpha(method: int, claims: int, untested: int) -> None:
+    """Each test is at alpha / 2; of two claims with the same values the smallest p is doubled by Holm's method as well."""
+    found, p = (
+        equivalence(method, claims, untested=untested),
+        stats.ttest_1samp(NARROW, 0.0035, alternative="less").pvalue,
+    )
+    assert found.verdict == "undecided" and found.equivalence_low is None and found.equivalence_high is None
+    assert found.p_equivalence_adjusted == pytest.approx(2 * p * (claims + untested), rel=1e-9)
+
+
+def test_two_one_sided_tests_at_a_look_are_at_its_level() -> None:
+    (found, at_half), nominal = (equivalence(method, looks=(4, 8)) for method in (3, 2)), nominal_levels((4, 8), 0.1)[1]
+    p = 2 * stats.ttest_1samp(NARROW, 0.0035, alternative="less").pvalue
+    assert (found.verdict == "equivalent") == (p <= nominal) and at_half.verdict == "undecided"
+    assert found.p_equivalence_adjusted == pytest.approx((at_half.p_equivalence_adjusted or 0.0) / 2)
+
+
+def test_a_mean_outside_the_margin_is_equivalent_at_no_level() -> None:
+    values = {"a": dict.fromkeys(range(8), 0.0), "b": {seed: x + 0.1 for seed, x in enumerate(NARROW)}}
+    (found,) = Rules(margin=0.0035, alpha=0.5, looks=()).judge(values, [Claim("b", "a")])
+    assert found.verdict == "worse" and found.p_equivalence_adjusted == 1.0
+
+
+def test_seeds_to_decide_follow_from_the_tests_of_the_method() -> None:
+    """Equal arms with an SD of 1, of which the 80% upper limit counts, and a margin of 1."""
+    noise = np.array([1.0, -1.0, 1.0, -1.0])
+    values = {"a": dict.fromkeys(range(4), 0.0), "b": dict(enumerate((noise / noise.std(ddof=1)).tolist()))}
+    upper = math.sqrt(3 / stats.chi2.ppf(0.2, 3))
+    for method, level in ((2, 0.975), (3, 0.95)):
+        (found,) = Rules(margin=1.0, looks=(), method=method).judge(values, [Claim("b", "a")])
+        wanted = next(n for n in range(5, 99) if (stats.t.ppf(level, n - 1) + 0.8416) * upper / math.sqrt(n) <= 1)
+        assert found.verdict == "undecided" and found.seeds_to_decide == wanted
 
 
 def test_a_small_difference_says_why_it_is_not_equivalent() -> None:

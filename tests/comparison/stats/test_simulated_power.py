@@ -178,4 +178,21 @@ def test_an_effect_far_below_the_margin_is_refused_with_the_reason(effect: float
 
 def test_an_effect_little_below_the_margin_has_its_seeds() -> None:
     """An independent simulation gives 80.0% at 52 seeds."""
-    assert 51 <= seeds_for_effect(0.004, 0.01, Design((4,), margin=0.005)) <= 54
+    assert 51 <= seeds_for_effect(0.004, 0.01, Design((4,), margin=0.005, method=2)) <= 54
+
+
+@pytest.mark.parametrize(("margin", "seeds"), [(0.5, (44, 36)), (1.0, (13, 11))])
+def test_seeds_for_equivalence_follow_from_the_method(margin: float, seeds: tuple[int, int]) -> None:
+    """Fewer from method 3 on, by the exact power of two one-sided tests over the distribution of the SD; not of several."""
+    quantiles = (np.arange(20_000) + 0.5) / 20_000
+    for method, level, expected in ((2, 0.975, seeds[0]), (3, 0.95, seeds[1])):
+        sd = np.sqrt(stats.chi2.ppf(quantiles, expected - 1) / (expected - 1))
+        room = margin * math.sqrt(expected) - stats.t.ppf(level, expected - 1) * sd
+        power = np.maximum(0, 2 * stats.norm.cdf(room) - 1).mean()
+        found = one_real_claim(Design((expected,), margin=margin, method=method), 0.0, 1.0).equivalent
+        assert found == pytest.approx(power, abs=0.01)
+        assert abs(seeds_for_equivalence(1.0, Design((2,), margin=margin, method=method)) - expected) <= 1
+    three = [Design((4, 8), 3, margin, method=method) for method in (2, 3)]
+    assert one_real_claim(three[0], 0.0, 1.0) == one_real_claim(three[1], 0.0, 1.0)
+    of_three = [Design((16,), 1, margin, method=method, family=3) for method in (2, 3)]
+    assert one_real_claim(of_three[0], 0.0, 1.0) == one_real_claim(of_three[1], 0.0, 1.0)

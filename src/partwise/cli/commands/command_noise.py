@@ -56,8 +56,9 @@ def plan_experiment(
     if calibration.get("seconds"):
         slots = comparison.workload.processes(workers)
         time = TrialTime(calibration["seconds"], len(plan.arms), slots, machines)
+    rules = plan.rules
     designs = make_designs(
-        parse_looks(looks) if looks else (), protocol, plan.n_claims, plan.rules.margin, plan.rules.alpha
+        parse_looks(looks) if looks else (), protocol, plan.n_claims, rules.margin, rules.alpha, rules.method
     )
     if not as_json:
         console.print(plan.question, style="bold", markup=False)

@@ -36,5 +36,5 @@ def plan_preset(
     if ignored := ignored_calibrations():
         console.print(ignored, markup=False)
     rules = plan.rules
-    designs = make_designs(rules.looks, protocol, plan.n_claims, rules.margin, rules.alpha)
+    designs = make_designs(rules.looks, protocol, plan.n_claims, rules.margin, rules.alpha, rules.method)
     show_power(compute_power(designs, noise, effect, time), as_json)

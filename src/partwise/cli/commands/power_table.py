@@ -8,6 +8,7 @@ from typing import Any
 from partwise.cli.terminal import console, format_duration, print_json, table
 from partwise.comparison.design.plan import Plan
 from partwise.comparison.stats.effect import DEFAULT_MARGIN
+from partwise.comparison.stats.methods import newest_method
 from partwise.comparison.stats.noise import Noise, given_noise
 from partwise.comparison.stats.power import default_looks
 from partwise.comparison.stats.simulated_power import (
@@ -54,7 +55,7 @@ def plan_numbers(
         raise ConfigError(
             "plan without a preset needs --sd, the SD of a difference between two arms at one seed, as in --sd 0.01"
         )
-    designs = make_designs(parse_looks(looks) if looks else (), protocol, claims, margin, alpha)
+    designs = make_designs(parse_looks(looks) if looks else (), protocol, claims, margin, alpha, newest_method())
     show_power(compute_power(designs, given_noise(sd), effect), as_json)
 
 
@@ -71,10 +72,12 @@ def parse_numbers(flag: str, text: str, expected: str) -> tuple[int, ...]:
         raise ConfigError(f"{flag} {text}: expected {expected}") from None
 
 
-def make_designs(looks: Sequence[int], protocol: bool, claims: int, margin: float, alpha: float) -> list[Design]:
+def make_designs(
+    looks: Sequence[int], protocol: bool, claims: int, margin: float, alpha: float, method: int
+) -> list[Design]:
     """The design with these looks, or one for each of 4, 8, 16 and 32 seeds, with the looks of `--protocol` if asked for."""
     plans = [tuple(looks)] if looks else [default_looks(n) if protocol else (n,) for n in SEED_COUNTS]
-    return [Design(each, claims, margin, alpha) for each in plans]
+    return [Design(each, claims, margin, alpha, method=method) for each in plans]
 
 
 def compute_power(
@@ -149,7 +152,7 @@ def show_power(power: Mapping[str, Any], as_json: bool = False) -> None:
 
 def power_sentences(plan: Plan, noise: Noise) -> list[str]:
     """What the seeds of a plan detect, and the noise that this assumes."""
-    design = Design(plan.looks, plan.n_claims, plan.rules.margin, plan.rules.alpha)
+    design = Design(plan.looks, plan.n_claims, plan.rules.margin, plan.rules.alpha, method=plan.rules.method)
     one = "" if design.claims == 1 else f" for one real effect among {design.claims} claims"
     effect, equal = detectable_effect(design, noise.upper_sd), one_real_claim(design, 0.0, noise.upper_sd).equivalent
     unit = f" {plan.rules.unit}" if plan.rules.unit else ""

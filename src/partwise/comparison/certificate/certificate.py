@@ -36,6 +36,8 @@ class CertifiedVerdict(Value):
     mean: float | None
     low: float | None
     high: float | None
+    equivalence_low: Annotated[float | None, Neutral(None)] = None
+    equivalence_high: Annotated[float | None, Neutral(None)] = None
     p_adjusted: float | None
     p_equivalence_adjusted: float | None
 

@@ -128,7 +128,7 @@ def check_verdicts(certificate: Certificate) -> Iterator[Check]:
 
 def difference(stated: CertifiedVerdict, found: CertifiedVerdict, source: str = "the values give") -> str | None:
     """The first number or word that is another in what `source` names."""
-    for name in ("verdict", "n", "mean", "low", "high", "p_adjusted", "p_equivalence_adjusted"):
+    for name in (each for each in CertifiedVerdict.model_fields if each != "claim"):
         old, new = getattr(stated, name), getattr(found, name)
         if isinstance(old, float) and isinstance(new, float):
             # a mean near zero is a difference of far larger values: their rounding is absolute

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from partwise.comparison.report.cells import confidence, decimal_places, number
 from partwise.comparison.results import ClaimResult, Results
 from partwise.comparison.stats.effect import Effect
-from partwise.comparison.stats.number_format import format_p, format_percent
+from partwise.comparison.stats.number_format import choose_decimals, format_p, format_percent
 from partwise.plots.cells import NONE
 
 Row = tuple[str, str, list[str]]
@@ -25,9 +25,12 @@ def quantities(results: Results) -> Iterator[tuple[str, str, Callable[[ClaimResu
         return lambda claim: number(value(claim.effect), decimal_places(claim.effect))
 
     protocol, wrong = results.protocol, format_percent(results.protocol.alpha)
+    one_sided = any(claim.effect.equivalence_low is not None for claim in results.claims)
+    interval = "equivalence interval, or else the t interval," if one_sided else "interval"
+    excludes = "the t interval" if one_sided else "it"
     yield (
         "verdict",
-        "Equivalent: the interval lies within ±margin. Better or worse: it excludes 0. Undecided: neither.",
+        f"Equivalent: the {interval} lies within ±margin. Better or worse: {excludes} excludes 0. Undecided: neither.",
         lambda claim: claim.effect.verdict or "no verdict",
     )
     yield (
@@ -41,6 +44,12 @@ def quantities(results: Results) -> Iterator[tuple[str, str, Callable[[ClaimResu
         "Mean ± t · SD / √n at the confidence of the test that the verdict follows from, over all looks.",
         lambda claim: _interval(claim.effect),
     )
+    if one_sided:
+        yield (
+            "equivalence interval",
+            "That of two one-sided tests at alpha each, so at a confidence of 1 - 2 alpha.",
+            lambda claim: _equivalence_interval(claim.effect),
+        )
     yield (
         "margin",
         "Fixed before the runs: a smaller difference counts as equivalent.",
@@ -138,6 +147,14 @@ def _interval(effect: Effect) -> str:
         return NONE
     digits = decimal_places(effect)
     return f"{number(effect.low, digits)} to {number(effect.high, digits)} ({confidence(effect)})"
+
+
+def _equivalence_interval(effect: Effect) -> str:
+    low, high = effect.equivalence_low, effect.equivalence_high
+    if low is None or high is None:
+        return NONE
+    digits = choose_decimals((high - low) / 2, (low, high), effect.margin)
+    return f"{number(low, digits)} to {number(high, digits)} ({format_percent(2 * effect.alpha, complement=True)})"
 
 
 def _failures(effect: Effect) -> str:

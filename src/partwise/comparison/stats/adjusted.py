@@ -12,7 +12,7 @@ from partwise.comparison.stats.simulated_power import POWER, Design, one_real_cl
 MIN_REPLICATION_SEEDS, MAX_REPLICATION_SEEDS = 4, 64
 
 
-def adjusted_mean(effect: Effect) -> float | None:
+def adjusted_mean(effect: Effect, method: int) -> float | None:
     """The median-unbiased estimate of a difference under its planned looks; None with one look or without an SD.
 
     A claim that stops at an early look does so with a large estimate, so the mean at the stop is too large on average. This
@@ -22,7 +22,8 @@ def adjusted_mean(effect: Effect) -> float | None:
     if len(effect.looks) < 2 or effect.mean is None or not effect.sd_difference:
         return None
     sd = effect.sd_difference
-    design = Design(effect.looks, 1, effect.margin, effect.alpha)
+    family = effect.n_comparisons
+    design = Design(effect.looks, 1, effect.margin, effect.alpha, method=method, family=family)
     observed = effect.mean / sd
     low, high = observed - 4.0, observed + 4.0
     for _ in range(14):
@@ -32,7 +33,7 @@ def adjusted_mean(effect: Effect) -> float | None:
     return (low + high) / 2 * sd
 
 
-def replication_seeds(effect: Effect, alpha: float) -> tuple[int, str]:
+def replication_seeds(effect: Effect, alpha: float, method: int) -> tuple[int, str]:
     """The seeds of a replication with 80% power for the adjusted estimate at the upper limit of the SD, and the reason.
 
     At least 4 and as many as the last planned look, since the estimate of a claim that stopped early is too large even when
@@ -51,13 +52,14 @@ def replication_seeds(effect: Effect, alpha: float) -> tuple[int, str]:
     why = f"an effect of {abs(found):.4g}{what} at an SD of {noise.upper_sd:.4g}, its 80% upper limit"
     fewest = seeds_needed(found, noise.upper_sd / math.sqrt(2), alpha=alpha)  # if no arms were ever called equivalent
     for n in range(min(max(least, fewest), most), most + 1):
-        rates = one_real_claim(Design((n,), 1, effect.margin, alpha), found, noise.upper_sd)
+        design = Design((n,), 1, effect.margin, alpha, method=method)
+        rates = one_real_claim(design, found, noise.upper_sd)
         if rates.better >= POWER:
             planned = ", as many as were planned" if n == least > MIN_REPLICATION_SEEDS else ""
             break
     else:
         planned = ", the most"
-    half = one_real_claim(Design((n,), 1, effect.margin, alpha), found / 2, noise.upper_sd).better
+    half = one_real_claim(design, found / 2, noise.upper_sd).better
     return n, (
         f"{n} seeds{planned}: {'' if rates.better >= POWER else 'only '}{100 * rates.better:.0f}% power for {why}, and "
         f"{100 * half:.0f}% if the effect is half of that"

@@ -62,6 +62,9 @@ class Effect:
     """The unit that the values are rounded to, if it exceeds the margin and all pairs agree: then there is no test."""
     low: float | None = None
     high: float | None = None
+    equivalence_low: Annotated[float | None, Neutral(None)] = None
+    equivalence_high: Annotated[float | None, Neutral(None)] = None
+    """The interval at a confidence of 1 - 2 `alpha`, if it is why the verdict is 'equivalent' (see `decide`)."""
     p: float | None = None
     """Of the t test of no difference: two-sided, not adjusted for looks or multiple comparisons."""
     p_sign_flip: float | None = None
@@ -89,7 +92,7 @@ class Effect:
     nominal_alpha: float
     """The level of the t interval at this look; `alpha` if there is one look."""
     total_alpha: float
-    """The family-wise error rate of all claims and looks together."""
+    """The error rate of each family of hypotheses (see `decide`), of all claims and looks together."""
     n_comparisons: int = 1
     """Number of claims that were judged together."""
     p_looks: float | None = None
@@ -99,7 +102,8 @@ class Effect:
     p_equivalence: float | None = None
     """p of a difference of at least the margin, valid at any planned look: the smallest alpha whose interval is within it."""
     p_equivalence_adjusted: float | None = None
-    """`p_equivalence` adjusted by Holm's method; the arms are equivalent if it is at most `total_alpha`."""
+    """`p_equivalence` adjusted by Holm's method, or halved (see `decide`); the arms are equivalent if it is at most
+    `total_alpha`."""
     seeds_to_decide: int | None = None
     """If undecided at the last look: seeds per arm that would likely decide in a new comparison; at most
     `MAX_SEEDS_TO_DECIDE` + 1."""

@@ -37,7 +37,9 @@ def holm_levels(p: Sequence[float], alpha: float) -> list[float]:
     return levels
 
 
-def decide(effects: Sequence[Effect], alpha: float, untested: int = 0, sd_known: bool = True) -> list[Effect]:
+def decide(
+    effects: Sequence[Effect], alpha: float, untested: int = 0, sd_known: bool = True, single_at_alpha: bool = False
+) -> list[Effect]:
     """The effects of one family of claims with adjusted p-values, intervals and verdicts.
 
     The family has `untested` further claims, which count like claims with p-values of 1. `seeds_to_decide` takes the SDs as
@@ -45,12 +47,20 @@ def decide(effects: Sequence[Effect], alpha: float, untested: int = 0, sd_known:
 
     The interval of a claim is the one that its verdict follows from: at the level of the rejected hypothesis, or, if neither
     is rejected, at the smaller level of the two. So it lies within the margin if the verdict is 'equivalent', excludes 0 if
-    it is 'better' or 'worse', and includes 0 and exceeds the margin if it is 'undecided'. Raises ConfigError for an alpha
-    outside 1e-9..0.5.
+    it is 'better' or 'worse', and includes 0 and exceeds the margin if it is 'undecided'.
+
+    The two one-sided tests of equivalence are at alpha / 2 each. With `single_at_alpha`, those of a single claim are at alpha
+    each, as only one of its two hypotheses can be true, and the interval at a confidence of 1 - 2 alpha is within the margin.
+    Of several claims some can be equal and others at the margin, and the errors of both families would add up to more than
+    alpha. Raises ConfigError for an alpha outside 1e-9..0.5.
     """
     if not 1e-9 <= alpha <= 0.5:
         raise ConfigError(f"alpha={alpha:g}: expected an error probability from 1e-9 to 0.5, such as 0.05")
-    values = [[effect.p_looks for effect in effects], [effect.p_equivalence for effect in effects]]
+    sides = 2 if single_at_alpha and len(effects) + untested == 1 else 1
+    values = [
+        [effect.p_looks for effect in effects],
+        [None if p is None else p / sides if p < 1 else 1.0 for p in (effect.p_equivalence for effect in effects)],
+    ]
     families = [[*(1.0 if p is None else p for p in tested), *[1.0] * untested] for tested in values]
     adjusted, levels = [holm(p) for p in families], [holm_levels(p, alpha) for p in families]
     decided = []
@@ -65,10 +75,15 @@ def decide(effects: Sequence[Effect], alpha: float, untested: int = 0, sd_known:
             verdict, level = _direction(effect), level_different
         nominal = nominal_level(effect.looks, effect.look, level)
         low, high = _interval(effect, nominal)
+        within: tuple[float | None, float | None] = None, None
+        if equivalent and sides > 1:
+            within = _interval(effect, nominal_level(effect.looks, effect.look, sides * level))
         found = effect.replace(
             verdict=verdict,
             low=low,
             high=high,
+            equivalence_low=within[0],
+            equivalence_high=within[1],
             alpha=level,
             confidence=1 - level,
             nominal_alpha=nominal,
@@ -77,7 +92,7 @@ def decide(effects: Sequence[Effect], alpha: float, untested: int = 0, sd_known:
             p_adjusted=None if effect.p_looks is None else adjusted[0][index],
             p_equivalence_adjusted=None if effect.p_equivalence is None else adjusted[1][index],
         )
-        decided.append(with_sentence(found, seeds_to_decide=_seeds_to_decide(found, sd_known)))
+        decided.append(with_sentence(found, seeds_to_decide=_seeds_to_decide(found, sd_known, sides)))
     return decided
 
 
@@ -96,7 +111,7 @@ def _interval(effect: Effect, nominal_alpha: float) -> tuple[float | None, float
     return effect.mean - half, effect.mean + half
 
 
-def _seeds_to_decide(effect: Effect, sd_known: bool) -> int | None:
+def _seeds_to_decide(effect: Effect, sd_known: bool, sides: int) -> int | None:
     """The fewest seeds per arm that decide a claim with the level and mean of `effect` 4 times in 5."""
     mean, error = effect.mean, effect.standard_error
     if effect.verdict != "undecided" or effect.look < len(effect.looks) or mean is None or error is None:
@@ -116,8 +131,8 @@ def _seeds_to_decide(effect: Effect, sd_known: bool) -> int | None:
         else:
             later, df = welch(sd_arm, n, sd_against, n)
         later = math.hypot(later, effect.tuning_error or 0.0)  # which more seeds do not reduce
-        reach = (t_critical(df, effect.alpha) + Z_80) * later
-        return reach < abs(mean) or abs(mean) + reach <= effect.margin
+        critical, of_margin = t_critical(df, effect.alpha), t_critical(df, sides * effect.alpha)
+        return (critical + Z_80) * later < abs(mean) or abs(mean) + (of_margin + Z_80) * later <= effect.margin
 
     candidates = range(effect.n + 1, max(effect.n, MAX_SEEDS_TO_DECIDE) + 1)
     return effect.n + 1 + bisect.bisect_left(candidates, True, key=decides)

@@ -28,6 +28,8 @@ class Method:
     """The noise of the choice of both arms' values."""
     checks: tuple[Check, ...]
     """What its effects are warned of."""
+    single_at_alpha: bool = False
+    """Whether `decide` tests the equivalence of a single claim by two one-sided tests at alpha each, not at alpha / 2."""
 
     def warnings(self, effects: Sequence[Effect]) -> tuple[str, ...]:
         """One sentence per problem of each effect."""
@@ -40,6 +42,13 @@ FIRST = 1
 METHODS = {
     FIRST: Method(measure, decide, tuning_noise, (outlier, skewed)),
     2: Method(measure_rounded, partial(decide, sd_known=False), exact_tuning_noise, (outlier, skewed, unequal_spreads)),
+    3: Method(
+        measure_rounded,
+        partial(decide, sd_known=False, single_at_alpha=True),
+        exact_tuning_noise,
+        (outlier, skewed, unequal_spreads),
+        single_at_alpha=True,
+    ),
 }
 
 

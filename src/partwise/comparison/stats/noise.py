@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from scipy import special
 
 from partwise.comparison.stats.samples import sd
-from partwise.comparison.stats.simulated_power import check_sd
 from partwise.config import ConfigError
 
 ASSURANCE = 0.8
@@ -69,3 +68,9 @@ def pooled_noise(differences: Sequence[Sequence[float]], source: str) -> Noise |
     df = sum(len(claim) - 1 for claim in claims)
     squares = math.fsum((len(claim) - 1) * sd(claim, max(map(abs, claim))) ** 2 for claim in claims)
     return Noise(math.sqrt(squares / df), df / (1 + (len(claims) - 1) / 4), source) if squares else None
+
+
+def check_sd(sd: float) -> None:
+    """Raise ConfigError unless `sd` is a possible SD of differences."""
+    if not (math.isfinite(sd) and sd > 0):
+        raise ConfigError(f"sd={sd:g}: expected the SD of a difference between two arms at one seed, a positive number")

@@ -6,13 +6,15 @@ every look over all claims, and claims that close. All results are seeded.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
 from scipy import special
 
 from partwise.comparison.stats.group_sequential import check_looks, nominal_levels
+from partwise.comparison.stats.methods import find_method, newest_method
+from partwise.comparison.stats.noise import check_sd
 from partwise.config import ConfigError
 
 POWER = 0.8
@@ -29,7 +31,7 @@ Samples = Sequence[tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class Design:
-    """What fixes the error rates of a comparison: its looks, number of claims, margin and alpha.
+    """What fixes the error rates of a comparison: its looks, number of claims, margin, alpha and method of judging.
 
     Without planned looks, `looks` has one entry, the number of seeds. The differences of two claims are correlated, by 1/2 if
     their arms share the baseline and are equally noisy. Raises ConfigError for invalid values.
@@ -40,9 +42,13 @@ class Design:
     margin: float = 0.0
     alpha: float = 0.05
     correlation: float = 0.5
+    method: int = field(default_factory=newest_method)
+    family: int | None = None
+    """The number of claims that `alpha` is already adjusted for, if this is one of several; `claims` if None."""
 
     def __post_init__(self) -> None:
         check_looks(self.looks)
+        find_method(self.method)
         if not 1 <= self.claims <= 1000:
             raise ConfigError(f"claims={self.claims}: expected a number of claims from 1 to 1000")
         if not (math.isfinite(self.margin) and self.margin >= 0):
@@ -51,6 +57,11 @@ class Design:
             raise ConfigError(f"alpha={self.alpha:g}: expected an error probability from 1e-9 to 0.5, such as 0.05")
         if not 0 <= self.correlation < 1:
             raise ConfigError(f"correlation={self.correlation:g}: expected a number from 0 up to 1")
+
+    @property
+    def equivalence_sides(self) -> int:
+        """2 if both one-sided tests of equivalence are at the level of a test of no difference, 1 if they share it."""
+        return 2 if (self.family or self.claims) == 1 and find_method(self.method).single_at_alpha else 1
 
 
 @dataclass(frozen=True)
@@ -110,7 +121,7 @@ def detectable_effect(design: Design, sd: float, power: float = POWER) -> float:
 def seeds_for_effect(effect: float, sd: float, design: Design, power: float = POWER) -> int:
     """The fewest seeds, judged once, with which one real claim of `effect` gets its verdict with probability `power`.
 
-    Of `design` only claims, margin, alpha and correlation are used. Raises ConfigError if that takes over 100,000 seeds, or
+    Of `design` all but the looks is used. Raises ConfigError if that takes over 100,000 seeds, or
     if no number is enough: with many seeds, an effect below the margin is called equivalent.
     """
     if not math.isfinite(effect) or effect == 0:
@@ -152,15 +163,20 @@ def decide_all(samples: Samples, design: Design, margin: float) -> tuple[np.ndar
     A p-value enters Holm's method only through the number of the levels alpha, alpha / 2, ..., alpha / k that it is below.
     """
     shape, k = samples[0][0].shape, design.claims
-    levels = [nominal_levels(design.looks, design.alpha / share) for share in range(1, k + 1)]
+    alphas = [design.alpha / share for share in range(1, k + 1)]
+    levels = [nominal_levels(design.looks, alpha) for alpha in alphas]
+    levels_equivalent = [nominal_levels(design.looks, min(design.equivalence_sides * alpha, 0.999)) for alpha in alphas]
     differs, agrees = np.zeros(shape, int), np.zeros(shape, int)
     sign, pairs, verdicts = np.zeros(shape), np.zeros(shape, int), np.full(shape, UNDECIDED)
     for look, (n, (mean, error)) in enumerate(zip(design.looks, samples, strict=True)):
-        critical = -special.stdtrit(n - 1, np.array([level[look] for level in levels]) / 2)
+        critical, of_margin = (
+            -special.stdtrit(n - 1, np.array([level[look] for level in each]) / 2)
+            for each in (levels, levels_equivalent)
+        )
         is_open = verdicts == UNDECIDED
         differs = np.where(is_open, np.searchsorted(critical, np.abs(mean) / error, side="right"), differs)
         room = (margin - np.abs(mean)) / error
-        agrees = np.where(is_open, np.searchsorted(critical, room, side="right"), agrees)
+        agrees = np.where(is_open, np.searchsorted(of_margin, room, side="right"), agrees)
         sign, pairs = np.where(is_open, np.sign(mean), sign), np.where(is_open, n, pairs)
         directions = np.where(_holm(differs), np.where(sign < 0, LOWER, HIGHER), UNDECIDED)
         verdicts = np.where(_holm(agrees), EQUIVALENT, directions)
@@ -204,7 +220,7 @@ def _samples(looks: tuple[int, ...], claims: int, correlation: float) -> Samples
 
 
 def _at(design: Design, seeds: int) -> Design:
-    return Design((seeds,), design.claims, design.margin, design.alpha, design.correlation)
+    return replace(design, looks=(seeds,))
 
 
 def _fewest(enough: Callable[[int], bool], goal: str) -> int:
@@ -219,9 +235,3 @@ def _fewest(enough: Callable[[int], bool], goal: str) -> int:
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return high
-
-
-def check_sd(sd: float) -> None:
-    """Raise ConfigError unless `sd` is a possible SD of differences."""
-    if not (math.isfinite(sd) and sd > 0):
-        raise ConfigError(f"sd={sd:g}: expected the SD of a difference between two arms at one seed, a positive number")

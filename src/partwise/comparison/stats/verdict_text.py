@@ -37,7 +37,8 @@ def write_sentence(effect: Effect) -> str:
             f"undecided: {too_few} gives no interval ({e.arm} minus {e.against} is {format_number(e.mean or 0.0, 4)}{unit}"
             f"{_left_out(e)}); run at least 2 seeds per arm, preferably 5."
         )
-    digits = choose_decimals((e.high - e.low) / 2, (e.low, e.high), e.margin)
+    bounds_shown = [each for each in (e.low, e.high, e.equivalence_low, e.equivalence_high) if each is not None]
+    digits = choose_decimals((e.high - e.low) / 2, bounds_shown, e.margin)
     mean, low, high = (format_number(value, digits) for value in (e.mean, e.low, e.high))
     sample = f"{_sample(e)}{_left_out(e)}"
     interval = f"{format_percent(e.alpha, complement=True)} interval"
@@ -53,11 +54,16 @@ def write_sentence(effect: Effect) -> str:
             f"{unit} ({interval} {bounds[0]} to {bounds[1]}, {sample}){within}{zero_width}."
         )
     if e.verdict == "equivalent":
-        excludes = ", although the interval excludes zero" if e.low > 0 or e.high < 0 else ""
+        within, which = "", "the interval"
+        if e.equivalence_low is not None and e.equivalence_high is not None:
+            level = format_percent(2 * e.alpha, complement=True)
+            ends = (format_number(value, digits) for value in (e.equivalence_low, e.equivalence_high))
+            within, which = f": the {level} interval, {' to '.join(ends)}, lies within the margin", f"the {interval}"
+        excludes = f", although {which} excludes zero" if e.low > 0 or e.high < 0 else ""
         return (
             f"equivalent: the {e.metric} of {e.arm} and {e.against} differs by no more than the margin of {e.margin:g}"
-            f"{unit} ({e.arm} minus {e.against}: {mean}, {interval} {low} to {high}, {sample}){excludes}{zero_width}. "
-            f"{undetected_failures(e)}"
+            f"{unit}{within} ({e.arm} minus {e.against}: {mean}, {interval} {low} to {high}, {sample}){excludes}"
+            f"{zero_width}. {undetected_failures(e)}"
         )
     if e.looks and e.look < len(e.looks):
         return (
