@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import equivalence_error
 import promises
 import skewed_noise
 import steps_saved
@@ -215,8 +216,8 @@ def main() -> None:
         margin=shown([line for line, _ in edges]),
         conclusions=textwrap.fill(conclusions(rows, powers, [rates for _, rates in edges]), 125),
     )
-    text = with_section(text, skewed_noise.section(20_000), skewed_noise.NEXT)
-    text = with_section(text, steps_saved.section(2000), steps_saved.NEXT)
+    for each, draws in ((skewed_noise, 20_000), (steps_saved, 2000), (equivalence_error, 20_000)):
+        text = with_section(text, each.section(draws), each.NEXT)
     options.out.write_text(text, encoding="utf-8")
     print(f"{options.out}, after {time.monotonic() - started:.0f} s")
 
