@@ -144,6 +144,9 @@ What an audit by independent simulation found in an earlier version (*before*), 
 |---|---:|---:|---:|
 {promises}
 
+Of 8 runs of an arm of which one run in ten fails, none fails with a probability of 43%, and no rule can then tell. So the
+verdict is as before, and its sentence states the failure rate that was not ruled out, 31% for 8 runs.
+
 ## False claims and coverage
 
 **False claims** is the fraction of comparisons of equal arms in which any arm is called better or worse; at most 5% are
