@@ -219,7 +219,10 @@ def test_a_failed_run_gives_rates_instead_of_a_mean(bad: float, lower: bool) -> 
 def test_only_shared_seeds_are_paired_and_the_rest_counted() -> None:
     a, b = draw(4, 6)
     some = judge("a", "b", {**a, 77: 9.0, 78: -9.0}, {**b, 99: 5.0})
-    assert some.left_out == 3 and "3 runs left out" in some.sentence
+    assert (
+        some.left_out == 3
+        and "Left out: 2 runs of a (no such seed in b) and 1 run of b (no such seed in a)" in some.sentence
+    )
     assert (some.low, some.high, some.sd_arm) == (judge("a", "b", a, b).low, judge("a", "b", a, b).high, some.sd_arm)
     assert some.n == 6 and some.sd_arm is not None and some.sd_arm < 1
 

@@ -304,14 +304,43 @@ def test_one_shared_seed_suggests_an_unpaired_verdict(tmp_path: Path) -> None:
     rows = [f"{seed},{arm},{value}" for arm, runs in values.items() for seed, value in runs.items()]
     path = write(tmp_path, "\n".join(["seed,arm,value", *rows]))
     done = CliRunner().invoke(app, ["verdict", str(path), "--margin", "0.005"])
-    assert (
-        "18 runs left out because the other arm lacks their seed (most of the runs: verdict --unpaired" in done.output
-    )
+    left_out = "9 runs of b (no such seed in a) and 9 runs of a (no such seed in b); verdict --unpaired uses all."
+    assert f" Left out: {left_out}" in done.output
     done = CliRunner().invoke(app, ["verdict", str(path), "--margin", "0.005", "--unpaired", "--failure", "2"])
-    assert "10 and 10 unpaired runs" in done.output and "left out" not in done.output
+    assert "10 and 10 unpaired runs" in done.output and "Left out" not in done.output
     half = {"a": {0: 1.0, 1: 1.1, 2: 1.2}, "b": {0: 1.0, 1: 1.2, 3: 1.3}}
-    assert "2 runs left out because the other arm lacks their seed," not in verdicts(half)[0].sentence
     assert "--unpaired" not in verdicts(half)[0].sentence
+
+
+def test_runs_that_are_missing_are_named_whatever_the_verdict() -> None:
+    """A run that its owner left out because it was bad biases the difference."""
+    biased = "If a run is missing because it failed, the difference is biased: give the run the value nan instead."
+    b = {0: 1.5, 1: 1.51, 2: 1.49, 3: 1.52, 4: 1.48}
+    a = {seed: value - 0.05 + 0.001 * (seed % 2) for seed, value in b.items()}
+    ties, single = {seed: value + 0.1 for seed, value in b.items()}, {3: 1.5}
+
+    def told(arm: dict[int, float], margin: float = 0.0, **options: Any) -> tuple[str, str, bool]:
+        values = {"b": b, "a": arm}
+        (effect,) = verdicts(values, margin=margin, **options)
+        _, space, rest = effect.sentence.partition(". ")
+        return str(effect.verdict), space[1:] + rest, biased in render_verdicts([effect], values)
+
+    missing = {seed: value for seed, value in a.items() if seed != 3}
+    left_out = " Left out: 1 run of b (no such seed in a)."
+    assert told(a) == ("better", "", False)
+    assert told(missing)[0] == "better" and told(missing)[1:] == (left_out, True)
+    assert told(missing, margin=1.0)[0] == "equivalent" and told(missing, margin=1.0)[1].endswith(left_out)
+    for kind in (single, {**ties, 9: 1.0}, {seed: b[seed] for seed in (0, 1)}):
+        assert " Left out: " in told(kind)[1] and told(kind)[2], kind
+    assert (
+        told({**missing, 9: 1.4})[1] == " Left out: 1 run of a (no such seed in b) and 1 run of b (no such seed in a)."
+    )
+    assert told(missing, paired=False)[1:] == (" a has 1 run fewer than b.", True)
+    assert told({seed + 10: value for seed, value in missing.items()})[1:] == (" a has 1 run fewer than b.", True)
+    assert told(a, paired=False)[2] is False
+    assert told({**missing, 3: math.nan})[1:] == ("", False)  # a failed run is counted, not missing
+    later = judge_arms({"b": b, "a": missing}, Rules(looks=()), judged=2)[1]
+    assert later[0].sentence.endswith(left_out)
 
 
 def test_p_is_never_rounded_across_alpha() -> None:

@@ -34,13 +34,13 @@ def write_sentence(effect: Effect) -> str:
     if e.mean is None or e.low is None or e.high is None:
         too_few = "a single pair of runs" if e.paired else "an arm with a single run"
         return (
-            f"undecided: {too_few} gives no interval ({e.arm} minus {e.against} is {format_number(e.mean or 0.0, 4)}{unit}"
-            f"{_left_out(e)}); run at least 2 seeds per arm, preferably 5."
+            f"undecided: {too_few} gives no interval ({e.arm} minus {e.against} is {format_number(e.mean or 0.0, 4)}{unit}); "
+            "run at least 2 seeds per arm, preferably 5."
         )
     bounds_shown = [each for each in (e.low, e.high, e.equivalence_low, e.equivalence_high) if each is not None]
     digits = choose_decimals((e.high - e.low) / 2, bounds_shown, e.margin)
     mean, low, high = (format_number(value, digits) for value in (e.mean, e.low, e.high))
-    sample = f"{_sample(e)}{_left_out(e)}"
+    sample = _sample(e)
     interval = f"{format_percent(e.alpha, complement=True)} interval"
     zero_width = "; the differences do not vary at all, so the interval has zero width" if e.low == e.high else ""
     if e.verdict in ("better", "worse"):
@@ -99,6 +99,8 @@ def explanations(effects: Sequence[Effect]) -> Iterator[str]:
         )
     if any(effect.verdict == "undecided" for effect in effects):
         yield "Undecided: the interval includes zero and exceeds the margin, so neither difference nor equivalence is shown."
+    if any(_missing_runs(effect) for effect in effects):
+        yield "If a run is missing because it failed, the difference is biased: give the run the value nan instead."
     if any(effect.failed for effect in effects):
         yield "Failed runs have no mean: failure rates compared by Fisher's exact test."
     elif effects and not any(effect.verdict == "equivalent" for effect in effects):  # whose sentence says it
@@ -121,17 +123,13 @@ SEEDS_ADDED = "because seeds were added after the first one"
 
 def exploratory_sentence(effect: Effect, reason: str = SEEDS_ADDED) -> str:
     """The estimate over other values than those of the verdict, without a verdict for this `reason`."""
+    over = f"exploratory, over {_sample(effect)}"
     if effect.mean is None or effect.low is None or effect.high is None:
-        return (
-            f"exploratory, over {_sample(effect)}: no estimate of {effect.arm} minus {effect.against}, and no verdict."
-        )
+        return f"{over}: no estimate of {effect.arm} minus {effect.against}, and no verdict.{_missing_runs(effect)}"
     digits = choose_decimals((effect.high - effect.low) / 2, (effect.low, effect.high), effect.margin)
     mean, low, high = (format_number(value, digits) for value in (effect.mean, effect.low, effect.high))
     interval = f"{format_percent(effect.alpha, complement=True)} interval {low} to {high}"
-    return (
-        f"exploratory, over {_sample(effect)}: {effect.arm} minus {effect.against} is {mean} ({interval}); no verdict, "
-        f"{reason}."
-    )
+    return f"{over}: {effect.arm} minus {effect.against} is {mean} ({interval}); no verdict, {reason}.{_missing_runs(effect)}"
 
 
 def _upper_limit(n: int) -> str:
@@ -165,8 +163,8 @@ def _equals(p: str) -> str:
 
 
 def _notes(e: Effect) -> str:
-    """What the estimate and the interval were adjusted for."""
-    notes = ""
+    """Which runs were not judged, and what the estimate and the interval were adjusted for."""
+    notes = _missing_runs(e)
     stopped = e.look < len(e.looks)  # the mean of a claim that ran to its last look is hardly biased
     if stopped and e.adjusted_mean is not None and e.low is not None and e.high is not None:
         digits = choose_decimals((e.high - e.low) / 2, (e.low, e.high), e.margin)
@@ -176,6 +174,25 @@ def _notes(e: Effect) -> str:
     return notes
 
 
+def _missing_runs(e: Effect) -> str:
+    """The runs whose seed the other arm lacks, or by how many runs unpaired arms differ; '' if none is missing."""
+    if e.failed or e.not_bracketed:  # all runs count towards the failure rates
+        return ""
+    if not e.paired:
+        fewer, other = (e.arm, e.against) if e.n_arm < e.n_against else (e.against, e.arm)
+        n = abs(e.n_arm - e.n_against)
+        return f" {fewer} has {n} run{'s' * (n > 1)} fewer than {other}." if n else ""
+    if not e.left_out:
+        return ""
+    parts = [
+        f"{n} run{'s' * (n > 1)} of {arm} (no such seed in {other})"
+        for arm, n, other in ((e.arm, e.n_arm - e.n, e.against), (e.against, e.n_against - e.n, e.arm))
+        if n
+    ]
+    few = 2 * 2 * e.n < e.n_arm + e.n_against
+    return f" Left out: {' and '.join(parts)}{'; verdict --unpaired uses all' if few else ''}."
+
+
 def _sample(e: Effect) -> str:
     sample = f"{e.n} paired seeds" if e.paired else f"{e.n_arm} and {e.n_against} unpaired runs"
     return f"{sample}, look {e.look} of {len(e.looks)}" if len(e.looks) > 1 else sample
@@ -183,13 +200,3 @@ def _sample(e: Effect) -> str:
 
 def _runs(failed: int, n: int) -> str:
     return f"{failed} of {n} run{'s' if n > 1 else ''}"
-
-
-def _left_out(effect: Effect) -> str:
-    n = effect.left_out
-    if not n:
-        return ""
-    runs, their = ("runs", "their") if n > 1 else ("run", "its")
-    few = 2 * 2 * effect.n < effect.n_arm + effect.n_against
-    advice = " (most of the runs: verdict --unpaired uses all)" if few else ""
-    return f", {n} {runs} left out because the other arm lacks {their} seed{advice}"
