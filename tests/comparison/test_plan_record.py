@@ -233,6 +233,22 @@ def test_a_verdict_of_an_older_version_stands(
     assert again.claims[0].exploratory is not None
 
 
+def test_a_new_name_does_not_hide_seeds_that_were_judged(here: Path, quick: None) -> None:
+    """The first verdict is undecided, and the same seeds are judged again with more of them."""
+    comparison("first", seeds=2, online=False).run()
+    results = comparison("second", seeds=4, online=False).run()
+    said = (
+        "Seeds 0 to 1 of gain against base were judged before, in runs/first: the verdicts are not independent; "
+        "--first-seed gives fresh seeds."
+    )
+    assert said in ledger_sentences(results)
+    assert not any(
+        "judged before" in text for text in ledger_sentences(comparison("first", seeds=2, online=False).run())
+    )
+    fresh = comparison("fresh", seeds=4, first_seed=50, online=False).run()
+    assert fresh.asked_before[0].times == 2 and not fresh.asked_before[0].same_seeds
+
+
 @pytest.mark.parametrize("kept", ["certificate.json", "runs"])
 def test_a_deleted_plan_still_judges_its_trials(here: Path, quick: None, kept: str) -> None:
     """By its own margin and number of seeds; whatever else of the folder was deleted, its trials are left."""

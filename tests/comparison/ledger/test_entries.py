@@ -25,6 +25,7 @@ from partwise.comparison.ledger.questions import question_key
 from partwise.comparison.ledger.sequence import next_level
 from partwise.comparison.runs.plan import make_plan
 from partwise.comparison.stats.effect import Effect
+from partwise.comparison.stats.protocol import Claim
 from partwise.config import ConfigError
 from partwise.files import sources_hash
 
@@ -147,6 +148,49 @@ def test_the_ledger_says_how_often_a_question_was_asked(tmp_path: Path, plan: Pl
     assert (swiglu.times, swiglu.names) == (3, ("one", "several", "broken off"))
     assert swiglu.outcomes == {"worse": 1, "equivalent": 1, "unfinished": 1}
     assert (geglu.arm, geglu.times, geglu.outcomes) == ("ffn=geglu", 1, {"equivalent": 1})
+
+
+def test_the_same_seeds_under_another_name_are_named(tmp_path: Path, plan: Plan) -> None:
+    """Whatever the margin and the number of seeds; not with other seeds, another length, other data, or no look at them."""
+
+    def shared(name: str, again: Plan, data: str = "data", looked: int | None = None) -> dict[str, tuple[int, int]]:
+        entries = LedgerEntries(tmp_path / name, project_ledger(tmp_path))
+        entries.start(again, again.identity(), data, {"cpu": "one"})
+        if looked:
+            entries.look(again, looked, [])
+        (question,) = entries.asked_before(again)
+        return question.same_seeds
+
+    run(tmp_path / "one", replace(plan, seeds=4), 0.1)
+    more = replace(plan, seeds=8, rules=replace(plan.rules, margin=0.5))
+    assert shared("two", more) == {"one": (0, 3)}
+    assert shared("three", replace(plan, first_seed=2, seeds=8), looked=3) == {"one": (2, 3)}  # two judged nothing
+    assert shared("four", replace(plan, first_seed=3, seeds=1)) == {"one": (3, 3), "three": (3, 3)}
+    assert shared("fresh", replace(plan, first_seed=100)) == {}
+    assert shared("of other data", more, "other data") == {}
+    assert shared("longer", plan_of("ffn=swiglu", common=[*ARITHMETIC, "train.steps=77"])) == {}
+    assert shared("other arm", plan_of("ffn=geglu")) == {}
+
+
+def test_arms_that_were_renamed_or_tuned_are_recognized(tmp_path: Path, plan: Plan) -> None:
+    swiglu = plan.arm("ffn=swiglu")
+    arms = (replace(plan.arms[0], name="A"), replace(swiglu, name="B"))
+    renamed = replace(plan, arms=arms, claims=(Claim("B", "A"),))
+    run(tmp_path / "one", plan, 0.1)
+    (question,) = run(tmp_path / "two", renamed, 0.1).asked_before(renamed)
+    assert question.same_seeds == {"one": (0, plan.seeds - 1)}
+
+    def best(arm: Any) -> Any:
+        return replace(arm, name=f"{arm.name} lr", overrides=(*arm.overrides, "train.lr=0.1"))
+
+    tuned = replace(plan, arms=tuple(map(best, plan.arms)), claims=(Claim("ffn=swiglu lr", f"{plan.arms[0].name} lr"),))
+    for name in ("tuned", "tuned again"):  # the plan of the start has no tuned arm
+        entries = LedgerEntries(tmp_path / name, project_ledger(tmp_path))
+        entries.start(plan, plan.identity(), "data", {"cpu": "one"})
+        entries.result(tuned, plan.seeds, judge(tuned, 0.1))
+    (question,) = entries.asked_before(tuned)
+    assert (question.times, question.names) == (1, ("tuned",)) and question.outcomes == {"worse": 1}
+    assert question.same_seeds == {"tuned": (0, plan.seeds - 1)}
 
 
 # the records of one comparison

@@ -55,6 +55,18 @@ def test_every_report_says_how_often_it_was_asked(tmp_path: Path, outcomes: list
     assert "<b>swiglu" not in html
 
 
+def test_every_report_names_seeds_that_were_judged_before(tmp_path: Path) -> None:
+    question = asked().model_copy(update={"same_seeds": {"runs/a": (0, 3), "runs/b": (3, 3)}})
+    results = RESULTS.model_copy(update={"asked_before": (question, question.model_copy(update={"arm": "geglu"}))})
+    end = "the verdicts are not independent; "
+    claims = "swiglu against mingpt and geglu against mingpt"
+    for text in rendered(results, tmp_path):
+        assert f"{claims} were judged before, in runs/a: {end}" in text and "no earlier comparison" not in text
+        assert "Seeds 0 to 3 of " in text and "Seed 3 of " in text and f"{claims} was judged before, in runs/b" in text
+    assert Results.from_dict(results.to_dict()) == results
+    assert "same_seeds" not in asked().to_dict()  # results of earlier versions keep their hashes
+
+
 def test_a_new_question_is_said_to_be_new(tmp_path: Path) -> None:
     results = RESULTS.model_copy(update={"asked_before": (asked(),)})
     html, markdown, terminal = rendered(results, tmp_path)

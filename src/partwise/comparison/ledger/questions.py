@@ -46,24 +46,73 @@ def verdict_rows(plan: "Plan", effects: Iterable["Effect"]) -> list[dict[str, An
 
 
 def asked_before(plan: "Plan", records: Sequence[Record], started: int | None = None) -> list[RepeatedQuestion]:
-    """For every claim of the plan, the earlier comparisons that asked the same; `started` is the plan's own record."""
+    """For every claim of the plan, the earlier comparisons that asked the same, or judged the same arms on the same seeds.
+
+    `started` is the number of the plan's own record; without it, no seeds are compared.
+    """
     starts, results = starts_and_results(records)
     earlier = {number: content for number, content in starts.items() if started is None or number < started}
+    asked = {number: _questions(content, results.get(number)) for number, content in earlier.items()}
+    seen = _seeds_seen(records)
+    own = starts.get(started) if started is not None else None
     found = []
     for claim, key in question_keys(plan).items():
         outcomes: dict[str, int] = {}
         names = []
+        same_seeds = {}
         for number, content in earlier.items():
-            if key in content.get("questions", {}).values():
+            if key in asked[number]:
                 outcome = outcome_of(key, results.get(number))
                 outcomes[outcome] = outcomes.get(outcome, 0) + 1
                 names.append(str(content.get("name")))
+            if own and _same_arms(claim, own, content, key in asked[number]):
+                first = int(content.get("identity", {}).get("first_seed", 0))
+                shared = max(first, plan.first_seed), min(first + seen.get(number, 0), plan.first_seed + plan.seeds) - 1
+                if shared[0] <= shared[1]:
+                    same_seeds[str(content["folder"])] = shared
         found.append(
             RepeatedQuestion(
-                arm=claim.arm, against=claim.against, times=len(names), outcomes=outcomes, names=tuple(names)
+                arm=claim.arm,
+                against=claim.against,
+                times=len(names),
+                outcomes=outcomes,
+                names=tuple(names),
+                same_seeds=same_seeds,
             )
         )
     return found
+
+
+def _questions(start: Mapping[str, Any], result: Mapping[str, Any] | None) -> set[str]:
+    """The keys of the questions of a comparison: those of its plan, and those of the values that tuning chose."""
+    rows = result["verdicts"] if result else []
+    return {*start.get("questions", {}).values(), *(row["question"] for row in rows if row.get("question"))}
+
+
+def _seeds_seen(records: Sequence[Record]) -> dict[int, int]:
+    """By the number of its start's record, how many seeds of a comparison were judged, or estimated after the verdict."""
+    seen: dict[int, int] = {}
+    for content in (record.content for record in records if record.content["kind"] in ("look", "result")):
+        seen[content["started"]] = max(seen.get(content["started"], 0), int(content["seeds"]))
+    return seen
+
+
+def _same_arms(claim: "Claim", own: Mapping[str, Any], earlier: Mapping[str, Any], asked: bool) -> bool:
+    """Whether an earlier comparison had both arms of a claim with the same data and metric, under whatever names.
+
+    The arms that tuning chose are no part of a plan: they are the same if the question was `asked` under equal settings.
+    """
+    plans = [content.get("identity", {}) for content in (own, earlier)]
+    facts = [
+        (content.get("data"), plan.get("metric"), plan.get("horizons"))
+        for content, plan in zip((own, earlier), plans, strict=True)
+    ]
+    if facts[0] != facts[1]:
+        return False
+    configs, earlier_configs = ({arm["name"]: arm["config"] for arm in plan.get("arms", [])} for plan in plans)
+    if claim.arm in configs and claim.against in configs:
+        return all(configs[name] in earlier_configs.values() for name in (claim.arm, claim.against))
+    return asked and own.get("common") == earlier.get("common")
 
 
 def starts_and_results(records: Sequence[Record]) -> tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]]]:

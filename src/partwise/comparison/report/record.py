@@ -1,7 +1,8 @@
 """What the ledger of the project says about a comparison, as sentences."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from partwise.comparison.design.plan import listed
 from partwise.comparison.results import OnlineLevel, RepeatedQuestion, Results
 from partwise.comparison.stats.number_format import format_percent
 from partwise.messages import times
@@ -14,7 +15,7 @@ def record(results: Results) -> Iterator[Paragraph]:
     """The section of the report."""
     for sentence in ledger_sentences(results):
         yield Paragraph(sentence)
-    if results.asked_before and not any(question.times for question in results.asked_before):
+    if results.asked_before and not any(question.times or question.same_seeds for question in results.asked_before):
         yield Paragraph("The ledger of this project has no earlier comparison that asked the same question.")
 
 
@@ -23,7 +24,8 @@ def ledger_sentences(results: Results) -> list[str]:
     sentences = [changes_sentence(results.provenance.value_changes)] if results.provenance.value_changes else []
     sentences += [families_sentence(results)] if results.provenance.extends else []
     sentences += [online_sentence(results.online)] if results.online else []
-    return sentences + [repetition_sentence(question) for question in results.asked_before if question.times]
+    sentences += [repetition_sentence(question) for question in results.asked_before if question.times]
+    return sentences + list(same_seeds_sentences(results.asked_before))
 
 
 def changes_sentence(changes: int) -> str:
@@ -61,3 +63,18 @@ def repetition_sentence(question: RepeatedQuestion) -> str:
     more = "latest: " if len(question.names) > MOST_NAMES else ""
     asked = f"{question.arm} against {question.against} was asked {times(question.times)} before in this project"
     return f"{asked}: {outcomes} ({more}{names})."
+
+
+def same_seeds_sentences(questions: Sequence[RepeatedQuestion]) -> Iterator[str]:
+    """One sentence for every earlier comparison that judged seeds of this one, with the claims in question."""
+    claims: dict[tuple[str, tuple[int, int]], list[str]] = {}
+    for question in questions:
+        for folder, seeds in question.same_seeds.items():
+            claims.setdefault((folder, seeds), []).append(f"{question.arm} against {question.against}")
+    for (folder, (first, last)), names in claims.items():
+        seeds = f"Seed {first}" if first == last else f"Seeds {first} to {last}"
+        were = "was" if first == last else "were"
+        yield (
+            f"{seeds} of {listed(names)} {were} judged before, in {folder}: the verdicts are not independent; "
+            "--first-seed gives fresh seeds."
+        )

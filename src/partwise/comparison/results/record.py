@@ -1,7 +1,12 @@
 """What the ledger of a project says about a comparison: its level, and how often its questions were asked."""
 
+from typing import Annotated
+
+from pydantic import Field
+
 from partwise.comparison.results.value import Value
 from partwise.comparison.stats.effect import Verdict
+from partwise.config import Neutral
 
 
 class OnlineLevel(Value):
@@ -27,6 +32,8 @@ class RepeatedQuestion(Value):
     """Verdict, `no verdict` or `unfinished` -> number of comparisons."""
     names: tuple[str, ...]
     """The comparisons that asked it, oldest first."""
+    same_seeds: Annotated[dict[str, tuple[int, int]], Neutral({})] = Field(default_factory=dict)
+    """Folder of an earlier comparison of the same arms -> first and last of the seeds that it judged, too."""
 
 
 class EarlierFamily(Value):
