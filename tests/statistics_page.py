@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import equivalence_error
+import judged_together
 import promises
 import skewed_noise
 import steps_saved
@@ -219,7 +220,8 @@ def main() -> None:
         margin=shown([line for line, _ in edges]),
         conclusions=textwrap.fill(conclusions(rows, powers, [rates for _, rates in edges]), 125),
     )
-    for each, draws in ((skewed_noise, 20_000), (steps_saved, 2000), (equivalence_error, 20_000)):
+    sections = ((skewed_noise, 20_000), (judged_together, 20_000), (steps_saved, 2000), (equivalence_error, 20_000))
+    for each, draws in sections:  # each before the heading that follows it, so the last ones of the page first
         text = with_section(text, each.section(draws), each.NEXT)
     options.out.write_text(text, encoding="utf-8")
     print(f"{options.out}, after {time.monotonic() - started:.0f} s")

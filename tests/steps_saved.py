@@ -15,7 +15,7 @@ from partwise.comparison.stats.compute_saved import Saved, steps_saved
 from simulations import with_section
 
 PAGE = Path("docs/statistics.md")
-NEXT = "## Conclusions"
+NEXT = "## Intervals of several arms together"
 TITLE = "## Compute saved"
 STEPS = (500, 1000, 2000)
 RATIOS = (1 / 3, 0.8, 1.2, 1.7, 3.0)

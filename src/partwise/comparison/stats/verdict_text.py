@@ -95,7 +95,8 @@ def explanations(effects: Sequence[Effect]) -> Iterator[str]:
         what += ["the looks"] * any(len(effect.looks) > 1 for effect in effects)
         yield (
             f"p adjusted: adjusted for {' and '.join(what)}; arms differ if it is at most alpha. Each interval has the "
-            "confidence of the test that its verdict follows from."
+            "confidence of the test that its verdict follows from"
+            f"{'; all intervals together hold the true differences less often' if counted > 1 else ''}."
         )
     if any(effect.verdict == "undecided" for effect in effects):
         yield "Undecided: the interval includes zero and exceeds the margin, so neither difference nor equivalence is shown."
