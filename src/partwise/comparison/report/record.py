@@ -72,9 +72,9 @@ def same_seeds_sentences(questions: Sequence[RepeatedQuestion]) -> Iterator[str]
         for folder, seeds in question.same_seeds.items():
             claims.setdefault((folder, seeds), []).append(f"{question.arm} against {question.against}")
     for (folder, (first, last)), names in claims.items():
-        seeds = f"Seed {first}" if first == last else f"Seeds {first} to {last}"
+        span = f"Seed {first}" if first == last else f"Seeds {first} to {last}"
         were = "was" if first == last else "were"
         yield (
-            f"{seeds} of {listed(names)} {were} judged before, in {folder}: the verdicts are not independent; "
+            f"{span} of {listed(names)} {were} judged before, in {folder}: the verdicts are not independent; "
             "--first-seed gives fresh seeds."
         )
