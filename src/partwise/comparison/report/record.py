@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-from partwise.comparison.design.plan import listed
 from partwise.comparison.results import OnlineLevel, RepeatedQuestion, Results
 from partwise.comparison.stats.number_format import format_percent
 from partwise.messages import times
@@ -67,6 +66,8 @@ def repetition_sentence(question: RepeatedQuestion) -> str:
 
 def same_seeds_sentences(questions: Sequence[RepeatedQuestion]) -> Iterator[str]:
     """One sentence for every earlier comparison that judged seeds of this one, with the claims in question."""
+    from partwise.comparison.design.plan import listed  # plans load the registry of parts, which a report does without
+
     claims: dict[tuple[str, tuple[int, int]], list[str]] = {}
     for question in questions:
         for folder, seeds in question.same_seeds.items():
