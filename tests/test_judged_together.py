@@ -40,7 +40,6 @@ def test_the_page_has_its_sections() -> None:
     page = (simulated.Path(__file__).parents[1] / simulated.PAGE).read_text(encoding="utf-8")
     rows = [*simulated.interval_rows(2), *simulated.growing_rows(2)]
     assert all(row.rsplit("|", 3)[0] in page for row in rows)
-    assert simulated.with_section(page, "", simulated.TITLE, simulated.NEXT).count(simulated.TITLE) == 0
 
 
 def test_explanations_say_that_several_intervals_hold_less_often_together() -> None:
