@@ -8,7 +8,7 @@ DOCS_STAMP := .venv/.docs-installed
 # without bytecode on disk, every worker and process of the tests compiles every file again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup setup-locked demo test test-all test-times wheel test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-reliability test-wheel test-lowest test-newest docs check format clean bench bench-long bench-peers accelerator
+.PHONY: setup setup-locked demo test test-all test-times wheel test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-reliability test-wheel test-lowest test-newest docs generate check format clean bench bench-long bench-peers accelerator
 
 setup: $(STAMP)
 
@@ -161,6 +161,10 @@ docs: $(DOCS_STAMP)
 $(DOCS_STAMP): $(STAMP) $(VERSIONS)
 	$(BIN)/python -m pip install $(QUIET) --constraint $(VERSIONS) --editable '.[dev,docs]'
 	@touch $(DOCS_STAMP)
+
+# writes every file that follows from the code and from stored measurements: completions, schemas, pages and figures (seconds)
+generate: setup
+	$(BIN)/python tests/generated.py
 
 check: setup
 	$(BIN)/ruff format --check src tests benchmarks examples hatch_build.py

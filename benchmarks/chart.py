@@ -1,14 +1,9 @@
-"""Draw the speed chart, docs/images/speed.svg, from docs/benchmarks.json.
-
-    python benchmarks/chart.py [--table docs/benchmarks.json] [--out docs/images/speed.svg]
+"""The speed chart, docs/images/speed.svg, from docs/benchmarks.json: `make generate` draws it.
 
 A bar is the median ratio to the best peer over alternating rounds, a line its range; 1 is the speed of the peer. Ratios to
 our own eager code, fractions of a peak and shares of a limit are not speeds against a peer and have no bar.
 """
 
-import argparse
-import json
-from pathlib import Path
 from typing import Any
 
 from partwise.plots.plotting import COLORS, new_figure, to_svg
@@ -58,16 +53,3 @@ def draw(rows: list[dict[str, Any]]) -> str:
     figure.set_facecolor("white")  # a file of its own has no page behind it, and may be read in a dark theme
     attributes = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" width="820"'
     return to_svg(figure, "speed").replace("<svg ", f"<svg {attributes} ", 1)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--table", type=Path, default=Path("docs/benchmarks.json"))
-    parser.add_argument("--out", type=Path, default=Path("docs/images/speed.svg"))
-    options = parser.parse_args()
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(draw(json.loads(options.table.read_text(encoding="utf-8"))["rows"]), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

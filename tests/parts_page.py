@@ -1,19 +1,10 @@
-"""Write docs/parts-reference.md: every registered part and preset, from the registry.
+"""docs/parts-reference.md: every registered part and preset, from the registry."""
 
-    python tests/parts_page.py [--out docs/parts-reference.md]
-
-tests/test_docs.py checks that the page is current.
-"""
-
-import argparse
 import json
-from pathlib import Path
 
 import partwise.train.config  # noqa: F401  registers every part, optimizers and schedules included
 from partwise.config import REGISTRY, Part
 from partwise.presets import PRESETS
-
-PAGE = Path(__file__).parents[1] / "docs" / "parts-reference.md"
 
 
 def page() -> str:
@@ -21,7 +12,7 @@ def page() -> str:
     lines = [
         "# Reference of parts and presets",
         "",
-        "Generated from the registry by `python tests/parts_page.py`. `partwise parts` prints the parts in a terminal,",
+        "Generated from the registry by `make generate`. `partwise parts` prints the parts in a terminal,",
         "`partwise show PRESET` a preset with all its options. [Parts](parts.md) says what each is tested against.",
         "",
         "## Presets",
@@ -31,19 +22,20 @@ def page() -> str:
         *(f"| `{name}` | {cell(PRESETS[name].description)} |" for name in sorted(PRESETS)),
     ]
     # Sorted: the registry's own order is the order of imports, which is another one in every process.
-    for family in sorted(REGISTRY):
-        parts = built_in(family)
-        if not parts:
-            continue
+    for family, parts in sorted(built_in().items()):
         lines += ["", f"## {family}=", "", "| part | equation and source | options |", "|---|---|---|"]
         for name, recipe in sorted(parts.items()):
             lines.append(f"| `{name}` | {cell(first_paragraph(recipe))} | {options(recipe)} |")
     return "\n".join(lines) + "\n"
 
 
-def built_in(family: str) -> dict[str, type[Part]]:
-    """The parts of a family that the package defines: a test may have registered its own."""
-    return {name: recipe for name, recipe in REGISTRY[family].items() if recipe.__module__.startswith("partwise.")}
+def built_in() -> dict[str, dict[str, type[Part]]]:
+    """The parts of each family that the package defines: a test may have registered its own."""
+    found = {
+        family: {name: recipe for name, recipe in parts.items() if recipe.__module__.startswith("partwise.")}
+        for family, parts in REGISTRY.items()
+    }
+    return {family: parts for family, parts in found.items() if parts}
 
 
 def first_paragraph(recipe: type[Part]) -> str:
@@ -69,13 +61,3 @@ def cell(text: str) -> str:
     for mark in "\\|*_<$[]":
         text = text.replace(mark, f"\\{mark}")
     return text.replace("`", "\\`")
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, default=PAGE)
-    parser.parse_args().out.write_text(page(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -15,7 +15,7 @@ from partwise.kernels.threads import set_threads
 from partwise.train import run_checkpoints
 from partwise.train.averaging import KEPT
 from partwise.train.loop import Run
-from reliability import CHECKS, FIGURES, PAGE, measure, with_table
+from reliability import CHECKS, measure
 from reliability_runs import Check
 
 LONG = ("compare-kill", "report-kill", "compare-flip", "reading-flip")
@@ -188,8 +188,3 @@ def test_trials_go_on_where_they_stopped_and_misses_are_counted() -> None:
         "missed": 1,
         "misses": ["trial 2: AssertionError: broken"],
     }
-
-
-def test_the_table_shows_the_figures() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert with_table(page, json.loads(FIGURES.read_text())) == page

@@ -1,20 +1,14 @@
 """Shell completion of presets, parts and options, as zsh and fish (whole words) and bash (split at `=`) ask for it."""
 
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import partwise.cli.completion
 from partwise.cli import main
 from partwise.config import REGISTRY
 from partwise.presets import PRESETS
-from partwise.train.config import FROM, RunConfig, TrainConfig
-
-LIST = Path(partwise.cli.completion.__file__).with_name("completions.json")
 
 
 @pytest.fixture
@@ -58,25 +52,6 @@ def test_bash_splits_words_at_the_equals_sign(complete) -> None:  # type: ignore
     assert set(complete("compare", "mingpt", "norm", "=")) == set(REGISTRY["norm"])
 
 
-def registered_words() -> str:
-    settings = {*RunConfig.model_fields, *RunConfig.model_fields["model"].annotation.model_fields}  # type: ignore[union-attr]
-    recipes = {family: [*parts.values()] for family, parts in REGISTRY.items()} | {"train": [TrainConfig]}
-    words = {
-        "presets": sorted(PRESETS),
-        "settings": sorted(settings - {"model", "train", "initial_weights"} | {FROM}),
-        "parts": {family: sorted(REGISTRY[family]) for family in sorted(REGISTRY)},
-        "options": {
-            name: sorted({key for kind in recipes[name] for key in kind.model_fields}) for name in sorted(recipes)
-        },
-    }
-    return json.dumps(words, indent=1) + "\n"
-
-
-def test_the_list_in_the_package_is_that_of_the_registry() -> None:
-    """`python tests/cli/test_completion.py` writes it again."""
-    assert LIST.read_text(encoding="utf-8") == registered_words()
-
-
 def test_completing_imports_neither_torch_nor_the_registry() -> None:
     """Some versions of typer import pydantic themselves."""
     code = """
@@ -89,7 +64,3 @@ main()
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=os.environ | words, capture_output=True, text=True, timeout=60)
     assert done.stdout.split("heavy:") == ["ffn=swiglu\nffn=swish\n", " []\n"], done.stderr
-
-
-if __name__ == "__main__":
-    LIST.write_text(registered_words(), encoding="utf-8")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from partwise.comparison.results import Results
-from partwise.comparison.results.schema import SCHEMA, schema_text
 from partwise.comparison.run_list import read_results
 from partwise.config import ConfigError
 from partwise.records import DamagedFileError
@@ -27,11 +26,6 @@ def test_committed_results_load_unchanged(path: Path, tmp_path: Path) -> None:
         results.to_json(tmp_path / "results.json")
         assert Results.from_json(tmp_path / "results.json") == results
         assert all(effect.margin == results.protocol.margin for effect in results.effects)
-
-
-def test_the_committed_schema_is_the_generated_one() -> None:
-    again = "run `python -m partwise.comparison.results.schema`"
-    assert (ROOT / SCHEMA).read_text(encoding="utf-8") == schema_text(), again
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The forest plot of all claims: committed beside its page, current, and readable without color."""
+"""The forest plot of all claims: every claim has a row, readable without color."""
 
 import re
 from pathlib import Path
@@ -8,25 +8,13 @@ import pytest
 from partwise.plots.plotting import LINEAR
 from partwise.studies.claims import find_outcomes
 from partwise.studies.forest import COLORS, draw_claims, panel_rows
-from partwise.studies.page import PICTURE, markdown
 from partwise.studies.study import LIBRARY, Study, StudyResults, find_study
-from partwise.studies.trends import TRENDS, draw_trends
-
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.fixture
 def library() -> list[Study]:
     """The studies of the package, read apart from the working folder's."""
     return [find_study(str(path)) for path in sorted(LIBRARY.glob("*.yaml"), key=lambda path: path.stem)]
-
-
-def test_the_page_and_its_plot_are_current(library: list[Study], here: Path) -> None:
-    message = "run `partwise study table --out docs/studies.md`"
-    assert (DOCS / "studies.md").read_text(encoding="utf-8") == markdown(library), message
-    assert (DOCS / PICTURE).read_text(encoding="utf-8") == draw_claims(library), message
-    figure = DOCS / TRENDS
-    assert (figure.read_text(encoding="utf-8") if figure.exists() else "") == draw_trends(library), message
 
 
 def test_every_claim_has_a_row_with_its_outcome_as_a_word(library: list[Study], here: Path) -> None:

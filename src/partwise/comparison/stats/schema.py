@@ -1,13 +1,10 @@
-"""The JSON Schema of `verdict --json`: `python -m partwise.comparison.stats.schema` writes docs/verdict.schema.json."""
+"""The JSON Schema of `verdict --json`, docs/verdict.schema.json."""
 
 import json
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
 from partwise.comparison.stats.effect import Effect
-
-SCHEMA = Path("docs") / "verdict.schema.json"
 
 
 class VerdictDocument(BaseModel):
@@ -27,7 +24,3 @@ def schema_text() -> str:
         **VerdictDocument.model_json_schema(mode="serialization"),
     }
     return json.dumps(schema, indent=1) + "\n"
-
-
-if __name__ == "__main__":
-    SCHEMA.write_text(schema_text(), encoding="utf-8")

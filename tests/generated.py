@@ -1,0 +1,126 @@
+"""Write every file that follows from the code and from stored measurements: `make generate`.
+
+`FILES` is the list; tests/test_generated.py finds a file that is stale. What is measured has commands of its own.
+"""
+
+import contextlib
+import functools
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+sys.path.append(str(ROOT / "benchmarks"))
+
+# Functions import what they need: collecting the tests of this list must not import torch.
+
+
+def completions() -> str:
+    """The words that the shell completes."""
+    from parts_page import built_in
+    from partwise.presets import PRESETS
+    from partwise.train.config import FROM, RunConfig, TrainConfig
+
+    settings = {*RunConfig.model_fields, *RunConfig.model_fields["model"].annotation.model_fields}  # type: ignore[union-attr]
+    families = built_in()
+    recipes = {family: [*parts.values()] for family, parts in families.items()} | {"train": [TrainConfig]}
+    words = {
+        "presets": sorted(PRESETS),
+        "settings": sorted(settings - {"model", "train", "initial_weights"} | {FROM}),
+        "parts": {family: sorted(families[family]) for family in sorted(families)},
+        "options": {
+            name: sorted({key for kind in recipes[name] for key in kind.model_fields}) for name in sorted(recipes)
+        },
+    }
+    return json.dumps(words, indent=1) + "\n"
+
+
+def parts_reference() -> str:
+    from parts_page import page
+
+    return page()
+
+
+def schema(package: str) -> str:
+    text: str = import_module(f"partwise.comparison.{package}.schema").schema_text()
+    return text
+
+
+def claims(module: str, function: str) -> str:
+    """The page of all claims, or one of its figures."""
+    text: str = getattr(import_module(f"partwise.studies.{module}"), function)(library())
+    return text
+
+
+@functools.cache
+def library() -> Sequence[Any]:
+    """The studies of the package, without results of a working folder."""
+    from partwise.studies.study import LIBRARY, find_study
+
+    with tempfile.TemporaryDirectory() as empty, contextlib.chdir(empty):
+        return [find_study(str(path)) for path in sorted(LIBRARY.glob("*.yaml"), key=lambda path: path.stem)]
+
+
+def speed_chart() -> str:
+    from chart import draw
+
+    return draw(stored("benchmarks.json")["rows"])
+
+
+def accelerator_page() -> str:
+    from accelerator_plan import page, read
+
+    return page(read(DOCS))
+
+
+def reliability_page() -> str:
+    from reliability import PAGE, with_table
+
+    return with_table(PAGE.read_text(encoding="utf-8"), stored("reliability.json"))
+
+
+def stored(name: str) -> Any:
+    """What was measured: a JSON file of docs/."""
+    return json.loads((DOCS / name).read_text(encoding="utf-8"))
+
+
+CLAIMS: dict[str, Callable[[], str]] = {
+    "docs/studies.md": lambda: claims("page", "markdown"),
+    "docs/images/studies.svg": lambda: claims("forest", "draw_claims"),
+    "docs/images/trends.svg": lambda: claims("trends", "draw_trends"),
+}
+"""What follows from the stored results of all studies: judging and drawing them takes seconds."""
+
+FILES: dict[str, Callable[[], str]] = {
+    "src/partwise/cli/completions.json": completions,
+    "docs/parts-reference.md": parts_reference,
+    "docs/certificate.schema.json": lambda: schema("certificate"),
+    "docs/results.schema.json": lambda: schema("results"),
+    "docs/verdict.schema.json": lambda: schema("stats"),
+    "docs/images/speed.svg": speed_chart,
+    "docs/accelerator.md": accelerator_page,
+    "docs/reliability.md": reliability_page,
+    **CLAIMS,
+}
+"""Each file, by its path in the repository, and the function that returns its text."""
+
+
+def is_current(name: str) -> bool:
+    path = ROOT / name
+    return path.exists() and path.read_text(encoding="utf-8") == FILES[name]()
+
+
+def main() -> None:
+    for name, text in FILES.items():
+        if not is_current(name):
+            (ROOT / name).write_text(text(), encoding="utf-8")
+            print(f"wrote {name}")
+
+
+if __name__ == "__main__":
+    main()
