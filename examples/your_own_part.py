@@ -13,7 +13,7 @@ class ExampleMish(Ungated):
     """down(u tanh(softplus(u))), u = up(x). Misra 2019, arXiv:1908.08681."""
 
     def activation(self) -> Activation:
-        return F.mish
+        return Activation("mish", F.mish)
 
 
 if __name__ == "__main__":

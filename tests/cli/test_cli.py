@@ -289,12 +289,12 @@ def test_custom_parts(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     (here / "my_parts.py").write_text(
         "from torch.nn import functional as F\n"
         "from partwise.config import part\n"
-        "from partwise.parts.feed_forward.dense import Ungated\n\n"
+        "from partwise.parts.feed_forward.dense import Activation, Ungated\n\n"
         "@part('mine')\n"
         "class Mine(Ungated):\n"
         "    '''down(max(up(x), 0)^2).'''\n"
         "    def activation(self):\n"
-        "        return lambda u: F.relu(u).square()\n"
+        "        return Activation('mine', lambda u: F.relu(u).square())\n"
     )
     own = ["--import", "my_parts.py"]
     common = [word for option in TINY for word in ("--common", option)]

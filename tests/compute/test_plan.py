@@ -23,7 +23,7 @@ from partwise.model.operations import model_spec, operations
 from partwise.parts.attention.core import SDPA
 from partwise.parts.attention.multihead import MultiHead, MultiHeadAttention
 from partwise.parts.contracts import FeedForward, LayerContext, PositionLayer
-from partwise.parts.feed_forward.mlp import GatedMLP
+from partwise.parts.feed_forward.mlp import Activation, GatedMLP
 from partwise.parts.operations import AttentionSpec, BlockSpec, OpaqueSpec, OperationSpec, unsupported_option
 from partwise.train.config import run_config
 from partwise.train.loop import Run
@@ -225,7 +225,7 @@ def test_a_layer_that_does_not_describe_itself_runs_eagerly() -> None:
     @part("shifted")
     class Shifted(FeedForward):
         def build(self, layer_ctx: LayerContext) -> Any:
-            return ShiftedMLP(layer_ctx.d_model, 64, torch.tanh)
+            return ShiftedMLP(layer_ctx.d_model, 64, Activation("silu", torch.nn.functional.silu))
 
     class ShiftedMLP(GatedMLP):  # inherits everything but the description
         def eager(self, x: Tensor) -> Tensor:

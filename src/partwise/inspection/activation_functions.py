@@ -1,6 +1,6 @@
 """The registered activation functions: curves, gradients and bias shift."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal, get_args, get_origin
@@ -11,7 +11,6 @@ from torch import Tensor
 
 from partwise.config import REGISTRY
 from partwise.parts.feed_forward.dense import FeedForwardOptions, Gated
-from partwise.parts.feed_forward.mlp import Activation
 from partwise.plots.page import Figure
 from partwise.plots.plotting import COLORS, new_figure, new_subplots, to_svg
 
@@ -26,7 +25,7 @@ class Variant:
     kind: str
     options: str  # e.g. `beta=2.0`; empty without options
     gated: bool
-    activation: Activation
+    activation: Callable[[Tensor], Tensor]
 
     @property
     def name(self) -> str:
@@ -44,7 +43,7 @@ def iter_variants() -> Iterator[Variant]:
         for values in product(*choices.values()):
             chosen = dict(zip(choices, values, strict=True))
             options = ", ".join(f"{name}={value}" for name, value in chosen.items())
-            yield Variant(kind, options, issubclass(recipe, Gated), recipe(**chosen).activation())
+            yield Variant(kind, options, issubclass(recipe, Gated), recipe(**chosen).activation().function)
 
 
 def option_values(recipe: type[FeedForwardOptions]) -> dict[str, tuple[Any, ...]]:
@@ -56,7 +55,7 @@ def option_values(recipe: type[FeedForwardOptions]) -> dict[str, tuple[Any, ...]
     return choices | ({"beta": BETAS} if "beta" in own else {})
 
 
-def value_and_gradient(activation: Activation, x: Tensor) -> tuple[Tensor, Tensor]:
+def value_and_gradient(activation: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
     """f(x) and f'(x) for points (N,)."""
     x = x.detach().requires_grad_()
     y = activation(x.clone())  # some work in place
@@ -64,7 +63,7 @@ def value_and_gradient(activation: Activation, x: Tensor) -> tuple[Tensor, Tenso
     return y.detach(), gradient
 
 
-def output_moments(activation: Activation, width: int | None = None) -> tuple[float, float]:
+def output_moments(activation: Callable[[Tensor], Tensor], width: int | None = None) -> tuple[float, float]:
     """Mean and variance of f(x) for x with mean 0 and variance 1. The mean is the bias shift.
 
     Without `width`, x is normal, as in a wide layer. With `width` >= 3, x is one of `width` independent normal numbers

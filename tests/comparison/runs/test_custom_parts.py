@@ -34,7 +34,7 @@ def leaky(x):
 
 class Base(Ungated):
     def activation(self) -> "Activation":
-        return slope
+        return Activation("slope", slope)
 
 @part("leaky_of_a_script")
 class Leaky(Base):
@@ -112,13 +112,13 @@ def test_a_part_of_cells(main: ModuleType, here: Path) -> None:
 
 IN_FUNCTION = """\
 from partwise.config import part
-from partwise.parts.feed_forward.dense import F, Ungated
+from partwise.parts.feed_forward.dense import Activation, F, Ungated
 
 def make():
     @part("leaky_of_a_script")
     class Leaky(Ungated):
         def activation(self):
-            return F.relu
+            return Activation("relu", F.relu)
 
 make()
 """

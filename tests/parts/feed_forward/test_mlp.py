@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import partwise
 from backends import use_layer_backend
 from kernel_inputs import BF16_ERROR, relative_error, require_kernels
-from partwise.config import REGISTRY
+from partwise.config import REGISTRY, ConfigError
 from partwise.parts.contracts import FeedForward, LayerContext
 from partwise.parts.feed_forward.dense import SwiGLU
 from partwise.parts.feed_forward.mlp import OTHER, Activation, GatedMLP, MLPBase
@@ -43,26 +43,38 @@ def test_every_part_with_a_named_activation_uses_the_kernel(name: str) -> None:
 
 def test_activation_names_depend_on_the_options() -> None:
     names = [
-        partwise.preset("mingpt", *words.split()).ffn.activation_name()  # type: ignore[union-attr]
+        partwise.preset("mingpt", *words.split()).ffn.activation().name  # type: ignore[union-attr]
         for words in ("ffn=swish", "ffn=swish ffn.beta=2", "ffn=swiglu ffn.trainable_beta=true", "ffn=elu")
     ]
     assert names == ["silu", OTHER, OTHER, OTHER]
     tanh = partwise.preset("mingpt", "ffn=geglu", "ffn.approximate=tanh").ffn
-    assert tanh.activation_name() == "gelu_tanh"  # type: ignore[union-attr]
+    assert tanh.activation().name == "gelu_tanh"  # type: ignore[union-attr]
 
 
-def test_a_subclass_with_another_activation_does_not_inherit_the_kernel() -> None:
+def test_a_subclass_gives_another_activation_with_its_name() -> None:
     class Cubed(SwiGLU):
         def activation(self) -> Activation:
-            return lambda x: x**3
+            return Activation("cube", lambda x: x**3)
 
     layer = Cubed(hidden=64).build(LayerContext(32, 1, 8))
-    assert isinstance(layer, MLPBase) and layer.activation_name == OTHER
-    assert SwiGLU(hidden=64).layer_options()["activation_name"] == "silu"
+    assert isinstance(layer, MLPBase) and layer.spec().activation == "cube"
+    use_layer_backend(layer, "eager")
+    x = torch.randn(3, 8, 32)
+    gate, up = layer.input_projection()(x)
+    assert torch.equal(layer.eval()(x), layer.down(gate**3 * up))
+
+
+def test_an_activation_without_a_name_is_refused() -> None:
+    class Nameless(SwiGLU):
+        def activation(self) -> Activation:
+            return F.mish  # type: ignore[return-value]
+
+    with pytest.raises(ConfigError, match=r"has no name: give Activation\(name, function\)"):
+        Nameless(hidden=64).build(LayerContext(32, 1, 8))
 
 
 def test_under_autocast_the_bf16_kernel_is_used_unless_hidden_units_are_dropped() -> None:
-    layer = GatedMLP(32, 64, F.silu, activation_name="silu", hidden_dropout=0.5)
+    layer = GatedMLP(32, 64, Activation("silu", F.silu), hidden_dropout=0.5)
     for parameter in layer.parameters():
         nn.init.normal_(parameter, std=0.2)
     use_layer_backend(layer, "cpp")

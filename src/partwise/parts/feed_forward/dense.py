@@ -3,14 +3,13 @@
 from functools import partial
 from typing import Any, Literal
 
-import torch
 from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
 from partwise.config import ConfigError, part
 from partwise.parts.contracts import FeedForward, LayerContext
-from partwise.parts.feed_forward.mlp import MLP, OTHER, Activation, GatedMLP, relu2, swish
+from partwise.parts.feed_forward.mlp import GATED, MLP, OTHER, UNGATED, Activation, GatedMLP, gelu, swish
 
 
 class FeedForwardOptions(FeedForward):
@@ -25,15 +24,8 @@ class FeedForwardOptions(FeedForward):
     def activation(self) -> Activation:
         raise NotImplementedError
 
-    def activation_name(self) -> str:
-        """The activation's name in the kernels, if they compute it."""
-        return OTHER
-
     def layer_options(self) -> dict[str, Any]:
-        dropout = {"hidden_dropout": self.hidden_dropout, "output_dropout": self.output_dropout}
-        # a subclass with another activation inherits the name of its base class, which would compute the wrong function
-        named = defining_class(type(self), "activation_name") <= defining_class(type(self), "activation")
-        return {"activation_name": self.activation_name() if named else OTHER, "bias": self.bias, **dropout}
+        return {"bias": self.bias, "hidden_dropout": self.hidden_dropout, "output_dropout": self.output_dropout}
 
     def width(self, layer_ctx: LayerContext) -> int:
         width = self.hidden or round(self.expansion * layer_ctx.d_model)
@@ -42,11 +34,6 @@ class FeedForwardOptions(FeedForward):
                 f"ffn.expansion={self.expansion} rounds to no hidden unit at d_model={layer_ctx.d_model}: raise it"
             )
         return width
-
-
-def defining_class(cls: type, method: str) -> int:
-    """The index, from the most derived on, of the class that defines a method."""
-    return next(index for index, each in enumerate(cls.__mro__) if method in vars(each))
 
 
 class Ungated(FeedForwardOptions):
@@ -68,10 +55,7 @@ class ReLU(Ungated):
     """down(max(up(x), 0)). Vaswani et al. 2017, arXiv:1706.03762."""
 
     def activation(self) -> Activation:
-        return partial(F.relu, inplace=True)  # nothing else needs its input; steps are 4% faster
-
-    def activation_name(self) -> str:
-        return "relu"
+        return Activation("relu", partial(F.relu, inplace=True))  # nothing else needs its input; steps are 4% faster
 
 
 @part("relu2")
@@ -79,10 +63,7 @@ class SquaredReLU(Ungated):
     """down(max(up(x), 0)^2). So et al. 2021, arXiv:2109.08668."""
 
     def activation(self) -> Activation:
-        return relu2
-
-    def activation_name(self) -> str:
-        return "relu2"
+        return UNGATED["relu2"]
 
 
 @part("gelu")
@@ -92,10 +73,7 @@ class GELU(Ungated):
     approximate: Literal["none", "tanh"] = "none"
 
     def activation(self) -> Activation:
-        return partial(F.gelu, approximate=self.approximate)
-
-    def activation_name(self) -> str:
-        return "gelu" if self.approximate == "none" else "gelu_tanh"
+        return gelu(self.approximate)
 
 
 @part("elu")
@@ -105,7 +83,7 @@ class ELU(Ungated):
     alpha: float = Field(1.0, gt=0)
 
     def activation(self) -> Activation:
-        return partial(F.elu, alpha=self.alpha)
+        return Activation(OTHER, partial(F.elu, alpha=self.alpha))
 
 
 @part("swish")
@@ -118,19 +96,13 @@ class Swish(Ungated):
     def activation(self) -> Activation:
         return swish(self.beta, self.trainable_beta)
 
-    def activation_name(self) -> str:
-        return "silu" if self.beta == 1.0 and not self.trainable_beta else OTHER
-
 
 @part("glu")
 class GLU(Gated):
     """down(sigmoid(gate(x)) * up(x)). Dauphin et al. 2016, arXiv:1612.08083; Shazeer 2020, arXiv:2002.05202."""
 
     def activation(self) -> Activation:
-        return torch.sigmoid
-
-    def activation_name(self) -> str:
-        return "sigmoid"
+        return GATED["glu"]
 
 
 @part("bilinear")
@@ -138,10 +110,7 @@ class Bilinear(Gated):
     """down(gate(x) * up(x)). Shazeer 2020, arXiv:2002.05202."""
 
     def activation(self) -> Activation:
-        return nn.Identity()
-
-    def activation_name(self) -> str:
-        return "identity"
+        return GATED["bilinear"]
 
 
 @part("reglu")
@@ -149,10 +118,7 @@ class ReGLU(Gated):
     """down(max(gate(x), 0) * up(x)). Shazeer 2020, arXiv:2002.05202."""
 
     def activation(self) -> Activation:
-        return F.relu
-
-    def activation_name(self) -> str:
-        return "relu"
+        return GATED["reglu"]
 
 
 @part("geglu")
@@ -162,10 +128,7 @@ class GEGLU(Gated):
     approximate: Literal["none", "tanh"] = "none"
 
     def activation(self) -> Activation:
-        return partial(F.gelu, approximate=self.approximate)
-
-    def activation_name(self) -> str:
-        return "gelu" if self.approximate == "none" else "gelu_tanh"
+        return gelu(self.approximate)
 
 
 @part("swiglu")
@@ -177,6 +140,3 @@ class SwiGLU(Gated):
 
     def activation(self) -> Activation:
         return swish(self.beta, self.trainable_beta)
-
-    def activation_name(self) -> str:
-        return "silu" if self.beta == 1.0 and not self.trainable_beta else OTHER

@@ -1,20 +1,30 @@
 """MLPs and their activations, shared by dense feed-forward layers and mixtures of experts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from partwise.config import ConfigError
 from partwise.parts.contracts import ForwardContext
 from partwise.parts.dropout import Dropout
 from partwise.parts.layers import FusedLinear, linear
 from partwise.parts.operations import MLPSpec, Operation
 
-Activation = Callable[[Tensor], Tensor]
-
 OTHER = "other"
 """The name of an activation that no kernel computes."""
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An elementwise function and its name. A name of `partwise.kernels.mlp.ACTIVATIONS` lets kernels compute it."""
+
+    name: str
+    function: Callable[[Tensor], Tensor]
 
 
 def relu2(x: Tensor) -> Tensor:
@@ -22,8 +32,15 @@ def relu2(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
-def swish(beta: float, trainable: bool) -> Activation:
-    return F.silu if beta == 1.0 and not trainable else SwishUnit(beta, trainable)
+def gelu(approximate: Literal["none", "tanh"] = "none") -> Activation:
+    name = "gelu" if approximate == "none" else "gelu_tanh"
+    return Activation(name, partial(F.gelu, approximate=approximate))
+
+
+def swish(beta: float = 1.0, trainable: bool = False) -> Activation:
+    if beta == 1.0 and not trainable:
+        return Activation("silu", F.silu)
+    return Activation(OTHER, SwishUnit(beta, trainable))
 
 
 class SwishUnit(nn.Module):
@@ -35,13 +52,23 @@ class SwishUnit(nn.Module):
         return x * torch.sigmoid(self.beta * x)
 
 
-UNGATED: Mapping[str, Activation] = {"relu": F.relu, "relu2": relu2, "gelu": F.gelu, "elu": F.elu, "swish": F.silu}
-GATED: Mapping[str, Activation] = {
-    "glu": torch.sigmoid,
-    "bilinear": lambda gate: gate,
-    "reglu": F.relu,
-    "geglu": F.gelu,
-    "swiglu": F.silu,
+def identity(x: Tensor) -> Tensor:
+    return x
+
+
+UNGATED = {
+    "relu": Activation("relu", F.relu),
+    "relu2": Activation("relu2", relu2),
+    "gelu": gelu(),
+    "elu": Activation(OTHER, F.elu),
+    "swish": swish(),
+}
+GATED = {
+    "glu": Activation("sigmoid", torch.sigmoid),
+    "bilinear": Activation("identity", identity),
+    "reglu": Activation("relu", F.relu),
+    "geglu": gelu(),
+    "swiglu": swish(),
 }
 """The activations of the feed-forward layers of these names, with default options."""
 
@@ -54,14 +81,15 @@ class MLPBase(Operation):
         d_model: int,
         hidden: int,
         activation: Activation,
-        activation_name: str = OTHER,  # in the kernels, if they compute it
         bias: bool = False,
         hidden_dropout: float = 0.0,
         output_dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        if not isinstance(activation, Activation):
+            raise ConfigError(f"activation {activation!r} has no name: give Activation(name, function)")
         self.build_input_projection(d_model, hidden, bias)
-        self.activation, self.activation_name = activation, activation_name
+        self.activation, self.activation_name = activation.function, activation.name
         self.hidden_dropout = Dropout(hidden_dropout)
         self.down = linear(hidden, d_model, bias, "output")
         self.output_dropout = Dropout(output_dropout)

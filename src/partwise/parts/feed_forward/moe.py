@@ -5,6 +5,7 @@ Experts have no capacity limit and no token is dropped, so the output of a token
     N tokens   X experts   P = N k (token, expert) pairs
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from partwise.config import ConfigError, part
 from partwise.parts.contracts import FeedForward, ForwardContext, LayerContext
-from partwise.parts.feed_forward.mlp import GATED, MLP, UNGATED, Activation, GatedMLP
+from partwise.parts.feed_forward.mlp import GATED, MLP, OTHER, UNGATED, Activation, GatedMLP
 from partwise.parts.feed_forward.router import (
     SCORING_FUNCTIONS,
     AuxLossBalancer,
@@ -78,10 +79,11 @@ class MoE(FeedForward):
                 "ffn.top_k=1 with ffn.norm_topk_prob=true always gives a token's one expert the weight 1, so the router "
                 "does not learn: set ffn.norm_topk_prob=false"
             )
-        activation = GATED[self.expert] if gated else UNGATED[self.expert]
-        experts = (GatedExperts if gated else UngatedExperts)(self.n_experts, width, hidden, activation)
-        dense = GatedMLP if gated else MLP
-        shared = dense(width, self.n_shared_experts * hidden, activation) if self.n_shared_experts else None
+        function = (GATED if gated else UNGATED)[self.expert].function
+        experts = (GatedExperts if gated else UngatedExperts)(self.n_experts, width, hidden, function)
+        dense, n_shared = GatedMLP if gated else MLP, self.n_shared_experts
+        # as the routed experts, computed by torch: no kernel is chosen for shared ones
+        shared = dense(width, n_shared * hidden, Activation(OTHER, function)) if n_shared else None
         groups = ExpertGroups(self.n_groups, self.top_k_groups) if self.n_groups > 1 else None
         scoring_func, load_balancer = SCORING_FUNCTIONS[self.scoring_func], self.build_load_balancer()
         router = Router(
@@ -136,7 +138,7 @@ class MixtureOfExperts(nn.Module):
 class UngatedExperts(nn.Module):
     """(P, D) -> (P, D), each row by its expert, as `MLP`."""
 
-    def __init__(self, n_experts: int, d_model: int, hidden: int, activation: Activation) -> None:
+    def __init__(self, n_experts: int, d_model: int, hidden: int, activation: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.up = ExpertLinear(n_experts, d_model, hidden, "hidden")
         self.activation = activation
@@ -149,7 +151,7 @@ class UngatedExperts(nn.Module):
 class GatedExperts(nn.Module):
     """(P, D) -> (P, D), each row by its expert, as `GatedMLP`."""
 
-    def __init__(self, n_experts: int, d_model: int, hidden: int, activation: Activation) -> None:
+    def __init__(self, n_experts: int, d_model: int, hidden: int, activation: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.gate = ExpertLinear(n_experts, d_model, hidden, "hidden")
         self.up = ExpertLinear(n_experts, d_model, hidden, "hidden")
