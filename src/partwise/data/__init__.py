@@ -2,7 +2,8 @@
 
 from partwise.data.arithmetic import ProblemSpec
 from partwise.data.batches import eval_windows, sample_windows
-from partwise.data.corpora import Arithmetic, Corpus, Python, Shakespeare, TextFile, parse_data_option
+from partwise.data.corpora import Arithmetic, Corpus, Python, Shakespeare, TextFile
+from partwise.data.data_option import parse_data_option
 from partwise.data.documents import Folder, JsonLines
 from partwise.data.examples import (
     IGNORE_INDEX,

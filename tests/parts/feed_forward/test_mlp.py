@@ -58,6 +58,8 @@ def test_a_subclass_gives_another_activation_with_its_name() -> None:
 
     layer = Cubed(hidden=64).build(LayerContext(32, 1, 8))
     assert isinstance(layer, MLPBase) and layer.spec().activation == "cube"
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.2)
     use_layer_backend(layer, "eager")
     x = torch.randn(3, 8, 32)
     gate, up = layer.input_projection()(x)
