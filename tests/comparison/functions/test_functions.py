@@ -69,7 +69,7 @@ def test_a_function_is_called_for_every_arm_and_seed_and_judged() -> None:
         float(np.float32(expected(s, 0.1))) for s in range(4)
     ]
     assert [step for step, _, _ in made.results.arms[0].trials[0].evaluations] == [0, 1, 2]
-    assert "gain is better than base: its loss is lower by" in made.report.read_text()
+    assert made.results.claims[0].effect.sentence in made.report.read_text()
     called.clear()
     compare(metric="loss", unit="nats")
     assert called == []
