@@ -14,7 +14,7 @@ from simulations import with_section
 
 PAGE = Path("docs/statistics.md")
 LOOKS = (4, 8, 16)
-NEXT = "## Power"
+NEXT = "## More runs of the baseline"
 """The heading after the section."""
 
 TITLE = "## Skewed noise at a margin near 0"

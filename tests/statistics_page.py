@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import baseline_designs
 import equivalence_error
 import judged_together
 import promises
@@ -220,7 +221,13 @@ def main() -> None:
         margin=shown([line for line, _ in edges]),
         conclusions=textwrap.fill(conclusions(rows, powers, [rates for _, rates in edges]), 125),
     )
-    sections = ((skewed_noise, 20_000), (judged_together, 20_000), (steps_saved, 2000), (equivalence_error, 20_000))
+    sections = (
+        (baseline_designs, 10_000),
+        (skewed_noise, 20_000),
+        (judged_together, 20_000),
+        (steps_saved, 2000),
+        (equivalence_error, 20_000),
+    )
     for each, draws in sections:  # each before the heading that follows it, so the last ones of the page first
         text = with_section(text, each.section(draws), each.NEXT)
     options.out.write_text(text, encoding="utf-8")
