@@ -8,7 +8,7 @@ from partwise.cli.terminal import ComparisonProgress
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.functions.comparison import make_function_comparison
 from partwise.comparison.measures import Measure
-from partwise.comparison.stats.effect import DEFAULT_MARGIN
+from partwise.comparison.stats.effect import DEFAULT_MARGIN, BaselineDesign
 from partwise.config import ConfigError
 
 
@@ -24,6 +24,8 @@ def compare(
     horizons: list[int] | None = None,
     first_seed: int = 0,
     looks: list[int] | None = None,
+    design: BaselineDesign = "paired",
+    baseline_runs: int = 1,
     metric: str = "loss",
     margin: float = DEFAULT_MARGIN,
     alpha: float = 0.05,
@@ -70,6 +72,8 @@ def compare(
         horizons=horizons,
         first_seed=first_seed,
         looks=looks,
+        design=design,
+        baseline_runs=baseline_runs,
         metric=metric,
         margin=margin,
         alpha=alpha,
@@ -100,6 +104,8 @@ def compare_function(
     seeds: int = 5,
     first_seed: int = 0,
     looks: Sequence[int] = (),
+    design: BaselineDesign = "paired",
+    baseline_runs: int = 1,
     metric: str = "value",
     unit: str = "",
     higher_is_better: bool = False,
@@ -126,6 +132,8 @@ def compare_function(
         seeds=seeds,
         first_seed=first_seed,
         looks=looks,
+        design=design,
+        baseline_runs=baseline_runs,
         margin=margin,
         alpha=alpha,
         failure=failure,

@@ -71,6 +71,11 @@ class Comparison:
     started: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.tune and self.plan.rules.baseline_runs > 1:
+            raise ConfigError(
+                f"baseline_runs={self.plan.rules.baseline_runs} cannot be combined with tune, which compares tuned arms with "
+                "a tuned baseline: leave out one of them"
+            )
         self._use_method()
         self.path, self.extended = find_folder(self.path, self.identity(), self.plan.kind)
         if self.extended:
@@ -181,8 +186,8 @@ class Comparison:
         return make_executor(self.on, self.path, self.workload)
 
     def _most_seeds(self) -> int:
-        """The number of seeds of the arm that has most."""
-        return len({trial.seed for trial in self.trials})
+        """The number of seeds of the arm that has most, counted as seeds of an arm besides the baseline."""
+        return len({trial.seed for trial in self.trials}) // self.plan.rules.baseline_runs
 
     def _provenance(self, record: PlanRecord) -> Provenance:
         metadata = record.metadata
@@ -238,7 +243,7 @@ class Comparison:
         for seeds in plan.looks:
             ends = {end for claim in open_claims for end in claim[:2]}
             names = {name for end in ends for name in plan.additive_predictions.get(end, (end,))}
-            seeds_of |= dict.fromkeys((*names, plan.arms[0].name), seeds)
+            seeds_of |= dict.fromkeys(names, seeds) | {plan.arms[0].name: plan.seeds_of(plan.arms[0], seeds)}
             self._run(executor, self._trials(seeds_of), on_progress)
             self.workload.check_trained(plan, self.trials)
             measured = final_values(self.trials, plan.rules.metric)

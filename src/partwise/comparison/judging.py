@@ -51,9 +51,9 @@ def judge_results(
     }
     values = add_predictions(values, results.arms[0].name, predictions, rules)
     exploratory: Sequence[Effect | None] = [None] * len(claims)
-    if judged is not None and judged < len(results.seeds) and not rules.looks:
+    if judged is not None and judged < len(results.seeds) // rules.baseline_runs and not rules.looks:
         exploratory = rules.explore(values, claims, predictions)
-        values = first_seeds(values, judged)
+        values = first_seeds(values, judged, results.arms[0].name, rules.baseline_runs)
     if first is None:
         effects = rules.judge(values, claims, predictions)
     else:

@@ -104,7 +104,7 @@ class PlanRecord:
     def judge(self, seeds: int, values: Values) -> tuple[int, str]:
         """Fix the values of a look; returns the number of seeds that its verdict is from, and the hash of their values."""
         judged = seeds if self.plan.rules.looks else (self.judged or seeds)
-        found = hash_values(first_seeds(values, judged))
+        found = hash_values(first_seeds(values, judged, self.plan.arms[0].name, self.plan.rules.baseline_runs))
         self.changed |= found != self.values.hashes.get(judged, [found])[0]
         if self.values.add(judged, [found]):
             self.store()

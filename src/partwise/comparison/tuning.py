@@ -72,7 +72,7 @@ def parse_tune(text: str) -> Tune:
 
 def check_seeds(plan: Plan) -> None:
     """Raise ConfigError if a test seed is also a tuning seed."""
-    if plan.first_seed + plan.seeds > FIRST_TUNING_SEED:
+    if plan.first_seed + plan.seeds_of(plan.arms[0]) > FIRST_TUNING_SEED:
         raise ConfigError(
             f"--first-seed {plan.first_seed}: seeds from {FIRST_TUNING_SEED:,} on are for tuning; choose a smaller one"
         )

@@ -17,6 +17,9 @@ import numpy as np
 import pytest
 
 import partwise
+from partwise.comparison.certificate.agreement import check_folder
+from partwise.comparison.certificate.certificate import Certificate
+from partwise.comparison.certificate.verification import check_protocol, check_seeds, verify
 from partwise.comparison.functions import EXECUTED_BY
 from partwise.comparison.functions.comparison import make_function_comparison
 from partwise.comparison.ledger.project import project_folder
@@ -283,3 +286,54 @@ def test_tuples_are_settings_and_come_as_lists() -> None:
     made = make_function_comparison(function, {"a": {}, "b": {"widths": (1, 2)}}, margin=0.1, seeds=2, name="t")
     made.run()
     assert [1, 2] in seen
+
+
+def test_designs_with_more_runs_of_the_baseline_from_start_to_certificate() -> None:
+    """The baseline has further seeds; a repeated command trains nothing, and more seeds or arms keep the verdict."""
+    for design in ("unpaired", "covariate"):
+        settings: dict[str, Any] = {"seeds": 8, "design": design, "baseline_runs": 2, "name": design}
+        called.clear()
+        made = compare(**settings)
+        assert sorted(called) == sorted([*((seed, 0.0) for seed in range(16)), *((seed, 0.1) for seed in range(8))])
+        (effect,) = made.results.effects
+        assert (effect.verdict, effect.n_arm, effect.n_against) == ("better", 8, 16)
+        certificate = Certificate.read(made.path)
+        assert (certificate.plan["design"], certificate.plan["baseline_runs"]) == (design, 2)
+        assert certificate.judged_seeds == 8
+        called.clear()
+        assert compare(**settings).results.effects == made.results.effects and not called
+        more = compare(**settings | {"seeds": 10})
+        assert len(called) == 2 + 4 and more.results.effects == made.results.effects
+        (exploratory,) = [claim.exploratory for claim in more.results.claims]
+        assert exploratory and (exploratory.n_arm, exploratory.n_against) == (10, 20)
+        certificate = Certificate.read(made.path)
+        faults = [check.fault for check in [*verify(certificate), *check_folder(certificate, made.path)]]
+        assert faults == [None] * len(faults)
+        called.clear()
+        further = compare({**ARMS, "third": {"gain": 0.2}}, **settings | {"seeds": 10})
+        assert {gain for _, gain in called} == {0.2} and len(called) == 10
+        assert further.path.name == f"{design}-2" and len(further.results.effects) == 2
+        with pytest.raises(ConfigError, match="baseline_runs was 2, now 3"):
+            compare(**settings | {"seeds": 10, "baseline_runs": 3})
+        with pytest.raises(ConfigError, match=f"design was {design}"):
+            compare(seeds=10, name=design)
+
+
+def test_looks_of_a_design_with_more_runs_of_the_baseline() -> None:
+    made = compare(looks=(4, 8), design="covariate", baseline_runs=2, name="looks")
+    certificate = Certificate.read(made.path)
+    n = made.results.effects[0].n_arm
+    assert {arm: len(runs) for arm, runs in certificate.values.items()} == {"base": 2 * n, "gain": n}
+    assert not any(check.fault for check in [*verify(certificate), *check_folder(certificate, made.path)])
+    shorter = certificate.model_copy(
+        update={"values": {**certificate.values, "base": dict(list(certificate.values["base"].items())[:-1])}}
+    )
+    assert check_seeds(shorter) == f"base has {2 * n - 1} seeds, which is not a planned look"
+    paired = certificate.model_copy(update={"protocol": certificate.protocol.model_copy(update={"design": "paired"})})
+    assert check_protocol(paired) == "design was planned as covariate, but is paired"
+
+
+def test_few_seeds_are_refused_with_more_runs_of_the_baseline() -> None:
+    with pytest.raises(ConfigError, match="needs at least 8 seeds, and 7 are planned"):
+        compare(seeds=7, design="unpaired", baseline_runs=2)
+    assert not called

@@ -102,7 +102,7 @@ def warn_of_memory(comparison: RunComparison) -> None:
     for arm in plan.arms:
         runtime = choose_runtime(arm.config.train)
         available = available_memory() if runtime.device == "cpu" else None
-        runs = min(workers, len(plan.arms) * plan.seeds)
+        runs = min(workers, plan.trials)
         if warning := memory_warning(arm.config, runtime.precision, available, runs):
             console.print(f"{arm.name}: {warning}", markup=False)
             return

@@ -30,7 +30,7 @@ from partwise.config.overrides import parse_grid
 from partwise.train.run_names import default_run_name
 
 PROTOCOL_SEEDS, SEEDS = 16, 5
-JUDGING = ("seeds", "first_seed", "looks", "margin", "alpha", "failure", "online")
+JUDGING = ("seeds", "first_seed", "looks", "design", "baseline_runs", "margin", "alpha", "failure", "online")
 GENERAL = (*JUDGING, "common", "match", "tune", "tune_seeds")
 """The options of a request that any kind of trial has."""
 
@@ -173,7 +173,7 @@ def show_check(comparison: CommandComparison) -> None:
     for sentence in found.sentences:
         console.print(sentence, markup=False)
     if not comparison.workload.experiment.check:
-        trials = plan.seeds * len(plan.arms)
+        trials = plan.trials
         workers = min(trials, comparison.workload.executor().workers)
         duration = format_duration(found.seconds * trials / workers)
         console.print(f"about {duration} for {trials} trials, {workers} at a time", markup=False)

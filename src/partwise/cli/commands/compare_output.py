@@ -84,9 +84,14 @@ def announce(comparison: Comparison) -> None:
     """Print the question, and how many trials answer it."""
     plan = comparison.plan
     console.print(plan.question, style="bold", markup=False)
-    seeds = quantity(plan.seeds, "paired seed")
+    rules = plan.rules
+    seeds = quantity(plan.seeds, "paired seed" if rules.design == "paired" else "seed")
     if len(plan.looks) > 1:
         seeds = f"up to {seeds} with looks at {', '.join(map(str, plan.looks))}"
+    if rules.baseline_runs > 1:
+        seeds += f", and {rules.baseline_runs} times as many of the baseline"
+    if rules.design != "paired":
+        seeds += f" ({rules.design})"
     length = comparison.workload.trial_length(plan)
     console.print(f"{len(plan.arms)} arms x {seeds}{length}, in {comparison.path}", markup=False)
     if comparison.extended:

@@ -104,12 +104,21 @@ class Certificate(Value):
     @property
     def judged_seeds(self) -> int:
         """The number of seeds of the verdicts."""
-        return self.judged or max(map(len, self.values.values()), default=0)
+        counts = [len(runs) // self.runs_per_seed(arm) for arm, runs in self.values.items()]
+        return self.judged or max(counts, default=0)
+
+    def runs_per_seed(self, arm: str) -> int:
+        """Runs of an arm per judged seed: several of the baseline, in some designs."""
+        return self.protocol.baseline_runs if arm == self.baseline else 1
+
+    def first(self, values: Values, seeds: int) -> Values:
+        """The values of the first seeds, with the further ones of the baseline."""
+        return first_seeds(values, seeds, self.baseline, self.protocol.baseline_runs)
 
     @property
     def computed_values_hash(self) -> str:
         """SHA-256 of the values that the verdicts use."""
-        return hash_values(first_seeds(self.numbers, self.judged_seeds))
+        return hash_values(self.first(self.numbers, self.judged_seeds))
 
     @property
     def numbers(self) -> Values:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from partwise.comparison.certificate.certificate import Certificate, CertifiedVerdict
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.methods import FIRST
-from partwise.comparison.stats.protocol import Rules, add_predictions, first_seeds
+from partwise.comparison.stats.protocol import Rules, add_predictions
 from partwise.config import ConfigError, digest
 
 PRECISION = 1e-9
@@ -54,14 +54,16 @@ def check_plan_hash(certificate: Certificate) -> str | None:
 
 def check_protocol(certificate: Certificate) -> str | None:
     """Whether the rules, claims and arms are those that were fixed before the first run."""
-    plan, protocol = certificate.plan, {"method": FIRST, **certificate.protocol.to_dict()}
+    plan, protocol = certificate.plan, certificate.protocol.to_dict()
     if certificate.online:  # the plan has the rate of the sequence, the protocol the level of this comparison
         rate, level = certificate.online.alpha, certificate.online.level
         if level != protocol["alpha"]:
             return f"alpha is {protocol['alpha']:g}, but the online level is {level:g}"
         protocol["alpha"] = rate
-    planned = {"looks": [], "failure": None, "method": FIRST, **plan}
-    for key in ("margin", "alpha", "metric", "looks", "failure", "method"):
+    neutral = {"method": FIRST, "design": "paired", "baseline_runs": 1}
+    protocol = {**neutral, **protocol}
+    planned = {"looks": [], "failure": None, **neutral, **plan}
+    for key in ("margin", "alpha", "metric", "looks", "failure", *neutral):
         if planned.get(key) != protocol[key]:
             return f"{key} was planned as {planned.get(key)}, but is {protocol[key]}"
     judged = [list(verdict.claim[:3]) for verdict in certificate.verdicts]
@@ -80,7 +82,8 @@ def check_seeds(certificate: Certificate) -> str | None:
         for index, seed in enumerate(sorted(runs)):
             if seed != first + index:  # type: ignore[operator]
                 return f"seed {first + index} of {arm} is missing"  # type: ignore[operator]
-        if certificate.protocol.looks and len(runs) not in certificate.protocol.looks:
+        planned = [look * certificate.runs_per_seed(arm) for look in certificate.protocol.looks]
+        if planned and len(runs) not in planned:
             return f"{arm} has {len(runs)} seeds, which is not a planned look"
     return None
 
@@ -111,7 +114,7 @@ def judge_values(certificate: Certificate, method: int | None = None) -> list[Ef
         )
     values = add_predictions(certificate.numbers, certificate.baseline, certificate.predictions, rules)
     if certificate.judged is not None and not rules.looks:
-        values = first_seeds(values, certificate.judged)
+        values = certificate.first(values, certificate.judged)
     return rules.judge(values, claims, certificate.predictions)
 
 

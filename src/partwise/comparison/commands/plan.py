@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 from partwise.comparison.commands.experiment_file import RESERVED, ArmSpec, Experiment, Setting
 from partwise.comparison.commands.template import fill, fill_shell, fill_words, placeholders, split_words
 from partwise.comparison.design.plan import Arm, Plan
-from partwise.comparison.stats.effect import Role
+from partwise.comparison.stats.effect import BaselineDesign, Role
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.config import ConfigError, did_you_mean
 from partwise.config.overrides import difference
@@ -87,6 +87,8 @@ def make_plan(
     seeds: int,
     first_seed: int = 0,
     looks: tuple[int, ...] = (),
+    design: BaselineDesign = "paired",
+    baseline_runs: int = 1,
     margin: float | None = None,
     alpha: float = 0.05,
     failure: float | None = None,
@@ -113,6 +115,8 @@ def make_plan(
         margin=margin,
         alpha=alpha,
         looks=looks,
+        design=design,
+        baseline_runs=baseline_runs,
         failure=metric.failure if failure is None else failure,
         lower_is_better=metric.better == "lower",
         metric=metric.name,

@@ -6,9 +6,10 @@ from typing import Any, Generic, Protocol, Self
 
 from typing_extensions import TypeVar
 
+from partwise.comparison.stats.designs import check_enough_seeds
 from partwise.comparison.stats.methods import FIRST
 from partwise.comparison.stats.protocol import Claim, Rules, Values, add_predictions
-from partwise.config import REGISTRY
+from partwise.config import REGISTRY, ConfigError
 
 CUMULATIVE_PREFIX = "+ "
 """Prefix of the name of an arm that adds its change to those of the previous arm, in a cumulative ablation."""
@@ -68,6 +69,25 @@ class Plan(Generic[C]):
     horizons: tuple[int, ...] = ()
     """The numbers of steps, in ascending order, at each of which a run of every trial ends; empty if there is one."""
 
+    def __post_init__(self) -> None:
+        rules, baseline = self.rules, self.arms[0].name
+        check_enough_seeds(rules.design, rules.baseline_runs, self.seeds)
+        if rules.baseline_runs > 1 and (other := next((c for c in self.claims if c.against != baseline), None)):
+            raise ConfigError(
+                f"baseline_runs={rules.baseline_runs}: {other.arm!r} is compared with {other.against!r} rather than with the "
+                "baseline, so further runs of the baseline are of no use: leave out baseline_runs and design"
+            )
+
+    def seeds_of(self, arm: Arm[C], seeds: int | None = None) -> int:
+        """The number of seeds of an arm; or of its first ones, when each of the others has `seeds`."""
+        times = self.rules.baseline_runs if arm.name == self.arms[0].name else 1
+        return times * (self.seeds if seeds is None else seeds)
+
+    @property
+    def trials(self) -> int:
+        """The number of trials of all arms, over all looks."""
+        return sum(map(self.seeds_of, self.arms))
+
     @property
     def looks(self) -> tuple[int, ...]:
         """Numbers of seeds at the looks."""
@@ -125,6 +145,10 @@ class Plan(Generic[C]):
             fixed["first_seed"] = self.first_seed
         if self.rules.method != FIRST:
             fixed["method"] = self.rules.method
+        if self.rules.design != "paired":
+            fixed["design"] = self.rules.design
+        if self.rules.baseline_runs != 1:
+            fixed["baseline_runs"] = self.rules.baseline_runs
         fixed["claims"] = [list(claim[:3]) for claim in self.claims]
         if self.rules.looks:
             fixed["looks"] = list(self.rules.looks)

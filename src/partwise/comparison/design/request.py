@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 from pydantic.fields import FieldInfo
 
 from partwise.comparison.measures import Measure
-from partwise.comparison.stats.effect import DEFAULT_MARGIN
+from partwise.comparison.stats.effect import DEFAULT_MARGIN, BaselineDesign
 from partwise.config import Config
 from partwise.train.run_names import default_run_name
 
@@ -83,6 +83,12 @@ class Request(Config):
     looks: Annotated[list[int], Option(panel=SEEDS, metavar="N,N,...")] = Field(
         default_factory=list,
         description="Plan interim looks at these numbers of seeds, such as 4,8,16; stop early.",
+    )
+    design: Annotated[BaselineDesign, Option(panel=SEEDS, metavar="DESIGN")] = Field(
+        "paired", description="Use of the baseline's runs: paired, unpaired or covariate."
+    )
+    baseline_runs: Annotated[int, Option(panel=SEEDS)] = Field(
+        1, gt=0, description="Runs of the baseline per run of an arm, for an unpaired or covariate design."
     )
     metric: Annotated[str, AfterValidator(check_metric), Option(panel=DECISION, metavar="METRIC")] = Field(
         "loss", description="loss; on arithmetic also exact_match or char_accuracy; or task:NAME, a task of lm_eval."

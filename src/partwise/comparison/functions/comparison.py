@@ -13,6 +13,7 @@ from partwise.comparison.design.plan import Arm, Plan
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.functions import EXECUTED_BY
 from partwise.comparison.functions.execution import TrainingFunction, call, check_function, name_of
+from partwise.comparison.stats.effect import BaselineDesign
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.comparison.trials.executor import Executor
 from partwise.comparison.trials.local import LocalExecutor
@@ -121,6 +122,8 @@ def make_function_comparison(
     seeds: int = 5,
     first_seed: int = 0,
     looks: Sequence[int] = (),
+    design: BaselineDesign = "paired",
+    baseline_runs: int = 1,
     margin: float,
     alpha: float = 0.05,
     failure: float | None = None,
@@ -157,6 +160,8 @@ def make_function_comparison(
         margin=margin,
         alpha=alpha,
         looks=tuple(looks),
+        design=design,
+        baseline_runs=baseline_runs,
         failure=failure,
         lower_is_better=not higher_is_better,
         metric=metric,

@@ -137,6 +137,8 @@ def write_p(p: float | None, alpha: float = 0.05) -> str:
 
 
 def _sample(effect: Effect) -> str:
+    if effect.slope is not None:
+        return f"{effect.n_arm}, with {effect.n_against} of {effect.against} as covariate"
     if not effect.paired:
         return f"{effect.n_arm} and {effect.n_against}, not paired"
     return f"{effect.n} pair{'' if effect.n == 1 else 's'}"

@@ -19,7 +19,7 @@ from partwise.comparison.results.findings import (
 )
 from partwise.comparison.results.record import EarlierFamily, OnlineLevel, RepeatedQuestion
 from partwise.comparison.results.value import Facts, Value, read_json
-from partwise.comparison.stats.effect import Effect, Verdict
+from partwise.comparison.stats.effect import BaselineDesign, Effect, Verdict
 from partwise.config import ConfigError, Neutral
 
 if TYPE_CHECKING:
@@ -43,6 +43,10 @@ class Protocol(Value):
     """A run with a value worse than this failed; None if only runs with values that are not finite did."""
     method: Annotated[int, Neutral(1)] = 1
     """The number of the method of judging."""
+    design: Annotated[BaselineDesign, Neutral("paired")] = "paired"
+    """How the runs of the baseline are used."""
+    baseline_runs: Annotated[int, Neutral(1)] = 1
+    """Runs of the baseline per run of an arm."""
 
     @classmethod
     def from_rules(cls, rules: "Rules") -> Self:

@@ -56,9 +56,9 @@ class RunComparison(Comparison):
         else:
             metadata = {"data": data, **self.workload.choose_setup(self.plan, timed=False)}
         stored = self.tuning_file(metadata)
-        seeds = range(self.plan.first_seed, self.plan.first_seed + self.plan.seeds)
         found = {}
         for number, arm in enumerate(self.plan.arms):
+            seeds = range(self.plan.first_seed, self.plan.first_seed + self.plan.seeds_of(arm))
             tried = self._tried_values(number, arm, stored)
             folders = {
                 folder for each in (arm, *(at_value for at_value, _ in tried)) for folder in self._folders_of(each)

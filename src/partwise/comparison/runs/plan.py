@@ -160,6 +160,8 @@ def make_plan(request: Request) -> RunPlan:
         margin=request.margin,
         alpha=request.alpha,
         looks=tuple(request.looks),
+        design=request.design,
+        baseline_runs=request.baseline_runs,
         failure=failure_of(request, config),
         lower_is_better=lower_is_better,
         metric=metric,

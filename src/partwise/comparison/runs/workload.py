@@ -268,7 +268,7 @@ class RunWorkload(Workload):
         claimed = {end for claim in plan.claims if claim.role == "claim" for end in claim[:2]}
         for arm in plan.arms:
             per_step = tokens_per_step(arm, dataset) / (throughput[arm.name] or math.inf)
-            config, test_runs, arm_tuning_runs = arm.config, plan.seeds, 0
+            config, test_runs, arm_tuning_runs = arm.config, plan.seeds_of(arm), 0
             steps = total_steps(config, plan.horizons) if plan.horizons else config.train.steps
             test = steps * per_step + scoring[arm.name]
             tuning = (self.tune_steps or config.train.steps) * per_step + scoring[arm.name]

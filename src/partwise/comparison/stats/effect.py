@@ -11,6 +11,9 @@ Verdict = Literal["better", "worse", "equivalent", "undecided"]
 Role = Literal["claim", "negative", "positive"]
 """A claim to be tested, or a control: negative (an A/A pair, no effect) or positive (a known large effect)."""
 
+BaselineDesign = Literal["paired", "unpaired", "covariate"]
+"""How the runs of the baseline are used; `stats/designs.py` has the estimates."""
+
 DEFAULT_MARGIN = 0.005
 """Equivalence margin in nats per character: about one seed SD of a small character model."""
 
@@ -74,6 +77,8 @@ class Effect:
     """The SD of the paired differences; None if the runs are not paired."""
     correlation: float | None = None
     """Pearson's r of the paired values; None for fewer than 3 pairs (2 always correlate perfectly) or a constant arm."""
+    slope: Annotated[float | None, Neutral(None)] = None
+    """Of the arm's values on the baseline's at equal seeds, if the baseline is a covariate (`measure_covariate`)."""
     skewness: float | None = None
     """Of the differences, adjusted for the sample size (G1); None for fewer than 3 pairs."""
     sd_arm: float | None = None

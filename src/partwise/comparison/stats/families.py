@@ -126,6 +126,8 @@ def _seeds_to_decide(effect: Effect, sd_known: bool, sides: int) -> int | None:
     def decides(n: int) -> bool:
         if paired is not None:
             later, df = paired / math.sqrt(n), n - 1.0
+        elif effect.slope is not None:  # of a covariate, with as many more runs of the baseline
+            later, df = assumed(error * math.sqrt(effect.n), effect.n) / math.sqrt(n), n - 2.0
         elif effect.df == math.inf:  # a known SD of one run
             later, df = error / math.sqrt(1 / effect.n_arm + 1 / effect.n_against) * math.sqrt(2 / n), math.inf
         else:

@@ -185,6 +185,19 @@ def _estimate(
         return effect.replace(mean=center, sd_arm=sd_a, sd_against=sd_b)
     if not error:
         center = 0.0
+    return with_tests(effect, center, error, df, tuning).replace(
+        sd_arm=sd_a,
+        sd_against=sd_b,
+        p_sign_flip=sign_flip_p(differences) if effect.paired else None,
+        sd_difference=sd_pairs,
+        skewness=skewness(differences) if effect.paired else None,
+        correlation=correlation(a, b) if effect.paired else None,
+        sd_pooled=pooled_sd([a, b]),
+    )
+
+
+def with_tests(effect: Effect, center: float, error: float, df: float, tuning: TuningNoise | None) -> Effect:
+    """The effect with an estimate, its standard error and p-values; `tuning` adds its noise to those of the runs."""
     if tuning:
         error, df = tuning.add_to(error, df)
     p = 2 * t_sf(df, abs(center) / error) if error else 1.0
@@ -192,17 +205,10 @@ def _estimate(
     inside = 2 * t_sf(df, room / error) if error and room > 0 else float(bool(error) or room < 0)
     return effect.replace(
         mean=center,
-        sd_arm=sd_a,
-        sd_against=sd_b,
         standard_error=error,
         tuning_error=tuning.standard_error if tuning else None,
         df=df,
         p=p,
         p_looks=repeated_p(p, effect.looks, effect.look),
         p_equivalence=repeated_p(inside, effect.looks, effect.look),
-        p_sign_flip=sign_flip_p(differences) if effect.paired else None,
-        sd_difference=sd_pairs,
-        skewness=skewness(differences) if effect.paired else None,
-        correlation=correlation(a, b) if effect.paired else None,
-        sd_pooled=pooled_sd([a, b]),
     )

@@ -5,11 +5,13 @@ error rate of all looks together fixed in advance. Nothing here trains: the same
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from partwise.comparison.stats.effect import DEFAULT_MARGIN, Effect, Role
+from partwise.comparison.stats.designs import check_design, measure_covariate
+from partwise.comparison.stats.effect import DEFAULT_MARGIN, BaselineDesign, Effect, Role
 from partwise.comparison.stats.group_sequential import DEFAULT_LOOKS, check_looks
 from partwise.comparison.stats.intervals import has_failed
 from partwise.comparison.stats.methods import find_method, newest_method
@@ -32,10 +34,10 @@ class Claim(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """Margin, alpha, looks and failure of a comparison. If `looks` is empty, all values are judged at once.
+    """Margin, alpha, looks, design and failure of a comparison. If `looks` is empty, all values are judged at once.
 
     `failure` is the value beyond which a run failed; without it, only runs whose values are not finite did. With
-    `paired=False` or the `known_sd` of one run, runs are not paired by their seed. Raises ConfigError for invalid values.
+    the `known_sd` of one run, runs are not paired by their seed. Raises ConfigError for invalid values.
     """
 
     margin: float = DEFAULT_MARGIN
@@ -45,13 +47,16 @@ class Rules:
     lower_is_better: bool = True
     metric: str = "validation loss"
     unit: str = "nats per character"
-    paired: bool = True
+    design: BaselineDesign = "paired"
+    baseline_runs: int = 1
+    """Runs of the baseline per run of an arm. Arms have the first seeds of the baseline."""
     known_sd: float | None = None
     method: int = dataclasses.field(default_factory=newest_method)
     """The number of the method of judging."""
 
     def __post_init__(self) -> None:
         find_method(self.method)
+        check_design(self.design, self.baseline_runs)
         if self.looks:
             check_looks(self.looks)
 
@@ -76,10 +81,14 @@ class Rules:
             open_claims = (
                 [claim for claim, effect in zip(claims, effects, strict=True) if is_open(effect)] if effects else claims
             )
-            arms = dict.fromkeys(name for claim in open_claims for name in (claim.against, claim.arm))
-            if not open_claims or len(seeds) < n or any(seed not in values[arm] for arm in arms for seed in seeds[:n]):
+            most = self.baseline_runs * n
+            used = dict.fromkeys((claim.arm for claim in open_claims), n)
+            used |= dict.fromkeys((claim.against for claim in open_claims), most)
+            if not open_claims or len(seeds) < most:
                 break
-            interim = {arm: {seed: values[arm][seed] for seed in seeds[:n]} for arm in arms}
+            if any(seed not in values[arm] for arm, count in used.items() for seed in seeds[:count]):
+                break
+            interim = {arm: {seed: values[arm][seed] for seed in seeds[:count]} for arm, count in used.items()}
             measured |= {claim: self._measure(claim, interim, look, sums) for claim in open_claims}
             effects = self._decide({claim: measured[claim] for claim in claims})
         return effects
@@ -99,7 +108,10 @@ class Rules:
         ]
 
     def _measure(self, claim: Claim, values: Values, look: int, sums: Collection[str]) -> Effect:
-        return find_method(self.method).measure(
+        measure = find_method(self.method).measure
+        if self.design == "covariate":
+            measure = functools.partial(measure_covariate, measure)
+        return measure(
             claim.arm,
             claim.against,
             values[claim.arm],
@@ -111,7 +123,7 @@ class Rules:
             lower_is_better=self.lower_is_better,
             metric=self.metric,
             unit=self.unit,
-            paired=self.paired,
+            paired=self.design == "paired",
             known_sd=self.known_sd,
             tuning=claim.tuning,
             summed=claim.against in sums,
@@ -128,10 +140,12 @@ class Rules:
         return [decided[claim] for claim in measured]
 
 
-def first_seeds(values: Values, n: int) -> Values:
-    """The values of the first `n` seeds, in ascending order, of all seeds of all arms."""
-    seeds = set(sorted(set().union(*values.values()))[:n])
-    return {arm: {seed: value for seed, value in runs.items() if seed in seeds} for arm, runs in values.items()}
+def first_seeds(values: Values, n: int, baseline: str = "", baseline_runs: int = 1) -> Values:
+    """The values of the first `n` seeds, in ascending order, of all seeds of all arms; of the baseline, of more seeds."""
+    seeds = sorted(set().union(*values.values()))
+    counts = {arm: n * (baseline_runs if arm == baseline else 1) for arm in values}
+    kept = {arm: set(seeds[:count]) for arm, count in counts.items()}
+    return {arm: {seed: value for seed, value in runs.items() if seed in kept[arm]} for arm, runs in values.items()}
 
 
 def add_predictions(values: Values, baseline: str, predictions: Mapping[str, tuple[str, str]], rules: Rules) -> Values:

@@ -55,11 +55,15 @@ def welch(sd_a: float, n_a: int, sd_b: float, n_b: int) -> tuple[float, float]:
     50, 6% with 5. So from 5 runs on, we use their harmonic mean with min(n) - 1, and below that min(n) - 1, which is always
     enough (Hsu 1938).
     """
-    a, b = sd_a / math.sqrt(n_a), sd_b / math.sqrt(n_b)
-    error, fewest = math.hypot(a, b), min(n_a, n_b) - 1.0
+    return harmonic_df(sd_a / math.sqrt(n_a), n_a - 1, sd_b / math.sqrt(n_b), n_b - 1)
+
+
+def harmonic_df(a: float, df_a: int, b: float, df_b: int) -> tuple[float, float]:
+    """The standard error of the sum of two independent estimates, from theirs, and its degrees of freedom as in `welch`."""
+    error, fewest = math.hypot(a, b), float(min(df_a, df_b))
     if not error or fewest < 4:
         return error, fewest
-    inverse = (a / error) ** 4 / (n_a - 1) + (b / error) ** 4 / (n_b - 1)  # ratios, to avoid overflow
+    inverse = (a / error) ** 4 / df_a + (b / error) ** 4 / df_b  # ratios, to avoid overflow
     return error, 2 / (inverse + 1 / fewest)
 
 

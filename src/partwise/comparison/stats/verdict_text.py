@@ -196,6 +196,8 @@ def _missing_runs(e: Effect) -> str:
 
 def _sample(e: Effect) -> str:
     sample = f"{e.n} paired seeds" if e.paired else f"{e.n_arm} and {e.n_against} unpaired runs"
+    if e.slope is not None:
+        sample = f"{e.n} seeds, {e.n_against} of {e.against} as covariate"
     return f"{sample}, look {e.look} of {len(e.looks)}" if len(e.looks) > 1 else sample
 
 

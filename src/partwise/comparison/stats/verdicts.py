@@ -83,7 +83,7 @@ def verdict(
         lower_is_better=not higher_is_better,
         metric=metric,
         unit=unit,
-        paired=paired,
+        design="paired" if paired else "unpaired",
         known_sd=known_sd,
     )
     effects, exploratory = judge_arms(values, rules, baseline, judged)
