@@ -163,16 +163,19 @@ def earlier_noise(folder: Path, plan: Plan, data_hash: str) -> Noise | None:
         pairs = [[x for x in effect.differences if x is not None] for effect in found]
         n = sum(map(len, pairs))
         source = f"from {n} pairs of {path.parent.name}, an earlier comparison with this baseline"
-        noise = pooled_noise(pairs, source + correlation_of([effect.correlation for effect in found]))
+        r = mean_correlation([effect.correlation for effect in found])
+        noise = pooled_noise(
+            pairs, source + ("" if r is None else f", whose paired runs correlate with r = {r:.2f}"), r
+        )
         if noise:
             return noise
     return None
 
 
-def correlation_of(values: Sequence[float | None]) -> str:
-    """The mean correlation of the paired runs of several claims, as the end of a source; empty if none is known."""
+def mean_correlation(values: Sequence[float | None]) -> float | None:
+    """Of the paired runs of several claims; None if none is known."""
     known = [value for value in values if value is not None]
-    return f", whose paired runs correlate with r = {math.fsum(known) / len(known):.2f}" if known else ""
+    return math.fsum(known) / len(known) if known else None
 
 
 def is_null(results: Results, name: str) -> bool:

@@ -1,5 +1,6 @@
 """The power of a comparison from numbers alone: `plan` without a preset, and the tables of `plan`. Imports no torch."""
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from typing import Any
 
 from partwise.cli.terminal import console, format_duration, print_json, table
 from partwise.comparison.design.plan import Plan
+from partwise.comparison.stats.cheapest_design import design_runs
 from partwise.comparison.stats.effect import DEFAULT_MARGIN
 from partwise.comparison.stats.methods import newest_method
 from partwise.comparison.stats.noise import Noise, given_noise
@@ -103,6 +105,8 @@ def compute_power(
                 "pairs": rates.pairs if rates else None,
             }
         )
+    r, shown = noise.correlation, effect or detectable_effect(designs[-1], sd)
+    runs = [] if r is None or r >= 1 else design_runs(shown, sd, r, first.claims, first.alpha)
     return {
         "claims": first.claims,
         "machines": time.machines if time else None,
@@ -114,6 +118,9 @@ def compute_power(
         "designs": rows,
         "seeds_for_effect": seeds_for_effect(effect, sd, first) if effect else None,
         "seeds_for_equivalence": seeds_for_equivalence(sd, first) if first.margin else None,
+        "correlation": r,
+        "design_effect": shown if runs else None,
+        "runs_by_design": [{**dataclasses.asdict(each), "flags": each.flags} for each in runs],
     }
 
 
@@ -148,6 +155,21 @@ def show_power(power: Mapping[str, Any], as_json: bool = False) -> None:
         needed.append(f"calling equal arms equivalent takes {power['seeds_for_equivalence']:,}")
     if needed:
         console.print(f"judged once, with 80% power: {', and '.join(needed)}", markup=False)
+    if power["runs_by_design"]:
+        console.print(design_sentence(power), markup=False, soft_wrap=True)
+
+
+def design_sentence(power: Mapping[str, Any]) -> str:
+    """Whether pairing pays, and the design with the fewest runs beside the paired one."""
+    paired, *others = sorted(power["runs_by_design"], key=lambda each: each["design"] != "paired")
+    best = min(others, key=lambda each: each["runs"])
+    start = (
+        f"paired runs correlate with r = {power['correlation']:.2f}, and showing {power['design_effect']:.4g} takes "
+    )
+    start += f"{paired['runs']:,} runs, baseline included ({paired['flags']})"
+    if best["runs"] >= paired["runs"]:
+        return f"{start}: pairing pays"
+    return f"{start}; fewest are {best['runs']:,} with {best['flags']}"
 
 
 def power_sentences(plan: Plan, noise: Noise) -> list[str]:

@@ -23,6 +23,8 @@ class Noise:
     sd: float
     df: float
     source: str
+    correlation: float | None = None
+    """Pearson's r of paired runs of two arms; None if it is unknown."""
 
     def __post_init__(self) -> None:
         check_sd(self.sd)
@@ -58,7 +60,7 @@ def given_noise(sd_difference: float) -> Noise:
     return Noise(sd_difference, math.inf, "given by --sd, for two arms at one seed")
 
 
-def pooled_noise(differences: Sequence[Sequence[float]], source: str) -> Noise | None:
+def pooled_noise(differences: Sequence[Sequence[float]], source: str, correlation: float | None = None) -> Noise | None:
     """The noise of the paired differences of one or more claims; None if they do not vary, or there are fewer than 2 pairs.
 
     The claims share a baseline, so their variances are correlated by 1/4 and k of them with n pairs each have
@@ -67,7 +69,9 @@ def pooled_noise(differences: Sequence[Sequence[float]], source: str) -> Noise |
     claims = [claim for claim in differences if len(claim) > 1]
     df = sum(len(claim) - 1 for claim in claims)
     squares = math.fsum((len(claim) - 1) * sd(claim, max(map(abs, claim))) ** 2 for claim in claims)
-    return Noise(math.sqrt(squares / df), df / (1 + (len(claims) - 1) / 4), source) if squares else None
+    if not squares:
+        return None
+    return Noise(math.sqrt(squares / df), df / (1 + (len(claims) - 1) / 4), source, correlation)
 
 
 def check_sd(sd: float) -> None:

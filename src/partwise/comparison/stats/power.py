@@ -79,7 +79,7 @@ def _min_seeds(enough: Callable[[int], bool], goal: str, size: float) -> int:
     return 2 + bisect.bisect_left(range(2, high), True, key=enough)
 
 
-def paired_t_power(noncentrality: float, n: int, alpha: float) -> float:
+def paired_t_power(noncentrality: float, n: float, alpha: float) -> float:
     """P(|T| > t) for a noncentral t variable T with n - 1 degrees of freedom and the two-sided critical value t.
 
     |T| > t is chi2 < df (Z + noncentrality)^2 / t^2, so the power is the mean of chi2's distribution function over a
