@@ -7,7 +7,7 @@ that of LORD*, from the published formula. `python tests/online_searches.py 2000
 """
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special, stats
@@ -15,14 +15,20 @@ from scipy import special, stats
 SEEDS, ALPHA, EFFECT = 10, 0.05, 2.0
 """An effect is 2 SDs of a paired difference, for better or for worse."""
 
+HELPFUL, HARMFUL, CRASHING, NOTHING = range(4)
+
+CRASH_P = stats.fisher_exact([[SEEDS, 0], [0, SEEDS]])[1]
+"""The p of a change whose runs all fail, by Fisher's exact test of the failure rates."""
+
 
 @dataclass(frozen=True)
 class Search:
-    """What is tried: how many changes, which fractions help and harm, and in which order."""
+    """What is tried: how many changes, which fractions help, harm and crash (the others do nothing), and in which order."""
 
     changes: int
-    helpful: float
-    harmful: float
+    helpful: float = 0.0
+    harmful: float = 0.0
+    crashing: float = 0.0
     order: str = "random"
     shared: bool = False
     """Whether all comparisons have the same runs of the baseline."""
@@ -39,18 +45,44 @@ class Kept:
     kept: float
 
 
+def tried(search: Search, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """The kinds of the changes, in their order: draws x changes. Those that do nothing come last, unless all are mixed."""
+    n = search.changes
+    counts = {
+        kind: round(share * n)
+        for kind, share in ((HELPFUL, search.helpful), (HARMFUL, search.harmful), (CRASHING, search.crashing))
+    }
+    counts[NOTHING] = n - sum(counts.values())
+    by_order = {
+        "harmful first": (HARMFUL, CRASHING, HELPFUL, NOTHING),
+        "helpful first": (HELPFUL, NOTHING, HARMFUL, CRASHING),
+    }
+    kinds = np.concatenate([np.full(counts[kind], kind) for kind in by_order.get(search.order, tuple(counts))])
+    if search.order == "alternating":  # each kind at equal distances
+        places = [(i + 0.5) / counts[kind] for kind in counts for i in range(counts[kind])]
+        kinds = kinds[np.argsort(places, kind="stable")]
+    kinds = np.tile(kinds, (draws, 1))
+    return rng.permuted(kinds, axis=1) if search.order == "random" else kinds
+
+
+def outcomes(search: Search, kinds: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """(two-sided p, better): of the paired t test, or of Fisher's test of the failure rates if the change crashes."""
+    draws, n = kinds.shape
+    effects = np.array([-EFFECT, EFFECT, 0.0, 0.0])[kinds]
+    base = rng.standard_normal((draws, 1 if search.shared else n, SEEDS))
+    differences = (rng.standard_normal((draws, n, SEEDS)) + base) / np.sqrt(2) + effects[..., None]
+    t = differences.mean(axis=2) / (differences.std(axis=2, ddof=1) / np.sqrt(SEEDS))
+    crashes = kinds == CRASHING
+    p = np.where(crashes, CRASH_P, 2 * stats.t.sf(np.abs(t), SEEDS - 1))
+    return p, (t < 0) & ~crashes
+
+
 def searches(search: Search, rule: str, draws: int, seed: int = 0) -> Kept:
     """`rule`: "better or worse" earns wealth, or only "better"; "one-sided" tests "not better" at the whole level."""
     rng = np.random.default_rng(seed)
     n = search.changes
-    helpful, harmful = round(search.helpful * n), round(search.harmful * n)
-    effects = np.tile(np.repeat([EFFECT, -EFFECT, 0.0], [harmful, helpful, n - helpful - harmful]), (draws, 1))
-    if search.order == "random":
-        effects = rng.permuted(effects, axis=1)
-    base = rng.standard_normal((draws, 1 if search.shared else n, SEEDS))
-    differences = (rng.standard_normal((draws, n, SEEDS)) + base) / np.sqrt(2) + effects[..., None]
-    t = differences.mean(axis=2) / (differences.std(axis=2, ddof=1) / np.sqrt(SEEDS))
-    p, better = 2 * stats.t.sf(np.abs(t), SEEDS - 1), t < 0
+    kinds = tried(search, draws, rng)
+    p, better = outcomes(search, kinds, rng)
     weights = np.concatenate([[0.0], np.arange(1, n + 1) ** -1.3 / special.zeta(1.3)])
     earned, found_before, kept = np.zeros((draws, n + 1)), np.zeros(draws), np.zeros((draws, n), bool)
     for test in range(1, n + 1):
@@ -60,46 +92,65 @@ def searches(search: Search, rule: str, draws: int, seed: int = 0) -> Kept:
         discovered = small if rule == "better or worse" else kept[:, test - 1]
         earned[:, test] = np.where(discovered, np.where(found_before > 0, ALPHA, ALPHA / 2), 0.0)
         found_before += discovered
-    false = (kept & (effects >= 0)).sum(axis=1)
-    total = kept.sum(axis=1)
-    found = (kept & (effects < 0)).sum() / max(1, draws * helpful)
+    helps = kinds == HELPFUL
+    false, total = (kept & ~helps).sum(axis=1), kept.sum(axis=1)
+    found = (kept & helps).sum() / max(1, helps.sum())
     return Kept(float(np.mean(false / np.maximum(total, 1))), float(found), float(total.mean()))
 
 
-RULES = ("better or worse", "better", "one-sided")
+RULES = ("better", "better or worse", "one-sided")
+
+ORDERS = ("random", "harmful first", "helpful first", "alternating")
+
+SEARCHES = (
+    Search(40, helpful=0.1),
+    Search(40, helpful=0.1, harmful=0.45, crashing=0.1),
+    Search(100, helpful=0.02, harmful=0.5),
+    Search(200, harmful=0.4, crashing=0.1),
+    *(Search(200, helpful=0.1, harmful=0.4, crashing=0.1, order=order) for order in ORDERS),
+)
+
+
+def least_favourable(rule: str, draws: int) -> Search:
+    """The search of 200 changes with the most false keeps, over shares, orders and both kinds of baselines."""
+    candidates = [
+        Search(200, helpful, harmful, crashing, order, shared)
+        for helpful in (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
+        for harmful, crashing in ((0.0, 0.0), (0.1, 0.0), (0.1, 0.1), (0.4, 0.1))
+        for order in ORDERS
+        for shared in (False, True)
+    ]
+    return max(candidates, key=lambda search: searches(search, rule, draws, seed=1).false_rate)
+
+
+def row(search: Search, draws: int) -> str:
+    own, shared = (searches(replace(search, shared=each), "better", draws) for each in (False, True))
+    worse_earns = searches(search, "better or worse", draws)
+    shares = [f"{100 * share:g}%" for share in (search.helpful, search.harmful, search.crashing)]
+    rates = [f"{100 * each.false_rate:.1f}%" for each in (own, shared, worse_earns)]
+    found = f"{100 * own.found:.0f}%" if search.helpful else "-"
+    return f"| {' | '.join((str(search.changes), *shares, search.order, *rates[:2], found, rates[2]))} |"
 
 
 def table(draws: int) -> list[str]:
-    lines = [
-        "| changes | of which help | harm | order | baseline | earned by better or worse | by better | found | one-sided |",
-        "|---:|---:|---:|---|---|---:|---:|---:|---:|",
+    return [
+        "| changes | help | harm | crash | order | false | false, same baseline | found | false if worse earned |",
+        "|---:|---:|---:|---:|---|---:|---:|---:|---:|",
+        *(row(search, draws) for search in (*SEARCHES, least_favourable("better", draws))),
     ]
-    for shared in (False, True):
-        for changes, helpful, harmful, order in (
-            (40, 0.1, 0.0, "random"),
-            (40, 0.1, 0.45, "random"),
-            (100, 0.02, 0.5, "random"),
-            (100, 0.02, 0.5, "harmful first"),
-            (200, 0.01, 0.5, "random"),
-            (200, 0.0, 0.5, "random"),
-            (200, 0.0, 0.5, "harmful first"),
-            (200, 0.1, 0.5, "random"),
-        ):
-            search = Search(changes, helpful, harmful, order, shared)
-            old, new, one = (searches(search, rule, draws) for rule in RULES)
-            rates = [f"{100 * each.false_rate:.1f}%" for each in (old, new, one)]
-            rates.insert(2, f"{100 * new.found:.0f}%" if helpful else "-")
-            cells = (
-                changes,
-                f"{100 * helpful:g}%",
-                f"{100 * harmful:g}%",
-                order,
-                "same runs" if shared else "own runs",
-                *rates,
-            )
-            lines.append(f"| {' | '.join(map(str, cells))} |")
+
+
+def one_sided(draws: int) -> list[str]:
+    """What a test of "not better" at the whole level would find more, and its false keeps in its own worst search."""
+    worst = searches(least_favourable("one-sided", draws), "one-sided", draws).false_rate
+    lines = [f"One-sided: {100 * worst:.1f}% false at most."]
+    for search in SEARCHES:
+        if search.helpful:
+            now, then = (searches(search, rule, draws) for rule in ("better", "one-sided"))
+            lines.append(f"{search}: {100 * now.found:.0f}% found, one-sided {100 * then.found:.0f}%")
     return lines
 
 
 if __name__ == "__main__":
-    print("\n".join(table(int(sys.argv[1]) if len(sys.argv) > 1 else 2000)))
+    draws = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    print("\n".join([*table(draws), "", *one_sided(draws)]))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from online_searches import Search, searches
+from online_searches import ORDERS, Search, searches
 from partwise.comparison.stats.online import online_level, weight
 from partwise.config import ConfigError
 
@@ -142,6 +142,23 @@ def test_without_effects_false_discoveries_are_rare() -> None:
 @pytest.mark.parametrize("shared", [False, True])
 def test_changes_that_harm_do_not_pay_for_false_keeps(shared: bool) -> None:
     """Whole searches: at most 5% of the kept are false if only what is better earns a level, and more if harm earns too."""
-    hostile = Search(200, helpful=0.0, harmful=0.5, shared=shared)
+    hostile = Search(200, harmful=0.4, crashing=0.1, shared=shared)
     assert searches(hostile, "better", draws=200).false_rate <= 0.02
     assert searches(hostile, "better or worse", draws=200).false_rate > 0.15
+
+
+def test_changes_that_crash_are_never_kept_and_earn_nothing() -> None:
+    """Of 90 crashing changes none is kept, and the levels are as low as after 90 changes that do nothing."""
+    crashing = Search(100, helpful=0.1, crashing=0.9, order="harmful first")
+    kept, earned = (searches(crashing, rule, draws=200) for rule in ("better", "better or worse"))
+    assert kept.false_rate == earned.false_rate == 0.0
+    assert kept.found < earned.found - 0.05
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("shared", [False, True])
+def test_mixed_searches_keep_few_false_changes_in_any_order(order: str, shared: bool) -> None:
+    mixed = Search(200, helpful=0.1, harmful=0.2, crashing=0.1, order=order, shared=shared)
+    found = searches(mixed, "better", draws=150)
+    assert found.false_rate <= 0.03
+    assert found.found >= 0.6
