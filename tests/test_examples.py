@@ -1,5 +1,6 @@
 """The examples run, at tiny sizes."""
 
+import json
 import runpy
 import subprocess
 import sys
@@ -53,7 +54,7 @@ def test_your_own_part(here: Path) -> None:
 
 
 def test_a_program_that_searches(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three changes without effect, judged through --json; the truth of the stand-in program is what its table says."""
+    """A change without effect and one that crashes, judged through --json; the stand-in program does what its tables say."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / "search" / "search.py"), "--changes", "2", "--seeds", "4"],
         capture_output=True,
@@ -67,7 +68,7 @@ def test_a_program_that_searches(here: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     train = runpy.run_path(str(EXAMPLES / "search" / "train.py"))
     values = {}
-    for change in (0, 1, *train["REAL"]):
+    for change in (0, 1, *train["REAL"], *list(train["HARMFUL"])[:2]):
         losses = []
         for seed in range(300):
             monkeypatch.setattr(sys, "argv", ["train", "--seed", str(seed), "--change", str(change)])
@@ -78,3 +79,8 @@ def test_a_program_that_searches(here: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert abs(values[1] - values[0]) < 1e-3
     for change, effect in train["REAL"].items():
         assert abs(values[0] - values[change] - effect) < 1e-3
+    for change in list(train["HARMFUL"])[:2]:
+        assert abs(values[change] - values[0] - train["HARMFUL"][change]) < 1e-3
+    assert 2 in train["CRASHING"]
+    results = json.loads((here / "runs/change-2/results.json").read_text())
+    assert [trial["value"] for trial in results["arms"][1]["trials"]] == [None] * 4

@@ -1,10 +1,10 @@
-"""A program that searches for improvements: of 40 changes 4 are real, and `partwise compare --json` judges each.
+"""A program that searches for improvements: of 40 changes 4 help, 13 harm, 4 crash and 19 do nothing.
 
     python search.py [--changes 40] [--seeds 10]
 
-Every comparison is one of an online sequence, so that of all changes kept at most 5% are false on average, however
-long the search goes on. Two habits for comparison: keep a change if it wins on one seed, and keep it if its best seed
-beats the best of the baseline. Prints a table; run it in an empty folder.
+`partwise compare --json` judges each. Every comparison is one of an online sequence, so that of all changes kept at
+most 5% are false on average, however long the search goes on. Two habits for comparison: keep a change if it wins on
+one seed, and keep it if its best seed beats the best of the baseline. Prints a table; run it in an empty folder.
 """
 
 import argparse
