@@ -3,7 +3,7 @@
     python tests/online_searches.py [SEARCHES]
 
 A search tries changes one after another, on ten paired seeds each, and keeps those that are better. The level of a test is
-that of LORD*, from the published formula. `python tests/online_searches.py 2000` prints the table of docs/searching.md.
+that of LORD*, from the published formula. `python tests/online_searches.py 2000` prints the tables of docs/searching.md.
 """
 
 import sys
@@ -17,8 +17,10 @@ SEEDS, ALPHA, EFFECT = 10, 0.05, 2.0
 
 HELPFUL, HARMFUL, CRASHING, NOTHING = range(4)
 
-CRASH_P = stats.fisher_exact([[SEEDS, 0], [0, SEEDS]])[1]
-"""The p of a change whose runs all fail, by Fisher's exact test of the failure rates."""
+FISHER = np.array(
+    [[stats.fisher_exact([[a, SEEDS - a], [b, SEEDS - b]])[1] for b in range(SEEDS + 1)] for a in range(SEEDS + 1)]
+)
+"""The p of equal failure rates, by the failed runs of the change and of the baseline."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Search:
     order: str = "random"
     shared: bool = False
     """Whether all comparisons have the same runs of the baseline."""
+    failing: float = 0.0
+    """The probability that a run fails, of the baseline and of changes that harm or do nothing; helpful ones never fail."""
 
 
 @dataclass(frozen=True)
@@ -66,15 +70,17 @@ def tried(search: Search, draws: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def outcomes(search: Search, kinds: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """(two-sided p, better): of the paired t test, or of Fisher's test of the failure rates if the change crashes."""
+    """(two-sided p, better): of the paired t test, or of Fisher's test of the failure rates if any run failed."""
     draws, n = kinds.shape
     effects = np.array([-EFFECT, EFFECT, 0.0, 0.0])[kinds]
     base = rng.standard_normal((draws, 1 if search.shared else n, SEEDS))
     differences = (rng.standard_normal((draws, n, SEEDS)) + base) / np.sqrt(2) + effects[..., None]
     t = differences.mean(axis=2) / (differences.std(axis=2, ddof=1) / np.sqrt(SEEDS))
-    crashes = kinds == CRASHING
-    p = np.where(crashes, CRASH_P, 2 * stats.t.sf(np.abs(t), SEEDS - 1))
-    return p, (t < 0) & ~crashes
+    failed = rng.binomial(SEEDS, np.array([0.0, search.failing, 1.0, search.failing])[kinds])
+    failed_base = np.broadcast_to(rng.binomial(SEEDS, search.failing, base.shape[:2]), failed.shape)
+    any_failed = failed + failed_base > 0
+    p = np.where(any_failed, FISHER[failed, failed_base], 2 * stats.t.sf(np.abs(t), SEEDS - 1))
+    return p, np.where(any_failed, failed < failed_base, t < 0)
 
 
 def searches(search: Search, rule: str, draws: int, seed: int = 0) -> Kept:
@@ -111,10 +117,10 @@ SEARCHES = (
 )
 
 
-def least_favourable(rule: str, draws: int) -> Search:
+def least_favourable(rule: str, draws: int, failing: float = 0.0) -> Search:
     """The search of 200 changes with the most false keeps, over shares, orders and both kinds of baselines."""
     candidates = [
-        Search(200, helpful, harmful, crashing, order, shared)
+        Search(200, helpful, harmful, crashing, order, shared, failing)
         for helpful in (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
         for harmful, crashing in ((0.0, 0.0), (0.1, 0.0), (0.1, 0.1), (0.4, 0.1))
         for order in ORDERS
@@ -140,6 +146,15 @@ def table(draws: int) -> list[str]:
     ]
 
 
+def failing_baselines(draws: int) -> list[str]:
+    lines = ["| runs that fail | false at most | found |", "|---:|---:|---:|"]
+    for failing in (0.02, 0.05, 0.1, 0.3, 0.5, 0.7):
+        worst = searches(least_favourable("better", draws // 4, failing), "better", draws)
+        mixed = searches(Search(200, helpful=0.1, harmful=0.4, crashing=0.1, failing=failing), "better", draws)
+        lines.append(f"| {100 * failing:g}% | {100 * worst.false_rate:.1f}% | {100 * mixed.found:.0f}% |")
+    return lines
+
+
 def one_sided(draws: int) -> list[str]:
     """What a test of "not better" at the whole level would find more, and its false keeps in its own worst search."""
     worst = searches(least_favourable("one-sided", draws), "one-sided", draws).false_rate
@@ -153,4 +168,4 @@ def one_sided(draws: int) -> list[str]:
 
 if __name__ == "__main__":
     draws = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
-    print("\n".join([*table(draws), "", *one_sided(draws)]))
+    print("\n".join([*table(draws), "", *failing_baselines(draws), "", *one_sided(draws)]))

@@ -284,6 +284,17 @@ def test_only_what_is_better_earns_a_level(tmp_path: Path, plan: Plan) -> None:
     assert next_level(records, 0.05).discoveries == 1
 
 
+def test_failing_less_often_earns_a_level(tmp_path: Path, plan: Plan) -> None:
+    """Fisher's test holds its level as the t test does, so a better failure rate counts among the discoveries."""
+    baseline, arm = (arm.name for arm in plan.arms)
+    values = {baseline: dict.fromkeys(range(plan.seeds), math.nan), arm: dict.fromkeys(range(plan.seeds), 2.0)}
+    effects = plan.rules.judge(plan.values(values), plan.claims)
+    assert [(effect.verdict, effect.mean) for effect in effects] == [("better", None)]
+    entries = run(tmp_path / "1", plan, None, online=True)
+    entries.result(plan, plan.seeds, effects)
+    assert next_level(entries.ledger.read(), 0.05).discoveries == 1
+
+
 def test_an_equivalence_or_a_control_is_no_discovery(tmp_path: Path, plan: Plan) -> None:
     controlled = plan_of("ffn=swiglu", positive_control="d_model=32")
     run(tmp_path / "1", plan, 0.0001, online=True)

@@ -162,3 +162,12 @@ def test_mixed_searches_keep_few_false_changes_in_any_order(order: str, shared: 
     found = searches(mixed, "better", draws=150)
     assert found.false_rate <= 0.03
     assert found.found >= 0.6
+
+
+@pytest.mark.parametrize("failing", [0.02, 0.1, 0.5, 0.7])
+@pytest.mark.parametrize("shared", [False, True])
+def test_baselines_that_fail_keep_few_false_changes(failing: float, shared: bool) -> None:
+    """Changes that fail as often as the baseline are seldom called better, also if all share one unlucky baseline."""
+    for helpful in (0.0, 0.1):
+        search = Search(200, helpful=helpful, shared=shared, failing=failing)
+        assert searches(search, "better", draws=400).false_rate <= 0.03

@@ -43,6 +43,7 @@ def check_alpha(stored: float, alpha: float) -> None:
 def is_discovery(result: dict[str, Any]) -> bool:
     """Whether any claim of a result is better; controls do not count.
 
-    A claim that is worse is none, nor is a crash: changes that harm are easy to find, and would pay for false keeps.
+    A claim that is worse is none, nor is a crash: changes that harm are easy to find, and would pay for false keeps. A
+    claim that is better by its failure rate is one: given the number of failed runs, Fisher's test holds the level too.
     """
     return any(row["role"] == "claim" and row["verdict"] == "better" for row in result["verdicts"])
