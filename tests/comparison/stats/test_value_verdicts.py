@@ -335,9 +335,9 @@ def test_runs_that_are_missing_are_named_whatever_the_verdict() -> None:
     assert (
         told({**missing, 9: 1.4})[1] == " Left out: 1 run of a (no such seed in b) and 1 run of b (no such seed in a)."
     )
-    assert told(missing, paired=False)[1:] == (" a has 1 run fewer than b.", True)
+    assert told(missing, design="unpaired")[1:] == (" a has 1 run fewer than b.", True)
     assert told({seed + 10: value for seed, value in missing.items()})[1:] == (" a has 1 run fewer than b.", True)
-    assert told(a, paired=False)[2] is False
+    assert told(a, design="unpaired")[2] is False
     assert told({**missing, 3: math.nan})[1:] == ("", False)  # a failed run is counted, not missing
     later = judge_arms({"b": b, "a": missing}, Rules(looks=()), judged=2)[1]
     assert later[0].sentence.endswith(left_out)
