@@ -181,6 +181,34 @@ def added_seeds(draws: int) -> float:
     return false / draws
 
 
+def deciding_seeds(pairs: int) -> Callable[[int], float]:
+    """How often a new comparison decides with as many seeds as an undecided one of so many pairs says would."""
+
+    def measure(draws: int) -> float:
+        rng, decided, effect = np.random.default_rng(pairs), list[float](), 0.5
+        for noise in rng.standard_normal((draws, pairs)):
+            values = 5 + effect + noise - noise.mean()  # the mean as estimated: only the SD varies
+            result = judge("arm", "baseline", dict(enumerate(values)), dict.fromkeys(range(pairs), 5.0), margin=0.01)
+            (found,) = find_method(newest_method()).decide([result], 0.05)
+            if seeds := found.seeds_to_decide:
+                decided.append(stats.nct.sf(stats.t.ppf(0.975, seeds - 1), seeds - 1, effect * math.sqrt(seeds)))
+        return float(np.mean(decided))
+
+    return measure
+
+
+def rounded_called_equivalent(draws: int, method: int | None = None) -> float:
+    """Of arms that differ by the margin, half the unit of their values: 2 seeds, whose effect on both arms is many units."""
+    rng, unit, wrong = np.random.default_rng(7), 0.01, 0
+    rules = Rules(margin=unit / 2, looks=(), method=method or newest_method())
+    for _ in range(draws):
+        seeds, noise = rng.normal(1.4, 10 * unit, 2), rng.normal(0, unit / 5, (2, 2))
+        arm, baseline = np.round(seeds + noise + [[unit / 2], [0.0]], 2).tolist()
+        (effect,) = rules.judge({"a": dict(enumerate(arm)), "b": dict(enumerate(baseline))}, [Claim("a", "b")])
+        wrong += effect.verdict == "equivalent"
+    return wrong / draws
+
+
 def calibrations_that_fail(draws: int) -> float:
     """Of A/A pairs whose mean is off by two of their SDs, where 97% of t tests reject."""
     rng = np.random.default_rng(9)
@@ -232,6 +260,14 @@ ALL = [
         "Identical arms that differ at their best tuned value", "16 to 44%", "at most 5%", identical_arms_at_their_best
     ),
     Promise("Power of replications of claims that stopped at look 1", "21%", "80%", replicated),
+    Promise(
+        "New comparisons that decide, with the seeds that 4 pairs name",
+        "59%",
+        "at least 80%",
+        deciding_seeds(4),
+    ),
+    Promise("The same, of 8 pairs", "76%", "at least 80%", deciding_seeds(8)),
+    Promise("Rounded values of arms at the margin called equivalent, 2 seeds", "24%", "0%", rounded_called_equivalent),
     Promise("False claims as seeds are added three times", "7.5%", "at most 5%", added_seeds),
     Promise("Calibrations that fail, of A/A pairs with a shifted mean", "0%", "about 97%", calibrations_that_fail),
     Promise("Covered, an exponential arm over a quiet baseline, 8 seeds", "89%", "stated", covered_if_skewed),
