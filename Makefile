@@ -114,8 +114,8 @@ test-interop: setup
 	build/harness-env/bin/python -m pip install $(QUIET) --constraint $(VERSIONS) --editable '.[eval,hf]' pytest pytest-timeout pytest-xdist hypothesis
 	build/harness-env/bin/python -m pytest tests/harness tests/comparison/runs/test_task_metric.py
 
-# a second wheel, from another folder, is the same file; the wheel alone in a fresh environment, without a compiler, trains,
-# compares and opens a report
+# a second wheel, from another folder, is the same file; the wheel alone in a fresh environment judges values and commands;
+# with torch and without a compiler, it trains, compares and opens a report
 #   make test-wheel PYTHON=python3.13
 test-wheel: wheel
 	rm -rf build/again && mkdir -p build/again && git archive HEAD | tar -x -C build/again
@@ -123,6 +123,8 @@ test-wheel: wheel
 	cmp dist/*.whl build/again/dist/*.whl
 	$(call fresh_env,build/wheel-env)
 	build/wheel-env/bin/python -m pip install $(QUIET) dist/*.whl
+	env -i HOME="$$HOME" PATH="$$PATH" build/wheel-env/bin/python tests/wheel_smoke.py instrument
+	build/wheel-env/bin/python -m pip install $(QUIET) "$$(ls dist/*.whl)[torch]"
 	env -i HOME="$$HOME" PATH=/nonexistent CXX=/nonexistent build/wheel-env/bin/python tests/wheel_smoke.py
 
 # the wheel with the oldest versions that pyproject.toml allows, except torch's; then every family of models with the oldest
@@ -130,7 +132,7 @@ test-wheel: wheel
 test-lowest: wheel
 	$(call fresh_env,build/lowest-env)
 	$(BIN)/python tests/lowest_versions.py > build/lowest.txt
-	build/lowest-env/bin/python -m pip install $(QUIET) --requirement build/lowest.txt dist/*.whl
+	build/lowest-env/bin/python -m pip install $(QUIET) --requirement build/lowest.txt "$$(ls dist/*.whl)[torch]"
 	build/lowest-env/bin/python tests/wheel_smoke.py
 	$(BIN)/python tests/lowest_versions.py hf > build/lowest-hf.txt
 	build/lowest-env/bin/python -m pip install $(QUIET) --requirement build/lowest-hf.txt pytest pytest-timeout hypothesis

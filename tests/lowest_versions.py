@@ -13,15 +13,15 @@ from pathlib import Path
 
 
 def lowest_versions(pyproject: str, extras: list[str]) -> list[str]:
-    """The pins of the extras, or else of the dependencies and of the extra `frames`, without torch."""
+    """The pins of the extras, or else of the dependencies and of the extras `torch` and `frames`, without torch itself."""
     project = tomllib.loads(pyproject)["project"]
     pins = []
     requirements = [] if extras else list(project["dependencies"])
-    for extra in extras or ["frames"]:
+    for extra in extras or ["torch", "frames"]:
         requirements += project["optional-dependencies"][extra]
     for requirement in requirements:
-        name, bound = re.match(r"([\w-]+)>=([\d.]+)", requirement).groups()  # type: ignore[union-attr]
-        if name != "torch":
+        name, bound = re.match(r"([\w-]+)(?:\[torch\])?(?:>=([\d.]+))?", requirement).groups()  # type: ignore[union-attr]
+        if name not in ("torch", "partwise"):
             pins.append(f"{name}=={bound}")
     return pins
 

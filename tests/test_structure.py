@@ -15,6 +15,7 @@ ROOT = Path(partwise.__file__).parent
 LAYERS = [
     "messages",
     "config",
+    "torch_extra",
     "files",
     "records",
     "tensor_files",

@@ -1,7 +1,8 @@
 """Try an installed wheel: train, evaluate, sample, compare, open the report. Run by `make test-wheel` and `test-lowest`.
 
 It runs in the environment of the wheel, in a folder outside the checkout. With CXX=/nonexistent there is no compiler, so
-training must fall back to torch with one line of warning.
+training must fall back to torch with one line of warning. `wheel_smoke.py instrument` tries the wheel where torch is
+missing: all that judges commands, functions and values works, and all else says what to install.
 """
 
 import html.parser
@@ -35,21 +36,87 @@ except partwise.ConfigError as error:
 """
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
+VALUES = "arm,seed,value\n" + "".join(
+    f"{arm},{seed},{value}{seed}\n" for arm, value in (("base", "1.0"), ("new", "0.")) for seed in range(4)
+)
+EXPERIMENT = r"""
+command: sh -c 'echo loss {value}{seed}'
+arms:
+  small: {value: "1.0"}
+  large: {value: "2."}
+metric: {name: validation loss, margin: 0.5, pattern: 'loss (\S+)'}
+"""
+FUNCTION = """
+def train(seed, report, level):
+    return level * (1 + seed / 100)
+"""
+FUNCTION_SCRIPT = """
+import partwise, sys
+from own import train
+comparison = partwise.compare_function(
+    train, {"a": {"level": 1.0}, "b": {"level": 0.5}}, margin=0.01, seeds=3, name="f", workers=2
+)
+assert isinstance(comparison, partwise.Comparison) and comparison.verdicts == {"b": "better"}, comparison.verdicts
+assert partwise.part and partwise.verdict and "torch" not in sys.modules
+"""
+NEEDS_TORCH = ("train mingpt", "demo", "compare mingpt ffn=swiglu", "study list", "verify runs/e --rerun 1")
+NAMES = ("Run", "Transformer", "preset", "load")
+NAMES_SCRIPT = f"""
+import partwise
+for name in {NAMES}:
+    try:
+        getattr(partwise, name)
+    except ImportError as error:
+        print(error)
+"""
+
+
+def run(*command: str, status: int = 0) -> subprocess.CompletedProcess[str]:
     print("$", *(word if len(word) < 60 else "..." for word in command), flush=True)
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == status, done.stdout + done.stderr
     return done
 
 
-def partwise(*words: str) -> subprocess.CompletedProcess[str]:
-    return run("-m", "partwise", *words)
+def partwise(*words: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    return run("-m", "partwise", *words, status=status)
 
 
-def main() -> None:
+def check_instrument() -> None:
+    """Judge values, commands and functions in the current folder, where torch cannot be imported."""
+    for name, text in (("v.csv", VALUES), ("e.yaml", EXPERIMENT), ("own.py", FUNCTION)):
+        Path(name).write_text(text, encoding="utf-8")
+    assert "new is better than base" in partwise("verdict", "v.csv", "--margin", "0.01").stdout
+    assert "MDE" in partwise("plan", "--sd", "0.01", "--margin", "0.02").stdout
+    assert "large is worse than small" in partwise("compare", "e.yaml", "--seeds", "4").stdout
+    assert "MDE" in partwise("plan", "e.yaml", "--sd", "0.1").stdout
+    assert "large worse" in partwise("ledger").stdout
+    assert "large against small: worse" in partwise("verify", "runs/e").stdout
+    assert "large worse" in partwise("runs").stdout
+    partwise("report", "e")
+    run("-c", FUNCTION_SCRIPT)
+    for command in NEEDS_TORCH:
+        check_missing(partwise(*command.split(), status=2).stderr, "error: this command")
+    names = run("-c", NAMES_SCRIPT).stdout.splitlines()
+    for name, line in zip(NAMES, names, strict=True):
+        check_missing(line, f"partwise.{name}")
+
+
+def check_missing(message: str, what: str) -> None:
+    """One line names what is missing, the extra, and the index of torch's builds for CPUs."""
+    assert message.startswith(f"{what} needs torch: pip install 'partwise[torch]'"), message
+    assert len(message.splitlines()) == 1 and "https://download.pytorch.org/whl/cpu" in message, message
+
+
+def main(without_torch: bool) -> None:
+    assert (find_spec("torch") is None) == without_torch
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         os.environ["PARTWISE_CACHE"] = f"{folder}/cache"
+        if without_torch:
+            check_instrument()
+            print(f"passed without torch, with Python {sys.version.split()[0]}")
+            return
         origin = run("-c", "import partwise; print(partwise.__file__)").stdout.strip()
         assert Path(origin).is_relative_to(sysconfig.get_path("purelib")), origin
         package = Path(origin).parent
@@ -91,4 +158,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(without_torch=sys.argv[1:] == ["instrument"])

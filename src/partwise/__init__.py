@@ -53,4 +53,9 @@ if not TYPE_CHECKING:  # type checkers would accept any name
         # names are imported on first use, so that `import partwise` and `partwise --help` do not import torch
         if name not in _MODULES:
             raise AttributeError(f"module 'partwise' has no attribute {name!r}")
-        return getattr(importlib.import_module(f"partwise.{_MODULES[name]}"), name)
+        try:
+            return getattr(importlib.import_module(f"partwise.{_MODULES[name]}"), name)
+        except ModuleNotFoundError as error:
+            from partwise.torch_extra import explained
+
+            raise explained(error, f"partwise.{name}") from None

@@ -10,6 +10,7 @@ from partwise.comparison.functions.comparison import make_function_comparison
 from partwise.comparison.measures import Measure
 from partwise.comparison.stats.effect import DEFAULT_MARGIN, BaselineDesign
 from partwise.config import ConfigError
+from partwise.torch_extra import require_torch
 
 
 def compare(
@@ -58,6 +59,7 @@ def compare(
         raise ConfigError(
             "partwise.compare takes the name of a preset: compare a function by partwise.compare_function"
         )
+    require_torch("partwise.compare")
     from partwise.comparison.runs.comparison import plan_comparison  # imports torch, which functions may not need
 
     comparison = plan_comparison(

@@ -48,12 +48,14 @@ def main() -> None:
     except Exception as error:
         from partwise.config import ConfigError
         from partwise.machine import OUT_OF_MEMORY, is_out_of_memory
+        from partwise.torch_extra import explained
 
         # a usage error of click; duck-typed, since typer may vendor click
         format_message = getattr(error, "format_message", None)
         if is_out_of_memory(type(error).__name__, str(error)):
             print_error(OUT_OF_MEMORY)
             sys.exit(2)
+        error = explained(error, "this command")
         if not isinstance(error, ConfigError) and format_message is None:
             raise
         if format_message and not format_message():  # a group without a command has printed its help

@@ -185,6 +185,9 @@ def compare(
         raise ConfigError(
             "--retry-failed is for commands: runs of a preset that were ended continue with the same command"
         )
+    from partwise.torch_extra import require_torch
+
+    require_torch("this command")
     if not dry_run and on == "local":
         from partwise.comparison.runs import EXECUTED_BY
         from partwise.comparison.trials.forkserver import prestart
@@ -233,7 +236,9 @@ def demo(
     """Compare three variants of a small GPT in a few minutes: one is better, one equivalent, one worse."""
     from partwise.comparison.runs import EXECUTED_BY
     from partwise.comparison.trials.forkserver import prestart
+    from partwise.torch_extra import require_torch
 
+    require_torch("this command")
     prestart(EXECUTED_BY)
     from partwise.cli.commands.demo import run_demo
 
