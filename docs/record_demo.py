@@ -1,32 +1,18 @@
-"""Pictures of the demo for README, from its results: the terminal, and the differences over training.
+"""The picture of the demo in README: the differences over training, from its results.
 
     python docs/record_demo.py [runs/demo]
 
 Run `partwise demo` in a folder without other comparisons first.
 """
 
-import io
-import re
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
-from partwise.comparison.report import summary
 from partwise.comparison.results import Results
 from partwise.plots.colors import ARM_COLORS
 from partwise.plots.plotting import STYLE
 
 IMAGES = Path(__file__).parent / "images"
-
-
-def record_terminal(results: Results) -> None:
-    console = Console(record=True, width=80, file=io.StringIO(), force_terminal=True, highlight=False)
-    console.print("$ partwise demo", style="bold")
-    console.print(summary(results))
-    picture = console.export_svg(title="partwise demo")
-    picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL)  # rich's fonts come from a server
-    (IMAGES / "demo.svg").write_text(picture, encoding="utf-8")
 
 
 def draw_over_training(results: Results) -> None:
@@ -58,5 +44,4 @@ def draw_over_training(results: Results) -> None:
 if __name__ == "__main__":
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo")
     results = Results.from_json(folder / "results.json")
-    record_terminal(results)
     draw_over_training(results)

@@ -43,10 +43,19 @@ def test_the_tree_lists_folders_in_import_order() -> None:
     assert [name for name in top if name != "__init__"] == [name for name in order if name != "__main__"]
 
 
-def test_what_compare_returns_has_what_readme_names() -> None:
+def test_what_compare_returns_has_what_its_page_names() -> None:
     from partwise.comparison.experiment import Comparison
 
+    page = (TREE.parent / "python.md").read_text(encoding="utf-8")
+    names = re.findall(r"`comparison\.([\w.]+)`", page)
+    assert names == ["verdicts", "results.effects", "report"]
+    assert all(isinstance(getattr(Comparison, name.split(".")[0]), property) for name in names)
+
+
+def test_the_tree_of_readme_names_folders_that_exist() -> None:
+    """It leaves out none but plots, checks and presets, which a reader finds from the others."""
     readme = (TREE.parents[1] / "README.md").read_text(encoding="utf-8")
-    (sentence,) = re.findall(r"`partwise.compare` returns a comparison with its ([^.]+)\.", readme)
-    names = re.findall(r"`(\w+)`", sentence)
-    assert names and all(isinstance(getattr(Comparison, name), property) for name in names)
+    (tree,) = re.findall(r"```text\nsrc/partwise/\n(.*?)^docs/", readme, re.DOTALL | re.MULTILINE)
+    named = set(re.findall(r"(\w+)/", tree))
+    folders = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert named <= folders and folders - named == {"plots", "checks", "presets"}

@@ -21,7 +21,6 @@ OTHER = {
     ("0.86", "0.89"): "million parameters",
     ("0.34", "0.86"): "million parameters",
     ("1.532", "1.536"): "the baseline's losses",
-    ("0.019", "0.033"): "two differences",
     ("-0.0108", "0.0087"): "runs of 1,500 steps, which are no study",
     ("-0.0166", "0.0072"): "baselines of two comparisons of a study, in float32 and bfloat16",
 }
