@@ -269,6 +269,16 @@ def test_the_forest_comes_first_then_the_verdicts_and_sections_in_order(
     assert markdown.index("is better than mingpt") < markdown.index("Every seed")
 
 
+def test_the_terminal_has_the_verdict_first_and_its_rules_among_the_details(full: dict[str, Any]) -> None:
+    lines = terminal(full, width=1000).splitlines()
+    question = lines.index(full["question"])
+    assert lines[question + 2].startswith("✓ ") and " is better than mingpt: lower by " in lines[question + 2]
+    assert re.fullmatch(r"  [\d.]+ to [\d.]+ \([\d.]+% interval, 5 paired seeds\), p .*", lines[question + 3])
+    first, details = "\n".join(lines).split("\nDetails\n")
+    assert full["scope"] not in first and full["claims"][0]["effect"]["sentence"] not in first
+    assert full["claims"][0]["effect"]["sentence"] in details and full["scope"] in details
+
+
 def test_every_number_is_in_both_reports(full: dict[str, Any], reports: tuple[str, str]) -> None:
     better = full["claims"][0]["effect"]
     shown = [f"{value:.4f}" for value in (better["mean"], better["low"], better["high"], *better["differences"])]

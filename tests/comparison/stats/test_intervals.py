@@ -24,7 +24,7 @@ from partwise.comparison.stats.power import (
     seeds_needed,
 )
 from partwise.comparison.stats.samples import pooled_sd, welch
-from partwise.comparison.stats.verdict_text import explanations
+from partwise.comparison.stats.verdict_text import details, explanations, headline
 from partwise.config import ConfigError
 
 SWAPPED = {"better": "worse", "worse": "better", "equivalent": "equivalent", "undecided": "undecided", None: None}
@@ -286,6 +286,37 @@ def test_ties_of_a_coarse_metric_are_undecided() -> None:
 def test_single_runs_are_singular() -> None:
     found = list(explanations([judge("a", "b", {0: 1.0}, {0: 1.5})]))
     assert any("1 run per arm does not rule out" in sentence for sentence in found)
+
+
+def test_a_verdict_is_two_lines_before_its_details() -> None:
+    """Direction and size; interval, sample and p, which is adjusted for several claims."""
+    b = {0: 1.50, 1: 1.51, 2: 1.49, 3: 1.52, 4: 1.48}
+    a = {s: v - 0.051 + d for (s, v), d in zip(b.items(), (0.008, -0.008, 0.008, -0.008, 0.0), strict=True)}
+    near = {seed: value + 0.0001 * (-1) ** seed for seed, value in b.items()}
+    better, equivalent = judge("swiglu", "relu", a, b), judge("rmsnorm", "relu", near, b)
+    assert headline(better) == [
+        "swiglu is better than relu: lower by 0.0510 nats per character",
+        "0.0411 to 0.0609 (95% interval, 5 paired seeds), p = 0.00014",
+    ]
+    assert headline(equivalent) == [
+        "rmsnorm is equivalent to relu: within 0.005 nats per character",
+        "difference 0.00002, -0.00012 to 0.00016 (95% interval, 5 paired seeds)",
+    ]
+    assert headline(judge("swiglu", "relu", a, b, lower_is_better=False, unit="", margin=0.001))[0] == (
+        "swiglu is worse than relu: lower by 0.0510"
+    )
+    wide = judge("a", "b", {0: 1.4, 1: 1.6, 2: 1.5}, {0: 1.5, 1: 1.5, 2: 1.4})
+    interval = "difference 0.0333, -0.2535 to 0.3202 (95% interval, 3 paired seeds)"
+    seeds = f"about {wide.seeds_to_decide} seeds would likely decide"
+    assert headline(wide) == ["a against b: undecided", f"{interval}; {seeds}"]
+    failed = judge("a", "b", dict.fromkeys(range(8), math.nan), dict.fromkeys(range(8), 1.5))
+    assert headline(failed) == [
+        "a is worse than b: it fails more often",
+        "8 of 8 runs failed, 0 of 8 of b; p = 0.00016",
+    ]
+    single = judge("a", "b", {0: 1.0}, {0: 1.5})
+    assert headline(single) == [single.sentence]
+    assert [*details([single, better])] == [better.sentence], "a sentence that stands first is not repeated"
 
 
 def test_sentences() -> None:

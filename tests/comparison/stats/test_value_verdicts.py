@@ -245,7 +245,12 @@ def test_rendered_text() -> None:
     }
     effects = verdicts(values, metric="loss")
     lines = render_verdicts(effects, values).splitlines()
-    assert lines[:5] == [
+    assert lines[0] == "swiglu is better than base: lower by 0.0510 nats per character"
+    assert lines[2:4] == [
+        "wild against base: no verdict",
+        "  1 of 5 runs failed, 0 of 5 of base; adjusted p = 1",
+    ]
+    assert lines[12:17] == [
         "arm              seeds    mean      SD  failed",
         "base (baseline)      5  1.5000  0.0158       0",
         "swiglu               5  1.4490  0.0129       0",
@@ -256,14 +261,14 @@ def test_rendered_text() -> None:
     low, high = stats.t.interval(
         1 - 0.05 / 3, 4, x.mean(), stats.sem(x)
     )  # the smallest of three p, so Holm's first level
-    assert lines[7].split() == [
+    assert lines[8].split() == [
         *("swiglu", "-", "base", "5", "-0.0510", f"{low:.4f}", "to", f"{high:.4f}", "(98.33%)", "0.93", "<0.0001"),
         *("0.062", f"{3 * stats.ttest_1samp(x, 0).pvalue:.2g}", "better"),
     ]
-    assert lines[8].split() == ["wild", "-", "base", "5", "-", "-", "-", "1", "-", "1", "no", "verdict"]
-    assert lines[9].startswith("alone - base   2, 5") and lines[9].endswith("undecided")
-    assert [effect.sentence for effect in effects] == lines[11:14]
-    notes = "\n".join(lines[15:])
+    assert lines[9].split() == ["wild", "-", "base", "5", "-", "-", "-", "1", "-", "1", "no", "verdict"]
+    assert lines[10].startswith("alone - base   2, 5") and lines[10].endswith("undecided")
+    assert [effect.sentence for effect in effects] == lines[19:22]
+    notes = "\n".join(lines[22:])
     assert "Seed SD, pooled over 3 arms: 0.0138." in notes
     assert "p adjusted: adjusted for the 3 comparisons (Holm); arms differ if it is at most alpha." in notes
     assert "Undecided: the interval includes zero and exceeds the margin" in notes

@@ -9,6 +9,7 @@ from partwise.cli.terminal import console, print_json
 from partwise.comparison.report.page import MARKS, TERMINAL_COLORS
 from partwise.comparison.stats.value_files import parse_columns
 from partwise.comparison.stats.value_verdicts import notes, tables
+from partwise.comparison.stats.verdict_text import details, headline
 from partwise.comparison.stats.verdicts import Verdicts, verdict
 from partwise.config import ConfigError
 from partwise.plots.text_table import TextTable
@@ -31,15 +32,19 @@ def judge_file(file: Path, margin: float | None, columns: str | None, as_json: b
 
 
 def print_wrapped(verdicts: Verdicts) -> None:
-    """Print what `str(verdicts)` has as wide as the terminal is: no word and no interval is broken."""
+    """Print the verdicts, wrapped to the terminal: no word and no interval is broken."""
     if verdicts.read:
         console.print(f"{verdicts.read}\n", markup=False)
-    for head, *rows in tables(verdicts.effects, verdicts.values):
-        console.print(TextTable(head, rows))
-        console.print()
-    for effect in (*verdicts.effects, *verdicts.exploratory):
+    for effect in verdicts.effects:
         name = effect.verdict or "none"
-        console.print(f"{MARKS[name]} {effect.sentence}", style=f"bold {TERMINAL_COLORS[name]}", markup=False)
-    console.print()
-    for note in (*notes(verdicts.effects, verdicts.values), *(f"Note: {note}" for note in verdicts.notes)):
+        first, *rest = headline(effect)
+        console.print(f"{MARKS[name]} {first}", style=f"bold {TERMINAL_COLORS[name]}", markup=False)
+        for line in rest:
+            console.print(f"  {line}", markup=False)
+    for head, *rows in tables(verdicts.effects, verdicts.values):
+        console.print()
+        console.print(TextTable(head, rows))
+    console.print("\nDetails", style="bold", markup=False)
+    sentences = [*details(verdicts.effects), *(effect.sentence for effect in verdicts.exploratory)]
+    for note in (*sentences, *notes(verdicts.effects, verdicts.values), *(f"Note: {note}" for note in verdicts.notes)):
         console.print(note, markup=False)

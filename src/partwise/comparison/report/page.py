@@ -18,7 +18,7 @@ from partwise.comparison.report.record import ledger_sentences
 from partwise.comparison.report.reversals import reversals
 from partwise.comparison.report.sections import REFERENCES_NOTE, loss_references, reference_sentence
 from partwise.comparison.results import Results
-from partwise.comparison.stats.verdict_text import explanations
+from partwise.comparison.stats.verdict_text import details, explanations, headline
 from partwise.messages import attempt, not_shown
 from partwise.plots.blocks import without_empty_columns
 from partwise.plots.cells import NONE, count, percent
@@ -58,7 +58,7 @@ def show_report(results: Results, folder: Path) -> None:
 
 
 def summary(results: Results, folder: Path | None = None) -> "RenderableType":
-    """The terminal summary: tables, verdicts, references, scope and, if `folder` is given, the report's path."""
+    """The terminal summary: verdicts in two lines, tables, then details and, if `folder` is given, the report's path."""
     from rich.console import Group
 
     results = printable_results(results)
@@ -173,7 +173,7 @@ def _arms(results: Results) -> "list[RenderableType]":
         rows.append(row)
     seeds = ["n"] if counts else []
     head = ["arm", *seeds, "parameters", "trainable", "tokens/s", "memory", results.protocol.metric, "seed SD"]
-    return [_table(*without_empty_columns(head, rows, NONE)), _line("")] if rows else []
+    return [_line(""), _table(*without_empty_columns(head, rows, NONE))] if rows else []
 
 
 def _differences(results: Results) -> "list[RenderableType]":
@@ -190,19 +190,33 @@ def _differences(results: Results) -> "list[RenderableType]":
         rows.append([*cells, write_p(effect.p_adjusted, effect.total_alpha), effect.verdict or "no verdict"])
     several = len(rows) > 1 or bool(first.looks)
     head = [f"minus {first.against}", "n", "mean", "interval", "p adjusted" if several else "p", "verdict"]
-    return [_table(head, rows), _line("")]
+    return [_line(""), _table(head, rows)]
 
 
-def _verdict_lines(results: Results) -> "list[RenderableType]":
-    return [
-        _line(f"{verdict['mark']} {verdict['sentence']}", f"bold {TERMINAL_COLORS[verdict['verdict']]}")
-        for verdict in _verdicts(results)
-    ]
+def _headlines(results: Results) -> "list[RenderableType]":
+    """Each verdict in two lines; intervals of other kinds, failure rates and full sentences are among the details."""
+    from rich.padding import Padding
+
+    lines: list[RenderableType] = []
+    for claim in results.claims:
+        if claim.role == "claim":
+            verdict = claim.effect.verdict or "none"
+            first, *rest = headline(claim.effect)
+            lines.append(_line(f"{MARKS[verdict]} {first}", f"bold {TERMINAL_COLORS[verdict]}"))
+            lines += [Padding(_line(line), (0, 0, 0, 2), expand=False) for line in rest]
+    return lines
+
+
+def _details(results: Results) -> "list[RenderableType]":
+    claims = [claim for claim in results.claims if claim.role == "claim"]
+    sentences = [*details([claim.effect for claim in claims])]
+    sentences += [claim.exploratory.sentence for claim in claims if claim.exploratory]
+    return [_line(""), _line("Details", "bold"), *map(_line, sentences)]
 
 
 def _further_sentences(results: Results) -> "list[RenderableType]":
     sentences = [control_sentence(results), *saved_sentences(results), *reversals(results)]
-    return [*(_line(sentence) for sentence in sentences if sentence), _line("")]
+    return [_line(sentence) for sentence in sentences if sentence]
 
 
 def _small_print(results: Results) -> "list[RenderableType]":
@@ -217,7 +231,7 @@ def _small_print(results: Results) -> "list[RenderableType]":
     return [_line(text, "dim") for text in lines]
 
 
-SUMMARY = (_question, _arms, _differences, _verdict_lines, _further_sentences, _small_print)
+SUMMARY = (_question, _headlines, _further_sentences, _differences, _arms, _details, _small_print)
 """What makes the parts of the terminal summary."""
 
 

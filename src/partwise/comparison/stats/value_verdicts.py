@@ -12,7 +12,7 @@ from partwise.comparison.stats.number_format import choose_decimals, format_numb
 from partwise.comparison.stats.power import minimum_detectable_effect
 from partwise.comparison.stats.protocol import Claim, Rules, first_seeds
 from partwise.comparison.stats.samples import pooled_sd
-from partwise.comparison.stats.verdict_text import explanations, seed_count
+from partwise.comparison.stats.verdict_text import details, explanations, headline, seed_count
 from partwise.config import ConfigError, did_you_mean
 
 
@@ -44,18 +44,19 @@ def judge_arms(
 def render_verdicts(
     effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]], exploratory: Sequence[Effect] = ()
 ) -> str:
-    """Plain text: a table of the arms, a table of their differences from the baseline, the verdicts, and notes.
+    """Plain text: each verdict in two lines, a table of the differences from the baseline, one of the arms, and details.
 
     `exploratory` are estimates from more seeds than the verdicts used.
     """
-    sentences = "\n".join([*(effect.sentence for effect in effects), *(effect.sentence for effect in exploratory)])
-    parts = [*map(_align, tables(effects, values)), sentences]
-    return "\n\n".join([*parts, "\n".join(notes(effects, values))]).rstrip() + "\n"
+    heads = "\n".join("\n  ".join(headline(effect)) for effect in effects)
+    sentences = [*details(effects), *(effect.sentence for effect in exploratory)]
+    rest = "\n".join(["Details", *sentences, *notes(effects, values)])
+    return "\n\n".join([heads, *map(_align, tables(effects, values)), rest]) + "\n"
 
 
 def tables(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]]) -> list[list[list[str]]]:
-    """The rows of the table of the arms and of the table of their differences, each with its head first."""
-    return [_arms_table(effects, values), _differences_table(effects)]
+    """The rows of the table of the differences and of the table of the arms, each with its head first."""
+    return [_differences_table(effects), _arms_table(effects, values)]
 
 
 def _arms_table(effects: Sequence[Effect], values: Mapping[str, Mapping[int, float]]) -> list[list[str]]:

@@ -70,14 +70,58 @@ def write_sentence(effect: Effect) -> str:
             f"undecided so far: the {interval} of {e.arm} minus {e.against} is {low} to {high}{unit} ({sample}); the next "
             f"look is at {e.looks[e.look]} seeds."
         )
+    return (
+        f"undecided: the {interval} of {e.arm} minus {e.against}, {low} to {high}{unit} ({sample}), includes zero and "
+        f"exceeds the margin of {e.margin:g}; {_seeds_to_decide(e)} would likely decide in a new comparison."
+    )
+
+
+def headline(effect: Effect) -> list[str]:
+    """The verdict in two lines: direction and size; interval, sample and p. Without an estimate, the sentence alone."""
+    e, unit = effect, f" {effect.unit}" if effect.unit else ""
+    comparisons = {"better": "is better than", "worse": "is worse than", "equivalent": "is equivalent to"}
+    arms = f"{e.arm} {comparisons.get(e.verdict or '', 'against')} {e.against}"
+    p = format_p(1.0 if e.p_adjusted is None else e.p_adjusted, e.total_alpha)
+    p = f"{'adjusted ' if _is_adjusted(e) else ''}p {_equals(p)}"
+    if e.failed and e.p_failures is not None:
+        so_far = " so far" if e.look < len(e.looks) else ""
+        what = {"worse": "it fails more often", "better": "it fails less often"}.get(
+            e.verdict or "", f"no verdict{so_far}"
+        )
+        counts = f"{e.failed_arm} of {e.n_arm} runs failed, {e.failed_against} of {e.n_against} of {e.against}"
+        return [f"{arms}: {what}", f"{counts}; {p}"]
+    if e.verdict is None or e.mean is None or e.low is None or e.high is None:
+        return [e.sentence]
+    low, high, alpha = e.low, e.high, e.alpha
+    if e.equivalence_low is not None and e.equivalence_high is not None:  # the interval that decided
+        low, high, alpha = e.equivalence_low, e.equivalence_high, 2 * e.alpha
+    digits = choose_decimals((high - low) / 2, (low, high), e.margin)
+    mean, low_text, high_text = (format_number(value, digits) for value in (e.mean, low, high))
+    sample = f"({format_percent(alpha, complement=True)} interval, {_sample(e)})"
+    if e.verdict in ("better", "worse"):
+        ends = (low_text, high_text) if e.mean > 0 else (high_text, low_text)
+        size, near, far = (text.removeprefix("-") for text in (mean, *ends))
+        small = "; may be smaller than the margin" if -e.margin <= e.low and e.high <= e.margin else ""
+        direction = "higher" if e.mean > 0 else "lower"
+        return [f"{arms}: {direction} by {size}{unit}", f"{near} to {far} {sample}, {p}{small}"]
+    interval = f"difference {mean}, {low_text} to {high_text} {sample}"
+    if e.verdict == "equivalent":
+        return [f"{arms}: within {e.margin:g}{unit}", interval]
+    if e.look < len(e.looks):
+        return [f"{arms}: undecided so far", f"{interval}; next look at {e.looks[e.look]} seeds"]
+    return [f"{arms}: undecided", f"{interval}; {_seeds_to_decide(e)} would likely decide"]
+
+
+def details(effects: Sequence[Effect]) -> Iterator[str]:
+    """The sentences that say more than `headline` does."""
+    return (effect.sentence for effect in effects if headline(effect) != [effect.sentence])
+
+
+def _seeds_to_decide(e: Effect) -> str:
     seeds = f"about {e.seeds_to_decide}"
     if e.seeds_to_decide is None or e.seeds_to_decide > MAX_SEEDS_TO_DECIDE:
         seeds = f"more than {max(MAX_SEEDS_TO_DECIDE, e.n)}"
-    return (
-        f"undecided: the {interval} of {e.arm} minus {e.against}, {low} to {high}{unit} ({sample}), includes zero and "
-        f"exceeds the margin of {e.margin:g}; {seeds} {'seeds' if e.paired else 'seeds per arm'} would likely decide in a "
-        "new comparison."
-    )
+    return f"{seeds} {'seeds' if e.paired else 'seeds per arm'}"
 
 
 def undetected_failures(effect: Effect) -> str:
