@@ -7,6 +7,7 @@ we read its own. Its `save` and `load` are not used, since with them processes e
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,7 +111,7 @@ class TensorFiles(Mapping[str, Tensor]):
     def __init__(self, paths: Iterable[Path]) -> None:
         self.chunks: dict[str, list[Chunk]] = {}
         for path in paths:
-            for name, chunk in read_header(path):
+            for name, chunk in read_chunks(path):
                 self.chunks.setdefault(name, []).append(chunk)
         self.shapes = {name: whole_shape(name, chunks) for name, chunks in self.chunks.items()}
 
@@ -165,23 +166,37 @@ def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, Shape]:
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
-def read_header(path: Path) -> list[tuple[str, Chunk]]:
+class Entry(NamedTuple):
+    """A tensor of a safetensors file: its dtype by the format's name, its shape, and its place in bytes."""
+
+    dtype: str
+    shape: Shape
+    position: int
+
+
+def read_header(file: BufferedReader) -> tuple[dict[str, Entry], dict[str, str]]:
+    """The tensors and metadata of an open safetensors file, which `safe_open` must have checked."""
+    size = int.from_bytes(file.read(8), "little")
+    header = json.loads(file.read(size))
+    metadata = header.pop("__metadata__", None) or {}
+    return {
+        name: Entry(entry["dtype"], tuple(entry["shape"]), 8 + size + entry["data_offsets"][0])
+        for name, entry in header.items()
+    }, metadata
+
+
+def read_chunks(path: Path) -> list[tuple[str, Chunk]]:
     """What a file holds of each tensor. Raises DamagedFileError."""
     found = []
     try:
-        with open_to_read(path) as file:
-            with safe_open(path, framework="pt"):  # checks the types, sizes and places of all tensors
-                size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(size))
-        metadata = header.pop("__metadata__", None) or {}
+        with open_to_read(path) as file, safe_open(path, framework="pt"):  # checks types, sizes and places
+            header, metadata = read_header(file)
         known = json.loads(metadata.get(ROWS, "{}"))
         for name, entry in header.items():
-            shape = tuple(entry["shape"])
-            offsets = tuple(known[name][OFFSETS]) if known else (0,) * len(shape)
-            if len(offsets) != len(shape) or not all(type(each) is int and each >= 0 for each in offsets):
+            offsets = tuple(known[name][OFFSETS]) if known else (0,) * len(entry.shape)
+            if len(offsets) != len(entry.shape) or not all(type(each) is int and each >= 0 for each in offsets):
                 raise ValueError(f"{name} begins at {offsets}")
-            position = 8 + size + entry["data_offsets"][0]
-            found.append((name, Chunk(path, position, DTYPES[entry["dtype"]], shape, offsets)))
+            found.append((name, Chunk(path, entry.position, DTYPES[entry.dtype], entry.shape, offsets)))
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFileError(f"{path} cannot be read: {' '.join(str(error).split())[:200]}") from None
     return found

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from partwise.config import ConfigError, open_to_read, read_file
+from partwise.tensor_files import read_header
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_JSON_BYTES = 1 << 26
@@ -77,10 +78,14 @@ def stored_tensors(folder: Path) -> Iterator[dict[str, Stored]]:
             try:
                 with safe_open(path, framework="pt"):  # checks types, sizes and places of all tensors
                     file = stack.enter_context(open_to_read(path))
-                for name, tensor in read_header(file).items():
+                for name, entry in read_header(file)[0].items():
+                    if not name.isprintable():
+                        raise ConfigError(
+                            f"{path}: the tensor name {json.dumps(name)[:80]} is damaged: restore the folder"
+                        )
                     if name in stored:
                         raise ConfigError(f"{path}: {name} is also in another file: restore the folder")
-                    stored[name] = tensor
+                    stored[name] = Stored(file, entry.position, entry.shape, entry.dtype)
             except (SafetensorError, OSError, ValueError) as error:
                 raise ConfigError(f"{path} is damaged: {' '.join(str(error).split())[:200]}") from None
             if missing := sorted(names - {*stored}):
@@ -88,20 +93,6 @@ def stored_tensors(folder: Path) -> Iterator[dict[str, Stored]]:
         if not stored:
             raise ConfigError(f"{folder} has no tensors: restore the folder")
         yield stored
-
-
-def read_header(file: BufferedReader) -> dict[str, Stored]:
-    """The tensors of a safetensors file that the library has checked. Raises ConfigError."""
-    size = int.from_bytes(file.read(8), "little")
-    header = json.loads(file.read(size))
-    header.pop("__metadata__", None)
-    tensors = {}
-    for name, entry in header.items():
-        if not name.isprintable():
-            raise ConfigError(f"{file.name}: the tensor name {json.dumps(name)[:80]} is damaged: restore the folder")
-        start, _ = entry["data_offsets"]
-        tensors[name] = Stored(file, 8 + size + start, tuple(entry["shape"]), entry["dtype"])
-    return tensors
 
 
 def weight_files(folder: Path) -> dict[Path, set[str]]:
