@@ -22,15 +22,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-import partwise
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
+from partwise.train import run_folder
 from partwise.train.config import RunConfig, run_config
 from partwise.train.distributed.environment import STORE
 from partwise.train.distributed.processes import EndedTogether, Processes, join
 from partwise.train.loop import Run
 from partwise.train.run_checkpoints import RunCheckpoints
 from partwise.train.run_folder import RunFolder
+from partwise.version import __version__
 
 SMALL = (
     "d_model=16 n_layers=2 attention.n_heads=2 context_length=16 train.batch_size=8 train.steps=100 train.precision=float32 "
@@ -141,7 +142,7 @@ def refusals(folder: Path, processes: Processes) -> dict[str, Any]:
         changed = replace(runtime, **{what: other[what]}) if odd and what in other else runtime
         dataset = run_config("mingpt", "data=arithmetic", *OTHER_DATA).prepare() if odd and what == "data" else None
         try:
-            with patch.object(partwise, "__version__", "0.0" if odd and what == "versions" else partwise.__version__):
+            with patch.object(run_folder, "__version__", "0.0" if odd and what == "versions" else __version__):
                 RunFolder(folder / "refused", case, runtime=changed, dataset=dataset, processes=processes)
             message = "accepted"
         except (ConfigError, EndedTogether) as error:

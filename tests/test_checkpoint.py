@@ -22,18 +22,17 @@ from partwise import checkpoint
 from partwise.checkpoint import (
     MANIFEST,
     DamagedFileError,
-    json_writer,
     latest_checkpoint,
     list_checkpoints,
     load_model,
     load_tensors,
-    remove_leftovers,
     tensor_writer,
     verify,
     write_folder,
-    write_json,
 )
 from partwise.config import ConfigError
+from partwise.drafts import remove_leftovers
+from partwise.json_files import json_writer, write_json
 from partwise.model import transformer
 from partwise.train import result
 from partwise.train.config import RunConfig

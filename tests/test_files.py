@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from comparisons import ARITHMETIC
-from partwise.checkpoint import write_json
 from partwise.cli import main
 from partwise.comparison.experiment import Comparison
 from partwise.config import ConfigError
 from partwise.files import open_file, replace_file, write_file
+from partwise.json_files import write_json
 from partwise.plots.layout import write_text
-from partwise.train.run_names import FolderLock
+from partwise.run_names import FolderLock
 from programs import comparison, write_program
 
 SECRET = "what the link points to"

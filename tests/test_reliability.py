@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partwise.checkpoint import write_hashed
 from partwise.config import ConfigError
 from partwise.generation.sampling import Sampling
+from partwise.json_files import write_hashed
 from partwise.kernels.threads import set_threads
 from partwise.train import run_checkpoints
 from partwise.train.averaging import KEPT
@@ -56,7 +56,7 @@ def test_a_save_that_is_not_synced_is_found(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_two_owners_of_a_run_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("partwise.train.run_names.fcntl.flock", lambda *arguments: None)
+    monkeypatch.setattr("partwise.run_names.fcntl.flock", lambda *arguments: None)
     trial = CHECKS["race"].prepare(tmp_path)
     with pytest.raises((AssertionError, ConfigError, FileNotFoundError)):
         for number in range(50):

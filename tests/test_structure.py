@@ -10,21 +10,32 @@ from types import ModuleType
 import pytest
 
 import partwise
+from partwise.torch_extra import PACKAGES
 
 ROOT = Path(partwise.__file__).parent
 LAYERS = [
+    "version",
     "messages",
     "config",
     "torch_extra",
     "files",
+    "json_files",
     "records",
-    "tensor_files",
     "machine",
     "drafts",
     "git",
+    "run_names",
     "plots",
-    "kernels",
     "baselines",
+    "comparison.stats",
+    "comparison.measures",
+    "comparison.results",
+    "comparison.design",
+    "comparison.trials",
+    "comparison.report",
+    "comparison",
+    "tensor_files",
+    "kernels",
     "parts.roles",
     "parts.attention.mask",
     "parts.operations",
@@ -50,16 +61,13 @@ LAYERS = [
     "train",
     "harness",
     "inspection",
-    "comparison.stats",
-    "comparison.measures",
-    "comparison.results",
-    "comparison.design",
-    "comparison.trials",
-    "comparison.report",
-    "comparison",
+    "comparison.runs",
+    "comparison.run_list",
+    "comparison.certificate.rerun",
     "studies",
     "cli",
     "scripting",
+    "__init__",
     "__main__",
 ]
 """A module imports only from entries above its own, or from its own entry without cycles."""
@@ -67,8 +75,8 @@ LAYERS = [
 FILES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(ROOT.rglob("*.py"))
-    if path != ROOT / "__init__.py"
 }
+"""Every module by its name, `model` for `partwise.model`, and `__init__` for the root."""
 each_file = pytest.mark.parametrize("name", FILES)
 
 
@@ -91,14 +99,16 @@ def imported(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "use absolute imports"
             assert node.module is not None
-            yield node.module
+            if node.module != "partwise":  # which the modules in it do not depend on
+                yield node.module
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def partwise_imports(tree: ast.AST) -> set[str]:
     """The imported modules of partwise, `partwise.model` as `model`, without imported classes and functions."""
-    names = {name.removeprefix("partwise.") for name in imported(tree) if name.startswith("partwise.")}
-    return {name for name in names if name in FILES}
+    names = {name.removeprefix("partwise.") for name in imported(tree) if name.partition(".")[0] == "partwise"}
+    root = any("." not in name and name not in FILES for name in names)  # `import partwise`, or a name that it defines
+    return {name for name in names if name in FILES} | ({"__init__"} if root else set())
 
 
 @each_file
@@ -218,19 +228,20 @@ def test_stats_imports_only_config_and_itself(name: str) -> None:
     assert partwise_imports(parse(FILES[name])) <= {*STATS, "config", "comparison.stats"}
 
 
-TORCH_FREE = (
-    "comparison.report",
-    "comparison.results",
-    "comparison.judging",
-    "comparison.ledger",
-    "comparison.certificate",
-)
-JUDGING = [name for name in FILES if name.startswith(TORCH_FREE) and name != "comparison.certificate.rerun"]
+INSTRUMENT = [name for name in FILES if layer(name) <= LAYERS.index("comparison")]
 
 
-def test_judging_and_reports_import_no_torch() -> None:
-    """Results that are already there are judged, read, rendered, listed and verified without torch."""
-    imports = "; ".join(f"import partwise.{name}" for name in [*STATS, *JUDGING])
+@pytest.mark.parametrize("name", INSTRUMENT)
+def test_the_instrument_imports_no_torch(name: str) -> None:
+    """Plans, trials, judging, results, the ledger, certificates, reports and all below, even inside their functions."""
+    assert not {module.split(".")[0] for module in imported(parse(FILES[name]))} & set(PACKAGES)
+
+
+def test_the_instrument_stands_alone() -> None:
+    """Nor does any package that it imports."""
+    assert {"comparison.stats.effect", "comparison.judging", "comparison.certificate.verification"} <= {*INSTRUMENT}
+    assert not any(name.startswith("comparison.runs") for name in INSTRUMENT)
+    imports = "; ".join(f"import partwise.{name}" for name in INSTRUMENT)
     subprocess.run([sys.executable, "-c", f"{imports}; import sys; assert 'torch' not in sys.modules"], check=True)
 
 

@@ -3,6 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from partwise.version import __version__ as __version__
+
 if TYPE_CHECKING:  # what `__getattr__` imports on first use, for type checkers and editors
     from partwise.comparison.experiment import Comparison as Comparison
     from partwise.comparison.stats.verdicts import verdict as verdict
@@ -40,7 +42,6 @@ _MODULES = {
     "verdict": "comparison.stats.verdicts",
 }
 __all__ = sorted(_MODULES)
-__version__ = "0.1.0"
 
 
 def __dir__() -> list[str]:

@@ -5,7 +5,6 @@ sizes and SHA-256 hashes is written last, and one rename makes the folder visibl
 that verifies; no pointer to it is stored.
 """
 
-import json
 import os
 import re
 import shutil
@@ -13,9 +12,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from partwise.config import ConfigError, digest, open_to_read
-from partwise.files import file_sha256, replace_file, sync, write_file
-from partwise.machine import is_alive
+from partwise.config import ConfigError, open_to_read
+from partwise.drafts import hidden_sibling, make_draft
+from partwise.files import file_sha256, sync, write_file
+from partwise.json_files import Writer, json_writer
 from partwise.messages import print_message
 from partwise.records import DamagedFileError, read_record
 
@@ -28,17 +28,7 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-Writer = Callable[[Path], None]
 Result = TypeVar("Result")
-
-
-def make_draft(target: Path) -> Path:
-    """Make the empty hidden folder that `write_folder` will rename to `target`."""
-    make_folder(target.parent)
-    draft = _hidden_sibling(target, "tmp")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
-    return draft
 
 
 def write_synced(path: Path, write: Writer) -> dict[str, Any]:
@@ -56,7 +46,7 @@ def write_folder(
     `written` are the entries of files that processes have written into the draft of `target` before. A killed process
     leaves at most hidden sibling folders, which `remove_leftovers` deletes. On OSError nothing is left.
     """
-    draft, previous = _hidden_sibling(target, "tmp"), _hidden_sibling(target, "old")
+    draft, previous = hidden_sibling(target, "tmp"), hidden_sibling(target, "old")
     try:
         if written is None:
             make_draft(target)
@@ -78,24 +68,10 @@ def write_folder(
 
 def remove_folder(target: Path) -> None:
     """Remove a folder atomically: a killed process never leaves part of it under its name."""
-    hidden = _hidden_sibling(target, "tmp")
+    hidden = hidden_sibling(target, "tmp")
     shutil.rmtree(hidden, ignore_errors=True)
     os.rename(target, hidden)
     shutil.rmtree(hidden, ignore_errors=True)
-
-
-def remove_leftovers(parent: Path) -> None:
-    """Delete the hidden folders and files that a killed process left in `parent`; only its owner may call this."""
-    for path in list(parent.glob(".*")):
-        match = re.fullmatch(r"\.(.+)\.(\d+)\.(tmp|old)", path.name)
-        if match and match[3] == "tmp" and int(match[2]) != os.getpid() and is_alive(int(match[2])):
-            continue  # being written: a comparison writes job.json into the folder of a run that a worker owns
-        if match and match[3] == "old" and not (parent / match[1]).exists():
-            os.rename(path, parent / match[1])  # killed between the two renames of a replacement
-        elif match and path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        elif match:
-            path.unlink(missing_ok=True)
 
 
 def verify(folder: Path) -> None:
@@ -147,39 +123,6 @@ def read_latest(folder: Path, read: Callable[[Path], Result]) -> tuple[Result | 
         except DamagedFileError as error:
             errors.append(str(error))
     return None, errors
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder and its parents, synced to disk so that they survive a power failure."""
-    if not path.is_dir():
-        make_folder(path.parent)
-        path.mkdir(exist_ok=True)
-        sync(path.parent)
-
-
-def write_json(path: Path, values: Any) -> None:
-    """Replace a JSON file atomically and sync it to disk; on OSError the old file is left in place."""
-    replace_file(path, json_bytes(values))
-
-
-def write_hashed(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON object atomically, with the hash of its content."""
-    write_json(path, {**content, "sha256": digest(content)})
-
-
-def check_hash(content: Mapping[str, Any], sha256: Any, path: Path, remedy: str) -> None:
-    """Compare a file's other keys with the hash that `write_hashed` added. Raises ConfigError if it differs or is missing."""
-    if sha256 != digest(content):
-        changed = "lacks its hash" if sha256 is None else "was changed after it was written"
-        raise ConfigError(f"{path} {changed}: {remedy}")
-
-
-def json_bytes(values: Any) -> bytes:
-    return json.dumps(values, indent=1, allow_nan=False).encode()
-
-
-def json_writer(values: Any) -> Writer:
-    return lambda path: write_file(path, json_bytes(values))
 
 
 def tensor_writer(tensors: "Mapping[str, Tensor]") -> Writer:
@@ -307,7 +250,3 @@ def _require_file(path: Path) -> Path:
     if not path.is_file():  # this also refuses a pipe, on which a reader would wait forever
         raise DamagedFileError(f"{path} is missing")
     return path
-
-
-def _hidden_sibling(target: Path, suffix: str) -> Path:
-    return target.with_name(f".{target.name}.{os.getpid()}.{suffix}")

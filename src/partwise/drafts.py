@@ -1,4 +1,4 @@
-"""New folders and files of users that are either complete or absent."""
+"""New folders and files that are either complete or absent."""
 
 import os
 import re
@@ -21,7 +21,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     target = target.absolute()
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_drafts(target)
-    draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    draft = hidden_sibling(target, "tmp")
     try:
         draft.mkdir()
         yield draft
@@ -54,3 +54,39 @@ def remove_drafts(target: Path) -> None:
         match = re.fullmatch(rf"\.{re.escape(target.name)}\.(\d+)\.tmp", path.name)
         if match and (int(match[1]) == os.getpid() or not is_alive(int(match[1]))) and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def make_draft(target: Path) -> Path:
+    """Make an empty hidden folder that its caller renames to `target` once it is complete."""
+    make_folder(target.parent)
+    draft = hidden_sibling(target, "tmp")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    return draft
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, synced to disk so that they survive a power failure."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        sync(path.parent)
+
+
+def remove_leftovers(parent: Path) -> None:
+    """Delete the hidden folders and files that a killed process left in `parent`; only its owner may call this."""
+    for path in list(parent.glob(".*")):
+        match = re.fullmatch(r"\.(.+)\.(\d+)\.(tmp|old)", path.name)
+        if match and match[3] == "tmp" and int(match[2]) != os.getpid() and is_alive(int(match[2])):
+            continue  # being written: a comparison writes job.json into the folder of a run that a worker owns
+        if match and match[3] == "old" and not (parent / match[1]).exists():
+            os.rename(path, parent / match[1])  # killed between the two renames of a replacement
+        elif match and path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        elif match:
+            path.unlink(missing_ok=True)
+
+
+def hidden_sibling(target: Path, suffix: str) -> Path:
+    """The hidden name beside `target` that belongs to this process."""
+    return target.with_name(f".{target.name}.{os.getpid()}.{suffix}")

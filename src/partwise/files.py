@@ -16,6 +16,9 @@ from typing import IO, Any
 from partwise.config import ConfigError
 from partwise.config.reading import open_regular, open_to_read
 
+PACKAGE = Path(__file__).parent
+"""The folder of this package."""
+
 SOURCES = (".py", ".cpp", ".h")
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
@@ -92,7 +95,7 @@ def sources_hash(root: Path) -> str:
 @cache
 def own_sources() -> str:
     """The hash of this package's sources, as they were when first asked for."""
-    return sources_hash(Path(__file__).parent)
+    return sources_hash(PACKAGE)
 
 
 def others_can_write(path: Path) -> bool:

@@ -14,7 +14,6 @@ from scipy import stats
 
 import partwise
 from comparisons import SETTINGS
-from partwise.checkpoint import write_hashed, write_json
 from partwise.comparison.design.plan import Plan
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import Comparison
@@ -28,6 +27,7 @@ from partwise.comparison.tuning_file import TUNING_FILE, TuningFile, read_tuning
 from partwise.config import ConfigError
 from partwise.data import SequencePairs, build_examples, prepare
 from partwise.evaluate.references import dataset_references
+from partwise.json_files import write_hashed, write_json
 from partwise.train.config import run_config
 
 

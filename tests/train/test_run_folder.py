@@ -23,12 +23,12 @@ import partwise
 from partwise.checkpoint import latest_checkpoint, list_checkpoints, step_of, verify
 from partwise.config import ConfigError
 from partwise.data import Batch
+from partwise.run_names import FolderLock
 from partwise.train.config import RunConfig, run_config
 from partwise.train.loop import Diverged, Run, Step
 from partwise.train.metrics import read_metrics
 from partwise.train.run_folder import Interrupted, RunFolder
 from partwise.train.run_metadata import read_metadata, stored_runtime
-from partwise.train.run_names import FolderLock
 
 Tiny = Callable[..., RunConfig]
 DROPOUT = [f"{site}dropout=0.1" for site in ("embed_", "attention.", "ffn.hidden_", "ffn.output_", "residual.")]

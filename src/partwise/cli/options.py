@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from partwise import __version__
 from partwise.cli.completion import complete_override, complete_preset
 from partwise.cli.help import Group, lines_of_entries, wrap
+from partwise.version import __version__
 
 ABOUT = "Change one part of a transformer; know what it bought."
 

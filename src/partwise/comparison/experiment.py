@@ -33,7 +33,7 @@ from partwise.comparison.tuning_file import TUNING_FILE, TuningFile, read_tuning
 from partwise.config import ConfigError, digest
 from partwise.files import refuse_links
 from partwise.messages import quantity
-from partwise.train.run_names import FolderLock, explain_write_errors
+from partwise.run_names import FolderLock, explain_write_errors
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from partwise.checkpoint import make_draft
 from partwise.comparison.certificate.certificate import Certificate
 from partwise.comparison.design.plan import Arm, Configuration, Plan
 from partwise.comparison.ledger.values import JudgedValues
@@ -19,8 +18,9 @@ from partwise.comparison.trials.stored import RESULT
 from partwise.comparison.trials.workload import Workload
 from partwise.comparison.tuning_file import Losses, read_tuning_file
 from partwise.config import ConfigError
+from partwise.drafts import make_draft
 from partwise.records import Record
-from partwise.train.run_names import explain_write_errors
+from partwise.run_names import explain_write_errors
 
 
 def find_folder(path: Path, identity: Mapping[str, Any], kind: type[Configuration]) -> tuple[Path, Path | None]:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from partwise.checkpoint import remove_leftovers, write_json
 from partwise.comparison.experiment import Comparison, ProgressDisplay
 from partwise.comparison.report import show_report
 from partwise.comparison.report.figures import draw_forest
@@ -15,10 +14,12 @@ from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.number_format import choose_decimals, format_number
 from partwise.comparison.stats.protocol import Rules
 from partwise.comparison.tuning import check_seeds
+from partwise.drafts import remove_leftovers
 from partwise.files import refuse_links
+from partwise.json_files import write_json
 from partwise.messages import attempt
 from partwise.plots.page import Figure, Page, write_page
-from partwise.train.run_names import explain_write_errors
+from partwise.run_names import explain_write_errors
 
 REPLICATION_SEED_OFFSET = 100_000
 """The first seed of a replication minus that of its comparison."""

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from partwise.checkpoint import write_json
 from partwise.comparison.design.plan import Plan
 from partwise.comparison.results import Results
 from partwise.comparison.stats.noise import Noise, given_noise, pooled_noise
 from partwise.comparison.stats.simulated_power import Design, one_real_claim
 from partwise.config import ConfigError, digest
+from partwise.json_files import write_json
 from partwise.messages import quantity
 from partwise.records import DamagedFileError, read_record
 

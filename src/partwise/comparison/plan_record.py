@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from partwise.checkpoint import remove_leftovers, write_json
 from partwise.comparison.certificate.certificate import CERTIFICATE_FILE, Certificate, certify
 from partwise.comparison.certificate.verification import judge_values, verify
 from partwise.comparison.design.plan import Plan
@@ -28,8 +27,10 @@ from partwise.comparison.results import LedgerEntry, OnlineLevel, Results
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.protocol import Values, first_seeds
 from partwise.config import ConfigError
+from partwise.drafts import remove_leftovers
+from partwise.json_files import write_json
 from partwise.records import DamagedFileError, Record, read_record
-from partwise.train.run_names import explain_write_errors
+from partwise.run_names import explain_write_errors
 
 
 @dataclass

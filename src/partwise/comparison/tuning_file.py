@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from partwise.checkpoint import check_hash, write_hashed
 from partwise.comparison.trials.trial import Trial, final_values
 from partwise.config import ConfigError
+from partwise.json_files import check_hash, write_hashed
 from partwise.records import DamagedFileError, Record, read_record
-from partwise.train.run_names import explain_write_errors
+from partwise.run_names import explain_write_errors
 
 TUNING_FILE, FORMAT = "tuning.json", 1
 

@@ -7,11 +7,11 @@ from typing import Any, Protocol
 import numpy
 import torch
 
-import partwise
 from partwise.config import ConfigError
 from partwise.kernels.library import kernels_available
 from partwise.kernels.threads import kernel_threads, set_threads
 from partwise.machine import hardware
+from partwise.version import __version__
 
 THREADS_PER_CORE = 16
 """More than this many are refused: a run that began on a larger machine may still go on here."""
@@ -144,6 +144,6 @@ def has_fast_bfloat16(device: str) -> bool:
 
 def machine_info() -> dict[str, str]:
     """The software versions and hardware that a bitwise equal resume depends on, besides the runtime settings."""
-    versions = {"partwise": partwise.__version__, "torch": torch.__version__, "numpy": numpy.__version__}
+    versions = {"partwise": __version__, "torch": torch.__version__, "numpy": numpy.__version__}
     accelerator = {"accelerator": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
     return versions | hardware() | accelerator

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import partwise
-from partwise.checkpoint import write_json
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError, digest
 from partwise.data import Dataset
 from partwise.inspection.subject import Subject
 from partwise.inspection.widths import original_config, show_progress, small_config, with_width
+from partwise.json_files import write_json
 from partwise.plots.page import Figure, Page
 from partwise.plots.plotting import COLORS, new_figure, padded_limits, to_svg
 from partwise.records import DamagedFileError, read_record
+from partwise.run_names import explain_write_errors
 from partwise.train.config import RunConfig
 from partwise.train.loop import Diverged, Run
-from partwise.train.run_names import explain_write_errors
+from partwise.version import __version__
 
 WIDTHS = (64, 128, 256)
 OCTAVES = range(-2, 7)  # learning rates: train.lr times 2 to the power of each
@@ -105,7 +105,7 @@ def plan_runs(
     """A run per rate and width, keyed by a digest of everything that determines it. Raises ConfigError for invalid widths."""
     configs = [with_width(config, width) for width in widths]
     runtime = choose_runtime(config.train)
-    fixed = [dataset.hash, runtime.device, runtime.precision, LOSS_STEPS, DIVERGED_RATIO, partwise.__version__]
+    fixed = [dataset.hash, runtime.device, runtime.precision, LOSS_STEPS, DIVERGED_RATIO, __version__]
     runs = [
         wide.model_copy(update={"train": wide.train.model_copy(update={"lr": lr})}) for lr in rates for wide in configs
     ]

@@ -27,7 +27,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from partwise.checkpoint import check_hash, remove_leftovers, write_hashed
 from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import ProgressDisplay
 from partwise.comparison.report import show_report
@@ -39,7 +38,9 @@ from partwise.comparison.tuning import parse_tune
 from partwise.config import ConfigError, did_you_mean
 from partwise.config.overrides import parse_grid
 from partwise.config.yaml import read_yaml, show
-from partwise.train.run_names import FolderLock, check_run_name, default_run_name, explain_write_errors
+from partwise.drafts import remove_leftovers
+from partwise.json_files import check_hash, write_hashed
+from partwise.run_names import FolderLock, check_run_name, default_run_name, explain_write_errors
 
 LIBRARY, OWN = Path(__file__).parent / "library", Path("studies")
 EXPECTED = ("better", "worse", "equivalent", "diverges")

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from partwise.checkpoint import FORMAT, json_writer, tensor_writer, write_folder, write_json
+from partwise.checkpoint import FORMAT, tensor_writer, write_folder
 from partwise.compute.runtime import choose_runtime, machine_info
 from partwise.config import ConfigError
 from partwise.drafts import new_folder
@@ -14,9 +14,10 @@ from partwise.formats.huggingface.reading import (
     read_hf_tokenizer,
     stored_dtype,
 )
+from partwise.json_files import json_writer, write_json
 from partwise.model import ModelConfig
+from partwise.run_names import explain_write_errors
 from partwise.train.config import RunConfig, default_settings
-from partwise.train.run_names import explain_write_errors
 from partwise.train.source import SEQ_LEN, hash_weights
 
 

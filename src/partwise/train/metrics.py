@@ -9,7 +9,7 @@ from typing import Any
 from partwise.config import open_to_read
 from partwise.files import open_file
 from partwise.records import DamagedFileError, Record, parse, read_bytes
-from partwise.train.run_names import explain_write_errors
+from partwise.run_names import explain_write_errors
 
 METRICS = "metrics.jsonl"
 MAX_METRICS = 1 << 32

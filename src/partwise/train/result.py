@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from partwise.checkpoint import write_hashed
 from partwise.config import ConfigError, digest
+from partwise.json_files import write_hashed
 from partwise.records import DamagedFileError, Record, read_record
 from partwise.train.metrics import METRICS, metrics_fingerprint
 

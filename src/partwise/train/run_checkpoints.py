@@ -10,13 +10,10 @@ from partwise.checkpoint import (
     MANIFEST,
     Writer,
     is_sharded,
-    json_writer,
     latest_checkpoint,
     list_checkpoints,
-    make_draft,
     read_latest,
     remove_folder,
-    remove_leftovers,
     step_of,
     tensor_files,
     verify,
@@ -25,12 +22,14 @@ from partwise.checkpoint import (
 )
 from partwise.compute.runtime import machine_info
 from partwise.config import ConfigError
+from partwise.drafts import make_draft, remove_leftovers
 from partwise.files import replace_file, write_file
+from partwise.json_files import json_writer
 from partwise.records import DamagedFileError, read_bytes, read_record
+from partwise.run_names import explain_write_errors
 from partwise.tensor_files import Rows, TensorFiles, write_rows, write_tensors
 from partwise.train.loop import Run
 from partwise.train.metrics import METRICS, check_metrics, cut_metrics, metrics_fingerprint, read_metrics_prefix
-from partwise.train.run_names import explain_write_errors
 from partwise.train.shared_prefix import shared_steps, steps_of_prefix
 
 MAX_CHECKPOINTS = 2

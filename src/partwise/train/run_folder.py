@@ -20,23 +20,18 @@ from typing import Any
 
 import torch
 
-import partwise
-from partwise.checkpoint import (
-    FORMAT,
-    list_checkpoints,
-    make_folder,
-    remove_folder,
-    remove_leftovers,
-    write_json,
-)
+from partwise.checkpoint import FORMAT, list_checkpoints, remove_folder
 from partwise.checks.finding import Finding
 from partwise.compute.plan import Plan
 from partwise.compute.runtime import Runtime, choose_runtime, machine_info
 from partwise.config import ConfigError, digest, own_names
 from partwise.config.overrides import difference
 from partwise.data import Dataset
+from partwise.drafts import make_folder, remove_leftovers
 from partwise.files import refuse_links
+from partwise.json_files import write_json
 from partwise.messages import print_message
+from partwise.run_names import FolderLock, explain_write_errors
 from partwise.train.config import RunConfig
 from partwise.train.distributed.processes import SINGLE, Processes
 from partwise.train.evaluation import Evaluation, check_split_lengths, evaluate
@@ -46,8 +41,8 @@ from partwise.train.metrics import METRICS, MetricsFile, Unwritten, read_metrics
 from partwise.train.result import with_new_settings, without_effect, write_result
 from partwise.train.run_checkpoints import RunCheckpoints
 from partwise.train.run_metadata import check_stored_plan, read_metadata, stored_runtime
-from partwise.train.run_names import FolderLock, explain_write_errors
 from partwise.train.shared_prefix import ALONE, Extension, shared_steps
+from partwise.version import __version__
 
 FOLDERS = {"checkpoints": 1, "tensorboard": 0, "wandb": 0, "ranks": 0}
 """The folders in that of a run, and how many levels of each may have no links; wandb makes links of its own in its folder."""
@@ -325,7 +320,7 @@ def check_processes(config: RunConfig, n_processes: int) -> None:
 def shared_facts(config: RunConfig, dataset: Dataset, runtime: Runtime) -> dict[str, str]:
     """What must be equal on all processes of a run."""
     return {
-        "partwise": partwise.__version__,
+        "partwise": __version__,
         "torch": torch.__version__,
         "the configuration": digest(config.to_stored())[:12],
         "the data": dataset.hash[:12],

@@ -22,12 +22,12 @@ from partwise.plots.colors import ARM_COLORS
 from partwise.plots.curves import Line, draw_scale, draw_views, numbers_of
 from partwise.plots.layout import render_page, write_text
 from partwise.presets import PRESETS
+from partwise.run_names import explain_write_errors
 from partwise.train.config import RunConfig, preset_settings
 from partwise.train.metrics import read_metrics
 from partwise.train.own_parts import leak_sentence, stored_findings
 from partwise.train.result import verified_result
 from partwise.train.run_metadata import open_run, read_runtime
-from partwise.train.run_names import explain_write_errors
 from partwise.train.samples import draw_sample
 
 TRAINING, VALIDATION = ARM_COLORS[:2]

@@ -23,8 +23,8 @@ from partwise.comparison.trials.worker import ChildProcesses, exit_status
 from partwise.compute.plan import plan_config
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
+from partwise.run_names import FolderLock
 from partwise.train.config import run_config
-from partwise.train.run_names import FolderLock
 from processes import gone
 
 LONG = 100_000
@@ -236,7 +236,7 @@ def test_a_kept_server_has_the_code_on_disk_and_the_umask(tmp_path: Path, monkey
     (tmp_path / "part.py").write_text("x = 1\n")
     (tmp_path / "__pycache__").mkdir()
     with monkeypatch.context() as patch:
-        patch.setattr("partwise.__file__", str(tmp_path / "__init__.py"))
+        patch.setattr(forkserver, "PACKAGE", tmp_path)
         before = forkserver.context(FUNCTIONS)
         (tmp_path / "__pycache__" / "part.pyc").write_text("")
         assert forkserver.context(FUNCTIONS) == before

@@ -3,7 +3,6 @@
 from dataclasses import asdict
 from typing import Any
 
-from partwise.checkpoint import write_json
 from partwise.cli.commands.calibration_table import show_calibration, show_variance_split
 from partwise.cli.commands.compare import make_request
 from partwise.cli.commands.compare_output import announce, run_comparison, run_with_progress
@@ -12,7 +11,8 @@ from partwise.comparison.runs.comparison import make_comparison
 from partwise.comparison.runs.evaluation_noise import evaluation_standard_errors
 from partwise.comparison.stats.variance_split import split_variance
 from partwise.config import ConfigError
-from partwise.train.run_names import check_run_name, explain_write_errors
+from partwise.json_files import write_json
+from partwise.run_names import check_run_name, explain_write_errors
 
 
 def calibrate_preset(

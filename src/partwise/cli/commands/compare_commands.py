@@ -27,7 +27,7 @@ from partwise.comparison.repeats import machine_failures
 from partwise.comparison.stats.power import default_looks
 from partwise.config import ConfigError
 from partwise.config.overrides import parse_grid
-from partwise.train.run_names import default_run_name
+from partwise.run_names import default_run_name
 
 PROTOCOL_SEEDS, SEEDS = 16, 5
 JUDGING = ("seeds", "first_seed", "looks", "design", "baseline_runs", "margin", "alpha", "failure", "online")

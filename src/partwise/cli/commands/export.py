@@ -19,13 +19,13 @@ from partwise.formats.huggingface.reading import is_hf_folder, stored_dtype
 from partwise.formats.huggingface.writing import check_new, write_hf_folder
 from partwise.formats.loading import load
 from partwise.model import Transformer
+from partwise.run_names import check_run_name, default_run_name
 from partwise.tokenizers import Tokenizer
 from partwise.train.config import RunConfig
 from partwise.train.imported import import_hf_folder
 from partwise.train.metrics import read_metrics
 from partwise.train.run_folder import FOLDERS
 from partwise.train.run_metadata import open_run
-from partwise.train.run_names import check_run_name, default_run_name
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 OLDEST = (4, 56)

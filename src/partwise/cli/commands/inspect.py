@@ -8,7 +8,7 @@ from partwise.cli.terminal import console, table
 from partwise.config import ConfigError, did_you_mean, digest
 from partwise.inspection.subject import find_subject
 from partwise.plots.page import Page, write_page
-from partwise.train.run_names import default_run_name, explain_write_errors
+from partwise.run_names import default_run_name, explain_write_errors
 
 INSPECTIONS = {
     "activations": "activations",

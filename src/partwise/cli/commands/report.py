@@ -7,7 +7,7 @@ from partwise.comparison.report import write_report
 from partwise.comparison.results import Results
 from partwise.comparison.run_list import find_comparison, list_runs
 from partwise.config import ConfigError, did_you_mean
-from partwise.train.run_names import explain_write_errors
+from partwise.run_names import explain_write_errors
 
 
 def report(name: str) -> None:

@@ -14,6 +14,7 @@ from partwise.comparison.report.horizons import in_words
 from partwise.comparison.runs.workload import ArmTime
 from partwise.config import ConfigError, digest
 from partwise.drafts import write_output
+from partwise.run_names import explain_write_errors
 from partwise.studies.claims import find_outcomes, overall
 from partwise.studies.forest import draw_claims
 from partwise.studies.judging import judge_study
@@ -21,7 +22,6 @@ from partwise.studies.page import PICTURE, markdown
 from partwise.studies.study import Study, StudyResults, all_studies, find_study
 from partwise.studies.timing import seconds_saved, time_study
 from partwise.studies.trends import TRENDS, draw_trends
-from partwise.train.run_names import explain_write_errors
 
 
 def run_studies(

@@ -9,7 +9,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from partwise.checkpoint import make_folder
 from partwise.checks.finding import Finding
 from partwise.cli.commands.evaluate import show_scores
 from partwise.cli.signals import ENDING, exit_status, handled, leave_terminal
@@ -20,6 +19,7 @@ from partwise.config import ConfigError
 from partwise.config.overrides import distinct, parse_overrides
 from partwise.data import Dataset
 from partwise.data.repetition import repetition_note
+from partwise.drafts import make_folder
 from partwise.files import open_file
 from partwise.formats.loading import load
 from partwise.generation.generate import generate
@@ -27,6 +27,7 @@ from partwise.inspection.memory import memory_warning
 from partwise.machine import OUT_OF_MEMORY, available_memory, is_out_of_memory
 from partwise.messages import attempt, not_shown, quantity
 from partwise.model import Transformer
+from partwise.run_names import check_run_name, default_run_name, explain_write_errors
 from partwise.tokenizers import WithSpecialTokens
 from partwise.train.config import TrainConfig, run_config, vocabulary_note
 from partwise.train.distributed.environment import STORE
@@ -42,7 +43,6 @@ from partwise.train.distributed.processes import (
 from partwise.train.loop import Diverged
 from partwise.train.own_parts import TRAINED, check_own_parts, leak_sentence, leaks
 from partwise.train.run_folder import Interrupted, RunFolder
-from partwise.train.run_names import check_run_name, default_run_name, explain_write_errors
 from partwise.train.samples import draw_sample, first_prompt
 from partwise.train.trained_model import open_trained
 

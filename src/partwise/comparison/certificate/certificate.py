@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue
 
-from partwise.checkpoint import write_json
 from partwise.comparison.ledger.values import hash_values
 from partwise.comparison.results import (
     Facts,
@@ -22,6 +21,7 @@ from partwise.comparison.stats.effect import Effect, Verdict
 from partwise.comparison.stats.methods import find_method
 from partwise.comparison.stats.protocol import Claim, Values, first_seeds
 from partwise.config import ConfigError, Neutral, digest
+from partwise.json_files import write_json
 
 CERTIFICATE_FILE = "certificate.json"
 FORMAT = 1

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from partwise.checkpoint import write_json
 from partwise.comparison.calibration import check_pairs
 from partwise.comparison.commands.checks import Check, CheckResult
 from partwise.comparison.commands.experiment_file import Experiment
@@ -22,7 +21,8 @@ from partwise.comparison.results import Results, read_json
 from partwise.comparison.tuning import check_seeds, parse_tune
 from partwise.config import ConfigError, did_you_mean
 from partwise.config.yaml import parse_value
-from partwise.train.run_names import check_run_name
+from partwise.json_files import write_json
+from partwise.run_names import check_run_name
 
 CHECK_FILE = "check.json"
 

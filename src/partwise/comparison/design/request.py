@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from partwise.comparison.measures import Measure
 from partwise.comparison.stats.effect import DEFAULT_MARGIN, BaselineDesign
 from partwise.config import Config
-from partwise.train.run_names import default_run_name
+from partwise.run_names import default_run_name
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from partwise.config.yaml import parse_value, show
 from partwise.files import working_folder
 from partwise.machine import hardware
 from partwise.records import read_record
-from partwise.train.run_names import check_run_name, default_run_name
+from partwise.run_names import check_run_name, default_run_name
 
 
 @dataclass(frozen=True)

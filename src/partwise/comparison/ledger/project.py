@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import partwise
 from partwise.comparison.ledger.chain import Ledger
-from partwise.files import file_hash, sources_hash, working_folder
+from partwise.files import PACKAGE, file_hash, sources_hash, working_folder
 from partwise.git import run_git
+from partwise.version import __version__
 
 LEDGER_FILE = Path("runs") / "ledger.sqlite"
 
@@ -26,10 +26,10 @@ def project_ledger(folder: Path | None = None) -> Ledger:
 
 def code_version(imports: Sequence[str] = ()) -> dict[str, Any]:
     """The package's version, the hash of its sources, its git commit if it is a checkout, and hashes of imported files."""
-    root = Path(partwise.__file__).parent
+    root = PACKAGE
     files = {name: file_hash(Path(name)) for name in imports if name.endswith(".py")}
     return {
-        "version": partwise.__version__,
+        "version": __version__,
         "commit": commit_of(root),
         "sources": sources_hash(root),
         "imports": {Path(name).name: found for name, found in files.items()},

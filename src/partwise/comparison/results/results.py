@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue
 
-from partwise.checkpoint import check_hash, write_hashed
 from partwise.comparison.results.arms import ArmResult
 from partwise.comparison.results.findings import (
     ClaimResult,
@@ -21,6 +20,7 @@ from partwise.comparison.results.record import EarlierFamily, OnlineLevel, Repea
 from partwise.comparison.results.value import Facts, Value, read_json
 from partwise.comparison.stats.effect import BaselineDesign, Effect, Verdict
 from partwise.config import ConfigError, Neutral
+from partwise.json_files import check_hash, write_hashed
 
 if TYPE_CHECKING:
     from partwise.comparison.stats.protocol import Rules  # imports scipy

@@ -23,7 +23,7 @@ from partwise.comparison.tuning_file import TuningFile
 from partwise.config import ConfigError
 from partwise.config.overrides import distinct, parse_grid, parse_overrides
 from partwise.data import Dataset
-from partwise.train.run_names import check_run_name, default_run_name
+from partwise.run_names import check_run_name, default_run_name
 
 
 @dataclass(repr=False)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from partwise import __version__
-from partwise.checkpoint import list_checkpoints, load, write_json
+from partwise.checkpoint import list_checkpoints, load
 from partwise.comparison.results import TrialResult
 from partwise.comparison.runs import EXECUTED_BY
 from partwise.comparison.runs.outcome import read_outcome
@@ -19,13 +18,15 @@ from partwise.comparison.trials.trial import REPEATING, VALIDATION_LOSS, Trial
 from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError, find_part, open_to_read
 from partwise.files import own_sources, refuse_links
+from partwise.json_files import write_json
 from partwise.model import Transformer
 from partwise.records import Record, read_record
+from partwise.run_names import explain_write_errors
 from partwise.train.config import RunConfig
 from partwise.train.result import verified_result
 from partwise.train.run_metadata import read_metadata
-from partwise.train.run_names import explain_write_errors
 from partwise.train.shared_prefix import with_steps
+from partwise.version import __version__
 
 
 @dataclass

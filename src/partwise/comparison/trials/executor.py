@@ -8,7 +8,7 @@ from typing import Self
 
 from partwise.comparison.trials.trial import Trial
 from partwise.config import ConfigError
-from partwise.train.run_names import IN_USE
+from partwise.run_names import IN_USE
 
 POLL_SECONDS, RETRY_SECONDS = 0.5, 5.0
 ELSEWHERE = "in use by another process"

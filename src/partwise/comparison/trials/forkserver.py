@@ -15,8 +15,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import partwise
-from partwise.files import working_folder
+from partwise.files import PACKAGE, working_folder
 
 END_SECONDS = 5.0
 """How long a server that runs no trials may take to end before it is killed."""
@@ -29,7 +28,7 @@ class ForkServer:
     """The process of `partwise.comparison.trials.worker`, which imports `module` in parallel with this process."""
 
     def __init__(self, module: str) -> None:
-        home = str(Path(partwise.__file__).parent.parent)
+        home = str(PACKAGE.parent)
         path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
         self.context = context(module)
         self.replies: queue.Queue[Reply] = queue.Queue()
@@ -122,7 +121,7 @@ def context(module: str) -> tuple[object, ...]:
     mask = os.umask(0o077)  # there is no other way to read it
     os.umask(mask)
     environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-    return module, environment, mask, sources(Path(partwise.__file__).parent)
+    return module, environment, mask, sources(PACKAGE)
 
 
 def sources(folder: str | os.PathLike[str]) -> list[tuple[str, int, int]]:

@@ -12,17 +12,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import partwise
 from partwise.comparison.trials.claims import EXPIRES
 from partwise.comparison.trials.shared import SharedExecutor
 from partwise.comparison.trials.trial import Trial
 from partwise.comparison.trials.work import Work
 from partwise.comparison.trials.workload import Resources
 from partwise.config import ConfigError
+from partwise.files import PACKAGE
 
 ADDRESS = "ray://"
 MAX_WORKERS = 10_000
-PACKAGES = str(Path(partwise.__file__).resolve().parent.parent)
+PACKAGES = str(PACKAGE.resolve().parent.parent)
 PLACEMENT_SECONDS = 5.0
 """Between two looks at whether the cluster has room for more workers."""
 

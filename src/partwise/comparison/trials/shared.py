@@ -9,7 +9,7 @@ from partwise.comparison.trials.claims import EXPIRES, HEARTBEAT, is_alive, is_c
 from partwise.comparison.trials.executor import Executor
 from partwise.comparison.trials.trial import Trial
 from partwise.records import DamagedFileError, read_record
-from partwise.train.run_names import explain_write_errors
+from partwise.run_names import explain_write_errors
 
 OPEN, FAILED = "open-for-workers", "failed.json"
 """In the comparison's folder, that workers may expect further trials; in a trial's, why it could not be run."""

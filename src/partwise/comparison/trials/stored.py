@@ -9,15 +9,15 @@ from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from partwise import __version__
-from partwise.checkpoint import check_hash, write_hashed, write_json
 from partwise.comparison.results import TrialResult, Value, read_json
 from partwise.comparison.trials.job import JOB
 from partwise.comparison.trials.trial import NO_VALUE, REPEATING, Trial
 from partwise.config import ConfigError, digest
 from partwise.files import file_sha256, own_sources, refuse_links
+from partwise.json_files import check_hash, write_hashed, write_json
 from partwise.records import read_record
-from partwise.train.run_names import explain_write_errors
+from partwise.run_names import explain_write_errors
+from partwise.version import __version__
 
 RESULT = "result.json"
 STDOUT, STDERR = "stdout.txt", "stderr.txt"

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
-import partwise
-from partwise.checkpoint import write_json
 from partwise.comparison.trials.claims import EXPIRES, HEARTBEAT, Claim, claim
 from partwise.comparison.trials.forkserver import ForkServer
 from partwise.comparison.trials.job import check_executor
@@ -22,10 +20,12 @@ from partwise.comparison.trials.shared import FAILED, POLL_SECONDS, is_open
 from partwise.config import ConfigError
 from partwise.config.yaml import show
 from partwise.files import own_sources
+from partwise.json_files import write_json
 from partwise.machine import hardware
 from partwise.messages import quantity
 from partwise.records import DamagedFileError, read_record
-from partwise.train.run_names import explain_write_errors
+from partwise.run_names import explain_write_errors
+from partwise.version import __version__
 
 JOB, WORKER = "job.json", "worker.json"
 """A trial's job, and which machine runs it."""
@@ -142,7 +142,7 @@ class Work:
         if not self.told and has_other_sources(job.folder, own_sources()):
             self.told = True
             self.on_event(
-                f"warning: the source files of partwise {partwise.__version__} here are not those that started "
+                f"warning: the source files of partwise {__version__} here are not those that started "
                 f"{self.folder.name}, so results may differ; the report will say so"
             )
 
@@ -219,9 +219,9 @@ def find_jobs(folder: Path) -> Iterator[Job]:
             executed_by, version = job.text("executed_by"), job["version"]
         except DamagedFileError:  # being written
             continue
-        if version != partwise.__version__:
+        if version != __version__:
             raise ConfigError(
-                f"{path} is of partwise {version}, and this is {partwise.__version__}: install the same version everywhere"
+                f"{path} is of partwise {version}, and this is {__version__}: install the same version everywhere"
             )
         check_executor(path, executed_by)
         yield Job(path.parent, executed_by)

@@ -16,7 +16,7 @@ from partwise.comparison.results import Matching, Results
 from partwise.comparison.trials.executor import Executor
 from partwise.comparison.trials.trial import Trial
 from partwise.config import ConfigError, digest
-from partwise.train.run_names import default_run_name
+from partwise.run_names import default_run_name
 
 
 @dataclass(frozen=True)
