@@ -28,7 +28,7 @@ def working_folder() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        raise ConfigError("the working folder was deleted: change to one that exists (cd), and start again") from None
+        raise ConfigError("the working folder was deleted: change to an existing folder (cd), then rerun") from None
 
 
 def open_file(path: Path, mode: str, **options: Any) -> IO[Any]:
@@ -47,7 +47,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file, or a link, by a new file at once, synced to disk; on OSError what was there stays."""
+    """Replace a file, or a link, by a new file synced to disk. Atomic; on OSError the old file is kept."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         draft.unlink(missing_ok=True)

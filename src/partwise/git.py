@@ -1,4 +1,4 @@
-"""Git commands that run no program which the configuration of the repository names: a received folder brings its own."""
+"""Git with hooks, filters and fsmonitor of untrusted repositories disabled: a received folder has a configuration."""
 
 import os
 import subprocess

@@ -26,7 +26,7 @@ def cache_root() -> Path:
 
 
 def cache_folder(name: str, root: Path | None = None) -> Path:
-    """A folder of the cache, `root` or `cache_root()`: of this user's own if the cache is another user's.
+    """A folder of the cache, `root` or `cache_root()`: a private subfolder if another user owns the cache.
 
     What lies in another user's folder could be anything: code, or text that was never the corpus. Raises ConfigError.
     """
@@ -103,7 +103,7 @@ OUT_OF_MEMORY = (
     "memory` shows the memory that a training step needs. Checkpoints are intact: run the same command again to resume"
 )
 ALLOCATORS = ("can't allocate memory", "not enough memory", "bad_alloc")
-"""What errors of torch's CPU allocator and of C++ say."""
+"""Messages of out-of-memory errors of torch's CPU allocator and of C++."""
 
 
 def is_out_of_memory(kind: str, message: str) -> bool:

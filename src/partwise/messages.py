@@ -20,7 +20,7 @@ def print_message(text: str) -> None:
 
 
 def attempt(what: str, make: Callable[[], T], otherwise: Callable[[str], T]) -> T:
-    """What `make` returns; after an error `otherwise(reason)`, with a warning on standard error.
+    """The result of `make`; after an error `otherwise(reason)`, with a warning on standard error.
 
     For what is only shown, such as a figure or a sample: it never costs the results of a run or a comparison. An interrupt
     passes.

@@ -92,7 +92,7 @@ def parse(content: bytes | str, source: str) -> Any:
 
 
 def _whole(text: str) -> int:
-    """Raises ValueError for one that a float cannot hold: whatever computes with it would fail."""
+    """Raises ValueError for one that a float cannot hold, with which later computations would fail."""
     if len(text) > MAX_DIGITS:
         raise ValueError(f"a whole number has {len(text)} digits, more than {MAX_DIGITS}")
     return int(text)

@@ -39,7 +39,7 @@ Shape = tuple[int, ...]
 
 
 class Rows(NamedTuple):
-    """Consecutive rows of a tensor of `shape`, the first of which is its row `first`."""
+    """Consecutive rows of a tensor of `shape`, from its row `first`."""
 
     data: Tensor
     first: int
@@ -186,7 +186,7 @@ def read_header(file: BufferedReader) -> tuple[dict[str, Entry], dict[str, str]]
 
 
 def read_chunks(path: Path) -> list[tuple[str, Chunk]]:
-    """What a file holds of each tensor. Raises DamagedFileError."""
+    """The rows of each tensor in a file. Raises DamagedFileError."""
     found = []
     try:
         with open_to_read(path) as file, safe_open(path, framework="pt"):  # checks types, sizes and places

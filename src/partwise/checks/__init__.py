@@ -1,1 +1,1 @@
-"""What a part must satisfy, measured: for the parts of this package by the contract tests, for others before they train."""
+"""Measured requirements of a part: the contract tests check those of this package, and training checks custom ones first."""

@@ -8,7 +8,7 @@ Outcome = Literal["passed", "warning", "leak"]
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check has found. A `leak` is a prediction that depends on what it predicts."""
+    """The finding of a check. A `leak` is a prediction that depends on its own target."""
 
     check: str
     outcome: Outcome

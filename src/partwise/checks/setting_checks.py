@@ -16,13 +16,13 @@ from partwise.model import Transformer
 from partwise.tokenizers import Text
 
 RATES = 1000
-"""Steps at which a schedule is asked, at most."""
+"""Maximum number of steps at which a schedule is evaluated."""
 
 IDS = 1 << 22
-"""Of a split that are looked at, at most."""
+"""Maximum number of ids checked per split."""
 
 CHARACTERS = 1 << 20
-"""Of a text that is made twice to compare it, at most."""
+"""Maximum number of characters compared between two preparations of a text."""
 
 SCHEDULE, OPTIMIZER, OPTIMIZER_STATE = (
     "the learning rate follows from the step",

@@ -21,7 +21,7 @@ def name_values(params: list[Any]) -> list[Any]:
 
 
 def once_each(parser: Any) -> Any:
-    """The parser of a command, which refuses an option with two values, of which click would silently keep the last."""
+    """A parser that refuses an option given twice; click would silently keep the last value."""
     parse_args = parser.parse_args
 
     def parse(args: list[str]) -> Any:

@@ -62,7 +62,7 @@ class TerminalOutput(io.FileIO):
 
 
 def outlive_terminal() -> None:
-    """Let writing to a terminal that was closed have no effect, where it would raise OSError before anything is saved."""
+    """Ignore writes to a closed terminal, which would raise OSError before anything is saved."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper) and stream.isatty():
@@ -73,7 +73,7 @@ def outlive_terminal() -> None:
 
 
 def leave_terminal() -> None:
-    """Let all later output vanish: writing to a terminal that is gone is an error."""
+    """Discard all later output: writing to a closed terminal is an error."""
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (1, 2):
         if os.isatty(descriptor):
@@ -82,7 +82,7 @@ def leave_terminal() -> None:
 
 
 def end_undisturbed() -> None:
-    """Let Python end without heeding Ctrl-C, which would print a traceback and change the exit status of finished work."""
+    """Ignore Ctrl-C during interpreter shutdown: a traceback would change the exit status of finished work."""
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # runs before all that was registered earlier
 
 

@@ -43,9 +43,9 @@ class Calibration:
     paired_evaluation_se: float | None
     """The standard error of a pair's difference over the choice of validation text, which both runs share."""
     p_mean: float
-    """Of a t test that the mean difference is 0."""
+    """p of a t test that the mean difference is 0."""
     p_sign_flip: float
-    """Of the same, by the exact sign-flip test."""
+    """p of the exact sign-flip test of the same."""
     rejected_subsets: float
     """The fraction of subsets of `subset_size` pairs that a t test at 5% rejects."""
     subsets: int

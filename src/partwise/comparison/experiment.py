@@ -118,7 +118,7 @@ class Comparison:
         return plot(self.results)
 
     def __repr__(self) -> str:
-        """What is compared, and the verdicts if there are any."""
+        """The question, and the verdicts if there are any."""
         plan = self.plan
         title = f"Comparison in {self.path}: {len(plan.arms)} arms, {quantity(plan.seeds, 'paired seed')}"
         return f"{title}\n{to_text(self.judged) if self.judged else f'{plan.question} (not run: call run())'}"
@@ -175,7 +175,7 @@ class Comparison:
         return self.judged
 
     def _forget(self) -> None:
-        """Remove the outcomes and the plan, which no value belongs to, so that the mended command can take the name."""
+        """Remove the outcomes and the plan, which no value belongs to, so that the fixed command can take the name."""
         for trial in self.trials:
             trial.forget()
         for name in (PLAN_FILE, TUNING_FILE):
@@ -229,7 +229,7 @@ class Comparison:
         return matching, tuning
 
     def tuning_file(self, metadata: Mapping[str, Any]) -> TuningFile:
-        """What tuning has measured so far, here or on another machine. Raises ConfigError."""
+        """The measurements of tuning so far, here or on another machine. Raises ConfigError."""
         stored = read_tuning_file(self.path, self.hash, metadata["data"], metadata.get("runtime", {}))
         if self.extension and not stored.losses:
             stored.losses = self.extension.losses(self.plan.arms, self.workload)

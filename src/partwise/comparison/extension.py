@@ -111,7 +111,7 @@ class Extension:
                 os.rename(draft, folder)
 
     def losses(self, arms: Iterable[Arm], workload: Workload) -> Losses:
-        """What tuning has measured there, if it would measure the same here."""
+        """The measurements of tuning there, if tuning here would repeat them."""
         names = [arm.text("name") for arm in self.metadata.record("plan").records("arms")]
         if not all(self._same(arm, workload) for arm in arms if arm.name in names):
             return {}

@@ -15,7 +15,7 @@ MET, NOT_MET, UNDECIDED = 0, 1, 3
 
 @dataclass(frozen=True)
 class Requirement:
-    """What is required of one arm against what its claim compares it with."""
+    """A requirement on one arm, against the other arm of its claim."""
 
     arm: str
     kind: Kind

@@ -25,7 +25,7 @@ NO_DATA = ""
 """The hash of a command's data, which partwise does not know."""
 
 CALIBRATED_METRIC = "validation loss"
-"""What calibrations of training runs measure; those of commands name their metric."""
+"""The metric of calibrations of training runs; those of commands name their own."""
 
 GUESSED_SD = 0.007
 """The assumed SD of a paired difference of small character models, in nats, if nothing was measured."""

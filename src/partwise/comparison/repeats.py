@@ -14,7 +14,7 @@ def machine_failures(trials: Sequence[Trial]) -> dict[str, int]:
 
 
 def repeat_failed(trials: Sequence[Trial], entries: LedgerEntries) -> None:
-    """Set the outcomes of all trials aside that the machine has ended, whatever their arm, and record which."""
+    """Set aside the outcomes of all trials that the machine ended, of any arm, and record which."""
     failed = [(trial, reason) for trial in trials if (reason := trial.machine_failure)]
     if not failed:
         return

@@ -31,7 +31,7 @@ class Entry:
     what: str
     """The command of a run; the question of a comparison."""
     parameters: int | None
-    """Of a comparison: of its baseline."""
+    """For a comparison, that of its baseline."""
     state: str
     loss: float | None
     """The last validation loss; of a comparison, the mean of its baseline."""

@@ -90,7 +90,7 @@ def run_tuning(
 ) -> tuple[Plan, Tuning]:
     """Train the baseline and every claimed arm at every value, and add each arm at its best value to the plan.
 
-    What is `stored` is not trained again; what is trained gets stored, also if it is interrupted.
+    Reuses the losses in `stored`; saves new ones, even when interrupted.
 
     The best value has the lowest mean loss if the trials measure it on `held_out` data, else the best mean of the plan's
     metric; values with a diverged run are excluded. If it is at an edge of the range for any arm, the range grows by one

@@ -30,7 +30,7 @@ Losses = dict[str, dict[int, float]]
 
 @dataclass
 class TuningFile:
-    """What tuning has measured for `purpose`: the plan, its data and the arithmetic of its runs."""
+    """The measurements of tuning for `purpose`: the plan, its data and the arithmetic of its runs."""
 
     path: Path
     purpose: dict[str, Any]

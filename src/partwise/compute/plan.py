@@ -1,7 +1,7 @@
 """The plan of computation: the backend of every operation of a model, chosen once for a model and a machine.
 
-`make_plan` is for one model; `shared_plans` is for the arms of a comparison, which compute alike what they have in common. A
-plan is stored with the run and applied to its model.
+`make_plan` is for one model; `shared_plans` is for the arms of a comparison, which use one backend for each
+shared layer. A plan is stored with the run and applied to its model.
 """
 
 from collections import Counter
@@ -40,7 +40,7 @@ class Plan:
     choices: dict[str, Choice]
 
     def apply(self, model: Transformer) -> None:
-        """Let the backends of this plan compute the model. Raises ConfigError if it is the plan of another model."""
+        """Install the backends of this plan in the model. Raises ConfigError if it is the plan of another model."""
         found = {each.name: each for each in operations(model)}
         if found.keys() != self.choices.keys():
             names = sorted(found.keys() ^ self.choices.keys())
@@ -147,7 +147,7 @@ def shared_plans(
     backends: Mapping[str, str] | None = None,
     n_tokens: Mapping[str, int] | None = None,
 ) -> dict[str, Plan]:
-    """The plans of the arms of a comparison, which compute alike what they have in common.
+    """The plans of the arms of a comparison, which use one backend for each shared layer.
 
     In bfloat16, where backends round at different places, a layer that several arms have uses a backend that supports it in
     all of them. In float32 backends differ by about 1e-7: options that exclude a backend of attention in one arm, such as a
@@ -190,7 +190,7 @@ def shared_plans(
 def find_peers(
     operation: ModelOperation, found: Mapping[str, Mapping[str, ModelOperation]]
 ) -> list[tuple[str, ModelOperation]]:
-    """The operations of all arms that share a backend with this one: its namesakes, or those at its place in any layer."""
+    """The operations of all arms that share a backend with this one: of the same name, or at the same place in any layer."""
     if all(operation.name in own for own in found.values()):
         return [(arm, own[operation.name]) for arm, own in found.items()]
     return [(arm, each) for arm, own in found.items() for each in own.values() if same_place(each, operation)]
@@ -303,7 +303,7 @@ def select_backends(
     backends: Mapping[str, str] | None = None,
     n_tokens: int | None = None,
 ) -> Plan:
-    """Let the fastest backends of this machine compute a model, and return their plan: for a training loop of your own.
+    """Select and install the fastest backends of this machine, and return their plan: for a training loop of your own.
 
     `precision` is "bfloat16" if you call the model under autocast; weights are float32. `backends` names a backend per
     kind of operation ("block", "attention", "ffn"); `n_tokens` is the length of the rows (default: context_length). On a

@@ -82,7 +82,7 @@ class Runtime:
         return replace(self, threads=threads)
 
     def set_threads(self) -> None:
-        """Let this process compute with the runtime's threads."""
+        """Set the threads of this process to the runtime's."""
         set_threads(self.threads, self.deterministic)
 
 

@@ -1,4 +1,4 @@
-"""What pydantic found invalid: the path that the user wrote, and what the value should be."""
+"""Validation errors of pydantic as the user's path and the expected value."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ KINDS = {
     "list_type": LIST,
     "tuple_type": LIST,
 }
-"""What a value should be, where pydantic names a type of Python."""
+"""Words for the expected value, by the Python type that pydantic names."""
 
 Path = tuple[int | str, ...]
 

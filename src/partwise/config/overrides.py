@@ -34,7 +34,7 @@ def _remedy(word: str, following: list[str]) -> str:
 
 
 def distinct(overrides: list[Override]) -> list[Override]:
-    """The overrides. Raises ConfigError if two give one path different values, of which only one could count."""
+    """The overrides. Raises ConfigError if two give one path different values."""
     found: dict[tuple[str, ...], Any] = {}
     for path, value in overrides:
         earlier = found.setdefault(path, value)
@@ -97,7 +97,7 @@ def apply_overrides(base: Mapping[str, Any], overrides: Iterable[Override]) -> d
 
 
 def _suggestion(path: tuple[str, ...], value: Any, settings: Mapping[str, Any]) -> str:
-    """What an unknown path may mean: an option of a part that is there, or of another."""
+    """Suggestions for an unknown path: an option of a part in the configuration, or of another part."""
     here = [".".join(each) for each, _ in flatten(settings)]
     meant = meanings(path[-1], "settings", here) or meanings(path[-1], "settings", option_paths())
     return one_of([with_value(each, path[-1], show(value)) for each in meant]) or did_you_mean(path[0], settings)

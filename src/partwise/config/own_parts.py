@@ -57,7 +57,7 @@ def file_of(recipe: Part) -> str | None:
 
 
 def own_error(config: Config, error: Exception) -> ConfigError:
-    """What to raise if the parts that are not of this package do not have the methods that their families expect."""
+    """The error for custom parts without the methods of their families; it names the expected ones."""
     families = dict.fromkeys(each.family for each in own_parts(config))
     expected = [f"{family}: {EXPECTED[family]}" for family in families if family in EXPECTED]
     hint = f"; expected of {'; '.join(expected)}" if expected else ""

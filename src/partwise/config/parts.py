@@ -289,7 +289,7 @@ _make_recipe: list[Callable[[type, str], type[Part]]] = []
 
 
 def register_plain_classes(make_recipe: Callable[[type, str], type[Part]]) -> None:
-    """Turn the classes that `part` is given with a family into recipes from now on, and those that wait for it."""
+    """Set the function that turns a class into a recipe, for later calls of `part` and for those that wait for it."""
     _make_recipe[:] = [make_recipe]
     for name, cls, family in _waiting:
         register_recipe(name, make_recipe(cls, family))

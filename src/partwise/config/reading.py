@@ -52,7 +52,7 @@ def check_not_utf16(content: bytes) -> None:
 
 
 def open_regular(name: str, flags: int) -> int:
-    """An opener for `open` that refuses what is no regular file."""
+    """An opener for `open` that accepts regular files only."""
     descriptor = os.open(name, flags | NO_WAIT, 0o666)  # opening a pipe would wait for its other end
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):

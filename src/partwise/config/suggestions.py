@@ -1,4 +1,4 @@
-"""What an unknown word may mean: the nearest known one, or what other programs call by that word."""
+"""Suggestions for an unknown word: the nearest known one, or the meaning that other programs give it."""
 
 import difflib
 from collections.abc import Collection, Iterable

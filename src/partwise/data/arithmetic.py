@@ -91,7 +91,7 @@ class ProblemSpec:
         return 3 * (self.padding or self.max_width) + 6 + steps
 
     def worked_answers(self) -> WorkedAnswers:
-        """What writes the steps of these problems."""
+        """The writer of these problems' steps."""
         return WorkedAnswers(self.max_operand, self.scale)
 
     @property

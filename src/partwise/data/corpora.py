@@ -34,7 +34,7 @@ TINYSHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca5
 
 
 MAX_BYTES, MAX_PROBLEMS, PART_BYTES = 1 << 20, 1 << 15, 1 << 14
-"""Of larger files and more held-out problems only parts are compared with prepared ids; the size of such a part."""
+"""Larger files, and more held-out problems, are compared with prepared ids in parts only, of PART_BYTES each."""
 
 
 class Corpus(Part):
@@ -47,7 +47,7 @@ class Corpus(Part):
 
     @property
     def label(self) -> str:
-        """What it is called in a line of output: its name, or the file or folder that it reads."""
+        """Its name in output: that of the corpus, or of the file or folder that it reads."""
         return str(getattr(self, "path", self.name))
 
     @property
@@ -76,7 +76,7 @@ class Corpus(Part):
         return None
 
     def excerpts(self, key: str) -> list[Excerpt]:
-        """What prepared ids are compared with: as much of the splits as is at hand at once. `key` varies the positions."""
+        """The texts to compare with prepared ids: as much as can be read at once. `key` varies the positions."""
         return []
 
 

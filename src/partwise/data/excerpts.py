@@ -28,7 +28,7 @@ MAX_DECODED = 1 << 22
 
 
 class Pairs(Protocol):
-    """Pairs of a source and a target, of which a slice is encoded by itself."""
+    """Pairs of a source and a target; a slice can be encoded alone."""
 
     def __len__(self) -> int: ...
 

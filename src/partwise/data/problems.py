@@ -20,7 +20,7 @@ def prompt_of(problem: str) -> str:
 
 
 def answer_of(problem: str) -> str:
-    """What follows the last `=` of a problem, through its `$`: the answer without the steps before it."""
+    """The answer without its steps: from after the last `=` of a problem through its `$`."""
     return problem[problem.rindex("=") + 1 :]
 
 

@@ -17,7 +17,7 @@ MAX_WINDOWS = 1 << 16
 WARNED_SHARE = 0.05
 CHUNK = 1 << 20
 MAX_CHUNKS = 64
-"""Of the training text, evenly spaced: a longer text is searched in part, and the share is a lower bound."""
+"""Maximum number of chunks of the training text to search, evenly spaced; beyond it the share is a lower bound."""
 VERSION = 1
 
 _FACTOR = 0x9E3779B97F4A7C15  # odd, so that every power of it keeps all bits

@@ -158,7 +158,7 @@ class StaticStep:
         return [*own, *(tensor for tensor in self.memory if tensor is not None)]
 
     def select(self, rows: Tensor) -> "StaticStep":
-        """The step of these rows, in this order: this one, whose memory a graph reads, if they are as many as before."""
+        """The step of these rows, in this order: this object if their number is unchanged, as a graph reads its memory."""
         if len(rows) == len(self.tokens):
             for tensor in self.row_tensors():
                 tensor.copy_(tensor[rows])
@@ -169,7 +169,7 @@ class StaticStep:
 
 
 def capture(step: StaticStep) -> Callable[[], Tensor] | None:
-    """The CUDA graph of a step, whose effects are undone, or None if it cannot be captured: then every call computes anew."""
+    """The CUDA graph of a step, without its effects; None if it cannot be captured, and each call runs eagerly."""
     changed = [step.position, *step.row_tensors()]
     before = [tensor.clone() for tensor in changed]
     compute = step.run
@@ -210,7 +210,7 @@ class StaticContext(ForwardContext):
     own_masks: dict[Any, AttentionMask] = field(default_factory=dict)
 
     def mask(self, x: Tensor, n_keys: int, window: int | None = None) -> AttentionMask:
-        """The mask of one token over all `n_keys` positions of a buffer, of which those after it are empty."""
+        """The mask of one token over all `n_keys` positions of a buffer; later positions are empty."""
         key = n_keys, window
         if key not in self.own_masks:
             self.own_masks[key] = AttentionMask(lambda: self.bias(x, n_keys, window))

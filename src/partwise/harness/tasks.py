@@ -28,7 +28,7 @@ class Score:
     item_error: float | None
     items: int
     items_sha256: str
-    """Of its task's items, as `hash_items` computes it."""
+    """The hash of the task's items, by `hash_items`."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -91,7 +91,7 @@ def compiler_version(path: str | None, *compiler: str) -> str:
 
 
 def cpu_features() -> list[str]:
-    """What `native` means on this machine: the instruction sets if the system lists them, or at least the CPU's name."""
+    """The meaning of `native` on this machine: the instruction sets if the system lists them, else the CPU's name."""
     names = ("flags", "Features", "model name", "CPU part")
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()

@@ -13,7 +13,7 @@ _kernel_threads: int | None = None  # None: as many as torch has
 
 
 def set_threads(threads: int, deterministic: bool = False) -> None:
-    """Let torch and the kernels compute with `threads` threads.
+    """Set the number of threads of torch and the kernels.
 
     If `deterministic`, results are bitwise equal for any number: torch has one thread, and only the kernels have `threads`.
     """

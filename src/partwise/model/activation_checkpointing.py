@@ -14,7 +14,7 @@ from partwise.parts.contracts import ForwardContext
 
 
 def checkpoint_activations(model: nn.Module) -> None:
-    """Let every block of the model compute its activations again in the backward pass."""
+    """Recompute the activations of every block in the backward pass."""
     for module in model.modules():
         if isinstance(module, Block):
             module.checkpointed = run_checkpointed

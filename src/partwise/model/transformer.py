@@ -316,7 +316,7 @@ class Transformer(Stack, TiedModule):
                 dropout.seed(seed, step, first_row)
 
     def reset_backends(self) -> None:
-        """Let every layer compute its own equation; `partwise.select_backends` chooses faster backends."""
+        """Remove all backends: every layer computes its own equation. `partwise.select_backends` chooses faster ones."""
         for module in self.modules():
             if isinstance(module, Operation):
                 module.backends = ()

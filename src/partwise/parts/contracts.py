@@ -100,7 +100,7 @@ class FittedLayer(nn.Module):
         raise NotImplementedError
 
     def find_damage(self, tensors: Mapping[str, Tensor]) -> str | None:
-        """What is wrong with the values of these tensors, as a clause that starts with a name, or None."""
+        """The first error in the values of these tensors, as a clause that starts with a name, or None."""
         raise NotImplementedError
 
 

@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Literal, Self
 from torch import nn
 
 MaskKind = Literal["causal", "full", "bias"]
-"""Of the attention of whole rows: each token and those before it; all tokens; or a mask or bias of another form."""
+"""Kinds of masks for whole rows: each token and those before it; all tokens; or another mask or bias."""
 MASK_KINDS: tuple[MaskKind, ...] = ("causal", "full", "bias")
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperationSpec:
-    """What an operation computes: all its options, but no weights.
+    """The specification of an operation: all its options, but no weights.
 
     The default of a field is its neutral value: an operation with that value computes what one without the option does.
     A backend that does not know a field supports only its neutral value; a field without a default has none.
@@ -31,7 +31,7 @@ class OperationSpec:
 
 
 Rule = bool | Collection[Any] | Callable[[Any], str | None]
-"""What a backend supports of an option: every value (True), a collection of values, or None instead of a reason."""
+"""The supported values of an option: all (True), a collection, or a function that returns None or the reason."""
 
 
 def unsupported_option(spec: OperationSpec, rules: Mapping[str, Rule]) -> str | None:

@@ -10,7 +10,7 @@ from partwise.config import ConfigError, Part, register_plain_classes
 from partwise.parts.contracts import FeedForward, LayerContext, Norm
 
 TYPES = (bool, int, float, str)
-"""Of options; one of another type is not checked."""
+"""The types of options that are checked."""
 
 
 def recipe_of(cls: type, family: str) -> type[Part]:

@@ -73,7 +73,7 @@ class Section:
 
 S = TypeVar("S")
 Makers = tuple[Callable[[S], Iterable[Block]], ...]
-"""What makes the blocks of a section from its subject, such as the results of a comparison."""
+"""A function from a subject, such as the results of a comparison, to the blocks of a section."""
 
 
 def make_sections(subject: S, table: Iterable[tuple[str, Makers[S]]], left_out: Mapping[str, str]) -> list[Section]:

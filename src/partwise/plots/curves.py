@@ -17,7 +17,7 @@ Points = Sequence[Sequence[float | None]]
 """[[step, value], ...]; an unknown value is None."""
 
 AXES = ("tokens", "seconds")
-"""What a loss may be drawn against besides steps."""
+"""Axes of a loss curve besides steps."""
 
 LINE_POINTS = 120
 FIGURE_POINTS = 4000
@@ -134,7 +134,7 @@ def draw_scale(losses: Mapping[str, float], marked: str, key: str) -> str:
 def thin(points: Sequence[tuple[X, float]], limit: int = LINE_POINTS) -> list[tuple[X, float]]:
     """At most `limit` points, each the mean of consecutive points up to its step; the last step is kept.
 
-    If they cannot all stand for equally many points, the first one stands for fewer: a last one would be noisier than the
+    If they cannot all cover equally many points, the first one covers fewer: a last one would be noisier than the
     others and look like a jump.
     """
     size = max(1, math.ceil(len(points) / limit))

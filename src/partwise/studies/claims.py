@@ -26,12 +26,12 @@ NOT_RUN, NO_PREDICTION = "not run yet", "no prediction"
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of one claim: the comparison's key, the effect, the prediction and the outcome, '' without a prediction."""
+    """The outcome of one claim: the comparison's key, the effect, the prediction and the outcome, '' without a prediction."""
 
     key: str
     effect: Effect
     expected: str | None
-    """What the claim predicts: better, worse, equivalent or diverges; None for no prediction."""
+    """The prediction: better, worse, equivalent or diverges; None without one."""
     outcome: str
     short_name: str
     """The arm's name, without the value that tuning chose for it."""

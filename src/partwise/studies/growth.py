@@ -18,10 +18,10 @@ from partwise.studies.claims import Finding, find_outcomes
 from partwise.studies.study import Study
 
 GROWTH, BASE = ("growth", "growth-3m", "growth-10m"), "decoder-1m"
-"""The studies that repeat claims in other settings, and the protocol whose claims they repeat."""
+"""The studies that repeat claims in other settings, and the protocol of the original claims."""
 
 ALPHA = 0.05
-"""Of every interval here, each by itself: a level that is adjusted for other claims differs from study to study."""
+"""The confidence of every interval here, unadjusted: adjusted levels differ from study to study."""
 
 WIDTHS = ("ffn.hidden=",)
 """Begin the settings that grow with the model, and so do not tell one part from another."""
@@ -83,7 +83,7 @@ class Change:
     low: float
     high: float
     p: float
-    """Of the t test of no change; in a `Contrast` adjusted for all its parts by Holm's method."""
+    """p of the t test of no change; in a `Contrast` adjusted for all its parts by Holm's method."""
     first: float
     second: float
     """The differences in both settings."""

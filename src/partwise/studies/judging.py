@@ -30,7 +30,7 @@ def judge_again(results: Results) -> Results:
 
     What follows from curves that were not stored is kept. Raises ConfigError for a claim about a sum of effects.
     """
-    if results.provenance.value_changes:  # the first verdict stands, whose values are not among these
+    if results.provenance.value_changes:  # the first verdict stands; its values are not stored here
         return results
     if summed := next((effect for effect in results.effects if results.arm(effect.against) is None), None):
         raise ConfigError(

@@ -239,7 +239,7 @@ def mean_with_sd(arm: ArmResult) -> str:
 
 
 def tuning_losses(tuning: Tuning) -> str:
-    """Of each arm the mean loss of the tuning runs at each value, with the chosen one in bold."""
+    """The mean loss of each arm's tuning runs at each value, with the chosen one in bold."""
     arms = []
     for arm in tuning.arms:
         tried = [(value, mean) for value, mean in zip(tuning.values, arm.means, strict=True) if mean is not None]

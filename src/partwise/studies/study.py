@@ -105,11 +105,11 @@ class Study:
     changed: str
     entries: dict[str, Entry]
     history: tuple[str, ...] = ()
-    """What was changed after a first answer was known, oldest first."""
+    """Changes made after a first answer was known, oldest first."""
     protocol: str = ""
     """The name of the protocol that it shares with other studies; '' if it has its own."""
     about_protocol: str = ""
-    """What the protocol holds equal, in words."""
+    """The settings that the protocol holds equal, in words."""
     common: tuple[str, ...] = ()
     """The overrides that the protocol has for all arms."""
 

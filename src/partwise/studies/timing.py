@@ -41,6 +41,6 @@ def with_throughput(arm: ArmResult, rate: float | None) -> ArmResult:
 
 
 def seconds_saved(results: Results) -> dict[str, Ratio]:
-    """Of each arm whose compute saved was computed, the seconds saved."""
+    """The seconds saved by each arm with a computed saving of steps."""
     saved = {claim.effect.arm: claim.compute_saved for claim in results.claims}
     return {arm: each.ratios["seconds"] for arm, each in saved.items() if each and "seconds" in each.ratios}

@@ -45,7 +45,7 @@ SPLIT_PATTERNS = (
 SPACE = byte_characters()[ord(" ")]
 
 MAX_IDS = 1 << 22
-"""Of a vocabulary, also one whose ids have holes; the largest in use have a tenth of it."""
+"""The largest vocabulary, holes included; the largest in use have a tenth of it."""
 
 BYTE = re.compile("<0x([0-9A-F]{2})>")
 """The name of a byte's token where a vocabulary lacks characters."""

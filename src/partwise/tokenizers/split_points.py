@@ -45,7 +45,7 @@ GPT2_SPLIT_POINTS = SplitPoints(
     # most of a text is words, which the first alternative finds without trying every position
     rf" ?[A-Za-z]++(?=[\x00-@\[-`{{-\x7f])|\n(?=[A-Za-z])|[\s\S]+?(?:{_GPT2_POINTS}|{_LINE_START}|\Z)",
 )
-"""Points that GPT-2's pattern always splits at, whatever follows.
+"""Points at which GPT-2's pattern always splits, independently of the following text.
 
 No alternative of the pattern has a letter or a digit before something else, nor anything before a space, and none has a
 lookbehind; its one lookahead concerns spaces, and there is none before a split point. Apostrophes begin contractions, and

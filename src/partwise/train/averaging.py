@@ -58,7 +58,7 @@ class StochasticWeightAveraging(Averaging):
 
 
 KEPT = AVERAGE, WEIGHTS = "weight_average", "last_weights"
-"""What is kept beside a parameter: its average, or its weights after the last step while it holds its average.
+"""The tensor kept beside a parameter: its average, or its weights after the last step while it holds its average.
 
 They are keys beside those of the optimizer's state, which are of its own choice.
 """

@@ -29,7 +29,7 @@ def imported_config(model: ModelConfig, tokenizer_folder: Path) -> RunConfig:
 
 
 def open_hf_folder(folder: Path) -> tuple[Path, RunConfig, dict[str, Any]]:
-    """What `open_run` returns of a run: folder, configuration and metadata. Raises ConfigError."""
+    """The folder, configuration and metadata of a run, as `open_run` returns them. Raises ConfigError."""
     family, model = read_hf_config(folder)
     config = imported_config(model, folder)
     return folder, config, imported_metadata(config, {"family": family.model_type})

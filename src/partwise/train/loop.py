@@ -293,7 +293,7 @@ class Run:
         return {f"{name}.{key}": value for name, key, value in self.optimizer_states()}
 
     def optimizer_rows(self) -> dict[str, Rows]:
-        """What this process saves of the optimizer's state."""
+        """This process's part of the optimizer's state."""
         found = {f"{name}.{key}": self.parallel.state_rows(name, value) for name, key, value in self.optimizer_states()}
         return {name: rows for name, rows in found.items() if rows is not None}
 

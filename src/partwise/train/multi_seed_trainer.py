@@ -56,11 +56,11 @@ class MultiSeedTrainer:
         if isinstance(result, Diverged):
             run.updater = None
             raise result
-        run.step = result.step  # only now: a run that has yet to request this step may request its last one
+        run.step = result.step  # only now: a run behind this step may still request its last one
         return result
 
     def is_ahead(self, run: Run) -> bool:
-        """Whether the weights of the run are those of a step that it has yet to request."""
+        """Whether the weights are ahead of the run's step."""
         return isinstance(self.results.get(run), Step)
 
     def remove(self, run: Run) -> None:

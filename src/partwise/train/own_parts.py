@@ -24,7 +24,7 @@ TRAINED = "findings_trained"
 def check_own_parts(
     config: RunConfig, model: Transformer, dataset: Dataset, plan: Plan, trained: bool = False
 ) -> list[Finding]:
-    """What the checks of parts that are not of this package find; nothing if there are none.
+    """The findings of the checks of custom parts; none without such parts.
 
     `trained` says that the model has been trained: it is then checked at these weights. Raises ConfigError if the model
     cannot be computed.
@@ -96,13 +96,13 @@ def leaks(findings: Sequence[Finding]) -> list[str]:
 
 
 def leak_sentence(findings: Sequence[Finding]) -> str:
-    """What a report says first of a model that sees later positions; '' of any other."""
+    """The first sentence of a report on a model that sees later positions; '' for any other."""
     found = leaks(findings)
     return f"This model sees the tokens that it predicts, so its loss means nothing: {found[0]}." if found else ""
 
 
 def refuse_leaks(config: RunConfig, findings: Sequence[Finding], plan: Plan) -> None:
-    """Raise ConfigError if a position sees what it is to predict."""
+    """Raise ConfigError if a position sees its own target."""
     for measured in leaks(findings):
         raise ConfigError(
             f"{names_of(config, plan)} sees the tokens that it predicts: {measured}. Let each position read "

@@ -11,7 +11,7 @@ from partwise.train.metrics import METRICS, metrics_fingerprint
 
 RESULT = "result.json"
 HASHES = ("config_sha256", "metrics_sha256", "sha256")
-"""What binds a result; one without any of them is refused, as deleting a key would otherwise switch off the check."""
+"""The hashes in a result; one that lacks any is refused, or deleting a key would switch off the check."""
 WITHOUT_EFFECT = ("train.log", "train.parallel", "train.activation_checkpointing")
 """Settings that may change when a run resumes; see `without_effect`."""
 

@@ -318,7 +318,7 @@ def check_processes(config: RunConfig, n_processes: int) -> None:
 
 
 def shared_facts(config: RunConfig, dataset: Dataset, runtime: Runtime) -> dict[str, str]:
-    """What must be equal on all processes of a run."""
+    """The facts that must agree on all processes of a run."""
     return {
         "partwise": __version__,
         "torch": torch.__version__,

@@ -1,4 +1,4 @@
-"""What a trained model writes: text, or its answers to a few problems or sources."""
+"""Samples of a trained model: text, or its answers to a few problems or sources."""
 
 from dataclasses import dataclass, field
 from itertools import chain

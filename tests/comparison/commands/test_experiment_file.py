@@ -73,7 +73,7 @@ def test_the_same_change_of_another_command_is_another_question() -> None:
             {"arms": {**ARMS, "typo": {"arg": "--x"}}},
             r"arms.typo.arg: unknown, and the command has no placeholder {arg}",
         ),
-        ({"arms": {**ARMS, "s": {"seed": 3}}}, "arms.s.seed: seed has a meaning of its own"),
+        ({"arms": {**ARMS, "s": {"seed": 3}}}, "arms.s.seed: seed is reserved; rename the setting"),
         ({"arms": {**ARMS, "twin": {"args": "--gain=0.1"}}}, "arm 'twin' runs the same as 'gain'"),
         ({"arms": {"base": {}}}, "needs at least two arms"),
         ({"arms": {"base": {}, "l": {"x": [1]}}}, r"arms.l.x=\[1\]: expected a number or text"),

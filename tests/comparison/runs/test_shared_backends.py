@@ -28,13 +28,15 @@ def kernels(shared_cache: Path, here: Path) -> None:
 def test_an_arm_that_keeps_others_from_their_kernels_is_named() -> None:
     (note,) = notes("ffn=swiglu ffn.hidden=64", "positions=alibi")
     assert note.startswith("note: no kernel supports positions=alibi (") and "positions=alibi is not supported" in note
-    assert note.endswith("); all arms share their backends, so the others would train faster without it")
+    assert note.endswith(
+        "); all arms share their backends, so removing this arm would let the others use faster kernels"
+    )
 
 
 def test_arms_that_only_together_keep_others_from_a_kernel_are_one_note() -> None:
     (note,) = notes("ffn=swiglu ffn.hidden=64", "norm=dyt", "residual=parallel residual.dropout=0")
     assert "norm=dyt (block: " in note and " and residual=parallel residual.dropout=0 (block: " in note
-    assert note.endswith("the others would train faster without them")
+    assert note.endswith("removing these arms would let the others use faster kernels")
 
 
 def test_in_float32_only_what_limits_attention_is_named() -> None:

@@ -1,4 +1,4 @@
-"""What `compare` prints of a comparison of any kind: its question, its progress, its summary."""
+"""The output of `compare` for any kind of comparison: question, progress, summary."""
 
 import shlex
 from collections.abc import Sequence

@@ -31,7 +31,7 @@ DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.
 OLDEST = (4, 56)
 """The oldest supported release of `transformers`, as in the extra `hf` of pyproject.toml."""
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}
-"""Of the largest difference of logits, relative to their largest magnitude if that exceeds 1."""
+"""Tolerance of the largest difference of logits, relative to their largest magnitude if that exceeds 1."""
 
 
 def export_run(

@@ -47,7 +47,7 @@ def inspect_target(
 
 
 def page_suffix(changes: list[str]) -> str:
-    """What the name of a page has after that of its subject, different for different overrides and options."""
+    """The suffix of a page's name after its subject, different for different overrides and options."""
     if not changes:
         return ""
     plain = all(re.fullmatch(r"[A-Za-z0-9._=+-]+", change) for change in changes)

@@ -85,7 +85,7 @@ def make_designs(
 def compute_power(
     designs: Sequence[Design], noise: Noise, effect: float | None, time: TrialTime | None = None
 ) -> dict[str, Any]:
-    """What each design detects, and the seeds that a goal needs, assuming the upper limit of the noise; JSON values.
+    """The detectable effect of each design, and the seeds that a goal needs, at the upper limit of the noise; JSON values.
 
     `seconds` is the time that a design takes at most, None if the time of a trial is unknown.
     """
@@ -173,7 +173,7 @@ def design_sentence(power: Mapping[str, Any]) -> str:
 
 
 def power_sentences(plan: Plan, noise: Noise) -> list[str]:
-    """What the seeds of a plan detect, and the noise that this assumes."""
+    """The detectable effect of a plan's seeds, and the assumed noise."""
     design = Design(plan.looks, plan.n_claims, plan.rules.margin, plan.rules.alpha, method=plan.rules.method)
     one = "" if design.claims == 1 else f" for one real effect among {design.claims} claims"
     effect, equal = detectable_effect(design, noise.upper_sd), one_real_claim(design, 0.0, noise.upper_sd).equivalent

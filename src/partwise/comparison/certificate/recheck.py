@@ -17,7 +17,7 @@ class ChangedVerdict:
     """A verdict that the newest method would change."""
 
     number: int
-    """Of the record of the comparison's start."""
+    """The number of the record of the comparison's start."""
     name: str
     arm: str
     against: str

@@ -99,7 +99,7 @@ def make_trial(certificate: Certificate, folder: Path, arm: str, seed: int, impo
 
 
 def differences_here(certificate: Certificate, imports: Sequence[str] = ()) -> list[str]:
-    """What is different here from where the trials ran; if nothing is, repeated values are equal bit for bit."""
+    """The differences from the machine that ran the trials; without any, repeated values are equal bit for bit."""
     here, there = machine_info(), certificate.machine
     found = [f"{name} {here[name]}, not {there.get(name)}" for name in here if here[name] != there.get(name)]
     code = code_version(imports)

@@ -112,7 +112,7 @@ def make_command_calibration(
         update={"arms": {name_of_baseline: experiment.arms[name_of_baseline]}, "negative_control": True}
     )
     made = make_command_comparison(alone, folder, name, command, **settings)
-    claims = tuple(claim._replace(role="claim") for claim in made.plan.claims)  # what is asked, and no control of it
+    claims = tuple(claim._replace(role="claim") for claim in made.plan.claims)  # judged as a claim, not as a control
     return replace(made, plan=replace(made.plan, claims=claims))
 
 

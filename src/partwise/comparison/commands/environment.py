@@ -1,4 +1,4 @@
-"""What commands run in: code, packages, machine. It is recorded before the first trial, and a change is not overlooked."""
+"""The environment of commands: code, packages, machine. It is recorded before the first trial, and changes are reported."""
 
 import hashlib
 import os

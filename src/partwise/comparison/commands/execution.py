@@ -1,4 +1,4 @@
-"""What a worker process does for a command: run it, wait for it, read its numbers, write `result.json`."""
+"""A command in a worker process: run it, wait, read its numbers, write `result.json`."""
 
 import contextlib
 import functools
@@ -219,8 +219,7 @@ def launch(
 
 
 def stop(processes: "list[subprocess.Popen[bytes]]") -> None:
-    """End the processes that still run: ask, wait, kill; and whatever each has left running, which would disturb the next
-    trial."""
+    """End the processes that still run (ask, wait, kill) and those they left behind, which would disturb the next trial."""
     for process in processes:
         if process.poll() is None:
             end_group(process.pid, signal.SIGTERM)

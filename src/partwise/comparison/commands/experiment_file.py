@@ -89,7 +89,7 @@ class Curve(Source):
 
 
 class TrialLimits(Config):
-    """What one trial needs, and when it is given up."""
+    """The resources and the time limit of one trial."""
 
     cpus: int = Field(1, gt=0)
     gpus: int = Field(0, ge=0)

@@ -157,7 +157,7 @@ def check_placeholders(config: CommandConfig, name: str, spec: ArmSpec) -> None:
     used = set().union(*map(placeholders, texts))
     for key in config.settings:
         if key in RESERVED:
-            raise ConfigError(f"arms.{name}.{key}: {key} has a meaning of its own; choose another name")
+            raise ConfigError(f"arms.{name}.{key}: {key} is reserved; rename the setting")
         if key not in used:
             known = {"args", "env", "ref", *used} - set(RESERVED[:3])
             raise ConfigError(

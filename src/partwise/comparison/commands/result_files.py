@@ -75,7 +75,7 @@ def in_worktree(path: str, experiment: Experiment) -> bool:
 
 
 class Stamp(NamedTuple):
-    """What tells whether a file was written since."""
+    """The state of a file, to see whether it was written since."""
 
     inode: int
     size: int

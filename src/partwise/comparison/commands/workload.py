@@ -46,7 +46,7 @@ class CommandWorkload(Workload):
     setup: dict[str, Any] = field(default_factory=dict)
 
     def prepare(self, plan: CommandPlan) -> str:
-        """What every trial shares: where the metric is found, and the limits of a trial."""
+        """The settings of every trial: the source of the metric, and the limits."""
         if not self.folder.is_dir():
             raise ConfigError(f"folder: {self.folder} does not exist")
         return digest(

@@ -16,7 +16,7 @@ CUMULATIVE_PREFIX = "+ "
 
 
 class Configuration(Protocol):
-    """What an arm is, for a kind of trial: a training run's configuration, a command's arguments."""
+    """The content of an arm, by kind of trial: a training run's configuration, or a command's arguments."""
 
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain values: two arms differ if these do."""
@@ -67,7 +67,7 @@ class Plan(Generic[C]):
     task_items: dict[str, str] = field(default_factory=dict)
     """If the metric is that of a task: name of the arm -> SHA-256 of the task's items."""
     horizons: tuple[int, ...] = ()
-    """The numbers of steps, in ascending order, at each of which a run of every trial ends; empty if there is one."""
+    """The run lengths in steps, ascending, if every trial has runs of several lengths; else empty."""
 
     def __post_init__(self) -> None:
         rules, baseline = self.rules, self.arms[0].name
@@ -180,7 +180,7 @@ def mixed_changes(overrides: Mapping[str, Sequence[str]], claims: Iterable[tuple
 
 
 def setting_of(override: str) -> str:
-    """What an override changes: a part, by its family, or another setting; empty for a word without `=`."""
+    """The setting that an override changes: a family of parts, or another setting; empty for a word without `=`."""
     key, equals, _ = override.lstrip("-").partition("=")
     family = key.partition(".")[0]
     return (family if family in REGISTRY else key) if equals else ""

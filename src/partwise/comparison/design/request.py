@@ -28,7 +28,7 @@ class Option:
     panel: str | None = None
     """The panel of `--help` that lists it."""
     metavar: str | None = None
-    """What stands for its value in `--help`."""
+    """The metavar of its value in `--help`."""
     positional: bool = False
     unset: bool = False
     """Whether the command can tell that it was not given; its help then names the default."""

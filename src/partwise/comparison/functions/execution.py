@@ -1,4 +1,4 @@
-"""Call a training function once, in this process or in a worker, and store what came of it."""
+"""Call a training function once, in this process or in a worker, and store its result."""
 
 import contextlib
 import importlib
@@ -29,8 +29,7 @@ TrainingFunction = Callable[..., float]
 def execute(folders: list[Path], should_stop: Callable[[], bool]) -> list[str]:
     """Call the functions of the folders, in a worker process; returns their statuses.
 
-    A call does not ask `should_stop`: the signal that asks the process to stop, or that its server has died, ends it at once,
-    and the trial is called again when the comparison goes on.
+    A call cannot pause: a signal to stop, or the death of its server, kills it at once, and resuming calls it again.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     end_with(os.getppid())
@@ -90,7 +89,7 @@ def failed(reason: str) -> Outcome:
 
 @contextlib.contextmanager
 def redirected(folder: Path) -> Iterator[None]:
-    """What is printed goes to the trial's folder."""
+    """Redirect printed text to the trial's folder."""
     with (
         open_file(folder / STDOUT, "w") as out,
         open_file(folder / STDERR, "w") as err,

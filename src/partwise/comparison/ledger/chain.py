@@ -18,7 +18,7 @@ from typing import Any, Self
 from partwise.records import DamagedFileError, parse
 
 FIRST = "0" * 64
-"""What stands in for the hash of a previous record in the first one."""
+"""The previous hash of the first record."""
 
 BUSY_SECONDS = 30.0
 """How long a write waits for another process that writes."""
@@ -33,7 +33,7 @@ KEYS = {
     "look": {"time", "started", "seeds", "verdicts"},
     "result": {"time", "started", "seeds", "verdicts"},
 }
-"""What a record of a kind has at least; other kinds are only listed."""
+"""The required keys of a record by kind; other kinds are only listed."""
 
 
 class DamagedLedgerError(Exception):

@@ -130,7 +130,7 @@ class LedgerEntries:
     def result(
         self, plan: "Plan", seeds: int, effects: Iterable["Effect"], judged: int | None = None, values: str = ""
     ) -> Record | None:
-        """Record the outcome, of which the first `judged` seeds have the hash `values`.
+        """Record the outcome; `values` is the hash of the first `judged` seeds.
 
         Returns the record of the first outcome, which stands; None if there is no ledger to write.
         """

@@ -1,4 +1,4 @@
-"""What a comparison asked, so that the same question is recognized whatever seeds, margin or training length it had."""
+"""The question of a comparison, recognized again with other seeds, another margin or another training length."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -98,7 +98,7 @@ def _seeds_seen(records: Sequence[Record]) -> dict[int, int]:
 
 
 def _same_arms(claim: "Claim", own: Mapping[str, Any], earlier: Mapping[str, Any], asked: bool) -> bool:
-    """Whether an earlier comparison had both arms of a claim with the same data and metric, under whatever names.
+    """Whether an earlier comparison had both arms of a claim with the same data and metric, under any names.
 
     The arms that tuning chose are no part of a plan: they are the same if the question was `asked` under equal settings.
     """

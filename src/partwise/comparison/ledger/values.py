@@ -28,7 +28,7 @@ class JudgedValues:
 
     @classmethod
     def read(cls, stored: Any, source: str) -> Self:
-        """What `to_dict` returned. Raises ConfigError if it is anything else."""
+        """The inverse of `to_dict`. Raises ConfigError for anything else."""
         if not isinstance(stored, Mapping) or not all(
             str(seeds).isdecimal() and isinstance(hashes, list) and all(isinstance(each, str) for each in hashes)
             for seeds, hashes in stored.items()

@@ -23,7 +23,7 @@ class Interval(Protocol):
 ADJUSTED = (
     "The last interval has the verdict's level; the others are adjusted for all differences by Bonferroni's method."
 )
-"""Of several differences, each at several steps."""
+"""A note on intervals of several differences, each at several steps."""
 
 
 def decimal_places(effect: Effect) -> int:

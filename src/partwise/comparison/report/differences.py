@@ -10,7 +10,7 @@ from partwise.plots.colors import VERDICT_COLORS
 
 
 def difference_figures(results: Results) -> Iterator[Figure]:
-    """Of each difference, every seed and the mean."""
+    """Every seed and the mean of each difference."""
     from partwise.comparison.report.figures import draw_differences
 
     protocol = results.protocol
@@ -34,7 +34,7 @@ def difference_figures(results: Results) -> Iterator[Figure]:
 
 
 def over_time_figures(results: Results) -> Iterator[Figure]:
-    """Of each difference, every seed over training."""
+    """Every seed of each difference over training."""
     from partwise.comparison.report.figures import draw_over_time
 
     for index, claim in enumerate(results.claims):

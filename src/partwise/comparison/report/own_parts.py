@@ -1,4 +1,4 @@
-"""What the checks of the user's own parts have found, in a report."""
+"""The findings of the checks of custom parts, in a report."""
 
 from collections.abc import Iterator
 

@@ -232,7 +232,7 @@ def _small_print(results: Results) -> "list[RenderableType]":
 
 
 SUMMARY = (_question, _headlines, _further_sentences, _differences, _arms, _details, _small_print)
-"""What makes the parts of the terminal summary."""
+"""The functions that make the parts of the terminal summary."""
 
 
 def _accuracies(results: Results) -> list[str]:

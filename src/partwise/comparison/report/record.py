@@ -1,4 +1,4 @@
-"""What the ledger of the project says about a comparison, as sentences."""
+"""The ledger's entries about a comparison, as sentences."""
 
 from collections.abc import Iterator, Sequence
 

@@ -72,7 +72,7 @@ class ClaimResult(Value):
     compute saved are adjusted for all claims by Bonferroni's method.
     """
     change_over_horizons: StepEffect | None = None
-    """The change of the difference from the shortest runs to the longest, whose length is `step`.
+    """The change of the difference from the shortest runs to the longest, of length `step`.
 
     None if all runs have one length, or one failed.
     """

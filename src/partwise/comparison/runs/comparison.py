@@ -88,7 +88,7 @@ class RunComparison(Comparison):
         return found
 
     def _folders_of(self, arm: Arm) -> list[Path]:
-        """The folder of an arm's runs, under whatever number: it depends on the arms that tuning adds and leaves out."""
+        """The folder of an arm's runs, with any number: tuning adds and removes arms, which changes the numbers."""
         if shared := self._shared_folder(arm):
             return [shared]
         return list((self.path / "runs").glob(f"*-{glob.escape(self.workload.folder_name(arm))}"))

@@ -1,4 +1,4 @@
-"""What a worker process does for training runs of a comparison."""
+"""Training runs of a comparison in a worker process."""
 
 import itertools
 import signal
@@ -29,7 +29,7 @@ from partwise.train.trained_model import open_trained
 __all__ = ["execute", "stored_status"]
 
 RANK_MODULE = "partwise.comparison.runs.rank"
-"""What each of several processes runs."""
+"""The program of each of several processes."""
 
 
 def execute(folders: list[Path], should_stop: Callable[[], bool]) -> list[str]:

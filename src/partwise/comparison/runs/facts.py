@@ -1,4 +1,4 @@
-"""What is known of training runs beyond their values: task, parameters, cost, backends, accuracies and activations."""
+"""Facts about training runs besides their values: task, parameters, cost, backends, accuracies and activations."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -24,7 +24,7 @@ from partwise.train.own_parts import check_own_parts, has_own, refuse_leaks
 
 @dataclass
 class PartChecks:
-    """What the checks have found so far. With `allow_leak`, arms that see later positions are compared all the same."""
+    """The findings so far. With `allow_leak`, arms that see later positions are compared anyway."""
 
     allow_leak: bool = False
     before: dict[str, list[Finding]] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class PartChecks:
                 raise ConfigError(f"arm {arm.name}{which}: {error}") from None
 
     def findings(self, arm: RunArm, trials: Sequence[Trial]) -> tuple[PartFinding, ...]:
-        """Of an arm: before training, and of the trained weights of each trial what is no pass or new."""
+        """The findings of an arm: those before training, and those of trained weights that failed or are new."""
         before = [PartFinding(**each.to_dict()) for each in self.before.get(key_of(arm.config), ())]
         trained = [
             PartFinding(**each.to_dict(), seed=trial.seed)

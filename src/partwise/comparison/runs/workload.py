@@ -52,7 +52,7 @@ class Estimate:
 
     arms: dict[str, ArmTime]
     minutes_per_value: float
-    """Of all arms at one value that tuning tries."""
+    """Minutes of the runs of all arms at one value that tuning tries."""
     runs: int
     finished: int
     workers: int
@@ -221,7 +221,7 @@ class RunWorkload(Workload):
         excess = {note for config in distinct.values() if (note := vocabulary_note(config, config.prepare()))}
         return sorted(excess) + [
             f"note: no kernel supports {listed([f'{arm} ({why[0]})' for arm, why in arms.items()])}; all arms share their "
-            f"backends, so the others would train faster without {'it' if len(arms) == 1 else 'them'}"
+            f"backends, so removing {'this arm' if len(arms) == 1 else 'these arms'} would let the others use faster kernels"
             for arms in limiting_arms(plan, self.seeds_per_process, self.processes_per_run)
         ]
 

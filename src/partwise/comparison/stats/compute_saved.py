@@ -43,7 +43,7 @@ class Saved:
     n_censored: int
 
     def times(self, factor: float) -> "Saved | None":
-        """The ratio of another measure, of which a step of the baseline takes `factor` times as much as one of the arm.
+        """Convert a ratio of steps to another cost: a step of the baseline costs `factor` times as much as one of the arm.
 
         None if only a bound is known, and it no longer tells which arm needs less.
         """

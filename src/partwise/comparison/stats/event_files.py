@@ -1,4 +1,4 @@
-"""Read the scalars of TensorBoard event files, without TensorBoard, whose import takes seconds.
+"""Read the scalars of TensorBoard event files without importing TensorBoard, which takes seconds.
 
 An event file is a sequence of records (length, its CRC, data, their CRC), and each record a protocol buffer:
 `tensorflow/core/util/event.proto` with `summary.proto` and `tensor.proto`.

@@ -37,7 +37,7 @@ class Method:
 
 
 FIRST = 1
-"""The method of whatever states none."""
+"""The method of records that state none."""
 
 METHODS = {
     FIRST: Method(measure, decide, tuning_noise, (outlier, skewed)),

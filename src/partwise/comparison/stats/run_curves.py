@@ -60,7 +60,7 @@ def read_tensorboard(folder: Path, tag: str | None, pattern: str | None) -> Runs
 
 
 def _choice(run: RunName, having: Sequence[str], runs: Mapping[RunName, Collection[str]], pattern: str | None) -> str:
-    """What to do about a tag in several folders of a run: choose one that all runs have, or join them."""
+    """The remedy for a tag in several folders of a run: choose one that all runs have, or join them."""
     join = "move the event files of one run into one folder"
     inner = [path.removeprefix(run.name) for path in having if path != run.name]
     shared = [each for each in inner if all(other.name + each in folders for other, folders in runs.items())]

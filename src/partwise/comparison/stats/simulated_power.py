@@ -31,7 +31,7 @@ Samples = Sequence[tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class Design:
-    """What fixes the error rates of a comparison: its looks, number of claims, margin, alpha and method of judging.
+    """The design, which fixes the error rates: looks, number of claims, margin, alpha and method of judging.
 
     Without planned looks, `looks` has one entry, the number of seeds. The differences of two claims are correlated, by 1/2 if
     their arms share the baseline and are equally noisy. Raises ConfigError for invalid values.

@@ -147,7 +147,7 @@ def _parse_json(text: str, where: str, expected: str) -> Any:
 
 
 class _DuplicateKey(Exception):
-    """A key that an object has twice, of which `json` would silently keep the last."""
+    """A key that an object has twice; `json` would silently keep the last."""
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -46,7 +46,9 @@ def split_variance(values: Sequence[Sequence[float]], alpha: float = 0.05) -> Va
     table = np.array(values, dtype=float)
     rows, columns = table.shape
     if not np.isfinite(table).all():
-        raise ConfigError("a run failed, so the variance cannot be split: mend that first, such as by a lower train.lr")
+        raise ConfigError(
+            "a run failed, so the variance cannot be split: fix that first, for example with a lower train.lr"
+        )
     if min(rows, columns) < 2:
         raise ConfigError(
             f"{rows} x {columns} runs cannot be split: at least two initializations and two orders are needed"

@@ -1,4 +1,4 @@
-"""`partwise.verdict`: existing values, whatever they come from, and their verdicts."""
+"""`partwise.verdict`: existing values of any origin, and their verdicts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Verdicts:
     exploratory: tuple[Effect, ...]
     """Estimates from all seeds, if the verdicts use the first ones only."""
     notes: tuple[str, ...]
-    """What is remarkable about the runs that were read, such as different last steps."""
+    """Remarks about the runs that were read, such as different last steps."""
     values: Values
     read: str | None = None
     """How names, columns and separators of a file or folder were read, in one line."""

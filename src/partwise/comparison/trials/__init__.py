@@ -1,1 +1,1 @@
-"""What a comparison runs: trials of a workload, by an executor."""
+"""The trials of a comparison: a workload makes them, an executor runs them."""

@@ -1,7 +1,7 @@
 """Claims: which worker runs a trial, where several processes or machines see the same folder.
 
 A claim is a file `claim-N.json` that only one process can create; the one with the highest N counts. Its owner touches it
-every few seconds. If nobody has for `EXPIRES` seconds, its owner is dead or has released it, and whoever creates
+every few seconds. If it is not for `EXPIRES` seconds, its owner is dead or has released it, and the worker that creates
 `claim-(N+1).json` has the trial: no claim is ever removed or renamed, so two workers cannot both succeed. Times are those of
 the file system, so that the clocks of the machines do not matter.
 """

@@ -16,7 +16,7 @@ ELSEWHERE = "in use by another process"
 
 
 class UnsavedInterrupt(KeyboardInterrupt):
-    """A further interrupt while the trials that ran were asked to save: nobody waited for them."""
+    """A second interrupt while running trials were saving: they were not waited for."""
 
 
 class Executor(ABC):
@@ -82,8 +82,8 @@ def run_trials(executor: Executor, trials: Sequence[Trial], on_progress: Callabl
         finished = [trial for trial in trials if trial.finished]
         if len(finished) >= len({trial.arm for trial in trials}) and all(trial.has_no_value for trial in finished):
             raise NoValuesError(
-                f"the first {len(finished)} trials all ended without a value ({finished[0].reason}): mend that and start "
-                "again; nothing was judged"
+                f"the first {len(finished)} trials all ended without a value ({finished[0].reason}): fix the command and "
+                "rerun; nothing was judged"
             )
 
 

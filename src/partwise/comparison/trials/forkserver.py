@@ -89,7 +89,7 @@ class ForkServer:
                     self.process.kill()
 
     def let_go(self) -> None:
-        """In a fork of the process that has started it: close the copy of its stream, at whose end it ends."""
+        """In a forked child: close the inherited pipe, so that the server still sees its end."""
         atexit.unregister(self.end)
         assert self.process.stdin is not None
         # not `close`, which may wait for a lock that another thread held at the fork

@@ -45,7 +45,7 @@ class SharedExecutor(Executor):
         return ended
 
     def cancel(self) -> None:
-        """Ask for no more workers; those that are in the midst of a trial finish it."""
+        """Ask for no more workers; running trials finish."""
         self._waiting.clear()
         with contextlib.suppress(OSError):  # then it expires
             (self.folder / OPEN).unlink(missing_ok=True)

@@ -33,7 +33,7 @@ REPEATED = "before-repeat"
 
 
 class Outcome(Value):
-    """What came of a job, bound by hashes to the job, to itself, and to the files that its value was read from."""
+    """A job's result, hashed with the job and the files that its value was read from."""
 
     format: Literal[1] = 1
     job: str = ""
@@ -177,7 +177,9 @@ def prepare_trial(
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / JOB, stored)
         except OSError as error:
-            raise ConfigError(f"cannot write {folder / JOB}: {error.strerror}: free its place, and run again") from None
+            raise ConfigError(
+                f"cannot write {folder / JOB}: {error.strerror}: check disk space and permissions, then rerun"
+            ) from None
     trial = StoredTrial(arm, seed, folder, 1, outcome.trial_status if outcome else "waiting")
     trial.job = key
     return trial

@@ -1,4 +1,4 @@
-"""A trial: one arm on one seed, in a folder. A comparison knows no more of what it compares."""
+"""A trial: one arm on one seed, in a folder. A comparison knows nothing else about its arms."""
 
 import math
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ NO_VALUE = "no value"
 REPEATING = (
     " (if its value was judged and is now another, the first verdict stands, and the new estimate is exploratory)"
 )
-"""What the advice to repeat a trial ends with."""
+"""The end of the advice to repeat a trial."""
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Trial(ABC):
     """One arm on one seed: a value and a curve, from a folder in which it can be resumed.
 
     `status` is waiting, running, in use by another process, interrupted, done, diverged, or `NO_VALUE` or failed followed by
-    the reason; `steps` is its length, of which `progress` tells how much is done.
+    the reason; `steps` is its length, and `progress` the steps done.
     """
 
     arm: str

@@ -63,7 +63,7 @@ class ChildProcesses:
         self.replies, self.parent = replies, parent
         self.running: dict[int, tuple[int, list[Path]]] = {}
         self.claims: dict[int, Claim] = {}
-        """Of a child whose trial several workers may take."""
+        """By child process id; empty unless workers share the trials."""
 
     def fork(self, number: int, folders: list[Path], directory: str, variables: dict[str, str]) -> None:
         """Start a child, or reply why that is not possible."""
@@ -109,7 +109,7 @@ class ChildProcesses:
                 self.reply(number, statuses or [exit_status(code)] * len(folders))
 
     def stop_lost(self) -> None:
-        """Stop every child whose trial another worker has taken over, as it may if only this one's parent was suspended."""
+        """Stop the children with trials that another worker has taken over while this process was suspended."""
         for child, claim in self.claims.items():
             if claim.is_lost:
                 os.kill(child, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What a comparison compares, as one kind of workload: how its trials are made and what is known of them.
+"""A workload: how the trials of a comparison are made, and facts about them.
 
 Our own training runs are one kind (`comparison/runs/`). Another kind is one more file: a subclass of `Trial` and one of
 `Workload`.
@@ -21,7 +21,7 @@ from partwise.run_names import default_run_name
 
 @dataclass(frozen=True)
 class Resources:
-    """What one trial needs of its machine."""
+    """The resources that one trial needs."""
 
     cpus: int = 1
     gpus: int = 0
@@ -64,7 +64,7 @@ class Workload(ABC):
         """An executor for the trials."""
 
     def resources(self) -> Resources:
-        """What one trial needs, for executors that place trials."""
+        """The resources of one trial, for executors that place trials."""
         return Resources()
 
     @abstractmethod
@@ -88,7 +88,7 @@ class Workload(ABC):
         return ""
 
     def notes(self, plan: Plan) -> list[str]:
-        """What the user may want to change before the first trial, a line each."""
+        """Notes on settings to reconsider before the first trial, a line each."""
         return []
 
     def check_trained(self, plan: Plan, trials: Sequence[Trial]) -> None:  # noqa: B027 - most kinds have no weights

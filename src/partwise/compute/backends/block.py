@@ -101,7 +101,7 @@ BLOCK: dict[str, Rule] = {
     "short_conv": token_shift,
     "causal": lambda causal: None if causal else "only causal blocks are supported",
 }
-"""What the kernel supports of a block; options that are not listed must be neutral."""
+"""The options of a block that the kernel supports; unlisted options must be neutral."""
 
 
 def block_options(spec: BlockSpec) -> BlockOptions:

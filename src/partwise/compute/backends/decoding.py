@@ -117,7 +117,7 @@ MODEL: dict[str, Rule] = {
     **dict.fromkeys(("scale_embeddings", "embed_norm", "head_bias", "logit_softcap"), True),
     "encoder_layers": lambda layers: "encoder-decoder models are not supported" if layers else None,
 }
-"""What the kernel supports in generation, where there is no dropout; options that are not listed must be neutral."""
+"""The options that the kernel supports in generation, without dropout; unlisted options must be neutral."""
 
 
 class DecodingCache:

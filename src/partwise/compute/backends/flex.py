@@ -1,6 +1,6 @@
 """FlexAttention, `train.attention_backend=flex`: windows, soft-caps, documents and position biases without a mask in memory.
 
-Dong et al. 2024, arXiv:2412.05496. Its gradients need CUDA, where nobody has run them yet: it is used only if it is named.
+Dong et al. 2024, arXiv:2412.05496. Its gradients need CUDA and are untested there: it is used only if it is named.
 """
 
 from collections.abc import Callable

@@ -99,7 +99,7 @@ def choose_family(config: ModelConfig, name: str | None = None) -> tuple[Family,
 
 
 def mismatches(family: Family, config: ModelConfig) -> list[str]:
-    """What of a configuration the family cannot express, as `option=value (family: other value)`; empty if nothing."""
+    """The options that the family cannot express, as `option=value (family: other value)`; empty if there are none."""
     function = describe(config)
     try:
         settings = family.read(Values(family.write(function), family.title))

@@ -100,7 +100,7 @@ def write_rope(positions: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_rope_values(rope: Mapping[str, Any], theta: str = "rope_theta") -> dict[str, Any]:
-    """What `write_rope` returned as the keys of a `config.json`, with the base of the angles as `theta`.
+    """The result of `write_rope` as keys of a `config.json`, with the base of the angles as `theta`.
 
     Releases before 5.0 read `rope_scaling` and not `rope_parameters`; later ones take `rope_scaling` first.
     """

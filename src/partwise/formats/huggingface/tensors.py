@@ -18,11 +18,11 @@ class Layout:
         return (sum(shape[0] for shape in ours), *ours[0][1:])
 
     def rows(self, shape: Sequence[int]) -> int:
-        """The number of rows of theirs, of this shape, that only together are a part of ours."""
+        """The number of rows of a tensor of theirs, of this shape, that must be copied together."""
         return 1
 
     def part(self, ours: Sequence[Tensor], start: int, stop: int) -> Sequence[Tensor]:
-        """The part of ours that some rows of theirs become."""
+        """The part of our tensors that rows `start` to `stop` of theirs fill."""
         return [tensor[start:stop] for tensor in ours]
 
     def join(self, ours: Sequence[Tensor]) -> Tensor:
@@ -35,7 +35,7 @@ class Layout:
 
 
 class Whole(Layout):
-    """A layout in which a few rows of theirs are not a few rows of ours: tensors are read at once."""
+    """Layouts that cannot be read row by row: each tensor is read at once."""
 
     def rows(self, shape: Sequence[int]) -> int:
         return shape[0]
@@ -143,7 +143,7 @@ class TensorRule:
         return self.layout.shape([tensors[name].shape[skipped:] for name in self.ours])
 
     def rows(self, shape: Sequence[int]) -> int:
-        """The number of rows of theirs that can only be copied together."""
+        """The number of rows of theirs that must be copied together."""
         return self.layout.rows(shape)
 
     @torch.no_grad()

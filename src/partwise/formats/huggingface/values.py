@@ -140,7 +140,7 @@ class Values:
         return Values(value, f"{self.source}: {key}")
 
     def expect(self, key: str, *accepted: Any) -> None:
-        """Refuse every value but these, of which the first is that of a missing key."""
+        """Refuse all values but these; the first is the default of a missing key."""
         value = self.get(key, accepted[0])
         if not any(type(value) is type(each) and value == each for each in accepted):
             self.refuse(key, f"only {' or '.join(map(show, accepted))} is supported")

@@ -1,4 +1,4 @@
-"""What wrapped decoders and encoder-decoders share: loading, tied weights, the cache of `generate`, padding, the loss."""
+"""The base of wrapped decoders and encoder-decoders: loading, tied weights, the cache of `generate`, padding, the loss."""
 
 import dataclasses
 from collections.abc import Callable
@@ -56,7 +56,7 @@ class AfterStep(TrainerCallback):
 
 
 class PartwiseModel(PreTrainedModel, GenerationMixin):
-    """What both kinds of model share. Projections are separate linear layers, named as in our checkpoints."""
+    """The base of both kinds of model. Projections are separate linear layers, named as in our checkpoints."""
 
     config_class = PartwiseConfig
     base_model_prefix = ""

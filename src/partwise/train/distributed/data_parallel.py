@@ -36,7 +36,7 @@ class DataParallel:
         return self.own_parameters
 
     def synchronize(self, last: bool) -> AbstractContextManager[None]:
-        """Of the micro-batches of a step, only the last communicates gradients."""
+        """Communicate gradients after the last micro-batch of a step only."""
         return nullcontext()
 
     def finish_gradients(self) -> None:
@@ -47,11 +47,11 @@ class DataParallel:
         return torch.nn.utils.get_total_norm([p.grad for p in self.parameters().values() if p.grad is not None])
 
     def weights(self) -> dict[str, Rows]:
-        """What this process saves of the model's state dict."""
+        """This process's part of the model's state dict."""
         return {name: whole(tensor) for name, tensor in self.model.state_dict().items()}
 
     def state_rows(self, name: str, tensor: Tensor) -> Rows | None:
-        """What this process saves of a tensor of a parameter's optimizer state."""
+        """This process's part of a tensor of a parameter's optimizer state, to save."""
         return whole(tensor)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
@@ -59,7 +59,7 @@ class DataParallel:
         load_weights(self.model, weights)
 
     def load_state(self, name: str, key: str, states: Mapping[str, Tensor]) -> Tensor:
-        """What this process keeps of the tensor `key` of a parameter's optimizer state."""
+        """This process's part of the loaded tensor `key` of a parameter's optimizer state."""
         return states[f"{name}.{key}"]
 
 

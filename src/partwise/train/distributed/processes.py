@@ -32,7 +32,7 @@ class EndedTogether(Exception):
 
 
 class Processes:
-    """`size` processes of which this is number `rank`. A single one needs no process group and communicates nothing."""
+    """This process, number `rank` of `size`. A single process needs no process group and communicates nothing."""
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size = rank, size
