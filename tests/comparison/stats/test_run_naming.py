@@ -1,5 +1,6 @@
 """Arm and seed of a run's name: nothing is taken for a seed that could be anything else."""
 
+import re
 import string
 from datetime import datetime
 
@@ -19,9 +20,9 @@ def arms_of(names: list[str], pattern: str | None = None, nested: bool = False) 
 
 
 WORDS = st.text(string.ascii_lowercase + string.digits + "-_.", min_size=1, max_size=8).filter(
-    lambda word: word[0] not in "-_" and word[-1] in string.ascii_lowercase
+    lambda word: word[0] not in "-_" and word[-1] in string.ascii_lowercase and not re.search(r"\d\.?e$", word)
 )
-"""Names of arms that do not end in a number."""
+"""Names of arms that do not end in a number, nor in what an exponent begins with: 0e-1 is 0, not seed 1 of the arm 0e."""
 
 SEEDS = st.sets(st.integers(0, 99), min_size=2, max_size=4)
 
@@ -70,6 +71,7 @@ def test_a_number_that_arms_do_not_share_is_no_seed(arms: dict[str, set[int]]) -
     [
         ["adam-1e-3", "adam-1e-4", "sgd-1e-3", "sgd-1e-4"],
         ["lr3e-4", "lr3e-5", "wd3e-4", "wd3e-5"],
+        ["0e-0", "0e-1", "2.e-0", "2.e-1"],
         ["base-2024-01-01", "base-2024-01-02", "wide-2024-01-01", "wide-2024-01-02"],
         ["base-0", "base-1", "wide-10", "wide-11"],
         ["gpt-2", "gpt-4"],
