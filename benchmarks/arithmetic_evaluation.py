@@ -17,7 +17,7 @@ import torch
 from measuring import Row, ratios, write_rows
 
 import partwise
-from partwise.compute.plan import apply_backends
+from partwise.compute.backend_plan import apply_backends
 from partwise.compute.runtime import choose_runtime
 from partwise.data import Arithmetic, generate_problems, split_problems
 from partwise.evaluate.arithmetic import answer_problems

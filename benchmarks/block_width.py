@@ -5,7 +5,7 @@ alternate in one process; a ratio above 1 means that the layers are faster.
 """
 
 import partwise
-from partwise.compute.plan import plan_config
+from partwise.compute.backend_plan import plan_config
 from partwise.compute.runtime import DefaultSettings, choose_runtime
 from partwise.compute.timing import training_rates
 

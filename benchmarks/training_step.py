@@ -34,7 +34,7 @@ from torch.nn import functional as F
 from training_variants import measure_variants
 
 import partwise
-from partwise.compute.plan import apply_backends
+from partwise.compute.backend_plan import apply_backends
 from partwise.compute.runtime import Runtime, choose_runtime
 from partwise.inspection.cost import compute_costs
 from partwise.kernels.malloc import keep_freed_memory

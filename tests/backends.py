@@ -5,8 +5,8 @@ from collections import Counter
 from torch import nn
 
 from partwise import ModelConfig, Transformer
+from partwise.compute.backend_plan import BackendPlan, apply_backends, plan_config
 from partwise.compute.backends import BACKENDS
-from partwise.compute.plan import Plan, apply_backends, plan_config
 from partwise.compute.runtime import Runtime
 from partwise.kernels.library import kernels_available
 from partwise.parts.attention.core import AttentionCore
@@ -19,7 +19,7 @@ def runtime(precision: str = "float32", threads: int = 1) -> Runtime:
 
 def use_backends(
     model: Transformer, attention: str = "eager", ffn: str = "eager", block: str = "eager", precision: str = "float32"
-) -> Plan:
+) -> BackendPlan:
     """Name the backend of every kind of operation; layers that it does not support use the next best."""
     return apply_backends(model, runtime(precision), {"attention": attention, "ffn": ffn, "block": block})
 

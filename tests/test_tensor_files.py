@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from partwise.records import DamagedFileError
-from partwise.tensor_files import DTYPES, Rows, TensorFiles, rows_of, whole, write_rows, write_tensors
+from partwise.tensor_files import DTYPES, RowRange, TensorFiles, rows_of, whole, write_rows, write_tensors
 
 
 def tensor(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -24,7 +24,9 @@ def write_shards(folder: Path, tensors: dict[str, Tensor], cuts: list[int]) -> l
     """Files that each hold the rows between two cuts."""
     paths = []
     for number, (first, end) in enumerate(zip([0, *cuts], [*cuts, 1 << 20], strict=True)):
-        rows = {name: Rows(each[first:end], first, tuple(each.shape)) for name, each in tensors.items() if each.ndim}
+        rows = {
+            name: RowRange(each[first:end], first, tuple(each.shape)) for name, each in tensors.items() if each.ndim
+        }
         rows = {name: each for name, each in rows.items() if len(each.data)}
         if number == 0:
             rows |= {name: whole(each) for name, each in tensors.items() if not each.ndim}
@@ -125,10 +127,10 @@ def test_rows_that_are_missing_or_there_twice_are_refused(tmp_path: Path) -> Non
     for some in ([paths[0], paths[2]], [*paths, paths[1]], [paths[0], paths[0]], paths[1:]):
         with pytest.raises(DamagedFileError, match=r"the chunks do not contain each row of .* exactly once"):
             TensorFiles(some)
-    write_rows(paths[1], {"matrix": Rows(tensor(2, 4), 2, (6, 3))})
+    write_rows(paths[1], {"matrix": RowRange(tensor(2, 4), 2, (6, 3))})
     with pytest.raises(DamagedFileError, match="each row of matrix"):
         TensorFiles(paths)
-    write_rows(paths[1], {"matrix": Rows(tensor(2, 3).double(), 2, (6, 3))})
+    write_rows(paths[1], {"matrix": RowRange(tensor(2, 3).double(), 2, (6, 3))})
     with pytest.raises(DamagedFileError, match="each row of matrix"):
         TensorFiles(paths)
 

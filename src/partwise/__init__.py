@@ -8,7 +8,7 @@ from partwise.version import __version__ as __version__
 if TYPE_CHECKING:  # what `__getattr__` imports on first use, for type checkers and editors
     from partwise.comparison.experiment import Comparison as Comparison
     from partwise.comparison.stats.verdicts import verdict as verdict
-    from partwise.compute.plan import select_backends as select_backends
+    from partwise.compute.backend_plan import select_backends as select_backends
     from partwise.config import ConfigError as ConfigError
     from partwise.config import part as part
     from partwise.formats.loading import load as load
@@ -35,7 +35,7 @@ _MODULES = {
     "Step": "train.loop",
     "load": "formats.loading",
     "generate": "generation.generate",
-    "select_backends": "compute.plan",
+    "select_backends": "compute.backend_plan",
     "Comparison": "comparison.experiment",
     "compare": "scripting",
     "compare_function": "scripting",

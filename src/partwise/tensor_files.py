@@ -38,7 +38,7 @@ ROWS, OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"
 Shape = tuple[int, ...]
 
 
-class Rows(NamedTuple):
+class RowRange(NamedTuple):
     """Consecutive rows of a tensor of `shape`, from its row `first`."""
 
     data: Tensor
@@ -46,11 +46,11 @@ class Rows(NamedTuple):
     shape: Shape
 
 
-def whole(tensor: Tensor) -> Rows:
-    return Rows(tensor, 0, tuple(tensor.shape))
+def whole(tensor: Tensor) -> RowRange:
+    return RowRange(tensor, 0, tuple(tensor.shape))
 
 
-def write_rows(path: Path, tensors: Mapping[str, Rows]) -> None:
+def write_rows(path: Path, tensors: Mapping[str, RowRange]) -> None:
     """Write rows of tensors. Raises OSError."""
     kinds = {name: (rows.data.dtype, tuple(rows.data.shape)) for name, rows in tensors.items()}
     offsets = {
@@ -166,7 +166,7 @@ def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, Shape]:
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
-class Entry(NamedTuple):
+class TensorEntry(NamedTuple):
     """A tensor of a safetensors file: its dtype by the format's name, its shape, and its place in bytes."""
 
     dtype: str
@@ -174,13 +174,13 @@ class Entry(NamedTuple):
     position: int
 
 
-def read_header(file: BufferedReader) -> tuple[dict[str, Entry], dict[str, str]]:
+def read_header(file: BufferedReader) -> tuple[dict[str, TensorEntry], dict[str, str]]:
     """The tensors and metadata of an open safetensors file, which `safe_open` must have checked."""
     size = int.from_bytes(file.read(8), "little")
     header = json.loads(file.read(size))
     metadata = header.pop("__metadata__", None) or {}
     return {
-        name: Entry(entry["dtype"], tuple(entry["shape"]), 8 + size + entry["data_offsets"][0])
+        name: TensorEntry(entry["dtype"], tuple(entry["shape"]), 8 + size + entry["data_offsets"][0])
         for name, entry in header.items()
     }, metadata
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from partwise.cli import main
-from partwise.compute.plan import EAGER, Plan
+from partwise.compute.backend_plan import EAGER, BackendPlan
 from partwise.train import trained_model
 from partwise.train.metrics import read_metrics
 from partwise.train.trained_model import open_trained
@@ -65,8 +65,8 @@ def test_a_run_is_evaluated_with_its_backends_on_its_machine_only(here: Path, mo
     metadata = json.loads(path.read_text())
     metadata["plan"] = [each | {"backend": EAGER, "chain": []} for each in metadata["plan"]]
     path.write_text(json.dumps(metadata))
-    applied: list[Plan] = []
-    monkeypatch.setattr(Plan, "apply", lambda plan, model: applied.append(plan))
+    applied: list[BackendPlan] = []
+    monkeypatch.setattr(BackendPlan, "apply", lambda plan, model: applied.append(plan))
     open_trained("run")
     assert all(each.chain == () for each in applied[-1].choices.values())
     monkeypatch.setattr(trained_model, "machine_info", lambda: metadata["machine"] | {"cpu": "another"})

@@ -25,7 +25,7 @@ from partwise.comparison.noise_store import expected_noise
 from partwise.comparison.results import Results
 from partwise.comparison.runs.comparison import plan_comparison
 from partwise.comparison.runs.facts import unpaired_tensors
-from partwise.comparison.runs.plan import make_plan
+from partwise.comparison.runs.run_plan import plan_runs
 from partwise.config import ConfigError
 from partwise.plots.curves import thin
 from partwise.studies.study import StudyResults, find_study
@@ -38,7 +38,7 @@ def plan_of(changes: list[list[str]], **settings: Any) -> Plan:
     changed = {word.partition("=")[0] for change in changes for word in change}
     common = [word for word in ARITHMETIC if word.partition("=")[0] not in changed]
     given = {"preset": "mingpt", "arms": arms, "data": "arithmetic", "common": common, **settings}
-    return make_plan(Request.from_dict(given))
+    return plan_runs(Request.from_dict(given))
 
 
 def test_shared_settings_apply_to_every_arm() -> None:

@@ -13,9 +13,9 @@ from torch import Tensor
 import partwise
 from backends import runtime, use_backends
 from kernel_inputs import require_kernels
+from partwise.compute.backend_plan import BackendPlan, plan_config, select_backends, shared_plans, slower_arms
 from partwise.compute.backends import BACKENDS, Backend, backend
 from partwise.compute.backends.decoding import MODEL
-from partwise.compute.plan import Plan, plan_config, select_backends, shared_plans, slower_arms
 from partwise.compute.runtime import Runtime
 from partwise.config import REGISTRY, part
 from partwise.model import ModelConfig, Transformer
@@ -306,7 +306,7 @@ def test_in_float32_an_arm_without_a_kernel_is_named_and_in_bfloat16_no_arm_uses
 
 def test_plans_are_plain_values(tmp_path: Path) -> None:
     plan = plan_config(config(WINDOWS, "ffn=elu"), runtime())
-    again = Plan.from_dict(json.loads(json.dumps(plan.to_dict())))
+    again = BackendPlan.from_dict(json.loads(json.dumps(plan.to_dict())))
     assert again == plan and again.difference(plan) is None
     with pytest.raises(partwise.ConfigError, match=r"chosen for another model \(it differs in blocks.2"):
         plan.apply(Transformer(config("n_layers=2", WINDOWS)))

@@ -7,7 +7,7 @@ import pytest
 
 import partwise
 from kernel_inputs import require_kernels
-from partwise.compute.plan import plan_config
+from partwise.compute.backend_plan import plan_config
 from partwise.compute.runtime import choose_runtime, has_fast_bfloat16, requested
 from partwise.config import ConfigError
 from partwise.train.config import TrainConfig, run_config

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from partwise.inspection.map_figures import map_figures, pick_evenly
-from partwise.plots.page import Figure
+from partwise.plots.page import PageFigure
 
 TOKENS = [f"w{index}" for index in range(40)]
 
 
-def texts(figure: Figure) -> list[str]:
+def texts(figure: PageFigure) -> list[str]:
     return re.findall(r"<text[^>]*>([^<]*)</text>", figure.svg)
 
 

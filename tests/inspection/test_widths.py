@@ -18,7 +18,7 @@ from partwise.config.overrides import apply_overrides, flatten
 from partwise.inspection import attention, coordinate_check, lr_transfer, widths
 from partwise.inspection.coordinate_check import FLAT, collect_outputs, measure, slope, trend
 from partwise.inspection.lr_transfer import (
-    FinishedRuns,
+    RunCache,
     SweepPoint,
     best_point,
     describe_shift,
@@ -221,7 +221,7 @@ def sweep(tiny: "Callable[..., RunConfig]", folder: Path, rates: tuple[float, ..
     config = tiny()
     dataset = Run(config).dataset
     runs = lr_transfer.plan_runs(config, dataset, (8, 16), rates)
-    return lr_transfer.train_runs(runs, dataset, FinishedRuns(folder / "finished.json"))
+    return lr_transfer.train_runs(runs, dataset, RunCache(folder / "finished.json"))
 
 
 def test_a_finished_run_is_not_repeated(
@@ -266,7 +266,7 @@ def test_a_diverged_run_has_no_loss(lr: float, tmp_path: Path, tiny: "Callable[.
 def test_a_damaged_record_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / "finished.json").write_text(content)
     with pytest.raises(ConfigError, match=r"finished.json is not a valid record of learning-rate runs: delete"):
-        FinishedRuns(tmp_path / "finished.json")
+        RunCache(tmp_path / "finished.json")
 
 
 def test_the_best_rates_are_compared() -> None:

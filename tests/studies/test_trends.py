@@ -18,7 +18,7 @@ from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.families import decide
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.studies.claims import find_outcomes
-from partwise.studies.growth import Line, Setting, change_between, contrasts, growth_lines, line_of
+from partwise.studies.growth import GrowthLine, Setting, change_between, contrasts, growth_lines, line_of
 from partwise.studies.page import markdown
 from partwise.studies.study import find_study
 from partwise.studies.trends import change_look, changes_by_steps, choose_looks, draw_changes, draw_panel, draw_trends
@@ -79,13 +79,13 @@ def test_a_panel_for_each_part_and_a_line_for_each_setting(studies: list[str]) -
     assert re.search(rf"\| {title} \|.*\| {change.mean:.3f} \({change.low:.3f} to", page)
 
 
-def line(setting: Setting, values: list[float], tuning_error: float = 0.0, seeds: int = 4) -> Line:
+def line(setting: Setting, values: list[float], tuning_error: float = 0.0, seeds: int = 4) -> GrowthLine:
     """A line after 500 and 2,000 steps; `tuning_error` was measured with four seeds."""
     effect = Rules(margin=0.02, failure=100.0, looks=()).judge(
         {"base": dict.fromkeys(range(seeds), 0.0), "arm": dict(enumerate(values))}, [Claim("arm", "base")]
     )[0]
     effect = effect.replace(tuning_error=tuning_error)
-    return Line(setting, {500: tuple(2 * x for x in values), 2000: tuple(values)}, effect, 3)
+    return GrowthLine(setting, {500: tuple(2 * x for x in values), 2000: tuple(values)}, effect, 3)
 
 
 def test_a_change_is_tested_unpaired_with_the_noise_of_tuning_of_both() -> None:
@@ -132,7 +132,7 @@ def test_a_change_is_found_by_chance_in_at_most_five_of_a_hundred() -> None:
     rng, wrong, draws = np.random.default_rng(0), 0, 2000
     template = line(SMALL, [0.1, 0.2, 0.15, 0.12])
 
-    def drawn(sd: float, n: int, tuning: float) -> Line:
+    def drawn(sd: float, n: int, tuning: float) -> GrowthLine:
         values = sd * rng.standard_normal(n)
         noise = tuning * rng.standard_normal()
         estimated = tuning * math.sqrt(rng.chisquare(3) / 3)

@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from partwise import preset
 from partwise.checkpoint import load_tensors, tensor_writer
-from partwise.comparison.runs.plan import RunArm, training_budget
+from partwise.comparison.runs.run_plan import RunArm, training_budget
 from partwise.config import ConfigError
 from partwise.model import ModelConfig, Transformer
 from partwise.model.parameters import LogicalTensor, tensors_by_parameter

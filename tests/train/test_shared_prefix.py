@@ -15,7 +15,7 @@ from partwise.model import Transformer
 from partwise.train.config import RunConfig, run_config
 from partwise.train.loop import Step
 from partwise.train.run_folder import Interrupted, RunFolder
-from partwise.train.shared_prefix import Extension, shared_steps, with_steps
+from partwise.train.shared_prefix import SharedRun, shared_steps, with_steps
 
 Tiny = Callable[..., RunConfig]
 SETTINGS = {
@@ -55,9 +55,9 @@ def test_an_extended_run_is_bitwise_the_run_alone(
     short, long = lengths(words)
     alone, first, second = (tmp_path / name for name in ("alone", "first", "second"))
     assert list(steps_of(RunFolder(alone, long))) == list(range(1, 13))
-    assert list(steps_of(RunFolder(first, short, extension=Extension(to=12)))) == list(range(1, 7))
+    assert list(steps_of(RunFolder(first, short, extension=SharedRun(to=12)))) == list(range(1, 7))
     assert shared in [step_of(path) for path in list_checkpoints(first / "checkpoints")]
-    assert list(steps_of(RunFolder(second, long, extension=Extension(of=first)))) == list(range(shared + 1, 13))
+    assert list(steps_of(RunFolder(second, long, extension=SharedRun(of=first)))) == list(range(shared + 1, 13))
     assert last_checkpoint(second) == last_checkpoint(alone)
     assert metrics_of(second) == metrics_of(alone)
 
@@ -67,8 +67,8 @@ def test_an_extended_run_resumes_from_its_own_checkpoints(
 ) -> None:
     short, long = lengths(SETTINGS["wsd"][0])
     list(steps_of(RunFolder(tmp_path / "alone", long)))
-    list(steps_of(RunFolder(tmp_path / "first", short, extension=Extension(to=12))))
-    extension = Extension(of=tmp_path / "first")
+    list(steps_of(RunFolder(tmp_path / "first", short, extension=SharedRun(to=12))))
+    extension = SharedRun(of=tmp_path / "first")
     with pytest.raises(Interrupted):
         list(steps_of(RunFolder(tmp_path / "second", long, extension=extension), stop=8))
     shutil.rmtree(tmp_path / "first")
@@ -82,7 +82,7 @@ def test_a_damaged_or_different_shorter_run_is_not_extended(
 ) -> None:
     short, long = lengths(SETTINGS["wsd"][0])
     first = tmp_path / "first"
-    list(steps_of(RunFolder(first, short, extension=Extension(to=12))))
+    list(steps_of(RunFolder(first, short, extension=SharedRun(to=12))))
     checkpoint = first / "checkpoints" / "step-00000004"
     if damage == "another run":
         long = long.with_override("train.lr=1e-3")
@@ -94,7 +94,7 @@ def test_a_damaged_or_different_shorter_run_is_not_extended(
         content[10] ^= 1
         path.write_bytes(content)
     lines: list[str] = []
-    folder = RunFolder(tmp_path / "second", long, extension=Extension(of=first), log=lines.append)
+    folder = RunFolder(tmp_path / "second", long, extension=SharedRun(of=first), log=lines.append)
     assert list(steps_of(folder)) == list(range(1, 13))
     assert len(lines) == 1 and "training from step 0 instead" in lines[0], lines
 
@@ -124,8 +124,8 @@ def test_steps_are_shared_until_the_schedule_depends_on_the_number_of_steps(
 def test_evaluations_at_other_steps_are_another_run(tmp_path: Path, tiny: Tiny) -> None:
     """The metrics of the shared steps would differ."""
     words = ["schedule=wsd", "schedule.warmup=2"]
-    list(steps_of(RunFolder(tmp_path / "first", tiny(*words, "train.steps=6"), extension=Extension(to=12))))
+    list(steps_of(RunFolder(tmp_path / "first", tiny(*words, "train.steps=6"), extension=SharedRun(to=12))))
     lines: list[str] = []
     long = tiny(*words, "train.steps=12", "train.eval_every=5")
-    folder = RunFolder(tmp_path / "second", long, extension=Extension(of=tmp_path / "first"), log=lines.append)
+    folder = RunFolder(tmp_path / "second", long, extension=SharedRun(of=tmp_path / "first"), log=lines.append)
     assert list(steps_of(folder)) == list(range(1, 13)) and "another run" in lines[0]

@@ -18,7 +18,7 @@ from partwise.drafts import remove_leftovers
 from partwise.files import refuse_links
 from partwise.json_files import write_json
 from partwise.messages import attempt
-from partwise.plots.page import Figure, Page, write_page
+from partwise.plots.page import Page, PageFigure, write_page
 from partwise.run_names import explain_write_errors
 
 REPLICATION_SEED_OFFSET = 100_000
@@ -129,7 +129,7 @@ def grid_page(question: str, rows: list[GridRow], rules: Rules) -> Page:
     columns = ["", "setting", "change", "seeds", "mean", "interval", "sign", "verdict"]
     effects = [row.effect for row in rows]
     names = [f"{number}. {row.cell} {row.effect.arm}: {row.cells()[-1]}" for number, row in enumerate(rows, start=1)]
-    figure = Figure(
+    figure = PageFigure(
         "The difference in each setting",
         draw_forest(effects, names, rules.margin, rules.lower_is_better, "g"),
         f"Rows as in the table; the band is the margin of ±{rules.margin:g}. Every row has its own verdict.",

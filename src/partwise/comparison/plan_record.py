@@ -12,7 +12,7 @@ from typing import Any
 from partwise.comparison.certificate.certificate import CERTIFICATE_FILE, Certificate, certify
 from partwise.comparison.certificate.verification import judge_values, verify
 from partwise.comparison.design.plan import Plan
-from partwise.comparison.ledger.chain import Record as LedgerRecord
+from partwise.comparison.ledger.chain import ChainEntry
 from partwise.comparison.ledger.entries import LedgerEntries
 from partwise.comparison.ledger.project import code_version
 from partwise.comparison.ledger.values import JudgedValues, hash_values
@@ -149,7 +149,7 @@ class PlanRecord:
             certificate.model_copy(update={"changes": self.values.changes}).write(self.path)
         return results
 
-    def _certify(self, plan: Plan, results: Results, first: LedgerRecord | None) -> Certificate:
+    def _certify(self, plan: Plan, results: Results, first: ChainEntry | None) -> Certificate:
         return certify(
             results,
             plan.claims,

@@ -21,7 +21,7 @@ COMPARISON_FILES = ("compare.json", "results.json")
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListedFolder:
     """A run or a comparison. None is an unknown value."""
 
     name: str
@@ -47,14 +47,14 @@ class Entry:
         return {key: value for key, value in asdict(self).items() if key != "data"}
 
 
-def list_runs(folder: Path) -> list[Entry]:
+def list_runs(folder: Path) -> list[ListedFolder]:
     """All runs and comparisons below a folder, newest first; runs of a comparison count as part of it. Raises ConfigError.
 
     Folders whose files cannot be read are listed with the state `damaged`.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder; `partwise train` and `partwise compare` write to runs/")
-    entries: list[Entry] = []
+    entries: list[ListedFolder] = []
     ngrams: dict[str, dict[int, float]] = {}
     for path in _find(folder):
         name = str(path.relative_to(folder)) if path != folder else path.resolve().name
@@ -63,7 +63,7 @@ def list_runs(folder: Path) -> list[Entry]:
             entries.append(read(path, name, ngrams))
         except DamagedFileError:
             kind = "comparison" if read is _read_comparison else "run"
-            entries.append(Entry(name, kind, "", None, "damaged", None, "", "", _modified(path)))
+            entries.append(ListedFolder(name, kind, "", None, "damaged", None, "", "", _modified(path)))
     placed = [
         replace(entry, scale=place_loss(entry.loss, ngrams.get(entry.data, {}))) if entry.loss is not None else entry
         for entry in entries
@@ -86,7 +86,7 @@ def _find(folder: Path) -> Iterator[Path]:
         folders.sort()
 
 
-def _read_run(path: Path, name: str, ngrams: dict[str, dict[int, float]]) -> Entry:
+def _read_run(path: Path, name: str, ngrams: dict[str, dict[int, float]]) -> ListedFolder:
     metadata = read_record(path / "run.json")
     config = metadata.record("config")
     steps, loss = config.record("train").whole("steps"), None
@@ -110,17 +110,17 @@ def _read_run(path: Path, name: str, ngrams: dict[str, dict[int, float]]) -> Ent
         data = _data(metadata.record("data").text("hash"), config)
     elif "from" in source:
         words = f"import {source.text('from')}"
-    return Entry(name, "run", words, metadata.whole("parameters"), state, loss, "", "", _modified(path), data)
+    return ListedFolder(name, "run", words, metadata.whole("parameters"), state, loss, "", "", _modified(path), data)
 
 
-def _read_comparison(path: Path, name: str, ngrams: dict[str, dict[int, float]]) -> Entry:
+def _read_comparison(path: Path, name: str, ngrams: dict[str, dict[int, float]]) -> ListedFolder:
     plan, file = read_record(path / "compare.json"), path / "results.json"
     if not file.exists():
         finished = len(list(path.glob("runs/*/seed-*/result.json")))
         counted = f", {quantity(finished, 'run')} finished" if (path / "runs").is_dir() else ""  # or runs are shared
         arms = [arm.text("name") for arm in plan.record("plan").records("arms")]
         state = f"{_activity(path)}{counted}"
-        return Entry(name, "comparison", " / ".join(arms), None, state, None, "", "", _modified(path))
+        return ListedFolder(name, "comparison", " / ".join(arms), None, state, None, "", "", _modified(path))
     results = read_results(file)
     ours = results.task is not None  # training runs rather than commands or functions
     data = _data(plan.text("data"), results.config) if ours else ""
@@ -131,7 +131,7 @@ def _read_comparison(path: Path, name: str, ngrams: dict[str, dict[int, float]])
     if ours and values and results.protocol.metric == VALIDATION_LOSS:
         loss = sum(values) / len(values)
         ngrams[data] = dict(results.references.ngrams or ())
-    return Entry(
+    return ListedFolder(
         name, "comparison", results.question, baseline.parameters, "finished", loss, "", verdicts, _modified(path), data
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from partwise.compute.plan import Plan
+from partwise.compute.backend_plan import BackendPlan
 from partwise.compute.runtime import Runtime
 from partwise.kernels.threads import is_deterministic, kernel_threads, set_threads
 from partwise.model import ModelConfig, Transformer
@@ -15,7 +15,7 @@ ROUNDS, WARMUP_ROUNDS = 7, 2
 
 
 def training_rates(
-    config: ModelConfig, plans: Mapping[str, Plan], runtime: Runtime, batch_size: int
+    config: ModelConfig, plans: Mapping[str, BackendPlan], runtime: Runtime, batch_size: int
 ) -> dict[str, float]:
     """Tokens per second of a forward and a backward pass over random full-length rows: the median over interleaved rounds."""
     threads, deterministic = kernel_threads(), is_deterministic()

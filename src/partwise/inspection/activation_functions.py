@@ -11,7 +11,7 @@ from torch import Tensor
 
 from partwise.config import REGISTRY
 from partwise.parts.feed_forward.dense import FeedForwardOptions, Gated
-from partwise.plots.page import Figure
+from partwise.plots.page import PageFigure
 from partwise.plots.plotting import COLORS, new_figure, new_subplots, to_svg
 
 BETAS = (0.5, 1.0, 2.0)
@@ -101,12 +101,12 @@ def gauss_legendre(low: float, high: float, intervals: int = 64) -> tuple[np.nda
     return (centers[:, None] + half_width * nodes).reshape(-1), np.tile(half_width * weights, intervals)
 
 
-def figures() -> list[Figure]:
+def figures() -> list[PageFigure]:
     """Curves with gradients, and bias shifts, of all activation functions; independent of any model."""
     return [curves_figure(), bias_shift_figure()]
 
 
-def curves_figure() -> Figure:
+def curves_figure() -> PageFigure:
     kinds: dict[str, list[Variant]] = {}
     for variant in iter_variants():
         kinds.setdefault(variant.kind, []).append(variant)
@@ -131,7 +131,7 @@ def curves_figure() -> Figure:
             axes.legend(fontsize=6, frameon=False, loc="upper left", handlelength=1, borderpad=0)
     for axes in panels[len(kinds) :]:
         axes.set_axis_off()
-    return Figure(
+    return PageFigure(
         "Activation functions",
         to_svg(figure, "curves"),
         "Solid: the function. Dashed: its gradient. Gated variants apply it to the gate and multiply the result by the up "
@@ -139,7 +139,7 @@ def curves_figure() -> Figure:
     )
 
 
-def bias_shift_figure() -> Figure:
+def bias_shift_figure() -> PageFigure:
     rows = [
         (variant.name, output_moments(variant.activation), output_moments(variant.activation, 3))
         for variant in iter_variants()
@@ -161,7 +161,7 @@ def bias_shift_figure() -> Figure:
     axes.set_ylim(len(rows) - 0.4, -1.5)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("mean of the output", loc="left")
-    return Figure(
+    return PageFigure(
         "Bias shift: mean output for an input with mean 0 and variance 1",
         to_svg(figure, "shift"),
         "Mean of the activation's output, with its variance in parentheses, for a normal input, as in a wide layer (bars), "

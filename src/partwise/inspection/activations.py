@@ -15,7 +15,7 @@ from partwise.model import ModelConfig, Transformer
 from partwise.parts.feed_forward.mlp import MLP, GatedMLP
 from partwise.parts.feed_forward.moe import MixtureOfExperts, UngatedExperts
 from partwise.parts.short_conv import IdentityShortConv
-from partwise.plots.page import Figure, Page
+from partwise.plots.page import Page, PageFigure
 from partwise.plots.plotting import COLORS, new_figure, new_subplots, to_svg
 
 TOKENS_PER_PASS = 1024
@@ -265,7 +265,7 @@ def activation_name(location: ActivationSite, config: ModelConfig) -> str:
     return f"{layer_name(location, config)} {kind}{module}"
 
 
-def firing_rate_figure(layers: dict[ActivationSite, ActivationStatistics], config: ModelConfig) -> Figure:
+def firing_rate_figure(layers: dict[ActivationSite, ActivationStatistics], config: ModelConfig) -> PageFigure:
     """Layers x units: the fraction of tokens for which each unit fires, sorted within the layer."""
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -288,7 +288,7 @@ def firing_rate_figure(layers: dict[ActivationSite, ActivationStatistics], confi
     axes.tick_params(axis="y", length=0)
     scale = figure.colorbar(image, ax=axes, location="top", shrink=0.6, aspect=40)
     scale.set_ticks([0, 0.25, 0.5, 0.75, 1], labels=["0", "25", "50", "75", "100% of tokens"])
-    return Figure(
+    return PageFigure(
         "Firing rate of each hidden unit",
         to_svg(figure, "often"),
         "A unit fires for a token if the input of its activation function (in gated variants the gate) is positive; with "
@@ -299,7 +299,7 @@ def firing_rate_figure(layers: dict[ActivationSite, ActivationStatistics], confi
 
 def firing_pattern_figure(
     layers: dict[ActivationSite, ActivationStatistics], config: ModelConfig, labels: list[str]
-) -> Figure:
+) -> PageFigure:
     """Tokens x units for one row of the sample, for the layers of one stack."""
     from matplotlib.colors import ListedColormap
 
@@ -321,7 +321,7 @@ def firing_pattern_figure(
         axes.spines[["top", "right"]].set_visible(True)
     for axes in panels[len(layers) :]:
         axes.set_axis_off()
-    return Figure(
+    return PageFigure(
         "Which hidden units fire for which tokens" + (f": {first.stack}" if config.encoder_layers else ""),
         to_svg(figure, key),
         "Rows are the first tokens of the first sequence, columns are units. White: fires. Black: does not fire. Gray: the "

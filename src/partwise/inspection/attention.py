@@ -16,7 +16,7 @@ from partwise.inspection.subject import Subject
 from partwise.model import Transformer
 from partwise.parts.attention.core import AttentionCore
 from partwise.parts.attention.mask import AttentionMask
-from partwise.plots.page import Figure, Page
+from partwise.plots.page import Page, PageFigure
 from partwise.plots.plotting import COLORS, new_subplots, shorten, to_svg
 
 MODULE_PATTERN = r"(encoder\.)?blocks\.(\d+)\.(attention|cross)\.scores"
@@ -246,7 +246,7 @@ def table_row(each: AttentionStatistics, has_sinks: bool) -> list[str]:
     ]
 
 
-def entropy_figure(kind: str, statistics: list[AttentionStatistics]) -> Figure | None:
+def entropy_figure(kind: str, statistics: list[AttentionStatistics]) -> PageFigure | None:
     """Entropy of each head of each layer, relative to its maximum."""
     if not statistics or not any(each.max_entropy for each in statistics):
         return None
@@ -269,7 +269,7 @@ def entropy_figure(kind: str, statistics: list[AttentionStatistics]) -> Figure |
     axes.set_ylabel("layer")
     figure.colorbar(image, ax=axes, label="% of maximum")
     title = {"self": "Attention entropy of each head", "cross": "Cross-attention entropy of each head"}
-    return Figure(
+    return PageFigure(
         title.get(kind, "Attention entropy of each encoder head"),
         to_svg(figure, key),
         "In percent of the maximum: 0 means that every query attends to one key, 100 that it attends to all visible keys "
@@ -277,7 +277,7 @@ def entropy_figure(kind: str, statistics: list[AttentionStatistics]) -> Figure |
     )
 
 
-def saturation_figure() -> Figure:
+def saturation_figure() -> PageFigure:
     """Softmax of random queries and keys by head_dim, with and without the scale."""
     figure, [grid] = new_subplots(2.6, "saturation", columns=3, width=9)
     for scaled, name, color in ((False, "unscaled", COLORS[1]), (True, "divided by sqrt(head_dim)", COLORS[0])):
@@ -292,7 +292,7 @@ def saturation_figure() -> Figure:
         axes.set_title(name, fontsize=10)
         axes.set_ylim(bottom=0)
     grid[1].legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1, 0.32))
-    return Figure(
+    return PageFigure(
         "Why scores are scaled",
         to_svg(figure, "saturation"),
         f"Softmax over the dot products of a random query with {N_KEYS} random keys, all entries with variance 1. A dot "

@@ -17,7 +17,7 @@ from partwise.inspection.subject import Subject
 from partwise.inspection.widths import show_progress, small_config, with_width
 from partwise.model import Transformer
 from partwise.parts.attention.core import AttentionCore
-from partwise.plots.page import Figure, Page
+from partwise.plots.page import Page, PageFigure
 from partwise.plots.plotting import COLORS, new_subplots, to_svg
 from partwise.train.config import RunConfig
 from partwise.train.loop import Diverged, Run
@@ -173,7 +173,7 @@ def table_row(name: str, values: np.ndarray) -> tuple[str, ...]:
     return (name, *(f"{value:.3g}" for value in values), text, trend(exponent))
 
 
-def small_multiples(values: dict[str, np.ndarray], title: str, key: str, first: int) -> Figure:
+def small_multiples(values: dict[str, np.ndarray], title: str, key: str, first: int) -> PageFigure:
     """A panel per site with a line per step, starting at step `first`."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
@@ -201,7 +201,7 @@ def small_multiples(values: dict[str, np.ndarray], title: str, key: str, first: 
     figure.supylabel("mean absolute value per coordinate", fontsize=10)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, title="steps", loc="outside upper center", ncols=len(labels), frameon=False)
-    return Figure(
+    return PageFigure(
         title, to_svg(figure, key), "Both axes are logarithmic; the y axis of every panel spans at least a decade."
     )
 

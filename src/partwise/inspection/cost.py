@@ -8,7 +8,7 @@ from torch import Tensor
 
 from partwise.inspection.subject import Subject
 from partwise.model import ModelConfig, Transformer
-from partwise.plots.page import Figure, Page, bar_chart
+from partwise.plots.page import Page, PageFigure, bar_chart
 
 FLOAT32_BYTES = 4
 
@@ -141,7 +141,7 @@ def inspect(subject: Subject) -> Page:
     )
 
 
-def cost_figures(costs: list[Cost]) -> list[Figure]:
+def cost_figures(costs: list[Cost]) -> list[PageFigure]:
     charts: dict[str, list[tuple[str, float, str]]] = {
         "Parameters": [(cost.part, cost.parameters, f"{cost.parameters:,}") for cost in costs],
         "FLOPs per token": [(cost.part, cost.flops, f"{cost.flops:,.0f}") for cost in costs],

@@ -16,7 +16,7 @@ from partwise.config import ConfigError
 from partwise.inspection.subject import Subject
 from partwise.model import Transformer
 from partwise.model.parameters import tensors_by_parameter
-from partwise.plots.page import Figure, Page
+from partwise.plots.page import Page, PageFigure
 from partwise.plots.plotting import COLORS, new_figure, set_log_scale, to_svg
 from partwise.records import DamagedFileError, read_record
 from partwise.train.loop import Diverged, Run
@@ -156,7 +156,7 @@ def table_row(name: str, values: np.ndarray, fraction: float) -> list[str]:
     return [name, *(f"{value:.3g}" for value in (values[0], np.median(values), values[-1])), f"{fraction:.1%}"]
 
 
-def history_figures(log: list[dict[str, Any]]) -> list[Figure]:
+def history_figures(log: list[dict[str, Any]]) -> list[PageFigure]:
     """The total gradient norm that the run logged in training."""
     steps = [line for line in log if line["kind"] == "step"]
     if len(steps) < 2:
@@ -166,10 +166,10 @@ def history_figures(log: list[dict[str, Any]]) -> list[Figure]:
     set_log_scale(axes)
     axes.set_xlabel("step")
     axes.set_ylabel("gradient norm")
-    return [Figure("Total gradient norm in training so far", to_svg(figure, "history"))]
+    return [PageFigure("Total gradient norm in training so far", to_svg(figure, "history"))]
 
 
-def layers_figure(steps: np.ndarray, groups: dict[str, np.ndarray]) -> Figure:
+def layers_figure(steps: np.ndarray, groups: dict[str, np.ndarray]) -> PageFigure:
     """A line per layer, dotted for the encoder's, and a dashed line per module outside layers."""
     from matplotlib import colormaps
     from matplotlib.ticker import MaxNLocator
@@ -187,10 +187,10 @@ def layers_figure(steps: np.ndarray, groups: dict[str, np.ndarray]) -> Figure:
     axes.legend(
         frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5), ncols=1 + (len(groups) - 1) // 16
     )
-    return Figure("Gradient norm by layer", to_svg(figure, "lines"))
+    return PageFigure("Gradient norm by layer", to_svg(figure, "lines"))
 
 
-def tensors_figure(steps: np.ndarray, norms: Norms) -> Figure:
+def tensors_figure(steps: np.ndarray, norms: Norms) -> PageFigure:
     """Every tensor at every step, on a logarithmic scale; white without a gradient."""
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import MaxNLocator
@@ -210,7 +210,7 @@ def tensors_figure(steps: np.ndarray, norms: Norms) -> Figure:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("step")
     figure.colorbar(image, ax=axes, label="gradient norm", fraction=0.04, pad=0.01, format="{x:,g}")
-    return Figure(
+    return PageFigure(
         "Gradient norm by tensor",
         to_svg(figure, "tensors"),
         "Queries, keys and values are separate, even if one matrix stores them. White: no gradient. The darkest color "

@@ -14,7 +14,7 @@ from partwise.data import IGNORE_INDEX, Batch
 from partwise.inspection.hooks import watch_modules
 from partwise.inspection.subject import Subject
 from partwise.model import Transformer
-from partwise.plots.page import Figure, Page
+from partwise.plots.page import Page, PageFigure
 from partwise.plots.plotting import COLORS, new_figure, new_subplots, shorten, to_svg
 
 MODULE_PATTERN = r"dropout|blocks\.\d+"
@@ -144,7 +144,7 @@ def split_batch(subject: Subject, batch: Batch, vocab_size: int) -> Iterator[tup
         yield inputs, torch.from_numpy(part.targets), source_ids
 
 
-def layers_figure(layers: list[LayerPredictions]) -> Figure:
+def layers_figure(layers: list[LayerPredictions]) -> PageFigure:
     """Loss, accuracy and agreement by layer."""
     from matplotlib.ticker import MaxNLocator
 
@@ -163,10 +163,10 @@ def layers_figure(layers: list[LayerPredictions]) -> Figure:
     for axes in (losses, fractions):
         axes.set_xlabel("number of layers")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return Figure("Predictions by layer", to_svg(figure, "lens-layers"))
+    return PageFigure("Predictions by layer", to_svg(figure, "lens-layers"))
 
 
-def map_figure(subject: Subject) -> Figure:
+def map_figure(subject: Subject) -> PageFigure:
     """The top-1 token after every layer at every position of one row."""
     row = subject.row()
     inputs, source = subject.tensors(row)
@@ -184,7 +184,7 @@ def map_figure(subject: Subject) -> Figure:
     ]
     longest = max(map(len, sum(predicted, input_labels + target_labels)))
     n = MAX_POSITIONS if longest <= 2 else MAX_POSITIONS // 2
-    return Figure(
+    return PageFigure(
         "Most likely next token after each layer",
         draw_map(list(probabilities), top[:, :n], predicted, input_labels[:n], target_labels[:n]),
         "Columns are positions, with the input token below and the correct next token above. Cells show the most likely "

@@ -12,7 +12,7 @@ from partwise.data import Dataset
 from partwise.inspection.subject import Subject
 from partwise.inspection.widths import original_config, show_progress, small_config, with_width
 from partwise.json_files import write_json
-from partwise.plots.page import Figure, Page
+from partwise.plots.page import Page, PageFigure
 from partwise.plots.plotting import COLORS, new_figure, padded_limits, to_svg
 from partwise.records import DamagedFileError, read_record
 from partwise.run_names import explain_write_errors
@@ -37,7 +37,7 @@ class SweepPoint:
     loss: float | None
 
 
-class FinishedRuns:
+class RunCache:
     """Results of finished runs in a JSON file, keyed by a digest of everything that determines them.
 
     Raises ConfigError for a damaged file.
@@ -73,7 +73,7 @@ def inspect(subject: Subject) -> Page:
     """
     steps = subject.config.train.steps
     config, about = small_config(subject, steps=STEPS if steps == original_config(subject).train.steps else steps)
-    finished = FinishedRuns(subject.folder / f"inspect-lr-transfer-{subject.name}.json")
+    finished = RunCache(subject.folder / f"inspect-lr-transfer-{subject.name}.json")
     dataset = subject.dataset
     rates = [config.train.lr * 2.0**octave for octave in OCTAVES]
     runs = plan_runs(config, dataset, WIDTHS, rates)
@@ -113,7 +113,7 @@ def plan_runs(
 
 
 def train_runs(
-    runs: dict[str, RunConfig], dataset: Dataset, finished: FinishedRuns, advance: Callable[[], None] = lambda: None
+    runs: dict[str, RunConfig], dataset: Dataset, finished: RunCache, advance: Callable[[], None] = lambda: None
 ) -> list[SweepPoint]:
     """Train and record every run that is not yet finished; calls `advance` after each."""
     for key, config in runs.items():
@@ -217,7 +217,7 @@ def excess_loss(points: Sequence[SweepPoint], best: dict[int, SweepPoint | None]
     return "diverged" if transferred.loss is None else f"{transferred.loss - lowest.loss:.4f}"
 
 
-def loss_figure(points: Sequence[SweepPoint], best: dict[int, SweepPoint | None]) -> Figure:
+def loss_figure(points: Sequence[SweepPoint], best: dict[int, SweepPoint | None]) -> PageFigure:
     """Loss by learning rate, a line per width."""
     key = "transfer0"
     figure, axes = new_figure(3.4, key, width=6.4)
@@ -240,7 +240,7 @@ def loss_figure(points: Sequence[SweepPoint], best: dict[int, SweepPoint | None]
     axes.set_xlabel("learning rate")
     axes.set_ylabel("final training loss, nats per token")
     axes.legend(frameon=False)
-    return Figure(
+    return PageFigure(
         "Loss by learning rate",
         to_svg(figure, key),
         "Stars mark the lowest loss of each width, crosses at the top mark runs that diverged.",

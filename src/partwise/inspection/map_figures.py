@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from partwise.plots.page import Figure
+from partwise.plots.page import PageFigure
 from partwise.plots.plotting import new_subplots, to_svg
 
 SHOWN_LAYERS, SHOWN_HEADS = 4, 6  # maps per kind of attention
@@ -15,7 +15,7 @@ ENLARGED_LAYERS, ENLARGED_HEADS = 2, 3
 
 def map_figures(
     kind: str, maps: dict[tuple[str, int], Tensor], heads: dict[int, list[str]], labels: dict[str, list[str]]
-) -> list[Figure]:
+) -> list[PageFigure]:
     """Maps of evenly spaced heads and layers for one row: the first tokens enlarged, named on both axes, and all tokens.
 
     `maps` by kind and layer are (H, T, S), `heads` the labels of each layer's heads, `labels` the tokens of each stack.
@@ -38,12 +38,12 @@ def map_figures(
     columns = SHOWN_HEADS // per_layer * per_layer  # the heads of a layer share a row
     first = max(len(queries), len(keys)) > MAX_LABELS
     return [
-        Figure(
+        PageFigure(
             f"{title}, {f'first {MAX_LABELS} tokens' if first else 'by token'}",
             draw_maps(enlarged, f"tokens-{kind}", 3, queries[:MAX_LABELS], keys[:MAX_LABELS]),
             read,
         ),
-        Figure(
+        PageFigure(
             f"{title} of more heads", draw_maps(whole, f"maps-{kind}", columns), f"{read} Axes are token positions."
         ),
     ]

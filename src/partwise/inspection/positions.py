@@ -13,7 +13,7 @@ from partwise.model.transformer import ModelConfig, Stack, Transformer
 from partwise.parts.contracts import PositionLayer
 from partwise.parts.positions.angles import AngleTable
 from partwise.parts.roles import TensorSpec
-from partwise.plots.page import Figure, Page
+from partwise.plots.page import Page, PageFigure
 from partwise.plots.plotting import COLORS, new_figure, new_subplots, set_log_scale, to_svg
 
 MAX_POSITIONS = 4096  # position vectors measured
@@ -107,7 +107,7 @@ def inspect(subject: Subject) -> Page:
     config, model = subject.config.model, subject.model
     inputs, source = subject.tensors(subject.sample())
     rows: list[list[str]] = []
-    figures: list[Figure] = []
+    figures: list[PageFigure] = []
     norms = {}
     for prefix, stack in stacks_by_prefix(model).items():
         tokens = source if prefix else inputs
@@ -169,16 +169,16 @@ def wavelengths(layer: AngleTable) -> Tensor:
     return 2 * math.pi / torch.tensor(layer.frequencies, dtype=torch.float64)
 
 
-def stack_figures(prefix: str, stack: Stack, norms: InputNorms, config: ModelConfig) -> list[Figure]:
+def stack_figures(prefix: str, stack: Stack, norms: InputNorms, config: ModelConfig) -> list[PageFigure]:
     layer, key = stack.positions, prefix.strip() or "decoder"
     suffix = f", {prefix.strip()}" if prefix else ""
     figures = []
     if norms.positions is not None:
-        figures.append(Figure(f"Norm by position{suffix}", draw_norms(norms, f"norms-{key}")))
+        figures.append(PageFigure(f"Norm by position{suffix}", draw_norms(norms, f"norms-{key}")))
     if implements(layer, "on_heads"):
         heads = recipes_by_layer(config.attention, len(stack.blocks))[0].heads(config.d_model)
         figures.append(
-            Figure(
+            PageFigure(
                 f"Rotation of queries and keys{suffix}",
                 draw_rotation(layer, heads.head_dim, config.context_length, f"rotation-{key}"),
                 "Left: the wavelength of each pair; the dashed line is context_length. Right: the dot product of a query and "
@@ -188,7 +188,7 @@ def stack_figures(prefix: str, stack: Stack, norms: InputNorms, config: ModelCon
     if implements(layer, "on_scores"):
         image = draw_bias(layer, min(config.context_length, BIAS_DISTANCE), not prefix, f"scores-{key}")
         figures.append(
-            Figure(f"Score bias{suffix}", image, "Negative distances are keys after the query." if prefix else "")
+            PageFigure(f"Score bias{suffix}", image, "Negative distances are keys after the query." if prefix else "")
         )
     return figures
 
@@ -234,7 +234,7 @@ def draw_bias(layer: PositionLayer, n_positions: int, causal: bool, key: str) ->
     return to_svg(figure, key)
 
 
-def width_figure(config: ModelConfig, norms: InputNorms) -> Figure:
+def width_figure(config: ModelConfig, norms: InputNorms) -> PageFigure:
     """Norms of embeddings and positions by width, with this model's initialization."""
     figure, axes = new_figure(3.4, "width", width=8)
     tokens = {width: initial_norm(config, config.vocab_size, width) for width in WIDTHS}
@@ -257,7 +257,7 @@ def width_figure(config: ModelConfig, norms: InputNorms) -> Figure:
     axes.set_xlabel("width of the model")
     axes.set_ylabel("norm")
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
-    return Figure(
+    return PageFigure(
         "Norm by width",
         to_svg(figure, "width"),
         f"Embeddings and learned positions initialized with init={config.init.name}, and sinusoidal positions, whose norm is "

@@ -285,7 +285,7 @@ class Operation(nn.Module):
     """A layer that backends can compute. Its own equation computes the calls that none of `backends` takes.
 
     A backend of a layer has two methods with the inputs of `forward`: `takes` returns whether it supports this call,
-    `__call__` computes it. A plan sets them, in order of preference; see `partwise.compute.plan`.
+    `__call__` computes it. A plan sets them, in order of preference; see `partwise.compute.backend_plan`.
     """
 
     backends: tuple[Any, ...] = ()

@@ -14,7 +14,7 @@ SMALLEST, LARGEST = 0.9, 1.7
 
 
 @dataclass(frozen=True)
-class Figure:
+class PageFigure:
     """An `<svg>` element with a title and a caption."""
 
     title: str
@@ -46,10 +46,10 @@ class Page:
     about: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-    figures: Sequence[Figure] = field(default_factory=list)
+    figures: Sequence[PageFigure] = field(default_factory=list)
 
 
-def bar_chart(title: str, rows: Sequence[tuple[str, float, str]], key: str) -> Figure:
+def bar_chart(title: str, rows: Sequence[tuple[str, float, str]], key: str) -> PageFigure:
     """A horizontal bar chart of (name, size, label) rows; sizes are non-negative."""
     figure, axes = new_figure(0.35 + 0.27 * len(rows), key, width=7.5)
     longest = max((size for _, size, _ in rows), default=0) or 1
@@ -62,7 +62,7 @@ def bar_chart(title: str, rows: Sequence[tuple[str, float, str]], key: str) -> F
     axes.set_xticks([])
     axes.tick_params(axis="y", length=0)
     axes.spines[["left", "bottom"]].set_visible(False)
-    return Figure(title, to_svg(figure, key))
+    return PageFigure(title, to_svg(figure, key))
 
 
 def write_page(path: Path, name: str, page: Page) -> None:

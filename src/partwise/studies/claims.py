@@ -25,7 +25,7 @@ NOT_RUN, NO_PREDICTION = "not run yet", "no prediction"
 
 
 @dataclass(frozen=True)
-class Finding:
+class ClaimOutcome:
     """The outcome of one claim: the comparison's key, the effect, the prediction and the outcome, '' without a prediction."""
 
     key: str
@@ -44,7 +44,7 @@ class Finding:
     compute_saved: ComputeSaved | None = None
 
 
-def find_outcomes(studies: Sequence[Study]) -> dict[str, list[Finding]]:
+def find_outcomes(studies: Sequence[Study]) -> dict[str, list[ClaimOutcome]]:
     """Of every claim that was tested, by the name of its study.
 
     Claims of studies with one protocol are judged together, with those not yet tested as hypotheses that are not rejected: a
@@ -60,13 +60,13 @@ def find_outcomes(studies: Sequence[Study]) -> dict[str, list[Finding]]:
             decide = find_method(rules.method).decide
             effects = decide([tested[index][3].effect for index in family], rules.alpha, untested)
             decided |= dict(zip(family, effects, strict=True))
-    found: dict[str, list[Finding]] = {study.name: [] for study in studies}
+    found: dict[str, list[ClaimOutcome]] = {study.name: [] for study in studies}
     for index, (study, key, results, claim) in enumerate(tested):
         entry, effect = study.entries.get(key), decided[index]
         expected = entry.expected(effect.arm) if entry and is_direct(effect, results) else None
         seen, name = outcome(expected, effect), untuned_name(effect.arm, results.tuning).removeprefix("+ ")
         over_steps = (claim.effect_over_horizons, claim.change_over_horizons, claim.compute_saved)
-        found[study.name].append(Finding(key, effect, expected, seen, name, results, *over_steps))
+        found[study.name].append(ClaimOutcome(key, effect, expected, seen, name, results, *over_steps))
     return found
 
 
@@ -108,7 +108,7 @@ def tested_claims(study: Study) -> Iterator[tuple[str, Results, ClaimResult]]:
                 yield key, results, claim
 
 
-def overall(study: Study, findings: Sequence[Finding]) -> str:
+def overall(study: Study, findings: Sequence[ClaimOutcome]) -> str:
     """The outcomes for all arms with a prediction, counted, and the number of claims that were not run yet."""
     if not findings:
         return NOT_RUN
@@ -149,7 +149,7 @@ def scope(study: Study) -> str:
     return setting if len(corpora) > 1 and len(steps) > 1 else f"{setting} only"
 
 
-def shared_baselines(studies: Sequence[Study], found: Mapping[str, Sequence[Finding]]) -> list[list[str]]:
+def shared_baselines(studies: Sequence[Study], found: Mapping[str, Sequence[ClaimOutcome]]) -> list[list[str]]:
     """The comparisons that share runs of their baseline, in groups.
 
     They do if the values of all seeds are equal after some number of steps. Those of a model that always fails or is always

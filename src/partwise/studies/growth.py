@@ -14,7 +14,7 @@ from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.families import holm
 from partwise.comparison.stats.samples import mean, sd, t_critical, t_interval, t_sf, welch
 from partwise.comparison.stats.tuning_noise import TuningNoise
-from partwise.studies.claims import Finding, find_outcomes
+from partwise.studies.claims import ClaimOutcome, find_outcomes
 from partwise.studies.study import Study
 
 GROWTH, BASE = ("growth", "growth-3m", "growth-10m"), "decoder-1m"
@@ -45,7 +45,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Line:
+class GrowthLine:
     """The differences of one part in one setting, in the unit of its effect."""
 
     setting: Setting
@@ -114,43 +114,43 @@ def step_effect(step: int, values: Sequence[float]) -> StepEffect:
     return StepEffect(step=step, mean=mean(values), low=low, high=high)
 
 
-def growth_lines(studies: Sequence[Study]) -> dict[str, list[Line]]:
+def growth_lines(studies: Sequence[Study]) -> dict[str, list[GrowthLine]]:
     """For each part of these studies that has results, its lines: the corpus of the protocol first, sizes in order."""
     found = find_outcomes(studies)
     repeated = [finding for study in studies if study.name in GROWTH for finding in found[study.name]]
     claims = [finding for study in studies if study.protocol == BASE for finding in found[study.name]]
-    lines: dict[str, list[Line]] = {}
+    lines: dict[str, list[GrowthLine]] = {}
     for finding in repeated:
         first = [line_of(claim) for claim in claims if is_same_part(claim, finding)][:1]
         lines.setdefault(part_of(finding), first).append(line_of(finding))
     corpora = {line_of(claim).setting.corpus for claim in claims}
 
-    def order(line: Line) -> tuple[bool, str, int]:
+    def order(line: GrowthLine) -> tuple[bool, str, int]:
         return line.setting.corpus not in corpora, line.setting.corpus, line.setting.parameters
 
     complete = {part: [line for line in each if line.differences] for part, each in lines.items()}
     return {part: sorted(each, key=order) for part, each in complete.items() if each}
 
 
-def settings_of(lines: dict[str, list[Line]]) -> tuple[list[Setting], list[Setting]]:
+def settings_of(lines: dict[str, list[GrowthLine]]) -> tuple[list[Setting], list[Setting]]:
     """The settings of the first corpus, by size, and those of other corpora."""
     settings = list(dict.fromkeys(line.setting for part in lines.values() for line in part))
     own = [each for each in settings if each.corpus == settings[0].corpus]
     return sorted(own, key=lambda each: each.parameters), [each for each in settings if each not in own]
 
 
-def part_of(finding: Finding) -> str:
+def part_of(finding: ClaimOutcome) -> str:
     """The part that an arm changes: its first override."""
     return finding.short_name.split()[0]
 
 
-def is_same_part(claim: Finding, finding: Finding) -> bool:
+def is_same_part(claim: ClaimOutcome, finding: ClaimOutcome) -> bool:
     """Whether both arms have the same overrides, except for widths, and both were tuned or neither."""
     overrides = [{word for word in each.short_name.split() if not word.startswith(WIDTHS)} for each in (claim, finding)]
     return overrides[0] == overrides[1] and (claim.results.tuning is None) == (finding.results.tuning is None)
 
 
-def line_of(finding: Finding) -> Line:
+def line_of(finding: ClaimOutcome) -> GrowthLine:
     """Without differences if a run failed."""
     results, effect = finding.results, finding.effect
     baseline = results.arms[0]
@@ -160,7 +160,7 @@ def line_of(finding: Finding) -> Line:
     complete = all(len(seed) == len(steps) for seed in seeds)
     differences = {step: tuple(seed[step] for seed in seeds) for step in steps} if complete else {}
     tuning_df = len(results.tuning.seeds) - 1 if results.tuning else 0
-    return Line(Setting(baseline.parameters or 0, corpus), differences, effect, tuning_df)
+    return GrowthLine(Setting(baseline.parameters or 0, corpus), differences, effect, tuning_df)
 
 
 def differences_of(results: Results, effect: Effect) -> list[dict[int, float]]:
@@ -175,7 +175,7 @@ def differences_of(results: Results, effect: Effect) -> list[dict[int, float]]:
     return [{} if difference is None else {steps: difference} for difference in effect.differences]
 
 
-def contrasts(lines: dict[str, list[Line]]) -> list[Contrast]:
+def contrasts(lines: dict[str, list[GrowthLine]]) -> list[Contrast]:
     """From each size on the first corpus that was trained at least as long as the smallest to each larger one that no still
     larger one exceeds in steps; and to each other corpus from the one of them that is nearest in size."""
     if not lines:
@@ -199,7 +199,7 @@ def larger_settings(first: Setting, own: Sequence[Setting], steps: dict[Setting,
     return found
 
 
-def contrast(lines: dict[str, list[Line]], first: Setting, second: Setting) -> Contrast:
+def contrast(lines: dict[str, list[GrowthLine]], first: Setting, second: Setting) -> Contrast:
     """The changes after the most steps that all lines of both settings have."""
     pairs = {
         part: (by_setting[first], by_setting[second])
@@ -220,7 +220,7 @@ def contrast(lines: dict[str, list[Line]], first: Setting, second: Setting) -> C
     )
 
 
-def change_between(first: Line, second: Line, steps: int) -> Change | None:
+def change_between(first: GrowthLine, second: GrowthLine, steps: int) -> Change | None:
     """The change of the difference after a number of steps, with an interval that includes the noise of tuning of both.
 
     The settings are not paired: equal seeds give models of different sizes, or text, nothing in common. The standard error

@@ -11,7 +11,15 @@ from partwise.comparison.results import ArmResult, Ratio, Results, Tuning
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.number_format import format_p
 from partwise.plots.cells import NONE
-from partwise.studies.claims import NOT_RUN, Finding, find_outcomes, overall, scope, shared_baselines, untested_claims
+from partwise.studies.claims import (
+    NOT_RUN,
+    ClaimOutcome,
+    find_outcomes,
+    overall,
+    scope,
+    shared_baselines,
+    untested_claims,
+)
 from partwise.studies.growth import ALPHA, GROWTH, Change, Contrast, contrasts, growth_lines, settings_of
 from partwise.studies.study import Study, StudyResults
 from partwise.studies.trends import TRENDS
@@ -58,7 +66,7 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def differences(study: Study, findings: Sequence[Finding]) -> str:
+def differences(study: Study, findings: Sequence[ClaimOutcome]) -> str:
     """The mean difference of each claim, with the steps for the same loss; of a long study, where they are."""
     if len(findings) > MAX_DIFFERENCES:
         return f"[below](#{study.name})"
@@ -69,7 +77,7 @@ def differences(study: Study, findings: Sequence[Finding]) -> str:
     return "<br>".join(f"{name}: {short_result(each)}" for each, name in zip(findings, named, strict=True)) or NONE
 
 
-def short_result(finding: Finding) -> str:
+def short_result(finding: ClaimOutcome) -> str:
     effect, saved = finding.effect, finding.compute_saved
     text = number(effect.mean, 3) if effect.mean is not None else "failed"
     if effect.mean is not None and effect.mean > 0:
@@ -88,7 +96,7 @@ def known(ratio: Ratio) -> float:
     return ratio.ratio or ratio.low or ratio.high or math.nan
 
 
-def section(study: Study, findings: Sequence[Finding]) -> Iterator[str]:
+def section(study: Study, findings: Sequence[ClaimOutcome]) -> Iterator[str]:
     """A study's claim, its command, and its comparisons."""
     yield from ("", f"### {study.name}", "", f"{one_line(study.claim)} Source: {one_line(study.source)}")
     if study.changed:
@@ -158,7 +166,7 @@ def label(study: Study, key: str) -> str:
     return f"{key}, all arms with {' '.join(words)}" if words else key
 
 
-def horizon_table(study: Study, findings: Sequence[Finding]) -> Iterator[str]:
+def horizon_table(study: Study, findings: Sequence[ClaimOutcome]) -> Iterator[str]:
     """The difference at the end of runs of each length, and the compute saved.
 
     Runs that studies share were made at different times, perhaps on different machines: without steps timed in turn their
@@ -186,7 +194,7 @@ def horizon_table(study: Study, findings: Sequence[Finding]) -> Iterator[str]:
         yield row([f"{finding.key}: {finding.short_name}", *cells, change, *saved])
 
 
-def not_computed(findings: Sequence[Finding]) -> Iterator[str]:
+def not_computed(findings: Sequence[ClaimOutcome]) -> Iterator[str]:
     """Why the compute saved is not known, for claims about a loss."""
     reasons: dict[str, list[str]] = {}
     for finding in findings:

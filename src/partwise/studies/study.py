@@ -32,7 +32,7 @@ from partwise.comparison.experiment import ProgressDisplay
 from partwise.comparison.report import show_report
 from partwise.comparison.results import Answer, Results, StudyFacts, Value, read_json
 from partwise.comparison.runs.comparison import RunComparison, make_comparison
-from partwise.comparison.runs.plan import RunPlan
+from partwise.comparison.runs.run_plan import RunPlan
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.tuning import parse_tune
 from partwise.config import ConfigError, did_you_mean
@@ -51,7 +51,7 @@ OUTCOMES = (SEEN, NOT_SEEN, OPPOSITE, TOO_NOISY, NOT_BRACKETED)
 
 
 @dataclass(frozen=True)
-class Entry:
+class StudyComparison:
     """One comparison of a study and the claim's prediction by arm name; "" is the default for the other arms."""
 
     request: Request
@@ -103,7 +103,7 @@ class Study:
     source: str
     published: str
     changed: str
-    entries: dict[str, Entry]
+    entries: dict[str, StudyComparison]
     history: tuple[str, ...] = ()
     """Changes made after a first answer was known, oldest first."""
     protocol: str = ""
@@ -258,7 +258,7 @@ def find_study(name: str) -> Study:
     protocol = str(values.get("protocol") or "")
     shared = read_protocol(path, protocol) if protocol else {}
     about = str(shared.pop("about", ""))
-    entries: dict[str, Entry] = {}
+    entries: dict[str, StudyComparison] = {}
     for key, entry in comparisons.items():
         if not isinstance(entry, dict):
             raise ConfigError(f"{path}: {key}: expected the fields of a comparison, such as preset: mingpt")
@@ -303,7 +303,7 @@ def with_protocol(entry: dict[str, Any], protocol: dict[str, Any], path: Path) -
     return {**protocol, **entry, **({"common": common} if common else {})}
 
 
-def read_entry(key: str, entry: dict[str, Any], path: Path) -> Iterator[tuple[str, Entry]]:
+def read_entry(key: str, entry: dict[str, Any], path: Path) -> Iterator[tuple[str, StudyComparison]]:
     """Parse an entry of the YAML file, expanding its grid. Raises ConfigError."""
     expect, grid = entry.pop("expect", None) or {}, words_of(entry, "grid", path)
     if "variance" in entry:
@@ -320,7 +320,7 @@ def read_entry(key: str, entry: dict[str, Any], path: Path) -> Iterator[tuple[st
         fields = {name: value for name, value in entry.items() if name != "grid"}
         common = [*entry.get("common", []), *words]
         request = Request.from_dict({**fields, "common": common}, prefix=f"comparisons.{key}")
-        yield " ".join((key, *words)), Entry(request, expect)
+        yield " ".join((key, *words)), StudyComparison(request, expect)
 
 
 def words_of(fields: dict[str, Any], key: str, path: Path) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from partwise.comparison.report.cells import Interval
 from partwise.plots.plotting import COLORS, STYLE, padded_limits, set_difference_scale, svg_file
-from partwise.studies.growth import Contrast, Line, Setting, contrasts, growth_lines, settings_of
+from partwise.studies.growth import Contrast, GrowthLine, Setting, contrasts, growth_lines, settings_of
 from partwise.studies.study import Study
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def draw_trends(studies: Sequence[Study]) -> str:
         return svg_file(figure)
 
 
-def choose_looks(lines: dict[str, list[Line]]) -> dict[Setting, Look]:
+def choose_looks(lines: dict[str, list[GrowthLine]]) -> dict[Setting, Look]:
     """By setting, the sizes of the first corpus before other corpora."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
@@ -84,7 +84,7 @@ def choose_looks(lines: dict[str, list[Line]]) -> dict[Setting, Look]:
     return dict(zip([*own, *others], [*map(Look, shades), *dashed], strict=True))
 
 
-def draw_panel(axes: "Axes", part: str, lines: Sequence[Line], looks: dict[Setting, Look]) -> None:
+def draw_panel(axes: "Axes", part: str, lines: Sequence[GrowthLine], looks: dict[Setting, Look]) -> None:
     """The margin as a band, and each line with its intervals and its seeds as dots, side by side at each number of steps.
 
     The limits are those of the seeds: the interval of few seeds that differ much is cut off.
@@ -123,7 +123,7 @@ def draw_panel(axes: "Axes", part: str, lines: Sequence[Line], looks: dict[Setti
     axes.set_xlabel("steps")
 
 
-def changes_by_setting(lines: dict[str, list[Line]], looks: dict[Setting, Look]) -> tuple[str, Rows]:
+def changes_by_setting(lines: dict[str, list[GrowthLine]], looks: dict[Setting, Look]) -> tuple[str, Rows]:
     """The changes with size, and with corpus, each in the look of the setting to which it leads."""
     found = contrasts(lines)
     rows: Rows = []
@@ -140,7 +140,7 @@ def change_look(contrast: Contrast, looks: dict[Setting, Look]) -> Look:
     return look if from_smallest else replace(look, marker="D")
 
 
-def changes_by_steps(lines: dict[str, list[Line]], looks: dict[Setting, Look]) -> tuple[str, Rows]:
+def changes_by_steps(lines: dict[str, list[GrowthLine]], looks: dict[Setting, Look]) -> tuple[str, Rows]:
     """The changes from the smallest number of steps to the largest, of the lines that have both."""
     rows: Rows = []
     steps = sorted({step for each in lines.values() for line in each for step in line.differences})

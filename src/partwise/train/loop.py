@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from partwise.checks.finding import Finding
+from partwise.compute.backend_plan import BackendPlan, check_requested, plan_backends
 from partwise.compute.compilation import CompiledModel, is_small, replays_equal_steps, warm_up
-from partwise.compute.plan import Plan, check_requested, make_plan
 from partwise.compute.runtime import Runtime, choose_runtime, requested
 from partwise.data import Batch, Dataset, build_examples
 from partwise.kernels.malloc import keep_freed_memory
@@ -19,7 +19,7 @@ from partwise.messages import quantity
 from partwise.model import Transformer
 from partwise.model.activation_checkpointing import checkpoint_activations
 from partwise.model.freezing import freeze
-from partwise.tensor_files import Rows
+from partwise.tensor_files import RowRange
 from partwise.train.averaging import KEPT, WeightAverage
 from partwise.train.batch_queue import BatchQueue, DeviceBatch, StepRows
 from partwise.train.config import RunConfig
@@ -93,7 +93,7 @@ class Run:
         config: RunConfig,
         dataset: Dataset | None = None,
         runtime: Runtime | None = None,
-        plan: Plan | None = None,
+        plan: BackendPlan | None = None,
     ) -> None:
         self.config = config
         self.runtime = runtime or choose_runtime(config.train)
@@ -292,7 +292,7 @@ class Run:
         """The optimizer's state in this process and what `averaging` keeps, by `parameter.key` names."""
         return {f"{name}.{key}": value for name, key, value in self.optimizer_states()}
 
-    def optimizer_rows(self) -> dict[str, Rows]:
+    def optimizer_rows(self) -> dict[str, RowRange]:
         """This process's part of the optimizer's state."""
         found = {f"{name}.{key}": self.parallel.state_rows(name, value) for name, key, value in self.optimizer_states()}
         return {name: rows for name, rows in found.items() if rows is not None}
@@ -338,9 +338,9 @@ class Run:
         self.step = step
 
 
-def plan_run(config: RunConfig, model: Transformer, runtime: Runtime) -> Plan:
+def plan_run(config: RunConfig, model: Transformer, runtime: Runtime) -> BackendPlan:
     """The plan of a run on its own. Raises ConfigError if a backend that the settings name computes no layer."""
     backends = requested(config.train)
-    plan = make_plan(model, runtime, backends, config.seq_len)
+    plan = plan_backends(model, runtime, backends, config.seq_len)
     check_requested([plan], backends)
     return plan

@@ -7,8 +7,8 @@ from typing import Any
 from partwise.checks.finding import Finding
 from partwise.checks.model_checks import LEAK, check_model
 from partwise.checks.setting_checks import check_data, check_optimizer, check_schedule
+from partwise.compute.backend_plan import BackendPlan
 from partwise.compute.backends import BACKENDS
-from partwise.compute.plan import Plan
 from partwise.config import ConfigError, own_error, own_names, own_parts
 from partwise.data import Dataset
 from partwise.machine import is_out_of_memory
@@ -22,7 +22,7 @@ TRAINED = "findings_trained"
 
 
 def check_own_parts(
-    config: RunConfig, model: Transformer, dataset: Dataset, plan: Plan, trained: bool = False
+    config: RunConfig, model: Transformer, dataset: Dataset, plan: BackendPlan, trained: bool = False
 ) -> list[Finding]:
     """The findings of the checks of custom parts; none without such parts.
 
@@ -60,7 +60,7 @@ def is_ours(value: object) -> bool:
     return type(value).__module__.startswith("partwise.")
 
 
-def check_own_model(config: RunConfig, model: Transformer, plan: Plan, trained: bool) -> list[Finding]:
+def check_own_model(config: RunConfig, model: Transformer, plan: BackendPlan, trained: bool) -> list[Finding]:
     """The checks of a model. Raises ConfigError if it cannot be computed."""
     try:
         return check_model(model, config.seq_len, trained, plan.apply if own_backends(plan) else None)
@@ -72,13 +72,13 @@ def check_own_model(config: RunConfig, model: Transformer, plan: Plan, trained: 
         raise own_error(config, error) from error
 
 
-def own_backends(plan: Plan) -> list[str]:
+def own_backends(plan: BackendPlan) -> list[str]:
     """The settings of a plan's backends that are not of this package: `train.attention_backend=mine`."""
     chosen = dict.fromkeys((each.kind, name) for each in plan.choices.values() for name in each.chain)
     return [f"train.{kind}_backend={name}" for kind, name in chosen if not is_ours(BACKENDS[kind][name])]
 
 
-def names_of(config: RunConfig, plan: Plan) -> str:
+def names_of(config: RunConfig, plan: BackendPlan) -> str:
     """The parts and backends that are not of this package."""
     return ", ".join(filter(None, [own_names(config), *own_backends(plan)]))
 
@@ -101,7 +101,7 @@ def leak_sentence(findings: Sequence[Finding]) -> str:
     return f"This model sees the tokens that it predicts, so its loss means nothing: {found[0]}." if found else ""
 
 
-def refuse_leaks(config: RunConfig, findings: Sequence[Finding], plan: Plan) -> None:
+def refuse_leaks(config: RunConfig, findings: Sequence[Finding], plan: BackendPlan) -> None:
     """Raise ConfigError if a position sees its own target."""
     for measured in leaks(findings):
         raise ConfigError(

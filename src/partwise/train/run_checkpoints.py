@@ -27,7 +27,7 @@ from partwise.files import replace_file, write_file
 from partwise.json_files import json_writer
 from partwise.records import DamagedFileError, read_bytes, read_record
 from partwise.run_names import explain_write_errors
-from partwise.tensor_files import Rows, TensorFiles, write_rows, write_tensors
+from partwise.tensor_files import RowRange, TensorFiles, write_rows, write_tensors
 from partwise.train.loop import Run
 from partwise.train.metrics import METRICS, check_metrics, cut_metrics, metrics_fingerprint, read_metrics_prefix
 from partwise.train.shared_prefix import shared_steps, steps_of_prefix
@@ -79,7 +79,7 @@ class RunCheckpoints:
         """Whether this process writes tensors."""
         return self.run.processes.first or self.run.parallel.sharded
 
-    def _write_shards(self, target: Path, tensors: Mapping[str, Mapping[str, Rows]]) -> dict[str, Any]:
+    def _write_shards(self, target: Path, tensors: Mapping[str, Mapping[str, RowRange]]) -> dict[str, Any]:
         """Write the rows of every process into the draft of `target`; returns the entries of their files."""
         processes, entries = self.run.processes, {}
         with explain_write_errors(self.folder):
@@ -199,7 +199,7 @@ class RunCheckpoints:
         return state
 
 
-def rows_writer(tensors: Mapping[str, Rows]) -> Writer:
+def rows_writer(tensors: Mapping[str, RowRange]) -> Writer:
     return lambda path: write_rows(path, tensors)
 
 

@@ -22,7 +22,7 @@ import torch
 
 from partwise.checkpoint import FORMAT, list_checkpoints, remove_folder
 from partwise.checks.finding import Finding
-from partwise.compute.plan import Plan
+from partwise.compute.backend_plan import BackendPlan
 from partwise.compute.runtime import Runtime, choose_runtime, machine_info
 from partwise.config import ConfigError, digest, own_names
 from partwise.config.overrides import difference
@@ -41,7 +41,7 @@ from partwise.train.metrics import METRICS, MetricsFile, Unwritten, read_metrics
 from partwise.train.result import with_new_settings, without_effect, write_result
 from partwise.train.run_checkpoints import RunCheckpoints
 from partwise.train.run_metadata import check_stored_plan, read_metadata, stored_runtime
-from partwise.train.shared_prefix import ALONE, Extension, shared_steps
+from partwise.train.shared_prefix import ALONE, SharedRun, shared_steps
 from partwise.version import __version__
 
 FOLDERS = {"checkpoints": 1, "tensorboard": 0, "wandb": 0, "ranks": 0}
@@ -77,12 +77,12 @@ class RunFolder:
         *,
         fresh: bool = False,
         runtime: Runtime | None = None,
-        plan: Plan | None = None,
+        plan: BackendPlan | None = None,
         command: list[str] | None = None,
         dataset: Dataset | None = None,
         log: Callable[[str], None] = print_message,
         processes: Processes = SINGLE,
-        extension: Extension = ALONE,
+        extension: SharedRun = ALONE,
         allow_leak: bool = False,
         check_parts: bool = True,
     ) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from partwise.checkpoint import FORMAT, find_run
-from partwise.compute.plan import Plan
+from partwise.compute.backend_plan import BackendPlan
 from partwise.compute.runtime import Runtime, choose_runtime
 from partwise.config import ConfigError
 from partwise.config.yaml import show
@@ -81,15 +81,15 @@ def _refuse_setting(folder: Path, key: str, value: Any) -> NoReturn:
     raise ConfigError(f"{folder / 'run.json'} is damaged: its runtime has {key}={show(value)}: start over with --fresh")
 
 
-def read_plan(folder: Path, metadata: dict[str, Any]) -> Plan:
+def read_plan(folder: Path, metadata: dict[str, Any]) -> BackendPlan:
     """The backends that a run was started with. Raises ConfigError."""
     try:
-        return Plan.from_dict(metadata["plan"])
+        return BackendPlan.from_dict(metadata["plan"])
     except (KeyError, TypeError):
         raise ConfigError(f"{folder / 'run.json'} lists no backends: start over with --fresh") from None
 
 
-def check_stored_plan(folder: Path, metadata: dict[str, Any], plan: Plan) -> None:
+def check_stored_plan(folder: Path, metadata: dict[str, Any], plan: BackendPlan) -> None:
     """Raise ConfigError if the run was started with another plan: other backends would silently change the numbers."""
     different = read_plan(folder, metadata).difference(plan)
     if different:

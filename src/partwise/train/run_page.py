@@ -10,7 +10,7 @@ from typing import Any
 
 from partwise.baselines.scale import far_below, ngram_name, place_loss
 from partwise.checkpoint import load
-from partwise.compute.plan import Plan
+from partwise.compute.backend_plan import BackendPlan
 from partwise.config import ConfigError
 from partwise.config.overrides import difference
 from partwise.data import Dataset
@@ -284,7 +284,7 @@ def environment(run: StoredRun) -> Iterator[Table | Paragraph]:
         rows.append(["peak memory", f"{memory / 2**20:,.0f} MiB"])
     rows.append(["hash of the data", str(run.metadata["data"].get("hash", ""))])
     yield Table(["", ""], rows, left=2, kind="facts")
-    plan = Plan.from_dict(run.metadata.get("plan", []))
+    plan = BackendPlan.from_dict(run.metadata.get("plan", []))
     backends = [
         f"{kind}: {', '.join(f'{n} {name}' for name, n in each.items())}"
         for kind, each in plan.counts().items()

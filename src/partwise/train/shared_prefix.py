@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from partwise.compute.plan import Plan
+from partwise.compute.backend_plan import BackendPlan
 from partwise.config import ConfigError
 from partwise.config.overrides import difference
 from partwise.model import Transformer, meta_model
@@ -15,7 +15,7 @@ from partwise.train.result import WITHOUT_EFFECT
 
 
 @dataclass(frozen=True)
-class Extension:
+class SharedRun:
     """How a run belongs to runs of other lengths: the folder of the run that it extends, and the steps of the run that will
     extend it."""
 
@@ -23,7 +23,7 @@ class Extension:
     to: int | None = None
 
 
-ALONE = Extension()
+ALONE = SharedRun()
 
 
 def with_steps(config: RunConfig, steps: int) -> RunConfig:
@@ -49,11 +49,11 @@ def shared_steps(config: RunConfig, steps: int, model: Transformer) -> int:
     return min(lengths)
 
 
-def steps_of_prefix(folder: Path, config: RunConfig, data_hash: str, plan: Plan) -> int | None:
+def steps_of_prefix(folder: Path, config: RunConfig, data_hash: str, plan: BackendPlan) -> int | None:
     """The steps of the run in a folder if it differs from this one in nothing else, or None. Raises DamagedFileError."""
     metadata = read_record(folder / "run.json")
     try:
-        stored, stored_plan = RunConfig.from_stored(metadata.record("config")), Plan.from_dict(metadata["plan"])
+        stored, stored_plan = RunConfig.from_stored(metadata.record("config")), BackendPlan.from_dict(metadata["plan"])
     except (ConfigError, KeyError, TypeError):
         raise DamagedFileError(f"{folder / 'run.json'} is damaged or of another version") from None
     other = with_steps(stored, config.train.steps).to_stored()

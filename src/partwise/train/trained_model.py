@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from partwise.compute.plan import make_plan
+from partwise.compute.backend_plan import plan_backends
 from partwise.compute.runtime import Runtime, machine_info, requested
 from partwise.config import ConfigError
 from partwise.formats.loading import load
@@ -48,7 +48,7 @@ def open_trained(name: str, precision: str | None = None) -> TrainedModel:
     if runtime == stored and "plan" in metadata and metadata["machine"] == machine_info():
         plan = read_plan(folder, metadata)  # an arm of a comparison has those that all arms share
     else:
-        plan = make_plan(model, runtime, requested(config.train), config.seq_len)
+        plan = plan_backends(model, runtime, requested(config.train), config.seq_len)
     plan.apply(model)
     return TrainedModel(model, tokenizer, config, metadata, runtime)
 

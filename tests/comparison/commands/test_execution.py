@@ -13,10 +13,10 @@ import pytest
 
 from events import write_events
 from partwise.comparison.commands import EXECUTED_BY, execution
+from partwise.comparison.commands.command_plan import plan_commands
 from partwise.comparison.commands.execution import execute, last_line
 from partwise.comparison.commands.experiment_file import Metric
 from partwise.comparison.commands.numbers import source_files
-from partwise.comparison.commands.plan import make_plan
 from partwise.comparison.commands.workload import CommandWorkload
 from partwise.comparison.trials.stored import Outcome, StoredTrial, hash_files, prepare_trial
 from partwise.config import ConfigError
@@ -28,7 +28,7 @@ from programs import PYTHON, TRAIN, expected, experiment
 def trial(folder: Path, seed: int = 0, arm: int = 1, **changes: Any) -> StoredTrial:
     (folder / "train.py").write_text(TRAIN)
     made = experiment(**changes)
-    plan = make_plan(made, {}, seeds=2)
+    plan = plan_commands(made, {}, seeds=2)
     workload = CommandWorkload(made, folder, folder / "c")
     job = workload.job(plan.arms[arm], seed)
     return prepare_trial(

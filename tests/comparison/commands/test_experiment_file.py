@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from partwise.comparison.commands.command_plan import plan_commands
 from partwise.comparison.commands.experiment_file import is_experiment, read_experiment
-from partwise.comparison.commands.plan import make_plan
 from partwise.comparison.ledger.questions import question_key
 from partwise.config import ConfigError
 from programs import ARMS, COMMAND, METRIC, comparison, experiment, write_program
@@ -27,7 +27,7 @@ trial: {minutes: 20, retries: 1}
 def test_a_file_becomes_a_plan(tmp_path: Path) -> None:
     (tmp_path / "e.yaml").write_text(FILE)
     assert is_experiment(str(tmp_path / "e.yaml"))
-    plan = make_plan(read_experiment(tmp_path / "e.yaml"), {}, seeds=3)
+    plan = plan_commands(read_experiment(tmp_path / "e.yaml"), {}, seeds=3)
     assert [arm.name for arm in plan.arms] == ["baseline", "wide", "fast"]
     base, wide, fast = (arm.config for arm in plan.arms)
     assert wide.words(wide.values("wide", 7, "/o p")) == [
@@ -48,7 +48,7 @@ def test_a_preset_file_is_no_experiment(tmp_path: Path) -> None:
 
 
 def test_the_negative_control_is_the_baseline_on_other_seeds() -> None:
-    plan = make_plan(experiment(negative_control=True), {}, seeds=3)
+    plan = plan_commands(experiment(negative_control=True), {}, seeds=3)
     base, control = plan.arms[0].config, plan.arms[-1].config
     assert plan.claims[-1].role == "negative" and plan.arms[-1].name == "A/A control (base on other seeds)"
     assert control.values("c", 0, "/o")["seed"] == "500000" and base.values("b", 0, "/o")["seed"] == "0"
@@ -57,7 +57,7 @@ def test_the_negative_control_is_the_baseline_on_other_seeds() -> None:
 
 def test_the_same_change_of_another_command_is_another_question() -> None:
     def key(command: str, seeds: int = 3) -> str:
-        plan = make_plan(experiment(command=command), {}, seeds=seeds)
+        plan = plan_commands(experiment(command=command), {}, seeds=seeds)
         return question_key(plan, plan.claims[0])
 
     assert key(COMMAND) == key(COMMAND, seeds=5) != key(COMMAND.replace("train.py", "other.py"))
@@ -135,4 +135,4 @@ def test_numbers_in_scientific_notation_are_numbers(tmp_path: Path) -> None:
     )
     found = read_experiment(tmp_path / "e.yaml")
     assert (found.metric.margin, found.metric.failure, found.settings) == (0.001, 100.0, {"lr": 0.001})
-    assert make_plan(found, {}, seeds=2).arms[1].config.settings == {"lr": 0.003}
+    assert plan_commands(found, {}, seeds=2).arms[1].config.settings == {"lr": 0.003}

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from partwise.cli import app
 from partwise.cli.commands.power_table import TrialTime
-from partwise.comparison.commands.plan import OTHER_SEEDS
+from partwise.comparison.commands.command_plan import OTHER_SEEDS
 from partwise.comparison.noise_store import CALIBRATIONS_FILE, read_calibrations
 from partwise.comparison.stats.noise import Noise
 from partwise.comparison.stats.simulated_power import Design, detectable_effect

@@ -10,8 +10,8 @@ import pytest
 
 from partwise.comparison.commands import EXECUTED_BY, workload
 from partwise.comparison.commands import comparison as commands
+from partwise.comparison.commands.command_plan import plan_commands
 from partwise.comparison.commands.execution import execute
-from partwise.comparison.commands.plan import make_plan
 from partwise.comparison.commands.workload import CommandWorkload
 from partwise.comparison.results import Results
 from partwise.comparison.trials.stored import StoredTrial, prepare_trial
@@ -42,7 +42,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def trial(folder: Path, seed: int = 0, arm: int = 0, short: bool = False, **changes: Any) -> StoredTrial:
     made = experiment(**{"command": COMMAND, "arms": ARMS, "metric": SHARED, **changes})
-    plan = make_plan(made, {}, seeds=2)
+    plan = plan_commands(made, {}, seeds=2)
     job = CommandWorkload(made, folder, folder / "c").job(plan.arms[arm], seed)
     place = {"cwd": str(folder), "locks": str(folder), **({"short": "yes"} if short else {})}
     return prepare_trial(folder / "c" / f"{arm}" / f"seed-{seed}", plan.arms[arm].name, seed, job, EXECUTED_BY, place)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from partwise.comparison.commands import EXECUTED_BY, execution
+from partwise.comparison.commands.command_plan import plan_commands
 from partwise.comparison.commands.execution import execute
 from partwise.comparison.commands.experiment_file import TrialLimits
-from partwise.comparison.commands.plan import make_plan
 from partwise.comparison.commands.workload import CommandWorkload
 from partwise.comparison.trials.stored import StoredTrial, prepare_trial
 from partwise.config import ConfigError
@@ -53,7 +53,7 @@ time.sleep(100)
 def trial(folder: Path, text: str, **limits: Any) -> StoredTrial:
     (folder / "program.py").write_text(text)
     made = experiment(command=f"{shlex.quote(sys.executable)} program.py {{seed}} {{args}}", trial=limits)
-    plan = make_plan(made, {}, seeds=2)
+    plan = plan_commands(made, {}, seeds=2)
     job = CommandWorkload(made, folder, folder / "c").job(plan.arms[0], 1)
     return prepare_trial(folder / "c" / "runs" / "a" / "seed-1", "a", 1, job, EXECUTED_BY, {"cwd": str(folder)})
 
@@ -102,7 +102,7 @@ def test_a_command_that_cannot_be_started_says_so_once(tmp_path: Path) -> None:
     job = json.loads((made.folder / "job.json").read_text())
     assert job["job"]["trial"]["processes"] == 2
     experiment_ = experiment(command="./missing {seed} {args}", trial={"processes": 2})
-    plan = make_plan(experiment_, {}, seeds=2)
+    plan = plan_commands(experiment_, {}, seeds=2)
     job = CommandWorkload(experiment_, tmp_path, tmp_path / "c").job(plan.arms[0], 1)
     again = prepare_trial(made.folder, "a", 1, job, EXECUTED_BY, {"cwd": str(tmp_path)})
     assert run(again).startswith("no value: exit status 127: cannot start ./missing: No such file")

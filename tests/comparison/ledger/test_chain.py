@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from partwise.comparison.ledger.chain import FIRST, DamagedLedgerError, Ledger, Record, first_broken
+from partwise.comparison.ledger.chain import FIRST, ChainEntry, DamagedLedgerError, Ledger, first_broken
 
 
-def add(ledger: Ledger, **content: object) -> Record:
+def add(ledger: Ledger, **content: object) -> ChainEntry:
     return ledger.append(lambda _: {"kind": "note", **content})
 
 
@@ -75,7 +75,7 @@ def test_an_edit_shows(ledger: Ledger, statement: str, values: tuple[str, ...], 
 
 def test_a_record_that_is_rehashed_breaks_the_next(ledger: Ledger) -> None:
     first, second = ledger.read()[:2]
-    forged = Record.following(first, {**second.content, "value": 20})
+    forged = ChainEntry.following(first, {**second.content, "value": 20})
     edit(ledger, "UPDATE records SET content = ?, hash = ? WHERE number = 2", forged.text, forged.hash)
     assert first_broken(ledger.read(checked=False)) == (3, "it does not continue the record before it")
 

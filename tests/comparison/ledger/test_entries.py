@@ -23,7 +23,7 @@ from partwise.comparison.ledger.listing import count, list_comparisons, to_csv, 
 from partwise.comparison.ledger.project import LEDGER_FILE, code_version, project_folder, project_ledger
 from partwise.comparison.ledger.questions import question_key
 from partwise.comparison.ledger.sequence import next_level
-from partwise.comparison.runs.plan import make_plan
+from partwise.comparison.runs.run_plan import plan_runs
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.protocol import Claim
 from partwise.config import ConfigError
@@ -32,7 +32,7 @@ from partwise.files import sources_hash
 
 def plan_of(*change: str, **settings: Any) -> Plan:
     given = {"preset": "mingpt", "change": list(change), "data": "arithmetic", "common": ARITHMETIC, **settings}
-    return make_plan(Request.from_dict(given))
+    return plan_runs(Request.from_dict(given))
 
 
 def judge(plan: Plan, difference: float) -> list[Effect]:

@@ -12,7 +12,7 @@ from partwise.comparison.experiment import Comparison
 from partwise.comparison.judging import difference_over_training
 from partwise.comparison.runs.comparison import make_comparison
 from partwise.comparison.runs.matching import match_arms
-from partwise.comparison.runs.plan import training_budget
+from partwise.comparison.runs.run_plan import training_budget
 from partwise.config import ConfigError
 
 

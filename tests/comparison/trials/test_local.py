@@ -20,7 +20,7 @@ from partwise.comparison.trials import forkserver
 from partwise.comparison.trials.executor import ELSEWHERE, run_trials
 from partwise.comparison.trials.local import LocalExecutor, failure_reason
 from partwise.comparison.trials.worker import ChildProcesses, exit_status
-from partwise.compute.plan import plan_config
+from partwise.compute.backend_plan import plan_config
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
 from partwise.run_names import FolderLock

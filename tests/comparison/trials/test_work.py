@@ -17,7 +17,7 @@ import yaml
 
 import partwise
 from partwise.comparison.results import Results
-from partwise.comparison.trials.claims import Claim, claim, is_claimed
+from partwise.comparison.trials.claims import TrialLock, claim, is_claimed
 from partwise.comparison.trials.shared import is_open
 from partwise.comparison.trials.work import Job, Work, describe_workers, find_jobs
 from partwise.config import ConfigError
@@ -30,7 +30,7 @@ def test_of_many_that_claim_one_gets_it(tmp_path: Path) -> None:
         folder.mkdir()
         barrier = threading.Barrier(8)
 
-        def attempt(_: int, folder: Path = folder, barrier: threading.Barrier = barrier) -> Claim | None:
+        def attempt(_: int, folder: Path = folder, barrier: threading.Barrier = barrier) -> TrialLock | None:
             barrier.wait()
             return claim(folder)
 
@@ -51,7 +51,7 @@ def test_of_many_that_take_over_a_dead_claim_one_gets_it(tmp_path: Path) -> None
         assert not is_claimed(folder)
         barrier = threading.Barrier(8)
 
-        def attempt(_: int, folder: Path = folder, barrier: threading.Barrier = barrier) -> Claim | None:
+        def attempt(_: int, folder: Path = folder, barrier: threading.Barrier = barrier) -> TrialLock | None:
             barrier.wait()
             return claim(folder)
 

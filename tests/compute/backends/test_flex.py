@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import partwise
+from partwise.compute.backend_plan import plan_config
 from partwise.compute.backends import flex
-from partwise.compute.plan import plan_config
 from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError
 from partwise.parts.attention.core import AttentionCore

@@ -3,7 +3,7 @@
 import pytest
 
 import partwise
-from partwise.compute.plan import plan_config
+from partwise.compute.backend_plan import plan_config
 from partwise.compute.runtime import Runtime
 from partwise.kernels.library import kernels_available
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 
 from partwise.cli.terminal import console, table
-from partwise.compute.plan import apply_backends
+from partwise.compute.backend_plan import apply_backends
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
 from partwise.data import ProblemSpec, solve

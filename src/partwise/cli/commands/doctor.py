@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 
 from partwise.cli.terminal import console, table
+from partwise.compute.backend_plan import EAGER, BackendPlan, plan_config, shared_plans
 from partwise.compute.backends import KINDS
 from partwise.compute.backends.decoding import unsupported_layer
-from partwise.compute.plan import EAGER, Plan, plan_config, shared_plans
 from partwise.compute.runtime import choose_runtime, has_fast_bfloat16, machine_info, requested
 from partwise.compute.timing import training_rates
 from partwise.config import ConfigError
@@ -90,7 +90,7 @@ def is_run_setting(override: str) -> bool:
     return override.removeprefix("--").split("=")[0].split(".")[0] not in ModelConfig.model_fields
 
 
-def show_rates(name: str, overrides: list[str], plan: Plan) -> None:
+def show_rates(name: str, overrides: list[str], plan: BackendPlan) -> None:
     """Print the training rate with a plan and layer by layer; with overrides, also what missing kernels cost."""
     model, train = settings_of(name, overrides)
     runtime = choose_runtime(train)

@@ -7,7 +7,7 @@ import typer
 
 from partwise.cli.terminal import console, print_error, print_json, table
 from partwise.comparison.certificate.recheck import recheck
-from partwise.comparison.ledger.chain import DamagedLedgerError, Ledger, Record, first_broken
+from partwise.comparison.ledger.chain import ChainEntry, DamagedLedgerError, Ledger, first_broken
 from partwise.comparison.ledger.listing import count, list_comparisons, to_csv, to_json_lines
 from partwise.comparison.ledger.project import project_ledger
 from partwise.comparison.stats.methods import newest_method
@@ -83,7 +83,7 @@ def recheck_ledger(file: Path | None) -> None:
     )
 
 
-def read_ledger(ledger: Ledger) -> list[Record]:
+def read_ledger(ledger: Ledger) -> list[ChainEntry]:
     """The records of a whole chain. Raises ConfigError."""
     try:
         return ledger.read()

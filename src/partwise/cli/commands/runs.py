@@ -7,7 +7,7 @@ from typing import Any
 
 from partwise.cli.terminal import console, print_json, table
 from partwise.comparison.report.page import printable
-from partwise.comparison.run_list import Entry, list_runs
+from partwise.comparison.run_list import ListedFolder, list_runs
 from partwise.config import ConfigError, did_you_mean
 
 SORT_KEYS: dict[str, Any] = {
@@ -45,7 +45,7 @@ WIDE = 110
 """A narrower terminal shows neither the question nor the n-gram scale, so that an entry has few lines."""
 
 
-def cells(entry: Entry) -> dict[str, str]:
+def cells(entry: ListedFolder) -> dict[str, str]:
     return {
         "name": entry.name,
         "what": entry.what,

@@ -13,7 +13,7 @@ from partwise.checks.finding import Finding
 from partwise.cli.commands.evaluate import show_scores
 from partwise.cli.signals import ENDING, exit_status, handled, leave_terminal
 from partwise.cli.terminal import console, flush_text, follow_run, print_error, table, with_prompt
-from partwise.compute.plan import apply_backends
+from partwise.compute.backend_plan import apply_backends
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
 from partwise.config.overrides import distinct, parse_overrides

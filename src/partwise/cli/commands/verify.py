@@ -8,7 +8,7 @@ import typer
 from partwise.cli.terminal import console
 from partwise.comparison.certificate.agreement import check_folder
 from partwise.comparison.certificate.certificate import Certificate
-from partwise.comparison.certificate.verification import Check, verify
+from partwise.comparison.certificate.verification import VerifiedPart, verify
 from partwise.messages import times
 
 LIMITS = (
@@ -37,13 +37,13 @@ def verify_certificate(file: Path, trials: int, imports: Sequence[str]) -> None:
         raise typer.Exit(1)
 
 
-def report(checks: Sequence[Check]) -> None:
+def report(checks: Sequence[VerifiedPart]) -> None:
     for check in checks:
         mark = "✓" if check.fault is None else "✕"
         console.print(f"{mark} {check.statement}" + (f": {check.fault}" if check.fault else ""), markup=False)
 
 
-def repeat_trials(certificate: Certificate, trials: int, imports: Sequence[str]) -> list[Check]:
+def repeat_trials(certificate: Certificate, trials: int, imports: Sequence[str]) -> list[VerifiedPart]:
     """Repeat trials, and print whether their values are equal bit for bit, or how far off they are."""
     from partwise.comparison.certificate.rerun import check_repeatable, differences_here, rerun
 
@@ -64,9 +64,9 @@ def repeat_trials(certificate: Certificate, trials: int, imports: Sequence[str])
             off = f"the rerun gave {repeat.found}, off by {repeat.found - repeat.stated:+.3g}"
             # elsewhere, other roundings grow over training
             fault, statement = (None, f"{statement}; {off}") if others else (off, statement)
-        checks.append(Check(statement, fault))
+        checks.append(VerifiedPart(statement, fault))
         if repeat.leak:
             seen = f"the model of {repeat.arm}, seed {repeat.seed}, sees no token that it predicts"
-            checks.append(Check(seen, repeat.leak))
+            checks.append(VerifiedPart(seen, repeat.leak))
     report(checks)
     return checks

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from partwise.comparison.certificate.certificate import Certificate, CertifiedVerdict
-from partwise.comparison.certificate.verification import Check, difference
+from partwise.comparison.certificate.verification import VerifiedPart, difference
 from partwise.comparison.ledger.chain import DamagedLedgerError
 from partwise.comparison.ledger.entries import LedgerEntries
 from partwise.comparison.ledger.questions import starts_and_results
@@ -14,10 +14,10 @@ from partwise.config import ConfigError
 RESULTS = "results.json"
 
 
-def check_folder(certificate: Certificate, folder: Path) -> Iterator[Check]:
+def check_folder(certificate: Certificate, folder: Path) -> Iterator[VerifiedPart]:
     """The checks of a comparison's folder; nothing is checked that is not there."""
     if (folder / RESULTS).exists():
-        yield Check(f"{RESULTS} has the same values and verdicts", check_results(certificate, folder / RESULTS))
+        yield VerifiedPart(f"{RESULTS} has the same values and verdicts", check_results(certificate, folder / RESULTS))
     yield from check_ledger(certificate, folder)
 
 
@@ -43,13 +43,13 @@ def check_results(certificate: Certificate, path: Path) -> str | None:
     return None
 
 
-def check_ledger(certificate: Certificate, folder: Path) -> Iterator[Check]:
+def check_ledger(certificate: Certificate, folder: Path) -> Iterator[VerifiedPart]:
     """Compare the verdicts with the first ones of this plan in this folder, if the project's ledger has any."""
     entries = LedgerEntries(folder)
     try:
         starts, results = starts_and_results(entries.ledger.read())
     except DamagedLedgerError as error:
-        yield Check("the ledger can be read", str(error))
+        yield VerifiedPart("the ledger can be read", str(error))
         return
     place = entries.place()["folder"]
     same = [
@@ -67,4 +67,4 @@ def check_ledger(certificate: Certificate, folder: Path) -> Iterator[Check]:
             fault = f"it has {verdict or 'no verdict'} for {stated.claim.arm} against {stated.claim.against}"
     if fault is None and result.get("values", certificate.judged_values) != certificate.judged_values:
         fault = "it has the hash of other values"
-    yield Check("the ledger has the same first verdicts", fault)
+    yield VerifiedPart("the ledger has the same first verdicts", fault)

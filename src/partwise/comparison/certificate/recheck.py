@@ -6,7 +6,7 @@ from pathlib import Path
 
 from partwise.comparison.certificate.certificate import CERTIFICATE_FILE, Certificate
 from partwise.comparison.certificate.verification import judge_values
-from partwise.comparison.ledger.chain import Record
+from partwise.comparison.ledger.chain import ChainEntry
 from partwise.comparison.ledger.questions import NO_VERDICT, starts_and_results
 from partwise.comparison.stats.methods import newest_method
 from partwise.config import ConfigError
@@ -48,7 +48,7 @@ class Recheck:
     """Comparisons whose values are not known, as their certificate is gone, damaged or another's: name and reason."""
 
 
-def recheck(records: Sequence[Record], project: Path) -> Recheck:
+def recheck(records: Sequence[ChainEntry], project: Path) -> Recheck:
     """Judge the latest comparison of every folder that has a result; `project` is the folder that the ledger's are in."""
     starts, results = starts_and_results(records)
     latest = {start["folder"]: number for number, start in starts.items() if number in results}

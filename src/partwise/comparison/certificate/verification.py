@@ -15,20 +15,20 @@ PRECISION = 1e-9
 
 
 @dataclass(frozen=True)
-class Check:
+class VerifiedPart:
     """One statement of a certificate, and why it does not hold; None if it does."""
 
     statement: str
     fault: str | None = None
 
 
-def verify(certificate: Certificate) -> list[Check]:
+def verify(certificate: Certificate) -> list[VerifiedPart]:
     """Check everything that can be recomputed. Raises ConfigError if the values cannot be judged at all."""
     return [
-        Check("the file is unchanged", check_hash(certificate)),
-        Check("the plan matches its hash", check_plan_hash(certificate)),
-        Check("plan and protocol agree", check_protocol(certificate)),
-        Check("every planned seed has a value", check_seeds(certificate)),
+        VerifiedPart("the file is unchanged", check_hash(certificate)),
+        VerifiedPart("the plan matches its hash", check_plan_hash(certificate)),
+        VerifiedPart("plan and protocol agree", check_protocol(certificate)),
+        VerifiedPart("every planned seed has a value", check_seeds(certificate)),
         *check_values(certificate),
         *check_verdicts(certificate),
     ]
@@ -88,11 +88,11 @@ def check_seeds(certificate: Certificate) -> str | None:
     return None
 
 
-def check_values(certificate: Certificate) -> Iterator[Check]:
+def check_values(certificate: Certificate) -> Iterator[VerifiedPart]:
     """Whether the values are those that were judged first; older certificates do not say."""
     if certificate.judged_values:
         same = certificate.judged_values == certificate.computed_values_hash
-        yield Check("the values are those that were judged first", None if same else "their hash is another")
+        yield VerifiedPart("the values are those that were judged first", None if same else "their hash is another")
 
 
 def judge_values(certificate: Certificate, method: int | None = None) -> list[Effect]:
@@ -118,15 +118,15 @@ def judge_values(certificate: Certificate, method: int | None = None) -> list[Ef
     return rules.judge(values, claims, certificate.predictions)
 
 
-def check_verdicts(certificate: Certificate) -> Iterator[Check]:
+def check_verdicts(certificate: Certificate) -> Iterator[VerifiedPart]:
     """Judge the values anew by the protocol, and compare."""
     effects = judge_values(certificate)
     for number, stated in enumerate(certificate.verdicts):
         statement = f"{stated.claim.arm} against {stated.claim.against}: {stated.verdict or 'no verdict'}"
         if number >= len(effects):
-            yield Check(statement, "there are too few values for the first look")
+            yield VerifiedPart(statement, "there are too few values for the first look")
             continue
-        yield Check(statement, difference(stated, CertifiedVerdict.from_effect(stated.claim, effects[number])))
+        yield VerifiedPart(statement, difference(stated, CertifiedVerdict.from_effect(stated.claim, effects[number])))
 
 
 def difference(stated: CertifiedVerdict, found: CertifiedVerdict, source: str = "the values give") -> str | None:

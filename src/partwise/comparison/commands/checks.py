@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from partwise.comparison.commands.plan import CommandArm, CommandPlan
+from partwise.comparison.commands.command_plan import CommandArm, CommandPlan
 from partwise.comparison.commands.template import split_words
 from partwise.comparison.commands.workload import CommandWorkload
 from partwise.comparison.results import Value
@@ -25,7 +25,7 @@ class CheckResult(Value):
 
 
 @dataclass
-class Check:
+class BriefRun:
     """The short trials of a plan: the first seed of every arm, and of the baseline the first seed again and the second."""
 
     workload: CommandWorkload

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from partwise.comparison.calibration import check_pairs
-from partwise.comparison.commands.checks import Check, CheckResult
+from partwise.comparison.commands.checks import BriefRun, CheckResult
+from partwise.comparison.commands.command_plan import CommandPlan, plan_commands
 from partwise.comparison.commands.experiment_file import Experiment
 from partwise.comparison.commands.matching import check_match
-from partwise.comparison.commands.plan import CommandPlan, make_plan
 from partwise.comparison.commands.result_files import check_result_files, shared_result_file
 from partwise.comparison.commands.workload import CommandWorkload
 from partwise.comparison.commands.worktrees import Repository
@@ -41,7 +41,7 @@ class CommandComparison(Comparison):
             return CheckResult.from_dict(read_json(path), str(path))
         self.make_folder()
         self.workload.add_worktrees(self.plan)
-        found = Check(self.workload, self.plan, self.path / "check").run()
+        found = BriefRun(self.workload, self.plan, self.path / "check").run()
         write_json(path, found.to_dict())
         return found
 
@@ -86,7 +86,7 @@ def make_command_comparison(
     refs = list(dict.fromkeys(spec.ref for spec in experiment.arms.values() if spec.ref))
     commits = {ref: Repository.around(folder).commit_of(ref) for ref in refs}
     path = Path("runs") / check_run_name(name)
-    plan = make_plan(experiment, commits, **settings)
+    plan = plan_commands(experiment, commits, **settings)
     check_result_files(experiment)
     if not (path / PLAN_FILE).exists() and (fault := shared_result_file(experiment)):
         raise ConfigError(fault)

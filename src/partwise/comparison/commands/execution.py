@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from partwise.comparison.commands.command_plan import CommandConfig
 from partwise.comparison.commands.experiment_file import Curve, Metric, TrialLimits
 from partwise.comparison.commands.numbers import read_curve, read_metric, source_files
-from partwise.comparison.commands.plan import CommandConfig
 from partwise.comparison.commands.result_files import ResultFiles, empty_output
 from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome, hash_files, stored_status
 from partwise.config import ConfigError, digest, open_to_read

@@ -17,7 +17,7 @@ RESERVED = ("seed", "arm", "folder", "args")
 """Placeholders that every command has; all others are settings."""
 
 
-class Source(Config):
+class NumberSource(Config):
     """Where numbers are found: a pattern in the output of the command, or a key or column of a file that it writes."""
 
     model_config = ConfigDict(populate_by_name=True)
@@ -56,7 +56,7 @@ class Source(Config):
         return 1
 
 
-class Metric(Source):
+class Metric(NumberSource):
     """The number that is compared."""
 
     name: str = Field("value", min_length=1)
@@ -69,7 +69,7 @@ class Metric(Source):
     """Which of several matches."""
 
 
-class Curve(Source):
+class Curve(NumberSource):
     """A number over training, shown beside the verdict and not judged."""
 
     step: str | None = None
@@ -165,9 +165,9 @@ class Experiment(Config):
                     raise ValueError(f"arms.{name}.{key}={show(value)}: expected a number or text")
         return self
 
-    def file_sources(self) -> dict[str, Source]:
+    def file_sources(self) -> dict[str, NumberSource]:
         """The metric and the curve, if a file that the experiment names holds them."""
-        every: dict[str, Source | None] = {"metric": self.metric, "curve": self.curve}
+        every: dict[str, NumberSource | None] = {"metric": self.metric, "curve": self.curve}
         return {
             key: source
             for key, source in every.items()

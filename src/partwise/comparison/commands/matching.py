@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from partwise.comparison.commands.plan import CommandArm, CommandPlan
+from partwise.comparison.commands.command_plan import CommandArm, CommandPlan
 from partwise.comparison.measures import check_residual
 from partwise.comparison.results import Match, Matching
 from partwise.comparison.trials.executor import Executor, run_short_trials

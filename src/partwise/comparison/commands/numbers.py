@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from partwise.comparison.commands.experiment_file import TENSORBOARD, Curve, Metric, Source, compile_pattern
+from partwise.comparison.commands.experiment_file import TENSORBOARD, Curve, Metric, NumberSource, compile_pattern
 from partwise.comparison.commands.template import fill
 from partwise.comparison.stats.event_files import read_event_folders
 from partwise.config import ConfigError, decode_text, did_you_mean, read_file
@@ -66,7 +66,7 @@ def read_curve(curve: Curve, outputs: Path, cwd: Path, values: Mapping[str, str]
     return [point for index, point in enumerate(reversed(ordered)) if index % stride == 0][::-1]
 
 
-def read_scalar(source: Source, values: Mapping[str, str]) -> list[tuple[Any, Any]]:
+def read_scalar(source: NumberSource, values: Mapping[str, str]) -> list[tuple[Any, Any]]:
     """[step, value] of a tag in the event files of TensorBoard at or below the trial's folder. Raises ConfigError."""
     folders = {place: scalars for place, scalars in read_event_folders(Path(values["folder"])).items() if scalars}
     having = [place for place, scalars in folders.items() if source.value in scalars]
@@ -79,20 +79,20 @@ def read_scalar(source: Source, values: Mapping[str, str]) -> list[tuple[Any, An
     return sorted(folders[having[0]][source.value or ""].items())
 
 
-def source_files(source: Source, outputs: Path, cwd: Path, values: Mapping[str, str]) -> list[Path]:
+def source_files(source: NumberSource, outputs: Path, cwd: Path, values: Mapping[str, str]) -> list[Path]:
     """The files that a number is read from."""
     if source.source == TENSORBOARD:
         return sorted(path for path in Path(values["folder"]).rglob("*tfevents*") if path.is_file())
     return [source_path(source, outputs, cwd, values)]
 
 
-def source_path(source: Source, outputs: Path, cwd: Path, values: Mapping[str, str]) -> Path:
+def source_path(source: NumberSource, outputs: Path, cwd: Path, values: Mapping[str, str]) -> Path:
     if source.is_stream:
         return outputs / f"{source.source}.txt"
     return cwd / fill(source.source, values)
 
 
-def read_source(source: Source, outputs: Path, cwd: Path, values: Mapping[str, str]) -> tuple[str, str]:
+def read_source(source: NumberSource, outputs: Path, cwd: Path, values: Mapping[str, str]) -> tuple[str, str]:
     """The text, and the name to call it by."""
     path = source_path(source, outputs, cwd, values)
     name = source.source if source.is_stream else path.name

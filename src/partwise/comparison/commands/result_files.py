@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple, TypeVar
 
-from partwise.comparison.commands.experiment_file import Experiment, Source
+from partwise.comparison.commands.experiment_file import Experiment, NumberSource
 from partwise.comparison.commands.numbers import read_result_file, source_files
 from partwise.comparison.commands.template import fill, placeholders
 from partwise.config import ConfigError, did_you_mean, digest
@@ -28,7 +28,7 @@ STARTED = "started.json"
 
 POLL_SECONDS = 0.05
 
-S = TypeVar("S", bound=Source)
+S = TypeVar("S", bound=NumberSource)
 
 
 def check_result_files(experiment: Experiment) -> None:
@@ -99,7 +99,7 @@ class ResultFiles:
     output: Path
     cwd: Path
     values: dict[str, str]
-    sources: Sequence[Source]
+    sources: Sequence[NumberSource]
     before: dict[Path, Stamp | None] = field(default_factory=dict)
 
     @property
@@ -108,7 +108,7 @@ class ResultFiles:
         found = {path for source in self.sources for path in self._paths(source)}
         return sorted(path for path in found if not self._is_own(path))
 
-    def _paths(self, source: Source) -> list[Path]:
+    def _paths(self, source: NumberSource) -> list[Path]:
         if source.is_stream:
             return []
         files = source_files(source, self.folder, self.cwd, self.values)

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from partwise.comparison.commands import EXECUTED_BY
+from partwise.comparison.commands.command_plan import CommandArm, CommandPlan
 from partwise.comparison.commands.environment import changes_since, describe_environment
 from partwise.comparison.commands.experiment_file import Experiment
 from partwise.comparison.commands.matching import match_seconds, measure_seconds_per_step
-from partwise.comparison.commands.plan import CommandArm, CommandPlan
 from partwise.comparison.commands.result_files import lies_in_folder, shared_result_file
 from partwise.comparison.commands.template import placeholders, split_words
 from partwise.comparison.commands.worktrees import Repository

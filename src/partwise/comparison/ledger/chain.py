@@ -41,7 +41,7 @@ class DamagedLedgerError(Exception):
 
 
 @dataclass(frozen=True)
-class Record:
+class ChainEntry:
     """One entry."""
 
     number: int
@@ -67,7 +67,7 @@ def record_hash(number: int, previous: str, text: str) -> str:
     return hashlib.sha256(f"{number}\n{previous}\n{text}".encode()).hexdigest()
 
 
-def first_broken(records: Sequence[Record]) -> tuple[int, str] | None:
+def first_broken(records: Sequence[ChainEntry]) -> tuple[int, str] | None:
     """The number of the first record that does not continue the chain, and why; None if the chain is whole."""
     last = FIRST
     for position, record in enumerate(records, start=1):
@@ -94,7 +94,7 @@ class Ledger:
 
     path: Path
 
-    def append(self, make: Callable[[Sequence[Record]], Mapping[str, Any] | None]) -> Record | None:
+    def append(self, make: Callable[[Sequence[ChainEntry]], Mapping[str, Any] | None]) -> ChainEntry | None:
         """Add the record that `make` returns for all records so far, and return it; None if it returns None.
 
         No other process writes in between, and a killed process leaves the whole record or nothing. Raises
@@ -112,13 +112,13 @@ class Ledger:
                 if made is None:
                     return None
                 content = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **made}
-                record = Record.following(records[-1] if records else None, content)
+                record = ChainEntry.following(records[-1] if records else None, content)
                 row = (record.number, record.previous, record.text, record.hash)
                 connection.execute("INSERT INTO records VALUES (?, ?, ?, ?)", row)
                 connection.execute("COMMIT")
                 return record
 
-    def read(self, checked: bool = True) -> list[Record]:
+    def read(self, checked: bool = True) -> list[ChainEntry]:
         """All records in order; [] if there is no file. Raises DamagedLedgerError, also for a broken chain if `checked`."""
         if not self.path.exists():
             return []
@@ -142,12 +142,12 @@ class Ledger:
         return connection
 
 
-def read_all(connection: sqlite3.Connection) -> list[Record]:
+def read_all(connection: sqlite3.Connection) -> list[ChainEntry]:
     rows = connection.execute("SELECT number, previous, content, hash FROM records ORDER BY number").fetchall()
-    return [Record(*row) for row in rows]
+    return [ChainEntry(*row) for row in rows]
 
 
-def check_chain(path: Path, records: Sequence[Record]) -> None:
+def check_chain(path: Path, records: Sequence[ChainEntry]) -> None:
     """Raise DamagedLedgerError naming the first broken record."""
     if broken := first_broken(records):
         number, reason = broken

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partwise.comparison.ledger.chain import DamagedLedgerError, Ledger, Record
+from partwise.comparison.ledger.chain import ChainEntry, DamagedLedgerError, Ledger
 from partwise.comparison.ledger.project import code_version, project_ledger
 from partwise.comparison.ledger.questions import asked_before, question_keys, verdict_rows
 from partwise.comparison.ledger.sequence import next_level
@@ -52,9 +52,9 @@ class LedgerEntries:
         """
         code = code_version(imports)
         level: OnlineLevel | None = None
-        adopted: Record | None = None
+        adopted: ChainEntry | None = None
 
-        def content(records: Sequence[Record]) -> dict[str, Any] | None:
+        def content(records: Sequence[ChainEntry]) -> dict[str, Any] | None:
             nonlocal level, adopted
             adopted = self.same_start(records, identity, data, trials_exist)
             if adopted:
@@ -129,7 +129,7 @@ class LedgerEntries:
 
     def result(
         self, plan: "Plan", seeds: int, effects: Iterable["Effect"], judged: int | None = None, values: str = ""
-    ) -> Record | None:
+    ) -> ChainEntry | None:
         """Record the outcome; `values` is the hash of the first `judged` seeds.
 
         Returns the record of the first outcome, which stands; None if there is no ledger to write.
@@ -137,7 +137,7 @@ class LedgerEntries:
         self.append(judgment("result", plan, seeds, effects, judged or seeds, values), repeated=False)
         return next((record for record in self.judgments() if record.content["kind"] == "result"), None)
 
-    def judgments(self) -> list[Record]:
+    def judgments(self) -> list[ChainEntry]:
         """The records of its looks and results, oldest first; [] without a start, or if the ledger cannot be read."""
         if self.started is None:
             return []
@@ -169,13 +169,13 @@ class LedgerEntries:
             self.warn(error)
             return []
 
-    def append(self, content: Mapping[str, Any], repeated: bool = True) -> Record | None:
+    def append(self, content: Mapping[str, Any], repeated: bool = True) -> ChainEntry | None:
         """Add a record of this comparison, with the one of its kind that it supersedes; None if nothing was added.
 
         Without `repeated`, a record whose content is there already is not added again.
         """
 
-        def complete(records: Sequence[Record]) -> dict[str, Any] | None:
+        def complete(records: Sequence[ChainEntry]) -> dict[str, Any] | None:
             same = [record for record in records if self.is_mine(record, content["kind"])]
             if not repeated and any(content.items() <= record.content.items() for record in same):
                 return None
@@ -195,7 +195,7 @@ class LedgerEntries:
         project = self.ledger.path.parent.parent
         return {"name": self.folder.name, "folder": Path(os.path.relpath(self.folder.resolve(), project)).as_posix()}
 
-    def is_mine(self, record: Record, kind: str) -> bool:
+    def is_mine(self, record: ChainEntry, kind: str) -> bool:
         content = record.content
         return bool(content["kind"] == kind and content.get("started") == self.started)
 
@@ -207,8 +207,8 @@ class LedgerEntries:
         return bool(content["folder"] == self.place()["folder"]) or not (recorded / PLAN_FILE).exists()
 
     def same_start(
-        self, records: Sequence[Record], identity: Mapping[str, Any], data: str, trials_exist: bool
-    ) -> Record | None:
+        self, records: Sequence[ChainEntry], identity: Mapping[str, Any], data: str, trials_exist: bool
+    ) -> ChainEntry | None:
         """The latest start in the same folder, if it has this plan and these data, and may be continued."""
         last = next((record for record in records if record.number == self.last_start(records)), None)
         if last is None or (last.content["plan"], last.content.get("data")) != (digest(identity), data):
@@ -218,7 +218,7 @@ class LedgerEntries:
         )
         return last if trials_exist or not has_result else None
 
-    def last_start(self, records: Sequence[Record]) -> int | None:
+    def last_start(self, records: Sequence[ChainEntry]) -> int | None:
         """The latest comparison in the same folder, which this one replaces."""
         folder = self.place()["folder"]
         same = [record.number for record in records if is_start(record, folder)]
@@ -231,7 +231,7 @@ class LedgerEntries:
             print_message(f"warning: {self.warning}")
 
 
-def is_start(record: Record, folder: str) -> bool:
+def is_start(record: ChainEntry, folder: str) -> bool:
     content = record.content
     return content["kind"] == "started" and content["folder"] == folder
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from partwise.comparison.ledger.chain import Record
+from partwise.comparison.ledger.chain import ChainEntry
 from partwise.comparison.ledger.questions import NO_VERDICT, UNFINISHED, starts_and_results
 from partwise.comparison.ledger.values import JudgedValues
 from partwise.messages import times
@@ -37,11 +37,11 @@ class Row:
         return [str(self.number), self.time, self.name, str(self.seeds), level, f"{self.outcome}{changed}"]
 
 
-def list_comparisons(records: Sequence[Record]) -> list[Row]:
+def list_comparisons(records: Sequence[ChainEntry]) -> list[Row]:
     """Every comparison that was started, oldest first."""
     starts, results = starts_and_results(records)
     rows = []
-    judgments: dict[int, list[Record]] = {number: [] for number in starts}
+    judgments: dict[int, list[ChainEntry]] = {number: [] for number in starts}
     for record in records:
         if record.content["kind"] in ("look", "result"):
             judgments.setdefault(record.content["started"], []).append(record)
@@ -64,7 +64,7 @@ def describe(result: dict[str, Any] | None) -> str:
     return ", ".join(f"{row['arm']} {row['verdict'] or NO_VERDICT}" for row in result["verdicts"])
 
 
-def count(records: Sequence[Record]) -> dict[str, int]:
+def count(records: Sequence[ChainEntry]) -> dict[str, int]:
     """Comparisons, questions (each counted once, however often it was asked), and verdicts on claims by kind."""
     starts, results = starts_and_results(records)
     questions = {key for content in starts.values() for key in content["questions"].values()}
@@ -76,16 +76,16 @@ def count(records: Sequence[Record]) -> dict[str, int]:
     return {"comparisons": len(starts), "questions": len(questions), **dict(sorted(outcomes.items())), **unfinished}
 
 
-def to_json_lines(records: Sequence[Record]) -> str:
+def to_json_lines(records: Sequence[ChainEntry]) -> str:
     """One JSON object per record, with its number, content and hashes."""
     return "".join(json.dumps(plain(record), sort_keys=True) + "\n" for record in records)
 
 
-def plain(record: Record) -> dict[str, Any]:
+def plain(record: ChainEntry) -> dict[str, Any]:
     return {**record.content, "number": record.number, "previous": record.previous, "hash": record.hash}
 
 
-def to_csv(records: Sequence[Record]) -> str:
+def to_csv(records: Sequence[ChainEntry]) -> str:
     """One line per record with the columns COLUMNS; JSON lines hold everything."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", restval="")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from partwise.comparison.ledger.chain import Record
+from partwise.comparison.ledger.chain import ChainEntry
 from partwise.comparison.results import RepeatedQuestion
 from partwise.config import digest
 
@@ -45,7 +45,7 @@ def verdict_rows(plan: "Plan", effects: Iterable["Effect"]) -> list[dict[str, An
     return rows
 
 
-def asked_before(plan: "Plan", records: Sequence[Record], started: int | None = None) -> list[RepeatedQuestion]:
+def asked_before(plan: "Plan", records: Sequence[ChainEntry], started: int | None = None) -> list[RepeatedQuestion]:
     """For every claim of the plan, the earlier comparisons that asked the same, or judged the same arms on the same seeds.
 
     `started` is the number of the plan's own record; without it, no seeds are compared.
@@ -89,7 +89,7 @@ def _questions(start: Mapping[str, Any], result: Mapping[str, Any] | None) -> se
     return {*start.get("questions", {}).values(), *(row["question"] for row in rows if row.get("question"))}
 
 
-def _seeds_seen(records: Sequence[Record]) -> dict[int, int]:
+def _seeds_seen(records: Sequence[ChainEntry]) -> dict[int, int]:
     """By the number of its start's record, how many seeds of a comparison were judged, or estimated after the verdict."""
     seen: dict[int, int] = {}
     for content in (record.content for record in records if record.content["kind"] in ("look", "result")):
@@ -115,7 +115,7 @@ def _same_arms(claim: "Claim", own: Mapping[str, Any], earlier: Mapping[str, Any
     return asked and own.get("common") == earlier.get("common")
 
 
-def starts_and_results(records: Sequence[Record]) -> tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]]]:
+def starts_and_results(records: Sequence[ChainEntry]) -> tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]]]:
     """By the number of its start's record: the start of every comparison, and the first result, which stands."""
     contents = {record.number: record.content for record in records}
     starts = {number: content for number, content in contents.items() if content["kind"] == "started"}

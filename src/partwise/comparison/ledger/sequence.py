@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from partwise.comparison.ledger.chain import Record
+from partwise.comparison.ledger.chain import ChainEntry
 from partwise.comparison.results import OnlineLevel
 from partwise.comparison.stats.online import online_level
 from partwise.config import ConfigError
 
 
-def next_level(records: Sequence[Record], alpha: float) -> OnlineLevel:
+def next_level(records: Sequence[ChainEntry], alpha: float) -> OnlineLevel:
     """The level of a comparison that starts now. Raises ConfigError if the sequence has another alpha.
 
     A comparison is a discovery if its first result has a claim that is better: a search keeps nothing else, and the rate is

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from partwise.comparison.ledger.chain import Record
+from partwise.comparison.ledger.chain import ChainEntry
 from partwise.comparison.stats.protocol import Values
 from partwise.config import ConfigError, digest
 
@@ -37,7 +37,7 @@ class JudgedValues:
         return cls({int(seeds): list(hashes) for seeds, hashes in stored.items()})
 
     @classmethod
-    def recorded(cls, judgments: Iterable[Record]) -> Self:
+    def recorded(cls, judgments: Iterable[ChainEntry]) -> Self:
         """Those of the looks and results of one comparison, as the ledger has them."""
         found = cls()
         for content in (record.content for record in judgments):

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from partwise.comparison.results import SiteStatistic
-from partwise.comparison.runs.plan import RunPlan, dataset_of
+from partwise.comparison.runs.run_plan import RunPlan, dataset_of
 from partwise.comparison.runs.trial import trained_model
 from partwise.comparison.trials.trial import Trial
 from partwise.data import IGNORE_INDEX, Dataset, build_examples

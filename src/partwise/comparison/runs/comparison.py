@@ -14,7 +14,7 @@ from partwise.comparison.experiment import Comparison
 from partwise.comparison.plan_file import read_plan_file
 from partwise.comparison.results import tuned_name
 from partwise.comparison.runs.part_checks import PartChecks
-from partwise.comparison.runs.plan import RunPlan, make_plan
+from partwise.comparison.runs.run_plan import RunPlan, plan_runs
 from partwise.comparison.runs.trial import stored_status
 from partwise.comparison.runs.workload import Estimate, FinishedRuns, RunWorkload
 from partwise.comparison.trials.job import JOB
@@ -135,7 +135,7 @@ def make_comparison(
     """The comparison for a request, validated but not started. Raises ConfigError."""
     path = Path("runs") / (check_run_name(name) if name else request.name())
     tune = replace(parse_tune(request.tune), only=request.tuned_only) if request.tune else None
-    plan = make_plan(request)
+    plan = plan_runs(request)
     for flag, given in (("--tune-steps", request.tune_steps), ("--tuned-only", request.tuned_only)):
         if given and not tune:
             raise ConfigError(f"{flag}: nothing is tuned; add --tune, or leave it out")

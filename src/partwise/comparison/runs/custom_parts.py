@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from partwise.comparison.runs.plan import RunPlan
+from partwise.comparison.runs.run_plan import RunPlan
 from partwise.config import ConfigError, Part, decode_text, own_parts, read_file
 from partwise.files import replace_file, working_folder
 

@@ -11,7 +11,7 @@ from partwise.comparison.runs.rank import DIVERGED, DONE, FAILED, INTERRUPTED
 from partwise.comparison.runs.task_metric import score_run
 from partwise.comparison.runs.trial import read_horizons, shorter_runs, stored_status
 from partwise.comparison.trials.job import JOB
-from partwise.compute.plan import Plan
+from partwise.compute.backend_plan import BackendPlan
 from partwise.compute.runtime import Runtime
 from partwise.config import import_parts, read_file
 from partwise.data import Dataset
@@ -23,7 +23,7 @@ from partwise.train.distributed.launcher import send, started, wait
 from partwise.train.multi_seed import train_seeds
 from partwise.train.result import verified_result, write_result
 from partwise.train.run_folder import RunFolder
-from partwise.train.shared_prefix import Extension, with_steps
+from partwise.train.shared_prefix import SharedRun, with_steps
 from partwise.train.trained_model import open_trained
 
 __all__ = ["execute", "stored_status"]
@@ -57,12 +57,12 @@ def train_runs(folders: list[Path], jobs: list[Record], should_stop: Callable[[]
     previous: list[Path | None] = [None] * len(folders)
     for number, steps in enumerate(horizons[:-1]):
         current = [shorter[steps] for shorter in paths]
-        extensions = [Extension(of=path, to=horizons[number + 1]) for path in previous]
+        extensions = [SharedRun(of=path, to=horizons[number + 1]) for path in previous]
         statuses = train_group(current, jobs, steps, extensions, should_stop)
         if not set(statuses) <= {"done", "diverged"}:
             return statuses
         previous = list(current)
-    statuses = train_group(folders, jobs, None, [Extension(of=path) for path in previous], should_stop)
+    statuses = train_group(folders, jobs, None, [SharedRun(of=path) for path in previous], should_stop)
     for folder in itertools.chain.from_iterable(shorter.values() for shorter in paths):
         remove_older_checkpoints(folder / "checkpoints")
     return statuses
@@ -72,7 +72,7 @@ def train_group(
     folders: Sequence[Path],
     jobs: Sequence[Record],
     steps: int | None,
-    extensions: Sequence[Extension],
+    extensions: Sequence[SharedRun],
     should_stop: Callable[[], bool],
 ) -> list[str]:
     """Train and score a run of each job in its folder, of another number of `steps` if that is given."""
@@ -82,7 +82,7 @@ def train_group(
             folder,
             with_steps(config, steps) if steps else config,
             runtime=Runtime(**job["runtime"]),
-            plan=Plan.from_dict(job["plan"]),
+            plan=BackendPlan.from_dict(job["plan"]),
             command=job["command"],
             extension=extension,
             check_parts=False,  # the comparison has

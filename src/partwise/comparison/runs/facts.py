@@ -10,10 +10,10 @@ from partwise.baselines.scale import far_below
 from partwise.comparison.results import ArmResult, Backends, References, Results, Task
 from partwise.comparison.runs.activation_statistics import measure_activations
 from partwise.comparison.runs.outcome import pool_accuracy
-from partwise.comparison.runs.plan import RunArm, RunPlan, dataset_of, token_name, training_budget
+from partwise.comparison.runs.run_plan import RunArm, RunPlan, dataset_of, token_name, training_budget
 from partwise.comparison.runs.trial import trained_model
 from partwise.comparison.trials.trial import Trial
-from partwise.compute.plan import Plan as ComputePlan
+from partwise.compute.backend_plan import BackendPlan as ComputePlan
 from partwise.data import Dataset, build_examples
 from partwise.data.repetition import repetition_note
 from partwise.evaluate.references import dataset_references, is_plain_text

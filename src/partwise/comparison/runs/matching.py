@@ -7,7 +7,7 @@ from typing import Any
 
 from partwise.comparison.measures import Measure, check_residual
 from partwise.comparison.results import Match, Matching
-from partwise.comparison.runs.plan import RunArm, RunPlan, training_budget
+from partwise.comparison.runs.run_plan import RunArm, RunPlan, training_budget
 from partwise.config import ConfigError
 from partwise.train.config import RunConfig
 

@@ -10,9 +10,9 @@ from partwise.checkpoint import list_checkpoints, load
 from partwise.checks.finding import Finding
 from partwise.checks.model_checks import LEAK
 from partwise.comparison.results import PartFinding
-from partwise.comparison.runs.plan import RunArm, RunPlan, dataset_of
+from partwise.comparison.runs.run_plan import RunArm, RunPlan, dataset_of
 from partwise.comparison.trials.trial import Trial
-from partwise.compute.plan import Plan as ComputePlan
+from partwise.compute.backend_plan import BackendPlan as ComputePlan
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError, digest
 from partwise.data import Dataset

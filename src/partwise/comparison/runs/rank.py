@@ -6,7 +6,7 @@ import traceback
 from pathlib import Path
 
 from partwise.comparison.trials.job import JOB
-from partwise.compute.plan import Plan
+from partwise.compute.backend_plan import BackendPlan
 from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError, import_parts
 from partwise.messages import print_message
@@ -31,7 +31,7 @@ def train(folder: Path, processes: Processes) -> int:
             folder,
             RunConfig.from_stored(job["config"]),
             runtime=Runtime(**job["runtime"]),
-            plan=Plan.from_dict(job["plan"]),
+            plan=BackendPlan.from_dict(job["plan"]),
             command=job["command"],
             processes=processes,
             check_parts=False,  # the comparison has

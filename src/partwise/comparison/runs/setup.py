@@ -4,9 +4,9 @@ import os
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from partwise.comparison.runs.plan import RunPlan
-from partwise.compute.plan import Plan as ComputePlan
-from partwise.compute.plan import check_requested, multi_seed_backends, shared_plans, slower_arms
+from partwise.comparison.runs.run_plan import RunPlan
+from partwise.compute.backend_plan import BackendPlan as ComputePlan
+from partwise.compute.backend_plan import check_requested, multi_seed_backends, shared_plans, slower_arms
 from partwise.compute.runtime import Runtime, choose_runtime, requested
 from partwise.config import ConfigError
 from partwise.model import Transformer, meta_model

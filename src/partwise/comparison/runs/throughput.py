@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 from itertools import islice
 
-from partwise.comparison.runs.plan import RunArm, RunPlan, dataset_of
+from partwise.comparison.runs.run_plan import RunArm, RunPlan, dataset_of
 from partwise.comparison.trials.trial import Trial
-from partwise.compute.plan import Plan as ComputePlan
+from partwise.compute.backend_plan import BackendPlan as ComputePlan
 from partwise.compute.runtime import Runtime
 from partwise.data import Dataset, build_examples
 from partwise.evaluate.loss import mean_loss

@@ -15,7 +15,7 @@ from partwise.comparison.runs.custom_parts import store_parts
 from partwise.comparison.runs.facts import add_facts
 from partwise.comparison.runs.matching import match_arms
 from partwise.comparison.runs.part_checks import PartChecks
-from partwise.comparison.runs.plan import RunArm, RunPlan, dataset_of
+from partwise.comparison.runs.run_plan import RunArm, RunPlan, dataset_of
 from partwise.comparison.runs.setup import Setup, check_shared, choose_setup, limiting_arms
 from partwise.comparison.runs.throughput import (
     STEPS_IN_TURN,
@@ -27,8 +27,8 @@ from partwise.comparison.runs.trial import RunTrial, check_data, prepare_run
 from partwise.comparison.trials.local import LocalExecutor
 from partwise.comparison.trials.trial import VALIDATION_LOSS, Trial
 from partwise.comparison.trials.workload import Resources, Workload
-from partwise.compute.plan import Plan as ComputePlan
-from partwise.compute.plan import slower_arms
+from partwise.compute.backend_plan import BackendPlan as ComputePlan
+from partwise.compute.backend_plan import slower_arms
 from partwise.compute.runtime import Runtime, machine_info
 from partwise.config import ConfigError, digest
 from partwise.data import Dataset

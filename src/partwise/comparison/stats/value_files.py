@@ -13,14 +13,14 @@ from partwise.config import ConfigError, decode_text, did_you_mean, open_to_read
 COLUMNS = ("seed", "arm", "value")
 
 
-class Table(NamedTuple):
+class ValueTable(NamedTuple):
     """The values of a file: arm -> seed -> value, and how the file was read, in one line."""
 
     values: dict[str, dict[int, float]]
     read: str
 
 
-def read_table(path: str | Path, columns: Mapping[str, str] | None = None) -> Table:
+def read_table(path: str | Path, columns: Mapping[str, str] | None = None) -> ValueTable:
     """The values of a file with a row per run; arms keep the file's order, other columns are ignored.
 
     The format follows from the suffix: .json and .jsonl (an object per line, or an array of objects), .parquet (which needs
@@ -34,7 +34,7 @@ def read_table(path: str | Path, columns: Mapping[str, str] | None = None) -> Ta
     rows, layout = readers.get(path.suffix.lower(), _csv_rows)(path, names)
     values = _collect(rows, str(path), "row" if path.suffix.lower() == ".parquet" else "line")
     shown = [name if name == own else f"{name}={own}" for name, own in zip(COLUMNS, names, strict=True)]
-    return Table(values, f"{sum(map(len, values.values()))} rows{layout}; columns {', '.join(shown)}")
+    return ValueTable(values, f"{sum(map(len, values.values()))} rows{layout}; columns {', '.join(shown)}")
 
 
 def read_frame(frame: Any, columns: Mapping[str, str] | None = None) -> dict[str, dict[int, float]]:

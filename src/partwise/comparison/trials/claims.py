@@ -20,7 +20,7 @@ HEARTBEAT = 5.0
 
 
 @dataclass(frozen=True)
-class Claim:
+class TrialLock:
     """A claim of this process on the trial in `folder`."""
 
     folder: Path
@@ -49,12 +49,12 @@ class Claim:
             os.utime(self.path, (0, 0))
 
 
-def claim(folder: Path, expires: float = EXPIRES) -> Claim | None:
+def claim(folder: Path, expires: float = EXPIRES) -> TrialLock | None:
     """Claim a trial; None if another worker has it."""
     number = latest(folder)
     if number is not None and is_alive(path_of(folder, number), expires):
         return None
-    mine = Claim(folder, 0 if number is None else number + 1)
+    mine = TrialLock(folder, 0 if number is None else number + 1)
     try:
         descriptor = os.open(mine.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
@@ -101,7 +101,7 @@ def now(folder: Path) -> float:
             probe.unlink(missing_ok=True)
 
 
-def current(folder: Path) -> Claim | None:
+def current(folder: Path) -> TrialLock | None:
     """The claim that counts; None if no worker has ever claimed the trial."""
     number = latest(folder)
-    return None if number is None else Claim(folder, number)
+    return None if number is None else TrialLock(folder, number)

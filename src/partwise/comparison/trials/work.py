@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 
-from partwise.comparison.trials.claims import EXPIRES, HEARTBEAT, Claim, claim
+from partwise.comparison.trials.claims import EXPIRES, HEARTBEAT, TrialLock, claim
 from partwise.comparison.trials.forkserver import ForkServer
 from partwise.comparison.trials.job import check_executor
 from partwise.comparison.trials.shared import FAILED, POLL_SECONDS, is_open
@@ -82,7 +82,7 @@ class Work:
     n_done: int = 0
     told: bool = False
     """Whether other sources were reported."""
-    claims: dict[int, Claim] = field(default_factory=dict)
+    claims: dict[int, TrialLock] = field(default_factory=dict)
 
     def run(self) -> int:
         """Run trials until all have ended and no more are to come; returns how many this process ran."""

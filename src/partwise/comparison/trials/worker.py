@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
-from partwise.comparison.trials.claims import Claim, current
+from partwise.comparison.trials.claims import TrialLock, current
 from partwise.comparison.trials.job import JOB, check_executor
 from partwise.config import ConfigError, read_file
 from partwise.files import write_file
@@ -62,7 +62,7 @@ class ChildProcesses:
     def __init__(self, replies: int, parent: int) -> None:
         self.replies, self.parent = replies, parent
         self.running: dict[int, tuple[int, list[Path]]] = {}
-        self.claims: dict[int, Claim] = {}
+        self.claims: dict[int, TrialLock] = {}
         """By child process id; empty unless workers share the trials."""
 
     def fork(self, number: int, folders: list[Path], directory: str, variables: dict[str, str]) -> None:

@@ -1,7 +1,7 @@
 """Backends: ways to compute a kind of operation that are faster than the layers' own equations.
 
 The equations are the reference, under the name "eager". A backend is a class in a file of this folder (or of your own, see
-CONTRIBUTING.md), registered with `@backend`. `partwise.compute.plan` chooses among them.
+CONTRIBUTING.md), registered with `@backend`. `partwise.compute.backend_plan` chooses among them.
 """
 
 import importlib

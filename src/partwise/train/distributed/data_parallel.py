@@ -12,7 +12,7 @@ from partwise.checkpoint import load_weights
 from partwise.data import Batch
 from partwise.model import Transformer
 from partwise.parts.feed_forward.router import LoadBalancer
-from partwise.tensor_files import Rows, whole
+from partwise.tensor_files import RowRange, whole
 from partwise.train.distributed.processes import Processes
 
 
@@ -46,11 +46,11 @@ class DataParallel:
         """The norm of all gradients."""
         return torch.nn.utils.get_total_norm([p.grad for p in self.parameters().values() if p.grad is not None])
 
-    def weights(self) -> dict[str, Rows]:
+    def weights(self) -> dict[str, RowRange]:
         """This process's part of the model's state dict."""
         return {name: whole(tensor) for name, tensor in self.model.state_dict().items()}
 
-    def state_rows(self, name: str, tensor: Tensor) -> Rows | None:
+    def state_rows(self, name: str, tensor: Tensor) -> RowRange | None:
         """This process's part of a tensor of a parameter's optimizer state, to save."""
         return whole(tensor)
 

@@ -16,13 +16,13 @@ from partwise.data import Batch
 from partwise.model import Transformer
 from partwise.parts.contracts import ForwardContext
 from partwise.records import DamagedFileError
-from partwise.tensor_files import Rows, Shape, rows_of, shapes_of, whole
+from partwise.tensor_files import RowRange, Shape, rows_of, shapes_of, whole
 from partwise.train.distributed.data_parallel import DataParallel, connect_statistics
 from partwise.train.distributed.processes import Processes
 from partwise.train.optimizer_steps import Muon
 
 
-class Shard(NamedTuple):
+class LocalRows(NamedTuple):
     """A parameter of FSDP2 and the part of it in this process, an ordinary tensor that begins at its row `first`."""
 
     parameter: DTensor
@@ -107,7 +107,7 @@ class Sharded(DataParallel):
     def total_norm(self) -> Tensor:
         return self.processes.sum(super().total_norm() ** 2).sqrt()
 
-    def weights(self) -> dict[str, Rows]:
+    def weights(self) -> dict[str, RowRange]:
         """The rows in this process of every tensor, and in the first one the buffers, which are equal in all."""
         own = {}
         for name, (parameter, first, shape) in self.saved.items():
@@ -115,7 +115,7 @@ class Sharded(DataParallel):
                 shard = self.shards[parameter]
                 start, end = overlap(shard, first, shape)
                 if start < end:
-                    own[name] = Rows(shard.local[start - shard.first : end - shard.first], start - first, shape)
+                    own[name] = RowRange(shard.local[start - shard.first : end - shard.first], start - first, shape)
         if self.processes.first:
             own |= {name: whole(buffer) for name, buffer in self.buffers().items()}
         return own
@@ -143,11 +143,11 @@ class Sharded(DataParallel):
                     target = shard.local[start - shard.first : end - shard.first]
                     target.copy_(rows_of(weights, name, start - first, end - first))
 
-    def state_rows(self, name: str, tensor: Tensor) -> Rows | None:
+    def state_rows(self, name: str, tensor: Tensor) -> RowRange | None:
         shard = self.shards[name]
         if not tensor.ndim or tensor.shape != shard.local.shape:  # such as a step counter, equal in all processes
             return whole(tensor) if self.processes.first else None
-        return Rows(tensor, shard.first, tuple(shard.parameter.shape)) if len(tensor) else None
+        return RowRange(tensor, shard.first, tuple(shard.parameter.shape)) if len(tensor) else None
 
     def load_state(self, name: str, key: str, states: Mapping[str, Tensor]) -> Tensor:
         shard, full = self.shards[name], f"{name}.{key}"
@@ -167,12 +167,12 @@ class Sharded(DataParallel):
         return tensor[shard.first : shard.first + len(shard.local)].clone()
 
 
-def shard_of(parameter: nn.Parameter, processes: Processes) -> Shard:
+def shard_of(parameter: nn.Parameter, processes: Processes) -> LocalRows:
     """A sharded parameter and its local part, which share memory."""
     assert isinstance(parameter, DTensor)
     local = nn.Parameter(parameter.to_local().detach(), requires_grad=parameter.requires_grad)
     first = -(-parameter.shape[0] // processes.size) * processes.rank  # as torch.chunk divides
-    return Shard(parameter, local, min(first, parameter.shape[0]))
+    return LocalRows(parameter, local, min(first, parameter.shape[0]))
 
 
 def saved_tensors(model: Transformer) -> dict[str, SavedTensor]:
@@ -186,7 +186,7 @@ def saved_tensors(model: Transformer) -> dict[str, SavedTensor]:
     return saved
 
 
-def overlap(shard: Shard, first: int, shape: Shape) -> tuple[int, int]:
+def overlap(shard: LocalRows, first: int, shape: Shape) -> tuple[int, int]:
     """The rows of the parameter that are in a shard and in the saved tensor that begins at row `first`."""
     return max(shard.first, first), min(shard.first + len(shard.local), first + shape[0])
 

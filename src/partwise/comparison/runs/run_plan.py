@@ -78,7 +78,7 @@ def is_shared(override: str, metric: str = "loss") -> bool:
     return path[0] in SHARED_KEYS or (path[0] == "train" and len(path) > 1 and path[1] in SHARED_TRAIN_KEYS)
 
 
-def make_plan(request: Request) -> RunPlan:
+def plan_runs(request: Request) -> RunPlan:
     """The baseline and one arm per change. Raises ConfigError if two arms have the same configuration."""
     changes = [shlex.split(text) for text in request.arms]
     changes = [request.change, *changes] if request.change else changes

@@ -1,6 +1,6 @@
 """The plan of computation: the backend of every operation of a model, chosen once for a model and a machine.
 
-`make_plan` is for one model; `shared_plans` is for the arms of a comparison, which use one backend for each
+`plan_backends` is for one model; `shared_plans` is for the arms of a comparison, which use one backend for each
 shared layer. A plan is stored with the run and applied to its model.
 """
 
@@ -34,7 +34,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Plan:
+class BackendPlan:
     """The choice for every operation, by the name of its module."""
 
     choices: dict[str, Choice]
@@ -102,7 +102,7 @@ class Plan:
             choices |= dict.fromkeys(entry["modules"], choice)
         return cls(choices)
 
-    def difference(self, other: "Plan") -> tuple[str, str, str] | None:
+    def difference(self, other: "BackendPlan") -> tuple[str, str, str] | None:
         """The first module that the plans compute differently: its name and both backends, or None."""
         for name in sorted(self.choices.keys() | other.choices.keys()):
             mine, others = self.choices.get(name), other.choices.get(name)
@@ -123,9 +123,9 @@ def multi_seed_backends(backends: Mapping[str, str]) -> dict[str, str]:
     return {**backends, "ffn": EAGER, "block": EAGER}
 
 
-def make_plan(
+def plan_backends(
     model: Transformer, runtime: Runtime, backends: Mapping[str, str] | None = None, n_tokens: int | None = None
-) -> Plan:
+) -> BackendPlan:
     """The plan of one model for rows of `n_tokens` (default: context_length).
 
     `backends` names a backend per kind of operation (default: "auto", the fastest).
@@ -135,10 +135,10 @@ def make_plan(
 
 def plan_config(
     config: ModelConfig, runtime: Runtime, backends: Mapping[str, str] | None = None, n_tokens: int | None = None
-) -> Plan:
-    """`make_plan` without allocating the model."""
+) -> BackendPlan:
+    """`plan_backends` without allocating the model."""
     with torch.device("meta"):
-        return make_plan(Transformer(config), runtime, backends, n_tokens)
+        return plan_backends(Transformer(config), runtime, backends, n_tokens)
 
 
 def shared_plans(
@@ -146,7 +146,7 @@ def shared_plans(
     runtime: Runtime,
     backends: Mapping[str, str] | None = None,
     n_tokens: Mapping[str, int] | None = None,
-) -> dict[str, Plan]:
+) -> dict[str, BackendPlan]:
     """The plans of the arms of a comparison, which use one backend for each shared layer.
 
     In bfloat16, where backends round at different places, a layer that several arms have uses a backend that supports it in
@@ -179,7 +179,7 @@ def shared_plans(
     }
     plans = {}
     for arm, own in alone.items():
-        plans[arm] = Plan({name: shared[arm].get(name, choice) for name, choice in own.items()})
+        plans[arm] = BackendPlan({name: shared[arm].get(name, choice) for name, choice in own.items()})
         for name, choice in own.items():
             reason = next((text for layer, text in held.items() if layer.startswith(f"{name}.")), None)
             if choice.kind == "block" and reason is not None:
@@ -200,7 +200,7 @@ SLOWER_HERE = "slower here"
 """Begins the reason why a kernel that could compute a layer does not: another backend is faster."""
 
 
-def slower_arms(plans: Mapping[str, Plan], runtime: Runtime) -> dict[str, list[str]]:
+def slower_arms(plans: Mapping[str, BackendPlan], runtime: Runtime) -> dict[str, list[str]]:
     """The arms in which layers lack the kernel that the same layers of another arm have, with the reasons."""
     ranks = {(kind, name): each.rank(runtime) for kind, own in BACKENDS.items() for name, each in own.items()}
     best: dict[str, int] = {}
@@ -216,7 +216,7 @@ def slower_arms(plans: Mapping[str, Plan], runtime: Runtime) -> dict[str, list[s
     return {arm: reasons for arm, reasons in slower.items() if reasons}
 
 
-def check_requested(plans: Iterable[Plan], backends: Mapping[str, str]) -> None:
+def check_requested(plans: Iterable[BackendPlan], backends: Mapping[str, str]) -> None:
     """Raise ConfigError if a backend named in `backends` computes no operation: the setting would have no effect."""
     plans = list(plans)
     for kind, name in backends.items():
@@ -239,9 +239,9 @@ def find_backend(kind: str, name: str) -> Backend:
 
 def apply_backends(
     model: Transformer, runtime: Runtime, backends: Mapping[str, str] | None = None, n_tokens: int | None = None
-) -> Plan:
+) -> BackendPlan:
     """Make the plan of a model and apply it."""
-    plan = make_plan(model, runtime, backends, n_tokens)
+    plan = plan_backends(model, runtime, backends, n_tokens)
     plan.apply(model)
     return plan
 
@@ -302,7 +302,7 @@ def select_backends(
     precision: str = "float32",
     backends: Mapping[str, str] | None = None,
     n_tokens: int | None = None,
-) -> Plan:
+) -> BackendPlan:
     """Select and install the fastest backends of this machine, and return their plan: for a training loop of your own.
 
     `precision` is "bfloat16" if you call the model under autocast; weights are float32. `backends` names a backend per

@@ -80,7 +80,7 @@ def setting_text(value: Setting) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def make_plan(
+def plan_commands(
     experiment: Experiment,
     commits: Mapping[str, str],
     *,
