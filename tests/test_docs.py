@@ -111,6 +111,19 @@ def test_a_wrong_address_stops_the_build(pages: str, images: str, message: str) 
         runpy.run_path(str(ROOT / "hatch_build.py"))["description"]("[a](b.md)", pages, images)
 
 
+UNNATURAL = re.compile(
+    r"\b(to be had|in the midst|came of (it|a)|free its place|heeding|is not found out|at whose|let the \w+ compute)\b",
+    re.I,
+)
+
+
+def test_no_sentence_is_translated() -> None:
+    """Phrases that no native engineer writes, in the source, README and docs; stored results of studies keep theirs."""
+    files = [*(ROOT / "src").rglob("*.py"), ROOT / "README.md", *DOCS.glob("*.md")]
+    found = [(path.name, match[0]) for path in files for match in UNNATURAL.finditer(path.read_text(encoding="utf-8"))]
+    assert found == []
+
+
 def test_readme_is_a_screen_and_a_half() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(readme.splitlines()) < 100

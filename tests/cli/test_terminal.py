@@ -197,6 +197,6 @@ def test_a_verdict_breaks_no_word_and_no_interval(monkeypatch: pytest.MonkeyPatc
     lines = file.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     assert set(str(verdicts).split()) <= {*" ".join(lines).split(), "-"}
-    head, *rows = tables(verdicts.effects, verdicts.values)[1]
+    head, *rows = tables(verdicts.effects, verdicts.values)[0]
     for row in rows:
         assert any(row[head.index("interval")] in line for line in lines)

@@ -62,7 +62,7 @@ def share_of_windows(train: np.ndarray, validation: np.ndarray, tokens: int) -> 
     chosen = np.unique(np.linspace(0, n_windows - 1, min(n_windows, MAX_WINDOWS)).round().astype(np.int64))
     windows = np.asarray(validation)[chosen[:, None] * tokens + np.arange(tokens)]
     wanted = np.array(window_hashes(windows.reshape(-1), tokens)[::tokens])
-    # most hashes of the training text are none of these, which a table of their last bits tells at once
+    # most hashes of the training text are not among these: a table of last bits rejects them at once
     maybe = np.zeros(CHUNK, dtype=bool)
     maybe[wanted % CHUNK] = True
     found: list[np.ndarray] = []

@@ -206,7 +206,7 @@ def _create(folder: Path, corpus: Corpus, recipe: TokenizerRecipe, identity: str
             shard = _write_split(temporary / f"{name}.bin", text, tokenizer, recipe, identity, progress)
             replace_file(temporary / f"{name}.json", json.dumps(shard.to_dict(), indent=1).encode())
         for path in temporary.iterdir():
-            path.chmod(0o600)  # whatever the umask allows to a group: such files would not be trusted
+            path.chmod(0o600)  # independent of the umask: a file that a group can write would not be trusted
         sync(temporary)
         _publish(temporary, folder, corpus, identity)
         sync(folder.parent)

@@ -45,7 +45,7 @@ _reported: set[str] = set()
 def openmp_parallel() -> int | None:
     """The address of GOMP_parallel in torch's own OpenMP runtime: a second runtime's threads would compete for the cores."""
     try:
-        # a lookup through torch's module finds the runtime that torch links, whatever else is loaded
+        # a lookup through torch's module finds the runtime that torch links, even if others are loaded
         return ctypes.cast(ctypes.CDLL(torch._C.__file__).GOMP_parallel, ctypes.c_void_p).value
     except (OSError, AttributeError):
         return None

@@ -108,7 +108,7 @@ def test_a_deleted_working_folder_is_one_line(here: Path, monkeypatch: pytest.Mo
     (here / "gone").rmdir()
     server = ForkServer(EXECUTED_BY)
     for use in (project_folder, lambda: server.submit(0, [Path("trial")])):
-        with pytest.raises(ConfigError, match=r"^the working folder was deleted: change to one that exists"):
+        with pytest.raises(ConfigError, match=r"^the working folder was deleted: change to an existing folder"):
             use()
     server.end()
 

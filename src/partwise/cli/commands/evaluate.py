@@ -184,7 +184,7 @@ def show_accuracy(
         ]
         columns = ["", "char accuracy with $", "char accuracy", "exact match"]
         console.print(table(f"{decoding} answers to {len(lines):,} problems", columns, [*rows, reference]))
-        if decoding == "greedy" and isinstance(dataset.corpus, SyntheticProblems):  # whose format is known
+        if decoding == "greedy" and isinstance(dataset.corpus, SyntheticProblems):  # their format is known
             for key, places in show_places(lines, answers, dataset.corpus.problem_spec()).items():
                 accuracy[decoding][key]["by_place"] = places
     console.print("references: the most frequent character at each position, and the most common answer")

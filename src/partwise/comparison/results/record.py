@@ -23,7 +23,7 @@ class OnlineLevel(Value):
 
 
 class RepeatedQuestion(Value):
-    """How often the question of a claim was asked before in the project, and what came of it."""
+    """How often the question of a claim was asked before in the project, and the outcomes."""
 
     arm: str
     against: str

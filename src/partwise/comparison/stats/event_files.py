@@ -78,7 +78,7 @@ class _Curves:
                 self._version = _version(value)
             elif field == 5 and isinstance(value, bytes):
                 summaries.append(value)
-            elif field == 7 and isinstance(value, bytes):  # a SessionLog, whose status START is 1
+            elif field == 7 and isinstance(value, bytes):  # a SessionLog; status 1 is START
                 starts = dict(_fields(value)).get(1) == 1
         if starts:
             for tag in self.by_tag:

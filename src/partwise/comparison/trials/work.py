@@ -126,7 +126,7 @@ class Work:
                 if allowed:
                     self._check_imports(job)
                 taken = claim(job.folder, self.expires) if allowed else None
-                if taken and job.finished:  # by the worker whose claim this process took over
+                if taken and job.finished:  # by the worker that held the claim before
                     taken.release()
                 elif taken:
                     number += 1

@@ -117,7 +117,7 @@ class DeepSeekV3(Family):
                 "v_head_dim": values.integer("v_head_dim", 128),
                 "kv_lora_rank": values.integer("kv_lora_rank", 512),
                 "q_lora_rank": values.nullable("q_lora_rank", 1536),
-                "eps": 1e-6,  # whatever rms_norm_eps is
+                "eps": 1e-6,  # fixed, independent of rms_norm_eps
                 "dropout": values.number("attention_dropout", 0.0),
             },
             "ffn": [dense] * n_dense + [moe] * (n_layers - n_dense),

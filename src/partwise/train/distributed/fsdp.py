@@ -127,7 +127,7 @@ class Sharded(DataParallel):
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        for name, layer in self.model.fitted_layers.items():  # whose buffers may have any length
+        for name, layer in self.model.fitted_layers.items():  # their buffers may have any length
             layer.allocate(tensors_of(name, weights))
         buffers = self.buffers()
         shapes = {name: saved.shape for name, saved in self.saved.items()}
