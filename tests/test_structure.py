@@ -16,6 +16,7 @@ ROOT = Path(partwise.__file__).parent
 LAYERS = [
     "version",
     "messages",
+    "console",
     "config",
     "torch_extra",
     "files",
@@ -64,9 +65,9 @@ LAYERS = [
     "comparison.runs",
     "comparison.run_list",
     "comparison.certificate.rerun",
+    "scripting",
     "studies",
     "cli",
-    "scripting",
     "__init__",
     "__main__",
 ]

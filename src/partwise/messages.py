@@ -1,4 +1,4 @@
-"""Lines on standard error, without the control characters that a name or a damaged file may contain; counted nouns."""
+"""Lines on standard error, without the control characters that a name or a file may contain; counted nouns; durations."""
 
 import sys
 from collections.abc import Callable
@@ -47,3 +47,10 @@ def quantity(number: int, noun: str) -> str:
 def times(number: int) -> str:
     """Once, 2 times, 3 times."""
     return "once" if number == 1 else f"{number:,} times"
+
+
+def format_duration(seconds: float) -> str:
+    """75 -> '1:15', 4000 -> '1:06:40'."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-from partwise.cli.terminal import ComparisonProgress
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.functions.comparison import make_function_comparison
 from partwise.comparison.measures import Measure
+from partwise.comparison.progress import ComparisonProgress
 from partwise.comparison.stats.effect import DEFAULT_MARGIN, BaselineDesign
 from partwise.config import ConfigError
 from partwise.torch_extra import require_torch

@@ -17,11 +17,13 @@ from rich.text import Text
 
 from partwise.cli import terminal
 from partwise.cli.commands import verdict as verdict_command
+from partwise.comparison import progress
 from partwise.comparison.report.page import MARKS
 from partwise.comparison.results import TrialResult
 from partwise.comparison.stats.value_verdicts import tables
 from partwise.comparison.stats.verdicts import verdict
 from partwise.comparison.trials.trial import Trial
+from partwise.console import RemoveControls
 from partwise.messages import print_message, quantity
 from partwise.train.run_folder import RunFolder
 
@@ -53,11 +55,11 @@ def comparison(n_arms: int, seeds: int, finished: int) -> Any:
 def screen(monkeypatch: pytest.MonkeyPatch, shown: Any, width: int, height: int, encoding: str = "utf-8") -> list[str]:
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
     console = Console(file=file, force_terminal=True, width=width, height=height, color_system=None)
-    monkeypatch.setattr(terminal, "console", console)
-    progress = terminal.ComparisonProgress()
+    monkeypatch.setattr(progress, "console", console)
+    display = progress.ComparisonProgress()
     done = [trial.progress() for trial in shown.trials]
-    progress.initial_steps = {trial.folder: 0 for trial in shown.trials}
-    console.print(progress._table(shown, done, progress._time_left(shown, done)))
+    display.initial_steps = {trial.folder: 0 for trial in shown.trials}
+    console.print(display._table(shown, done, display._time_left(shown, done)))
     file.seek(0)
     return file.read().splitlines()
 
@@ -85,13 +87,13 @@ def test_progress_says_what_follows_the_last_run(monkeypatch: pytest.MonkeyPatch
 def test_a_log_has_a_line_for_every_run_of_every_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tuning and the test have lists of runs of their own, in which equal numbers are different runs."""
     file = io.StringIO()
-    monkeypatch.setattr(terminal, "console", Console(file=file, width=200, color_system=None))
-    progress = terminal.ComparisonProgress()
+    monkeypatch.setattr(progress, "console", Console(file=file, width=200, color_system=None))
+    display = progress.ComparisonProgress()
     tuning, test = comparison(2, 4, finished=8), comparison(2, 8, finished=16)
     for trial in tuning.trials:
         trial.folder = Path("tuning") / trial.folder
     for shown in (tuning, tuning, test, test):
-        progress(shown)
+        display(shown)
     lines = file.getvalue().splitlines()
     assert len(lines) == 8 + 16 and sum(line.startswith("16 of 16 runs: ") for line in lines) == 16
 
@@ -166,7 +168,7 @@ def test_colors_of_ours_are_kept() -> None:
     """Control characters are removed from what is printed, not from what a console writes for styles."""
     written = io.StringIO()
     printer = Console(file=written, force_terminal=True, color_system="standard")
-    printer.push_render_hook(terminal.RemoveControls())
+    printer.push_render_hook(RemoveControls())
     printer.print(Text(EVIL, "bold red"))
     assert written.getvalue() == "\x1b[1;31ma[2J]0;titleb31mcdefgh\x1b[0m\n"
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import typer
 
-from partwise.cli.terminal import ComparisonProgress, console, only_json, print_json, table
+from partwise.cli.terminal import console, only_json, print_json, table
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.followups import add_replication, make_replication, run_grid
 from partwise.comparison.gate import MET, NOT_MET, UNDECIDED, Requirement, gate_status
+from partwise.comparison.progress import ComparisonProgress
 from partwise.comparison.report import summary
 from partwise.comparison.results import Results
 from partwise.comparison.trials.executor import UnsavedInterrupt
