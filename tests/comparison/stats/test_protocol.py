@@ -204,7 +204,6 @@ def test_one_of_many_arms_that_differs_by_chance_is_undecided() -> None:
     half = stats.t.isf(0.005 / 2, 7) / math.sqrt(8)  # the SD is 1
     assert effect.verdict == "undecided" and effect.alpha == 0.005
     assert math.isclose((effect.low or 0.0) - (effect.mean or 0.0), -half, rel_tol=1e-9) and (effect.low or 0.0) < 0
-    assert "99.5% interval" in effect.sentence and "includes zero" in effect.sentence
     assert rules.judge(values, claims[3:4])[0].verdict == "worse"
 
 
@@ -245,7 +244,7 @@ def test_a_failed_run_leaves_its_claim_open_and_the_others_alone() -> None:
     for bad in (math.inf, 5.0):
         values["b"][2] = bad
         failed, other = Rules(failure=4.0).judge(values, [Claim("b", "a"), Claim("c", "a")])
-        assert failed.verdict is None and failed.n == 16 and "1 of 16 runs of b" in failed.sentence
+        assert failed.verdict is None and (failed.failed_arm, failed.n_arm) == (1, 16)
         assert other.verdict is not None and other.n_comparisons == 2
         first = {arm: {seed: runs[seed] for seed in range(4)} for arm, runs in values.items()}
         assert all(map(is_open, Rules(failure=4.0, margin=1e-9).judge(first, [Claim("b", "a")])))
@@ -267,7 +266,7 @@ def test_a_sum_of_effects_has_no_failure_rate() -> None:
             name: dict(enumerate(row.tolist())) for name, row in zip(("base", "a", "b", "both"), losses, strict=True)
         }
         (effect,) = rules.judge(add_predictions(values, "base", {"sum": ("a", "b")}, rules), claims, ["sum"])
-        assert effect.verdict is None and "a sum of effects has no failure rate" in effect.sentence
+        assert effect.verdict is None and effect.failed and effect.p_failures is None
 
 
 def test_a_sum_of_effects_beyond_the_failure_value_is_no_failed_run() -> None:

@@ -36,8 +36,6 @@ def test_the_unit_is_the_largest_of_which_all_values_are_multiples(values: list[
 def test_equal_values_that_are_rounded_beyond_the_margin_are_undecided() -> None:
     coarse = judged([1.43, 1.47], [1.43, 1.47], 0.005)
     assert coarse.verdict == "undecided" and coarse.low is None and coarse.p is None and coarse.rounding_unit == 0.01
-    assert "rounded to multiples of 0.01, more than the margin of 0.005" in coarse.sentence
-    assert "print more digits" in coarse.sentence
     accuracy = judged([7 / 30, 11 / 30], [7 / 30, 11 / 30], 0.02)
     assert accuracy.verdict == "undecided" and accuracy.rounding_unit == pytest.approx(1 / 30)
     assert judged([1.43, 1.47], [1.43, 1.47], 0.01).verdict == "equivalent"  # they differ by at most the unit

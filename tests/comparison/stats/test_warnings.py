@@ -91,7 +91,7 @@ def test_a_known_sd_gives_the_pairwise_rule_of_speed_runs(tmp_path: Path) -> Non
     rows = [f"{seed},{arm},{value}" for arm, runs in (("old", b), ("new", a)) for seed, value in runs.items()]
     file.write_text("\n".join(["seed,arm,value", *rows]) + "\n")
     done = CliRunner().invoke(app, ["verdict", str(file), "--known-sd", "0.0013", "--margin", "0.0005"])
-    assert done.exit_code == 0 and "new is better than old" in done.output
+    assert done.exit_code == 0 and effect.verdict == "better" and "  better" in done.output
     assert f"is {abs(mean) / math.sqrt(1 / 3 + 1 / 2):.4f}, which" in done.output
     assert isinstance(CliRunner().invoke(app, ["verdict", str(file), "--known-sd", "0"]).exception, ConfigError)
 
