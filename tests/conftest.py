@@ -42,8 +42,15 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(1, round(cores))
 
 
+# collected tests and imported modules are never garbage: a full collection would visit them all, again and again
+
+
+def pytest_collection() -> None:
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Collected tests and imported modules are never garbage: a full collection would visit them all, again and again."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from lazy_imports import lazy_module
 from partwise.records import DamagedFileError
 from partwise.tensor_files import DTYPES, RowRange, TensorFiles, rows_of, whole, write_rows, write_tensors
+
+dcp = lazy_module("torch.distributed.checkpoint")
 
 
 def tensor(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

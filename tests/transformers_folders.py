@@ -9,7 +9,6 @@ import json
 from pathlib import Path
 
 import torch
-import transformers
 
 from transformers_models import known_families, save_new
 
@@ -23,6 +22,8 @@ def token_ids() -> torch.Tensor:
 
 
 def write_folders() -> None:
+    import transformers
+
     for name in known_families():
         if any(FOLDERS.glob(f"*/{name}")):
             continue

@@ -39,6 +39,12 @@ def known_families() -> list[str]:
     return [name for name in FAMILIES if name in CONFIG_MAPPING_NAMES]
 
 
+def skip_unknown(name: str) -> None:
+    """Skip a family that the installed release of `transformers` lacks."""
+    if name not in known_families():
+        pytest.skip(f"this release of transformers has no {name}")
+
+
 def load_reference(folder: Path) -> tuple[Any, dict[str, Any]]:
     """The model in a folder as `transformers` loads it, in eval mode, and which tensors were missing or left over."""
     import transformers

@@ -10,13 +10,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import partwise
+from lazy_imports import lazy_module
 from partwise.cli import main
 from partwise.config import ConfigError
 from partwise.formats.loading import load
 from partwise.train.config import run_config
 from partwise.train.run_folder import RunFolder
 
-pytest.importorskip("transformers", reason="transformers is a development dependency")
+lazy_module("transformers")
 
 WORDS = "d_model=32 n_layers=2 attention.n_heads=2 attention.n_kv_heads=1 ffn.hidden=48 context_length=224"
 TRAINING = "train.steps=60 train.seq_len=64 train.lr=5e-3 train.device=cpu schedule.warmup=5"

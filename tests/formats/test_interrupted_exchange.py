@@ -16,10 +16,11 @@ import pytest
 
 from faults import in_child
 from formats_hostile import intact_folder
+from lazy_imports import lazy_module
 from partwise.cli import main
 from partwise.comparison.run_list import list_runs
 
-pytest.importorskip("transformers", reason="transformers is a development dependency")
+lazy_module("transformers")
 
 EXPORT, WRAPPED, IMPORT = (
     ["export", "intact", "out"],

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import partwise
+from lazy_imports import lazy_module
 from partwise.cli import main
 from partwise.config import REGISTRY, ConfigError
 from partwise.generation.generate import generate
@@ -24,18 +25,9 @@ from partwise.tokenizers import CharacterTokenizer, WithSpecialTokens, load_toke
 from partwise.train.run_folder import RunFolder
 from recipes import MODEL_PARTS, VOCAB, configs, error, logits_of, perturbed, source_of, tokens
 
-transformers = pytest.importorskip("transformers", reason="transformers is a development dependency")
-
-from partwise.formats.wrapper import (  # noqa: E402
-    AfterStep,
-    PartwiseCache,
-    PartwiseConfig,
-    PartwiseForCausalLM,
-    PartwiseForSeq2SeqLM,
-    wrap,
-)
-from partwise.formats.wrapper.base import CACHE_NAME  # noqa: E402
-from partwise.formats.wrapper.folder import save_wrapped  # noqa: E402
+transformers = lazy_module("transformers")
+wrapper = lazy_module("partwise.formats.wrapper", needs="transformers")
+wrapper_folder = lazy_module("partwise.formats.wrapper.folder", needs="transformers")
 
 EXACT = 1e-12
 SIZES = {"vocab_size": VOCAB, "context_length": 32, "d_model": 8, "n_layers": 2}
@@ -93,7 +85,7 @@ def test_every_part_computes_the_same_logits(
     model.fit(tokens(1, 11).flatten().numpy())
     with torch.no_grad():
         expected = logits_of(model, inputs)
-        wrapped = wrap(model)
+        wrapped = wrapper.wrap(model)
         assert error(wrapped_logits(wrapped, model, inputs), expected) <= EXACT
         state = wrapped.state_dict()
         assert {*state} == {f"model.{key}" for key in model.state_dict()}
@@ -109,10 +101,10 @@ def test_every_part_computes_the_same_logits(
             else {"input_ids": source, "decoder_input_ids": inputs[:, :3]}
         )
         output = loaded(**first, use_cache=True)
-        output[CACHE_NAME].reorder_cache(torch.tensor([1, 0]))
+        output[wrapper.base.CACHE_NAME].reorder_cache(torch.tensor([1, 0]))
         rest = inputs[:, 3:].flip(0)
         second = {"input_ids": rest} if source is None else {"decoder_input_ids": rest, "input_ids": source}
-        second_logits = loaded(**second, **{CACHE_NAME: output[CACHE_NAME]}).logits
+        second_logits = loaded(**second, **{wrapper.base.CACHE_NAME: output[wrapper.base.CACHE_NAME]}).logits
         assert error(torch.cat([output.logits, second_logits.flip(0)], dim=1), expected) <= EXACT
 
 
@@ -129,7 +121,7 @@ each_decoder = pytest.mark.parametrize("parts", list(DECODERS))
 @each_decoder
 def test_generate_with_a_cache_equals_without_and_our_text(parts: dict[str, Any]) -> None:
     model = build(**parts)
-    wrapped, inputs = wrap(model), tokens(3, 5)
+    wrapped, inputs = wrapper.wrap(model), tokens(3, 5)
     options: dict[str, Any] = {"max_new_tokens": 20}
     greedy = wrapped.generate(inputs, do_sample=False, **options)
     assert torch.equal(greedy, wrapped.generate(inputs, do_sample=False, use_cache=False, **options))
@@ -158,7 +150,7 @@ def plain_beams(logits_after: Any, prompt: list[int], num_beams: int, steps: int
 @each_decoder
 def test_beams_equal_a_plain_search(parts: dict[str, Any]) -> None:
     model = build(**parts)
-    wrapped, inputs = wrap(model), tokens(2, 4)
+    wrapped, inputs = wrapper.wrap(model), tokens(2, 4)
     found = wrapped.generate(inputs, num_beams=3, max_new_tokens=6, do_sample=False)
     with torch.no_grad():
         for row, prompt in zip(found.tolist(), inputs.tolist(), strict=True):
@@ -168,7 +160,7 @@ def test_beams_equal_a_plain_search(parts: dict[str, Any]) -> None:
 @pytest.mark.parametrize("use_cache", [True, False])
 def test_a_source_is_continued_greedily_and_with_beams(use_cache: bool) -> None:
     model = pairs()
-    wrapped = wrap(model, **special_ids()).eval()
+    wrapped = wrapper.wrap(model, **special_ids()).eval()
     wrapped.generation_config.eos_token_id = None  # fixed lengths, as the plain search has them
     source = torch.tensor([[1, 4, 2, 5], [3, 6, VOCAB - 3, VOCAB - 3]])
     mask = (source != VOCAB - 3).long()
@@ -188,7 +180,7 @@ def test_a_source_is_continued_greedily_and_with_beams(use_cache: bool) -> None:
 def test_a_tokenizer_that_transformers_cannot_read_is_one_line(padding: Any, tmp_path: Path) -> None:
     tokenizer = load_tokenizer_with(padding, tmp_path)
     with pytest.raises(ConfigError, match=r"transformers cannot read tokenizer\.json"):
-        save_wrapped(build(), tokenizer, tmp_path / "hf")
+        wrapper_folder.save_wrapped(build(), tokenizer, tmp_path / "hf")
 
 
 def load_tokenizer_with(padding: Any, folder: Path) -> Any:
@@ -199,7 +191,7 @@ def load_tokenizer_with(padding: Any, folder: Path) -> Any:
 
 
 def test_streamed_text_is_the_returned_text(tmp_path: Path) -> None:
-    save_wrapped(build(), TOKENIZER, tmp_path / "hf")
+    wrapper_folder.save_wrapped(build(), TOKENIZER, tmp_path / "hf")
     wrapped = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     inputs = tokenizer("abc", return_tensors="pt")
@@ -211,7 +203,7 @@ def test_streamed_text_is_the_returned_text(tmp_path: Path) -> None:
 @each_decoder
 def test_padding_on_either_side_changes_no_token(parts: dict[str, Any]) -> None:
     model = build(**parts)
-    wrapped, short = wrap(model), tokens(1, 5)
+    wrapped, short = wrapper.wrap(model), tokens(1, 5)
     with torch.no_grad():
         alone = model(short)
         for side in ("left", "right"):
@@ -232,7 +224,7 @@ def test_labels_are_shifted_as_in_transformers() -> None:
     model, inputs = build(), tokens(2, 8)
     labels = inputs.clone()
     labels[0, :3] = -100
-    wrapped = wrap(model)
+    wrapped = wrapper.wrap(model)
     logits = model(inputs).float()
     expected = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
     assert torch.allclose(wrapped(inputs, labels=labels).loss, expected, rtol=0, atol=1e-6)
@@ -245,7 +237,7 @@ def test_labels_of_pairs_are_the_targets_after_the_start_token() -> None:
     model = pairs()
     source, labels = torch.tensor([[1, 4, 2]]), torch.tensor([[5, 6, -100]])
     logits = model(torch.tensor([[VOCAB - 2, 5, 6]]), source=source)[0, :2].float()
-    found = wrap(model, **special_ids())(input_ids=source, labels=labels).loss
+    found = wrapper.wrap(model, **special_ids())(input_ids=source, labels=labels).loss
     assert torch.allclose(found, F.cross_entropy(logits, labels[0, :2]), rtol=0, atol=1e-6)
 
 
@@ -259,7 +251,7 @@ def test_training_adds_the_terms_of_the_layers() -> None:
     ahead = sum(
         F.cross_entropy(mtp_logits[k][:, : -2 - k].flatten(0, 1), inputs[:, 2 + k :].flatten()) for k in range(2)
     )
-    wrapped = wrap(model.eval())
+    wrapped = wrapper.wrap(model.eval())
     assert torch.allclose(wrapped(inputs, labels=inputs).loss.double(), own, rtol=0, atol=1e-6)
     total = own + 0.25 * ahead + sum(auxiliary)
     assert sum(auxiliary) > 1e-3
@@ -299,8 +291,8 @@ def test_trainer_lowers_the_loss_and_balances_routers(tmp_path: Path, capsys: py
     pytest.importorskip("accelerate")
     ffn = {"part": "moe", "load_balancing": "bias", "bias_update_rate": 0.01}
     config = partwise.ModelConfig.from_dict({**SIZES, "d_model": 16, "ffn": ffn, "embed_dropout": 0.1})
-    wrapped = wrap(partwise.Transformer(config))
-    before, after = train(wrapped, tmp_path, rows_of_text(400), callbacks=[AfterStep()])
+    wrapped = wrapper.wrap(partwise.Transformer(config))
+    before, after = train(wrapped, tmp_path, rows_of_text(400), callbacks=[wrapper.AfterStep()])
     assert after < 0.5 * before
     biases = [buffer for name, buffer in wrapped.named_buffers() if name.endswith("bias")]
     assert len(biases) == 2 and all(bias.abs().max() > 0 for bias in biases)
@@ -309,7 +301,7 @@ def test_trainer_lowers_the_loss_and_balances_routers(tmp_path: Path, capsys: py
 @pytest.mark.filterwarnings("ignore")
 def test_trainer_trains_pairs(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
-    wrapped = wrap(pairs(d_model=16).float(), **special_ids())
+    wrapped = wrapper.wrap(pairs(d_model=16).float(), **special_ids())
     rows = [{"input_ids": row["input_ids"][:6], "labels": row["labels"][6:12]} for row in rows_of_text(400)]
     before, after = train(wrapped, tmp_path, rows)
     assert after < 0.5 * before
@@ -321,7 +313,7 @@ def test_lora_trains_only_adapters_and_every_adapter(parts: dict[str, Any]) -> N
     """Each adapter has a gradient; cached generation computes what the whole rows compute, with adapters; merging too."""
     peft = pytest.importorskip("peft")
     model = build(**parts)
-    wrapped = wrap(model, **(special_ids() if model.encoder else {}))
+    wrapped = wrapper.wrap(model, **(special_ids() if model.encoder else {}))
     inputs = tokens(2, 8)
     batch = {"input_ids": inputs, "labels": inputs}
     before = wrapped(**batch).logits.detach()
@@ -353,7 +345,7 @@ def test_lora_trains_only_adapters_and_every_adapter(parts: dict[str, Any]) -> N
 def test_the_folder_loads_in_a_fresh_process_with_one_import(tmp_path: Path) -> None:
     model = build(ngram_lm={"part": "kneser_ney", "context_tokens": 2}, tie_embeddings=True)
     model.fit(tokens(1, 11).flatten().numpy())
-    save_wrapped(model, TOKENIZER, tmp_path / "hf", dtype=torch.float64, card="# A model")
+    wrapper_folder.save_wrapped(model, TOKENIZER, tmp_path / "hf", dtype=torch.float64, card="# A model")
     code = """
 import json, sys, torch, transformers
 import partwise.formats.wrapper
@@ -413,7 +405,7 @@ def test_export_writes_a_model_of_no_family(
 def test_a_folder_of_pairs_has_its_special_tokens(tmp_path: Path) -> None:
     tokenizer = WithSpecialTokens(CharacterTokenizer("abcdefgh"))
     model = pairs()
-    save_wrapped(model, tokenizer, tmp_path / "hf", dtype=torch.float64)
+    wrapper_folder.save_wrapped(model, tokenizer, tmp_path / "hf", dtype=torch.float64)
     wrapped = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     sources = ["abca", "hg"]
@@ -424,7 +416,7 @@ def test_a_folder_of_pairs_has_its_special_tokens(tmp_path: Path) -> None:
 
 def test_refusals_are_one_line(tmp_path: Path) -> None:
     model, inputs = build(), tokens(1, 5)
-    wrapped = wrap(model)
+    wrapped = wrapper.wrap(model)
     hole = torch.tensor([[1, 1, 0, 1, 1]])
     for call, message in (
         (lambda: wrapped(inputs, attention_mask=hole), "padding between tokens"),
@@ -435,14 +427,17 @@ def test_refusals_are_one_line(tmp_path: Path) -> None:
         (lambda: wrapped(inputs, cache=transformers.DynamicCache()), "DynamicCache: expected the cache"),
         (lambda: wrapped.generate(inputs, max_new_tokens=29), "max_length=34 does not fit context_length=32"),
         (lambda: wrapped.resize_token_embeddings(20), "cannot be resized"),
-        (lambda: PartwiseForSeq2SeqLM(wrapped.config), "load the model with PartwiseForCausalLM"),
-        (lambda: PartwiseForCausalLM(wrap(pairs()).config), "load the model with PartwiseForSeq2SeqLM"),
-        (lambda: PartwiseConfig(model={**SIZES, "ffn": "mine"}), "ffn='?mine'?.*import the module that defines it"),
-        (lambda: PartwiseConfig(model={"d_model": -1}), "d_model=-1"),
-        (lambda: wrap(pairs())(input_ids=inputs, labels=inputs), "decoder_start_token_id is not set"),
-        (lambda: wrap(pairs())(input_ids=inputs), "decoder_input_ids and labels are missing"),
+        (lambda: wrapper.PartwiseForSeq2SeqLM(wrapped.config), "load the model with PartwiseForCausalLM"),
+        (lambda: wrapper.PartwiseForCausalLM(wrapper.wrap(pairs()).config), "load the model with PartwiseForSeq2SeqLM"),
         (
-            lambda: wrap(pairs())(
+            lambda: wrapper.PartwiseConfig(model={**SIZES, "ffn": "mine"}),
+            "ffn='?mine'?.*import the module that defines it",
+        ),
+        (lambda: wrapper.PartwiseConfig(model={"d_model": -1}), "d_model=-1"),
+        (lambda: wrapper.wrap(pairs())(input_ids=inputs, labels=inputs), "decoder_start_token_id is not set"),
+        (lambda: wrapper.wrap(pairs())(input_ids=inputs), "decoder_input_ids and labels are missing"),
+        (
+            lambda: wrapper.wrap(pairs())(
                 input_ids=inputs,
                 attention_mask=hole.flip(1) * 0 + torch.tensor([0, 1, 1, 1, 1]),
                 decoder_input_ids=inputs,
@@ -465,7 +460,7 @@ def test_a_part_of_ones_own_must_be_imported_first(tmp_path: Path) -> None:
         def build(self, layer_ctx: Any) -> torch.nn.Module:
             return REGISTRY["ffn"]["relu"]().build(layer_ctx)
 
-    save_wrapped(build(ffn="halved"), None, tmp_path / "hf")
+    wrapper_folder.save_wrapped(build(ffn="halved"), None, tmp_path / "hf")
     assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf") is not None
     del REGISTRY["ffn"]["halved"]
     with pytest.raises(ConfigError, match="unknown part ffn=halved: import the module that defines it"):
@@ -477,7 +472,7 @@ def test_damaged_folders_are_refused(tmp_path: Path) -> None:
 
     model = build(ngram_lm={"part": "kneser_ney", "context_tokens": 2})
     model.fit(tokens(1, 11).flatten().numpy())
-    save_wrapped(model, None, tmp_path / "hf")
+    wrapper_folder.save_wrapped(model, None, tmp_path / "hf")
     path = tmp_path / "hf" / "model.safetensors"
     whole = load_file(path)
     for change, message in (
@@ -490,7 +485,7 @@ def test_damaged_folders_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=message):
             transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
     with pytest.raises(ConfigError, match="is not empty"):
-        save_wrapped(model, None, tmp_path / "hf")
+        wrapper_folder.save_wrapped(model, None, tmp_path / "hf")
     path.unlink()
     (tmp_path / "hf" / "pytorch_model.bin").write_bytes(b"not a pickle")
     with pytest.raises(OSError, match=r"model\.safetensors"):
@@ -498,12 +493,12 @@ def test_damaged_folders_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_cache_is_cropped_and_reordered_before_its_first_use() -> None:
-    cache = PartwiseCache()
+    cache = wrapper.PartwiseCache()
     cache.crop(0)
     cache.reorder_cache(torch.tensor([0]))
     assert cache.get_seq_length() == 0
     model, inputs = build(), tokens(1, 8)
-    wrapped = wrap(model)
+    wrapped = wrapper.wrap(model)
     with torch.no_grad():
         wrapped(tokens(1, 8, shift=2), past_key_values=cache)
         cache.crop(-8)
@@ -517,7 +512,7 @@ def test_a_cache_is_cropped_and_reordered_before_its_first_use() -> None:
 def test_generate_of_transformers_leaves_out_ids_without_a_token(tmp_path: Path) -> None:
     tokenizer = CharacterTokenizer("abcd")
     model = build()
-    save_wrapped(model, tokenizer, tmp_path / "hf", dtype=torch.float64)
+    wrapper_folder.save_wrapped(model, tokenizer, tmp_path / "hf", dtype=torch.float64)
     wrapped = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     prompt = theirs("abc", return_tensors="pt")

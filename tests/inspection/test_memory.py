@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed._tools.mem_tracker import MemTracker
-from torch.distributed._tools.mem_tracker import _MemRefType as Kind
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from comparisons import last_of_each
@@ -46,8 +44,10 @@ class CountersWithoutContent(TorchDispatchMode):
         return 1 if func is torch.ops.aten._local_scalar_dense.default else func(*args, **(kwargs or {}))
 
 
-def tracked(config: RunConfig, precision: str, sdpa: bool = False) -> tuple[dict[Any, int], int]:
+def tracked(config: RunConfig, precision: str, sdpa: bool = False) -> tuple[dict[str, int], int]:
     """By torch's tracker: the live bytes by kind after the forward pass of the second step, and the peak."""
+    from torch.distributed._tools.mem_tracker import MemTracker
+
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = fake_model(config, sdpa)
         optimizer = config.optimizer.build(model, config.train.lr)
@@ -62,7 +62,7 @@ def tracked(config: RunConfig, precision: str, sdpa: bool = False) -> tuple[dict
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
         (live,), (peak,) = middle.values(), tracker.get_tracker_snapshot("peak").values()
-    return live, peak["Total"]
+    return {getattr(kind, "name", kind): size for kind, size in live.items()}, peak["Total"]
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -75,9 +75,9 @@ def test_equals_torchs_tracker(words: list[str], precision: str) -> None:
     config = small(*words)
     ours = step_memory(config, precision)
     live, peak = tracked(config, precision)
-    assert ours.weights == 4 * config.model.parameters() == live[Kind.PARAM]
-    assert ours.gradients == ours.weights and ours.optimizer == live[Kind.OPT]
-    assert ours.activations == pytest.approx(live[Kind.ACT] + live[Kind.TEMP], rel=0.02)
+    assert ours.weights == 4 * config.model.parameters() == live["PARAM"]
+    assert ours.gradients == ours.weights and ours.optimizer == live["OPT"]
+    assert ours.activations == pytest.approx(live["ACT"] + live["TEMP"], rel=0.02)
     assert ours.peak == pytest.approx(peak, rel=0.02)
 
 
@@ -86,7 +86,7 @@ def test_with_sdpa_as_on_accelerators_it_equals_torchs_tracker() -> None:
     config = small("mingpt", "context_length=256", "train.seq_len=256")
     ours, eager = step_memory(config, "bfloat16", device="cuda"), step_memory(config, "bfloat16")
     live, peak = tracked(config, "bfloat16", sdpa=True)
-    assert ours.activations == pytest.approx(live[Kind.ACT] + live[Kind.TEMP], rel=0.02)
+    assert ours.activations == pytest.approx(live["ACT"] + live["TEMP"], rel=0.02)
     assert ours.peak == pytest.approx(peak, rel=0.02)
     weights, log_sums = 2 * 4 * 2 * 256**2 * 2, 2 * 4 * 2 * 256 * 4  # of two layers, in bfloat16 and in float32
     assert eager.activations - ours.activations == weights - log_sums

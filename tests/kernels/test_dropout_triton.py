@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from partwise.kernels.dropout import DropoutKey
 from partwise.parts import dropout as parts_dropout
@@ -107,6 +106,8 @@ def test_the_kernel_computes_masks_of_one_seed_and_of_several(monkeypatch: pytes
 
 
 def test_the_kernel_is_not_used_where_operations_are_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
     monkeypatch.setattr(parts_dropout, "checked_triton_masks", lambda device, dtype: masks)
     cuda: Any = SimpleNamespace(is_cuda=True, numel=lambda: 12, device="cuda", dtype=torch.float32)
     found: list[Any] = []

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 import partwise
 from kernel_inputs import require_kernels, threads
+from lazy_imports import lazy_module
 from partwise.kernels.dropout import DropoutKey
 from partwise.kernels.dropout import dropout as cpp_dropout
 from partwise.parts.dropout import (
@@ -24,6 +24,8 @@ from partwise.parts.dropout import (
     signed,
     wrapped_product,
 )
+
+proxy_tensor = lazy_module("torch.fx.experimental.proxy_tensor")
 
 KEY = DropoutKey(0.3, 0x0123456789ABCDEF, 5)
 KEYS = (KEY, DropoutKey(0.3, 0xFEDCBA9876543210, 0), DropoutKey(0.3, 2**63, 7), DropoutKey(0.3, 2**64 - 5, 2**20))
@@ -214,7 +216,7 @@ def test_a_traced_forward_pass_reads_the_keys_of_each_step() -> None:
     x, layer = torch.randn(3, 2, 4, 5, dtype=torch.float64), Dropout(0.3)
     layer.hold_key(x.device)
     layer.seed_vmapped([(seed, 0, 0) for seed in range(3)])
-    graph = make_fx(torch.func.vmap(layer))(x)
+    graph = proxy_tensor.make_fx(torch.func.vmap(layer))(x)
     for step, first_row in ((0, 0), (1, 0), (1, 2)):
         layer.seed_vmapped([(seed, step, first_row) for seed in range(3)])
         expected = torch.stack([keep_mask(x[0], key) for key in layer.seed_keys])
@@ -228,6 +230,6 @@ def test_masks_of_several_seeds_are_one_computation() -> None:
     def nodes(n_seeds: int) -> int:
         layer = Dropout(0.3)
         layer.seed_keys = tuple(DropoutKey(0.3, seed, 0) for seed in range(n_seeds))
-        return len(make_fx(lambda x: layer.seed_masks(x))(torch.ones(2, 3, 4)).graph.nodes)
+        return len(proxy_tensor.make_fx(lambda x: layer.seed_masks(x))(torch.ones(2, 3, 4)).graph.nodes)
 
     assert nodes(1) == nodes(8)

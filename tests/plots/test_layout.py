@@ -4,9 +4,9 @@ import base64
 import hashlib
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
 
 from partwise.plots.layout import render_page, whole_options
 from partwise.plots.page import Page, bar_chart, write_page
@@ -43,7 +43,7 @@ def test_a_page_without_a_script_allows_none(tmp_path: Path) -> None:
     assert "content=\"default-src 'none';" in text and "script" not in text
 
 
-def _annotated(name: str) -> tuple[Figure, str]:
+def _annotated(name: str) -> tuple[Any, str]:
     figure, axes = new_figure(2.0, "k")
     axes.plot([1, 2], [1, 2], label=name)
     axes.annotate(name, (1, 1))

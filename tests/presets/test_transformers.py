@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 import partwise
+from lazy_imports import lazy_module
 from partwise.presets import PRESETS
 from recipes import error, perturbed
 from transformers_models import in_float64
 
-transformers = pytest.importorskip("transformers", reason="transformers is a development dependency")
+transformers = lazy_module("transformers")
 
 VOCAB, LENGTH = 31, 70  # at least 64 tokens: fewer may not reveal a wrong rotary layout
 Tensors = dict[str, Tensor]

@@ -1,6 +1,7 @@
 """Stored results judged again: every number of the package's verdicts follows from the values and losses stored beside it."""
 
 import math
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,24 +11,24 @@ from partwise.cli import app
 from partwise.comparison.results import Results
 from partwise.config import ConfigError
 from partwise.studies.judging import judge_again, judge_study
-from partwise.studies.study import StudyResults, all_studies, find_study
-
-STORED = {
-    f"{study.name}, {key}": results
-    for study in all_studies()
-    if study.results
-    for key, results in StudyResults.from_json(study.results).comparisons.items()
-}
+from partwise.studies.study import StudyResults, find_study, study_files
 
 
-@pytest.mark.parametrize("key", STORED)
-def test_the_verdicts_of_the_package_follow_from_their_values(key: str) -> None:
-    stored = STORED[key]
-    for old, new in zip(stored.effects, judge_again(stored).effects, strict=True):
-        assert new.verdict == old.verdict and new.seeds_to_decide == old.seeds_to_decide
-        for name in ("mean", "low", "high", "p_adjusted", "p_equivalence_adjusted", "tuning_error"):
-            before, now = getattr(old, name), getattr(new, name)
-            assert before == now or math.isclose(before, now, rel_tol=1e-6, abs_tol=1e-12), name
+@cache
+def stored(name: str) -> dict[str, Results]:
+    """The stored comparisons of a study by key; none if it has not been run."""
+    study = find_study(name)
+    return dict(StudyResults.from_json(study.results).comparisons) if study.results else {}
+
+
+@pytest.mark.parametrize("name", study_files())
+def test_the_verdicts_of_the_package_follow_from_their_values(name: str) -> None:
+    for results in stored(name).values():
+        for old, new in zip(results.effects, judge_again(results).effects, strict=True):
+            assert new.verdict == old.verdict and new.seeds_to_decide == old.seeds_to_decide
+            for key in ("mean", "low", "high", "p_adjusted", "p_equivalence_adjusted", "tuning_error"):
+                before, now = getattr(old, key), getattr(new, key)
+                assert before == now or math.isclose(before, now, rel_tol=1e-6, abs_tol=1e-12), key
 
 
 def test_a_study_is_judged_again_without_training(here: Path) -> None:
@@ -45,13 +46,13 @@ def test_a_study_is_judged_again_without_training(here: Path) -> None:
 
 
 def test_a_warning_of_the_ledger_is_kept() -> None:
-    results = next(iter(STORED.values()))
+    results = next(iter(stored("swiglu").values()))
     warned = results.model_copy(update={"warnings": (*results.warnings, "not recorded there")})
     assert judge_again(warned).warnings == judge_again(judge_again(warned)).warnings == warned.warnings
 
 
 def test_what_cannot_be_judged_is_refused(here: Path) -> None:
-    results = next(each for each in STORED.values() if each.tuning)
+    results = next(each for name in study_files() for each in stored(name).values() if each.tuning)
     tuning = results.tuning
     assert tuning is not None
     without = results.model_copy(update={"tuning": tuning.model_copy(update={"arms": ()})})

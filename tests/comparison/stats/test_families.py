@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from statsmodels.stats.multitest import multipletests
 
+from lazy_imports import lazy_module
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.families import decide, holm, holm_levels
 from partwise.comparison.stats.group_sequential import nominal_levels
@@ -19,6 +19,8 @@ from partwise.comparison.stats.methods import METHODS, find_method
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.comparison.stats.verdict_text import undetected_failures
 from partwise.config import ConfigError
+
+multitest = lazy_module("statsmodels.stats.multitest")
 
 MARGIN = 0.006
 
@@ -49,7 +51,7 @@ def step_down(rejects: Sequence[Sequence[bool]]) -> list[int]:
 
 def test_holm_agrees_with_statsmodels() -> None:
     p = [0.03, 0.001, 0.2, 0.02, 0.02, 0.9]
-    assert holm(p) == pytest.approx(multipletests(p, method="holm")[1], rel=1e-12)
+    assert holm(p) == pytest.approx(multitest.multipletests(p, method="holm")[1], rel=1e-12)
     assert holm([]) == [] and holm_levels([], 0.05) == []
 
 
@@ -71,7 +73,7 @@ def test_the_verdicts_of_one_look_are_holm_over_both_families(seed: int, k: int,
     differ = step_down([[bool(abs(center[i]) > half[i]) for half in halves] for i in range(k)])
     equal = step_down([[bool(abs(center[i]) + half[i] <= MARGIN) for half in halves] for i in range(k)])
     p = [stats.ttest_rel(row, x[0]).pvalue for row in x[1:]]
-    adjusted = multipletests(p, method="holm")[1]
+    adjusted = multitest.multipletests(p, method="holm")[1]
     for i, effect in enumerate(effects_of(x, (n,))):
         direction = "better" if center[i] < 0 else "worse"
         assert effect.verdict == ("equivalent" if i in equal else direction if i in differ else "undecided")
@@ -92,7 +94,7 @@ def test_untested_claims_count_as_ones_that_are_not_rejected(seed: int, k: int, 
     effects = effects_of(x, ())
     found = decide(effects, 0.05, untested)
     p = [*(effect.p or 0.0 for effect in effects), *[1.0] * untested]
-    expected = multipletests(p, method="holm")[1]
+    expected = multitest.multipletests(p, method="holm")[1]
     assert [effect.p_adjusted for effect in found] == pytest.approx(expected[:k], rel=1e-9)
     assert all(effect.n_comparisons == k + untested for effect in found)
     for before, after in zip(decide(effects, 0.05), found, strict=True):  # never wider with fewer members

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
-from statsmodels.stats.power import TTestPower
-from statsmodels.stats.weightstats import DescrStatsW
 
+from lazy_imports import lazy_module
 from partwise.comparison.stats.effect import MAX_SEEDS_TO_DECIDE, Effect
 from partwise.comparison.stats.intervals import judge
 from partwise.comparison.stats.number_format import choose_decimals, format_number, format_percent
@@ -25,6 +24,9 @@ from partwise.comparison.stats.power import (
 )
 from partwise.comparison.stats.samples import pooled_sd, welch
 from partwise.config import ConfigError
+
+power = lazy_module("statsmodels.stats.power")
+weightstats = lazy_module("statsmodels.stats.weightstats")
 
 SWAPPED = {"better": "worse", "worse": "better", "equivalent": "equivalent", "undecided": "undecided", None: None}
 
@@ -64,7 +66,7 @@ def test_paired_interval_and_p_agree_with_scipy_and_statsmodels(n: int, alpha: f
     assert close(effect.mean, float((x - y).mean()))
     assert close(effect.low, interval.low) and close(effect.high, interval.high)
     assert close(effect.p, result.pvalue) and effect.alpha == alpha
-    low, high = DescrStatsW(x - y).tconfint_mean(effect.alpha)
+    low, high = weightstats.DescrStatsW(x - y).tconfint_mean(effect.alpha)
     assert close(effect.low, low) and close(effect.high, high)
     assert close(effect.sd_difference, (x - y).std(ddof=1))
     assert close(effect.sd_arm, x.std(ddof=1)) and close(effect.sd_against, y.std(ddof=1))
@@ -115,10 +117,10 @@ def test_minimum_detectable_effect_agrees_with_statsmodels(n: int) -> None:
     for correlation in (0.0, 0.6, -0.3):
         effect = minimum_detectable_effect(0.005, n, correlation)
         standardized = effect / (0.005 * math.sqrt(2 * (1 - correlation)))
-        reference = TTestPower().power(standardized, n, 0.05)
+        reference = power.TTestPower().power(standardized, n, 0.05)
         # scipy's nctdtr, behind statsmodels, is itself wrong by up to 3e-10
         assert reference == pytest.approx(0.8, abs=2e-9)
-    solved = TTestPower().solve_power(nobs=n, alpha=0.05, power=0.8)  # its own solver stops at about 1e-6
+    solved = power.TTestPower().solve_power(nobs=n, alpha=0.05, power=0.8)  # its own solver stops at about 1e-6
     assert minimum_detectable_effect(1.0, n) == pytest.approx(solved * math.sqrt(2), rel=1e-5)
 
 

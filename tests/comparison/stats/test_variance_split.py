@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 import pytest
-import statsmodels.api as sm
-from statsmodels.formula.api import ols
 
 from partwise.comparison.stats.variance_split import split_variance
 from partwise.config import ConfigError
@@ -18,6 +16,8 @@ def simulate(rng: np.random.Generator, rows: int, columns: int, init: float, ord
 
 def test_mean_squares_equal_those_of_statsmodels() -> None:
     import pandas as pd
+    import statsmodels.api as sm
+    from statsmodels.formula.api import ols
 
     table = simulate(np.random.default_rng(0), 5, 4, 0.02, 0.01, 0.005)
     frame = pd.DataFrame([(i, j, table[i, j]) for i in range(5) for j in range(4)], columns=["a", "b", "y"])
