@@ -3,7 +3,7 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -78,7 +78,8 @@ FILES = {
     for path in sorted(ROOT.rglob("*.py"))
 }
 """Every module by its name, `model` for `partwise.model`, and `__init__` for the root."""
-each_file = pytest.mark.parametrize("name", FILES)
+
+pytestmark = pytest.mark.promise  # whichever runs first reads every file
 
 
 def layer(name: str) -> int:
@@ -88,73 +89,82 @@ def layer(name: str) -> int:
     return max(matches, key=lambda index: len(LAYERS[index]))
 
 
-def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-def imported(tree: ast.AST) -> Iterator[str]:
-    """The full name of every module imported anywhere in a file, including in functions and for type checking."""
-    for node in ast.walk(tree):
+@cache
+def read(name: str) -> tuple[frozenset[str], list[ast.Call]]:
+    """The full name of every module imported anywhere in a file, including in functions and for type checking, and the
+    calls."""
+    names, calls = set[str](), list[ast.Call]()
+    for node in ast.walk(ast.parse(FILES[name].read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "use absolute imports"
-            assert node.module is not None
+            assert node.level == 0 and node.module is not None, f"{name}: use absolute imports"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
             if node.module != "partwise":  # which the modules in it do not depend on
-                yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+                names.add(node.module)
+        elif isinstance(node, ast.Call):
+            calls.append(node)
+    return frozenset(names), calls
 
 
-def partwise_imports(tree: ast.AST) -> set[str]:
+def packages(name: str) -> set[str]:
+    return {each.partition(".")[0] for each in read(name)[0]}
+
+
+def partwise_imports(name: str) -> set[str]:
     """The imported modules of partwise, `partwise.model` as `model`, without imported classes and functions."""
-    names = {name.removeprefix("partwise.") for name in imported(tree) if name.partition(".")[0] == "partwise"}
-    root = any("." not in name and name not in FILES for name in names)  # `import partwise`, or a name that it defines
-    return {name for name in names if name in FILES} | ({"__init__"} if root else set())
+    names = {each.removeprefix("partwise.") for each in read(name)[0] if each.partition(".")[0] == "partwise"}
+    root = any("." not in each and each not in FILES for each in names)  # `import partwise`, or a name that it defines
+    return {each for each in names if each in FILES} | ({"__init__"} if root else set())
 
 
-@each_file
-def test_imports_point_upward(name: str) -> None:
-    package = FILES[name].name == "__init__.py"
-    for other in partwise_imports(parse(FILES[name])):
-        if package and other.startswith(f"{name}."):
-            continue  # re-exports
-        assert layer(other) <= layer(name), f"{name} imports {other}"
+def dotted(node: ast.expr) -> str:
+    """`a.b.c` of a name and its attributes."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if name.startswith("parts.")])
-def test_families_do_not_import_each_other(name: str) -> None:
+def test_imports_point_upward() -> None:
+    for name, path in FILES.items():
+        for other in partwise_imports(name):
+            if path.name == "__init__.py" and other.startswith(f"{name}."):
+                continue  # re-exports
+            assert layer(other) <= layer(name), f"{name} imports {other}"
+
+
+def test_families_do_not_import_each_other() -> None:
     shared = [name for name in LAYERS if name.startswith("parts.")]  # what families may import
-    others = {other for other in partwise_imports(parse(FILES[name])) if other.startswith("parts.")}
-    assert others <= set(shared[: shared.index(name)] if name in shared else shared)
+    for name in FILES:
+        if name.startswith("parts."):
+            others = {other for other in partwise_imports(name) if other.startswith("parts.")}
+            assert others <= set(shared[: shared.index(name)] if name in shared else shared), name
 
 
 def test_no_cycles() -> None:
     """Imports have no cycles, also within a folder and including imports in functions."""
-    edges = {name: partwise_imports(parse(path)) - {name} for name, path in FILES.items() if path.name != "__init__.py"}
+    edges = {name: partwise_imports(name) - {name} for name, path in FILES.items() if path.name != "__init__.py"}
     while edges:
         free = {name for name, others in edges.items() if not others & edges.keys()}
         assert free, f"these modules import each other in a cycle: {sorted(edges)}"
         edges = {name: others for name, others in edges.items() if name not in free}
 
 
-@each_file
-def test_files_are_short(name: str) -> None:
-    assert len(FILES[name].read_text(encoding="utf-8").splitlines()) <= 350
+def test_files_are_short() -> None:
+    lines = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in FILES.items()}
+    assert not {name: count for name, count in lines.items() if count > 350}
 
 
-@each_file
-def test_nothing_reads_pickles_or_evaluates_strings(name: str) -> None:
-    tree = parse(FILES[name])
-    modules = {module.split(".")[0] for module in imported(tree)}
-    assert not modules & {"pickle", "dill", "joblib", "shelve", "marshal", "cloudpickle"}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            assert called not in ("eval", "exec", "compile", "__import__"), called
-            assert called not in ("torch.load", "torch.save", "numpy.load", "np.load", "yaml.unsafe_load"), called
+def test_nothing_reads_pickles_or_evaluates_strings() -> None:
+    unsafe = {"pickle", "dill", "joblib", "shelve", "marshal", "cloudpickle", "eval", "exec", "compile", "__import__"}
+    unsafe |= {"torch.load", "torch.save", "numpy.load", "np.load", "yaml.unsafe_load"}
+    for name in FILES:
+        assert not packages(name) & unsafe, name
+        for call in read(name)[1]:
+            called = dotted(call.func)
+            assert called not in unsafe, f"{name}: {called}"
             if called == "yaml.load":  # only with our safe loader
-                loaders = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "Loader"]
-                assert loaders == ["_Yaml"]
+                assert [ast.unparse(each.value) for each in call.keywords if each.arg == "Loader"] == ["_Yaml"]
 
 
 READERS = ("open", "read_text", "read_bytes")
@@ -187,24 +197,23 @@ BARE_READS = {
 def test_files_that_users_name_are_read_by_the_reader_that_refuses_pipes() -> None:
     """A bare `open` waits for a pipe, and never ends for a device: use `read_file`, `open_to_read` or `open_file`."""
     found = set()
-    for name, path in FILES.items():
-        for node in ast.walk(parse(path)):
-            if isinstance(node, ast.Call):
-                called = node.func
-                if (isinstance(called, ast.Name) and called.id == "open") or (
-                    isinstance(called, ast.Attribute) and called.attr in READERS
-                ):
-                    found.add((name, ast.unparse(node)))
+    for name in FILES:
+        for call in read(name)[1]:
+            called = call.func
+            if (isinstance(called, ast.Name) and called.id == "open") or (
+                isinstance(called, ast.Attribute) and called.attr in READERS
+            ):
+                found.add((name, ast.unparse(call)))
     assert found == BARE_READS
 
 
-@each_file
-def test_messages_on_stderr_are_printed_without_control_characters(name: str) -> None:
+def test_messages_on_stderr_are_printed_without_control_characters() -> None:
     """By `print_message`, or by a console: a bare print passes on what a name or a damaged file contains."""
-    for node in ast.walk(parse(FILES[name])):
-        if isinstance(node, ast.Call) and name != "messages":
-            files = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "file"]
-            assert "sys.stderr" not in files and ast.unparse(node.func) != "sys.stderr.write", ast.unparse(node)
+    for name in FILES.keys() - {"messages"}:
+        for call in read(name)[1]:
+            outputs = [dotted(each.value) for each in call.keywords if each.arg == "file"]
+            assert "sys.stderr" not in outputs, f"{name}: {ast.unparse(call)}"
+            assert dotted(call.func) != "sys.stderr.write", f"{name}: {ast.unparse(call)}"
 
 
 def test_the_yaml_loader_is_safe() -> None:
@@ -218,24 +227,24 @@ def test_the_yaml_loader_is_safe() -> None:
 
 @pytest.mark.parametrize("name", ["config", "config.parts", "config.yaml", "config.overrides"])
 def test_config_imports_no_torch(name: str) -> None:
-    assert not {name.split(".")[0] for name in imported(parse(FILES[name]))} & {"torch", "numpy"}
+    assert not packages(name) & {"torch", "numpy"}
 
 
 STATS = sorted(name for name in FILES if name.startswith("comparison.stats."))
 
 
-@pytest.mark.parametrize("name", STATS)
-def test_stats_imports_only_config_and_itself(name: str) -> None:
-    assert partwise_imports(parse(FILES[name])) <= {*STATS, "config", "comparison.stats"}
+def test_stats_imports_only_config_and_itself() -> None:
+    for name in STATS:
+        assert partwise_imports(name) <= {*STATS, "config", "comparison.stats"}, name
 
 
 INSTRUMENT = [name for name in FILES if layer(name) <= LAYERS.index("comparison")]
 
 
-@pytest.mark.parametrize("name", INSTRUMENT)
-def test_the_instrument_imports_no_torch(name: str) -> None:
+def test_the_instrument_imports_no_torch() -> None:
     """Plans, trials, judging, results, the ledger, certificates, reports and all below, even inside their functions."""
-    assert not {module.split(".")[0] for module in imported(parse(FILES[name]))} & set(PACKAGES)
+    for name in INSTRUMENT:
+        assert not packages(name) & set(PACKAGES), name
 
 
 def test_the_instrument_stands_alone() -> None:
