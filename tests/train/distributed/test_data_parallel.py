@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 
 from data_parallel import CASES, KINDS, RESHARDED, config, new_run
+from lazy_imports import lazy_module
 from partwise.checkpoint import is_sharded, load_model, tensor_files, verify
 from partwise.config import ConfigError
 from partwise.data import Batch
@@ -25,6 +25,8 @@ from partwise.inspection.memory import step_memory
 from partwise.train.distributed.environment import STORE
 from partwise.train.distributed.processes import SINGLE, Processes, join
 from partwise.train.run_checkpoints import RunCheckpoints
+
+dcp = lazy_module("torch.distributed.checkpoint")
 
 SCRIPT = Path(__file__).parents[2] / "data_parallel.py"
 N_STEPS = 3
