@@ -1,7 +1,6 @@
 """Dropout whose noise is a function of a key and the indices of an element, the same on every device."""
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -10,17 +9,10 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from partwise.kernels.dropout import DropoutKey, noise_shape, supports_dropout
 from partwise.kernels.dropout import dropout as cpp_dropout
-from partwise.messages import print_message
 from partwise.parts.layers import stream_seed
-
-Masks = Callable[[Tensor, Sequence[DropoutKey]], Tensor]
-"""(B, ..., T, D) and the keys of S seeds -> their masks (S, B, ..., T, D)."""
 
 WORD = 0xFFFFFFFF
 """Of 32 bits."""
-
-MAX_TRITON_ELEMENTS = 2**31 - 2**10
-"""The kernel counts in 32 bits, up to the end of its last block."""
 
 
 class Dropout(nn.Module):
@@ -80,8 +72,6 @@ class Dropout(nn.Module):
 
     def seed_masks(self, x: Tensor) -> Tensor:
         """(B, ..., T, D) of one seed -> (S, B, ..., T, D) the masks of all seeds."""
-        if masks := triton_masks(x):
-            return masks(x, self.seed_keys)
         if x.is_cpu and not is_traced():  # separate masks are faster: a cache holds one of them sooner than all
             return torch.stack([keep_mask(x, key) for key in self.seed_keys])
         held = self.held_seed_keys
@@ -105,44 +95,7 @@ def dropout(x: Tensor, key: DropoutKey) -> Tensor:
     """(B, ..., T, D) -> x keep / (1 - p). The kernels and torch give the same bits."""
     if supports_dropout(x):
         return cpp_dropout(x, key)
-    masks = triton_masks(x)
-    mask = masks(x, [key])[0] if masks else keep_mask(x, key)
-    return x * mask / (1 - key.p)
-
-
-def triton_masks(x: Tensor) -> Masks | None:
-    """The Triton kernel if it supports this tensor, outside of graphs and transforms, which see torch's operations only."""
-    if not x.is_cuda or is_traced() or x.numel() > MAX_TRITON_ELEMENTS:
-        return None
-    functorch: Any = torch._C._functorch
-    if functorch.peek_interpreter_stack() is not None:
-        return None
-    return checked_triton_masks(x.device, x.dtype)
-
-
-@lru_cache
-def checked_triton_masks(device: torch.device, dtype: torch.dtype) -> Masks | None:
-    """The Triton kernel, which is compiled for each dtype, or None if its masks are not torch's; prints why to stderr."""
-    keys = (DropoutKey(0.3, 0xFEDCBA9876543210, 5), DropoutKey(0.7, 0x0123456789ABCDEF, 0))
-    try:
-        from partwise.kernels.dropout_triton import (
-            keep_masks,  # importing Triton takes long, and it is not on every machine
-        )
-
-        x = torch.empty(3, 2, 5, 70, dtype=dtype, device=device)
-        if torch.equal(keep_masks(x, keys), torch.stack([keep_mask(x, key) for key in keys])):
-            return keep_masks
-        reason = "its masks differ from torch's"
-    except Exception as error:  # those of a compiler and a driver are of many kinds
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    if not _reported:
-        print_message(f"The Triton kernel of dropout is unavailable, falling back to torch: {reason}")
-    _reported.add(reason)
-    return None
-
-
-_reported: set[str] = set()
-"""Reasons: only the first is printed."""
+    return x * keep_mask(x, key) / (1 - key.p)
 
 
 def is_traced() -> bool:
