@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,12 +17,24 @@ ROOT = Path(__file__).parents[2]
 COMMITTED = sorted((ROOT / "src/partwise/studies/library").glob("*/results.json"))
 
 
+def has_all(loaded: Any, stored: Any) -> bool:
+    """Whether every stored value was loaded; keys of today that the file lacks have neutral values."""
+    if isinstance(stored, dict):
+        return isinstance(loaded, dict) and all(
+            key in loaded and has_all(loaded[key], value) for key, value in stored.items()
+        )
+    if isinstance(stored, list):
+        return len(loaded) == len(stored) and all(map(has_all, loaded, stored))
+    return type(loaded) is type(stored) and bool(loaded == stored)
+
+
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.parent.name)
-def test_committed_results_load_unchanged(path: Path, tmp_path: Path) -> None:
+def test_committed_results_lose_nothing(path: Path, tmp_path: Path) -> None:
+    """tests/studies/test_judging.py judges them again."""
     study = StudyResults.from_json(path)
     stored = json.loads(path.read_text(encoding="utf-8"))
     del stored["sha256"]
-    assert study.to_dict() == stored
+    assert has_all(study.to_dict(), stored)
     for results in study.comparisons.values():
         results.to_json(tmp_path / "results.json")
         assert Results.from_json(tmp_path / "results.json") == results
