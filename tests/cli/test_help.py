@@ -20,7 +20,12 @@ def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], w
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], *([command, "--help"] for command in COMMANDS)], ids=" ".join)
+MODES = [["compare", "--help", mode] for mode in ("preset", "file", "refs")]
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--help"], *([command, "--help"] for command in COMMANDS), *MODES], ids=" ".join
+)
 def test_help_fits_terminals_of_any_width(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
@@ -33,7 +38,7 @@ def test_help_fits_terminals_of_any_width(
 
 
 def test_options_stand_in_their_groups(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = shown(monkeypatch, capsys, 80, "compare", "--help").splitlines()
+    lines = shown(monkeypatch, capsys, 80, "compare", "--help", "preset").splitlines()
     assert lines[0] == "Usage: partwise compare [OPTIONS] PRESET [OVERRIDES...]"
     wanted = ["Arguments", "Options", "Arms", "Seeds and looks", "Decision", "Controls", "Tuning"]
     assert [line for line in lines if line in wanted] == wanted

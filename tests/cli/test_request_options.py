@@ -1,5 +1,6 @@
 """An option of `compare` is declared once: a new field of the request is an option, a key and part of the command."""
 
+import dataclasses
 import importlib
 import inspect
 import pkgutil
@@ -77,6 +78,7 @@ def test_an_option_with_a_metavar_names_itself() -> None:
     """Typer 0.27 takes the metavar for the name of an option that has none: `--DATA`."""
     modules = [importlib.import_module(f"partwise.cli.{each.name}") for each in pkgutil.iter_modules(cli.__path__)]
     functions = [each for module in modules for _, each in inspect.getmembers(module, inspect.isfunction)]
+    functions += [each for module in modules for _, each in inspect.getmembers(module, dataclasses.is_dataclass)]
     options = [
         (function.__name__, name, extra)
         for function in functions

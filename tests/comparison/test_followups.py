@@ -67,10 +67,12 @@ def test_a_grid_has_one_verdict_per_cell(here: Path) -> None:
 
 
 def test_the_cells_of_a_grid_run_where_the_command_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    from partwise.cli.commands import compare
+    from partwise.cli.commands import compare_preset
 
     found: list[str] = []
-    monkeypatch.setattr(compare, "compare_over_grid", lambda cells, *_: found.extend(cell.on for _, cell in cells))
+    monkeypatch.setattr(
+        compare_preset, "compare_over_grid", lambda cells, *_: found.extend(cell.on for _, cell in cells)
+    )
     words = [
         "compare",
         "mingpt",

@@ -8,7 +8,7 @@ from itertools import pairwise
 import typer
 
 from partwise.cli import (  # noqa: F401  (importing them registers their commands)
-    comparison_commands,
+    compare_commands,
     exchange_commands,
     model_commands,
     planning_commands,

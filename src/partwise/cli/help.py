@@ -1,7 +1,7 @@
 """The text of `--help`, readable in terminals of any width: no boxes, no cut names, options in their groups."""
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from typer.core import TyperGroup
@@ -38,48 +38,74 @@ def once_each(parser: Any) -> Any:
     return parser
 
 
+def styled(command: Any) -> Any:
+    """The command, with named values, options that are given once, and the help text of this module."""
+    get_params, make_parser = type(command).get_params, type(command).make_parser
+    command.get_params = lambda ctx: name_values(get_params(command, ctx))
+    command.make_parser = lambda ctx: once_each(make_parser(command, ctx))
+    command.format_help = lambda ctx, formatter: print_help(command, ctx)
+    return command
+
+
 class Group(TyperGroup):
-    """A group of commands with such options and such a text."""
+    """A group of styled commands."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return name_values(super().get_params(ctx))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command = super().get_command(ctx, cmd_name)
-        if command is not None and not isinstance(command, Group):
-            get_params = type(command).get_params
-            make_parser = type(command).make_parser
-            command.get_params = lambda ctx: name_values(get_params(command, ctx))  # type: ignore[method-assign]
-            command.make_parser = lambda ctx: once_each(make_parser(command, ctx))  # type: ignore[method-assign]
-            command.format_help = lambda ctx, formatter: print_help(command, ctx)  # type: ignore[method-assign]
-        return command
+        return command if command is None or isinstance(command, Group) else styled(command)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         print_help(self, ctx)
 
 
-def print_help(command: Any, ctx: Any) -> None:
-    """Print usage, description, arguments, commands and the options by group."""
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False, soft_wrap=True)  # soft_wrap: the lines fit already
-    width = min(console.width, MAX_WIDTH)
-    usage = " ".join(["Usage:", ctx.command_path, "[OPTIONS]", *usage_pieces(command, ctx)])
-    lines = wrap(usage, width, subsequent=" " * 4)
+def print_help(command: Any, ctx: Any, flag: str = "") -> None:
+    """Print usage, description, arguments, commands and the options by group; `flag` chooses a mode of a command."""
+    width = help_width()
+    lines = wrap(f"Usage: {usage(command, ctx, flag)}", width, subsequent=" " * 4)
     for paragraph in (command.help or "").split("\n\n"):
         lines += ["", *wrap(paragraph, width)]
     groups = groups_of_entries(command, ctx)
-    longest = max((len(name) for entries in groups.values() for name, _ in entries), default=0)
-    console.print(Text("\n".join(lines)))
+    longest = min(max((len(name) for entries in groups.values() for name, _ in entries), default=0), MAX_NAME)
+    print_text("\n".join(lines))
     for title, entries in groups.items():
-        console.print(Text(f"\n{title}", style="bold"))
+        print_text(f"\n{title}", style="bold")
         for line in lines_of_entries(entries, longest, width):
-            console.print(Text(line))
+            print_text(line)
 
 
-NARROW, MAX_WIDTH = 64, 110
-"""In a narrower terminal, a description starts on the line below its option; longer lines are hard to read."""
+def print_modes(about: str, modes: Sequence[tuple[str, Any, str]], ctx: Any) -> None:
+    """Print the usage of every mode, given by its name, command and flag, then their descriptions."""
+    width = help_width()
+    starts = ["Usage: ", *[" " * 7] * (len(modes) - 1)]
+    lines = [
+        line
+        for start, (_, command, flag) in zip(starts, modes, strict=True)
+        for line in wrap(usage(command, ctx, flag), width, start, " " * 11)
+    ]
+    entries = [(name, command.help) for name, command, _ in modes]
+    lines += ["", *wrap(about, width), "", *lines_of_entries(entries, max(len(name) for name, _ in entries), width)]
+    names = "|".join(name for name, _ in entries)
+    print_text("\n".join([*lines, "", *wrap(f"Options of one: {ctx.command_path} --help {names}", width)]))
+
+
+def print_text(text: str, style: str = "") -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    Console(highlight=False, soft_wrap=True).print(Text(text, style))  # soft_wrap: the lines fit already
+
+
+def help_width() -> int:
+    from rich.console import Console
+
+    return min(Console().width, MAX_WIDTH)
+
+
+NARROW, MAX_WIDTH, MAX_NAME = 64, 110, 24
+"""In a narrower terminal, or below a longer name, a description has a line of its own; longer lines are hard to read."""
 
 
 def lines_of_entries(entries: Entries, longest: int, width: int) -> Iterator[str]:
@@ -102,6 +128,10 @@ def wrap(text: str, width: int, initial: str = "", subsequent: str = "") -> list
     """Lines that break between words only."""
     wrapper = textwrap.TextWrapper(width, initial, subsequent, break_long_words=False, break_on_hyphens=False)
     return wrapper.wrap(" ".join(text.split()))
+
+
+def usage(command: Any, ctx: Any, flag: str) -> str:
+    return " ".join([ctx.command_path, *([flag] if flag else []), "[OPTIONS]", *usage_pieces(command, ctx)])
 
 
 def usage_pieces(command: Any, ctx: Any) -> Iterator[str]:

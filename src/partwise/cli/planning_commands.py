@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-from partwise.cli.command_comparisons import is_command_comparison, refuse_preset_options
 from partwise.cli.completion import complete_preset
+from partwise.cli.experiment_files import is_experiment_file, refuse_preset_options
 from partwise.cli.options import (
     FLAG,
     Import,
@@ -51,8 +51,8 @@ def calibrate(
     imports: Import = None,
 ) -> None:
     """Measure seed-to-seed noise with A/A pairs, of a preset or of an experiment's YAML file; later plans use it."""
-    if is_command_comparison(preset):
-        from partwise.cli.commands.command_noise import calibrate_experiment
+    if is_experiment_file(preset):
+        from partwise.cli.commands.experiment_noise import calibrate_experiment
 
         refuse_preset_options(
             {"data": options["data"], "positive_control": positive_control, "vary": vary, "import": imports}
@@ -145,8 +145,8 @@ def plan(
         "machines": machines,
         "as_json": as_json,
     }
-    if is_command_comparison(preset):
-        from partwise.cli.commands.command_noise import plan_experiment
+    if is_experiment_file(preset):
+        from partwise.cli.commands.experiment_noise import plan_experiment
 
         refuse_preset_options({"import": imports, "arm": options.pop("arms"), "data": options.pop("data")})
         plan_experiment([preset, *change], options, **settings)

@@ -27,11 +27,9 @@ def request_command(
 
             def get_params(self, ctx: Any) -> list[Any]:
                 if not self.complete:  # parsing, --help and shell completion start here
-                    from partwise.cli.request_options import with_request_options
+                    from partwise.cli.request_options import derive_command
 
-                    derived = typer.Typer(add_completion=False)
-                    derived.command()(with_request_options(command, keys, before or {}, model))
-                    command_with_options = typer.main.get_command(derived)
+                    command_with_options = derive_command(command, keys, before, model)
                     self.params = [*command_with_options.params, *self.params]
                     self.callback, self.complete = command_with_options.callback, True
                 return super().get_params(ctx)

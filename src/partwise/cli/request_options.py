@@ -1,11 +1,12 @@
-"""Command-line options that follow from the fields of a `Request`.
+"""Command-line options that follow from the fields of a `Request`, and groups of options that are one dataclass.
 
-This module imports pydantic. `request_command` imports it when a command with such options runs or shows its help.
+This module imports pydantic. Commands import it when one with such options runs or shows its help.
 """
 
+import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -22,10 +23,26 @@ OPTIONS = "options"
 METAVARS: dict[Any, str] = {bool: FLAG, int: "N", float: "X"}
 
 
+def derive_command(
+    command: Callable[..., None],
+    keys: Sequence[str] = (),
+    before: Mapping[str, str] | None = None,
+    model: type[Request] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Any:
+    """The click command of a function; its help is the docstring, `settings` are those of click's context."""
+    app = typer.Typer(add_completion=False)
+    app.command(help=inspect.getdoc(command), context_settings=dict(settings or {}))(
+        with_request_options(command, keys, before or {}, model)
+    )
+    return typer.main.get_command(app)
+
+
 def with_request_options(
     command: Callable[..., None], keys: Sequence[str], before: Mapping[str, str], model: type[Request] | None = None
 ) -> Callable[..., None]:
-    """The command with one option per field of `model` (default: `Request`), or of `keys` alone, in place of `options`.
+    """The command with one option per field of `model` (default: `Request`), or of `keys` alone, in place of `options`,
+    and with one option per field of each parameter whose type is a dataclass.
 
     `before` maps a parameter of the command to the field before which `--help` lists it.
     """
@@ -33,23 +50,40 @@ def with_request_options(
     fields = {key: model.model_fields[key] for key in keys or model.model_fields}
     fields = {key: field for key, field in fields.items() if not option_of(field).positional}
     own = inspect.signature(command).parameters
+    groups = {name: parameter.annotation for name, parameter in own.items() if is_group(parameter.annotation)}
     parameters: list[inspect.Parameter] = []
     for name, parameter in own.items():
         if name == OPTIONS:
             for key, field in fields.items():
                 parameters += [own[moved] for moved, place in before.items() if place == key]
                 parameters.append(request_parameter(key, field))
+        elif name in groups:
+            parameters += group_parameters(groups[name])
         elif name not in before:
             parameters.append(parameter)
 
     @functools.wraps(command)
     def run(**values: Any) -> None:
         options = {key: values.pop(key) for key in fields}
+        for name, kind in groups.items():
+            values[name] = kind(**{field.name: values.pop(field.name) for field in dataclasses.fields(kind)})
         command(**values, **{OPTIONS: options})
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run
+
+
+def is_group(annotation: Any) -> bool:
+    return isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
+
+
+def group_parameters(group: Any) -> Iterator[inspect.Parameter]:
+    """The parameters of a command for the fields of a dataclass."""
+    for field in dataclasses.fields(group):
+        yield inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type
+        )
 
 
 def request_parameter(key: str, field: FieldInfo) -> inspect.Parameter:

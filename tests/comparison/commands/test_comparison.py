@@ -315,7 +315,6 @@ def test_failures_of_the_machine_are_repeated_for_all_arms_alike(
         ("base", 1, reason),
         ("gain", 1, reason),
     ]
-    assert "--retry-failed is for commands" in refuse("compare", "mingpt", "ffn=swiglu", "--retry-failed")
 
 
 def printed(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
@@ -353,13 +352,11 @@ def test_a_worktree_that_cannot_be_made(repository: Path, refuse: Callable[..., 
     [
         (("--refs", "main"), "--refs needs two commits or more"),
         (("--refs", "main", "nope", *RUN, *METRIC_WORDS), "ref nope is not a commit of"),
-        (("--refs", "main", "--output=x", *RUN, *METRIC_WORDS), "--output=x is not a commit"),
+        (("--refs", "main", "--output=x", *RUN, *METRIC_WORDS), "No such option: --output"),
+        (("--refs", *RUN, *METRIC_WORDS, "--", "main", "--output=x"), "--output=x is not a commit"),
         (("--refs", "main", "better", "--metric", "(.)"), "--refs needs --command"),
         (("--refs", "main", "better", *RUN), "--refs needs --metric"),
         (("--refs", "main", "better", *RUN, "--metric", "loss in"), "--metric loss in: expected a pattern"),
-        (("mingpt", "ffn=swiglu", "--setup", "x"), "--setup needs --refs"),
-        (("e.yaml", "--arm", "steps=2"), "--arm is for presets: omit it when comparing commands"),
-        (("e.yaml", "--data", "shakespeare"), "--data is for presets: omit it when comparing commands"),
         (("e.yaml", "ffn=swiglu"), "ffn=swiglu: unexpected argument; the arms are defined in e.yaml"),
     ],
 )

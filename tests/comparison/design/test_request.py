@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from partwise.cli import app
-from partwise.cli.commands import compare as comparing
+from partwise.cli.commands import compare_preset
+from partwise.cli.compare_options import ComparisonOptions
 from partwise.comparison.design.request import Request
 
 
@@ -44,11 +45,11 @@ def test_the_command_round_trips(data: st.DataObject) -> None:
     request = Request.from_dict(values)
     read: list[Request] = []
 
-    def take(given: dict[str, Any], *, protocol: bool, **_: Any) -> None:
-        read.append(comparing.make_request(given, protocol))
+    def take(given: dict[str, Any], shared: ComparisonOptions, *_: Any) -> None:
+        read.append(compare_preset.make_request(given, shared.protocol))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparing, "compare_variants", take)
+        patch.setattr(compare_preset, "compare_variants", take)
         import shlex
 
         done = CliRunner().invoke(app, shlex.split(request.command("n"))[1:])

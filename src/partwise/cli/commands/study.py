@@ -5,8 +5,8 @@ from pathlib import Path
 
 from rich.text import Text
 
-from partwise.cli.commands.compare import show_estimate
 from partwise.cli.commands.compare_output import say_stopped, start_progress
+from partwise.cli.commands.compare_preset import show_estimate
 from partwise.cli.help import wrap
 from partwise.cli.terminal import console, format_duration
 from partwise.comparison.report import summary

@@ -1,9 +1,9 @@
-"""`calibrate` and `plan` for commands, and the noise that `compare --dry-run` expects of them."""
+"""`calibrate` and `plan` of an experiment's YAML file."""
 
 from typing import Any
 
 from partwise.cli.commands.calibration_table import show_calibration
-from partwise.cli.commands.compare_commands import experiment_path, this_command, unknown_noise
+from partwise.cli.commands.compare_experiment import experiment_path, this_command, unknown_noise
 from partwise.cli.commands.compare_output import run_comparison
 from partwise.cli.commands.power_table import TrialTime, compute_power, make_designs, parse_looks, show_power
 from partwise.cli.terminal import console
@@ -50,7 +50,7 @@ def plan_experiment(
     plan = comparison.plan
     noise = known_noise(plan, sd=sd)
     if noise is None:
-        raise ConfigError(f"{path}: {unknown_noise(plan.rules.metric, str(path))}")
+        raise ConfigError(f"{path}: {unknown_noise(plan.rules.metric, path)}")
     calibration = find_calibration(plan, NO_DATA) or {}
     time = None
     if calibration.get("seconds"):

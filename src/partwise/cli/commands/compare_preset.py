@@ -11,12 +11,14 @@ from partwise.cli.commands.compare_output import (
     run_comparison,
 )
 from partwise.cli.commands.power_table import parse_looks, parse_numbers, power_sentences
+from partwise.cli.compare_options import ComparisonOptions, PresetOptions
 from partwise.cli.terminal import console, format_duration
 from partwise.comparison.design.request import Request
 from partwise.comparison.noise_store import expected_noise, ignored_calibrations
 from partwise.comparison.runs.comparison import RunComparison, make_comparison, make_grid
 from partwise.comparison.runs.workload import Estimate
 from partwise.comparison.stats.power import default_looks
+from partwise.comparison.trials.places import check_place
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
 from partwise.config.overrides import distinct, parse_overrides
@@ -28,54 +30,52 @@ PROTOCOL_SEEDS = 16
 
 
 def compare_variants(
-    options: dict[str, Any],
-    *,
-    protocol: bool,
-    grid: list[str],
-    replicate: bool,
-    name: str | None,
-    dry_run: bool,
-    sd: float | None,
-    workers: int | None,
-    seeds_per_process: int | None,
-    processes_per_run: int,
-    imports: tuple[str, ...],
-    as_json: bool = False,
-    require: list[str] | None = None,
-    on: str = "local",
+    options: dict[str, Any], shared: ComparisonOptions, training: PresetOptions, imports: tuple[str, ...]
 ) -> None:
     """Run a comparison and print its summary, or with `dry_run` print an estimate of its time and power."""
-    output = Output(as_json, require or [])
-    request = make_request(options, protocol)
-    if grid:
+    output = Output(shared.as_json, shared.require or [])
+    request = make_request(options, shared.protocol)
+    on = check_place(shared.on)
+    if shared.grid:
         output.refuse_grid()
-        processes: dict[str, Any] = {"workers": workers, "seeds_per_process": seeds_per_process, "on": on}
-        processes["processes_per_run"] = processes_per_run
-        run_over_grid(request, grid, name, dry_run=dry_run, sd=sd, imports=imports, **processes)
+        run_over_grid(request, shared.grid, shared, training, imports)
         return
-    comparison = make_comparison(request, name, imports, workers, seeds_per_process, on, processes_per_run)
-    if dry_run:
-        show_estimate(comparison, sd)
+    comparison = make_comparison(
+        request, shared.name, imports, shared.workers, training.seeds_per_process, on, training.processes_per_run
+    )
+    if shared.dry_run:
+        show_estimate(comparison, shared.sd)
         return
     output.check(comparison)
     if on == "local":
         warn_of_memory(comparison)
     run_comparison(comparison)
-    if replicate:
+    if shared.replicate:
         replicate_winner(comparison)
     output.end(comparison, comparison.results)
 
 
 def run_over_grid(
-    request: Request, grid: list[str], name: str | None, *, dry_run: bool, sd: float | None, **settings: Any
+    request: Request, grid: list[str], shared: ComparisonOptions, training: PresetOptions, imports: tuple[str, ...]
 ) -> None:
     """Run one comparison per grid setting, each with its own verdict."""
-    cells = list(make_grid(request, grid, name, **settings))
-    if dry_run:
+    cells = list(
+        make_grid(
+            request,
+            grid,
+            shared.name,
+            imports=imports,
+            workers=shared.workers,
+            on=shared.on,
+            seeds_per_process=training.seeds_per_process,
+            processes_per_run=training.processes_per_run,
+        )
+    )
+    if shared.dry_run:
         for _, comparison in cells:
-            show_estimate(comparison, sd)
+            show_estimate(comparison, shared.sd)
         return
-    compare_over_grid(cells, grid, name or request.name())
+    compare_over_grid(cells, grid, shared.name or request.name())
 
 
 def make_request(options: dict[str, Any], protocol: bool) -> Request:

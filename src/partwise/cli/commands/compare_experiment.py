@@ -1,10 +1,10 @@
-"""`compare` for commands: an experiment's YAML file, or commits of a repository."""
+"""`compare` of any code: an experiment's YAML file, or commits of a repository."""
 
 import itertools
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,82 +17,80 @@ from partwise.cli.commands.compare_output import (
     run_with_progress,
 )
 from partwise.cli.commands.power_table import parse_looks, power_sentences
+from partwise.cli.compare_options import CommandOptions, CommitOptions, ComparisonOptions
 from partwise.cli.terminal import console, format_duration, stderr_console
 from partwise.comparison.commands.checks import looks_like_training
 from partwise.comparison.commands.comparison import CommandComparison, make_command_comparison
 from partwise.comparison.commands.experiment_file import Experiment, parse_experiment, read_experiment
-from partwise.comparison.design.request import flag_named
 from partwise.comparison.noise_store import known_noise
 from partwise.comparison.repeats import machine_failures
 from partwise.comparison.stats.power import default_looks
+from partwise.comparison.trials.places import check_place
 from partwise.config import ConfigError
 from partwise.config.overrides import parse_grid
 from partwise.run_names import default_run_name
 
 PROTOCOL_SEEDS, SEEDS = 16, 5
-JUDGING = ("seeds", "first_seed", "looks", "design", "baseline_runs", "margin", "alpha", "failure", "online")
-GENERAL = (*JUDGING, "common", "match", "tune", "tune_seeds")
-"""The options of a request that any kind of trial has."""
-
-NO_OPTION: dict[str, Any] = {"metric": "loss"}
-"""The values of options that were not given."""
 
 
-def compare_commands(
-    words: list[str],
+def compare_experiment_file(
+    words: list[str], shared: ComparisonOptions, trials: CommandOptions, options: dict[str, Any]
+) -> None:
+    """Compare the arms of an experiment's YAML file, the only word. Raises ConfigError."""
+    path = experiment_path(words)
+    run_experiment(read_experiment(path), path, [path.stem], shared, trials, options)
+
+
+def compare_commits(
+    commits: list[str],
+    experiment: CommitOptions,
+    shared: ComparisonOptions,
+    trials: CommandOptions,
     options: dict[str, Any],
-    *,
-    refs: Mapping[str, Any] | None,
-    protocol: bool,
-    name: str | None,
-    dry_run: bool,
-    workers: int | None,
-    allow_changes: bool,
-    retry_failed: bool,
-    replicate: bool,
-    as_json: bool,
-    require: list[str],
-    on: str,
+) -> None:
+    """Compare commits by one command. Raises ConfigError."""
+    run_experiment(experiment_of_commits(commits, experiment), None, ["refs", *commits], shared, trials, options)
+
+
+def run_experiment(
+    experiment: Experiment,
+    file: Path | None,
+    name_parts: list[str],
+    shared: ComparisonOptions,
+    trials: CommandOptions,
+    options: dict[str, Any],
 ) -> None:
     """Run the comparison, or with `dry_run` only the check of every arm. Raises ConfigError."""
-    output = Output(as_json, require)
-    metric = options.pop("metric")
-    if refs:
-        experiment, folder = experiment_of_refs(words, metric, refs), Path()
-    else:
-        path = experiment_path(words)
-        experiment, folder = read_experiment(path), path.parent
-        options["metric"] = metric
-    grid, sd = options.pop("grid", None), options.pop("sd", None)
-    check_options(options)
-    settings = {key: options[key] for key in GENERAL if options.get(key) is not None}
+    output = Output(shared.as_json, shared.require or [])
+    settings = {key: value for key, value in options.items() if value is not None}
     if "looks" in settings:
         settings["looks"] = parse_looks(settings["looks"])
-    elif protocol:
+    elif shared.protocol:
         settings["looks"] = default_looks(settings.get("seeds", PROTOCOL_SEEDS))
     settings.setdefault("seeds", SEEDS)
     common = settings.pop("common", [])
-    name = name or plain_name([*(["refs", *words] if refs else [Path(words[0]).stem]), *common])
-    settings |= {"workers": workers, "allow_changes": allow_changes, "retry_failed": retry_failed, "on": on}
+    name = shared.name or plain_name([*name_parts, *common])
+    settings |= {"workers": shared.workers, "on": check_place(shared.on), **asdict(trials)}
 
     def make(common: list[str], name: str) -> CommandComparison:
+        folder = file.parent if file else Path()
         return make_command_comparison(experiment, folder, name, this_command(), common=common, **settings)
 
-    if grid:
+    if shared.grid:
         output.refuse_grid()
         cells = [
             (" ".join(cell), make([*common, *cell], plain_name([name[:80], *cell])))
-            for cell in itertools.product(*parse_grid(grid))
+            for cell in itertools.product(*parse_grid(shared.grid))
         ]
-        compare_over_grid(cells, grid, name)
+        compare_over_grid(cells, shared.grid, name)
         return
     comparison = make(common, name)
     output.check(comparison)
     confirm_metric(comparison)
     announce(comparison)
-    if dry_run:
+    if shared.dry_run:
         show_check(comparison)
-        show_detectable_effect(comparison, words[0], sd)
+        show_detectable_effect(comparison, file, shared.sd)
         return
     if experiment.check:
         show_check(comparison)
@@ -101,7 +99,7 @@ def compare_commands(
     if failures := machine_failures(comparison.trials):
         listed = "; ".join(f"{count} x {reason}" for reason, count in failures.items())
         console.print(f"ended by the machine: {listed}; --retry-failed repeats such trials of all arms", markup=False)
-    if replicate:
+    if shared.replicate:
         replicate_winner(comparison)
     output.end(comparison, results)
 
@@ -113,27 +111,20 @@ def experiment_path(words: list[str]) -> Path:
     return Path(words[0])
 
 
-def check_options(options: Mapping[str, Any]) -> None:
-    """Raise ConfigError for an option that only training runs have."""
-    for key, value in options.items():
-        if key not in GENERAL and value and value != NO_OPTION.get(key):
-            raise ConfigError(f"{flag_named(key)} is for presets: omit it when comparing commands")
-
-
-def experiment_of_refs(words: list[str], metric: str, refs: Mapping[str, Any]) -> Experiment:
+def experiment_of_commits(commits: list[str], options: CommitOptions) -> Experiment:
     """The experiment of `--refs A B --command ... --metric ...`. Raises ConfigError."""
-    if len(words) < 2:
+    if len(commits) < 2:
         raise ConfigError("--refs needs two commits or more, the baseline first, as in --refs main my-branch")
-    if not refs["command"]:
+    if not options.command:
         raise ConfigError("--refs needs --command, as in --command 'python train.py --seed={seed}'")
-    if metric == NO_OPTION["metric"]:
+    if not options.metric:
         raise ConfigError("--refs needs --metric: a pattern of the output, as in 'val loss (\\S+)', or FILE:KEY")
     values = {
-        "command": refs["command"],
-        "arms": {word: {"ref": word} for word in words},
-        "metric": {**parse_metric(metric), "better": refs["better"]},
-        "setup": refs["setup"],
-        "share": refs["share"],
+        "command": options.command,
+        "arms": {commit: {"ref": commit} for commit in commits},
+        "metric": {**parse_metric(options.metric), "better": "higher" if options.higher_is_better else "lower"},
+        "setup": options.setup,
+        "share": options.share or [],
     }
     return parse_experiment(values, "--refs")
 
@@ -179,7 +170,7 @@ def show_check(comparison: CommandComparison) -> None:
         console.print(f"about {duration} for {trials} trials, {workers} at a time", markup=False)
 
 
-def show_detectable_effect(comparison: CommandComparison, file: str, sd: float | None) -> None:
+def show_detectable_effect(comparison: CommandComparison, file: Path | None, sd: float | None) -> None:
     """Print what the planned seeds can detect, if the noise is known, and otherwise how to measure it."""
     plan = comparison.plan
     noise = known_noise(plan, sd=sd)
@@ -190,8 +181,8 @@ def show_detectable_effect(comparison: CommandComparison, file: str, sd: float |
             console.print(sentence, markup=False)
 
 
-def unknown_noise(metric: str, file: str) -> str:
-    measure = f"measure it with `partwise calibrate {file}`, or " if file.endswith((".yaml", ".yml")) else ""
+def unknown_noise(metric: str, file: Path | None) -> str:
+    measure = f"measure it with `partwise calibrate {file}`, or " if file else ""
     return (
         f"the noise of {metric} is unknown, and so is what these seeds can detect: {measure}give the SD of a difference "
         "between two arms at one seed, as in --sd 0.01"

@@ -1,0 +1,126 @@
+"""The three modes of `compare`: each lists its own options and refuses those of the others."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+from partwise.cli import main
+from partwise.cli.options import app
+
+EXPERIMENT = {
+    "command": "echo loss {seed}",
+    "arms": {"a": {}, "b": {"args": "x"}},
+    "metric": {"pattern": r"loss (\S+)", "margin": 1},
+}
+
+
+@pytest.fixture
+def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    """Run `compare` in a folder with an experiment: its exit status, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "e.yaml").write_text(yaml.safe_dump(EXPERIMENT))
+    (tmp_path / "model.yaml").write_text("preset: mingpt\n")
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["partwise", "compare", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        assert not (tmp_path / "runs").exists()
+        return int(ended.value.code or 0), out, err
+
+    return run
+
+
+def test_the_modes_are_listed(compare) -> None:  # type: ignore[no-untyped-def]
+    status, out, _ = compare("--help")
+    assert status == 0 and len(out.splitlines()) <= 24
+    assert out.splitlines()[:3] == [
+        "Usage: partwise compare [OPTIONS] PRESET [OVERRIDES...]",
+        "       partwise compare [OPTIONS] FILE.yaml",
+        "       partwise compare --refs [OPTIONS] COMMITS...",
+    ]
+    assert out.splitlines()[-1].endswith("partwise compare --help preset|file|refs")
+    assert compare() == (2, out, "")
+    assert compare("--help", "--seeds", "3") == (0, out, "")
+
+
+@pytest.mark.parametrize(
+    ("mode", "line", "own", "foreign"),
+    [
+        ("preset", ["mingpt", "ffn=swiglu"], "--horizons", "--retry-failed"),
+        ("preset", ["model.yaml"], "--import", "--command"),
+        ("file", ["e.yaml"], "--retry-failed", "--metric"),
+        ("refs", ["--refs", "main"], "--metric", "--arm"),
+    ],
+)
+def test_help_has_the_options_of_one_mode(compare, mode: str, line: list[str], own: str, foreign: str) -> None:  # type: ignore[no-untyped-def]
+    status, out, _ = compare("--help", mode)
+    assert status == 0 and len(out.splitlines()) <= 100
+    listed = {line.split()[0] for line in out.splitlines() if line.startswith("  --")}
+    assert own in listed and foreign not in listed
+    assert {"--seeds", "--margin", "--workers", "--json"} <= listed
+    assert compare(*line, "--help")[1] == out == compare("-h", *line)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["mingpt", "--setup", "x"], "--setup is an option of `compare --refs`, not of `compare PRESET`"),
+        (["model.yaml", "--allow-changes"], "of `compare FILE.yaml` or `compare --refs`, not of `compare PRESET`"),
+        (["--retry-failed", "mingpt", "ffn=swiglu"], "or `compare --refs`, not of `compare PRESET`"),
+        (["e.yaml", "--arm", "x=2"], "--arm is an option of `compare PRESET`, not of `compare FILE.yaml`"),
+        (["--import", "x.py", "e.yaml"], "--import is an option of `compare PRESET`, not of `compare FILE.yaml`"),
+        (["e.yaml", "--higher-is-better"], "--higher-is-better is an option of `compare --refs`, not of"),
+        (["e.yaml", "--metric", "loss"], "--metric is an option of `compare PRESET` or `compare --refs`, not of"),
+        (["e.yaml", "--design", "paired", "--tuned-only"], "--tuned-only is an option of `compare PRESET`, not of"),
+        (["main", "e.yaml", "--refs", "--first-seed", "1", "--horizons", "2"], "not of `compare --refs`; see"),
+        (["e.yaml", "--sedes", "3"], "No such option: --sedes"),
+        (["e.yaml", "ffn=swiglu"], "ffn=swiglu: unexpected argument"),
+        (["missing.yaml", "--allow-changes"], "missing.yaml: no such file"),
+        (["--seeds", "3"], "compare needs PRESET, FILE.yaml or --refs; see `partwise compare --help`"),
+    ],
+)
+def test_a_foreign_option_names_its_mode(compare, words: list[str], message: str) -> None:  # type: ignore[no-untyped-def]
+    status, out, err = compare(*words)
+    assert status == 2 and not out and len(err.splitlines()) == 1
+    assert message in err
+
+
+def test_every_option_is_one_of_a_mode() -> None:
+    """Options of one name take a value in every mode or in none: the mode is found before its options are parsed."""
+    root = typer.main.get_command(app)
+    context = root.make_context("partwise", ["compare"], resilient_parsing=True)
+    modes = root.get_command(context, "compare").commands  # type: ignore[attr-defined]
+    assert list(modes) == ["preset", "file", "refs"]
+    flags: dict[str, set[tuple[bool, bool, int]]] = {}
+    for command in modes.values():
+        for param in command.params:
+            if param.param_type_name == "option":
+                flags.setdefault(param.opts[0], set()).add((param.is_flag, param.multiple, param.nargs))
+    assert len(flags) >= 40 and all(len(kinds) == 1 for kinds in flags.values())
+
+
+def test_the_shell_completes_the_options_of_the_mode(
+    compare,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],  # type: ignore[no-untyped-def]
+) -> None:
+    def complete(*words: str) -> set[str]:
+        monkeypatch.setattr("sys.argv", ["partwise"])
+        monkeypatch.setenv("_PARTWISE_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", " ".join(("partwise", "compare", *words)))
+        monkeypatch.setenv("COMP_CWORD", str(len(words) + 1))
+        with pytest.raises(SystemExit):
+            main()
+        return set(capsys.readouterr().out.split())
+
+    assert complete("--re") == {"--refs", "--replicate", "--require", "--retry-failed"}
+    assert complete("mingpt", "--re") == {"--replicate", "--require"}
+    assert complete("e.yaml", "--re") == {"--replicate", "--require", "--retry-failed"}
+    assert complete("missing.yaml", "--ref") == {"--refs"}
+    assert complete("--refs", "main", "--me") == {"--metric"}
