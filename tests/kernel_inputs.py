@@ -10,8 +10,12 @@ from torch import Tensor
 
 from partwise.data import IGNORE_INDEX
 from partwise.kernels.library import kernels_available
+from partwise.kernels.mlp import ACTIVATIONS
 
 BF16_ERROR = 2**-8  # relative, at most, of rounding to bfloat16
+MLPS = [(name, gated, not gated) for name in ACTIVATIONS for gated in (False, True)]
+MLPS += [(ACTIVATIONS[0], False, False), (ACTIVATIONS[0], True, True)]
+"""Each activation with and without a gate; whether there is a bias does not depend on it."""
 MLPInputs = tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor | None]
 
 

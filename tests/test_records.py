@@ -163,9 +163,9 @@ def test_damaged_files_are_told(whole: Path, tmp_path: Path, number: int) -> Non
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", range(40, 1040))
-def test_damaged_files_are_told_by_every_command(whole: Path, tmp_path: Path, number: int) -> None:
-    try_damage(whole, tmp_path / "damaged", number, [*READ, *WRITE])
+def test_damaged_files_are_told_by_every_command(whole: Path, tmp_path: Path) -> None:
+    for number in range(40, 240):
+        try_damage(whole, tmp_path / str(number), number, [*READ, *WRITE])
 
 
 def test_typed_values_name_the_file_and_the_place(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Worked answers: every step is true, computed here with Python's integers, and the answer alone is scored."""
 
 import json
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -114,13 +115,12 @@ def test_every_step_is_true(options: dict[str, Any], data: st.DataObject) -> Non
 
 
 @pytest.mark.parametrize("operation", "+-*/")
-@pytest.mark.parametrize("a", [1, 2, 50, 99, 100, 12345, 99999, 100000])
-@pytest.mark.parametrize("b", [1, 2, 3, 50, 99, 12344, 99999, 100000])
-def test_every_step_of_extreme_problems_is_true(a: int, operation: str, b: int) -> None:
+def test_every_step_of_extreme_problems_is_true(operation: str) -> None:
     spec = ProblemSpec(steps=True)
-    (problem,) = written(spec, (a, operation, b))
-    check(spec, problem, a, operation, b)
-    assert len(problem) == {"+": 58, "-": 65, "*": 176, "/": 211}[operation] and spec.max_length == 211
+    for a, b in product([1, 2, 99, 100, 12345, 100000], [1, 3, 99, 12344, 100000]):
+        (problem,) = written(spec, (a, operation, b))
+        check(spec, problem, a, operation, b)
+        assert len(problem) == {"+": 58, "-": 65, "*": 176, "/": 211}[operation] and spec.max_length == 211
 
 
 def test_problems_keep_their_order_and_differ_by_their_steps_only() -> None:

@@ -67,12 +67,12 @@ def check(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, tolerance: float = FLOA
         assert error <= tolerance, f"{name}: {error:.1e}"
 
 
-@pytest.mark.parametrize("T", range(1, 71))
+@pytest.mark.parametrize("T", [1, 2, 3, 4, 5, 15, 16, 17, 31, 32, 33, 63, 64, 65])
 def test_equals_the_equation_for_every_length(kernel: ctypes.CDLL, T: int) -> None:
     check(*inputs(2, T, T, 2, 1, 12, 12))
 
 
-@pytest.mark.parametrize("E", [1, 2, 3, 4, 5, 7, 8, 12, 16, 20, 24, 32, 33, 64, 128])
+@pytest.mark.parametrize("E", [1, 3, 4, 5, 8, 12, 20, 33, 128])
 def test_equals_the_equation_for_every_head_dim(kernel: ctypes.CDLL, E: int) -> None:
     check(*inputs(2, 37, 37, 3, 3, E, E))
     check(*inputs(1, 65, 65, 2, 1, E, 5))

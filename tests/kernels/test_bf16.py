@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kernel_inputs import (
     BF16_ERROR,
+    MLPS,
     MLPInputs,
     all_equal,
     mlp_inputs,
@@ -18,7 +19,6 @@ from kernel_inputs import (
     threads,
 )
 from partwise.kernels.bf16 import bf16_attention, bf16_mlp, supports_bf16_attention, supports_bf16_mlp
-from partwise.kernels.mlp import ACTIVATIONS
 from references import activations as reference
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -57,13 +57,13 @@ def check_attention(q: Tensor, k: Tensor, v: Tensor, grad: Tensor) -> None:
         assert float((ours.double() - true).norm()) <= 2 * BF16_ERROR * size, name
 
 
-@pytest.mark.parametrize("T", [1, 2, 3, 15, 16, 17, 31, 32, 33, 64, 65, 127, 128, 129, 130, 257, 400])
+@pytest.mark.parametrize("T", [1, 2, 15, 16, 17, 33, 64, 65, 128, 129, 257])
 @pytest.mark.parametrize("E", [12, 32])  # the second fills tile registers
 def test_attention_equals_the_equation_for_every_length(E: int, T: int) -> None:
     check_attention(*attention_inputs(2, T, 2, 1, E))
 
 
-@pytest.mark.parametrize("E", [2, 4, 6, 8, 12, 16, 18, 24, 32, 34, 48, 64, 96, 128, 256])
+@pytest.mark.parametrize("E", [2, 6, 8, 16, 18, 32, 34, 256])
 def test_attention_equals_the_equation_for_every_head_dim(E: int) -> None:
     check_attention(*attention_inputs(1, 40, 6, 3, E))
 
@@ -141,9 +141,7 @@ def check_mlp(activation: str, inputs: MLPInputs) -> None:
         assert relative_error(mine, true) <= 1.25 * relative_error(other, true) + slack
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("activation", "gated", "bias"), MLPS)
 def test_mlp_is_as_accurate_as_autocast_for_every_activation(activation: str, gated: bool, bias: bool) -> None:
     check_mlp(activation, mlp_inputs((61, 32), 96, gated, bias))
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernel_inputs import all_equal, threads
+from kernel_inputs import MLPS, all_equal, threads
 from partwise.kernels import block as kernels
 from partwise.kernels.block import (
     GRADIENTS,
@@ -222,9 +222,7 @@ each_autocast = pytest.mark.parametrize("autocast", [False, True])
 
 
 @each_precision
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("activation", "gated", "bias"), MLPS)
 def test_equals_the_equation_for_every_activation(
     activation: str, gated: bool, bias: bool, check_case: Callable[[Case], None]
 ) -> None:
@@ -232,13 +230,13 @@ def test_equals_the_equation_for_every_activation(
 
 
 @each_precision
-@pytest.mark.parametrize("T", [1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 300])
+@pytest.mark.parametrize("T", [1, 2, 15, 16, 17, 64, 65, 128, 129])
 def test_equals_the_equation_for_every_length(T: int, check_case: Callable[[Case], None]) -> None:
     check_case(Case(T=T, n_heads=2, n_kv_heads=1, head_dim=16))
 
 
 @each_precision
-@pytest.mark.parametrize("head_dim", [2, 4, 6, 8, 12, 16, 18, 20, 32, 34, 48, 64, 128])
+@pytest.mark.parametrize("head_dim", [2, 6, 8, 16, 18, 32, 128])
 def test_equals_the_equation_for_every_head_dim(head_dim: int, check_case: Callable[[Case], None]) -> None:
     check_case(Case(n_heads=8, n_kv_heads=8, head_dim=head_dim, T=40))
 
@@ -254,8 +252,7 @@ def test_equals_the_equation_with_rotary_positions(
 
 @each_precision
 @pytest.mark.parametrize("affine", [False, True])
-@pytest.mark.parametrize("qk_norm", ["head", "full"])
-@pytest.mark.parametrize("head_dim", [2, 6, 8, 18, 32])
+@pytest.mark.parametrize(("qk_norm", "head_dim"), [("head", 2), ("head", 32), ("full", 8), ("full", 18)])
 def test_equals_the_equation_with_qk_norm(
     head_dim: int, qk_norm: str, affine: bool, check_case: Callable[[Case], None]
 ) -> None:
@@ -265,21 +262,23 @@ def test_equals_the_equation_with_qk_norm(
 
 @each_precision
 @pytest.mark.parametrize("centered", [False, True])
-@pytest.mark.parametrize("T", [1, 2, 3, 16, 31, 63, 64, 65, 97, 130])
+@pytest.mark.parametrize("T", [1, 2, 64, 65, 130])
 def test_equals_the_equation_with_token_shift(T: int, centered: bool, check_case: Callable[[Case], None]) -> None:
     """Rows of even and odd length, of one batch or several of them per chunk."""
     check_case(Case(B=5, T=T, token_shift=True, centered=centered, rotary_pairs=2))
 
 
 @each_precision
-@pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("drops", ["w", "a", "f", "h", "o", "wafho"])
+@pytest.mark.parametrize(
+    ("drops", "gated"),
+    [("w", False), ("a", False), ("f", False), ("h", False), ("h", True), ("o", True), ("wafho", True)],
+)
 def test_equals_the_equation_with_dropout(drops: str, gated: bool, check_case: Callable[[Case], None]) -> None:
     check_case(Case(B=3, T=77, n_heads=4, n_kv_heads=2, head_dim=16, gated=gated, bias=True, drops=drops, hidden=112))
 
 
 @each_precision
-@pytest.mark.parametrize("T", [1, 2, 5, 16, 31, 64, 65, 128, 129, 200])
+@pytest.mark.parametrize("T", [1, 16, 65, 129])
 @pytest.mark.parametrize("head_dim", [12, 32])  # the second fills tile registers
 def test_equals_the_equation_with_dropout_for_every_length(
     head_dim: int, T: int, check_case: Callable[[Case], None]
@@ -287,7 +286,7 @@ def test_equals_the_equation_with_dropout_for_every_length(
     check_case(Case(T=T, n_heads=4, n_kv_heads=2, head_dim=head_dim, D=48, drops="wafho", token_shift=True))
 
 
-@pytest.mark.parametrize("T", [1, 15, 16, 17, 32, 47, 64, 80, 544])
+@pytest.mark.parametrize("T", [1, 16, 17, 64, 544])
 @pytest.mark.parametrize(
     ("D", "hidden", "gated"), [(64, 64, False), (96, 208, True), (160, 320, False), (128, 352, True)]
 )
@@ -299,7 +298,7 @@ def test_equals_the_equation_at_widths_of_whole_tile_registers(T: int, D: int, h
 
 
 @each_autocast
-@pytest.mark.parametrize("T", [1, 16, 21, 40, 64, 130])
+@pytest.mark.parametrize("T", [1, 21, 64, 130])
 def test_rows_do_not_depend_on_the_number_of_rows(T: int, autocast: bool) -> None:
     case = Case(B=5, T=T, D=96, n_heads=4, n_kv_heads=2, head_dim=16, hidden=128, gated=True, rotary_pairs=4)
     x, weights, _ = case.inputs()

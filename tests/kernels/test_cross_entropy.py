@@ -25,8 +25,8 @@ def check(logits: torch.Tensor, targets: torch.Tensor, smoothing: float = 0.0) -
     assert bool(((gradient - expected).abs() <= 2**-8 * expected.abs() + 1e-6).all())
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
-@pytest.mark.parametrize("vocab_size", [1, 2, 3, 15, 16, 17, 31, 32, 33, 65, 300, 5003])
+@pytest.mark.parametrize("smoothing", [0.0, 0.9])
+@pytest.mark.parametrize("vocab_size", [1, 2, 15, 16, 17, 33, 5003])
 def test_equals_the_equation_for_every_vocab_size(vocab_size: int, smoothing: float) -> None:
     check(*logits_and_targets(37, vocab_size, seed=vocab_size), smoothing)
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernel_inputs import MLPInputs, all_equal, mlp_inputs, output_and_gradients
+from kernel_inputs import MLPS, MLPInputs, all_equal, mlp_inputs, output_and_gradients
 from partwise.kernels.mlp import ACTIVATIONS, library, mlp, supports_mlp
 from references import activations as reference
 
@@ -25,9 +25,7 @@ def check(activation: str, inputs: MLPInputs) -> None:
         assert (x - y).abs().max() <= FLOAT_ERROR * max(1.0, float(y.abs().max())) + 3 * eager_error, number
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("gated", [False, True])
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize(("activation", "gated", "bias"), MLPS)
 def test_equals_the_equation_for_every_activation(activation: str, gated: bool, bias: bool) -> None:
     check(activation, mlp_inputs((2, 60, 32), 96, gated, bias))
     check(activation, mlp_inputs((2, 7, 48), 16, gated, bias, scale=30.0))  # far in the tails

@@ -142,8 +142,7 @@ def test_scaled_frequencies_equal_transformers(name: str, options: dict[str, Any
 ROPES = [("rope", {}), ("rope", {"theta": 500.0}), *SCALED]
 
 
-@pytest.mark.parametrize("layout", ["half", "interleaved"])
-@pytest.mark.parametrize("fraction", [1.0, 0.5, 0.25])
+@pytest.mark.parametrize(("fraction", "layout"), [(1.0, "interleaved"), (0.25, "half")])
 @pytest.mark.parametrize(("name", "options"), ROPES, ids=[f"{n}-{i}" for i, (n, _) in enumerate(ROPES)])
 def test_each_pair_is_rotated_by_its_angle(name: str, options: dict[str, Any], fraction: float, layout: str) -> None:
     """A pair is a complex number, multiplied by e^(i t w); the other dimensions pass through."""
