@@ -46,6 +46,7 @@ LAYERS = [
     "parts.caches",
     "parts.attention.core",
     "parts.feed_forward.mlp",
+    "parts.feed_forward.dense",  # experts compute its activations
     "parts.feed_forward.router",
     "parts.positions.angles",
     "parts",

@@ -3,7 +3,7 @@
 import copy
 import itertools
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
@@ -12,15 +12,17 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import partwise
 from partwise.checkpoint import load_tensors, load_weights, tensor_writer
-from partwise.config import REGISTRY, ConfigError
+from partwise.config import REGISTRY, ConfigError, part
+from partwise.config.own_parts import own_names
 from partwise.parts.contracts import ForwardContext, LayerContext, PositionLayer
-from partwise.parts.feed_forward.moe import grouped_linear, grouped_outer, padded_number
+from partwise.parts.feed_forward.dense import Activation, F, Ungated
+from partwise.parts.feed_forward.moe import dense_recipes, grouped_linear, grouped_outer, padded_number
 from partwise.parts.feed_forward.router import ExpertGroups, top_k_indices
 from recipes import error, perturbed, tokens
 
 EXACT = 1e-12
 WIDTH, HIDDEN, LENGTH = 8, 5, 7
-EXPERTS = get_args(REGISTRY["ffn"]["moe"].model_fields["expert"].annotation)
+EXPERTS = [name for name, recipe in dense_recipes().items() if recipe.__module__.startswith("partwise.")]
 
 
 def build(**options: Any) -> nn.Module:
@@ -437,7 +439,8 @@ def test_stacked_tensors_are_initialized_as_separate_matrices() -> None:
         ({"top_k": 1}, r"ffn\.top_k=1 with ffn\.norm_topk_prob=true .* set ffn\.norm_topk_prob=false"),
         ({"expansion": 0.01}, r"ffn\.expansion=0\.01 rounds to no hidden unit at d_model=8"),
         ({"n_experts": 1}, r"n_experts.*=1: .*greater than or equal to 2"),
-        ({"expert": "moe"}, r"expert"),
+        ({"expert": "moe"}, r"ffn\.expert=moe: expected a dense feed-forward layer \(known: bilinear, "),
+        ({"expert": "swigl"}, r"ffn\.expert=swigl: .* did you mean 'swiglu'\?"),
     ],
     ids=str,
 )
@@ -445,6 +448,26 @@ def test_errors_of_invalid_options(options: dict[str, Any], message: str) -> Non
     with pytest.raises(ConfigError, match=message) as caught:
         partwise.ModelConfig.from_dict({**SIZES, "ffn": {"part": "moe", **options}})
     assert "\n" not in str(caught.value)
+
+
+def test_an_activation_of_ones_own_is_an_expert(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is checked before a run, as a part that is not of the package."""
+    for family, known in REGISTRY.items():
+        monkeypatch.setitem(REGISTRY, family, dict(known))
+
+    @part("mish")
+    class Mish(Ungated):
+        """down(u tanh(softplus(u))), u = up(x)."""
+
+        def activation(self) -> Activation:
+            return Activation("mish", F.mish)
+
+    x = normal(2, LENGTH, WIDTH)
+    mixture = layer(expert="mish", n_experts=2, top_k=2, hidden=HIDDEN)
+    assert mixture.experts.activation is F.mish and mixture(x, ctx()).shape == x.shape
+    for expert, named in (("mish", "ffn=mish"), ("swiglu", "")):
+        config = partwise.ModelConfig.from_dict({**SIZES, "ffn": {"part": "moe", "expert": expert}})
+        assert own_names(config).partition(" ")[0] == named
 
 
 def test_cached_equals_uncached() -> None:

@@ -3,13 +3,14 @@
 from functools import partial
 from typing import Any, Literal
 
+import torch
 from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
 from partwise.config import ConfigError, part
 from partwise.parts.contracts import FeedForward, LayerContext
-from partwise.parts.feed_forward.mlp import GATED, MLP, OTHER, UNGATED, Activation, GatedMLP, gelu, swish
+from partwise.parts.feed_forward.mlp import MLP, OTHER, Activation, GatedMLP, gelu, identity, relu2, swish
 
 
 class FeedForwardOptions(FeedForward):
@@ -63,7 +64,7 @@ class SquaredReLU(Ungated):
     """down(max(up(x), 0)^2). So et al. 2021, arXiv:2109.08668."""
 
     def activation(self) -> Activation:
-        return UNGATED["relu2"]
+        return Activation("relu2", relu2)
 
 
 @part("gelu")
@@ -102,7 +103,7 @@ class GLU(Gated):
     """down(sigmoid(gate(x)) * up(x)). Dauphin et al. 2016, arXiv:1612.08083; Shazeer 2020, arXiv:2002.05202."""
 
     def activation(self) -> Activation:
-        return GATED["glu"]
+        return Activation("sigmoid", torch.sigmoid)
 
 
 @part("bilinear")
@@ -110,7 +111,7 @@ class Bilinear(Gated):
     """down(gate(x) * up(x)). Shazeer 2020, arXiv:2002.05202."""
 
     def activation(self) -> Activation:
-        return GATED["bilinear"]
+        return Activation("identity", identity)
 
 
 @part("reglu")
@@ -118,7 +119,7 @@ class ReGLU(Gated):
     """down(max(gate(x), 0) * up(x)). Shazeer 2020, arXiv:2002.05202."""
 
     def activation(self) -> Activation:
-        return GATED["reglu"]
+        return Activation("relu", F.relu)
 
 
 @part("geglu")

@@ -56,23 +56,6 @@ def identity(x: Tensor) -> Tensor:
     return x
 
 
-UNGATED = {
-    "relu": Activation("relu", F.relu),
-    "relu2": Activation("relu2", relu2),
-    "gelu": gelu(),
-    "elu": Activation(OTHER, F.elu),
-    "swish": swish(),
-}
-GATED = {
-    "glu": Activation("sigmoid", torch.sigmoid),
-    "bilinear": Activation("identity", identity),
-    "reglu": Activation("relu", F.relu),
-    "geglu": gelu(),
-    "swiglu": swish(),
-}
-"""The activations of the feed-forward layers of these names, with default options."""
-
-
 class MLPBase(Operation):
     """output_dropout(down(hidden_dropout(hidden units)))."""
 

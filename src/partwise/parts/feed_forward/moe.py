@@ -5,19 +5,20 @@ Experts have no capacity limit and no token is dropped, so the output of a token
     N tokens   X experts   P = N k (token, expert) pairs
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from torch import Tensor, nn
 from torch.utils.flop_counter import register_flop_formula
 
-from partwise.config import ConfigError, part
+from partwise.config import REGISTRY, ConfigError, Part, did_you_mean, part
 from partwise.parts.contracts import FeedForward, ForwardContext, LayerContext
-from partwise.parts.feed_forward.mlp import GATED, MLP, OTHER, UNGATED, Activation, GatedMLP
+from partwise.parts.feed_forward.dense import FeedForwardOptions, Gated
+from partwise.parts.feed_forward.mlp import MLP, OTHER, Activation, GatedMLP
 from partwise.parts.feed_forward.router import (
     SCORING_FUNCTIONS,
     AuxLossBalancer,
@@ -27,6 +28,21 @@ from partwise.parts.feed_forward.router import (
     Router,
 )
 from partwise.parts.roles import Role
+
+
+def dense_recipes() -> dict[str, type[FeedForwardOptions]]:
+    """The dense feed-forward layers by name, which an expert computes with their default options."""
+    found = REGISTRY[FeedForward.family].items()
+    return {name: recipe for name, recipe in found if issubclass(recipe, FeedForwardOptions)}
+
+
+def check_expert(name: str) -> str:
+    known = dense_recipes()
+    if name not in known:
+        raise ValueError(
+            f"expected a dense feed-forward layer{did_you_mean(name, known)}; --import FILE loads custom parts"
+        )
+    return name
 
 
 @part("moe")
@@ -46,7 +62,7 @@ class MoE(FeedForward):
     than the mean, and decreases if more often. DeepSeek-AI 2024, arXiv:2412.19437.
     """
 
-    expert: Literal["relu", "relu2", "gelu", "elu", "swish", "glu", "bilinear", "reglu", "geglu", "swiglu"] = "swiglu"
+    expert: Annotated[str, AfterValidator(check_expert)] = "swiglu"
     n_experts: int = Field(8, ge=2, le=2**16)
     top_k: int = Field(2, ge=1)
     n_shared_experts: int = Field(0, ge=0, le=2**16)
@@ -65,7 +81,7 @@ class MoE(FeedForward):
         width, hidden, gated = (
             layer_ctx.d_model,
             self.hidden or round(self.expansion * layer_ctx.d_model),
-            self.expert in GATED,
+            issubclass(dense_recipes()[self.expert], Gated),
         )
         if hidden < 1:
             raise ConfigError(
@@ -79,7 +95,7 @@ class MoE(FeedForward):
                 "ffn.top_k=1 with ffn.norm_topk_prob=true always gives a token's one expert the weight 1, so the router "
                 "does not learn: set ffn.norm_topk_prob=false"
             )
-        function = (GATED if gated else UNGATED)[self.expert].function
+        function = dense_recipes()[self.expert]().activation().function
         experts = (GatedExperts if gated else UngatedExperts)(self.n_experts, width, hidden, function)
         dense, n_shared = GatedMLP if gated else MLP, self.n_shared_experts
         # as the routed experts, computed by torch: no kernel is chosen for shared ones
@@ -97,6 +113,11 @@ class MoE(FeedForward):
             groups,
         )
         return MixtureOfExperts(router, experts, shared)
+
+    def parts(self) -> Iterator[Part]:
+        """With the expert's recipe, whose activation may not be of this package."""
+        yield from super().parts()
+        yield dense_recipes()[self.expert]()
 
     def check_groups(self) -> None:
         if self.n_experts % self.n_groups:
