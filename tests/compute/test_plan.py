@@ -138,50 +138,38 @@ OPTIONS: dict[str, dict[str, dict[str, str]]] = {
             "n_heads": "n_heads: 2",
             "n_kv_heads": "n_kv_heads: 2",
             "head_dim": "head_dim: 12",
-            "bias": "bias: true",
-            "out_bias": "out_bias: true",
-            "fused_qkv": "fused_qkv: false",
             "scale": "scale: 0.3",
             "dropout": "dropout: 0.1",
             "window": "window: 5",
             "softcap": "softcap: 20",
-            "sinks": "sinks: true",
             "qk_norm": "qk_norm: head",
             "qk_norm_affine": "qk_norm: head, qk_norm_affine: false",
             "qk_norm_eps": "qk_norm: head, qk_norm_eps: 0.01",
             "gate": "gate: head",
-            "value_residual": "value_residual: true",
         }
     },
     "norm": {
-        "layernorm": {"eps": "eps: 0.01", "affine": "affine: false", "bias": "bias: false"},
-        "rmsnorm": {
-            "eps": "eps: 0.01",
-            "affine": "affine: false",
-            "bias": "bias: true",
-            "unit_offset": "unit_offset: true",
-        },
+        "layernorm": {"eps": "eps: 0.01"},
+        "rmsnorm": {"eps": "eps: 0.01"},
     },
-    "residual": {"pre": {"dropout": "dropout: 0.1", "final_norm": "final_norm: false"}},
+    "residual": {"pre": {"dropout": "dropout: 0.1"}},
     "short_conv": {"token_shift": {}},
     "ffn": {
         name: {
             "hidden": "hidden: 32",
             "expansion": "expansion: 3",
-            "bias": "bias: true",
             "hidden_dropout": "hidden_dropout: 0.1",
             "output_dropout": "output_dropout: 0.1",
-            **dict.fromkeys(("beta", "trainable_beta", "approximate", "alpha"), ""),
+            **dict.fromkeys(("beta", "approximate", "alpha"), ""),
         }
         for name, recipe in REGISTRY["ffn"].items()
         if hasattr(recipe, "activation")
     },
 }
-"""Another value of every option of the parts whose layers have specs, besides those in OTHER_OPTIONS."""
+"""Another value of every option of the parts whose layers have specs, besides booleans and those in OTHER_OPTIONS."""
 
 OTHER_OPTIONS = {
     "beta": "beta: 2",
-    "trainable_beta": "trainable_beta: true",
     "approximate": "approximate: tanh",
     "alpha": "alpha: 2",
 }
@@ -198,9 +186,13 @@ def specs_of(family: str, name: str, options: str) -> list[Any]:
 @pytest.mark.parametrize(("family", "name"), [(family, name) for family in OPTIONS for name in OPTIONS[family]])
 def test_every_option_of_a_part_with_a_spec_is_in_the_spec(family: str, name: str) -> None:
     """An option that is added to such a part fails here until its layer describes it."""
-    known = OPTIONS[family][name]
-    assert set(REGISTRY[family][name].model_fields) <= set(known), "add the option to the spec of the layer, and here"
-    for option in REGISTRY[family][name].model_fields:
+    options = REGISTRY[family][name].model_fields
+    switches = {
+        key: f"{key}: {str(not field.default).lower()}" for key, field in options.items() if field.annotation is bool
+    }
+    known = switches | OPTIONS[family][name]
+    assert set(options) <= set(known), "add the option to the spec of the layer, and here"
+    for option in options:
         changed = known[option] or OTHER_OPTIONS[option]
         base = ", ".join(word for word in changed.split(", ") if not word.startswith(f"{option}:"))
         if name == "elu" and option == "alpha":
