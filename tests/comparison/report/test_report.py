@@ -308,7 +308,8 @@ def test_every_number_is_in_both_reports(full: dict[str, Any], reports: tuple[st
     for text in (Page(html).text, markdown):
         assert [number for number in shown if number not in text] == []
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in markdown.splitlines() if line[:1] == "|"]
-    assert ["1", "1.7103", "1.6598", "failed", f"{better['differences'][1]:.4f}", "–"] in cells
+    of_seed = ["1", "1.7103", "1.6598", "failed", f"{better['differences'][1]:.4f}", "–"]
+    assert of_seed in [row[: len(of_seed)] for row in cells]
     assert ["mean", f"{sum(values_of(full['arms'][0])) / 5:.4f}"] == next(row for row in cells if row[0] == "mean")[:2]
     assert ["ffn.hidden_dropout", "0.0", "–"] in cells
     gap = next(row for row in cells if row[0].startswith("7-gram"))
