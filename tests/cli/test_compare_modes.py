@@ -80,12 +80,14 @@ def test_help_has_the_options_of_one_mode(compare, mode: str, line: list[str], o
         (["e.yaml", "--design", "paired", "--tuned-only"], "--tuned-only is an option of `compare PRESET`, not of"),
         (["main", "e.yaml", "--refs", "--first-seed", "1", "--horizons", "2"], "not of `compare --refs`; see"),
         (["e.yaml", "--sedes", "3"], "No such option: --sedes"),
+        (["e.yaml", "--seeds", "3", "--looks", "2,4"], "--seeds 3 --looks 2,4: give only one"),
+        (["mingpt", "ffn=swiglu", "--seeds", "3", "--looks", "2,4"], "--seeds 3 --looks 2,4: give only one"),
         (["e.yaml", "ffn=swiglu"], "ffn=swiglu: unexpected argument"),
         (["missing.yaml", "--allow-changes"], "missing.yaml: no such file"),
         (["--seeds", "3"], "compare needs PRESET, FILE.yaml or --refs; see `partwise compare --help`"),
     ],
 )
-def test_a_foreign_option_names_its_mode(compare, words: list[str], message: str) -> None:  # type: ignore[no-untyped-def]
+def test_one_line_for_options_that_do_not_fit(compare, words: list[str], message: str) -> None:  # type: ignore[no-untyped-def]
     status, out, err = compare(*words)
     assert status == 2 and not out and len(err.splitlines()) == 1
     assert message in err

@@ -30,8 +30,9 @@ def calibrate(
     *,
     options: dict[str, Any],
     family: Annotated[
-        str, typer.Option(help="Family of parts to re-initialize in the A/A pairs: ffn, attention, ...")
-    ] = "ffn",
+        str | None,
+        typer.Option(help="Family of parts to re-initialize in the A/A pairs: ffn, attention, ... Default: ffn."),
+    ] = None,
     positive_control: Annotated[
         str | None, typer.Option(help="Also measure a change with a known large effect: its overrides in quotes.")
     ] = None,
@@ -55,7 +56,13 @@ def calibrate(
         from partwise.cli.commands.experiment_noise import calibrate_experiment
 
         refuse_preset_options(
-            {"data": options["data"], "positive_control": positive_control, "vary": vary, "import": imports}
+            {
+                "data": options["data"],
+                "family": family,
+                "positive_control": positive_control,
+                "vary": vary,
+                "import": imports,
+            }
         )
         words = [preset, *collect_overrides(context, overrides)]
         calibrate_experiment(
@@ -72,6 +79,7 @@ def calibrate(
             changes,
             **options,
             vary=vary,
+            family=family,
             positive_control=positive_control,
             seeds=4 if seeds is None else seeds,
             name=name,
@@ -82,7 +90,7 @@ def calibrate(
         preset,
         changes,
         **options,
-        family=family,
+        family=family or "ffn",
         positive_control=positive_control,
         seeds=8 if seeds is None else seeds,
         name=name,

@@ -100,6 +100,7 @@ def test_a_calibration_holds_for_its_command_and_metric_only(here: Path) -> None
     [
         (["calibrate", "e.yaml", "--seeds", "2"], "--seeds 2: must be at least 3"),
         (["calibrate", "e.yaml", "--data", "arithmetic"], "--data is for presets"),
+        (["calibrate", "e.yaml", "--family", "attention"], "--family is for presets"),
         (["calibrate", "e.yaml", "--positive-control", "x=1"], "--positive-control is for presets"),
         (["plan", "e.yaml", "--claims", "2"], "--claims 2: "),
         (["plan", "e.yaml", "--arm", "x"], "--arm is for presets"),

@@ -54,6 +54,7 @@ def calibrate_sources(
     vary: str,
     data: str | None,
     failure: float | None,
+    family: str | None,
     positive_control: str | None,
     seeds: int,
     name: str | None,
@@ -62,6 +63,8 @@ def calibrate_sources(
     """Train every one of several initializations in every one of several data orders, and print what each source adds."""
     if sorted(vary.split(",")) != ["init", "order"]:
         raise ConfigError(f"--vary {vary}: expected init,order")
+    if family:
+        raise ConfigError(f"--family {family}: --vary has no A/A pairs; leave out one of them")
     if positive_control:
         raise ConfigError(f"--positive-control {positive_control}: --vary has no controls; leave out one of them")
     if seeds < 3:

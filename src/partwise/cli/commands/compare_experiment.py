@@ -16,7 +16,7 @@ from partwise.cli.commands.compare_output import (
     replicate_winner,
     run_with_progress,
 )
-from partwise.cli.commands.power_table import parse_looks, power_sentences
+from partwise.cli.commands.power_table import planned_looks, power_sentences
 from partwise.cli.compare_options import CommandOptions, CommitOptions, ComparisonOptions
 from partwise.cli.terminal import console, format_duration, stderr_console
 from partwise.comparison.commands.checks import looks_like_training
@@ -24,13 +24,12 @@ from partwise.comparison.commands.comparison import CommandComparison, make_comm
 from partwise.comparison.commands.experiment_file import Experiment, parse_experiment, read_experiment
 from partwise.comparison.noise_store import known_noise
 from partwise.comparison.repeats import machine_failures
-from partwise.comparison.stats.power import default_looks
 from partwise.comparison.trials.places import check_place
 from partwise.config import ConfigError
 from partwise.config.overrides import parse_grid
 from partwise.run_names import default_run_name
 
-PROTOCOL_SEEDS, SEEDS = 16, 5
+SEEDS = 5
 
 
 def compare_experiment_file(
@@ -63,10 +62,8 @@ def run_experiment(
     """Run the comparison, or with `dry_run` only the check of every arm. Raises ConfigError."""
     output = Output(shared.as_json, shared.require or [])
     settings = {key: value for key, value in options.items() if value is not None}
-    if "looks" in settings:
-        settings["looks"] = parse_looks(settings["looks"])
-    elif shared.protocol:
-        settings["looks"] = default_looks(settings.get("seeds", PROTOCOL_SEEDS))
+    if looks := planned_looks(settings, shared.protocol):
+        settings["looks"] = looks
     settings.setdefault("seeds", SEEDS)
     common = settings.pop("common", [])
     name = shared.name or plain_name([*name_parts, *common])

@@ -10,23 +10,19 @@ from partwise.cli.commands.compare_output import (
     replicate_winner,
     run_comparison,
 )
-from partwise.cli.commands.power_table import parse_looks, parse_numbers, power_sentences
+from partwise.cli.commands.power_table import parse_numbers, planned_looks, power_sentences
 from partwise.cli.compare_options import ComparisonOptions, PresetOptions
 from partwise.cli.terminal import console, format_duration
 from partwise.comparison.design.request import Request
 from partwise.comparison.noise_store import expected_noise, ignored_calibrations
 from partwise.comparison.runs.comparison import RunComparison, make_comparison, make_grid
 from partwise.comparison.runs.workload import Estimate
-from partwise.comparison.stats.power import default_looks
 from partwise.comparison.trials.places import check_place
 from partwise.compute.runtime import choose_runtime
-from partwise.config import ConfigError
 from partwise.config.overrides import distinct, parse_overrides
 from partwise.inspection.memory import memory_warning
 from partwise.machine import available_memory
 from partwise.messages import quantity
-
-PROTOCOL_SEEDS = 16
 
 
 def compare_variants(
@@ -81,14 +77,8 @@ def run_over_grid(
 def make_request(options: dict[str, Any], protocol: bool) -> Request:
     """The request that the command's options describe. Raises ConfigError."""
     values = {key: value for key, value in options.items() if value is not None}
-    if "looks" in values:
-        if "seeds" in values:
-            raise ConfigError(
-                f"--seeds {values['seeds']} --looks {values['looks']}: give only one; the last look sets the seeds"
-            )
-        values["looks"] = list(parse_looks(values["looks"]))
-    elif protocol:
-        values["looks"] = list(default_looks(values.get("seeds", PROTOCOL_SEEDS)))
+    if looks := planned_looks(values, protocol):
+        values["looks"] = list(looks)
     if "horizons" in values:
         expected = "numbers of steps, such as 500,2000,8000"
         values["horizons"] = list(parse_numbers("--horizons", values["horizons"], expected))

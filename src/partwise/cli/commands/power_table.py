@@ -24,6 +24,9 @@ from partwise.config import ConfigError
 
 SEED_COUNTS = (4, 8, 16, 32)
 
+PROTOCOL_SEEDS = 16
+"""Seeds of a comparison with planned looks, where --seeds is not given."""
+
 
 @dataclass(frozen=True)
 class TrialTime:
@@ -59,6 +62,17 @@ def plan_numbers(
         )
     designs = make_designs(parse_looks(looks) if looks else (), protocol, claims, margin, alpha, newest_method())
     show_power(compute_power(designs, given_noise(sd), effect), as_json)
+
+
+def planned_looks(options: Mapping[str, Any], protocol: bool) -> tuple[int, ...]:
+    """The looks that `--looks` or `--protocol` plan; none without them. Raises ConfigError for --looks beside --seeds."""
+    if "looks" not in options:
+        return default_looks(options.get("seeds", PROTOCOL_SEEDS)) if protocol else ()
+    if "seeds" in options:
+        raise ConfigError(
+            f"--seeds {options['seeds']} --looks {options['looks']}: give only one; the last look sets the seeds"
+        )
+    return parse_looks(options["looks"])
 
 
 def parse_looks(text: str) -> tuple[int, ...]:
