@@ -88,7 +88,8 @@ def test_settings_tokenizers_and_values_are_read_without_their_mark(tmp_path: Pa
     assert len({_read_text(path, "CSV") for path in values}) == 1
     result = write_both(tmp_path, "result.json", '{"loss": 1.5}')[1]
     assert (
-        read_source(NumberSource(source="result.json", value="loss"), result.parent, result.parent, {})[0] == '{"loss": 1.5}'
+        read_source(NumberSource(source="result.json", value="loss"), result.parent, result.parent, {})[0]
+        == '{"loss": 1.5}'
     )
     partwise.verdict(str(values[1]), margin=0.1)
 
