@@ -138,3 +138,20 @@ def test_the_first_seeds_of_the_baseline_are_more() -> None:
 def test_rules_refuse_a_design_that_cannot_use_its_runs(options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Rules(**options)
+
+
+@pytest.mark.parametrize("design", ["unpaired", "covariate"])
+@pytest.mark.parametrize(
+    ("n_arm", "n_baseline", "told"),
+    [(8, 24, ""), (8, 22, " b has 2 runs fewer than planned."), (7, 24, " a has 1 run fewer than planned.")],
+)
+def test_planned_runs_of_the_baseline_are_not_missing_ones(design: str, n_arm: int, n_baseline: int, told: str) -> None:
+    rng = np.random.default_rng(0)
+    values = {
+        "b": dict(enumerate(rng.normal(0, 1, n_baseline).tolist())),
+        "a": dict(enumerate(rng.normal(0, 1, n_arm).tolist())),
+    }
+    rules = Rules(looks=(), design=design, baseline_runs=3)
+    (effect,) = rules.judge(values, [Claim("a", "b")])
+    assert ("fewer than planned" in effect.sentence) == bool(told) and told in effect.sentence
+    assert "fewer than b" not in effect.sentence

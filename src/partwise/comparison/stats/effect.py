@@ -77,6 +77,8 @@ class Effect:
     """The SD of the paired differences; None if the runs are not paired."""
     correlation: float | None = None
     """Pearson's r of the paired values; None for fewer than 3 pairs (2 always correlate perfectly) or a constant arm."""
+    baseline_runs: Annotated[int, Neutral(1)] = 1
+    """The planned runs of the baseline per run of an arm."""
     slope: Annotated[float | None, Neutral(None)] = None
     """Of the arm's values on the baseline's at equal seeds, if the baseline is a covariate (`measure_covariate`)."""
     skewness: float | None = None

@@ -111,7 +111,7 @@ class Rules:
         measure = find_method(self.method).measure
         if self.design == "covariate":
             measure = functools.partial(measure_covariate, measure)
-        return measure(
+        effect = measure(
             claim.arm,
             claim.against,
             values[claim.arm],
@@ -128,6 +128,7 @@ class Rules:
             tuning=claim.tuning,
             summed=claim.against in sums,
         )
+        return effect.replace(baseline_runs=self.baseline_runs) if self.baseline_runs > 1 else effect
 
     def _decide(self, measured: Mapping[Claim, Effect]) -> list[Effect]:
         """The effects with their verdicts, in order: the claims are one family, and each control is a family of its own."""

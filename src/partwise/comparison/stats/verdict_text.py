@@ -1,5 +1,6 @@
 """A verdict as one sentence."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -224,8 +225,12 @@ def _missing_runs(e: Effect) -> str:
     if e.failed or e.not_bracketed:  # all runs count towards the failure rates
         return ""
     if not e.paired:
-        fewer, other = (e.arm, e.against) if e.n_arm < e.n_against else (e.against, e.arm)
-        n = abs(e.n_arm - e.n_against)
+        planned = e.n_arm * e.baseline_runs  # of the baseline
+        if e.n_against < planned:
+            fewer, n = e.against, planned - e.n_against
+        else:
+            fewer, n = e.arm, math.ceil(e.n_against / e.baseline_runs) - e.n_arm
+        other = "planned" if e.baseline_runs > 1 else e.arm if fewer == e.against else e.against
         return f" {fewer} has {n} run{'s' * (n > 1)} fewer than {other}." if n else ""
     if not e.left_out:
         return ""
