@@ -258,14 +258,16 @@ def inspect(
 
 @app.command()
 def parts(
-    family: Annotated[str | None, typer.Argument(help="A family, such as ffn or attention. Default: all.")] = None,
+    word: Annotated[
+        str | None, typer.Argument(help="A family, part or option, such as ffn, rope or theta. Default: all.")
+    ] = None,
     imports: Import = None,
 ) -> None:
-    """List the parts with their equations, papers and options."""
+    """List the parts with their equations, papers and options; find one by its name."""
     load_imports(imports)
     from partwise.cli.commands.describe import list_parts
 
-    list_parts(family)
+    list_parts(word)
 
 
 @app.command(context_settings=ALLOW_OVERRIDES)
