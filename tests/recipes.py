@@ -20,6 +20,7 @@ from partwise.config import REGISTRY, ConfigError
 from partwise.data import Windows
 from partwise.evaluate.loss import mean_loss
 from partwise.parts import MODEL_FAMILIES
+from partwise.parts.feed_forward.moe import dense_recipes
 
 MODEL_PARTS = [(family, name) for family in MODEL_FAMILIES for name in REGISTRY[family]]
 VOCAB, LENGTH = 11, 6
@@ -73,6 +74,10 @@ SMALL: dict[str, SearchStrategy[Any]] = {
 """Options that must be compatible in a tiny model; all others are sampled by their type and limits."""
 
 
+NAMES: dict[str, SearchStrategy[str]] = {"expert": st.sampled_from(sorted(dense_recipes()))}
+"""Options that name a part."""
+
+
 def values(field: FieldInfo) -> SearchStrategy[Any]:
     """Any value that a field accepts, by its annotation and limits."""
     limits = {type(limit): limit for limit in field.metadata}
@@ -105,7 +110,8 @@ def recipes(draw: DrawFn, family: str, name: str | None = None, small: bool = Tr
     """A part with random options, as plain values; `small` options are compatible in a small model."""
     name = draw(st.sampled_from(sorted(REGISTRY[family]))) if name is None else name
     fields = REGISTRY[family][name].model_fields
-    options = {key: draw(SMALL[key] if small and key in SMALL else values(field)) for key, field in fields.items()}
+    known = NAMES | SMALL if small else NAMES
+    options = {key: draw(known[key] if key in known else values(field)) for key, field in fields.items()}
     return {"part": name, **options}
 
 
