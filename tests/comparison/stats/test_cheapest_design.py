@@ -9,6 +9,7 @@ from partwise.cli.commands.power_table import compute_power, design_sentence
 from partwise.comparison.stats.cheapest_design import design_runs
 from partwise.comparison.stats.noise import Noise
 from partwise.comparison.stats.simulated_power import Design
+from partwise.config import ConfigError
 
 PAGE = Path(__file__).parents[3] / "docs" / "statistics.md"
 
@@ -32,6 +33,11 @@ def test_the_runs_are_those_of_the_simulation(arms: int, r: float, simulated: tu
     for each, expected in zip(found, simulated, strict=True):
         if each.design != "unpaired" or r < 0.5:
             assert each.runs == pytest.approx(expected, rel=0.07)
+
+
+def test_an_effect_that_no_number_of_seeds_shows_is_refused() -> None:
+    with pytest.raises(ConfigError, match="needs more than 100,000 seeds"):
+        design_runs(1e-6, 1.0, 0.0, 1, 0.05)
 
 
 @pytest.mark.parametrize(

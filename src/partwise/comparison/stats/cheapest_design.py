@@ -8,7 +8,7 @@ from partwise.comparison.stats.effect import BaselineDesign
 from partwise.comparison.stats.noise import check_sd
 from partwise.comparison.stats.power import paired_t_power
 from partwise.comparison.stats.samples import harmonic_df, welch
-from partwise.comparison.stats.simulated_power import MAX_PAIRS, POWER
+from partwise.comparison.stats.simulated_power import POWER, fewest_seeds
 
 
 @dataclass(frozen=True, order=True)
@@ -31,20 +31,18 @@ def design_runs(effect: float, sd_difference: float, r: float, claims: int, alph
     """The runs of each design, paired first, then those with the best number of baseline runs up to sqrt(claims) + 1.
 
     All seeds are judged once, and one claim differs by `effect`. `sd_difference` and `r`, below 1, are those of paired runs.
+    Raises ConfigError if a design needs over 100,000 seeds.
     """
     check_sd(sd_difference)
     sd = sd_difference / math.sqrt(2 * (1 - r))
     most = math.isqrt(claims) + 1
 
     def fewest(design: BaselineDesign, factor: int) -> DesignRuns:
-        low, high = 1, 2
-        while _power(design, factor, high, abs(effect) / sd, r, alpha / claims) < POWER and high < MAX_PAIRS:
-            low, high = high, 2 * high
-        while high - low > 1:
-            middle = (low + high) // 2
-            enough = _power(design, factor, middle, abs(effect) / sd, r, alpha / claims) >= POWER
-            low, high = (low, middle) if enough else (middle, high)
-        seeds = high if factor == 1 else max(high, FEWEST_SEEDS)
+        seeds = fewest_seeds(
+            lambda n: _power(design, factor, n, abs(effect) / sd, r, alpha / claims) >= POWER,
+            f"design={design} for an effect of {effect:g}",
+        )
+        seeds = seeds if factor == 1 else max(seeds, FEWEST_SEEDS)
         return DesignRuns(seeds * (claims + factor), seeds, design, factor)
 
     unpaired = min(fewest("unpaired", factor) for factor in range(1, most + 1))

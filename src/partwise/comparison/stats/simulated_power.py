@@ -128,7 +128,7 @@ def seeds_for_effect(effect: float, sd: float, design: Design, power: float = PO
         raise ConfigError(f"effect={effect:g}: no number of seeds is enough; give a finite difference other than 0")
     goal = f"an effect of {effect:g} at an SD of {sd:g}"
     try:
-        return _fewest(lambda n: one_real_claim(_at(design, n), effect, sd).better >= power, goal)
+        return fewest_seeds(lambda n: one_real_claim(_at(design, n), effect, sd).better >= power, goal)
     except ConfigError:
         if abs(effect) >= design.margin:
             raise
@@ -143,7 +143,7 @@ def seeds_for_equivalence(sd: float, design: Design, power: float = POWER) -> in
     if design.margin == 0:
         raise ConfigError("margin=0: no number of seeds makes arms equivalent; give a positive margin")
     goal = f"a margin of {design.margin:g} at an SD of {sd:g}"
-    return _fewest(lambda n: one_real_claim(_at(design, n), 0.0, sd).equivalent >= power, goal)
+    return fewest_seeds(lambda n: one_real_claim(_at(design, n), 0.0, sd).equivalent >= power, goal)
 
 
 def stopped_means(design: Design, effect: float, margin: float) -> np.ndarray:
@@ -223,7 +223,7 @@ def _at(design: Design, seeds: int) -> Design:
     return replace(design, looks=(seeds,))
 
 
-def _fewest(enough: Callable[[int], bool], goal: str) -> int:
+def fewest_seeds(enough: Callable[[int], bool], goal: str) -> int:
     """The fewest seeds that are `enough`, by bisection."""
     high = 2
     while not enough(high):
