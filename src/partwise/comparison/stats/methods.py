@@ -6,7 +6,6 @@ another number, and the functions that the change replaces stay under theirs.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.families import decide
@@ -22,14 +21,18 @@ class Method:
 
     measure: Callable[..., Effect]
     """The effect of one claim at one look, from the values of both arms."""
-    decide: Callable[..., list[Effect]]
-    """The effects of a family of claims with their verdicts, at a level; and the number of claims not yet tested."""
     tuning_noise: Callable[..., TuningNoise]
     """The noise of the choice of both arms' values."""
     checks: tuple[Check, ...]
     """What its effects are warned of."""
-    single_at_alpha: bool = False
-    """Whether `decide` tests the equivalence of a single claim by two one-sided tests at alpha each, not at alpha / 2."""
+    sd_known: bool = False
+    """Whether the seeds that would decide are computed as if the SD were known."""
+    single_at_alpha: bool = True
+    """Whether the equivalence of a single claim is two one-sided tests at alpha each, not at alpha / 2."""
+
+    def decide(self, effects: Sequence[Effect], alpha: float, untested: int = 0) -> list[Effect]:
+        """The effects of a family of claims with their verdicts, beside a number of claims that are not yet tested."""
+        return decide(effects, alpha, untested, self.sd_known, self.single_at_alpha)
 
     def warnings(self, effects: Sequence[Effect]) -> tuple[str, ...]:
         """One sentence per problem of each effect."""
@@ -40,15 +43,9 @@ FIRST = 1
 """The method of records that state none."""
 
 METHODS = {
-    FIRST: Method(measure, decide, tuning_noise, (outlier, skewed)),
-    2: Method(measure_rounded, partial(decide, sd_known=False), exact_tuning_noise, (outlier, skewed, unequal_spreads)),
-    3: Method(
-        measure_rounded,
-        partial(decide, sd_known=False, single_at_alpha=True),
-        exact_tuning_noise,
-        (outlier, skewed, unequal_spreads),
-        single_at_alpha=True,
-    ),
+    FIRST: Method(measure, tuning_noise, (outlier, skewed), sd_known=True, single_at_alpha=False),
+    2: Method(measure_rounded, exact_tuning_noise, (outlier, skewed, unequal_spreads), single_at_alpha=False),
+    3: Method(measure_rounded, exact_tuning_noise, (outlier, skewed, unequal_spreads)),
 }
 
 
