@@ -11,9 +11,13 @@ from partwise.config.yaml import read_yaml
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """'; did you mean X?' if a known word is close, followed by the list of known words."""
     known = sorted(known)
-    close = difflib.get_close_matches(word, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"{hint} (known: {', '.join(known) or 'none'})"
+    return f"{closest(word, known)} (known: {', '.join(known) or 'none'})"
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """'; did you mean X?' if a known word is close, else nothing."""
+    close = difflib.get_close_matches(word, sorted(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 @cache

@@ -6,9 +6,9 @@ import textwrap
 from typing import Any
 
 from partwise.cli.terminal import console, table
-from partwise.config import REGISTRY, ConfigError, Part, did_you_mean
+from partwise.config import REGISTRY, ConfigError, Part
 from partwise.config.overrides import Override, apply_overrides, difference, distinct, parse_overrides
-from partwise.config.suggestions import normalize, synonyms
+from partwise.config.suggestions import closest, normalize, synonyms
 from partwise.model import ModelConfig, meta_model
 from partwise.model.parameters import logical_tensors
 from partwise.presets import find_preset, preset_name
@@ -55,9 +55,10 @@ def find_parts(word: str) -> dict[str, dict[str, type[Part]]]:
         raise ConfigError(
             f"{word} is the setting {' or '.join(map(''.join, paths))}, no part; `partwise show PRESET` lists all"
         )
-    known = {word for family, parts in REGISTRY.items() for word in (family, *parts)}
-    hint = did_you_mean(word, known).partition(" (known")[0] or ";"
-    raise ConfigError(f"no family, part or option is called {word!r}{hint} `partwise parts` lists all")
+    known = {each for family, parts in REGISTRY.items() for each in (family, *parts)}
+    raise ConfigError(
+        f"no family, part or option is called {word!r}{closest(word, known) or ';'} `partwise parts` lists all"
+    )
 
 
 def _paragraph(text: str) -> str:
