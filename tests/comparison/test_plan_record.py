@@ -1,6 +1,5 @@
 """What is fixed about a comparison: one record and one level, whatever was killed or deleted; the first verdict stands."""
 
-import dataclasses
 import io
 import json
 import os
@@ -29,7 +28,7 @@ from partwise.comparison.report.record import ledger_sentences
 from partwise.comparison.report.sections import arm_table
 from partwise.comparison.results import Results
 from partwise.comparison.stats.effect import Effect
-from partwise.comparison.stats.methods import METHODS
+from partwise.comparison.stats.methods import METHODS, Method
 from partwise.config import ConfigError
 
 DRIFT = {"gain": 0.0}
@@ -320,12 +319,14 @@ def status(*words: str) -> int:
     return int(ended.value.code or 0)
 
 
-def stricter(measured: Any, alpha: float) -> list[Effect]:
-    """A rule of another method: what is better is undecided."""
-    return [
-        effect.replace(verdict="undecided") if effect.verdict == "better" else effect
-        for effect in METHODS[1].decide(measured, alpha)
-    ]
+class Stricter(Method):
+    """A method with another rule: what is better is undecided."""
+
+    def decide(self, *arguments: Any) -> list[Effect]:
+        return [
+            effect.replace(verdict="undecided") if effect.verdict == "better" else effect
+            for effect in super().decide(*arguments)
+        ]
 
 
 def test_a_verdict_keeps_its_method(
@@ -340,7 +341,7 @@ def test_a_verdict_keeps_its_method(
     assert status("ledger", "recheck") == 0
     assert "1 verdict judged again by method 1: it would change none" in capsys.readouterr().out
     with monkeypatch.context() as patch:
-        patch.setitem(METHODS, 2, dataclasses.replace(METHODS[1], decide=stricter))
+        patch.setitem(METHODS, 2, Stricter(**vars(METHODS[1])))
         again = comparison(seeds=4, online=False).run()
         assert again.effects == old.effects and again.protocol.method == 1
         assert comparison(seeds=4, online=False).hash == json.loads(plan)["hash"]
