@@ -86,7 +86,7 @@ MINUTES := 15
 
 # training over several processes: signals, kills, hangs, torchrun's restarts (minutes)
 test-distributed: setup
-	$(BIN)/python -m pytest -n 0 -m "long or not long" tests/train/distributed tests/comparison/runs/test_processes_per_run.py
+	$(BIN)/python -m pytest -n 0 -m "long or not long" tests/train/distributed tests/ablation/test_processes_per_run.py
 
 # the kernels' tests with address and undefined-behaviour sanitizers, with clang++ and without newer instructions; the same
 # calls for aarch64 in an emulator (about half an hour)
@@ -112,7 +112,7 @@ test-interop: setup
 	$(BIN)/python tests/transformers_smoke.py build/transformers-env/bin/python
 	$(call fresh_env,build/harness-env)
 	build/harness-env/bin/python -m pip install $(QUIET) --constraint $(VERSIONS) --editable '.[eval,hf]' pytest pytest-timeout pytest-xdist hypothesis
-	build/harness-env/bin/python -m pytest tests/harness tests/comparison/runs/test_task_metric.py
+	build/harness-env/bin/python -m pytest tests/harness tests/ablation/test_task_metric.py
 
 # a second wheel, from another folder, is the same file; the wheel alone in a fresh environment judges values and commands;
 # with torch and without a compiler, it trains, compares and opens a report

@@ -27,7 +27,7 @@ from measuring import Row, write_rows
 from rich.console import Console
 
 import partwise
-from partwise.comparison.design.request import Request
+from partwise.ablation.request import Request
 from partwise.data import Arithmetic, generate_problems, prepare, split_problems
 from partwise.studies.study import find_study
 

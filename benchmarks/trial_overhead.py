@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from partwise.comparison.commands.comparison import make_command_comparison
-from partwise.comparison.commands.experiment_file import parse_experiment
+from partwise.any_code.command_comparison import make_command_comparison
+from partwise.any_code.experiment_file import parse_experiment
 
 SCRIPT = 'echo "value $(({seed} * 7919 % 1000)).{arm}"'
 

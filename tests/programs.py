@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from partwise.comparison.commands.comparison import CommandComparison, make_command_comparison
-from partwise.comparison.commands.experiment_file import Experiment, parse_experiment
+from partwise.any_code.command_comparison import CommandComparison, make_command_comparison
+from partwise.any_code.experiment_file import Experiment, parse_experiment
 
 TRAIN = """\
 import argparse, json, os, random, sys, time

@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from faults import in_child
+from partwise.ablation.run_list import list_runs
 from partwise.checkpoint import list_checkpoints, read_latest, step_of
-from partwise.comparison.run_list import list_runs
 from partwise.config import ConfigError
 from partwise.train.loop import Run, Step
 from partwise.train.metrics import read_metrics

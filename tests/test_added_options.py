@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from pydantic.fields import FieldInfo
 
-from partwise.comparison.commands.experiment_file import Metric, TrialLimits
+from partwise.ablation.request import Request
+from partwise.any_code.experiment_file import Metric, TrialLimits
 from partwise.comparison.design.plan import Plan
-from partwise.comparison.design.request import Request
 from partwise.config import Config, Neutral, neutral_values
 from partwise.inspection.lr_transfer import plan_runs
 from partwise.model import ModelConfig

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from partwise.comparison.commands.environment import describe_code
-from partwise.comparison.commands.worktrees import Repository
+from partwise.any_code.provenance import describe_code
+from partwise.any_code.worktrees import Repository
 from partwise.comparison.ledger import project
 from partwise.config import ConfigError
 from partwise.git import OFFLINE

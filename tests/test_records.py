@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from partwise.ablation.run_list import list_runs
 from partwise.cli import main
-from partwise.comparison.run_list import list_runs
 from partwise.machine import is_alive
 from partwise.records import DamagedFileError, Record, parse, read_bytes, read_record
 from partwise.train.metrics import parse_line, read_metrics

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import partwise
-from partwise.comparison.design.request import Request
-from partwise.comparison.runs import comparison as runs
+from partwise.ablation import run_comparison
+from partwise.ablation.request import Request
 
 ROOT = Path(__file__).parent.parent
 
@@ -89,7 +89,7 @@ def test_compare_passes_every_keyword_on(monkeypatch: pytest.MonkeyPatch) -> Non
         passed.update(settings, preset=preset, overrides=overrides)
         raise Planned
 
-    monkeypatch.setattr(runs, "plan_comparison", plan)
+    monkeypatch.setattr(run_comparison, "plan_comparison", plan)
     keywords = {name: object() for name in (*Request.model_fields.keys() - {"preset", "change"}, *PROCESSES)}
     with pytest.raises(Planned):
         partwise.compare("mingpt", "ffn=swiglu", "ffn.bias=true", **keywords)

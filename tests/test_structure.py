@@ -35,6 +35,7 @@ LAYERS = [
     "comparison.trials",
     "comparison.report",
     "comparison",
+    "any_code",
     "tensor_files",
     "kernels",
     "parts.roles",
@@ -63,9 +64,7 @@ LAYERS = [
     "train",
     "harness",
     "inspection",
-    "comparison.runs",
-    "comparison.run_list",
-    "comparison.certificate.rerun",
+    "ablation",
     "scripting",
     "studies",
     "cli",
@@ -239,19 +238,19 @@ def test_stats_imports_only_config_and_itself() -> None:
         assert partwise_imports(name) <= {*STATS, "config", "comparison.stats"}, name
 
 
-INSTRUMENT = [name for name in FILES if layer(name) <= LAYERS.index("comparison")]
+INSTRUMENT = [name for name in FILES if layer(name) <= LAYERS.index("any_code")]
 
 
 def test_the_instrument_imports_no_torch() -> None:
-    """Plans, trials, judging, results, the ledger, certificates, reports and all below, even inside their functions."""
+    """Plans, trials, judging, results, the ledger, certificates, reports, what runs any code, and all below, even inside
+    their functions."""
     for name in INSTRUMENT:
         assert not packages(name) & set(PACKAGES), name
 
 
 def test_the_instrument_stands_alone() -> None:
     """Nor does any package that it imports."""
-    assert {"comparison.stats.effect", "comparison.judging", "comparison.certificate.verification"} <= {*INSTRUMENT}
-    assert not any(name.startswith("comparison.runs") for name in INSTRUMENT)
+    assert {"comparison.stats.effect", "comparison.judging", "any_code.command_comparison"} <= {*INSTRUMENT}
     imports = "; ".join(f"import partwise.{name}" for name in INSTRUMENT)
     subprocess.run([sys.executable, "-c", f"{imports}; import sys; assert 'torch' not in sys.modules"], check=True)
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
+from partwise.any_code.function_comparison import make_function_comparison
 from partwise.comparison.experiment import Comparison
-from partwise.comparison.functions.comparison import make_function_comparison
 from partwise.comparison.measures import Measure
 from partwise.comparison.progress import ComparisonProgress
 from partwise.comparison.stats.effect import DEFAULT_MARGIN, BaselineDesign
@@ -60,7 +60,7 @@ def compare(
             "partwise.compare takes the name of a preset: compare a function by partwise.compare_function"
         )
     require_torch("partwise.compare")
-    from partwise.comparison.runs.comparison import plan_comparison  # imports torch, which functions may not need
+    from partwise.ablation.run_comparison import plan_comparison  # imports torch, which functions may not need
 
     comparison = plan_comparison(
         preset,

@@ -14,9 +14,9 @@ from typer.models import OptionInfo
 from typer.testing import CliRunner
 
 from partwise import cli
+from partwise.ablation.request import Option, Request
 from partwise.cli.options import app
 from partwise.cli.request_command import request_command
-from partwise.comparison.design.request import Option, Request
 from partwise.config import ConfigError
 from partwise.config.yaml import read_yaml
 

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 
 import partwise
 from comparisons import ARITHMETIC
+from partwise.ablation.request import Request
+from partwise.ablation.run_comparison import make_comparison
 from partwise.cli import app
-from partwise.comparison.design.request import Request
 from partwise.comparison.noise_store import (
     CALIBRATIONS_FILE,
     FORMAT,
@@ -26,7 +27,6 @@ from partwise.comparison.noise_store import (
     write_calibration,
 )
 from partwise.comparison.results import Results
-from partwise.comparison.runs.comparison import make_comparison
 from partwise.config import ConfigError
 from partwise.model import Transformer
 from partwise.train.config import run_config

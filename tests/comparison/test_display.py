@@ -9,10 +9,10 @@ import pytest
 
 import partwise
 from comparisons import ARITHMETIC
+from partwise.ablation.run_comparison import plan_comparison
 from partwise.comparison import display
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.results import Results
-from partwise.comparison.runs.comparison import plan_comparison
 from partwise.config import ConfigError
 
 OPTIONS = {"data": "arithmetic", "common": ARITHMETIC, "seeds": 2, "failure": 100.0, "name": "c"}

@@ -19,13 +19,13 @@ import pytest
 
 import partwise
 from comparisons import ARITHMETIC, SETTINGS, TINY, last_of_each
+from partwise.ablation.facts import unpaired_tensors
+from partwise.ablation.request import Request
+from partwise.ablation.run_comparison import plan_comparison
+from partwise.ablation.run_plan import plan_runs
 from partwise.comparison.design.plan import Plan
-from partwise.comparison.design.request import Request
 from partwise.comparison.noise_store import expected_noise
 from partwise.comparison.results import Results
-from partwise.comparison.runs.comparison import plan_comparison
-from partwise.comparison.runs.facts import unpaired_tensors
-from partwise.comparison.runs.run_plan import plan_runs
 from partwise.config import ConfigError
 from partwise.plots.curves import thin
 from partwise.studies.study import StudyResults, find_study

@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from comparisons import SETTINGS, TINY
+from partwise.ablation.request import Request
+from partwise.ablation.run_comparison import make_comparison
 from partwise.cli import app
-from partwise.comparison.design.request import Request
 from partwise.comparison.followups import REPLICATION_SEED_OFFSET, make_replication, winner
-from partwise.comparison.runs.comparison import make_comparison
 from partwise.config import ConfigError
 
 

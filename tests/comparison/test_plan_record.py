@@ -14,11 +14,11 @@ import pytest
 from rich.console import Console
 
 from faults import in_child
+from partwise.any_code.function_comparison import make_function_comparison
 from partwise.cli import main
 from partwise.comparison.certificate.certificate import Certificate
 from partwise.comparison.certificate.verification import verify
 from partwise.comparison.experiment import Comparison
-from partwise.comparison.functions.comparison import make_function_comparison
 from partwise.comparison.ledger.chain import DamagedLedgerError, Ledger
 from partwise.comparison.ledger.listing import list_comparisons
 from partwise.comparison.ledger.project import code_version, project_ledger

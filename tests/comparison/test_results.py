@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from partwise.ablation.run_list import read_results
 from partwise.comparison.results import Results
-from partwise.comparison.run_list import read_results
 from partwise.config import ConfigError
 from partwise.records import DamagedFileError
 from partwise.studies.study import StudyResults

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from comparisons import ARITHMETIC
+from partwise.ablation import facts
 from partwise.cli import main
 from partwise.comparison.report import contents, page
 from partwise.comparison.results import Results
-from partwise.comparison.runs import facts
 from partwise.config import ConfigError
 
 COMMON = [word for each in ARITHMETIC for word in ("--common", each)]

@@ -14,12 +14,12 @@ from scipy import stats
 
 import partwise
 from comparisons import SETTINGS
+from partwise.ablation.request import Request
+from partwise.ablation.run_comparison import make_comparison, plan_comparison
+from partwise.ablation.run_workload import FinishedRuns
 from partwise.comparison.design.plan import Plan
-from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.results import Tuning
-from partwise.comparison.runs.comparison import make_comparison, plan_comparison
-from partwise.comparison.runs.workload import FinishedRuns
 from partwise.comparison.stats.protocol import Claim, Rules, is_open
 from partwise.comparison.stats.tuning_noise import TuningNoise
 from partwise.comparison.tuning import FIRST_TUNING_SEED, edges, next_value, parse_tune, run_tuning

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from partwise.comparison.commands.experiment_file import read_experiment
+from partwise.any_code.experiment_file import read_experiment
 from partwise.config import ConfigError
 
 EXPERIMENT = """\

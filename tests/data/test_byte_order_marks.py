@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import partwise
-from partwise.comparison.commands.numbers import NumberSource, read_source
+from partwise.any_code.numbers import NumberSource, read_source
 from partwise.comparison.stats.value_files import _read_text
 from partwise.config import ConfigError
 from partwise.config.yaml import read_yaml

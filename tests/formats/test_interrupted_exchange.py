@@ -17,8 +17,8 @@ import pytest
 from faults import in_child
 from formats_hostile import intact_folder
 from lazy_imports import lazy_module
+from partwise.ablation.run_list import list_runs
 from partwise.cli import main
-from partwise.comparison.run_list import list_runs
 
 lazy_module("transformers")
 

@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from comparisons import TINY
+from partwise.ablation.run_workload import ArmTime
 from partwise.cli import app
-from partwise.comparison.runs.workload import ArmTime
 from partwise.comparison.stats.intervals import judge
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.config import ConfigError

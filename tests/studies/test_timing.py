@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from partwise.ablation.throughput import STEPS_IN_TURN
 from partwise.cli import app
-from partwise.comparison.runs.throughput import STEPS_IN_TURN
 from partwise.config import ConfigError
 from partwise.machine import hardware
 from partwise.studies.claims import find_outcomes
@@ -27,8 +27,8 @@ def rates(here: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
         assert steps == STEPS_IN_TURN and set(plans) == set(rates) == {arm.name for arm in plan.arms}
         return rates, None
 
-    monkeypatch.setattr("partwise.comparison.runs.workload.measure_throughput", measured)
-    monkeypatch.setattr("partwise.comparison.runs.workload.RunWorkload.dataset", lambda *_: None)
+    monkeypatch.setattr("partwise.ablation.run_workload.measure_throughput", measured)
+    monkeypatch.setattr("partwise.ablation.run_workload.RunWorkload.dataset", lambda *_: None)
     return rates
 
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, reject, settings
 
 import partwise
-from partwise.comparison.runs.comparison import plan_comparison
+from partwise.ablation.run_comparison import plan_comparison
 from partwise.config import ConfigError
 from partwise.data import Corpus
 from partwise.kernels.library import kernels_available

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from partwise import preset
+from partwise.ablation.run_plan import RunArm, training_budget
 from partwise.checkpoint import load_tensors, tensor_writer
-from partwise.comparison.runs.run_plan import RunArm, training_budget
 from partwise.config import ConfigError
 from partwise.model import ModelConfig, Transformer
 from partwise.model.parameters import LogicalTensor, tensors_by_parameter

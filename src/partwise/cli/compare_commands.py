@@ -42,10 +42,10 @@ def compare_preset(
 
     require_torch("this command")
     if not shared.dry_run and shared.on == "local":
-        from partwise.comparison.runs import EXECUTED_BY
         from partwise.comparison.trials.forkserver import prestart
+        from partwise.comparison.trials.job import RUNS
 
-        prestart(EXECUTED_BY)  # the server imports torch in parallel with this process
+        prestart(RUNS)  # the server imports torch in parallel with this process
     from partwise.cli.commands.compare_preset import compare_variants
 
     change = collect_overrides(context, overrides)
@@ -133,12 +133,12 @@ def demo(
     steps: Annotated[int | None, typer.Option(help="Training steps. Default: 600.", min=1)] = None,
 ) -> None:
     """Compare three variants of a small GPT in a few minutes: one is better, one equivalent, one worse."""
-    from partwise.comparison.runs import EXECUTED_BY
     from partwise.comparison.trials.forkserver import prestart
+    from partwise.comparison.trials.job import RUNS
     from partwise.torch_extra import require_torch
 
     require_torch("this command")
-    prestart(EXECUTED_BY)
+    prestart(RUNS)
     from partwise.cli.commands.demo import run_demo
 
     run_demo(name or "demo", first_seed, steps)

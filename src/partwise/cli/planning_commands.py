@@ -133,8 +133,8 @@ def plan(
     from partwise.config import ConfigError
 
     if preset is None:
+        from partwise.ablation.request import flag_named
         from partwise.cli.commands.power_table import plan_numbers
-        from partwise.comparison.design.request import flag_named
 
         numbers = {key: options.pop(key) for key in ("margin", "alpha", "looks")}
         numbers = {key: value for key, value in numbers.items() if value is not None}

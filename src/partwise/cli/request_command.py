@@ -10,7 +10,7 @@ from typer.core import TyperCommand
 from partwise.cli.options import ALLOW_OVERRIDES
 
 if TYPE_CHECKING:
-    from partwise.comparison.design.request import Request
+    from partwise.ablation.request import Request
 
 
 def request_command(

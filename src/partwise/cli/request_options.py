@@ -13,8 +13,8 @@ import typer
 from annotated_types import Ge, Gt
 from pydantic.fields import FieldInfo
 
+from partwise.ablation.request import Request, flag_of, is_list_of, option_of
 from partwise.cli.options import FLAG
-from partwise.comparison.design.request import Request, flag_of, is_list_of, option_of
 
 OPTIONS = "options"
 """The parameter of a command that receives the values, by field name; None for an option that was not given."""

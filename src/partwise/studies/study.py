@@ -27,12 +27,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from partwise.comparison.design.request import Request
+from partwise.ablation.request import Request
+from partwise.ablation.run_comparison import RunComparison, make_comparison
+from partwise.ablation.run_plan import RunPlan
 from partwise.comparison.experiment import ProgressDisplay
 from partwise.comparison.report import show_report
 from partwise.comparison.results import Answer, Results, StudyFacts, Value, read_json
-from partwise.comparison.runs.comparison import RunComparison, make_comparison
-from partwise.comparison.runs.run_plan import RunPlan
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.tuning import parse_tune
 from partwise.config import ConfigError, did_you_mean

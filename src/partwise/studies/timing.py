@@ -1,7 +1,7 @@
 """Time training steps of a study's arms in turn, for the seconds that they save."""
 
+from partwise.ablation.run_workload import origin_of, timed_on
 from partwise.comparison.results import ArmResult, Ratio, Results
-from partwise.comparison.runs.workload import origin_of, timed_on
 from partwise.config import ConfigError
 from partwise.studies.judging import judge_comparison
 from partwise.studies.study import Study, StudyResults

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from partwise.comparison.runs.comparison import plan_comparison
+from partwise.ablation.run_comparison import plan_comparison
 from partwise.config import ConfigError
 
 

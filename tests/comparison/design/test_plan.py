@@ -9,7 +9,7 @@ import pytest
 
 import partwise
 from comparisons import SETTINGS, TINY
-from partwise.comparison.runs.comparison import plan_comparison
+from partwise.ablation.run_comparison import plan_comparison
 from partwise.config import ConfigError
 
 

@@ -15,15 +15,15 @@ import pytest
 
 import partwise
 from comparisons import ARITHMETIC
+from partwise.ablation.request import Request
+from partwise.ablation.run_plan import plan_runs
 from partwise.comparison.design.plan import Plan
-from partwise.comparison.design.request import Request
 from partwise.comparison.ledger.chain import Ledger
 from partwise.comparison.ledger.entries import LedgerEntries
 from partwise.comparison.ledger.listing import count, list_comparisons, to_csv, to_json_lines
 from partwise.comparison.ledger.project import LEDGER_FILE, code_version, project_folder, project_ledger
 from partwise.comparison.ledger.questions import question_key
 from partwise.comparison.ledger.sequence import next_level
-from partwise.comparison.runs.run_plan import plan_runs
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.protocol import Claim
 from partwise.config import ConfigError

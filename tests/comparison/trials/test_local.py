@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from partwise.comparison.functions import EXECUTED_BY as FUNCTIONS
-from partwise.comparison.runs import EXECUTED_BY
-from partwise.comparison.runs.trial import RunTrial, prepare_run
+from partwise.ablation.run_trial import RunTrial, prepare_run
 from partwise.comparison.trials import forkserver
 from partwise.comparison.trials.executor import ELSEWHERE, run_trials
+from partwise.comparison.trials.job import FUNCTIONS, RUNS
 from partwise.comparison.trials.local import LocalExecutor, failure_reason
 from partwise.comparison.trials.worker import ChildProcesses, exit_status
 from partwise.compute.backend_plan import plan_config
@@ -61,7 +60,7 @@ def test_runs_are_forks_of_one_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_trial: Callable[..., RunTrial]
 ) -> None:
     trials = [new_trial(seed, 4, part) for seed in range(2) for part in ("relu", "swiglu")]
-    with LocalExecutor(2, module=EXECUTED_BY) as executor:
+    with LocalExecutor(2, executed_by=RUNS) as executor:
         run_trials(executor, trials[:2], lambda: None)
         server = executor._server
         run_trials(executor, trials, lambda: None)
@@ -72,7 +71,7 @@ def test_runs_are_forks_of_one_process(
     monkeypatch.chdir(another)
     shutil.copy(tmp_path / "text.txt", another)
     third = [new_trial(2, 4)]
-    with LocalExecutor(2, module=EXECUTED_BY) as executor:  # of the next comparison, in another folder
+    with LocalExecutor(2, executed_by=RUNS) as executor:  # of the next comparison, in another folder
         run_trials(executor, third, lambda: None)
         assert executor._server is server
     assert third[0].status == "done" and (another / third[0].folder / "result.json").exists()
@@ -91,7 +90,7 @@ def test_a_trial_that_another_process_trains_is_waited_for(
         if seen[-1] == (ELSEWHERE, "done"):
             other.release()
 
-    with LocalExecutor(1, module=EXECUTED_BY) as executor:
+    with LocalExecutor(1, executed_by=RUNS) as executor:
         run_trials(executor, trials, watch)
     assert (ELSEWHERE, "done") in seen and [trial.status for trial in trials] == ["done"] * 2
 
@@ -105,7 +104,7 @@ def test_output_of_a_part_is_not_a_reply(tmp_path: Path, new_trial: Callable[...
     )
     began = time.monotonic()
     trials = [new_trial(0, 2, imports=(str(source),))]
-    with LocalExecutor(1, module=EXECUTED_BY) as executor:
+    with LocalExecutor(1, executed_by=RUNS) as executor:
         run_trials(executor, trials, lambda: None)
     assert trials[0].status == "done" and time.monotonic() - began < 50
 
@@ -121,7 +120,7 @@ def test_a_killed_run_is_reported_and_the_others_are_saved(new_trial: Callable[.
         pytest.raises(
             ConfigError, match=r"relu, seed 0: its process was killed by signal 9; run the same command again"
         ),
-        LocalExecutor(2, module=EXECUTED_BY) as executor,
+        LocalExecutor(2, executed_by=RUNS) as executor,
     ):
         run_trials(executor, trials, kill)
     assert list((trials[1].folder / "checkpoints").glob("step-*"))
@@ -133,7 +132,7 @@ def test_runs_end_if_their_server_is_killed(new_trial: Callable[..., RunTrial]) 
     trials = [new_trial(seed, LONG) for seed in range(2)]
     seen: set[int] = set()
 
-    with pytest.raises(ConfigError, match="its process ended"), LocalExecutor(2, module=EXECUTED_BY) as executor:
+    with pytest.raises(ConfigError, match="its process ended"), LocalExecutor(2, executed_by=RUNS) as executor:
 
         def kill() -> None:
             assert executor._server is not None
@@ -149,18 +148,18 @@ def test_runs_end_if_their_server_is_killed(new_trial: Callable[..., RunTrial]) 
 def test_a_prestarted_server_is_used_in_its_own_environment_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_trial: Callable[..., RunTrial], shared_cache: Path
 ) -> None:
-    forkserver.prestart(EXECUTED_BY)
+    forkserver.prestart(RUNS)
     (server,) = forkserver._idle
-    assert forkserver.take_server(EXECUTED_BY) is server
+    assert forkserver.take_server(RUNS) is server
     server.end()
-    forkserver.prestart(EXECUTED_BY)
+    forkserver.prestart(RUNS)
     (server,) = forkserver._idle
     another = tmp_path / "another"
     another.mkdir()
     (another / "kernels").symlink_to(shared_cache / "kernels")  # compiling them would take most of a minute
     monkeypatch.setenv("PARTWISE_CACHE", str(another))
     trials = [new_trial(0, 2)]
-    with LocalExecutor(1, module=EXECUTED_BY) as executor:
+    with LocalExecutor(1, executed_by=RUNS) as executor:
         run_trials(executor, trials, lambda: None)
     assert server.process.poll() is not None  # it would have used the old cache folder
     assert any(path.name != "kernels" for path in another.iterdir())

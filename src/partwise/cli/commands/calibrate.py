@@ -3,12 +3,12 @@
 from dataclasses import asdict
 from typing import Any
 
+from partwise.ablation.evaluation_noise import evaluation_standard_errors
+from partwise.ablation.run_comparison import make_comparison
 from partwise.cli.commands.calibration_table import show_calibration, show_variance_split
 from partwise.cli.commands.compare_output import announce, run_comparison, run_with_progress
 from partwise.cli.commands.compare_preset import make_request
 from partwise.comparison.calibration import calibrate, check_pairs
-from partwise.comparison.runs.comparison import make_comparison
-from partwise.comparison.runs.evaluation_noise import evaluation_standard_errors
 from partwise.comparison.stats.variance_split import split_variance
 from partwise.config import ConfigError
 from partwise.json_files import write_json

@@ -8,6 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from partwise.any_code.brief_trials import looks_like_training
+from partwise.any_code.command_comparison import CommandComparison, make_command_comparison
+from partwise.any_code.experiment_file import Experiment, parse_experiment, read_experiment
 from partwise.cli.commands.compare_output import (
     Output,
     announce,
@@ -19,9 +22,6 @@ from partwise.cli.commands.compare_output import (
 from partwise.cli.commands.power_table import planned_looks, power_sentences
 from partwise.cli.compare_options import CommandOptions, CommitOptions, ComparisonOptions
 from partwise.cli.terminal import console, format_duration, stderr_console
-from partwise.comparison.commands.checks import looks_like_training
-from partwise.comparison.commands.comparison import CommandComparison, make_command_comparison
-from partwise.comparison.commands.experiment_file import Experiment, parse_experiment, read_experiment
 from partwise.comparison.noise_store import known_noise
 from partwise.comparison.repeats import machine_failures
 from partwise.comparison.trials.places import check_place

@@ -3,6 +3,9 @@
 import os
 from typing import Any
 
+from partwise.ablation.request import Request
+from partwise.ablation.run_comparison import RunComparison, make_comparison, make_grid
+from partwise.ablation.run_workload import Estimate
 from partwise.cli.commands.compare_output import (
     Output,
     announce,
@@ -13,10 +16,7 @@ from partwise.cli.commands.compare_output import (
 from partwise.cli.commands.power_table import parse_numbers, planned_looks, power_sentences
 from partwise.cli.compare_options import ComparisonOptions, PresetOptions
 from partwise.cli.terminal import console, format_duration
-from partwise.comparison.design.request import Request
 from partwise.comparison.noise_store import expected_noise, ignored_calibrations
-from partwise.comparison.runs.comparison import RunComparison, make_comparison, make_grid
-from partwise.comparison.runs.workload import Estimate
 from partwise.comparison.trials.places import check_place
 from partwise.compute.runtime import choose_runtime
 from partwise.config.overrides import distinct, parse_overrides

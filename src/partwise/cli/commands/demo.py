@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from partwise.ablation.request import Request
+from partwise.ablation.run_comparison import make_comparison
 from partwise.cli.commands.compare_output import run_comparison
 from partwise.cli.terminal import console
-from partwise.comparison.design.request import Request
 from partwise.comparison.experiment import Comparison
-from partwise.comparison.runs.comparison import make_comparison
 
 DEMO: dict[str, Any] = {
     "preset": "mingpt",

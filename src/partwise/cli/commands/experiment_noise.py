@@ -2,14 +2,14 @@
 
 from typing import Any
 
+from partwise.any_code.command_comparison import make_command_calibration, make_command_comparison
+from partwise.any_code.experiment_file import read_experiment
 from partwise.cli.commands.calibration_table import show_calibration
 from partwise.cli.commands.compare_experiment import experiment_path, this_command, unknown_noise
 from partwise.cli.commands.compare_output import run_comparison
 from partwise.cli.commands.power_table import TrialTime, compute_power, make_designs, parse_looks, show_power
 from partwise.cli.terminal import console
 from partwise.comparison.calibration import calibrate
-from partwise.comparison.commands.comparison import make_command_calibration, make_command_comparison
-from partwise.comparison.commands.experiment_file import read_experiment
 from partwise.comparison.noise_store import NO_DATA, find_calibration, known_noise
 from partwise.config import ConfigError
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from partwise.ablation.run_comparison import make_comparison
 from partwise.cli.commands.compare_preset import make_request
 from partwise.cli.commands.power_table import TrialTime, compute_power, make_designs, show_power
 from partwise.cli.terminal import console, only_json
 from partwise.comparison.noise_store import expected_noise, ignored_calibrations
-from partwise.comparison.runs.comparison import make_comparison
 
 
 def plan_preset(

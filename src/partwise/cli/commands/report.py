@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from partwise.ablation.run_list import find_comparison, list_runs
 from partwise.cli.terminal import console
 from partwise.comparison.report import write_report
 from partwise.comparison.results import Results
-from partwise.comparison.run_list import find_comparison, list_runs
 from partwise.config import ConfigError, did_you_mean
 from partwise.run_names import explain_write_errors
 

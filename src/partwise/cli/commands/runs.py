@@ -5,9 +5,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from partwise.ablation.run_list import ListedFolder, list_runs
 from partwise.cli.terminal import console, print_json, table
 from partwise.comparison.report.page import printable
-from partwise.comparison.run_list import ListedFolder, list_runs
 from partwise.config import ConfigError, did_you_mean
 
 SORT_KEYS: dict[str, Any] = {

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from rich.text import Text
 
+from partwise.ablation.run_workload import ArmTime
 from partwise.cli.commands.compare_output import say_stopped, start_progress
 from partwise.cli.commands.compare_preset import show_estimate
 from partwise.cli.help import wrap
 from partwise.cli.terminal import console, format_duration
 from partwise.comparison.report import summary
 from partwise.comparison.report.horizons import in_words
-from partwise.comparison.runs.workload import ArmTime
 from partwise.config import ConfigError, digest
 from partwise.drafts import write_output
 from partwise.run_names import explain_write_errors

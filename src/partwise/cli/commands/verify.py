@@ -45,7 +45,7 @@ def report(checks: Sequence[VerifiedPart]) -> None:
 
 def repeat_trials(certificate: Certificate, trials: int, imports: Sequence[str]) -> list[VerifiedPart]:
     """Repeat trials, and print whether their values are equal bit for bit, or how far off they are."""
-    from partwise.comparison.certificate.rerun import check_repeatable, differences_here, rerun
+    from partwise.ablation.rerun import check_repeatable, differences_here, rerun
 
     check_repeatable(certificate)
     others = differences_here(certificate, imports)

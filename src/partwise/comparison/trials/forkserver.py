@@ -25,17 +25,17 @@ Reply = tuple[int, list[str] | None]
 
 
 class ForkServer:
-    """The process of `partwise.comparison.trials.worker`, which imports `module` in parallel with this process."""
+    """The process of `partwise.comparison.trials.worker`, which imports what runs trials in parallel with this process."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, executed_by: str) -> None:
         home = str(PACKAGE.parent)
         path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
-        self.context = context(module)
+        self.context = context(executed_by)
         self.replies: queue.Queue[Reply] = queue.Queue()
         self.unanswered: set[int] = set()
         self.process = subprocess.Popen(
             # -P: modules of the working folder, which may hold files of other people, are not imported
-            [sys.executable, "-P", "-m", "partwise.comparison.trials.worker", module, str(os.getpid())],
+            [sys.executable, "-P", "-m", "partwise.comparison.trials.worker", executed_by, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -113,7 +113,7 @@ def let_go_of_servers() -> None:
 os.register_at_fork(after_in_child=let_go_of_servers)
 
 
-def context(module: str) -> tuple[object, ...]:
+def context(executed_by: str) -> tuple[object, ...]:
     """What the trials of a server inherit: another environment, umask or version of the code needs another server.
 
     pytest names the running test in the environment, which changes nothing.
@@ -121,7 +121,7 @@ def context(module: str) -> tuple[object, ...]:
     mask = os.umask(0o077)  # there is no other way to read it
     os.umask(mask)
     environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-    return module, environment, mask, sources(PACKAGE)
+    return executed_by, environment, mask, sources(PACKAGE)
 
 
 def sources(folder: str | os.PathLike[str]) -> list[tuple[str, int, int]]:
@@ -135,20 +135,20 @@ def sources(folder: str | os.PathLike[str]) -> list[tuple[str, int, int]]:
     return sorted(found)
 
 
-def prestart(module: str) -> None:
+def prestart(executed_by: str) -> None:
     """Start a server now, so that it imports while this process does; `take_server` returns it."""
     if not _idle:
-        _idle.append(ForkServer(module))
+        _idle.append(ForkServer(executed_by))
 
 
-def take_server(module: str) -> ForkServer:
+def take_server(executed_by: str) -> ForkServer:
     """The idle server if its context is the current one, else a new one."""
     while _idle:
         server = _idle.pop()
-        if server.context == context(module) and server.process.poll() is None:
+        if server.context == context(executed_by) and server.process.poll() is None:
             return server
         server.end()
-    return ForkServer(module)
+    return ForkServer(executed_by)
 
 
 def give_back(server: ForkServer) -> None:

@@ -14,8 +14,8 @@ from partwise.machine import OUT_OF_MEMORY, is_out_of_memory
 class LocalExecutor(Executor):
     """Up to `workers` concurrent processes, each with up to `seeds_per_process` seeds of an arm.
 
-    They are forks of one server, which imports `module`, whose `execute` runs trials. Each folder must have a `job.json`; see
-    `worker`. With `gpus`, each process has that many of the `devices` to itself.
+    They are forks of one server, which imports the module that runs the trials that name `executed_by`. Each folder must
+    have a `job.json`; see `worker`. With `gpus`, each process has that many of the `devices` to itself.
     """
 
     def __init__(
@@ -23,11 +23,11 @@ class LocalExecutor(Executor):
         workers: int,
         seeds_per_process: int = 1,
         *,
-        module: str,
+        executed_by: str,
         gpus: int = 0,
         devices: Sequence[str] = (),
     ) -> None:
-        self.module = module
+        self.executed_by = executed_by
         self.gpus, self._free = gpus, list(devices)
         self._devices: dict[int, list[str]] = {}
         self.workers, self.seeds_per_process = workers, seeds_per_process
@@ -77,7 +77,7 @@ class LocalExecutor(Executor):
     def _start(self) -> None:
         """Start waiting trials while there are free workers."""
         while self._waiting and len(self._running) < self.workers and len(self._free) >= self.gpus:
-            self._server = self._server or take_server(self.module)
+            self._server = self._server or take_server(self.executed_by)
             number, group = next(self._numbers), self._waiting.pop(0)
             self._running[number] = group
             for trial in group:

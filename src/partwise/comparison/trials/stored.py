@@ -164,7 +164,7 @@ def prepare_trial(
 ) -> StoredTrial:
     """Write `job.json` and return the trial, waiting or already finished.
 
-    A result belongs to the job alone; `place` is stored beside it, for the module `executed_by`.
+    A result belongs to the job alone; `place` is stored beside it, for what it is `executed_by`.
     """
     key = digest(job)
     outcome = Outcome.of_job(folder, key)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from partwise.comparison.trials.claims import EXPIRES, HEARTBEAT, TrialLock, claim
 from partwise.comparison.trials.forkserver import ForkServer
-from partwise.comparison.trials.job import check_executor
+from partwise.comparison.trials.job import EXECUTORS, check_executor
 from partwise.comparison.trials.shared import FAILED, POLL_SECONDS, is_open
 from partwise.config import ConfigError
 from partwise.config.yaml import show
@@ -43,7 +43,7 @@ class Job:
 
     @property
     def finished(self) -> bool:
-        status: str | None = import_module(self.executed_by).stored_status(self.folder)
+        status: str | None = import_module(EXECUTORS[self.executed_by]).stored_status(self.folder)
         return status is not None or (self.folder / FAILED).exists()
 
     def settle(self, cpu: str) -> str:

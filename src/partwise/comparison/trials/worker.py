@@ -1,12 +1,12 @@
-"""The server of comparisons' worker processes, `python -m partwise.comparison.trials.worker MODULE PARENT_PID`.
+"""The server of comparisons' worker processes, `python -m partwise.comparison.trials.worker EXECUTED_BY PARENT_PID`.
 
-It imports a module once, with torch if trials need it, and forks a child per group of trials, so that each group has its own
-memory, whose peak its runs report.
+It imports what executes one kind of trials, with torch if they need it, and forks a child per group of trials, so that each
+group has its own memory, whose peak its runs report.
 
 A request is a line of JSON on standard input: a number, the folders of the trials that one child executes, the working
-directory, and environment variables of its own, such as the GPUs it may use. The `job.json` of each folder names the module
-that executes it, a function `execute(folders, should_stop) -> statuses`. The reply is a line with the number and the statuses
-once the child has ended. There is no other communication; progress is read from files of the trials.
+directory, and environment variables of its own, such as the GPUs it may use. The `job.json` of each folder names what
+executes it: a module with a function `execute(folders, should_stop) -> statuses`. The reply is a line with the number and
+the statuses once the child has ended. There is no other communication; progress is read from files of the trials.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 
 from partwise.comparison.trials.claims import TrialLock, current
-from partwise.comparison.trials.job import JOB, check_executor
+from partwise.comparison.trials.job import EXECUTORS, JOB, check_executor
 from partwise.config import ConfigError, read_file
 from partwise.files import write_file
 from partwise.machine import is_alive
@@ -141,7 +141,7 @@ def open_channels() -> tuple[int, int]:
 
 def main() -> None:
     requests, replies = open_channels()
-    import_module(sys.argv[1])
+    import_module(EXECUTORS[sys.argv[1]])
     wakeup_read, wakeup_write = os.pipe()
     for end in (wakeup_read, wakeup_write):
         os.set_blocking(end, False)

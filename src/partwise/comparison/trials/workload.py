@@ -1,6 +1,6 @@
 """A workload: how the trials of a comparison are made, and facts about them.
 
-Our own training runs are one kind (`comparison/runs/`). Another kind is one more file: a subclass of `Trial` and one of
+Our own training runs are one kind (`ablation/`). Another kind is one more file: a subclass of `Trial` and one of
 `Workload`.
 """
 

@@ -1,0 +1,1 @@
+"""Comparisons of our own models: requests about presets, and training runs as trials."""

@@ -1,0 +1,246 @@
+"""A command in a worker process: run it, wait, read its numbers, write `result.json`."""
+
+import contextlib
+import functools
+import math
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from partwise.any_code.command_plan import CommandConfig
+from partwise.any_code.experiment_file import Curve, Metric, TrialLimits
+from partwise.any_code.numbers import read_curve, read_metric, source_files
+from partwise.any_code.result_files import ResultFiles, empty_output
+from partwise.comparison.trials.stored import JOB, STDERR, STDOUT, Outcome, hash_files, stored_status
+from partwise.config import ConfigError, digest, open_to_read
+from partwise.files import open_file
+from partwise.machine import end_with
+from partwise.records import read_record
+
+__all__ = ["execute", "stored_status"]
+
+OUTPUT = "output"
+"""The folder of a trial that `{folder}` stands for."""
+
+POLL_SECONDS = 0.05
+GRACE_SECONDS = 10.0
+"""Between asking a command to end and killing it."""
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+@dataclass
+class Ended:
+    """How a process ended: its exit status, or what stopped it."""
+
+    status: int
+    seconds: float
+    interrupted: bool = False
+    timed_out: bool = False
+    rank: int = 0
+    """Which of several processes has this status."""
+
+    def fault(self, minutes: float | None, folder: Path) -> str | None:
+        """Why it has no value; None if it ended well."""
+        if self.timed_out:
+            return f"it ran longer than {minutes:g} minutes"
+        which = f"rank {self.rank}: " if self.rank else ""
+        if self.status < 0:
+            with contextlib.suppress(ValueError):
+                name = signal.Signals(-self.status).name
+                memory = ", as by a system that is out of memory" if name == "SIGKILL" else ""
+                return f"{which}killed by {name}{memory}"
+            return f"{which}killed by signal {-self.status}"
+        if self.status:
+            last = last_line(folder / log_name(self.rank))
+            return f"{which}exit status {self.status}" + (f": {last}" if last else "")
+        return None
+
+
+def log_name(rank: int) -> str:
+    """The file of a trial with what a process writes to stderr; but for the first, to stdout as well."""
+    return STDERR if rank == 0 else f"rank-{rank}.txt"
+
+
+def execute(folders: list[Path], should_stop: Callable[[], bool]) -> list[str]:
+    """Run the commands of the folders one after the other; returns their statuses."""
+    return [execute_one(folder, should_stop) for folder in folders]
+
+
+def execute_one(folder: Path, should_stop: Callable[[], bool]) -> str:
+    stored = read_record(folder / JOB)
+    job = stored["job"]
+    if digest(job) != stored["hash"]:
+        raise ConfigError(f"{folder / JOB} was changed: run the comparison again")
+    limits, place = TrialLimits.from_stored(job["trial"]), stored["place"]
+    cwd, locks = Path(place["cwd"]), Path(place.get("locks", folder.parent))
+    config, output = CommandConfig.from_stored(job["config"]), folder / OUTPUT
+    values = config.values(job["arm"], job["seed"], str(output.resolve()))
+    sources = [kind.from_stored(job[key]) for key, kind in (("metric", Metric), ("curve", Curve)) if job[key]]
+    files = ResultFiles(folder, output, cwd, values, sources)
+    outcome: Outcome | None = None
+    for attempt in range(1, limits.retries + 2):
+        with files.reserved(locks, should_stop) as reserved:
+            outcome = (
+                attempt_once(job, stored["hash"], config, files, limits, attempt, should_stop) if reserved else None
+            )
+            if "short" in place:
+                files.remove_made()
+        if outcome is None:
+            return "interrupted"
+        if outcome.status == "done":
+            break
+    assert outcome is not None
+    return outcome.write(folder, stored["hash"])
+
+
+def attempt_once(
+    job: Mapping[str, Any],
+    key: str,
+    config: CommandConfig,
+    files: ResultFiles,
+    limits: TrialLimits,
+    attempt: int,
+    should_stop: Callable[[], bool],
+) -> Outcome | None:
+    """One execution of the job with the hash `key`; None if it was stopped."""
+    folder, cwd, values = files.folder, files.cwd, files.values
+    if attempt > 1:
+        for name in (STDOUT, *(log_name(rank) for rank in range(limits.processes))):
+            os.replace(folder / name, folder / name.replace(".txt", f"-attempt-{attempt - 1}.txt"))
+    empty_output(folder, files.output, key, resumes=limits.resumable and attempt == 1)
+    files.start(key)
+    words = config.words(values, tuple(job["check"]))
+    ended = run(words, cwd, environment(config.variables(values), limits), folder, limits, should_stop)
+    if ended.interrupted:
+        return None
+    facts: dict[str, Any] = {"exit_status": ended.status, "seconds": ended.seconds, "attempts": attempt}
+    reason = ended.fault(limits.minutes, folder)
+    if reason is None:
+        try:
+            metric = files.written(Metric.from_stored(job["metric"]))
+            facts["value"] = read_metric(metric, folder, cwd, values)
+            facts["sources"] = hash_files(folder, source_files(metric, folder, cwd, values))
+        except ConfigError as error:
+            reason = str(error)
+    if job["curve"]:
+        with contextlib.suppress(ConfigError):  # a missing curve costs a figure, not the trial
+            curve = files.written(Curve.from_stored(job["curve"]))
+            facts["curve"] = tuple(read_curve(curve, folder, cwd, values))
+    return Outcome(status="failed" if reason else "done", reason=reason, **facts)
+
+
+def environment(variables: Mapping[str, str], limits: TrialLimits) -> dict[str, str]:
+    """This process's environment with the trial's variables; threads follow `cpus`, unless the user sets them."""
+    threads = dict.fromkeys(THREAD_VARIABLES, str(limits.cpus))
+    return {**threads, "PYTHONUNBUFFERED": "1", **os.environ, **variables}
+
+
+def run(
+    words: list[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    folder: Path,
+    limits: TrialLimits,
+    should_stop: Callable[[], bool],
+) -> Ended:
+    """Run a command to its end, with its output in `folder`, or stop it with all its children.
+
+    If several processes run it, the end of one that fails ends all.
+    """
+    start = time.monotonic()
+    deadline = start + 60 * (math.inf if limits.minutes is None else limits.minutes)
+    processes: list[subprocess.Popen[bytes]] = []
+    interrupted = timed_out = False
+    try:
+        for variables in ranks(limits.processes):
+            process = launch(words, cwd, {**env, **variables}, folder, len(processes))
+            if process is None:
+                return Ended(127, 0.0, rank=len(processes))
+            processes.append(process)
+        while running := [each for each in processes if each.poll() is None]:
+            if any(each.returncode for each in processes):
+                break
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running[0].wait(POLL_SECONDS)
+                continue
+            interrupted, timed_out = should_stop(), time.monotonic() > deadline
+            if interrupted or timed_out:
+                break
+        # one that was killed comes first: the others fail because they lost it
+        order = sorted(range(len(processes)), key=lambda rank: (processes[rank].returncode or 0) >= 0)
+        rank = next((rank for rank in order if processes[rank].returncode), 0)
+    finally:
+        stop(processes)
+    return Ended(processes[rank].returncode, time.monotonic() - start, interrupted, timed_out, rank)
+
+
+def ranks(n: int) -> list[dict[str, str]]:
+    """The variables of torchrun for each of several processes; none for one."""
+    if n == 1:
+        return [{}]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(n)]
+
+
+def launch(
+    words: list[str], cwd: Path, env: Mapping[str, str], folder: Path, rank: int
+) -> "subprocess.Popen[bytes] | None":
+    """Start the command in a session of its own; None, with the reason in its log, if it cannot be started."""
+    with contextlib.ExitStack() as files:
+        for name in {log_name(rank), *([STDOUT] if rank == 0 else [])}:
+            (folder / name).unlink(missing_ok=True)  # a worker that lost this trial may still write to it for a moment
+        stderr = files.enter_context(open_file(folder / log_name(rank), "wb"))
+        stdout = files.enter_context(open_file(folder / STDOUT, "wb")) if rank == 0 else stderr
+        try:
+            return subprocess.Popen(
+                words,
+                cwd=cwd,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                preexec_fn=functools.partial(end_with, os.getpid()),  # no command outlives its worker
+            )
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            stderr.write(f"cannot start {words[0]}: {reason}\n".encode())
+            return None
+
+
+def stop(processes: "list[subprocess.Popen[bytes]]") -> None:
+    """End the processes that still run (ask, wait, kill) and those they left behind, which would disturb the next trial."""
+    for process in processes:
+        if process.poll() is None:
+            end_group(process.pid, signal.SIGTERM)
+    deadline = time.monotonic() + GRACE_SECONDS
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        end_group(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def end_group(group: int, which: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, which)
+
+
+def last_line(path: Path) -> str:
+    """The last line of a log, shortened."""
+    with open_to_read(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 4096))
+        lines = file.read().decode("utf-8", errors="replace").split("\n")
+    text = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return text if len(text) <= 120 else f"{text[:120]}..."

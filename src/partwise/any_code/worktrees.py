@@ -1,0 +1,116 @@
+"""Worktrees of git: each commit that is compared lies in a folder of its own, and the user's checkout is not touched."""
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from partwise.any_code.provenance import git
+from partwise.config import ConfigError, read_file
+from partwise.config.yaml import show
+from partwise.files import open_file
+from partwise.git import missing_objects, run_git
+
+READY = ".partwise-ready"
+"""Written once the setup of a worktree has succeeded."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """The repository around a folder; `inside` is that folder within it."""
+
+    root: Path
+    inside: Path
+
+    @classmethod
+    def around(cls, folder: Path) -> "Repository":
+        """Raises ConfigError if the folder is in no repository."""
+        root = git(folder, "rev-parse", "--show-toplevel")
+        if root is None:
+            raise ConfigError(f"{folder} is not in a git repository: arms with `ref` need one")
+        path = Path(root.rstrip("\n"))
+        if not folder.resolve().is_relative_to(path.resolve()):  # by core.worktree of its configuration
+            raise ConfigError(f"{folder} is not in the work tree of its git repository, {show(str(path))}")
+        return cls(path, folder.resolve().relative_to(path.resolve()))
+
+    def commit_of(self, ref: str) -> str:
+        """The commit that a branch, tag or hash names. Raises ConfigError."""
+        found = None if ref.startswith("-") else git(self.root, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+        if not found:
+            raise ConfigError(f"ref {show(ref)} is not a commit of {self.root}: give a branch, a tag or a hash")
+        return found.strip()
+
+    def difference(self, before: str, after: str) -> str:
+        """What changed from one commit to another, as a unified diff."""
+        return git(self.root, "diff", "--no-ext-diff", "--no-textconv", "--no-color", before, after) or ""
+
+    def ignored_link_targets(self, share: Sequence[str]) -> list[tuple[Path, Path]]:
+        """(path in this checkout, relative path) of what worktrees share. Raises ConfigError."""
+        found = []
+        for name in share:
+            relative = Path(os.path.normpath(name))
+            if relative.is_absolute() or ".." in relative.parts:
+                raise ConfigError(f"share: {name!r} must be a path within the repository")
+            if not (self.root / relative).exists():
+                raise ConfigError(f"share: {self.root / relative} does not exist")
+            found.append(((self.root / relative).resolve(), relative))
+        return found
+
+    def add_worktree(self, folder: Path, commit: str, share: Sequence[str], setup: str | None) -> Path:
+        """Check out a commit into `folder`, link what is shared, run the setup once; returns where commands run."""
+        folder = folder.resolve()
+        if not (folder / READY).exists():
+            self.remove_worktree(folder)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            done = run_git(self.root, "worktree", "add", "--detach", "--force", str(folder), commit)
+            if done.returncode:
+                self.explain(commit, done.stderr)
+            for target, relative in self.ignored_link_targets(share):
+                link = folder / relative
+                if link.exists():
+                    raise ConfigError(f"share: {relative} is part of commit {commit[:10]}: share only what git ignores")
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.symlink_to(target)
+            if setup:
+                run_setup(setup, folder / self.inside)
+            (folder / READY).touch()
+        return folder / self.inside
+
+    def explain(self, commit: str, stderr: str) -> NoReturn:
+        """Raise ConfigError for a commit that cannot be checked out."""
+        if missing := missing_objects(self.root, commit):
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            raise ConfigError(
+                f"{self.root} is a partial clone that lacks objects of commit {commit[:10]}: "
+                f"{show(', '.join(missing[:3]))}{more}; nothing is fetched by itself: if you trust its remote, "
+                f"`git -C {shlex.quote(str(self.root))} archive --output=/dev/null {commit[:10]}` fetches them"
+            )
+        raise ConfigError(f"cannot create a worktree of {commit[:10]}: {show(' '.join(stderr.split()))}")
+
+    def remove_worktree(self, folder: Path) -> None:
+        """Remove a worktree, and what an interrupted one left."""
+        git(self.root, "worktree", "remove", "--force", str(folder))
+        shutil.rmtree(folder, ignore_errors=True)
+        git(self.root, "worktree", "prune")
+
+
+def run_setup(setup: str, cwd: Path) -> None:
+    """Run the setup in a worktree with a shell. Raises ConfigError with its last line."""
+    log = cwd / "partwise-setup.txt"
+    with open_file(log, "wb") as file:
+        done = subprocess.run(
+            ["/bin/sh", "-c", setup],
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    if done.returncode:
+        lines = read_file(log).decode(errors="replace").strip().splitlines()
+        last = f": {show(lines[-1])}" if lines else ""
+        raise ConfigError(f"setup {shlex.quote(setup)} ended with status {done.returncode}{last}; its output: {log}")
