@@ -1,4 +1,4 @@
-"""The speed chart, docs/images/speed.svg, from docs/benchmarks.json: `make generate` draws it.
+"""The speed chart of a page of benchmarks, such as docs/images/speed.svg from docs/benchmarks.json: `make generate` draws it.
 
 A bar is the median ratio to the best peer over alternating rounds, a line its range; 1 is the speed of the peer. Ratios to
 our own eager code, fractions of a peak and shares of a limit are not speeds against a peer and have no bar.

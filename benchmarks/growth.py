@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from growth_figure import draw_growth
 from measuring import Step, time_alternating, write_rows
 from peer_process import PeerProcess
 from peers import Setting, nanogpt_step, transformers_step
@@ -25,7 +26,6 @@ from torch import Tensor
 from training_step import partwise_step
 
 from partwise.compute.runtime import choose_runtime
-from partwise.plots.plotting import COLORS, STYLE, new_subplots, set_log_scale
 from partwise.train.config import TrainConfig
 
 BASE = {"layers": 4, "width": 128, "heads": 4, "batch": 12, "context": 64, "vocab": 65}
@@ -61,7 +61,7 @@ def main() -> None:
     rows = as_rows(points)
     write_rows(options.json, rows)
     if options.figure:
-        draw(points, options.figure)
+        options.figure.write_text(draw_growth(as_rows(points)), encoding="utf-8")
 
 
 def builders(with_nanogpt: bool) -> dict[str, Builder]:
@@ -158,29 +158,6 @@ def as_rows(points: list[dict[str, Any]]) -> list[dict[str, Any]]:
     half, longest = (point["MiB"][OURS] for point in points[-2:])
     row = {"goal": "growth", "what": "memory, linear in context to 8192", "ours": longest, "unit": "MiB"}
     return [*rows, {**row, "peers": {"twice that of 4096": 2 * half}, "ratio": 2 * half / longest, "target": LINEAR}]
-
-
-def draw(points: list[dict[str, Any]], path: Path) -> None:
-    """Plot time above and memory below, one column per sweep, both axes logarithmic."""
-    import matplotlib
-
-    figure, grid = new_subplots(4.6, "growth", rows=2, columns=len(SWEEPS), width=12.5)
-    for row, (unit, label) in enumerate((("ms", "ms per step"), ("MiB", "peak MiB"))):
-        for axes, sweep in zip(grid[row], SWEEPS, strict=True):
-            chosen = [point for point in points if point["sweep"] == sweep]
-            values = [point["value"] for point in chosen]
-            for color, name in zip(COLORS, chosen[0][unit], strict=False):
-                axes.plot(values, [point[unit][name] for point in chosen], "o-", color=color, ms=3, lw=1.4, label=name)
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(values, [f"{value:,}" for value in values], minor=False)
-            axes.minorticks_off()
-            set_log_scale(axes)
-            if row:
-                axes.set_xlabel(sweep)
-        grid[row][0].set_ylabel(label)
-    figure.legend(*grid[0][0].get_legend_handles_labels(), loc="outside upper left", ncols=3, frameon=False)
-    with matplotlib.rc_context(STYLE | {"svg.hashsalt": "growth"}):
-        figure.savefig(path, format="svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

@@ -66,10 +66,28 @@ def library() -> Sequence[Any]:
         return [find_study(str(path)) for path in sorted(LIBRARY.glob("*.yaml"), key=lambda path: path.stem)]
 
 
-def speed_chart() -> str:
+def speed_chart(name: str = "benchmarks") -> str:
     from chart import draw
 
-    return draw(stored("benchmarks.json")["rows"])
+    return draw(stored(f"{name}.json")["rows"])
+
+
+def growth_chart() -> str:
+    from growth_figure import draw_growth
+
+    return draw_growth(stored("benchmarks.json")["rows"])
+
+
+def benchmarks_page(name: str) -> str:
+    from table import page
+
+    return page(name, stored(f"{name}.json"))
+
+
+def error_rates_chart() -> str:
+    from statistics_figure import draw
+
+    return draw((DOCS / "statistics.md").read_text(encoding="utf-8"))
 
 
 def accelerator_page() -> str:
@@ -103,6 +121,13 @@ FILES: dict[str, Callable[[], str]] = {
     "docs/results.schema.json": lambda: schema("results"),
     "docs/verdict.schema.json": lambda: schema("stats"),
     "docs/images/speed.svg": speed_chart,
+    "docs/images/speed-avx2.svg": lambda: speed_chart("benchmarks-avx2"),
+    "docs/images/speed-float32.svg": lambda: speed_chart("benchmarks-float32"),
+    "docs/growth.svg": growth_chart,
+    "docs/images/errors.svg": error_rates_chart,
+    "docs/benchmarks.md": lambda: benchmarks_page("benchmarks"),
+    "docs/benchmarks-avx2.md": lambda: benchmarks_page("benchmarks-avx2"),
+    "docs/benchmarks-float32.md": lambda: benchmarks_page("benchmarks-float32"),
     "docs/accelerator.md": accelerator_page,
     "docs/reliability.md": reliability_page,
     **CLAIMS,

@@ -18,12 +18,13 @@ from typer.testing import CliRunner
 from comparisons import TINY
 from partwise.ablation.run_workload import ArmTime
 from partwise.cli import app
+from partwise.comparison.report.cells import number
 from partwise.comparison.stats.intervals import judge
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.config import ConfigError
 from partwise.studies.claims import find_outcomes, overall, scope
 from partwise.studies.forest import draw_claims
-from partwise.studies.page import horizon_table, markdown, standing, verdict_cell
+from partwise.studies.page import facts, grouped, horizon_table, markdown, place, verdict_cell
 from partwise.studies.study import LIBRARY, NOT_SEEN, SEEN, StudyResults, all_studies, find_study, outcome
 
 
@@ -176,7 +177,7 @@ def test_what_changed_after_a_first_answer_is_in_the_table(here: Path) -> None:
     entry = "comparisons: {one: {preset: mingpt, change: [ffn=swiglu], expect: better}}\n"
     (here / "studies" / "mine.yaml").write_text(text + entry)
     page = markdown([find_study("mine")])
-    assert "Earlier answers: First undecided. Then run again." in page
+    assert "Changed after a first answer: [history](studies/mine.yaml)." in page
     (here / "studies" / "mine.yaml").write_text(text.replace("[First undecided., Then run again.]", "3") + entry)
     with pytest.raises(ConfigError, match="history: expected a list of sentences"):
         find_study("mine")
@@ -338,11 +339,13 @@ def test_studies_of_one_protocol_share_the_runs_of_the_baseline_and_are_judged_t
     assert alone[0].effect.n_comparisons == 1
     page = markdown(studies)
     assert (
-        "## Protocol small\n\nfrozen\n" in page
+        "## Protocol small\n\nfrozen [Settings and history](" in page
         and "| difference after | 4 steps | 8 steps | change | times fewer steps |" in page
     )
-    assert page.count("Tuned over train.lr, mean loss of 4 other seeds: mingpt: ") == 2
-    assert page.count("one: mean validation loss mingpt train.lr=") == page.count(" Steps timed in turn on ") == 2
+    assert page.count(" Steps timed in turn on: ") == page.count(" References: 2-gram ") == 1, "of both studies"
+    (effect,) = (finding.effect for finding in found["rope"])
+    (baseline,) = (number(arm.mean) for arm in found["rope"][0].results.arms if arm.name == effect.against)
+    assert f"| one | {effect.arm} − {effect.against} | 2 | {baseline} | " in page
     (family / "rope" / "results.json").unlink()
     untested = find_outcomes(studies)
     assert not untested["rope"] and untested["rms"][0].effect.n_comparisons == 2, "claims not run yet count as members"
@@ -365,7 +368,7 @@ def test_runs_that_studies_share_have_the_data_of_today(family: Path) -> None:
 
 def test_the_page_has_every_claim_with_its_prediction_before_it_is_run(family: Path) -> None:
     page = markdown([find_study("rms"), find_study("rope")])
-    assert "| one | norm=rmsnorm − mingpt | 2 | – | – | – | better | not run yet |" in page
+    assert "| one | norm=rmsnorm − mingpt | 2 | – | – | – | – | better | not run yet |" in page
     committed = markdown([find_study("swiglu")])
     assert "0.0032) | 95% | equivalent | equivalent | seen here |" in committed and "not run yet" not in committed
 
@@ -388,7 +391,7 @@ def test_accuracies_stand_beside_those_of_constant_answers_and_have_no_compute_s
         "| difference after | 300 steps | 1,000 steps | change |\n" in page
         and "times fewer" not in page.partition("### answer-loss")[2]
     )
-    assert "; the most frequent character at each position 0.1677." in page and "-gram model" not in page
+    assert "References: the most frequent character at each position 0.1677." in page and "-gram" not in page
     for key in study.entries:  # the arms have one name
         assert f"{key}, data.answer_only_loss=false: -0." in page
 
@@ -396,19 +399,25 @@ def test_accuracies_stand_beside_those_of_constant_answers_and_have_no_compute_s
 def test_results_name_the_device_and_the_precision_of_their_runs() -> None:
     runs = StudyResults.from_json(find_study("growth-3m").results).comparisons["2.7M"]
     for runtime, machine, sentence in (
-        ({"device": "cpu", "precision": "float32"}, {"cpu": "EPYC"}, " Trained on EPYC in float32."),
-        ({}, {"cpu": "EPYC"}, " Trained on EPYC."),
+        ({"device": "cpu", "precision": "float32"}, {"cpu": "EPYC"}, "EPYC in float32"),
+        ({}, {"cpu": "EPYC"}, "EPYC"),
         (
             {"device": "cuda", "precision": "bfloat16"},
             {"accelerator": "H100", "cpu": "Xeon"},
-            " Trained on H100 in bfloat16, in a machine with Xeon.",
+            "H100 in bfloat16, in a machine with Xeon",
         ),
-        ({"device": "cuda"}, {}, " Trained on cuda."),
+        ({"device": "cuda"}, {}, "cuda"),
         ({"device": "cpu", "precision": "float32"}, {}, ""),
     ):
         provenance = runs.provenance.model_copy(update={"runtime": runtime, "machine": machine})
-        text = standing(runs.model_copy(update={"provenance": provenance, "timed_on": None}))
-        assert text.partition("…")[2].startswith(sentence) and ("Trained on" in text) == bool(sentence), text
+        assert place(runs.model_copy(update={"provenance": provenance})) == sentence
+    (line,) = filter(None, facts([find_study("growth-3m")]))
+    assert f"Trained on: {place(runs)}." in line and "Scope: shakespeare, 500 and 1,000 steps only." in line
+
+
+def test_what_studies_have_in_common_is_said_once() -> None:
+    assert grouped({"a": "x", "b": "x"}) == "x" and grouped({}) == grouped({"a": ""}) == ""
+    assert grouped({"a": "x", "b": "", "c": "y", "d": "x"}) == "x; y (c)"
 
 
 def test_comparisons_that_share_runs_of_their_baseline_are_named() -> None:

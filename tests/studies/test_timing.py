@@ -13,7 +13,7 @@ from partwise.cli import app
 from partwise.config import ConfigError
 from partwise.machine import hardware
 from partwise.studies.claims import find_outcomes
-from partwise.studies.page import horizon_table, standing
+from partwise.studies.page import facts, horizon_table
 from partwise.studies.study import LIBRARY, Study, StudyResults, find_study
 from partwise.studies.timing import time_study
 
@@ -50,8 +50,8 @@ def test_the_seconds_saved_follow_from_steps_timed_in_turn(rates: dict[str, floa
     for name in ("ratio", "low", "high"):
         assert math.isclose(getattr(seconds, name), getattr(steps, name) / 4, rel_tol=1e-12), "steps four times as long"
     assert [arm.tokens_per_second for arm in timed.arms] == [1000.0, 250.0]
-    assert seconds_cell(study).startswith("0.21") and standing(timed).endswith(
-        f"Steps timed in turn on {timed.timed_on}."
+    assert seconds_cell(study).startswith("0.21") and " ".join(facts([study])).endswith(
+        f"Steps timed in turn on: {timed.timed_on}."
     )
     rates |= {"tie_embeddings=false": 1000.0}
     (again,) = time_study(study).comparisons.values()
@@ -67,7 +67,7 @@ def test_seconds_of_shared_runs_are_not_shown_unless_timed_in_turn(here: Path) -
     study.write(
         stored.model_copy(update={"comparisons": {"shakespeare": results.model_copy(update={"timed_on": None})}})
     )
-    assert seconds_cell(study) == "–" and "timed in turn" not in standing(results.model_copy(update={"timed_on": None}))
+    assert seconds_cell(study) == "–" and "timed in turn" not in " ".join(facts([study]))
 
 
 def test_what_cannot_be_timed_is_refused(rates: dict[str, float]) -> None:

@@ -1,13 +1,13 @@
 """The page of claims: for each study the published result, ours with its interval, the compute saved, and the outcome."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from partwise.comparison.design.plan import listed
-from partwise.comparison.report.backends import describe_backends
 from partwise.comparison.report.cells import confidence, decimal_places, number, with_interval
 from partwise.comparison.report.horizons import factor_cell, in_words, why_not_computed
-from partwise.comparison.results import ArmResult, Ratio, Results, Tuning
+from partwise.comparison.results import Ratio, Results
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.number_format import format_p
 from partwise.plots.cells import NONE
@@ -21,7 +21,7 @@ from partwise.studies.claims import (
     untested_claims,
 )
 from partwise.studies.growth import ALPHA, GROWTH, Change, Contrast, contrasts, growth_lines, settings_of
-from partwise.studies.study import Study, StudyResults
+from partwise.studies.study import LIBRARY, Study, StudyResults
 from partwise.studies.trends import TRENDS
 
 PICTURE = "images/studies.svg"
@@ -34,17 +34,18 @@ MAX_DIFFERENCES = 4
 def markdown(studies: Sequence[Study]) -> str:
     """The page: the table of claims, and a section for each study, those with a protocol under it."""
     found = find_outcomes(studies)
-    lines = ["# The table of claims", "", INTRODUCTION, ""]
-    lines += ["| study | claim | published result | here | outcome | scope |", "|---|---|---|---|---|---|"]
+    lines = ["# The table of claims", "", CAPTION, ""]
+    lines += ["| study | claim | published result | here | outcome |", "|---|---|---|---|---|"]
     for study in sorted(studies, key=lambda study: not found[study.name]):  # those that were run first
         cells = [f"[{study.name}](#{study.name})", study.claim, study.published, differences(study, found[study.name])]
-        cells += [f"**{overall(study, found[study.name])}**", scope(study)]
-        lines.append(row(cells))
+        lines.append(row([*cells, f"**{overall(study, found[study.name])}**"]))
+    lines += ["", HOW_TO_READ]
     protocols = {study.protocol: study.about_protocol for study in studies if study.protocol}
     lines += ["", one_line(FAMILY)] if protocols else []
     for name, about in protocols.items():
         ours = [study for study in studies if study.protocol == name]
-        lines += ["", f"## Protocol {name}", "", one_line(about)]
+        settings = f"[Settings and history]({address(ours[0].path.parent / 'protocols' / f'{name}.yaml')})."
+        lines += ["", f"## Protocol {name}", "", f"{one_line(about)} {settings}", *facts(ours)]
         if sharing := [listed(each) for each in shared_baselines(ours, found)]:
             lines += ["", f"These comparisons share runs of their baseline: {'; '.join(sharing)}."]
         if name == GROWTH[0]:
@@ -54,7 +55,7 @@ def markdown(studies: Sequence[Study]) -> str:
     alone = [study for study in studies if not study.protocol]
     lines += ["", "## Studies with a setting of their own"] if alone else []
     for study in alone:
-        lines += section(study, found[study.name])
+        lines += [*section(study, found[study.name]), *facts([study])]
     return "\n".join(lines) + "\n"
 
 
@@ -99,14 +100,13 @@ def known(ratio: Ratio) -> float:
 def section(study: Study, findings: Sequence[ClaimOutcome]) -> Iterator[str]:
     """A study's claim, its command, and its comparisons."""
     yield from ("", f"### {study.name}", "", f"{one_line(study.claim)} Source: {one_line(study.source)}")
-    if study.changed:
-        yield from ("", one_line(study.changed))
+    changed = one_line(study.changed)
     if study.history:
-        yield from ("", f"Earlier answers: {one_line(' '.join(study.history))}")
-    yield from ("", f"`partwise study run {study.name}`", "")
+        changed = f"{changed} {EARLIER.format(address(study.path))}".strip()
+    yield from ("", changed, "") if changed else ("",)
     yield from (
-        "| comparison | difference | seeds | mean (interval) | level | verdict | predicted | outcome |",
-        "|---|---|---:|---:|---:|---|---|---|",
+        "| comparison | difference | seeds | baseline | mean (interval) | level | verdict | predicted | outcome |",
+        "|---|---|---:|---:|---:|---:|---|---|---|",
     )
     # in full in the first row of a comparison
     labels = {key: label(study, key) for key in [*(finding.key for finding in findings), *study.entries]}
@@ -114,18 +114,24 @@ def section(study: Study, findings: Sequence[ClaimOutcome]) -> Iterator[str]:
         effect = finding.effect
         n = str(effect.n) if effect.paired else f"{effect.n_arm}, {effect.n_against}"
         name, interval = f"{effect.arm} − {effect.against}", with_interval(effect, decimal_places(effect))
-        cells = [labels.pop(finding.key, finding.key), name, n, interval, confidence(effect), verdict_cell(effect)]
-        yield row([*cells, finding.expected or NONE, finding.outcome or NONE])
+        baseline = {arm.name: arm.mean for arm in finding.results.arms}.get(effect.against)
+        cells = [labels.pop(finding.key, finding.key), name, n, number(baseline), interval, confidence(effect)]
+        yield row([*cells, verdict_cell(effect), finding.expected or NONE, finding.outcome or NONE])
     for key, claim, expected, seeds in untested_claims(study):
         cells = [labels.pop(key, key), f"{claim.arm} − {claim.against}", str(seeds)]
-        yield row([*cells, NONE, NONE, NONE, expected or NONE, NOT_RUN])
+        yield row([*cells, NONE, NONE, NONE, NONE, expected or NONE, NOT_RUN])
     yield from horizon_table(study, findings)
     yield from not_computed(findings)
-    if study.results and study.protocol:
-        for key, results in StudyResults.from_json(study.results).comparisons.items():
-            yield from ("", f"{label(study, key)}: {standing(results)}")
-            if results.tuning:
-                yield from ("", tuning_losses(results.tuning))
+    stored = StudyResults.from_json(study.results).comparisons if study.results else {}
+    for key, results in stored.items():
+        if any(each.reasons for each in results.arms[0].backends):
+            which = f" of {key}" if len(stored) > 1 else ""
+            yield from ("", f"All arms{which} ran without the kernels that one of them lacks, which costs seconds.")
+
+
+def address(path: Path) -> str:
+    """The file of a study or a protocol, for a link of the page in docs/."""
+    return f"{SOURCES}/{path.relative_to(LIBRARY).as_posix()}" if path.is_relative_to(LIBRARY) else path.as_posix()
 
 
 def growth_section(studies: Sequence[Study]) -> Iterator[str]:
@@ -167,7 +173,7 @@ def label(study: Study, key: str) -> str:
 
 
 def horizon_table(study: Study, findings: Sequence[ClaimOutcome]) -> Iterator[str]:
-    """The difference at the end of runs of each length, and the compute saved.
+    """The mean difference at the end of runs of each length, its change, and the compute saved.
 
     Runs that studies share were made at different times, perhaps on different machines: without steps timed in turn their
     seconds cannot be compared.
@@ -189,9 +195,10 @@ def horizon_table(study: Study, findings: Sequence[ClaimOutcome]) -> Iterator[st
         known = {key for key in ratios if key != "seconds" or finding.results.timed_on or not study.protocol}
         saved = [factor_cell(ratios[key]) if key in known else NONE for key in map(str.lower, measures)]
         points = {point.step: point for point in finding.over_horizons}
-        cells = [with_interval(points[step], digits) if step in points else NONE for step in steps]
+        cells = [number(points[step].mean, digits) if step in points else NONE for step in steps]
         change = with_interval(finding.change, digits) if finding.change else NONE
-        yield row([f"{finding.key}: {finding.short_name}", *cells, change, *saved])
+        key = f"{finding.key}: " if len(study.entries) > 1 else ""
+        yield row([f"{key}{finding.short_name}", *cells, change, *saved])
 
 
 def not_computed(findings: Sequence[ClaimOutcome]) -> Iterator[str]:
@@ -207,55 +214,58 @@ def not_computed(findings: Sequence[ClaimOutcome]) -> Iterator[str]:
         yield from ("", f"Compute saved{whose}: not computed, because {reason}.")
 
 
-def standing(results: Results) -> str:
-    """The mean of every arm beside its references, the hash of the data, and how runs and seconds were computed.
+def facts(studies: Sequence[Study]) -> Iterator[str]:
+    """Their scope, the references of their metrics, and where they were trained and timed."""
+    scopes: dict[str, str] = {}
+    references: dict[str, str] = {}
+    places: dict[str, str] = {}
+    timed: dict[str, str] = {}
+    for study in studies:
+        scopes[study.name] = scope(study)
+        stored = StudyResults.from_json(study.results).comparisons if study.results else {}
+        for key, results in stored.items():
+            name = study.name if len(stored) == 1 else f"{study.name}, {key}"
+            references[name], places[name] = reference(results), place(results)
+            timed[name] = (results.timed_on or "") if results.metric_is_loss else ""
+    named = {"Scope": scopes, "References": references, "Trained on": places, "Steps timed in turn on": timed}
+    found = [f"{title}: {text}." for title, values in named.items() if (text := grouped(values))]
+    yield from ("", " ".join(found)) if found else ()
 
-    A loss stands beside those of n-gram models, an accuracy beside that of a constant answer.
-    """
-    means = [mean_with_sd(arm) for arm in results.arms]
+
+def grouped(values: Mapping[str, str]) -> str:
+    """The most frequent value, and each other one with the names that have it: `one; two (a and b)`."""
+    names: dict[str, list[str]] = {}
+    for name, value in values.items():
+        if value:
+            names.setdefault(value, []).append(name)
+    most, *others = sorted(names, key=lambda value: -len(names[value])) or [""]
+    return "; ".join([most, *(f"{value} ({listed(names[value])})" for value in others)])
+
+
+def reference(results: Results) -> str:
+    """The losses of n-gram models of the same text, or the accuracy of a constant answer."""
     if results.metric_is_loss:
-        references = [f"{n}-gram model {number(loss)}" for n, loss in results.references.ngrams if n > 1]
-    else:
-        constant = {
-            "character accuracy": (
-                "the most frequent character at each position",
-                results.references.constant_char_accuracy,
-            ),
-            "exact match": ("the most frequent answer", results.references.constant_exact_match),
-        }
-        name, accuracy = constant.get(results.protocol.metric, ("", None))
-        references = [] if accuracy is None else [f"{name} {number(accuracy)}"]
-    data = f" Data: SHA-256 {results.task.hash[:16]}…" if results.task and results.task.hash else ""
+        return ", ".join(f"{n}-gram {number(loss)}" for n, loss in results.references.ngrams if n > 1)
+    constant = {
+        "character accuracy": (
+            "the most frequent character at each position",
+            results.references.constant_char_accuracy,
+        ),
+        "exact match": ("the most frequent answer", results.references.constant_exact_match),
+    }
+    name, accuracy = constant.get(results.protocol.metric, ("", None))
+    return "" if accuracy is None else f"{name} {number(accuracy)}"
+
+
+def place(results: Results) -> str:
+    """The device and the precision of the runs; '' if unknown."""
     machine, runtime = results.provenance.machine, results.provenance.runtime
     cpu, device, precision = machine.get("cpu"), runtime.get("device", "cpu"), runtime.get("precision")
-    place = cpu if device == "cpu" else machine.get("accelerator", device)
+    where = cpu if device == "cpu" else machine.get("accelerator", device)
+    if not where:
+        return ""
     host = f", in a machine with {cpu}" if cpu and device != "cpu" else ""
-    trained = f" Trained on {place}{f' in {precision}' if precision else ''}{host}." if place else ""
-    timed = f" Steps timed in turn on {results.timed_on}." if results.timed_on and results.metric_is_loss else ""
-    parts = [", ".join(means), ", ".join(references)]
-    baseline = results.arms[0]
-    excluded = any(each.reasons for each in baseline.backends)  # by another arm, which costs the baseline seconds
-    backends = f" Backends of {baseline.name}: {describe_backends(baseline)}." if excluded else ""
-    facts = f"{data}{trained}{timed}{backends}"
-    return f"mean {results.protocol.metric} {'; '.join(filter(None, parts))}.{facts}"
-
-
-def mean_with_sd(arm: ArmResult) -> str:
-    """`llama 1.5335 (seed SD 0.0047)`."""
-    sd = f" (seed SD {number(arm.sd)})" if arm.sd is not None else ""
-    return f"{arm.name} {number(arm.mean)}{sd}"
-
-
-def tuning_losses(tuning: Tuning) -> str:
-    """The mean loss of each arm's tuning runs at each value, with the chosen one in bold."""
-    arms = []
-    for arm in tuning.arms:
-        tried = [(value, mean) for value, mean in zip(tuning.values, arm.means, strict=True) if mean is not None]
-        losses = [
-            f"**{value} {number(mean)}**" if value == arm.best else f"{value} {number(mean)}" for value, mean in tried
-        ]
-        arms.append(f"{arm.arm}: {', '.join(losses)}")
-    return f"Tuned over {tuning.key}, mean loss of {len(tuning.seeds)} other seeds: {'; '.join(arms)}."
+    return f"{where}{f' in {precision}' if precision else ''}{host}"
 
 
 def verdict_cell(effect: Effect) -> str:
@@ -274,52 +284,44 @@ def verdict_cell(effect: Effect) -> str:
     return f"{effect.verdict}, excludes 0" if effect.verdict == "equivalent" and excludes else effect.verdict
 
 
-GROWTH_FIGURE = """Lines are mean differences, dots the seeds. Bars are 95% intervals over seeds, each by itself; one that is
-cut off extends beyond the panel. The band is the margin. A size is the number of parameters of the baseline; the same steps
-are the same number of tokens. Below, a change with size or corpus is that of the difference after the most steps that both
-have (diamonds: not from the smallest model): its 95% interval is unpaired and includes the noise of tuning, and its p-value
-in the table is adjusted for all parts by Holm's method, but not for the several changes. A change with the number of steps is
-that of models that were trained for both numbers. Where the interval of a change includes 0, these runs cannot tell whether
-the effect depends on the size, the corpus or the number of steps. A loss on another corpus has another scale, and the same
-steps are another number of epochs: such a change has more causes than the kind of text."""
+SOURCES = "../src/partwise/studies/library"
+"""The studies of the package, from docs/."""
 
-FAMILY = """Studies that share a protocol have one family of claims, judged together by Holm's method; claims that are not
-run yet count as members. The first table of a study has the interval that its verdict follows from, and its level of
-confidence after that adjustment. If rates were tuned, this interval includes the noise of tuning. It can still be a little
-narrower than one without that noise, because the noise adds degrees of freedom, of which few seeds have few. The second table
-gives the difference at each number of steps, its change from the first to the last (an interval without 0: it depends on the
-number of steps), and the [compute saved](comparisons.md#several-horizons): the steps, floating-point operations or seconds of
-the baseline divided by those that the arm needs for the same loss (below 1: it needs more), at the loss with which the worse
-of the two ends. Tokens are proportional to steps here. The intervals of the second table ignore the noise of tuning and the
-claims of other studies, and decide nothing. They are 95% intervals. If a comparison has several arms, that of the last
-difference is adjusted for them by Holm's method, and the others by Bonferroni's. The table of claims repeats the ratios. A
-rate is tuned with runs of one length and used for all lengths: a difference over steps contains how well that rate suits each
-of them. Runs that several comparisons need, the baseline's above all, are trained once, so the errors of these differences
-are correlated (a many-to-one design); Holm's method remains valid. Each protocol names the comparisons that share runs of
-their baseline. Seconds follow from training steps of the arms that were timed in turn (`partwise study time`), not from the
-runs, which were made at different times on machines that did other work as well."""
+EARLIER = "Changed after a first answer: [history]({})."
 
-INTRODUCTION = f"""![Forest plot: the difference and interval of every claim that was run]({PICTURE})
+GROWTH_FIGURE = """Lines are mean differences, dots the seeds, bars 95% intervals over seeds, each by itself (one that is cut
+off extends beyond the panel); the band is the margin. Sizes are the parameters of the baseline. A change with size or corpus
+(diamonds: not from the smallest model) is that of the difference after the most steps of both settings. Its 95% interval is
+unpaired and includes the noise of tuning; its p is adjusted for all parts by Holm's method, not for the several changes. If
+an interval includes 0, these runs cannot tell whether the effect changes. On another corpus the scale of the loss and the
+number of epochs change too."""
 
-A diamond is the mean difference over paired seeds (each seed trains both arms on the same data), the line its interval, and
-the band the margin: the largest difference that counts as negligible, fixed before the first run. *Equivalent* means shown to
-be smaller than the margin, not shown to be zero. Differences up to 0.05 are drawn to scale, larger ones logarithmically.
-The words on the right say what became of the claim:
+FAMILY = """Studies of one protocol are one family of claims, adjusted together by Holm's method; claims that are not run yet
+count. In a section, the first table has the interval that the verdict follows from, with the noise of tuning if rates were
+tuned, and the mean of the baseline. The second table decides nothing: the difference after each number of steps, its change
+from the first to the last with a 95% interval, and the [compute saved](comparisons.md#several-horizons), the steps, FLOPs or
+seconds of the baseline divided by those of the arm, at the loss with which the worse of the two ends (below 1: the arm needs
+more). Its intervals ignore the noise of tuning and the claims of other studies. A rate is tuned with runs of one length and
+used for all. Comparisons that share runs of their baseline have correlated errors; Holm's method remains valid. Seconds
+follow from training steps that were timed in turn (`partwise study time`). The losses of every seed and of every tuning run
+are in the study's `results.json`."""
+
+CAPTION = f"""![Forest plot: the difference and interval of every claim that was run]({PICTURE})
+
+Each diamond is a mean difference over paired seeds with its interval, in nats per token (a character here), character
+accuracy or exact match. A loss below 0 is better. The band is the margin. The axis is linear up to 0.05, then logarithmic."""
+
+HOW_TO_READ = """## How to read the table
 
 - **seen here**: the verdict is the one that the claim predicts;
 - **not seen here**: the verdict is another, such as *equivalent* where the claim predicts *better*;
 - **opposite here**: *worse* where the claim predicts *better*, or the reverse;
-- **too noisy here**: the planned seeds did not decide the question at this size, or some runs failed;
-- **tuning not bracketed**: the best rate of an arm is at an edge of those that were tried, so there is no verdict;
-- **no prediction**: nothing published says what to expect in this setting.
+- **too noisy here**: the planned seeds did not decide at this size, or some runs failed;
+- **tuning not bracketed**: the best rate of an arm is at an edge of those tried, so there is no verdict;
+- **no prediction**: nothing published says what to expect here.
 
-A difference is that of the changed model minus the baseline, for losses: below 0, the change is better. Often the change is
-what the claim speaks against, such as untied embeddings in a claim for tied ones: it then predicts *worse*. The ratio of
-steps to the same loss needs runs of several lengths. So does the ratio of floating-point operations, which is given if it
-differs by more than 5%. Compare each with what was published in the same unit. Their intervals have a level of their own
-(95%, several arms of one comparison adjusted for each other) and decide nothing.
-
-Generated from the stored results of every study, as `partwise study table` prints it;
-`partwise study run NAME` reproduces them. Differences are in nats per token of validation loss (cross-entropy with natural
-logarithms; a token is a character here), in character accuracy or in exact answers. No outcome extends beyond the model size,
-number of steps and corpus of its study."""
+If the change is the opposite of the claim (untied embeddings where the claim is about tied ones), the claim predicts
+*worse*. Ratios are at equal loss, from runs of several lengths; that of FLOPs is given if it differs from that of steps by
+more than 5%. They have 95% intervals and decide nothing. *Equivalent* means shown to be within the margin, not zero. An
+outcome holds for the model size, steps and corpus of its study. `partwise study run NAME` repeats a study, and
+`partwise study table` writes this page."""

@@ -4,7 +4,7 @@ claim: the published claim
 source: where it was published
 published: the published result
 changed: how our setup differs from the source
-history: [what was changed after a first answer was known]
+history: [what was changed after a first answer was known; protocols have one too]
 comparisons:
   shakespeare: {preset: mingpt, change: [ffn=swiglu], data: shakespeare, looks: [4, 8, 16], expect: better}
 
@@ -258,6 +258,7 @@ def find_study(name: str) -> Study:
     protocol = str(values.get("protocol") or "")
     shared = read_protocol(path, protocol) if protocol else {}
     about = str(shared.pop("about", ""))
+    shared.pop("history", None)
     entries: dict[str, StudyComparison] = {}
     for key, entry in comparisons.items():
         if not isinstance(entry, dict):
