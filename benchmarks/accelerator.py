@@ -5,7 +5,7 @@
 
 Made for a machine without a network and without an environment of ours: only torch, NumPy, pydantic and PyYAML are needed,
 and whole commands need their packages. FOLDER gets three files: `accelerator.json`, the results so far, written after every
-piece; `accelerator.md`, the table; `accelerator.log`, what the pieces printed. The same command goes on where it stopped and
+piece; `accelerator.md`, the table; `accelerator.log`, what the pieces printed. The same command resumes where it stopped and
 repeats what failed. `--minutes` starts no piece that takes longer on an H200 than what is left, and ends the last one.
 `--rehearse` runs all of it on the CPU at small shapes and measures nothing.
 """

@@ -115,7 +115,7 @@ def flex(place: Place, notes: list[str]) -> Values:
             continue
         try:
             each = [relative_error(a, b) for a, b in zip(gradients(attend, inputs), expected, strict=True)]
-        except Exception as error:  # the compiler's errors are of many kinds; the other cases go on
+        except Exception as error:  # the compiler's errors are of many kinds; the other cases continue
             notes.append(f"{name}: {' '.join(str(error).split())[:200]}")
             continue
         notes.append(f"{name}: output {each[0]:.2g}, gradients {max(each[1:]):.2g}")

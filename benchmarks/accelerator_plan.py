@@ -248,7 +248,7 @@ torch with CUDA, NumPy, pydantic and PyYAML, no installation of partwise and no 
 PYTHONPATH=src python3 benchmarks/accelerator.py --out build/accelerator [--nanogpt FOLDER] [--minutes 25]
 ```
 
-Each piece runs in a process of its own for at most eight minutes; the same command goes on after an interruption and repeats
+Each piece runs in a process of its own for at most eight minutes; the same command resumes after an interruption and repeats
 what failed. nanoGPT's model is that of a checkout (`--nanogpt FOLDER`), or else a plain reference written from its
 documentation (`benchmarks/plain_gpt.py`), as the notes say. With `--page build/accelerator` the script writes this page.
 """

@@ -11,7 +11,7 @@ from partwise.train.config import run_config
 from partwise.train.loop import Run
 
 BLOCK = 5
-"""Steps after each change of the threads, of which the first is not timed."""
+"""Steps after each change of the threads; the first is not timed."""
 
 
 def main() -> None:

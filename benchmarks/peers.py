@@ -125,7 +125,7 @@ def nanogpt_step(options: argparse.Namespace, inputs: Tensor, targets: Tensor, s
 def transformers_step(
     options: argparse.Namespace, inputs: Tensor, targets: Tensor, setting: Setting = Setting()
 ) -> Step:
-    """Hugging Face's GPT-2, whose default attention is torch's SDPA."""
+    """Hugging Face's GPT-2; its default attention is torch's SDPA."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(

@@ -98,7 +98,7 @@ DESIGNS: dict[str, Callable[[np.ndarray, np.ndarray], Estimate]] = {
 
 
 def runs_of(rng: np.random.Generator, draws: int, arms: int, n: int, m: int, r: float) -> tuple[np.ndarray, np.ndarray]:
-    """Runs with an SD of 1, of which pairs correlate with r."""
+    """Runs with an SD of 1; pairs correlate with r."""
     shared = np.sqrt(r) * rng.standard_normal((draws, m))
     a = np.sqrt(1 - r) * rng.standard_normal((draws, arms, n)) + shared[:, None, :n]
     return a, np.sqrt(1 - r) * rng.standard_normal((draws, m)) + shared

@@ -34,8 +34,8 @@ real arm differs by 3 SDs of a difference; the margin is a hundredth of an SD, o
 
 ## Values that are judged again as they grow
 
-`partwise verdict` judges what a file has. Whoever adds seeds to it, and judges it again until there is a difference, gives
-chance another try each time. Of {draws:,} files without a difference, at a margin of 0, this is the share with an arm called
+`partwise verdict` judges what a file has. If you add seeds to it and judge it again until there is a difference, chance gets
+another try each time. Of {draws:,} files without a difference, at a margin of 0, this is the share with an arm called
 better or worse at any of the sizes, and at the first one:
 
 | judged at seeds | arms | false at any size | at the first |

@@ -25,7 +25,7 @@ FAILURE_RATE = 0.1
 
 @dataclass(frozen=True)
 class Promise:
-    """What is promised, its figure before, the wanted figure, and how today's is measured over so many simulations."""
+    """What is promised, its figure before, the wanted figure, and how today's is measured over a number of simulations."""
 
     text: str
     before: str

@@ -22,7 +22,7 @@ TITLE = "## Skewed noise at a margin near 0"
 TEXT = """{title}
 
 The rows *skewed over quiet* above have a margin of one SD, so most claims end as equivalent. With a margin near 0 the false
-claims are these, of arms with skewed noise over a baseline whose own SD is a tenth or a quarter of theirs, without a shared
+claims are these, of arms with skewed noise over a baseline with a tenth or a quarter of their SD, without a shared
 seed effect unless it is named, over {draws:,} comparisons: `python tests/skewed_noise.py {draws}`. **Warned** is the share of
 the false claims for which a report warns that the arms vary unequally (Pitman's test of the SDs of pairs at 5%).
 

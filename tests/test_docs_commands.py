@@ -1,4 +1,4 @@
-"""The commands of README and docs run as they are, but for the words of `docs_commands.SMALL` that make them small."""
+"""The commands of README and docs run unchanged, except for the words of `docs_commands.SMALL` that make them small."""
 
 import os
 import re

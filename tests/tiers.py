@@ -1,7 +1,7 @@
 """The tiers of the tests: `make test` runs what was fast when `make test-times` measured it, `make test-all` the rest.
 
 tests/seconds.json names each test with a case that took at least `FAST` seconds, by file and function, and each fixture that
-did and that tests of a file share. The marker `promise` puts a slow test into `make test` all the same: a case of each
+did and that tests of a file share. The marker `promise` puts a slow test into `make test` anyway: a case of each
 promise of the README.
 """
 

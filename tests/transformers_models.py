@@ -62,7 +62,7 @@ def is_5_or_newer() -> bool:
 
 
 def skip_before_5(config: ModelConfig, name: str, new: bool) -> None:
-    """Skip what earlier releases refuse: some models in files, and more of those that they make anew."""
+    """Skip what earlier releases refuse: some models in files, and more of the models that they make."""
     if is_5_or_newer():
         return
     if name == "olmo2" and config.positions.name in ("rope_yarn", "rope_llama3"):

@@ -3,7 +3,7 @@
     python search.py [--changes 40] [--seeds 10]
 
 `partwise compare --json` judges each. Every comparison is one of an online sequence, so that of all changes kept at
-most 5% are false on average, however long the search goes on. Two habits for comparison: keep a change if it wins on
+most 5% are false on average, however long the search runs. Two habits for comparison: keep a change if it wins on
 one seed, and keep it if its best seed beats the best of the baseline. Prints a table; run it in an empty folder.
 """
 

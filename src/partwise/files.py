@@ -122,7 +122,7 @@ def private_folder(path: Path) -> None:
 
 
 def refuse_links(folder: Path, below: Mapping[str, int] = MappingProxyType({})) -> None:
-    """Raise ConfigError for a symbolic link, which would move what we write and delete there to another place.
+    """Raise ConfigError for a symbolic link, which would redirect writes and deletions.
 
     Checked are `folder` and, for each name of `below`, the folder of that name in it and so many levels of what it holds.
     """

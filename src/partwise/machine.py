@@ -53,7 +53,7 @@ def is_alive(pid: int) -> bool:
 
 def end_with(parent: int) -> None:
     """On Linux, end this process by SIGTERM when `parent`, which has started it, dies; elsewhere, if it has died already."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler would go on to start a program
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a handler would continue and start a program
     if sys.platform == "linux":
         set_parent_death_signal = 1
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)

@@ -125,8 +125,8 @@ def compare_function(
     the largest difference that does not matter, in the metric's unit.
 
     With `workers`, that many processes import the function from its file; otherwise it runs in this process, one trial after
-    the other. A call that raises an exception is a failed trial: it is counted, and the others go on. Results and report are
-    written to `runs/NAME`; the same call resumes the comparison. Raises ConfigError.
+    the other. A call that raises an exception is a failed trial: it is counted, and the others continue. Results and report
+    are written to `runs/NAME`; the same call resumes the comparison. Raises ConfigError.
     """
     comparison = make_function_comparison(
         train,

@@ -73,7 +73,7 @@ def test_pairs_of_real_arms_go_before_other_seeds(here: Path) -> None:
     document = json.loads(partwise("plan", "e.yaml", "--json"))
     r = np.corrcoef(*([value for value in arm.values if value is not None] for arm in results.arms[:2]))[0, 1]
     assert (
-        f"pairs of real, an earlier comparison with this baseline, whose paired runs correlate with r = {r:.2f}"
+        f"pairs of real, an earlier comparison with this baseline; its paired runs correlate with r = {r:.2f}"
         in (document["noise"])
     )
     assert math.isclose(document["sd"], Noise(float(np.std(pairs, ddof=1)), 3, "").upper_sd, rel_tol=1e-9)

@@ -116,7 +116,10 @@ def test_trials_that_share_a_file_run_one_at_a_time_and_keep_copies(here: Path) 
 def test_a_file_from_before_the_trial_is_no_result(here: Path) -> None:
     assert run(trial(here, 0, arm=1)) == "done"
     left = (here / "result.json").read_bytes()
-    assert run(trial(here, 1, arm=1)) == "no value: it did not write result.json, which is as it was before the trial"
+    assert (
+        run(trial(here, 1, arm=1))
+        == "no value: it did not write result.json, which has not changed since before the trial"
+    )
     assert (here / "result.json").read_bytes() == left
     (here / "result.json").unlink()
     assert run(trial(here, 1, arm=1, env={"x": "y"})) == "no value: it did not write result.json"
@@ -238,7 +241,7 @@ def test_commits_may_write_a_file_in_their_worktree(here: Path) -> None:
         here, options={"seeds": 3, "workers": 4}, command=f"{PYTHON} program.py {{seed}}", arms=arms, metric=SHARED
     )
     assert made.workload.notes(made.plan) == [
-        "metric.from=result.json is one file for all seeds of an arm, whose trials therefore run one at a time: write it to "
+        "metric.from=result.json is one file for all seeds of an arm, so its trials run one at a time: write it to "
         "{folder} to run several"
     ]
     results = made.run()

@@ -96,7 +96,7 @@ def some(each: nn.Module) -> torch.optim.Optimizer:
     ("build", "check", "fault"),
     [
         (lambda each: Counting(each.parameters(), 0.1), OPTIMIZER_STATE, "a step from the saved state differs"),
-        (lambda each: WithNumbers(each.parameters(), 0.1), OPTIMIZER_STATE, "'steps' is no tensor"),
+        (lambda each: WithNumbers(each.parameters(), 0.1), OPTIMIZER_STATE, "'steps' is not a tensor"),
         (lambda each: Decaying(each.parameters(), 0.1), OPTIMIZER, "changes without a gradient"),
         (lambda each: Exploding(each.parameters(), 0.1), OPTIMIZER, "is not finite"),
         (some, OPTIMIZER, "has a gradient and does not change"),

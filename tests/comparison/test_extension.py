@@ -45,7 +45,7 @@ def test_an_added_arm_is_another_comparison_that_reuses_trials(here: Path) -> No
     assert earlier is not None and (earlier.folder, earlier.record) == ("runs/c", 1)
     assert earlier.verdicts == first.verdicts
     sentence = ledger_sentences(results)[0]
-    assert "runs/c (record 1 of the ledger) judged one family, whose verdicts stand: gain 0.2 better" in sentence
+    assert "runs/c (record 1 of the ledger) judged one family, and its verdicts stand: gain 0.2 better" in sentence
     assert sentence.endswith("judges another family together: gain 0.2, gain 0.3.")
     assert sentence in Path("runs/c-2/report.md").read_text().replace("\\", "")
     assert {path: path.read_bytes() for path in before} == before, "what was judged is as it was"

@@ -99,7 +99,7 @@ def _parse(source: str) -> list[ast.stmt]:
 
 
 def _binders(statements: Sequence[ast.stmt]) -> dict[str, list[int]]:
-    """Name -> the indices of the statements that define it; of repeated definitions of a class or function, the last."""
+    """Name -> the indices of the statements that define it; the last of repeated definitions."""
     binders: dict[str, list[int]] = {}
     for index, statement in enumerate(statements):
         if isinstance(statement, ast.ClassDef | ast.FunctionDef):

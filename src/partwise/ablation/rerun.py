@@ -44,7 +44,7 @@ def rerun(
     imports: Sequence[str] = (),
     on_progress: Callable[[Sequence[RunTrial]], None] = print,
 ) -> list[Repeat]:
-    """Repeat `trials` trials, drawn at random so that no one can tell beforehand which.
+    """Repeat `trials` trials, drawn at random, so that the choice cannot be predicted.
 
     Custom parts must be imported by the caller, with their sources in `imports`: nothing is imported because a certificate
     names it. Raises ConfigError if the data have changed, or a part or backend is not available.

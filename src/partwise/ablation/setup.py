@@ -32,7 +32,7 @@ class Setup:
 def choose_setup(
     plan: RunPlan, workers: int | None, seeds_per_process: int | None, processes_per_run: int = 1
 ) -> Setup:
-    """The setup of this machine; None stands for a default. Raises ConfigError if a backend is not available."""
+    """The setup of this machine; None is the default. Raises ConfigError if a backend is not available."""
     train = plan.arms[0].config.train
     runtime, seeds_per_process, backends = choose_backends(plan, seeds_per_process, processes_per_run)
     plans = shared_plans(empty_models(plan), runtime, backends, lengths(plan))

@@ -105,7 +105,7 @@ def make_command_comparison(
 def make_command_calibration(
     experiment: Experiment, folder: Path, name: str, command: str = "", **settings: Any
 ) -> CommandComparison:
-    """The experiment's baseline against itself on other seeds, whose differences are noise. Raises ConfigError."""
+    """The experiment's baseline against itself on other seeds: the differences are noise. Raises ConfigError."""
     check_pairs(settings["seeds"])
     name_of_baseline = next(iter(experiment.arms))
     alone = experiment.model_copy(

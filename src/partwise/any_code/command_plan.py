@@ -55,12 +55,12 @@ class CommandConfig:
         return replace(self, settings={**self.settings, key: parse_value(text)})
 
     def values(self, arm: str, seed: int, folder: str) -> dict[str, str]:
-        """What the placeholders stand for, except `{args}`."""
+        """The values of the placeholders, except `{args}`."""
         settings = {name: setting_text(value) for name, value in self.settings.items()}
         return {**settings, "seed": str(seed + self.seed_offset), "arm": arm, "folder": folder}
 
     def words(self, values: Mapping[str, str], more: tuple[str, ...] = ()) -> list[str]:
-        """What is executed: the command's words, or a shell with its text. `more` are further arguments."""
+        """The words to execute: those of the command, or a shell and its text. `more` are further arguments."""
         args = (*self.args, *more)
         if self.shell:
             return ["/bin/sh", "-c", fill_shell(self.command, args, values)]

@@ -123,7 +123,7 @@ class CommandWorkload(Workload):
 
     def notes(self, plan: CommandPlan) -> list[str]:
         return [
-            f"{key}.from={show(source.source)} is one file for all seeds of an arm, whose trials therefore run one at a "
+            f"{key}.from={show(source.source)} is one file for all seeds of an arm, so its trials run one at a "
             "time: write it to {folder} to run several"
             for key, source in self.experiment.file_sources().items()
             if not lies_in_folder(source.source) and "seed" not in placeholders(source.source)

@@ -174,7 +174,7 @@ def make_function_comparison(
 
 
 def plain(arm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as they are stored. Raises ConfigError for a value that is not JSON, such as a model."""
+    """Settings in their stored form. Raises ConfigError for a value that is not JSON, such as a model."""
     try:
         found: dict[str, Any] = json.loads(json.dumps(dict(settings)))
     except (TypeError, ValueError):

@@ -53,7 +53,7 @@ def git(cwd: Path, *words: str) -> str | None:
 def file_hash(path: Path) -> str | None:
     try:
         return hashlib.sha256(read_file(path, MAX_FILE)).hexdigest()
-    except (OSError, ValueError):  # a word that is no path
+    except (OSError, ValueError):  # a word that is not a path
         return None
 
 
@@ -63,7 +63,7 @@ def installed_packages() -> list[str]:
 
 
 def changes_since(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What is not as it was, in words."""
+    """The differences from an earlier environment, in words."""
     found = []
     old, new = before["code"], now["code"]
     if old.get("commit") != new.get("commit"):

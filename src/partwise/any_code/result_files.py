@@ -171,7 +171,7 @@ class ResultFiles:
         if now is None:
             raise ConfigError(f"it did not write {shown}")
         if now == before:
-            raise ConfigError(f"it did not write {shown}, which is as it was before the trial")
+            raise ConfigError(f"it did not write {shown}, which has not changed since before the trial")
         content = read_result_file(path, path.name)
         if (
             before
@@ -179,8 +179,8 @@ class ResultFiles:
             and hashlib.sha256(content[: before.size]).hexdigest() == before.sha256
         ):
             raise ConfigError(
-                f"it only added to {shown}, which has values of other trials: let it write to {{folder}}, or begin the "
-                "file anew"
+                f"it only added to {shown}, which has values of other trials: let it write to {{folder}}, or "
+                "overwrite the file"
             )
         folder = self.folder.resolve() / COPIES
         refuse_links(folder, {".": len(path.parts)})

@@ -86,13 +86,13 @@ class Repository:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             raise ConfigError(
                 f"{self.root} is a partial clone that lacks objects of commit {commit[:10]}: "
-                f"{show(', '.join(missing[:3]))}{more}; nothing is fetched by itself: if you trust its remote, "
+                f"{show(', '.join(missing[:3]))}{more}; nothing is fetched automatically: if you trust its remote, "
                 f"`git -C {shlex.quote(str(self.root))} archive --output=/dev/null {commit[:10]}` fetches them"
             )
         raise ConfigError(f"cannot create a worktree of {commit[:10]}: {show(' '.join(stderr.split()))}")
 
     def remove_worktree(self, folder: Path) -> None:
-        """Remove a worktree, and what an interrupted one left."""
+        """Remove a worktree, also one that was interrupted."""
         git(self.root, "worktree", "remove", "--force", str(folder))
         shutil.rmtree(folder, ignore_errors=True)
         git(self.root, "worktree", "prune")

@@ -24,7 +24,7 @@ def place_loss(loss: float, ngrams: Mapping[int, float]) -> str:
 
 
 FAR_BELOW = 0.5
-"""Of the best n-gram loss: no model of plain text is known to have less. The best models of the studies have 0.85. On One
+"""A fraction of the best n-gram loss, below any known loss of plain text. The best models of the studies have 0.85. On One
 Billion Word, Transformer-XL (perplexity 21.8) has 0.73 of the loss of a Kneser-Ney model (67.6)."""
 
 

@@ -1,4 +1,4 @@
-"""Measures of a model's logits: what they depend on, and what should leave them as they are."""
+"""Measures of a model's logits: what they depend on, and what should not change them."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -56,7 +56,7 @@ def check_model(
 ) -> list[Finding]:
     """Check a model at its initial weights and at random ones, on `seq_len` tokens and on few; if `trained`, as it is.
 
-    The model, its buffers and all random number generators stay as they are. `backends` chooses how layers compute;
+    The model, its buffers and all random number generators do not change. `backends` chooses how layers compute;
     float32 is then used. Raises what a layer raises.
     """
     state = f"with the {'trained' if trained else 'initial'} weights"
@@ -156,7 +156,7 @@ def check_cache(probe: Probe, length: int) -> Finding:
 
 
 def check_gradients(probes: Sequence[Probe | Callable[[], Probe]], length: int) -> Finding:
-    """Whether every parameter has a gradient at the weights of one of the probes, some of which are made if needed."""
+    """Whether every parameter has a gradient at the weights of at least one probe; makes more probes if needed."""
     names: set[str] | None = None
     for each in probes:
         probe = each if isinstance(each, Probe) else each()

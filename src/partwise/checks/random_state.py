@@ -1,4 +1,4 @@
-"""Random number generators as they were before."""
+"""Restore the random number generators on exit."""
 
 import random
 from collections.abc import Iterator

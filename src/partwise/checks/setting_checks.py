@@ -60,7 +60,7 @@ def check_schedule(factor: Callable[[int, int], float], steps: int) -> Finding:
 def check_optimizer(model: Transformer, build: Build, lr: float) -> list[Finding]:
     """Whether steps change the parameters with a gradient alone, stay finite, and continue from the saved state.
 
-    The model stays as it is.
+    The model does not change.
     """
     first = copy_model(model)
     optimizer = build(first)
@@ -98,7 +98,7 @@ def resume_fault(model: Transformer, optimizer: torch.optim.Optimizer, build: Bu
     for parameter, values in optimizer.state.items():
         odd = next((key for key, value in values.items() if not isinstance(value, Tensor)), None)
         if odd is not None:
-            return f"its state {odd!r} is no tensor, and only tensors are saved"
+            return f"its state {odd!r} is not a tensor, and only tensors are saved"
         state[indices[id(parameter)]] = {key: value.clone() for key, value in values.items()}
     other.load_state_dict({**other.state_dict(), "state": state})
     with seeded():
@@ -158,7 +158,7 @@ def sample(ids: np.ndarray) -> np.ndarray:
 
 
 def beginnings(corpus: Corpus) -> dict[str, tuple[int, str]]:
-    """The length and the beginning of each split, made anew."""
+    """The length and the beginning of each split, prepared again."""
     return {name: (len(text), beginning(text)) for name, text in corpus.splits().items()}
 
 

@@ -128,7 +128,7 @@ class CommandOptions:
 
 @dataclass(frozen=True)
 class CommitOptions:
-    """What the experiment's file says in the other mode."""
+    """The options that an experiment's file replaces."""
 
     refs: Annotated[
         bool, typer.Option("--refs", metavar=FLAG, help="Compare these commits: branches, tags or hashes.", **COMMITS)

@@ -105,7 +105,7 @@ def substitute_unencodable() -> None:
         return "".join(ASCII.get(character, "?") for character in text), error.end
 
     codecs.register_error("partwise", substitute)
-    # in the C locale, Python writes UTF-8 all the same; a terminal there shows such characters as rubbish
+    # in the C locale, Python writes UTF-8 anyway, and a terminal there shows such characters wrongly
     in_ascii_locale = sys.flags.utf8_mode and "PYTHONUTF8" not in os.environ
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -321,7 +321,7 @@ class Comparison:
         return self.shared_runs / self.workload.key(arm) if self.shared_runs else None
 
     def _tuning_folder(self, number: int, arm: Arm, value: str) -> Path:
-        """The folder of the trials that tune an arm, the plan's `number`th, at one value."""
+        """The folder of the tuning trials of arm `number` at one value."""
         shared = self._shared_folder(arm)
         return shared / "tuning" / value if shared else self.path / "tuning" / f"{number}-{value}"
 

@@ -1,4 +1,4 @@
-"""A finished comparison in a folder that cannot be written, as on a read-only file system: shown as it was judged."""
+"""Show a finished comparison in a folder that cannot be written, such as one on a read-only file system."""
 
 import os
 from collections.abc import Mapping

@@ -11,7 +11,7 @@ from partwise.config.overrides import difference
 
 
 def gather(plan: Plan, trials: Sequence[Trial]) -> Results:
-    """The results of all trials, each of which must be finished; not yet judged."""
+    """The results of all trials, not yet judged; all must have finished."""
     return Results(
         question=plan.question,
         protocol=Protocol.from_rules(plan.rules),

@@ -164,16 +164,14 @@ def earlier_noise(folder: Path, plan: Plan, data_hash: str) -> Noise | None:
         n = sum(map(len, pairs))
         source = f"from {n} pairs of {path.parent.name}, an earlier comparison with this baseline"
         r = mean_correlation([effect.correlation for effect in found])
-        noise = pooled_noise(
-            pairs, source + ("" if r is None else f", whose paired runs correlate with r = {r:.2f}"), r
-        )
+        noise = pooled_noise(pairs, source + ("" if r is None else f"; its paired runs correlate with r = {r:.2f}"), r)
         if noise:
             return noise
     return None
 
 
 def mean_correlation(values: Sequence[float | None]) -> float | None:
-    """Of the paired runs of several claims; None if none is known."""
+    """The mean correlation of the paired runs of several claims; None if none is known."""
     known = [value for value in values if value is not None]
     return math.fsum(known) / len(known) if known else None
 

@@ -35,7 +35,7 @@ from partwise.run_names import explain_write_errors
 
 @dataclass
 class PlanRecord:
-    """The record of the comparison in the folder `path`, whose plan is `identity`."""
+    """The record of the comparison in the folder `path`, with the plan `identity`."""
 
     path: Path
     plan: Plan
@@ -65,7 +65,7 @@ class PlanRecord:
         return True
 
     def resume(self) -> None:
-        """Record that a comparison goes on, or that it started, if the ledger could not be written then."""
+        """Record that a comparison continues, or that it started, if the ledger could not be written then."""
         online, plan = self.level, self.metadata.get("hash")
         if not self.entries.resume(self.metadata["ledger"], self.plan.seeds, online, self.imports, plan):
             facts = (self.plan, self.identity, self.metadata["data"], self.metadata.get("machine", {}), self.imports)

@@ -1,4 +1,4 @@
-"""`--retry-failed`: trials that the machine has ended are repeated, in all arms alike and on record."""
+"""`--retry-failed`: repeat trials that the machine ended, in every arm by the same rule, and record it."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -14,7 +14,7 @@ from partwise.machine import hardware
 from partwise.version import __version__
 
 THREADS_PER_CORE = 16
-"""More than this many are refused: a run that began on a larger machine may still go on here."""
+"""More threads than this are refused. The limit lets a run that began on a larger machine continue here."""
 
 
 class RuntimeSettings(Protocol):
@@ -122,7 +122,7 @@ def choose_runtime(train: RuntimeSettings) -> Runtime:
 
 
 def check_threads(threads: int | None) -> None:
-    """Raise ConfigError for so many threads that the system may refuse to start them, which ends the process."""
+    """Raise ConfigError for more threads than the system is sure to start: a failed start would end the process."""
     cores = os.cpu_count() or 1
     if threads and threads > THREADS_PER_CORE * cores:
         raise ConfigError(

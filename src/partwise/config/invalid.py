@@ -43,7 +43,7 @@ def user_path(error: ErrorDetails, values: Any) -> Path:
 
 
 def message_of(errors: Sequence[ErrorDetails]) -> str:
-    """What the value should be by any alternative; a message of the project's own as it is."""
+    """What the value should be by any alternative; a message of the project itself is unchanged."""
     messages = [SHOULD_BE + KINDS[each["type"]] if each["type"] in KINDS else each["msg"] for each in errors]
     expected = dict.fromkeys(text.removeprefix(SHOULD_BE) for text in messages if text.startswith(SHOULD_BE))
     text = SHOULD_BE + " or ".join(expected) if expected else messages[0]

@@ -104,7 +104,7 @@ def _suggestion(path: tuple[str, ...], value: Any, settings: Mapping[str, Any]) 
 
 
 def _set_option(node: dict[str, Any], path: tuple[str, ...], value: Any, depth: int) -> None:
-    """Set the option at `path`, whose first `depth` keys lead to `node`."""
+    """Set the option at `path`; its first `depth` keys lead to `node`."""
     key, full_path = path[depth], ".".join(path)
     old, is_part = node.get(key), key in REGISTRY
     if depth == len(path) - 1:

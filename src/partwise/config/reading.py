@@ -14,7 +14,7 @@ NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
 def open_to_read(path: Path) -> io.BufferedReader:
-    """As `open`, but a pipe or a device, whose content may never end, is an OSError."""
+    """As `open`, but raises OSError for a pipe or a device, which may never end."""
     return open(path, "rb", opener=open_regular)
 
 

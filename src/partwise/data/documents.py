@@ -51,7 +51,7 @@ class Documents(Corpus):
 
     @abstractmethod
     def parse(self) -> Iterator[tuple[DocumentLocation, str]]:
-        """`documents`, where the files need not be checked to be text before."""
+        """As `documents`, without checking first that the files are text."""
 
     @abstractmethod
     def size(self) -> int:

@@ -1,6 +1,6 @@
 """Whether prepared ids are those of their source: a few excerpts of it are encoded again and compared.
 
-Hashes beside the ids say that the files are as they were written, not by whom. Whole sources are not read again.
+The hashes beside the ids show that the files are unchanged, not who wrote them. Whole sources are not read again.
 """
 
 import hashlib

@@ -34,8 +34,8 @@ def generate_problems(
     Test and validation problems are distinct, and none of them occurs in training, even with its operands swapped if the
     operation commutes. With `validation_tail` above 0, the validation split is that fraction of the training problems, cut
     from their end, instead of `validation` separate problems; these may repeat training problems. With `form_balance`
-    above 0, training has more of the rare forms of problems, see `sample_balanced`. With `max_chunks`, only so many chunks
-    of training problems, from the first, are written.
+    above 0, training has more of the rare forms of problems, see `sample_balanced`. With `max_chunks`, only the first
+    `max_chunks` chunks of training problems are written.
     Raises ConfigError if there are too few distinct problems.
     """
     held_out = {"test": test} | ({} if validation_tail else {"val": validation})

@@ -81,8 +81,8 @@ class WorkedAnswers:
     def _divide(self, first: np.ndarray, second: np.ndarray) -> Iterator[np.ndarray]:
         """Long division of 2 scale a + b by 2 b, which rounds a scale / b half up.
 
-        A digit of the quotient is the nearest one, from -9 to 9, so that the remainder may be negative, and a digit that is
-        off by one is mended by the next ones: it can be told from the leading digits. Robertson 1958, "A new class of
+        A digit of the quotient is the nearest one, from -9 to 9, so that the remainder may be negative and the next digits
+        correct one that is off by one: the leading digits suffice to choose it. Robertson 1958, "A new class of
         digital division methods". At the end, the quotient is written without negative digits, less one if a negative
         remainder is left.
         """

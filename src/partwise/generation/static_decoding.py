@@ -205,7 +205,7 @@ def capture(step: StaticStep) -> Callable[[], Tensor] | None:
 
 @dataclass
 class StaticContext(ForwardContext):
-    """The inputs of a pass over one token per row, whose position `position_ids` (1,) is a tensor."""
+    """The inputs of a pass over one token per row; its position, `position_ids` (1,), is a tensor."""
 
     own_masks: dict[Any, AttentionMask] = field(default_factory=dict)
 

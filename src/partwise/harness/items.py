@@ -25,7 +25,7 @@ def arithmetic(
 ) -> dict[str, Any]:
     """The test problems of a run on arithmetic: a prompt such as `$(753.78+910)=` and its answer.
 
-    `settings` stand for a run that is not trained yet. Raises ConfigError.
+    `settings` are those of a run that is not trained yet. Raises ConfigError.
     """
     if run is None and settings is None:
         raise ConfigError("the task arithmetic takes its problems from a run: give one")

@@ -82,7 +82,7 @@ class PartwiseLM(TemplateLM):
                 chosen = to_float64(log_p.gather(1, targets[:, None])).sum().item()
                 answers[index] = chosen, bool((log_p.argmax(dim=1) == targets).all())
         for request, answer in zip(requests, answers, strict=True):
-            if request[0] is not None:  # windows of a rolling text are no requests
+            if request[0] is not None:  # windows of a rolling text are not requests
                 self.cache_hook.add_partial("loglikelihood", request[0], answer)
         return answers
 

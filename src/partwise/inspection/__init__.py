@@ -1,1 +1,1 @@
-"""Inspections of a preset or a run, none of which modifies it."""
+"""Read-only inspections of a preset or a run."""

@@ -164,7 +164,7 @@ class Saturation(NamedTuple):
 
 
 def softmax_saturation(head_dim: int, scaled: bool, n_keys: int = N_KEYS, n_queries: int = N_QUERIES) -> Saturation:
-    """For random queries and keys, whose `head_dim` entries have mean 0 and variance 1; the seed is fixed.
+    """For random queries and keys: `head_dim` entries with mean 0 and variance 1 and a fixed seed.
 
     Their dot product has variance `head_dim`: Vaswani et al. 2017, arXiv:1706.03762, footnote 4.
     """

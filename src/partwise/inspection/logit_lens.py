@@ -135,7 +135,7 @@ def inspect(subject: Subject) -> Page:
 
 
 def split_batch(subject: Subject, batch: Batch, vocab_size: int) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-    """Smaller batches, whose logits fit in memory."""
+    """Smaller batches, so that the logits fit in memory."""
     rows = max(1, MAX_LOGITS // (batch.inputs.shape[1] * vocab_size))
     for first in range(0, len(batch.inputs), rows):
         source = None if batch.source is None else batch.source[first : first + rows]

@@ -146,7 +146,7 @@ def part_size(tensor: Tensor, shards: int) -> int:
 
 
 def fake_model(config: RunConfig, sdpa: bool = False) -> Transformer:
-    """A model in training mode, computed by torch's operations, whose tensors have no content; needs FakeTensorMode.
+    """A model in training mode with fake tensors, computed by torch's operations; needs FakeTensorMode.
 
     With `sdpa`, torch's scaled_dot_product_attention computes what it supports, as on accelerators, and keeps no scores.
     Shared tensors stay shared, which `to_empty` does not promise.

@@ -260,8 +260,8 @@ def width_figure(config: ModelConfig, norms: InputNorms) -> PageFigure:
     return PageFigure(
         "Norm by width",
         to_svg(figure, "width"),
-        f"Embeddings and learned positions initialized with init={config.init.name}, and sinusoidal positions, whose norm is "
-        "exactly sqrt(width / 2): each sine-cosine pair adds 1 to its square. The original Transformer multiplies embeddings "
-        "by sqrt(width) (Vaswani et al. 2017, arXiv:1706.03762, 3.4); with a small initialization and without that factor "
-        "they would be far smaller than such positions. Star and cross: this model.",
+        f"Embeddings and learned positions initialized with init={config.init.name}, and sinusoidal positions. The norm of "
+        "the latter is exactly sqrt(width / 2): each sine-cosine pair adds 1 to its square. The original Transformer "
+        "multiplies embeddings by sqrt(width) (Vaswani et al. 2017, arXiv:1706.03762, 3.4); with a small initialization and "
+        "without that factor they would be far smaller than such positions. Star and cross: this model.",
     )

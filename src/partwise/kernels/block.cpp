@@ -264,7 +264,7 @@ struct Block {
         return int64_t(rows) * (2 * D + std::max(Q, U) + A + U + F) + round_up(limit, W);
     }
 
-    // T tokens per row after `past` cached ones, whose keys and values are appended to the cache, (B, K, limit, E) each. x may
+    // T tokens per row after `past` cached ones. Appends their keys and values to the cache, (B, K, limit, E) each. x may
     // alias y.
     void decode(const float* x, float* y, float* keys, float* values, int64_t limit, int64_t past, int64_t b0, int64_t b1,
                 float* workspace) const {

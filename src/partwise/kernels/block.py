@@ -271,7 +271,7 @@ def run_forward(
 
 
 class Blocks(torch.autograd.Function):
-    """Not an op of torch's registry, whose autograd wrapper takes ten times as long as this one."""
+    """Not an op of torch's registry: the registry's autograd wrapper takes ten times as long as this one."""
 
     @staticmethod
     def forward(

@@ -53,7 +53,7 @@ def load(name: str, folder: Path) -> ctypes.CDLL:
 
 
 def find_library(folder: Path, stem: str) -> Path | None:
-    """The compiled library if its content is as it was compiled; what cannot be trusted is deleted with a word on stderr."""
+    """The compiled library if its content is unchanged; what cannot be trusted is deleted with a word on stderr."""
     for path in sorted(folder.glob(f"{stem}.*.so")):
         if others_can_write(path):
             fault = "another user could have changed it"

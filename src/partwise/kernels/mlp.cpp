@@ -3,8 +3,8 @@
 //
 // Shapes: M rows, D model width, F hidden units, U = F, or 2 F if gated (gates first, then values).
 //     pre = x up^T + up_bias (M, U)     h = act(pre), or act(gate) value (M, F)     y = h down^T + down_bias (M, D)
-// D and F are multiples of W. The rows are divided into parts, whose weight gradients are added in order: results are bitwise
-// equal for equal numbers of parts.
+// D and F are multiples of W. The rows are divided into parts and the parts' weight gradients are added in order: results
+// are bitwise equal for equal numbers of parts.
 
 #include "activations.h"
 #include "gemm.h"

@@ -70,7 +70,7 @@ struct Norm {
     }
 };
 
-// RMSNorm of groups of `width` elements of a row, which need not fill vectors; nothing if `width` is 0.
+// RMSNorm of groups of `width` elements of a row, at any `width`; nothing if it is 0.
 struct GroupNorm {
     int64_t size, width;
     float eps;

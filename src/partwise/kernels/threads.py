@@ -1,7 +1,7 @@
 """The number of threads of this process, for torch and for the C++ kernels, and whether results may depend on it.
 
 torch divides matmuls and sums among its threads, and adds their parts in an order that depends on how many there are; so do
-the kernels with the gradient of a weight, of which each thread sums some rows. They compute all else in one order.
+the kernels for the gradient of a weight, where each thread sums some rows. They compute all else in one order.
 """
 
 import torch
@@ -33,5 +33,5 @@ def is_deterministic() -> bool:
 
 
 def gradient_parts(rows: int) -> int:
-    """The number of parts in which the kernels sum a weight's gradient over so many rows."""
+    """The number of parts in which the kernels sum a weight's gradient over `rows` rows."""
     return max(1, min(GRADIENT_PARTS, rows)) if is_deterministic() else kernel_threads()

@@ -1,4 +1,4 @@
-"""Frozen tensors, `train.freeze`: training leaves them as they are."""
+"""Frozen tensors, `train.freeze`: training does not change them."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""A model's tensors as they are named, initialized and saved, independent of the parameters that store them."""
+"""The logical tensors of a model, with the names of checkpoints, independent of the parameters that store them."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from partwise.parts.short_conv import IdentityShortConv
 
 @dataclass(frozen=True)
 class LogicalTensor:
-    """One tensor as it is named, initialized and saved: a view into the parameter that stores it."""
+    """One logical tensor: a view into the parameter that stores it."""
 
     name: str
     role: Role

@@ -310,7 +310,7 @@ class Transformer(Stack, TiedModule):
         return TensorSpec(tensor.role, tensor.fan_in, tensor.fan_out, self.config.d_model, layers, causal)
 
     def seed_dropout(self, seed: int, step: int, first_row: int = 0) -> None:
-        """Seed the dropout noise of forward passes from now on; their rows start at `first_row` in the batch of the step."""
+        """Seed the dropout noise of all later forward passes; their rows start at `first_row` in the batch of the step."""
         for dropout in self.dropouts.values():
             if dropout.p > 0:
                 dropout.seed(seed, step, first_row)

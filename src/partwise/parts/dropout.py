@@ -49,11 +49,11 @@ class Dropout(nn.Module):
         return dropout(x, self.key())
 
     def hold_key(self, device: torch.device) -> None:
-        """Keep the key as a tensor from now on: a number would be part of what is compiled, anew in every step."""
+        """From now on, keep the key as a tensor: torch.compile would recompile for each new number."""
         self.held_key = torch.zeros(3, dtype=torch.long, device=device)
 
     def seed(self, seed: int, step: int, first_row: int = 0) -> None:
-        """Seed the noise of forward passes from now on; their rows start at `first_row` in the batch of the step."""
+        """Seed the noise of all later forward passes; their rows start at `first_row` in the batch of the step."""
         key = self.seeded = DropoutKey(self.p, stream_seed(self.site, seed, step), first_row)
         self.seed_keys = ()
         if self.held_key is not None:
@@ -116,8 +116,8 @@ def held_mask(x: Tensor, p: float, held_key: Tensor) -> Tensor:
 def keep_mask(x: Tensor, key: DropoutKey, zero: Tensor | int = 0) -> Tensor:
     """1 for the elements to keep, else 0, in the shape and dtype of x; of S seeds if the key is of tensors (S, 1, 1, 1, 1).
 
-    Compiled, `zero` has to be a tensor: torch's compiler takes a plain arange for an index into memory, whose products it
-    computes in 32 bits. The overflow of an int64 is undefined in its C++, so products are then computed in two parts.
+    Compiled, `zero` has to be a tensor: torch's compiler takes a plain arange for an index into memory, and computes products
+    of indices in 32 bits. The overflow of an int64 is undefined in its C++, so products are then computed in two parts.
     """
     rows, heads, positions, elements = noise_shape(x.shape)
     sizes = (rows, heads, positions, -(-elements // 4))
@@ -138,7 +138,7 @@ def wrapped_product(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
 
 
 def exact_product(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    """The same with twice the operations, none of which leaves 49 bits."""
+    """The same with twice the operations, each within 49 bits."""
     low, high = x * (factor & 0xFFFF), x * (factor >> 16)
     low = low + ((high & 0xFFFF) << 16)
     return (low >> 32) + (high >> 16), low & WORD

@@ -35,7 +35,7 @@ def without_empty_columns(head: list[str], rows: list[list[str]], empty: str) ->
 class Figure:
     """A figure as SVG text, with the (color, name) pairs of its legend and the `rows` of numbers that it shows.
 
-    `views` are versions of it of which a page shows one at a time, such as a loss against steps, tokens and seconds.
+    `views` are versions of the figure, such as a loss against steps, tokens and seconds; a page shows one at a time.
     """
 
     title: str
@@ -79,7 +79,7 @@ Makers = tuple[Callable[[S], Iterable[Block]], ...]
 def make_sections(subject: S, table: Iterable[tuple[str, Makers[S]]], left_out: Mapping[str, str]) -> list[Section]:
     """The sections that are not empty, in order.
 
-    After an error, a line stands in place of the blocks that a maker had yet to make, and of what was left out before.
+    A maker that raises an error, and a block that was left out, are replaced by one line.
     """
     sections = []
     for title, makers in table:

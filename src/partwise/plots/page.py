@@ -10,7 +10,7 @@ from partwise.plots.layout import write_text
 from partwise.plots.plotting import COLORS, new_figure, to_svg
 
 SMALLEST, LARGEST = 0.9, 1.7
-"""The scales between which a figure, whose text has 7 to 10 points, is shown."""
+"""The smallest and the largest scale of a figure, with text of 7 to 10 points."""
 
 
 @dataclass(frozen=True)

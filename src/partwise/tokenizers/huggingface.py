@@ -243,7 +243,7 @@ def _spelled_bytes(tokens: list[str | None], added: set[str]) -> list[bytes]:
 
 @final
 class HuggingFaceTokenizer(Tokenizer):
-    """Any other `tokenizer.json`, run by the library as it is; decoding need not restore the text.
+    """Any other `tokenizer.json`, run by the library as it is; decoding may not restore the text.
 
     An id's text may depend on its position, such as a space that is dropped at the start; the bytes of an id are those
     it has inside a text. Raises ConfigError.
@@ -279,7 +279,7 @@ class HuggingFaceTokenizer(Tokenizer):
 
     @cached_property
     def _byte_ids(self) -> frozenset[int]:
-        """The ids of bytes, whose characters depend on the bytes beside them."""
+        """The ids of single bytes: their characters depend on the bytes beside them."""
         if not self._tokenizer_json["model"].get("byte_fallback"):
             return frozenset()
         return frozenset(index for index, token in enumerate(self._tokens) if token and BYTE.fullmatch(token))

@@ -34,7 +34,7 @@ def _is_panic(error: BaseException) -> bool:
 
 @contextmanager
 def _without_panic_messages() -> Iterator[None]:
-    """Hold back what is written to standard error, and drop it after a panic: Rust prints one before it is an exception."""
+    """Buffer standard error, and drop it after a panic: Rust prints the panic before it becomes an exception."""
     with _LOCK, ExitStack() as stack:
         try:
             buffer = stack.enter_context(tempfile.TemporaryFile(buffering=0))

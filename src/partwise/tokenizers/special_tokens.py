@@ -1,4 +1,4 @@
-"""Three ids beyond a tokenizer's vocabulary: padding, beginning and end of a sequence."""
+"""Three ids after a tokenizer's vocabulary: padding, beginning and end of a sequence."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, final

@@ -57,7 +57,7 @@ class LazyText:
 
 
 InMemoryText = str | np.ndarray
-"""A string, or ASCII codes as uint8 (N,), which spare bulk data the conversion to strings."""
+"""A string, or ASCII codes as uint8 (N,), so that bulk data need no conversion to strings."""
 
 Text = InMemoryText | LazyText
 

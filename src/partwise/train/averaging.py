@@ -99,7 +99,7 @@ class WeightAverage:
         states: Mapping[str, Tensor],
         load_state: Callable[[str, str, Mapping[str, Tensor]], Tensor],
     ) -> None:
-        """Continue after a step with what was saved in the optimizer's state; the parameters hold what was saved for them.
+        """Continue after a step from the averages in the optimizer's state; the parameters hold what was saved for them.
 
         `load_state` takes a parameter's name, a key and `states`. Raises DamagedFileError if a tensor does not match.
         """
@@ -122,7 +122,7 @@ class WeightAverage:
                 self._swap()
 
     def end(self) -> None:
-        """Training has ended: let the parameters hold their averages from now on."""
+        """Replace the parameters by their averages, at the end of training."""
         self._swap()
         self.tensors, self.kept = {}, AVERAGE
 

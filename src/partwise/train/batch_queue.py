@@ -39,7 +39,7 @@ class BatchQueue:
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def prepare(self, step: int) -> None:
-        """Begin to move the rows of a coming step. Does nothing where rows need not be moved."""
+        """Begin to move the rows of a coming step. Does nothing if the rows are already on the device."""
         if self.moves:
             made = self.make(step)
             with nullcontext() if self.stream is None else torch.cuda.stream(self.stream):

@@ -48,7 +48,7 @@ class TrainConfig(Config):
     reinitialize: str | None = (
         None  # tensors to initialize from a second random stream, such as ffn: a change without an expected effect
     )
-    freeze: str | None = None  # tensors that stay as they are, such as embed,blocks.0,blocks.1 or ffn
+    freeze: str | None = None  # tensors that are not trained, such as embed,blocks.0,blocks.1 or ffn
     tuning_split: bool = False  # train on the first 90% of the training split and validate on its last 10%
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -121,7 +121,7 @@ def _losses(logits: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, 
 
 
 def _gradient(logits: Tensor, targets: Tensor, log_z: Tensor, scales: Tensor, smoothing: float) -> Tensor:
-    """The gradient of the logits, whose own dtype is the only one that is written."""
+    """The gradient of the logits, in their own dtype."""
     V = logits.shape[2]
     is_target = torch.arange(V, device=logits.device) == targets[..., None]
     grad = (logits.to(log_z.dtype) - log_z[..., None]).exp() - smoothing / V

@@ -227,7 +227,7 @@ class Run:
         return time.perf_counter() - started
 
     def clip_gradients(self, max_norm: float | None, norm: Tensor) -> None:
-        """Scale the gradients, whose total norm is `norm`, down to `max_norm` if that is smaller."""
+        """Scale the gradients down to `max_norm` if their total norm `norm` is larger."""
         if max_norm is not None and norm + 1e-6 > max_norm:  # torch adds 1e-6, and else multiplies every gradient by 1
             torch.nn.utils.clip_grads_with_norm_(self.parallel.parameters().values(), max_norm, norm)
 

@@ -78,7 +78,7 @@ def metrics_fingerprint(folder: Path, size: int | None = None) -> dict[str, Any]
 
 
 def check_metrics(folder: Path, fingerprint: dict[str, Any]) -> None:
-    """Raise DamagedFileError unless the metrics of a run still begin as they were when a checkpoint was saved."""
+    """Raise DamagedFileError unless the metrics of a run still begin with those of the time of a checkpoint."""
     path = folder / METRICS
     try:
         intact = metrics_fingerprint(folder, fingerprint["size"]) == fingerprint

@@ -106,5 +106,5 @@ def refuse_leaks(config: RunConfig, findings: Sequence[Finding], plan: BackendPl
     for measured in leaks(findings):
         raise ConfigError(
             f"{names_of(config, plan)} sees the tokens that it predicts: {measured}. Let each position read "
-            f"only itself and earlier ones; {ALLOW} trains it all the same, and the report says so"
+            f"only itself and earlier ones; {ALLOW} trains it anyway, and the report says so"
         )

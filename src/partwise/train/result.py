@@ -17,7 +17,7 @@ WITHOUT_EFFECT = ("train.log", "train.parallel", "train.activation_checkpointing
 
 
 def write_result(folder: Path, values: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Write the result of a run with this configuration, whose metrics are complete."""
+    """Write the result of a run with this configuration; its metrics must be complete."""
     bound = {**values, "config_sha256": config_hash(config), "metrics_sha256": metrics_fingerprint(folder)["sha256"]}
     bound.pop("sha256", None)
     write_hashed(folder / RESULT, bound)

@@ -244,7 +244,7 @@ class RunFolder:
         return stored
 
     def _resumed_runtime(self, stored: dict[str, Any], new: Runtime) -> Runtime:
-        """The stored runtime; threads are chosen anew if they change nothing, or if other processes share the machine."""
+        """The stored runtime; threads are chosen again if they change nothing, or if other processes share the machine."""
         runtime = stored_runtime(self.path, stored)
         keep = stored.get("processes", 1) == self.processes.size and not runtime.deterministic
         return runtime if keep else runtime.with_threads(new.threads)

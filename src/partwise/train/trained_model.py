@@ -1,4 +1,4 @@
-"""A trained model as it is evaluated: on its run's device, with its threads and backends, so that its losses are repeated."""
+"""A trained model for evaluation, with the device, threads and backends of its run, which reproduce its losses."""
 
 from dataclasses import dataclass, replace
 from typing import Any

@@ -60,7 +60,7 @@ def calibrate_sources(
     name: str | None,
     workers: int | None = None,
 ) -> None:
-    """Train every one of several initializations in every one of several data orders, and print what each source adds."""
+    """Train several initializations in several data orders, all combinations, and print the variance of each source."""
     if sorted(vary.split(",")) != ["init", "order"]:
         raise ConfigError(f"--vary {vary}: expected init,order")
     if family:

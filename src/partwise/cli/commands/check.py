@@ -22,5 +22,5 @@ def check_preset(preset: str, overrides: list[str], data: str | None) -> int:
     rows = [(each.check, each.outcome, each.measured) for each in findings]
     console.print(table("", ["check", "result", "measured"], rows))
     if leaks(findings):
-        console.print("train and compare refuse this model: --allow-leak trains it all the same", markup=False)
+        console.print("train and compare refuse this model: --allow-leak trains it anyway", markup=False)
     return 1 if leaks(findings) else 0

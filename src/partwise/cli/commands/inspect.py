@@ -21,7 +21,7 @@ INSPECTIONS = {
     "memory": "memory",
     "positions": "positions",
 }
-"""Name -> module of `partwise.inspection`, whose `inspect(subject)` returns a page."""
+"""Name -> module of `partwise.inspection`; its `inspect(subject)` returns a page."""
 
 
 def inspect_target(

@@ -195,7 +195,7 @@ def train_with_others(
 
 
 def write_output_to(path: Path) -> None:
-    """Append what this process prints from now on to a file."""
+    """From now on, also append the output of this process to a file."""
     with explain_write_errors(path):
         make_folder(path.parent)
         file = open_file(path, "ab", buffering=0)

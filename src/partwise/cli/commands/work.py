@@ -11,7 +11,7 @@ from partwise.messages import quantity
 
 
 def work_on(name: str, parallel: int, imports: Sequence[str]) -> None:
-    """Run trials until none is left. Raises ConfigError if the folder is no comparison."""
+    """Run trials until none is left. Raises ConfigError if the folder is not a comparison."""
     folder = next((each for each in (Path(name), Path("runs") / name) if (each / PLAN_FILE).exists()), None)
     if folder is None:
         raise ConfigError(f"{name} is not a comparison: start `partwise compare ... --on workers` first")

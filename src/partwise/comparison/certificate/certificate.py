@@ -61,8 +61,8 @@ class Code(Value):
 class Certificate(Value):
     """Plan, code, data, machine, values and verdicts of one comparison.
 
-    `hash` is that of everything else in the file, so that an edit shows. It is no signature: whoever can write the file can
-    also compute a new hash, and nothing here proves that the values come from training runs.
+    `hash` covers everything else in the file, so that an edit shows. It is no signature: an editor of the file can also
+    compute a new hash, and nothing here proves that the values come from training runs.
     """
 
     format: Literal[1] = 1

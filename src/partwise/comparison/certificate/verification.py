@@ -119,7 +119,7 @@ def judge_values(certificate: Certificate, method: int | None = None) -> list[Ef
 
 
 def check_verdicts(certificate: Certificate) -> Iterator[VerifiedPart]:
-    """Judge the values anew by the protocol, and compare."""
+    """Judge the values again by the protocol, and compare."""
     effects = judge_values(certificate)
     for number, stated in enumerate(certificate.verdicts):
         statement = f"{stated.claim.arm} against {stated.claim.against}: {stated.verdict or 'no verdict'}"

@@ -75,7 +75,7 @@ class Plan(Generic[C]):
         if rules.baseline_runs > 1 and (other := next((c for c in self.claims if c.against != baseline), None)):
             raise ConfigError(
                 f"baseline_runs={rules.baseline_runs}: {other.arm!r} is compared with {other.against!r} rather than with the "
-                "baseline, so further runs of the baseline are of no use: leave out baseline_runs and design"
+                "baseline, so further runs of the baseline do not help: leave out baseline_runs and design"
             )
 
     def seeds_of(self, arm: Arm[C], seeds: int | None = None) -> int:

@@ -1,8 +1,8 @@
 """The file of a ledger: records chained by their hashes, in SQLite.
 
 Each record stores the SHA-256 of the record before it and of its own content, so an edited, inserted or removed record
-shows. What no chain can show: that the last records, or the whole file, were deleted, or that everything after a record
-was computed anew.
+shows. A chain cannot show that the last records, or the whole file, were deleted, or that everything after a record was
+recomputed.
 """
 
 import hashlib
@@ -47,7 +47,7 @@ class ChainEntry:
     number: int
     previous: str
     text: str
-    """The content as JSON, as it is stored and hashed."""
+    """The content as the JSON that is stored and hashed."""
     hash: str
 
     @property

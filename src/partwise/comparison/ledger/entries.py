@@ -100,7 +100,7 @@ class LedgerEntries:
         imports: Sequence[str] = (),
         plan: str | None = None,
     ) -> bool:
-        """Record that the comparison that started as record `started` goes on or is judged again; `plan` is its hash.
+        """Record that the comparison of record `started` continues or is judged again; `plan` is its hash.
 
         Returns False if the ledger has no such start, because it could not be written at the time or is another project's:
         `start` then records it. Raises ConfigError if the record has another level than `online`.

@@ -31,7 +31,7 @@ def describe_backends(arm: ArmResult) -> str:
 
 
 def missing_kernels(results: Results) -> Iterator[str]:
-    """One sentence per arm that lacks a kernel, whose speed is therefore not that of its mathematics alone."""
+    """One sentence per arm that lacks a kernel: its speed is not that of its mathematics alone."""
     for arm in results.arms:
         if arm.missing_kernels:
             yield (

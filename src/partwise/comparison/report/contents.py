@@ -1,4 +1,4 @@
-"""The sections of a report, in order. Each part is made by itself: an error in one is a line in its place."""
+"""The sections of a report, in order. An error in one part leaves the others: a line replaces that part."""
 
 from collections.abc import Callable, Iterable, Iterator
 

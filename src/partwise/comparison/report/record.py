@@ -42,7 +42,7 @@ def families_sentence(results: Results) -> str:
     verdicts = ", ".join(f"{arm} {verdict or 'no verdict'}" for arm, verdict in earlier.verdicts.items())
     where = earlier.folder + (f" (record {earlier.record} of the ledger)" if earlier.record else "")
     return (
-        f"{where} judged one family, whose verdicts stand: {verdicts or 'its certificate is gone'}. This comparison adds "
+        f"{where} judged one family, and its verdicts stand: {verdicts or 'its certificate is gone'}. This comparison adds "
         f"arms to it, reuses its trials, and judges another family together: {', '.join(own)}."
     )
 

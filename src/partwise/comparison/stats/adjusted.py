@@ -43,7 +43,7 @@ def replication_seeds(effect: Effect, alpha: float, method: int) -> tuple[int, s
     most = max(MAX_REPLICATION_SEEDS, least)
     if effect.failed:
         seeds = min(max(least, effect.n), most)
-        return seeds, f"{seeds} seeds: the verdict is one on failure rates, whose power is not estimated"
+        return seeds, f"{seeds} seeds: the verdict is about failure rates; their power is not estimated"
     found = effect.mean if effect.adjusted_mean is None else effect.adjusted_mean
     if not found or not effect.sd_difference:
         return least, f"{least} seeds, the fewest, as the differences do not vary"

@@ -1,4 +1,4 @@
-"""Checks of A/A pairs, whose arms differ by nothing: tests that can fail, unlike relabelings, which center any data at 0."""
+"""Checks of A/A pairs, two arms without a difference: tests that can fail, unlike relabelings, which center any data at 0."""
 
 import itertools
 import math
@@ -51,7 +51,7 @@ def rejected_subsets(differences: Sequence[float], alpha: float = 0.05) -> tuple
 def shift_power(n: int, shift: float) -> float:
     """The probability that `n` pairs whose mean is off by `shift` of their SDs fail; at least that of their t test.
 
-    Exact up to 7 pairs, of which sign flips have no p below `CALIBRATION_ALPHA`; beyond, sign flips find a little more.
+    Exact up to 7 pairs: sign flips then have no p below `CALIBRATION_ALPHA`. With more pairs, sign flips find a little more.
     """
     return paired_t_power(shift * math.sqrt(n), n, CALIBRATION_ALPHA)
 

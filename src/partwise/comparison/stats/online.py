@@ -18,8 +18,8 @@ from scipy import special
 from partwise.config import ConfigError
 
 EXPONENT = 1.3
-"""g(j) is proportional to j^-1.3. Of the weights tried in simulations of 200 t tests, of which a tenth had an effect, this
-detects most."""
+"""g(j) is proportional to j^-1.3: of the weights tried, it detects most in simulations of 200 t tests, a tenth
+with an effect."""
 
 INITIAL_WEALTH = 0.5
 """w as a fraction of alpha."""
@@ -31,7 +31,7 @@ def weight(test: int) -> float:
 
 
 def online_level(started: int, discoveries: Sequence[int], alpha: float = 0.05) -> float:
-    """The level of the next test of a sequence of which `started` tests have started.
+    """The level of the next test after `started` tests.
 
     `discoveries` has an entry for every discovery that is known: the number of tests that had started when it became known.
     `alpha` is the false discovery rate of the sequence. Raises ConfigError if alpha is not between 0 and 1, or a discovery

@@ -16,7 +16,7 @@ Curve = Mapping[Any, float]
 
 
 class Runs(NamedTuple):
-    """The curves of a source by run, of which metric, and folders with it whose names did not fit."""
+    """The curves of a source by run, their metric, and the folders that have it but not the expected names."""
 
     curves: Mapping[RunName, Curve]
     metric: str

@@ -72,6 +72,6 @@ def exact_tuning_noise(
 
 
 def _without_failures(curve: Curve, lower_is_better: bool) -> np.ndarray:
-    """The losses of the values without failed runs, `[n_values, n_seeds]`, of which less is better."""
+    """The losses of the values without failed runs, `[n_values, n_seeds]`, negated if higher is better."""
     losses = np.array([[math.nan if x is None else x for x in row] for row in curve])
     return losses[np.isfinite(losses).all(axis=1)] * (1 if lower_is_better else -1)

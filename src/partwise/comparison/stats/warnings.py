@@ -7,10 +7,10 @@ from partwise.comparison.stats.samples import grubbs, skewness_p, unequal_spread
 
 OUTLIER_LEVEL = 0.01
 SKEWNESS_LEVEL = 0.045
-"""Of D'Agostino's test, whose approximation rejects 4.9% of normal samples of 8, and fewer of larger ones, at this level."""
+"""The level of D'Agostino's test, an approximation: it rejects 4.9% of normal samples of 8, fewer of larger ones."""
 
 SPREAD_LEVEL = 0.05
-"""Of the test of equal spreads. It warns of 64% of the false claims of an exponential arm over a tenth of its noise."""
+"""The level of the test of equal spreads: it warns of 64% of the false claims if an exponential arm has ten times the SD."""
 
 Check = Callable[[Effect], str]
 """The sentence about a problem of an effect; empty if it has none."""
@@ -42,7 +42,7 @@ def skewed(effect: Effect) -> str:
 
 
 def unequal_spreads(effect: Effect) -> str:
-    """Of a claimed difference: if the noisier arm is skewed, its mean is off together with its SD, so that t is too large."""
+    """Warn about a claimed difference if the noisier arm is skewed: errors of its mean and SD go together, and inflate t."""
     if effect.verdict not in ("better", "worse") or effect.failed or effect.sd_arm is None or effect.sd_against is None:
         return ""
     n_against = effect.n if effect.paired else effect.n_against

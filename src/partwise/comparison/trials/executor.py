@@ -20,7 +20,7 @@ class UnsavedInterrupt(KeyboardInterrupt):
 
 
 class Executor(ABC):
-    """Runs trials somewhere. As a context manager, it cancels on exit what still runs."""
+    """Runs trials somewhere. As a context manager, it cancels running trials on exit."""
 
     @abstractmethod
     def submit(self, trials: Sequence[Trial]) -> None:
@@ -32,7 +32,7 @@ class Executor(ABC):
 
     @abstractmethod
     def cancel(self) -> None:
-        """Ask what runs to save and stop, wait for it, and forget what is queued."""
+        """Ask running trials to save and stop, wait for them, and drop the queue."""
 
     def __enter__(self) -> Self:
         return self

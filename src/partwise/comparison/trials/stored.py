@@ -24,7 +24,7 @@ STDOUT, STDERR = "stdout.txt", "stderr.txt"
 
 
 OUTSIDE_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM, signal.SIGBUS)
-"""Those that a program does not get by its own doing, as SIGSEGV or SIGABRT: from a scheduler, a system short of memory, a
+"""Signals that a program does not cause itself, unlike SIGSEGV or SIGABRT: from a scheduler, a system short of memory, a
 user. SIGBUS is what a full disk sends to a program that writes to mapped memory."""
 
 FULL_DISK = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))

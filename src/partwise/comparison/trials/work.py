@@ -138,7 +138,7 @@ class Work:
             self._wait(server)
 
     def _tell_other_sources(self, job: Job) -> None:
-        """Say once if this package is not the one that started the comparison, whose version may be the same."""
+        """Say once if the comparison was started by other code of this package, perhaps of the same version."""
         if not self.told and has_other_sources(job.folder, own_sources()):
             self.told = True
             self.on_event(

@@ -1,7 +1,7 @@
 """The server of comparisons' worker processes, `python -m partwise.comparison.trials.worker EXECUTED_BY PARENT_PID`.
 
 It imports what executes one kind of trials, with torch if they need it, and forks a child per group of trials, so that each
-group has its own memory, whose peak its runs report.
+group has its own memory and its runs report its peak.
 
 A request is a line of JSON on standard input: a number, the folders of the trials that one child executes, the working
 directory, and environment variables of its own, such as the GPUs it may use. The `job.json` of each folder names what

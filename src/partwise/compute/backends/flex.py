@@ -73,7 +73,7 @@ class Flex:
 
 
 def flex_attention() -> Callable[..., Any]:
-    """torch's function, which makes a kernel only if it is compiled: by itself, unless the whole model is."""
+    """torch's function, compiled unless the whole model is: only then does it make a kernel."""
     from torch.nn.attention import flex_attention as flex  # imports the compiler
 
     plain: Callable[..., Any] = flex.flex_attention

@@ -44,7 +44,7 @@ class Stored:
 
     def read_rows(self, start: int, stop: int, buffer: Tensor) -> Tensor:
         """Some indices of the first dimension, in the buffer of bytes. Threads may read at the same time."""
-        # not from a mapped file, whose pages would stay in memory beside the weights
+        # not from a mapped file: its pages would stay in memory beside the weights
         content = buffer[: (stop - start) * self.row_bytes]
         if read_at(self.file, content, self.start + start * self.row_bytes) != len(content):
             raise ConfigError(f"{self.file.name} ends within a tensor: restore the folder")

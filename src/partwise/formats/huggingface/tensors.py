@@ -70,7 +70,7 @@ class Rows(Whole):
 
 @dataclass(frozen=True)
 class RowsByHead(Whole):
-    """For each head, its rows of every one of ours."""
+    """For each head, its rows of each of our tensors."""
 
     n_heads: int
 

@@ -115,7 +115,7 @@ class MoE(FeedForward):
         return MixtureOfExperts(router, experts, shared)
 
     def parts(self) -> Iterator[Part]:
-        """With the expert's recipe, whose activation may not be of this package."""
+        """With the expert's recipe, since its activation may be the user's own."""
         yield from super().parts()
         yield dense_recipes()[self.expert]()
 
