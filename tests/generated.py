@@ -46,6 +46,14 @@ def parts_reference() -> str:
     return page()
 
 
+def with_table(name: str, function: str) -> str:
+    """A page of docs/ with its table made by a function of `parts_page`."""
+    import parts_page
+
+    text: str = getattr(parts_page, function)((DOCS / name).read_text(encoding="utf-8"))
+    return text
+
+
 def schema(package: str) -> str:
     text: str = import_module(f"partwise.comparison.{package}.schema").schema_text()
     return text
@@ -117,6 +125,8 @@ CLAIMS: dict[str, Callable[[], str]] = {
 FILES: dict[str, Callable[[], str]] = {
     "src/partwise/cli/completions.json": completions,
     "docs/parts-reference.md": parts_reference,
+    "docs/parts.md": lambda: with_table("parts.md", "with_parts"),
+    "docs/presets.md": lambda: with_table("presets.md", "with_presets"),
     "docs/certificate.schema.json": lambda: schema("certificate"),
     "docs/results.schema.json": lambda: schema("results"),
     "docs/verdict.schema.json": lambda: schema("stats"),

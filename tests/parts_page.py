@@ -1,6 +1,8 @@
-"""docs/parts-reference.md: every registered part and preset, from the registry."""
+"""docs/parts-reference.md, and the tables of docs/parts.md and docs/presets.md, from the registry."""
 
 import json
+import re
+from collections.abc import Callable, Iterator
 
 import partwise.train.config  # noqa: F401  registers every part, optimizers and schedules included
 from partwise.config import REGISTRY, Part
@@ -61,3 +63,36 @@ def cell(text: str) -> str:
     for mark in "\\|*_<$[]":
         text = text.replace(mark, f"\\{mark}")
     return text.replace("`", "\\`")
+
+
+def with_parts(page: str) -> str:
+    """docs/parts.md with the registered parts of each family; what they are tested against is written by hand."""
+    families = built_in()
+
+    def names(family: str) -> str:
+        return ", ".join(sorted(families[family], key=lambda name: (name != "none", name)))
+
+    return with_column(page, [f"{family}=" for family in families], lambda text: names(text.removesuffix("=")))
+
+
+def with_presets(page: str) -> str:
+    """docs/presets.md with the description of each preset; what it is equal to is written by hand."""
+    return with_column(page, sorted(PRESETS), lambda name: cell(PRESETS[name].description))
+
+
+def with_column(page: str, names: list[str], describe: Callable[[str], str]) -> str:
+    """The first table with the second column made from the names in the first; a row for each name that has none."""
+    before, head, rest = page.partition("|---|---|---|\n")
+    table, blank, after = rest.partition("\n\n")
+    return before + head + "\n".join(rows(table, names, describe)) + blank + after
+
+
+def rows(table: str, names: list[str], describe: Callable[[str], str]) -> Iterator[str]:
+    missing = list(names)
+    for line in table.splitlines():
+        first, _, last = line.strip("|").split(" | ")
+        here = [name for name in re.findall(r"`([^`]+)`", first) if name in names]
+        missing = [name for name in missing if name not in here]
+        if here:
+            yield f"|{first} | {'<br>'.join(map(describe, here))} | {last}|"
+    yield from (f"| `{name}` | {describe(name)} | – |" for name in missing)
