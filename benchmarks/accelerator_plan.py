@@ -239,10 +239,10 @@ def figure(x: float, digits: int = 3) -> str:
     return f"{x:,.0f}" if abs(x) >= 100 else f"{x:.{digits}g}"
 
 
-INTRODUCTION = """# One accelerator
+HOW = """## How to measure
 
-What `make accelerator` wrote: training, comparisons and generation on one GPU, with the goals. It needs Python 3.11 or newer,
-torch with CUDA, NumPy, pydantic and PyYAML, no installation of partwise and no network:
+`make accelerator` needs Python 3.11 or newer, torch with CUDA, NumPy, pydantic and PyYAML, no installation of partwise and
+no network:
 
 ```sh
 PYTHONPATH=src python3 benchmarks/accelerator.py --out build/accelerator [--nanogpt FOLDER] [--minutes 25]
@@ -262,7 +262,7 @@ def page(results: dict[str, Any]) -> str:
     status = "Nothing has been measured yet." if not pieces else f"Measured on: {title}."
     if rehearsal:
         status = f"A rehearsal at small shapes, which measures nothing, on: {title}."
-    lines = [INTRODUCTION, status, "", "| piece | what | measured | goal | |", "|---|---|---:|---:|---|"]
+    lines = ["# One accelerator", "", status, "", "| piece | what | measured | goal | |", "|---|---|---:|---:|---|"]
     notes: list[str] = []
     for piece in PIECES:
         found = pieces.get(piece.name, {})
@@ -272,4 +272,4 @@ def page(results: dict[str, Any]) -> str:
             verdict = "" if rehearsal else row.verdict(value)
             lines.append(f"| {piece.name} | {row.what} | {text} | {row.goal_text()} | {verdict} |")
         notes += [f"- {piece.name}: {note}" for note in (*found.get("notes", ()), *filter(None, [found.get("error")]))]
-    return "\n".join([*lines, *(["", "## Notes", "", *notes] if notes else [])]) + "\n"
+    return "\n".join([*lines, *(["", "## Notes", "", *notes] if notes else []), "", HOW])
