@@ -115,12 +115,12 @@ def canceled_by_norm(name: str, config: partwise.ModelConfig) -> bool:
     """Whether the next norm may cancel a parameter that only scales the norm's input.
 
     Affects the scalar weight of a scalenorm on the residual stream, if the branch in between is homogeneous, like relu
-    without biases; and, if the output of a branch is normalized, the sink or gate of a single head and the weight of a
+    without biases; and, if nothing but a norm takes the output of a branch, the sink or gate of a single head and the weight of a
     single expert.
     """
-    if config.norm.name == "scalenorm" and config.residual.name in ("post", "deepnorm"):
+    if config.norm.name == "scalenorm" and config.residual.name in ("post", "deepnorm", "none"):
         return "residual.norms." in name and name.endswith(".weight")
-    if config.residual.name not in ("reordered", "sandwich"):
+    if config.residual.name not in ("reordered", "sandwich", "none"):
         return False
     attentions, ffns = (getattr(field, "recipes", [field]) for field in (config.attention, config.ffn))
     of_a_head = re.search(r"(attention|cross)\.(scores\.sinks|gate\.weight)$", name)

@@ -53,6 +53,7 @@ UNGATED = [
     ("relu2", {}, lambda u: torch.where(u > 0, u * u, 0 * u)),
     ("gelu", {}, lambda u: u * phi(u)),
     ("gelu", {"approximate": "tanh"}, lambda u: u * tanh_phi(u)),
+    ("tanh", {}, lambda u: (torch.exp(u) - torch.exp(-u)) / (torch.exp(u) + torch.exp(-u))),
     ("elu", {}, lambda u: torch.where(u > 0, u, torch.exp(u) - 1)),
     ("elu", {"alpha": 0.3}, lambda u: torch.where(u > 0, u, 0.3 * (torch.exp(u) - 1))),
     ("swish", {}, lambda u: u * logistic(u)),

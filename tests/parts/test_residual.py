@@ -72,6 +72,7 @@ def sequential(step: Callable[..., Tensor]) -> Callable[..., Tensor]:
 DEEPNORM_ALPHA = 24**0.25  # 8 decoder layers with an encoder: (3 * 8)^(1/4)
 EQUATIONS: list[tuple[str, dict[str, Any], Callable[..., Tensor]]] = [
     ("pre", {}, sequential(lambda x, f, norm, wiring, name: x + f(norm(x)))),
+    ("none", {}, sequential(lambda x, f, norm, wiring, name: f(norm(x)))),
     ("post", {}, sequential(lambda x, f, norm, wiring, name: norm(x + f(x)))),
     ("reordered", {}, sequential(lambda x, f, norm, wiring, name: x + norm(f(x)))),
     ("sandwich", {}, sandwich),
@@ -287,6 +288,15 @@ def test_special_cases_equal_pre_norm() -> None:
     bare = logits(model("pre", norm="none"))
     assert torch.equal(logits(model("sandwich", norm="none")), bare)
     assert torch.equal(logits(model("reordered", norm="none")), bare)
+
+
+def test_without_residual_stream_tokens_reach_the_logits_only_through_every_branch() -> None:
+    """A branch that returns zero erases all tokens before it; in `pre` they pass around it."""
+    for name, erased in (("none", True), ("pre", False)):
+        one = perturbed(model(name).config)
+        nn.init.zeros_(one.blocks[1].ffn.down.weight)  # type: ignore[union-attr]
+        found = logits(one)
+        assert torch.equal(found, found[:1, :1].expand_as(found)) == erased
 
 
 def test_parallel_branches_have_the_same_input() -> None:

@@ -46,6 +46,17 @@ class PreNorm(ResidualOptions):
         return PreNormWiring(branches, new_norm, self.dropout)
 
 
+@part("none")
+class NoResidual(ResidualOptions):
+    """dropout(branch(norm(x))): `pre` without the residual stream of He et al. 2015, arXiv:1512.03385.
+
+    Each branch replaces x, so tokens and gradients pass through every branch. Norms are those of `pre`.
+    """
+
+    def build(self, layer_ctx: LayerContext, branches: list[str], new_norm: NewNorm) -> nn.Module:
+        return NoResidualWiring(branches, new_norm, self.dropout)
+
+
 @part("post")
 class PostNorm(ResidualOptions):
     """norm(x + dropout(branch(x))). Vaswani et al. 2017, arXiv:1706.03762."""
@@ -191,6 +202,13 @@ class PreNormWiring(Wiring):
 
     def spec(self, norm_option: str) -> ResidualSpec:
         return ResidualSpec(kind="pre", norms=norm_specs(self.norms.values(), norm_option), dropout=self.dropout)
+
+
+class NoResidualWiring(Wiring):
+    def forward(self, x: Tensor, ctx: ForwardContext, branches: list[Branch]) -> Tensor:
+        for branch, norm, dropout in zip(branches, self.norms.values(), self.dropouts.values(), strict=True):
+            x = dropout(branch(norm(x), ctx))
+        return x
 
 
 class PostNormWiring(Wiring):

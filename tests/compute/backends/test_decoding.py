@@ -25,13 +25,14 @@ from partwise.generation.generate import decode, decoding_model, generate
 from partwise.generation.sampling import Sampling
 from partwise.kernels import decoding_weights
 from partwise.model import ModelConfig, Transformer
+from partwise.parts.feed_forward.mlp import OTHER
 from partwise.parts.short_conv import TokenShiftLayer
 from partwise.tokenizers import CharacterTokenizer
 from recipes import configs, error, perturbed, recipes
 
 FLOAT_ERROR = 1e-5  # relative to the largest logit
 POSITIONS = ["none", "learned", "sinusoidal", *(name for name in REGISTRY["positions"] if name.startswith("rope"))]
-FFN = [name for name, kind in REGISTRY["ffn"].items() if hasattr(kind, "activation") and name != "elu"]
+FFN = [name for name, kind in REGISTRY["ffn"].items() if hasattr(kind, "activation") and kind().activation().name != OTHER]
 ALPHABET = "abcdefghij\n"
 slow_examples: dict[str, Any] = {
     "suppress_health_check": [HealthCheck.too_slow],

@@ -77,6 +77,14 @@ class GELU(Ungated):
         return gelu(self.approximate)
 
 
+@part("tanh")
+class Tanh(Ungated):
+    """down(tanh(up(x))). Bengio et al. 2003, JMLR 3:1137-1155."""
+
+    def activation(self) -> Activation:
+        return Activation(OTHER, torch.tanh)
+
+
 @part("elu")
 class ELU(Ungated):
     """down(u if u > 0 else alpha (exp(u) - 1)), u = up(x). Clevert et al. 2015, arXiv:1511.07289."""
