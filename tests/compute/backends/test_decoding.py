@@ -32,7 +32,9 @@ from recipes import configs, error, perturbed, recipes
 
 FLOAT_ERROR = 1e-5  # relative to the largest logit
 POSITIONS = ["none", "learned", "sinusoidal", *(name for name in REGISTRY["positions"] if name.startswith("rope"))]
-FFN = [name for name, kind in REGISTRY["ffn"].items() if hasattr(kind, "activation") and kind().activation().name != OTHER]
+FFN = [
+    name for name, kind in REGISTRY["ffn"].items() if hasattr(kind, "activation") and kind().activation().name != OTHER
+]
 ALPHABET = "abcdefghij\n"
 slow_examples: dict[str, Any] = {
     "suppress_health_check": [HealthCheck.too_slow],
