@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import torch
 from accelerator import Place
-from accelerator_shapes import gpt2_config, gpt2_sizes, in_turn, median_ratio
+from accelerator_shapes import gpt2_config, gpt2_sizes, in_turn
+from measuring import ratios
 from torch import Tensor
 
 from partwise.generation.generate import decode, decoding_model
@@ -44,7 +45,7 @@ def generation(place: Place, notes: list[str], rows: int) -> Values:
         "ours": rates["ours"],
         "eager": rates["eager"],
         "peer": rates.get("peer"),
-        "ratio": median_ratio(seconds["peer"], seconds["ours"]) if peer else None,
+        "ratio": ratios(seconds["peer"], seconds["ours"])["ratio"] if peer else None,
     }
 
 

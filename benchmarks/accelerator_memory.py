@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from accelerator import Place
-from accelerator_shapes import gpt2_config, gpt2_sizes, in_turn, median_ratio, random_run
+from accelerator_shapes import gpt2_config, gpt2_sizes, in_turn, random_run
+from measuring import ratios
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -82,7 +83,7 @@ def checkpointing(place: Place, notes: list[str]) -> Values:
     }
     seconds = in_turn(place, {name: run.update for name, run in runs.items()})
     return {
-        "seconds": median_ratio(seconds["checkpointed"], seconds["plain"]),
+        "seconds": ratios(seconds["checkpointed"], seconds["plain"])["ratio"],
         "memory": kept["checkpointed"] / max(1, kept["plain"]),
     }
 
@@ -140,5 +141,5 @@ def muon(place: Place, notes: list[str]) -> Values:
     return {
         "batched": 1000 * statistics.median(seconds["batched"]),
         "loop": 1000 * statistics.median(seconds["loop"]),
-        "ratio": median_ratio(seconds["loop"], seconds["batched"]),
+        "ratio": ratios(seconds["loop"], seconds["batched"])["ratio"],
     }

@@ -1,18 +1,13 @@
 """Shared by the pieces of `accelerator.py`: configurations, ids, nanoGPT's model, and timing in turn."""
 
-import contextlib
-import importlib.util
-import io
-import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from accelerator import Place
+from peers import nanogpt_model
 from plain_gpt import PlainGPT, Sizes
 from torch import Tensor, nn
 
@@ -99,28 +94,7 @@ def peer_model(place: Place, sizes: Sizes, notes: list[str]) -> nn.Module:
     if place.nanogpt is None:
         notes.append("no checkout of nanoGPT: the plain reference of benchmarks/plain_gpt.py stands for its model")
         return PlainGPT(sizes)
-    module = load(place.nanogpt / "model.py")
-    config = module.GPTConfig(
-        n_layer=sizes.layers,
-        n_embd=sizes.width,
-        n_head=sizes.heads,
-        block_size=sizes.context,
-        vocab_size=sizes.vocab,
-        dropout=sizes.dropout,
-        bias=False,
-    )
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints its parameter counts
-        model: nn.Module = module.GPT(config)
-    return model
-
-
-def load(file: Path) -> Any:
-    spec = importlib.util.spec_from_file_location("nanogpt_model", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclass needs it there
-    spec.loader.exec_module(module)
-    return module
+    return nanogpt_model(place.nanogpt, sizes, sizes.dropout)
 
 
 def in_turn(
@@ -141,8 +115,3 @@ def in_turn(
             place.synchronize()
             seconds[name].append((time.perf_counter() - began) / count)
     return seconds
-
-
-def median_ratio(theirs: list[float], ours: list[float]) -> float:
-    """How many times as fast ours is, the median over the rounds."""
-    return statistics.median(a / b for a, b in zip(theirs, ours, strict=True))

@@ -10,10 +10,10 @@ from accelerator_shapes import (
     gpt2_config,
     gpt2_sizes,
     in_turn,
-    median_ratio,
     peer_step,
     random_run,
 )
+from measuring import ratios
 
 from partwise.compute.compilation import CompiledModel
 from partwise.train.config import run_config
@@ -48,7 +48,7 @@ def step(place: Place, notes: list[str]) -> Values:
     return {
         "tokens": tokens / ours,
         "peer": tokens / statistics.median(seconds["peer"]),
-        "ratio": median_ratio(seconds["peer"], seconds["ours"]),
+        "ratio": ratios(seconds["peer"], seconds["ours"])["ratio"],
         "matmul": rate / 1e12,
         "fraction": work / ours / rate,
         "peak": peak,
@@ -64,7 +64,7 @@ def eager(place: Place, notes: list[str]) -> Values:
     return {
         "tokens": tokens / statistics.median(seconds["ours"]),
         "peer": tokens / statistics.median(seconds["peer"]),
-        "ratio": median_ratio(seconds["peer"], seconds["ours"]),
+        "ratio": ratios(seconds["peer"], seconds["ours"])["ratio"],
     }
 
 
@@ -77,7 +77,7 @@ def small_step(place: Place, notes: list[str]) -> Values:
     steps = {"graphs": with_graphs.update, "compiled": without.update, "eager": eager.update}
     seconds = in_turn(place, steps, count=50)
     rates = {name: 1 / statistics.median(each) for name, each in seconds.items()}
-    return {**rates, "ratio": median_ratio(seconds["compiled"], seconds["graphs"])}
+    return {**rates, "ratio": ratios(seconds["compiled"], seconds["graphs"])["ratio"]}
 
 
 def small_run(place: Place, seed: int, compiled: str) -> Run:
@@ -102,5 +102,5 @@ def seeds(place: Place, notes: list[str]) -> Values:
     return {
         "one": 1 / statistics.median(seconds["one"]),
         "eight": 1 / statistics.median(seconds["eight"]),
-        "times": median_ratio(seconds["eight"], seconds["one"]),
+        "times": ratios(seconds["eight"], seconds["one"])["ratio"],
     }

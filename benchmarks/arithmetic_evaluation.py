@@ -7,14 +7,12 @@ In each round the loop is timed on 40 problems and ours on all of them, in one p
 of a trained model's answers. It records gradients, as in the tutorial.
 """
 
-import argparse
-import statistics
 import sys
 import time
 from pathlib import Path
 
 import torch
-from measuring import Row, ratios, write_rows
+from measuring import benchmark_parser, rate_row, write_rows
 
 import partwise
 from partwise.compute.backend_plan import apply_backends
@@ -33,11 +31,8 @@ LOOP = "the tutorial's loop"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = benchmark_parser(__doc__, rounds=3, threads=torch.get_num_threads())
     parser.add_argument("--problems", type=int, default=10_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
 
@@ -58,15 +53,8 @@ def main() -> None:
         began = time.perf_counter()
         score_arithmetic(tutorial_model, problems[:LOOP_PROBLEMS], limit=11)
         loop.append((time.perf_counter() - began) / LOOP_PROBLEMS)
-    row: Row = {
-        "goal": "arithmetic evaluation",
-        "what": f"{len(problems):,} problems",
-        "ours": 1 / statistics.median(ours),
-        "unit": "problems/s",
-        "peers": {LOOP: 1 / statistics.median(loop)},
-        "target": TARGET,
-        **ratios(loop, ours),
-    }
+    seconds = {"ours": ours, LOOP: loop}
+    row = rate_row("arithmetic evaluation", f"{len(problems):,} problems", "problems/s", seconds, target=TARGET)
     rates = f"{row['ours']:,.0f} per second, {LOOP} {row['peers'][LOOP]:.1f}"
     speedup = f"{row['ratio']:.1f} times as fast ({row['low']:.1f} to {row['high']:.1f}), target {TARGET:g}"
     print(f"{row['what']}: {rates}: {speedup}")

@@ -7,16 +7,14 @@ alternate in one process; ratios are taken within a round, and their median is p
 of all threads, which other load on the machine affects less than wall time.
 """
 
-import argparse
-import json
 import math
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
+from measuring import benchmark_parser, ratios, write_result
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -30,13 +28,9 @@ WARMUP = 2
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=21)
+    parser = benchmark_parser(__doc__, rounds=21)
     parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, torch.get_num_threads()}))
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    if options.rounds < 1:
-        parser.error(f"--rounds {options.rounds}: must be at least 1")
     if not kernels_available():
         parser.error("the C++ kernels are not available: install a C++ compiler")
     rows = []
@@ -45,7 +39,7 @@ def main() -> None:
         rows += [row for shape in SHAPES for row in measure(shape, threads, options.rounds)]
     show(rows)
     if options.json:
-        options.json.write_text(json.dumps({"rounds": options.rounds, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        write_result(options.json, {"rounds": options.rounds, "rows": rows})
 
 
 def measure(shape: tuple[int, int, int, int], threads: int, rounds: int) -> list[dict[str, Any]]:
@@ -73,7 +67,7 @@ def measure(shape: tuple[int, int, int, int], threads: int, rounds: int) -> list
     times = time_alternating(backends, qkv, grad, rounds)
     return [
         {"threads": threads, "shape": shape, "name": name, "milliseconds": 1000 * statistics.median(clock)}
-        | {"ratio": ratio(clock, times["cpp"][0]), "cpu_ratio": ratio(cpu, times["cpp"][1])}
+        | {"ratio": ratios(clock, times["cpp"][0])["ratio"], "cpu_ratio": ratios(cpu, times["cpp"][1])["ratio"]}
         for name, (clock, cpu) in times.items()
     ]
 
@@ -93,10 +87,6 @@ def time_alternating(
                 times[name][0].append(time.perf_counter() - began[0])
                 times[name][1].append(time.process_time() - began[1])
     return times
-
-
-def ratio(theirs: list[float], ours: list[float]) -> float:
-    return statistics.median(a / b for a, b in zip(theirs, ours, strict=True))
 
 
 def show(rows: list[dict[str, Any]]) -> None:

@@ -6,11 +6,9 @@ Updates of both alternate in one process, in turns of about a quarter of a secon
 """
 
 import argparse
-import statistics
-from pathlib import Path
 
 import torch
-from measuring import Row, Step, ratios, time_alternating, write_rows
+from measuring import Row, Step, benchmark_parser, rate_row, spread, time_alternating, write_rows
 
 from partwise.train.config import run_config
 from partwise.train.loop import Run
@@ -30,11 +28,8 @@ LAYERS = "layer by layer"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = benchmark_parser(__doc__, rounds=9, threads=torch.get_num_threads())
     parser.add_argument("overrides", nargs="*", help="overrides of both runs, such as train.precision=float32")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows = [measure(name, [*words, *options.overrides], options) for name, words in OPTIONS.items()]
     write_rows(options.json, rows, rounds=options.rounds, threads=options.threads)
@@ -46,14 +41,9 @@ def measure(name: str, words: list[str], options: argparse.Namespace) -> Row:
         for which, backend in (("blocks", "cpp"), (LAYERS, "eager"))
     }
     seconds = time_alternating(steps, options.rounds)
-    ours, theirs = (1 / statistics.median(seconds[which]) for which in ("blocks", LAYERS))
-    row = {"goal": "block options", "what": name, "ours": ours, "unit": "steps/s", "peers": {LAYERS: theirs}}
-    row |= {**ratios(seconds[LAYERS], seconds["blocks"]), "wanted": None}
-    print(
-        f"{name}: {1000 / ours:.1f} ms per step, {LAYERS} {1000 / theirs:.1f} ms: "
-        f"{row['ratio']:.2f} times as fast ({row['low']:.2f} to {row['high']:.2f})",
-        flush=True,
-    )
+    row = rate_row("block options", name, "steps/s", seconds)
+    own, theirs = 1000 / row["ours"], 1000 / row["peers"][LAYERS]
+    print(f"{name}: {own:.1f} ms per step, {LAYERS} {theirs:.1f} ms: {spread(row)}", flush=True)
     return row
 
 

@@ -6,42 +6,25 @@ The data is arithmetic, so that nothing is downloaded. `--steps` is the number o
 arm, 28,000, by default.
 """
 
-import argparse
-import statistics
-from pathlib import Path
-
 from block_options import updates
-from measuring import ratios, time_alternating, write_rows
+from measuring import benchmark_parser, rate_row, spread, time_alternating, write_rows
 
 from partwise.studies.study import find_study
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=21)
+    parser = benchmark_parser(__doc__, rounds=21)
     parser.add_argument("--steps", type=int, default=28_000)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     words = [*find_study("tying").common, "train.threads=1"]
     steps = {
         precision: updates("llama", [*words, f"train.precision={precision}"]) for precision in ("bfloat16", "float32")
     }
     seconds = time_alternating(steps, options.rounds)
-    medians = {precision: statistics.median(values) for precision, values in seconds.items()}
-    for precision, median in medians.items():
-        print(f"{precision}: {1000 * median:.1f} ms per step, {options.steps * median / 60:.0f} minutes")
-    ratio = ratios(seconds["float32"], seconds["bfloat16"])
-    print(f"float32 takes {ratio['ratio']:.2f} times as long ({ratio['low']:.2f} to {ratio['high']:.2f})")
-    ours, theirs = 1 / medians["bfloat16"], {"float32": 1 / medians["float32"]}
-    row = {
-        "goal": "claims",
-        "what": "decoder-1m",
-        "ours": ours,
-        "unit": "steps/s",
-        "peers": theirs,
-        **ratio,
-        "wanted": None,
-    }
+    row = rate_row("claims", "decoder-1m", "steps/s", seconds)
+    for precision, rate in (("bfloat16", row["ours"]), ("float32", row["peers"]["float32"])):
+        print(f"{precision}: {1000 / rate:.1f} ms per step, {options.steps / rate / 60:.0f} minutes")
+    print(f"float32 takes {spread(row, 'times as long')}")
     write_rows(options.json, [row], rounds=options.rounds, threads=1)
 
 

@@ -3,37 +3,40 @@
 Both in turn in one process, on all cores, blocks of steps, medians over the rounds.
 """
 
-import argparse
 import statistics
-import time
+from collections.abc import Callable
+
+from measuring import alternate, benchmark_parser, ratios, spread, write_result
 
 from partwise.train.config import run_config
 from partwise.train.loop import Run
 
-BLOCK = 5
-"""Steps after each change of the threads; the first is not timed."""
+BLOCK = 4
+"""Timed steps after each change of the threads, and after one that is not timed."""
+
+
+def step_of(run: Run) -> Callable[..., None]:
+    def step(count: int = 1) -> None:
+        run.runtime.set_threads()
+        for _ in range(count):
+            run.update()
+
+    return step
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = benchmark_parser(__doc__, rounds=15)
     parser.add_argument("words", nargs="*", default=["fast", "data=shakespeare"])
-    parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     settings = ("false", "true")
     runs = {setting: Run(run_config(*options.words, f"train.deterministic={setting}")) for setting in settings}
-    seconds: dict[str, list[float]] = {setting: [] for setting in settings}
-    for _ in range(options.rounds):
-        for setting, run in runs.items():
-            run.runtime.set_threads()
-            run.update()
-            started = time.perf_counter()
-            for _ in range(BLOCK - 1):
-                run.update()
-            seconds[setting].append((time.perf_counter() - started) / (BLOCK - 1))
-    ratios = sorted(b / a for a, b in zip(seconds["false"], seconds["true"], strict=True))
+    steps = {setting: step_of(run) for setting, run in runs.items()}
+    seconds = alternate(steps, options.rounds, dict.fromkeys(settings, BLOCK))
     for setting in settings:
         print(f"deterministic={setting}: {1000 * statistics.median(seconds[setting]):.1f} ms a step")
-    print(f"{statistics.median(ratios):.2f} times as long ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+    print(spread(ratios(seconds["true"], seconds["false"]), "times as long"))
+    if options.json:
+        write_result(options.json, seconds)
 
 
 if __name__ == "__main__":

@@ -5,20 +5,17 @@ of passages, each after its own context, and choices, four continuations of ever
 transformers.
 """
 
-import argparse
-import json
 import random
 import re
 import statistics
-import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
+from measuring import alternate, benchmark_parser, ratios, write_result
 
 import partwise
 from partwise.data import Shakespeare
@@ -57,13 +54,11 @@ def requests(kind: str, count: int) -> list[Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = benchmark_parser(__doc__, rounds=5)
     parser.add_argument("--items", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64, help="of both")
     parser.add_argument("--precision", default="float32", choices=["float32", "bfloat16"], help="of both")
     parser.add_argument("model", nargs="*", default=PRESET, help="a preset and overrides")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     tokenizer = CharacterTokenizer("".join(sorted({*"".join(map(str, Shakespeare().splits().values()))})))
     config = partwise.preset(*options.model, f"vocab_size={tokenizer.vocab_size}")
@@ -77,28 +72,27 @@ def main() -> None:
         )
         for kind in ("passages", "choices"):
             items = requests(kind, options.items)
-            seconds: dict[str, list[float]] = {"ours": [], "hf": []}
-            scores: dict[str, list[tuple[float, bool]]] = {}
-            for _ in range(options.rounds + 1):
-                for name, model in (("ours", ours), ("hf", theirs)):
-                    start = time.perf_counter()
-                    scores[name] = model.loglikelihood(items, disable_tqdm=True)
-                    seconds[name].append(time.perf_counter() - start)
-            difference = max(abs(a - b) for (a, _), (b, _) in zip(scores["ours"], scores["hf"], strict=True))
-            ratios = [b / a for a, b in zip(seconds["ours"][1:], seconds["hf"][1:], strict=True)]
+            scores = [model.loglikelihood(items, disable_tqdm=True) for model in (ours, theirs)]  # and to warm up
+            difference = max(abs(a - b) for (a, _), (b, _) in zip(*scores, strict=True))
+            calls = {
+                name: lambda model=model, items=items: model.loglikelihood(items, disable_tqdm=True)
+                for name, model in (("ours", ours), ("hf", theirs))
+            }
+            seconds = alternate(calls, options.rounds)
+            ratio = ratios(seconds["hf"], seconds["ours"])
             rows.append(
                 {
                     "items": f"{len(items)} {kind}",
-                    "ours, items/s": len(items) / statistics.median(seconds["ours"][1:]),
-                    "hf, items/s": len(items) / statistics.median(seconds["hf"][1:]),
-                    "times as fast as hf": statistics.median(ratios),
-                    "lowest": min(ratios),
-                    "highest": max(ratios),
+                    "ours, items/s": len(items) / statistics.median(seconds["ours"]),
+                    "hf, items/s": len(items) / statistics.median(seconds["hf"]),
+                    "times as fast as hf": ratio["ratio"],
+                    "lowest": ratio["low"],
+                    "highest": ratio["high"],
                     "largest difference of a log-probability": difference,
                 }
             )
     result = {"parameters": config.parameters(), "precision": options.precision, "rows": rows}
-    json.dump(result, options.json.open("w") if options.json else sys.stdout, indent=1)
+    write_result(options.json, result)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ They alternate, warm; imports are excluded. GPT-2 is the hardest family: its fil
 Memory is the peak of a process that loads once, minus that of one that imports.
 """
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -15,6 +14,7 @@ import time
 from pathlib import Path
 
 import torch
+from measuring import alternate, benchmark_parser, ratios, write_result
 from safetensors.torch import load_file
 
 import partwise
@@ -36,22 +36,17 @@ def peak(*lines: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=7)
+    parser = benchmark_parser(__doc__, rounds=7)
     parser.add_argument("model", nargs="*", default=["gpt2"], help="a preset and overrides")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     config = partwise.preset(*options.model)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "gpt2"
         write_hf_folder(partwise.Transformer(config), None, folder, dtype=torch.bfloat16)
-        seconds: dict[str, list[float]] = {"ours": [], "reference": []}
-        for _ in range(options.rounds + 1):
-            for name, load in (("ours", read_hf_model), ("reference", reference)):
-                start = time.perf_counter()
-                load(folder)
-                seconds[name].append(time.perf_counter() - start)
-        ratios = [ours / theirs for ours, theirs in zip(seconds["ours"][1:], seconds["reference"][1:], strict=True)]
+        loads = {"ours": lambda: read_hf_model(folder), "reference": lambda: reference(folder)}
+        alternate(loads, 1)
+        seconds = alternate(loads, options.rounds)
+        ratio = ratios(seconds["ours"], seconds["reference"])
         memory = peak(f"read_hf_model(Path({str(folder)!r}))") - peak()
         large = Path(temporary) / "large"
         large.mkdir()
@@ -62,15 +57,15 @@ def main() -> None:
         meta = time.perf_counter() - start
     row = {
         "parameters": config.parameters(),
-        "seconds": statistics.median(seconds["ours"][1:]),
-        "times the reference": statistics.median(ratios),
-        "lowest": min(ratios),
-        "highest": max(ratios),
+        "seconds": statistics.median(seconds["ours"]),
+        "times the reference": ratio["ratio"],
+        "lowest": ratio["low"],
+        "highest": ratio["high"],
         "peak MiB": memory,
         "MiB of weights": config.parameters() * 4 / 2**20,
         "seconds to describe 1.5 billion parameters": meta,
     }
-    json.dump(row, options.json.open("w") if options.json else sys.stdout, indent=1)
+    write_result(options.json, row)
 
 
 if __name__ == "__main__":

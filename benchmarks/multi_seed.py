@@ -8,11 +8,9 @@ Separate runs use the backends chosen for this machine; multi-seed training uses
 """
 
 import argparse
-import statistics
-from pathlib import Path
 
 import torch
-from measuring import Row, alternate, ratios, write_rows
+from measuring import Row, alternate, benchmark_parser, rate_row, spread, write_rows
 
 from partwise.data import Arithmetic
 from partwise.train.config import run_config
@@ -27,18 +25,15 @@ SEPARATE = "one after another"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = benchmark_parser(__doc__, rounds=20, threads=1)
     parser.add_argument("--seeds", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     accelerated = torch.cuda.is_available()
     rows = [measure(name, words, options, accelerated) for name, words in SHAPES.items()]
     for row in rows:
         print(
             f"{row['what']}: {row['ours']:,.0f} steps/s, {SEPARATE} {row['peers'][SEPARATE]:,.0f}: "
-            f"{row['ratio']:.2f} times as many ({row['low']:.2f} to {row['high']:.2f}); {options.seeds} seeds in "
+            f"{spread(row, 'times as many')}; {options.seeds} seeds in "
             f"{options.seeds / row['ratio']:.2f} times the time of one"
         )
     write_rows(options.json, rows, rounds=options.rounds, threads=options.threads)
@@ -67,19 +62,12 @@ def measure(name: str, words: list[str], options: argparse.Namespace, accelerate
         for run in runs:
             run.update()  # reads the loss, which synchronizes the device
 
-    steps = {SEPARATE: lambda: step_all(separate), "multi-seed": lambda: step_all(multi_seed)}
+    steps = {"multi-seed": lambda: step_all(multi_seed), SEPARATE: lambda: step_all(separate)}
     alternate(steps, 3)
     seconds = alternate(steps, options.rounds)
     device = torch.cuda.get_device_name() if accelerated else f"CPU, {options.threads} threads"
-    return {
-        "goal": "multi-seed training",
-        "what": f"{options.seeds} seeds, {name}, {device}",
-        "ours": options.seeds / statistics.median(seconds["multi-seed"]),
-        "unit": "steps/s",
-        "peers": {SEPARATE: options.seeds / statistics.median(seconds[SEPARATE])},
-        "target": options.seeds / 2 if accelerated else None,
-        **ratios(seconds[SEPARATE], seconds["multi-seed"]),
-    }
+    what, target = f"{options.seeds} seeds, {name}, {device}", options.seeds / 2 if accelerated else None
+    return rate_row("multi-seed training", what, "steps/s", seconds, options.seeds, target)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ The command is timed from start to end, its runs from the first run.json to the 
 imports, planning, timing of each arm, collecting results, verdicts and the report.
 """
 
-import argparse
 import shutil
 import subprocess
 import sys
@@ -14,17 +13,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from measuring import Row, write_rows
+from measuring import Row, benchmark_parser, median_and_range, write_rows
 
 TARGET = 0.03
 NAME = "overhead"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = benchmark_parser(__doc__, rounds=1)
     parser.add_argument("--steps", type=int, default=201)
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     rows: list[Row] = []
     for _ in range(options.rounds):
@@ -34,17 +31,15 @@ def main() -> None:
             f"{total:.1f} s, of which the runs took {training:.1f}: {overhead:.1%} overhead, target: at most {TARGET:.0%}"
         )
         rows.append({"seconds": total, "training": training, "overhead": overhead})
-    overhead = sorted(row["overhead"] for row in rows)[len(rows) // 2]
+    ratio = median_and_range([TARGET / row["overhead"] for row in rows])
     row: Row = {
         "goal": "comparison",
         "what": f"2 arms x 3 seeds x {options.steps} steps: overhead of the command over its runs",
-        "ours": 100 * overhead,
+        "ours": 100 * TARGET / ratio["ratio"],
         "unit": "% overhead",
         "peers": {"limit": 100 * TARGET},
         "target": 1.0,
-        "ratio": TARGET / overhead,
-        "low": TARGET / max(row["overhead"] for row in rows),
-        "high": TARGET / min(row["overhead"] for row in rows),
+        **ratio,
     }
     write_rows(options.json, [row], rounds=rows)
 

@@ -102,24 +102,30 @@ def nanogpt_step(options: argparse.Namespace, inputs: Tensor, targets: Tensor, s
     """nanoGPT's model, loss and optimizer, imported from its checkout, without biases as in its train.py."""
     if not options.nanogpt:
         raise ImportError("no nanoGPT checkout given (--nanogpt FOLDER)")
-    spec = importlib.util.spec_from_file_location("nanogpt_model", Path(options.nanogpt) / "model.py")
+    model = nanogpt_model(Path(options.nanogpt), options)
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints its parameter counts
+        optimizer = model.configure_optimizers(0.1, LEARNING_RATE, (0.9, 0.95), "cpu")
+    return updating(run_as(model, lambda called: called(inputs, targets)[1], setting), optimizer)
+
+
+def nanogpt_model(checkout: Path, sizes: Any, dropout: float = 0.0) -> Any:
+    """The model of a checkout, without biases; `sizes` has layers, width, heads, context and vocab."""
+    spec = importlib.util.spec_from_file_location("nanogpt_model", checkout / "model.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # its dataclass needs it there
     spec.loader.exec_module(module)
     config = module.GPTConfig(
-        n_layer=options.layers,
-        n_embd=options.width,
-        n_head=options.heads,
-        block_size=options.context,
-        vocab_size=options.vocab,
-        dropout=0.0,
+        n_layer=sizes.layers,
+        n_embd=sizes.width,
+        n_head=sizes.heads,
+        block_size=sizes.context,
+        vocab_size=sizes.vocab,
+        dropout=dropout,
         bias=False,
     )
     with contextlib.redirect_stdout(io.StringIO()):  # it prints its parameter counts
-        model = module.GPT(config)
-        optimizer = model.configure_optimizers(0.1, LEARNING_RATE, (0.9, 0.95), "cpu")
-    return updating(run_as(model, lambda called: called(inputs, targets)[1], setting), optimizer)
+        return module.GPT(config)
 
 
 def transformers_step(

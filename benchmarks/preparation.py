@@ -9,19 +9,15 @@ jobs alternate; ours also checks the text, computes SHA-256 of what it reads and
 take more memory.
 """
 
-import argparse
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+from measuring import alternate, benchmark_parser, rate_row, show_rows, write_rows
 
 from partwise.data import Shakespeare, TextFile, prepare
 from partwise.tokenizers import BPE, Characters, TokenizerRecipe, train_bpe
@@ -51,24 +47,17 @@ print(peak() - before)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=20)
+    parser = benchmark_parser(__doc__, rounds=20)
     parser.add_argument("--size", type=int, default=1000, help="megabytes of the long text; 0 skips it")
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    if options.rounds < 1 or options.size < 0:
-        parser.error(
-            f"--rounds {options.rounds} --size {options.size}: --rounds must be at least 1, and --size at least 0"
-        )
+    if options.size < 0:
+        parser.error(f"--size {options.size}: must be at least 0")
     with tempfile.TemporaryDirectory() as folder:
         rows = speeds(Path(folder), options.rounds)
         if options.size:
             rows += memory(Path(folder), options.size)
-    show(rows, options.rounds)
-    if options.json:
-        from measuring import write_rows  # imports torch, which is not needed otherwise
-
-        write_rows(options.json, rows)
+    show_rows("Preparing a text", rows, f"{options.rounds} alternating rounds; memory does not include the imports")
+    write_rows(options.json, rows)
 
 
 def speeds(folder: Path, rounds: int) -> list[dict[str, Any]]:
@@ -82,12 +71,10 @@ def speeds(folder: Path, rounds: int) -> list[dict[str, Any]]:
         ("characters", Characters(), lambda: plain_characters(source, folder)),
         ("BPE", BPE(path=str(tokenizer)), lambda: plain_bpe(source, tokenizer, folder)),
     ):
-        seconds = time_alternating({"partwise": preparation_job(source, recipe), PLAIN: plain}, rounds)
-        ratios = [theirs / ours for theirs, ours in zip(seconds[PLAIN], seconds["partwise"], strict=True)]
-        rate = {name: len(text.encode()) / 1e6 / statistics.median(times) for name, times in seconds.items()}
-        row = {"goal": "preparation", "what": what, "ours": rate["partwise"], "unit": "MB/s"}
-        ratio = {"ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
-        rows.append({**row, "peers": {PLAIN: rate[PLAIN]}, **ratio, "target": TARGET})
+        jobs = {"partwise": preparation_job(source, recipe), PLAIN: plain}
+        alternate(jobs, 1)
+        seconds = alternate(jobs, rounds)
+        rows.append(rate_row("preparation", what, "MB/s", seconds, len(text.encode()) / 1e6, TARGET))
     return rows
 
 
@@ -118,19 +105,6 @@ def plain_bpe(source: Path, tokenizer: Path, folder: Path) -> None:
         for line in split.splitlines(keepends=True):
             ids.extend(library.encode(line).ids)
         np.array(ids, dtype=np.uint16).tofile(folder / f"{name}.bin")
-
-
-def time_alternating(jobs: dict[str, Job], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each job in each round; the order alternates."""
-    seconds: dict[str, list[float]] = {name: [] for name in jobs}
-    for job in jobs.values():
-        job()
-    for round_ in range(rounds):
-        for name in sorted(jobs, reverse=bool(round_ % 2)):
-            began = time.perf_counter()
-            jobs[name]()
-            seconds[name].append(time.perf_counter() - began)
-    return seconds
 
 
 def memory(folder: Path, size: int) -> list[dict[str, Any]]:
@@ -166,20 +140,6 @@ def long_text(megabytes: int) -> Iterator[bytes]:
         chunk = (".\n".join(lines) + ".\n").encode()
         left -= len(chunk)
         yield chunk
-
-
-def show(rows: list[dict[str, Any]], rounds: int) -> None:
-    table = Table(title="Preparing a text")
-    for column in ("", "partwise", "other", "ratio", "min to max", "target"):
-        table.add_column(column, justify="left" if not column else "right")
-    for row in rows:
-        ((name, peer),) = row["peers"].items()
-        values = f"{row['ours']:.1f} {row['unit']}", f"{name} {peer:.1f}", f"{row['ratio']:.2f}"
-        span = f"{row['low']:.2f} to {row['high']:.2f}" if "low" in row else ""
-        table.add_row(row["what"], *values, span, f"{row['target']:g}")
-    console = Console()
-    console.print(table)
-    console.print(f"{rounds} alternating rounds; memory does not include the imports")
 
 
 if __name__ == "__main__":

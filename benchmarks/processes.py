@@ -4,14 +4,14 @@ The same run, in turn: one process with N threads, N processes with one thread e
 Seconds are medians over the steps of a run, without the first ten; the validation loss is the same but for rounding.
 """
 
-import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from measuring import benchmark_parser, ratios, spread, write_result
 
 from partwise.train.metrics import read_metrics
 
@@ -35,10 +35,9 @@ def train(folder: Path, name: str, words: list[str], threads: int) -> tuple[floa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = benchmark_parser(__doc__, rounds=3)
     parser.add_argument("overrides", nargs="*", default=list(SIZES))
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=40)
     options = parser.parse_args()
     n = options.processes
@@ -58,12 +57,11 @@ def main() -> None:
                 found[kind].append(seconds)
     first = next(iter(found.values()))
     for kind, seconds in found.items():
-        ratios = sorted(own / reference for own, reference in zip(seconds, first, strict=True))
         print(
-            f"{kind}: {1000 * statistics.median(seconds):.1f} ms a step, {statistics.median(ratios):.2f} times as long "
-            f"({ratios[0]:.2f} to {ratios[-1]:.2f}); validation loss {losses[kind]:.5f}"
+            f"{kind}: {1000 * statistics.median(seconds):.1f} ms a step, "
+            f"{spread(ratios(seconds, first), 'times as long')}; validation loss {losses[kind]:.5f}"
         )
-    print(json.dumps(found))
+    write_result(options.json, found)
 
 
 if __name__ == "__main__":

@@ -18,9 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measuring import PAUSE, Row, ratios, write_rows
-from rich.console import Console
-from rich.table import Table
+from measuring import PAUSE, Row, benchmark_parser, ratios, show_rows, write_rows
 from torch import Tensor
 
 import partwise
@@ -46,7 +44,7 @@ Rate = Callable[[], float]
 def main() -> None:
     options = parse_options()
     torch.set_num_threads(options.threads)
-    console, rows, model = Console(), list[Row](), smol()
+    rows, model = list[Row](), smol()
     for batch in options.batch:
         target = TARGET[batch]
         prompts = torch.randint(SHAPE["vocab_size"], (batch, PROMPT), generator=torch.Generator().manual_seed(batch))
@@ -55,7 +53,7 @@ def main() -> None:
             rates, missing = systems(model, prompts, tokens, options, Path(folder))
             measured = alternate(rates, options.rounds)
         for line in missing:
-            console.print(f"missing: {line}", markup=False)
+            print(f"missing: {line}")
         peers = [name for name in measured if not name.startswith("partwise")]
         main_peer = [name for name in peers if name.startswith("llama.cpp" if batch == 1 else "transformers")]
         what = f"135M Llama, bfloat16, batch {batch}, after {PROMPT} tokens"
@@ -66,25 +64,21 @@ def main() -> None:
             rows.append(row(what, measured, ours, ["partwise eager float32"], None))
     rows += small_models(options)
     lengths = by_length(options)
-    show(console, rows, lengths)
+    notes = [", ".join(f"{name} {value:.1f}" for name, value in each.items()) for each in lengths]
+    show_rows("Generation, tokens/s", rows, *notes)
     write_rows(options.json, rows, lengths=lengths, rounds=options.rounds, threads=options.threads)
 
 
 def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser = benchmark_parser(__doc__, rounds=20, threads=torch.get_num_threads())
     parser.add_argument("--tokens", type=int, default=32, help="new tokens per round at batch 1; a quarter at batch 16")
     parser.add_argument("--batch", type=int, nargs="+", choices=list(TARGET), default=list(TARGET))
     parser.add_argument(
         "--compile", action="store_true", help="also measure transformers with torch.compile: takes minutes"
     )
-    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    if options.rounds < 1 or options.tokens < 2:
-        parser.error(
-            f"--rounds {options.rounds} --tokens {options.tokens}: --rounds must be at least 1, and --tokens at least 2"
-        )
+    if options.tokens < 2:
+        parser.error(f"--tokens {options.tokens}: must be at least 2")
     return options
 
 
@@ -330,20 +324,6 @@ def row(what: str, measured: dict[str, list[float]], ours: str, peers: list[str]
         **ratios(measured[ours], measured[best]),
         "target": target,
     }
-
-
-def show(console: Console, rows: list[Row], lengths: list[dict[str, float]]) -> None:
-    table = Table(title="Generation, tokens/s")
-    for column in ("", "ours", "peers", "ratio", "min to max", "target"):
-        table.add_column(column)
-    for each in rows:
-        peers = "\n".join(f"{name}: {'missing' if x is None else f'{x:.1f}'}" for name, x in each["peers"].items())
-        spread = f"{each['low']:.2f} to {each['high']:.2f}"
-        target = "" if each["target"] is None else f"{each['target']:g}"
-        table.add_row(each["what"], f"{each['ours']:.1f}", peers, f"{each['ratio']:.2f}", spread, target)
-    console.print(table)
-    for each in lengths:
-        console.print(", ".join(f"{name} {value:.1f}" for name, value in each.items()), markup=False)
 
 
 if __name__ == "__main__":

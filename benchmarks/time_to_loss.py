@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from measuring import Row, write_rows
+from measuring import Row, median_and_range, write_rows
 from rich.console import Console
 
 ROOT = Path(__file__).parent.parent
@@ -73,6 +73,9 @@ def parse_options() -> argparse.Namespace:
     if options.nanogpt and not (options.nanogpt / "data" / "shakespeare_char" / "val.bin").is_file():
         parser.error(f"--nanogpt {options.nanogpt}: run data/shakespeare_char/prepare.py there first")
     return options
+
+
+NOT_REACHED: dict[str, Any] = dict.fromkeys(("ratio", "low", "high"))
 
 
 class FinishedRuns:
@@ -137,9 +140,7 @@ def sprint(options: argparse.Namespace, finished: FinishedRuns) -> Row:
         "ours": statistics.mean(run["seconds"] for run in ours),
         "unit": "s",
         "peers": {"nanoGPT, CPU recipe": statistics.mean(run["seconds"] for run in theirs) if theirs else None},
-        "ratio": statistics.median(each) if reached else None,
-        "low": min(each) if reached else None,
-        "high": max(each) if reached else None,
+        **(median_and_range(each) if reached else NOT_REACHED),
         "target": SPRINT["target"],
     }
 
@@ -150,10 +151,6 @@ def long(name: str, options: argparse.Namespace, finished: FinishedRuns) -> Row:
     ours = [finished.ours(f"{name}-{seed}", [*task["words"], f"train.seed={seed}"]) for seed in seeds(options)]
     losses, minutes = [run["loss"] for run in ours], [run["seconds"] / 60 for run in ours]
     loss = statistics.mean(losses)
-    reached: dict[str, Any] = {"ratio": None, "low": None, "high": None}
-    if loss <= task["loss"]:
-        each = [task["minutes"] / value for value in minutes]
-        reached = {"ratio": statistics.median(each), "low": min(each), "high": max(each)}
     return {
         "goal": "time to a loss",
         "what": f"whole command to {task['loss']}, {task['what']}, mean of {len(ours)} seeds {loss:.4f} "
@@ -161,7 +158,7 @@ def long(name: str, options: argparse.Namespace, finished: FinishedRuns) -> Row:
         "ours": statistics.mean(minutes),
         "unit": "min",
         "peers": {"limit": task["minutes"]},
-        **reached,
+        **(median_and_range([task["minutes"] / each for each in minutes]) if loss <= task["loss"] else NOT_REACHED),
         "target": 1.0,
     }
 

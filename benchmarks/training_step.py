@@ -24,11 +24,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from measuring import Row, Step, alternate, ratios, steps_per_block, time_alternating, write_rows
+from measuring import (
+    Row,
+    Step,
+    alternate,
+    benchmark_parser,
+    ratios,
+    repeated,
+    show_rows,
+    steps_per_block,
+    time_alternating,
+    write_rows,
+)
 from peer_process import PeerProcess, settings
 from peers import LEARNING_RATE, PEERS, Setting, updating
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 from torch.nn import functional as F
 from training_variants import measure_variants
@@ -92,7 +101,7 @@ def main() -> None:
 
 
 def parse_options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = benchmark_parser(__doc__, rounds=21, threads=torch.get_num_threads())
     parser.add_argument("overrides", nargs="*", help="overrides of partwise's model, such as ffn=swiglu")
     parser.add_argument("--shape", choices=SHAPES, default="seed")
     parser.add_argument("--variants", action="store_true", help="one part at a time at the seed shape")
@@ -102,18 +111,13 @@ def parse_options() -> argparse.Namespace:
         "--peers-in-bfloat16", action="store_true", help="try only bfloat16 settings of peers: half the time"
     )
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS), help="only these")
-    parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--precision", choices=["auto", "float32", "bfloat16"], default="auto")
     parser.add_argument("--attention-backend", choices=["auto", "eager", "sdpa", "cpp"], default="auto")
     parser.add_argument("--ffn-backend", choices=["auto", "eager", "cpp"], default="auto")
     parser.add_argument("--block-backend", choices=["auto", "eager", "cpp"], default="auto")
-    parser.add_argument("--json", type=Path)
     for name in SIZES:
         parser.add_argument(f"--{name}", type=int)
     options = parser.parse_args()
-    if options.rounds < 1:
-        parser.error(f"--rounds {options.rounds}: must be at least 1")
     if options.nanogpt and not (options.nanogpt / "model.py").is_file():
         parser.error(f"--nanogpt {options.nanogpt}: no model.py there; give the folder of a nanoGPT checkout")
     shape = SHAPES[options.shape]
@@ -227,12 +231,7 @@ def measure_fraction(ours: Step, options: argparse.Namespace, runtime: Runtime) 
     """Our steps' FLOP/s as a fraction of a large matmul's, alternating with it; counts only causal work."""
     dtype = torch.bfloat16 if runtime.precision == "bfloat16" else torch.float32
     a, b = torch.randn(SIDE, SIDE, dtype=dtype), torch.randn(SIDE, SIDE, dtype=dtype)
-
-    def matmul(count: int = 1) -> None:
-        for _ in range(count):
-            torch.mm(a, b)
-
-    steps: dict[str, Callable[..., object]] = {"ours": ours, "matmul": matmul}
+    steps: dict[str, Callable[..., object]] = {"ours": ours, "matmul": repeated(lambda: torch.mm(a, b))}
     seconds = alternate(steps, options.rounds, steps_per_block(alternate(steps, 2)))
     full_scores = 4 * options.context * options.width * options.layers  # FLOPs of attention scores; half is masked
     forward = compute_costs(partwise_config(options))[-1].flops - full_scores / 2
@@ -252,23 +251,9 @@ def measure_fraction(ours: Step, options: argparse.Namespace, runtime: Runtime) 
 
 def show(rows: list[Row], options: argparse.Namespace, runtime: Runtime) -> None:
     sizes = f"{options.layers} layers, {options.width} wide, {options.heads} heads, {options.batch} x {options.context}"
-    table = Table(title=f"One training step: {sizes}")
-    for column in ("", "figure", "partwise is", "min to max"):
-        table.add_column(column, justify="right" if column else "left")
-    for row in rows:
-        ours = f"{row['ours']:.2f}" if row["ours"] < 10 else f"{row['ours']:,.0f}"
-        ratio = (
-            ("", "") if row["ratio"] is None else (f"{row['ratio']:.2f} x", f"{row['low']:.2f} to {row['high']:.2f}")
-        )
-        table.add_row(row["what"], f"{ours} {row['unit']}", *ratio)
-        for name, figure in row["peers"].items():
-            table.add_row(f"  {name}", "missing" if figure is None else f"{figure:,.0f}")
-    console = Console()
-    console.print(table)
-    console.print(
-        f"{options.rounds} alternating rounds, {options.threads} threads, {runtime.precision}, "
-        f"{'C++ kernels' if runtime.kernels else 'no C++ kernels'}, torch {torch.__version__}"
-    )
+    kernels = "C++ kernels" if runtime.kernels else "no C++ kernels"
+    conditions = f"{options.rounds} alternating rounds, {options.threads} threads, {runtime.precision}, {kernels}"
+    show_rows(f"One training step: {sizes}", rows, f"{conditions}, torch {torch.__version__}")
 
 
 if __name__ == "__main__":

@@ -4,14 +4,14 @@ Prints the seconds of a comparison of `echo`, of the bare command, and the peak 
 """
 
 import argparse
-import json
 import os
 import resource
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
+
+from measuring import write_result
 
 from partwise.any_code.command_comparison import make_command_comparison
 from partwise.any_code.experiment_file import parse_experiment
@@ -59,7 +59,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         rows = [measure(options.trials, options.on)]
-    json.dump(rows, options.json.open("w") if options.json else sys.stdout, indent=1)
+    write_result(options.json, rows)
 
 
 if __name__ == "__main__":

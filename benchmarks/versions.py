@@ -7,7 +7,6 @@ a shared machine meets both. A ratio above 1 means that this version is faster. 
 idle threads would count.
 """
 
-import argparse
 import json
 import os
 import statistics
@@ -17,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from measuring import alternate, ratios, write_rows
+from measuring import alternate, benchmark_parser, ratios, write_rows
 
 HERE = Path(__file__).resolve()
 TASKS = {
@@ -101,10 +100,8 @@ class Version:
 def main() -> None:
     if sys.argv[1:] == ["--worker"]:
         return worker()
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = benchmark_parser(__doc__, rounds=11)
     parser.add_argument("checkout", type=Path)
-    parser.add_argument("--rounds", type=int, default=11)
-    parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     versions = {"this": Version(HERE.parents[1]), "other": Version(arguments.checkout.resolve())}
     rows = []
