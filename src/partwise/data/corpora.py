@@ -86,16 +86,28 @@ class SyntheticProblems(Corpus):
     task: ClassVar[str] = "arithmetic"
 
     limit: int = 1000
+    """The largest operand."""
     decimals: int = 2
+    """The most decimals of an operand."""
     operations: str = "+-*/"
+    """The operations that occur, any of `+-*/`."""
     reverse: bool = True
+    """Write answers from the last digit to the first."""
     padding: int = 10
+    """Characters of an operand, filled up with zeros; shorter answers end with zeros."""
     train: int = Field(3_000_000, ge=1)
+    """Problems in the training split."""
     validation: int = Field(10_000, ge=1)
+    """Problems in the validation split."""
     test: int = Field(10_000, ge=1)
+    """Problems in the test split."""
     seed: int = 0
+    """Seed of the problems."""
     validation_tail: float = Field(0.0, ge=0, lt=1)
+    """The fraction of the training text that is cut from its end for validation, where problems may recur. 0: unseen
+    problems instead."""
     form_balance: float = Field(0.0, ge=0, le=1)
+    """How much more often rare forms of problems occur, up to 1: all equally often."""
 
     def model_post_init(self, context: Any) -> None:
         self.problem_spec()
@@ -155,8 +167,11 @@ class Arithmetic(SyntheticProblems):
     """
 
     aligned: bool = False
+    """Begin every training window at a problem's first `$`, with as many whole problems as fit."""
     answer_only_loss: bool = False
+    """Train and score only what follows `=`."""
     steps: bool = False
+    """Write the steps of a calculation before its answer; the answer alone is scored."""
 
     def problem_spec(self) -> arithmetic.ProblemSpec:
         spec = super().problem_spec()
@@ -231,6 +246,7 @@ class TextFile(Corpus):
     """A UTF-8 text file at `path`: the first 90% of the characters for training, the rest for validation."""
 
     path: str
+    """The text file, in UTF-8."""
 
     def alphabet(self) -> str:
         return open_text(Path(self.path)).alphabet

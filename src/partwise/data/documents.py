@@ -43,7 +43,9 @@ class Documents(Corpus):
     """
 
     path: str
+    """The file or folder with the documents."""
     separator: str = "\n"
+    """What is written between two documents."""
 
     def documents(self) -> Iterator[tuple[DocumentLocation, str]]:
         """The documents that are not empty, in order, each with its location. Raises ConfigError."""
@@ -133,6 +135,7 @@ class JsonLines(Documents):
     """
 
     field: str = "text"
+    """The key of the text in each JSON object."""
 
     def documents(self) -> Iterator[tuple[DocumentLocation, str]]:
         open_text(Path(self.path))  # raises if the file is not text
@@ -194,6 +197,7 @@ class Folder(Documents):
     """
 
     files: str = "*"
+    """The pattern that the names of the files match, such as `*.py`."""
 
     def size(self) -> int:
         return sum(path.stat().st_size for path in self._paths())

@@ -96,6 +96,7 @@ class PairFile(Corpus):
     unit: ClassVar[str] = "pairs"
 
     path: str
+    """The file with the pairs, `.tsv` or `.jsonl`."""
 
     def alphabet(self) -> str:
         return "".join(sorted(set().union(*map(set, (text for pair in self._pairs() for text in pair)))))

@@ -15,6 +15,7 @@ from partwise.config.own_parts import explain_own
 from partwise.model.block import Block, run_blocks
 from partwise.model.cache import Cache, position_ids_from_document_ids
 from partwise.model.flops import training_flops_per_token
+from partwise.model.heads import check_heads
 from partwise.model.initialization import constructing, initialize
 from partwise.model.parameters import LogicalTensor, TiedModule, logical_tensors
 from partwise.parts.attention.multihead import MultiHead
@@ -32,7 +33,6 @@ from partwise.parts.contracts import (
     NGramEmbeddings,
     NGramLM,
     Norm,
-    PositionLayer,
     Positions,
     Residual,
     ShortConv,
@@ -70,10 +70,15 @@ class ModelConfig(Config):
 
     # upper limits: a value beyond any machine gets a clear error, not an overflow in torch
     vocab_size: int = Field(65, gt=0, le=2**24)
+    """Rows of the embedding table: the number of different tokens, V. Default: that of the data."""
     d_model: int = Field(256, gt=0, le=2**20)
+    """Width of the residual stream, D: the numbers that represent one token."""
     n_layers: int = Field(4, gt=0, le=1000)
-    encoder_layers: int = Field(0, ge=0, le=1000)  # if > 0, the model is an encoder-decoder
+    """Blocks of the decoder, one after another."""
+    encoder_layers: int = Field(0, ge=0, le=1000)
+    """Blocks of the encoder; above 0, the model is an encoder-decoder."""
     context_length: int = Field(512, gt=0, le=2**24)
+    """The longest sequence that the model supports, in tokens."""
     positions: Positions = Rope()
     ngram_embeddings: NGramEmbeddings = NoNGramEmbeddings()
     attention: ByLayer[Attention] = MultiHead()
@@ -84,14 +89,22 @@ class ModelConfig(Config):
     mtp: MultiTokenPrediction = NoMTP()
     init: Init = GPT2()
     ngram_lm: NGramLM = NoNGramLM()
-    tie_embeddings: bool = False  # the head shares the embeddings
-    share_encoder_embeddings: bool = True  # encoder and decoder share embeddings
-    padding_idx: int | None = Field(None, ge=0)  # the id of padding in a source; its embedding stays zero unless tied
+    tie_embeddings: bool = False
+    """The head uses the embedding matrix as its own."""
+    share_encoder_embeddings: bool = True
+    """Encoder and decoder share one embedding table."""
+    padding_idx: int | None = Field(None, ge=0)
+    """The id of padding in a source; its embedding stays zero unless tied. Default: that of the data."""
     head_bias: bool = False
-    logit_softcap: float | None = Field(None, gt=0)  # c: logits become c tanh(logits / c)
-    scale_embeddings: bool = False  # multiply embeddings by sqrt(d_model)
-    embed_norm: bool = False  # a norm on the sum of embeddings and positions
-    embed_dropout: float = Field(0.0, ge=0, lt=1)  # on the sum of embeddings and positions
+    """A bias on the logits."""
+    logit_softcap: float | None = Field(None, gt=0)
+    """c: logits z become c tanh(z / c), so that none exceeds c. Default: no cap."""
+    scale_embeddings: bool = False
+    """Multiply embeddings by sqrt(d_model) before positions are added."""
+    embed_norm: bool = False
+    """A norm on the sum of embeddings and positions."""
+    embed_dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout rate on the sum of embeddings and positions."""
 
     @model_validator(mode="after")
     def _can_be_built(self) -> Self:
@@ -123,9 +136,8 @@ class Stack(nn.Module):
 
     def build_stack(self, config: ModelConfig, layer_ctx: LayerContext) -> None:
         width = config.d_model
-        recipes = [
-            recipes_by_layer(field, layer_ctx.n_layers) for field in (config.short_conv, config.attention, config.ffn)
-        ]
+        fields = (config.short_conv, config.attention, config.ffn)
+        recipes = [recipes_by_layer(field, layer_ctx.n_layers) for field in fields]
         layouts = [recipe.heads(width) for recipe in recipes[1]]
         first_layer_heads = layouts[0] if recipes[1][0].shares_first_values else None
         layer_ctx = replace(layer_ctx, heads=layouts[0], first_layer_heads=first_layer_heads)
@@ -134,15 +146,7 @@ class Stack(nn.Module):
         self.lookup = config.ngram_embeddings.build(layer_ctx, config.vocab_size)
         self.embed_norm = config.norm.build(width) if config.embed_norm else nn.Identity()
         self.dropout = Dropout(config.embed_dropout)
-        kind = type(self.positions)
-        head_dims, n_heads = {heads.head_dim for heads in layouts}, {heads.n_heads for heads in layouts}
-        head_dims_differ = kind.on_heads is not PositionLayer.on_heads and len(head_dims) > 1
-        n_heads_differ = kind.on_scores is not PositionLayer.on_scores and len(n_heads) > 1
-        if head_dims_differ or n_heads_differ:
-            option = "head_dim (mla: rope_head_dim)" if head_dims_differ else "n_heads"
-            raise ConfigError(
-                f"positions={config.positions.name} requires the same attention.{option} in every layer: set it"
-            )
+        check_heads(config.positions.name, self.positions, layouts)
 
         def new_norm() -> nn.Module:
             return config.norm.build(width)
@@ -203,9 +207,8 @@ class Transformer(Stack, TiedModule):
             )
         with constructing(seed):
             self.embed = embedding_table(config.vocab_size, config.d_model, config.padding_idx)
-            layer_ctx = LayerContext(
-                config.d_model, config.n_layers, config.context_length, other_layers=config.encoder_layers
-            )
+            sizes = (config.d_model, config.n_layers, config.context_length)
+            layer_ctx = LayerContext(*sizes, other_layers=config.encoder_layers)
             self.build_stack(config, layer_ctx)
             self.counts = config.ngram_lm.build(config.vocab_size)
             self.cached_layers = [module for module in self.modules() if isinstance(module, CachedLayer)]
@@ -342,8 +345,6 @@ class Transformer(Stack, TiedModule):
 
     def tied_parameters(self) -> dict[str, str]:
         """Names of tied matrices -> the name of the matrix they are tied to."""
-        is_tied = {
-            "head.weight": self.config.tie_embeddings,
-            "encoder.embed.weight": self.encoder is not None and self.config.share_encoder_embeddings,
-        }
+        shared = self.encoder is not None and self.config.share_encoder_embeddings
+        is_tied = {"head.weight": self.config.tie_embeddings, "encoder.embed.weight": shared}
         return dict.fromkeys((name for name, tied in is_tied.items() if tied), "embed.weight")

@@ -320,7 +320,8 @@ class Init(Part):
     scales_head_separately: ClassVar[bool] = False  # if so, embeddings cannot be tied
     adaptive_optimizers_only: ClassVar[bool] = False  # whether `lr_factor` assumes one
 
-    zero_output: bool = False  # matrices of role `output` start at zero: Zhang et al. 2019, arXiv:1901.09321
+    zero_output: bool = False
+    """Start the output matrix of each residual branch at zero: Zhang et al. 2019, arXiv:1901.09321."""
 
     def fill(self, values: Tensor, spec: TensorSpec, generator: Generator) -> None:
         """Initialize a float32 CPU tensor in place."""

@@ -33,6 +33,7 @@ class Normal(Init):
     """Matrices and embeddings normal with the given std, biases zero."""
 
     std: float = Field(0.02, gt=0)
+    """Standard deviation of matrices and embeddings."""
 
     def draw(self, values: Tensor, spec: TensorSpec, generator: Generator) -> None:
         draw_normal(values, spec, self.std, generator)
@@ -60,6 +61,7 @@ class GPT2(Init):
     """Normal (0.02), the output matrix of each residual branch divided by sqrt(2 n_layers). Radford et al. 2019."""
 
     std: float = Field(0.02, gt=0)
+    """Standard deviation of matrices and embeddings, before output matrices are divided."""
 
     def draw(self, values: Tensor, spec: TensorSpec, generator: Generator) -> None:
         draw_normal(values, spec, self.std, generator)
@@ -74,7 +76,9 @@ class Orthogonal(Init):
     """
 
     gain: float = Field(1.0, gt=0)
+    """The length of the rows or columns."""
     std: float = Field(0.02, gt=0)
+    """Standard deviation of embeddings."""
 
     def draw(self, values: Tensor, spec: TensorSpec, generator: Generator) -> None:
         if spec.role in ("table", "bias"):
@@ -98,8 +102,11 @@ class MuP(Init):
     adaptive_optimizers_only: ClassVar[bool] = True
 
     base_width: int = Field(64, gt=0, le=2**20)
+    """The d_model at which this equals init=normal."""
     base_head_dim: int | None = Field(None, gt=0, le=2**16)
+    """The head width at `base_width`. Default: that of a constant number of heads."""
     std: float = Field(0.02, gt=0)
+    """Standard deviation of embeddings, and of matrices at `base_width`."""
 
     def draw(self, values: Tensor, spec: TensorSpec, generator: Generator) -> None:
         width_ratio = spec.d_model / self.base_width

@@ -26,9 +26,12 @@ class MTPHeads(MultiTokenPrediction):
     training, after the fraction `start_fraction` of the steps, since it can slow down early learning.
     """
 
-    n_tokens: int = Field(1, ge=1, le=8)  # number of additional tokens, after the next one
-    loss_weight: float = Field(0.5, gt=0, le=10)  # weight of each additional loss
+    n_tokens: int = Field(1, ge=1, le=8)
+    """Additional tokens that are predicted, after the next one."""
+    loss_weight: float = Field(0.5, gt=0, le=10)
+    """The weight of each additional loss."""
     start_fraction: float = Field(0.0, ge=0, lt=1)
+    """The fraction of the steps after which the additional losses begin."""
 
     def build(self, layer_ctx: LayerContext, vocab_size: int) -> MTPLayer:
         return LinearHeads(layer_ctx.d_model, vocab_size, self.n_tokens, self.loss_weight, self.start_fraction)

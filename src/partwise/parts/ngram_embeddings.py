@@ -34,8 +34,11 @@ class HashedNGrams(NGramEmbeddings):
     """
 
     max_n: int = Field(4, ge=2, le=16)
+    """The longest n-gram, in tokens."""
     table_size: int = Field(2**15, ge=1, le=2**28)
+    """Rows of each table."""
     dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout rate on the sum of the rows."""
 
     def build(self, layer_ctx: LayerContext, vocab_size: int) -> nn.Module:
         sizes = [min((vocab_size + 1) ** n, self.table_size) for n in range(2, self.max_n + 1)]

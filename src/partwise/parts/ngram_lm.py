@@ -40,8 +40,11 @@ class KneserNeyLM(NGramLM):
     needs_text: ClassVar[bool] = True
 
     context_tokens: int = Field(6, ge=0, le=15)
+    """Tokens before the predicted one that an n-gram has."""
     interpolation_weight: float = Field(0.5, gt=0, lt=1)
+    """The weight w of the n-gram model's probabilities."""
     max_tokens: int = Field(2_000_000, ge=1, le=2**28)
+    """Tokens of the training text that are counted."""
 
     def build(self, vocab_size: int) -> NGramLMLayer:
         return InterpolatedNGramLM(vocab_size, self.context_tokens, self.interpolation_weight, self.max_tokens)

@@ -17,8 +17,11 @@ class LayerNorm(Norm):
     """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias. Ba et al. 2016, arXiv:1607.06450."""
 
     eps: float = Field(1e-5, gt=0)
+    """Epsilon, added to the variance."""
     affine: bool = True
+    """Learn a weight, and a bias unless `bias=false`."""
     bias: bool = True
+    """Learn a bias."""
 
     def build(self, width: int) -> nn.Module:
         return nn.LayerNorm(width, eps=self.eps, elementwise_affine=self.affine, bias=self.bias)
@@ -33,9 +36,13 @@ class RMSNorm(Norm):
     """
 
     eps: float = Field(1e-6, gt=0)
+    """Epsilon, added to the mean square."""
     affine: bool = True
+    """Learn a weight."""
     bias: bool = False
+    """Learn a bias."""
     unit_offset: bool = False
+    """Multiply by 1 + weight, with the weight initialized to 0."""
 
     def build(self, width: int) -> nn.Module:
         if self.unit_offset and not self.affine:
@@ -50,6 +57,7 @@ class ScaleNorm(Norm):
     """weight x / max(|x|, eps), with a scalar weight initialized to sqrt(D). Nguyen & Salazar 2019, arXiv:1910.05895."""
 
     eps: float = Field(1e-5, gt=0)
+    """The smallest length that is divided by."""
 
     def build(self, width: int) -> nn.Module:
         return L2NormLayer(self.eps, torch.full((), math.sqrt(width)))
@@ -63,7 +71,9 @@ class L2(Norm):
     """
 
     eps: float = Field(1e-5, gt=0)
+    """The smallest length that is divided by."""
     affine: bool = False
+    """Learn a weight."""
 
     def build(self, width: int) -> nn.Module:
         return L2NormLayer(self.eps, torch.ones(width) if self.affine else None)
@@ -73,9 +83,12 @@ class L2(Norm):
 class DynamicTanh(Norm):
     """tanh(alpha x) * weight + bias, with a learned scalar alpha and no statistics. Zhu et al. 2025, arXiv:2503.10622."""
 
-    alpha: float = Field(0.5, gt=0)  # initial value
+    alpha: float = Field(0.5, gt=0)
+    """The initial value of alpha."""
     affine: bool = True
+    """Learn a weight, and a bias unless `bias=false`."""
     bias: bool = True
+    """Learn a bias."""
 
     def build(self, width: int) -> nn.Module:
         return DynamicTanhLayer(width, self.alpha, self.affine, self.bias)

@@ -18,9 +18,10 @@ class ResidualOptions(Residual):
     """Options of every wiring: dropout on the output of each branch, and a norm after the last block."""
 
     norm_last: ClassVar[bool] = False  # whether a block ends with a norm
-
     dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout rate on the output of each branch, before it is added."""
     final_norm: bool = True
+    """A norm after the last block."""
 
     def build_ends(self, layer_ctx: LayerContext, new_norm: NewNorm) -> StackEnds:
         if not self.final_norm:
@@ -62,7 +63,6 @@ class PostNorm(ResidualOptions):
     """norm(x + dropout(branch(x))). Vaswani et al. 2017, arXiv:1706.03762."""
 
     norm_last: ClassVar[bool] = True
-
     final_norm: bool = False
 
     def build(self, layer_ctx: LayerContext, branches: list[str], new_norm: NewNorm) -> nn.Module:
@@ -93,6 +93,7 @@ class Parallel(ResidualOptions):
     """
 
     shared_norm: bool = True
+    """One norm for all branches of a block."""
 
     def build(self, layer_ctx: LayerContext, branches: list[str], new_norm: NewNorm) -> nn.Module:
         return ParallelWiring(branches, new_norm, self.dropout, self.shared_norm)
@@ -119,6 +120,7 @@ class LayerScale(ResidualOptions):
     """
 
     init_value: float | None = Field(None, ge=0, le=1)
+    """The initial value of gamma. Default: the paper's for this number of layers."""
 
     def build(self, layer_ctx: LayerContext, branches: list[str], new_norm: NewNorm) -> nn.Module:
         default = 0.1 if layer_ctx.n_layers <= 18 else 1e-5 if layer_ctx.n_layers <= 24 else 1e-6
@@ -136,7 +138,6 @@ class DeepNorm(ResidualOptions):
     """
 
     norm_last: ClassVar[bool] = True
-
     final_norm: bool = False
 
     def build(self, layer_ctx: LayerContext, branches: list[str], new_norm: NewNorm) -> nn.Module:
@@ -168,7 +169,9 @@ class HyperConnections(ResidualOptions):
     """
 
     copies: int = Field(4, ge=1, le=64)
+    """Residual streams, n."""
     dynamic: bool = False
+    """Mixing weights that depend on the token."""
 
     def build(self, layer_ctx: LayerContext, branches: list[str], new_norm: NewNorm) -> nn.Module:
         connections = {

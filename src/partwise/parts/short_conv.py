@@ -44,8 +44,11 @@ class CausalConv(ShortConv):
     """
 
     kernel_size: int = Field(4, ge=2, le=128)
+    """Tokens that the convolution sees, the present one included."""
     activation: Literal["none", "silu"] = "none"
+    """The function act of the convolution's output."""
     residual: bool = True
+    """Add the convolution to its input instead of replacing it."""
 
     def build(self, layer_ctx: LayerContext) -> nn.Module:
         activation = {"none": nn.Identity, "silu": nn.SiLU}[self.activation]()

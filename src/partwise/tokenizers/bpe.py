@@ -32,8 +32,11 @@ class BPE(TokenizerRecipe):
     """
 
     path: str | None = Field(None, min_length=1)
+    """A tokenizer.json, or a folder with one or with GPT-2's files. Default: learned from the training text."""
     vocab_size: int | None = Field(None, ge=256)
+    """Ids to learn. Default: 1024."""
     sample_characters: int = Field(SAMPLE_CHARACTERS, gt=0)
+    """Characters of the training text from which merges are learned."""
 
     def model_post_init(self, context: Any) -> None:
         if self.path is not None and self.vocab_size is not None:

@@ -38,6 +38,7 @@ class ExponentialMovingAverage(Averaging):
     """
 
     decay: float = Field(0.99, ge=0, lt=1)
+    """The weight of the average at each step; it remembers about 1 / (1 - decay) steps."""
 
     def rate(self, step: int, steps: int) -> float:
         return max(1 - self.decay, 1 / (step + 1))
@@ -51,6 +52,7 @@ class StochasticWeightAveraging(Averaging):
     """
 
     fraction: float = Field(0.25, gt=0, le=1)
+    """The fraction of the steps, at the end, whose weights are averaged."""
 
     def rate(self, step: int, steps: int) -> float:
         averaged = max(1, round(self.fraction * steps))

@@ -37,35 +37,57 @@ class TrainConfig(Config):
     """Training settings, `train.*`."""
 
     steps: int = Field(2000, gt=0)
+    """Optimizer steps of the run."""
     lr: float = Field(3e-4, gt=0)
-    batch_size: int = Field(16, gt=0)  # sequences per step, over all micro-batches
-    seq_len: int | None = Field(None, gt=0)  # tokens per sequence; default: the model's context_length
-    grad_accumulation: int = Field(1, gt=0)  # micro-batches per step
-    grad_clip: float | None = Field(None, gt=0)  # maximum gradient norm
-    label_smoothing: float = Field(0.0, ge=0, lt=1)  # target probability spread uniformly over the vocabulary
-    seed: int = Field(0, ge=0)  # of initial weights, data order and dropout
-    init_seed: int | None = Field(None, ge=0)  # of initial weights alone; default: `seed`
-    reinitialize: str | None = (
-        None  # tensors to initialize from a second random stream, such as ffn: a change without an expected effect
-    )
-    freeze: str | None = None  # tensors that are not trained, such as embed,blocks.0,blocks.1 or ffn
-    tuning_split: bool = False  # train on the first 90% of the training split and validate on its last 10%
+    """The learning rate at its highest; `schedule` gives the factor of each step."""
+    batch_size: int = Field(16, gt=0)
+    """Sequences per step, over all micro-batches."""
+    seq_len: int | None = Field(None, gt=0)
+    """Tokens per training sequence. Default: `context_length`."""
+    grad_accumulation: int = Field(1, gt=0)
+    """Micro-batches per step, whose gradients are added: less memory, the same step."""
+    grad_clip: float | None = Field(None, gt=0)
+    """The largest norm of the gradient of all parameters; a longer gradient is scaled down. Default: no limit."""
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
+    """The target probability that is spread uniformly over the vocabulary."""
+    seed: int = Field(0, ge=0)
+    """Seed of the initial weights, the data order and dropout."""
+    init_seed: int | None = Field(None, ge=0)
+    """Seed of the initial weights alone. Default: `train.seed`."""
+    reinitialize: str | None = None
+    """Tensors drawn from a second random stream, such as `ffn`: a change without an expected effect."""
+    freeze: str | None = None
+    """Tensors without gradient and optimizer state, which end as they began: `embed,blocks.0,blocks.1` or `ffn`."""
+    tuning_split: bool = False
+    """Train on the first 90% of the training split and validate on its last 10%."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where the run computes; `auto` takes a GPU if there is one."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Number format of the matrix products; `auto` takes bfloat16 where the machine has instructions for it."""
     attention_backend: BackendName = "auto"
+    """How attention is computed; `auto` takes the fastest backend that supports the layer."""
     ffn_backend: BackendName = "auto"
+    """How feed-forward layers are computed; `auto` takes the fastest backend that supports the layer."""
     block_backend: BackendName = "auto"
-    compile: bool | None = None  # torch.compile the whole model, without our kernels; default: on CUDA
-    threads: int | None = Field(None, gt=0)  # CPU threads; default: torch's
-    deterministic: bool = (
-        False  # bitwise equal results with any number of threads: torch then has one, our kernels have all
-    )
-    eval_every: int | None = Field(None, gt=0)  # steps between evaluations; default: a tenth of `steps`
-    save_every: int = Field(500, gt=0)  # steps between checkpoints
-    activation_checkpointing: bool = False  # compute activations again in the backward pass: less memory, more time
-    validation_estimator: Literal["full", "random"] = "full"  # validate on the full split, or on 200 random batches
-    parallel: Literal["ddp", "fsdp"] = "ddp"  # several processes each hold the model, or a shard of every parameter
-    log: Literal["none", "tensorboard", "wandb"] = "none"  # where losses and rates go besides metrics.jsonl
+    """How whole blocks are computed; `auto` takes the fastest backend that supports the block."""
+    compile: bool | None = None
+    """torch.compile the whole model, without the C++ kernels. Default: on CUDA."""
+    threads: int | None = Field(None, gt=0)
+    """CPU threads. Default: torch's."""
+    deterministic: bool = False
+    """Bitwise equal results with any number of threads: torch then has one, the C++ kernels have all."""
+    eval_every: int | None = Field(None, gt=0)
+    """Steps between evaluations. Default: a tenth of `train.steps`."""
+    save_every: int = Field(500, gt=0)
+    """Steps between checkpoints."""
+    activation_checkpointing: bool = False
+    """Compute activations again in the backward pass: less memory, more time."""
+    validation_estimator: Literal["full", "random"] = "full"
+    """Validate on the full split, or on 200 random batches as the tutorials do."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """Several processes each hold the model (`ddp`), or a shard of every parameter (`fsdp`)."""
+    log: Literal["none", "tensorboard", "wandb"] = "none"
+    """Where losses and rates go besides `metrics.jsonl`: TensorBoard or Weights & Biases."""
 
     @property
     def weights_seed(self) -> int:

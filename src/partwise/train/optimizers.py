@@ -41,10 +41,15 @@ class AdamW(Optimizer):
     supports_multi_seed: ClassVar[bool] = True
 
     beta1: float = Field(0.9, ge=0, lt=1)
+    """The decay of the mean of past gradients."""
     beta2: float = Field(0.999, ge=0, lt=1)
+    """The decay of the mean of past squared gradients."""
     eps: float = Field(1e-8, gt=0)
+    """Epsilon, added to the root of the mean squared gradient."""
     weight_decay: float = Field(0.01, ge=0)
-    decay_vectors: bool = True  # as torch.optim.AdamW(model.parameters()) does; false exempts biases and norms
+    """The fraction of a weight, times the learning rate, that a step takes away."""
+    decay_vectors: bool = True
+    """Decay biases and norms, too, as torch.optim.AdamW(model.parameters()) does."""
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
         shared = {"betas": (self.beta1, self.beta2), "eps": self.eps, "fused": supports_fused(model)}
@@ -71,15 +76,25 @@ class Muon(Optimizer):
     supports_multi_seed: ClassVar[bool] = True
 
     momentum: float = Field(0.95, ge=0, lt=1)
+    """The decay of the sum of past gradients."""
     nesterov: bool = True
+    """Look one step ahead: use g + momentum m in place of m."""
     ns_steps: int = Field(5, ge=1, le=50)
+    """Newton-Schulz iterations, which orthogonalize a matrix approximately."""
     scale: Literal["rms", "original"] = "rms"
-    adamw_lr_ratio: float = Field(1.0, gt=0)  # learning rate of AdamW relative to train.lr
+    """The factor of an update: the RMS of AdamW's, or that of the original code."""
+    adamw_lr_ratio: float = Field(1.0, gt=0)
+    """The learning rate of AdamW relative to `train.lr`."""
     beta1: float = Field(0.9, ge=0, lt=1)
+    """AdamW's decay of the mean of past gradients."""
     beta2: float = Field(0.999, ge=0, lt=1)
+    """AdamW's decay of the mean of past squared gradients."""
     eps: float = Field(1e-8, gt=0)
+    """AdamW's epsilon."""
     weight_decay: float = Field(0.01, ge=0)
+    """The fraction of a weight, times the learning rate, that a step takes away."""
     decay_vectors: bool = True
+    """Decay biases and norms, too."""
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
         muon = {
@@ -140,9 +155,13 @@ class Lion(Optimizer):
     supports_multi_seed: ClassVar[bool] = True
 
     beta1: float = Field(0.9, ge=0, lt=1)
+    """The weight of past gradients in the update."""
     beta2: float = Field(0.99, ge=0, lt=1)
+    """The decay of the mean of past gradients."""
     weight_decay: float = Field(0.1, ge=0)
+    """The fraction of a weight, times the learning rate, that a step takes away."""
     decay_vectors: bool = True
+    """Decay biases and norms, too."""
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
         groups = parameter_groups(model, lr, weight_decay_options(self.weight_decay, self.decay_vectors))
@@ -159,9 +178,13 @@ class SGD(Optimizer):
     supports_multi_seed: ClassVar[bool] = True
 
     momentum: float = Field(0.9, ge=0, lt=1)
+    """The decay of the sum of past gradients."""
     nesterov: bool = False
+    """Look one step ahead: use g + momentum m in place of m."""
     weight_decay: float = Field(0.0, ge=0)
+    """The factor of a weight that is added to its gradient."""
     decay_vectors: bool = True
+    """Decay biases and norms, too."""
 
     @model_validator(mode="after")
     def _check_nesterov(self) -> Self:

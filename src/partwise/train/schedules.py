@@ -27,6 +27,7 @@ class Constant(Schedule):
     """Linear warmup over `warmup` steps, then lr."""
 
     warmup: int = Field(0, ge=0)
+    """Steps over which the rate rises from 0."""
 
     def factor(self, step: int, steps: int) -> float:
         return warmup_factor(step, self.warmup)
@@ -40,7 +41,9 @@ class Cosine(Schedule):
     """
 
     warmup: int = Field(100, ge=0)
+    """Steps over which the rate rises from 0."""
     min_lr_ratio: float = Field(0.1, ge=0, le=1)
+    """The rate at the last step, as a fraction of `train.lr`."""
 
     def factor(self, step: int, steps: int) -> float:
         if step < self.warmup:
@@ -57,8 +60,11 @@ class WarmupStableDecay(Schedule):
     """
 
     warmup: int = Field(100, ge=0)
+    """Steps over which the rate rises from 0."""
     decay_fraction: float = Field(0.2, ge=0, le=1)
+    """The fraction of the steps over which the rate falls at the end."""
     min_lr_ratio: float = Field(0.0, ge=0, le=1)
+    """The rate at the last step, as a fraction of `train.lr`."""
 
     def factor(self, step: int, steps: int) -> float:
         decay_steps = max(1, round(self.decay_fraction * steps))
@@ -71,7 +77,9 @@ class Linear(Schedule):
     """Linear warmup, then linear decay to `min_lr_ratio` of lr at the last step. Devlin et al. 2018, arXiv:1810.04805."""
 
     warmup: int = Field(100, ge=0)
+    """Steps over which the rate rises from 0."""
     min_lr_ratio: float = Field(0.0, ge=0, le=1)
+    """The rate at the last step, as a fraction of `train.lr`."""
 
     def factor(self, step: int, steps: int) -> float:
         if step < self.warmup:
@@ -87,7 +95,8 @@ class InverseSqrt(Schedule):
     With lr = (d_model warmup)^-0.5 this is the paper's d_model^-0.5 min(n^-0.5, n warmup^-1.5).
     """
 
-    warmup: int = Field(100, ge=0)  # 0: decay from the first step on, as 1 / sqrt(n)
+    warmup: int = Field(100, ge=0)
+    """Steps over which the rate rises from 0. At 0 it falls from the first step on, as 1 / sqrt(n)."""
 
     def factor(self, step: int, steps: int) -> float:
         return min(warmup_factor(step, self.warmup), math.sqrt(max(1, self.warmup) / (step + 1)))

@@ -34,8 +34,11 @@ class InitialWeights(Config):
     """
 
     path: str
-    sha256: str = Field(min_length=64, max_length=64)  # over the weight files
+    """A run, a checkpoint, or a folder of `transformers` with the weights that the run starts from."""
+    sha256: str = Field(min_length=64, max_length=64)
+    """SHA-256 over the weight files; `from=PATH` computes it."""
     reinitialize: bool = False
+    """Keep random initial values for tensors that the source lacks or has in another shape; otherwise an error."""
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,19 @@ class Differential(Attention):
     """
 
     n_heads: int = Field(2, gt=0, le=2**16)
-    n_kv_heads: int | None = Field(None, gt=0, le=2**16)  # default: n_heads
-    head_dim: int | None = Field(None, gt=0, le=2**16)  # dimension of a query or key; default: d_model / n_heads / 2
+    """Heads, each with two attention maps."""
+    n_kv_heads: int | None = Field(None, gt=0, le=2**16)
+    """Heads of keys and values. Default: `n_heads`."""
+    head_dim: int | None = Field(None, gt=0, le=2**16)
+    """Numbers in a query or key. Default: d_model / n_heads / 2."""
     norm_affine: bool = True
-    eps: float = Field(1e-5, gt=0)  # epsilon of the norm
-    scale: float | None = Field(None, gt=0)  # default: 1 / sqrt(head_dim)
-    dropout: float = Field(0.0, ge=0, lt=1)  # on the attention weights, separately for the two maps
+    """A learned weight in the norm of each head."""
+    eps: float = Field(1e-5, gt=0)
+    """Epsilon of that norm."""
+    scale: float | None = Field(None, gt=0)
+    """The factor of the scores before the softmax. Default: 1 / sqrt(head_dim)."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout rate on the attention weights, separately for the two maps."""
 
     def heads(self, d_model: int) -> HeadLayout:
         if self.head_dim is None and d_model % (2 * self.n_heads):

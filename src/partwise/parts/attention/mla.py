@@ -25,15 +25,24 @@ class MLA(Attention):
     """
 
     n_heads: int = Field(4, gt=0, le=2**16)
-    head_dim: int | None = Field(None, gt=0, le=2**16)  # dimension of q_h and k_h; default: d_model / n_heads
-    rope_head_dim: int | None = Field(None, gt=0, le=2**16)  # default: head_dim / 2
-    v_head_dim: int | None = Field(None, gt=0, le=2**16)  # default: head_dim
+    """Heads: attention maps that a layer computes side by side."""
+    head_dim: int | None = Field(None, gt=0, le=2**16)
+    """Numbers per head in the queries and keys without positions. Default: d_model / n_heads."""
+    rope_head_dim: int | None = Field(None, gt=0, le=2**16)
+    """Numbers per head that RoPE rotates. Default: head_dim / 2."""
+    v_head_dim: int | None = Field(None, gt=0, le=2**16)
+    """Numbers per head in the values. Default: head_dim."""
     # default: 4 head_dim; normalization would reduce a single dimension to its sign
     kv_lora_rank: int | None = Field(None, gt=1, le=2**20)
-    q_lora_rank: int | None = Field(None, gt=1, le=2**20)  # default: queries are projected from x
-    eps: float = Field(1e-6, gt=0)  # epsilon of the norms
-    scale: float | None = Field(None, gt=0)  # default: 1 / sqrt(head_dim + rope_head_dim)
-    dropout: float = Field(0.0, ge=0, lt=1)  # on the attention weights
+    """Width of the latent from which keys and values follow, which is all that is cached. Default: 4 head_dim."""
+    q_lora_rank: int | None = Field(None, gt=1, le=2**20)
+    """Width of a latent from which queries follow. Default: they are projected from x."""
+    eps: float = Field(1e-6, gt=0)
+    """Epsilon of the norms."""
+    scale: float | None = Field(None, gt=0)
+    """The factor of the scores before the softmax. Default: 1 / sqrt(head_dim + rope_head_dim)."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout rate on the attention weights."""
 
     def heads(self, d_model: int) -> HeadLayout:
         """The dimensions that RoPE rotates."""

@@ -19,8 +19,11 @@ class HeadOptions(Attention):
     """Options of attention with groups of query heads that share keys and values."""
 
     n_heads: int = Field(4, gt=0, le=2**16)
-    n_kv_heads: int | None = Field(None, gt=0, le=2**16)  # default: n_heads
-    head_dim: int | None = Field(None, gt=0, le=2**16)  # default: d_model / n_heads
+    """Heads: attention maps that a layer computes side by side."""
+    n_kv_heads: int | None = Field(None, gt=0, le=2**16)
+    """Heads of keys and values; fewer than `n_heads` is grouped-query attention, 1 multi-query. Default: `n_heads`."""
+    head_dim: int | None = Field(None, gt=0, le=2**16)
+    """Numbers per head in queries, keys and values. Default: d_model / n_heads."""
 
     def heads(self, d_model: int) -> HeadLayout:
         if self.head_dim is None and d_model % self.n_heads:
@@ -48,19 +51,32 @@ class MultiHead(HeadOptions):
 
     shares_first_values: ClassVar[bool] = True
 
-    bias: bool = False  # bias of the query, key and value projections
+    bias: bool = False
+    """A bias in the projections of queries, keys and values."""
     out_bias: bool = False
-    fused_qkv: bool = True  # one matmul for queries, keys and values
-    scale: float | None = Field(None, gt=0)  # default: 1 / sqrt(head_dim)
-    dropout: float = Field(0.0, ge=0, lt=1)  # on the attention weights
-    window: int | None = Field(None, gt=1)  # with window=1, a query would only attend to itself
+    """A bias in the output projection."""
+    fused_qkv: bool = True
+    """Compute queries, keys and values with one matrix product."""
+    scale: float | None = Field(None, gt=0)
+    """The factor of q k^T before the softmax. Default: 1 / sqrt(head_dim)."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout rate on the attention weights."""
+    window: int | None = Field(None, gt=1)
+    """Tokens that a query sees, itself included; 2 at least. Default: all before it."""
     softcap: float | None = Field(None, gt=0)
+    """c: scores s become c tanh(s / c). Default: no cap."""
     sinks: bool = False
+    """One learned score per head, of a key without a value: a head can attend to nothing."""
     qk_norm: Literal["none", "head", "full"] = "none"
+    """An RMSNorm of queries and keys, per head or over all heads."""
     qk_norm_affine: bool = True
+    """A learned weight in that norm."""
     qk_norm_eps: float = Field(1e-6, gt=0)
+    """Epsilon of that norm."""
     gate: Literal["none", "head", "element"] = "none"
+    """Multiply the output of the heads by sigmoid(gate(x)), per head or per element."""
     value_residual: bool = False
+    """Mix the values of the first layer into those of the others."""
 
     def build(self, layer_ctx: LayerContext) -> AttentionLayer:
         heads = self.heads(layer_ctx.d_model)

@@ -17,10 +17,15 @@ class FeedForwardOptions(FeedForward):
     """Options of every dense feed-forward layer. The hidden width F is `hidden` (default: `expansion` times D)."""
 
     hidden: int | None = Field(None, gt=0, le=2**24)
+    """Hidden units, F. Default: `expansion` times d_model."""
     expansion: float = Field(4.0, gt=0, le=1000)
+    """Hidden units per number of d_model."""
     bias: bool = False
+    """A bias in each matrix."""
     hidden_dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout rate on the hidden units."""
     output_dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout rate on the output, before the residual connection."""
 
     def activation(self) -> Activation:
         raise NotImplementedError
@@ -43,9 +48,8 @@ class Ungated(FeedForwardOptions):
 
 
 class Gated(FeedForwardOptions):
-    expansion: float = Field(
-        8 / 3, gt=0, le=1000
-    )  # 2/3 of 4: three matrices then have as many parameters as two with expansion 4
+    expansion: float = Field(8 / 3, gt=0, le=1000)
+    """Hidden units per number of d_model. 8/3 is 2/3 of 4: three matrices then have as many parameters as two with 4."""
 
     def build(self, layer_ctx: LayerContext) -> nn.Module:
         return GatedMLP(layer_ctx.d_model, self.width(layer_ctx), self.activation(), **self.layer_options())
@@ -72,6 +76,7 @@ class GELU(Ungated):
     """down(u Phi(u)), u = up(x); Phi exact or by tanh. Hendrycks & Gimpel 2016, arXiv:1606.08415."""
 
     approximate: Literal["none", "tanh"] = "none"
+    """`tanh` computes Phi by its approximation with tanh, as GPT-2 does."""
 
     def activation(self) -> Activation:
         return gelu(self.approximate)
@@ -90,6 +95,7 @@ class ELU(Ungated):
     """down(u if u > 0 else alpha (exp(u) - 1)), u = up(x). Clevert et al. 2015, arXiv:1511.07289."""
 
     alpha: float = Field(1.0, gt=0)
+    """The limit for inputs far below 0 is -alpha."""
 
     def activation(self) -> Activation:
         return Activation(OTHER, partial(F.elu, alpha=self.alpha))
@@ -100,7 +106,9 @@ class Swish(Ungated):
     """down(u sigmoid(beta u)), u = up(x); beta fixed or trainable. Ramachandran et al. 2017, arXiv:1710.05941."""
 
     beta: float = 1.0
+    """The steepness of the sigmoid; its initial value if trainable."""
     trainable_beta: bool = False
+    """Train beta."""
 
     def activation(self) -> Activation:
         return swish(self.beta, self.trainable_beta)
@@ -135,6 +143,7 @@ class GEGLU(Gated):
     """down(gelu(gate(x)) * up(x)). Shazeer 2020, arXiv:2002.05202."""
 
     approximate: Literal["none", "tanh"] = "none"
+    """`tanh` computes Phi by its approximation with tanh, as GPT-2 does."""
 
     def activation(self) -> Activation:
         return gelu(self.approximate)
@@ -145,7 +154,9 @@ class SwiGLU(Gated):
     """down(g sigmoid(beta g) * up(x)), g = gate(x); beta fixed or trainable. Shazeer 2020, arXiv:2002.05202."""
 
     beta: float = 1.0
+    """The steepness of the sigmoid; its initial value if trainable."""
     trainable_beta: bool = False
+    """Train beta."""
 
     def activation(self) -> Activation:
         return swish(self.beta, self.trainable_beta)

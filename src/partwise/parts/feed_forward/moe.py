@@ -63,19 +63,33 @@ class MoE(FeedForward):
     """
 
     expert: Annotated[str, AfterValidator(check_expert)] = "swiglu"
+    """The kind of each expert: the name of a dense feed-forward layer."""
     n_experts: int = Field(8, ge=2, le=2**16)
+    """Experts, of which a token uses `top_k`."""
     top_k: int = Field(2, ge=1)
+    """Experts that each token uses."""
     n_shared_experts: int = Field(0, ge=0, le=2**16)
+    """Experts that every token uses besides."""
     n_groups: int = Field(1, ge=1, le=2**16)
+    """Groups of adjacent experts."""
     top_k_groups: int = Field(1, ge=1)
+    """Groups that a token selects experts from."""
     hidden: int | None = Field(None, gt=0, le=2**24)
-    expansion: float = Field(4 / 3, gt=0, le=1000)  # two experts are then as wide as one dense swiglu
+    """Hidden units of an expert. Default: `expansion` times d_model."""
+    expansion: float = Field(4 / 3, gt=0, le=1000)
+    """Hidden units of an expert per number of d_model. At 4/3, two experts are as wide as one dense swiglu."""
     scoring_func: Literal["softmax", "sigmoid"] = "softmax"
+    """What turns the router's outputs into scores."""
     norm_topk_prob: bool = True
+    """Divide the selected scores by their sum."""
     routed_scaling_factor: float = Field(1.0, gt=0)
+    """A factor of the selected experts' weights."""
     load_balancing: Literal["none", "aux_loss", "bias"] = "none"
+    """How experts are kept equally busy: a loss, or a bias that only selects."""
     aux_loss_coef: float = Field(0.01, gt=0)
+    """The coefficient of that loss."""
     bias_update_rate: float = Field(0.001, gt=0)
+    """The change of that bias after each step."""
 
     def build(self, layer_ctx: LayerContext) -> nn.Module:
         width, hidden, gated = (

@@ -31,6 +31,7 @@ class Sinusoidal(Positions):
     """x_t + [sin(t w_0), cos(t w_0), sin(t w_1), ...], w_i = base^(-2i/D). Vaswani et al. 2017, arXiv:1706.03762."""
 
     base: float = Field(10000.0, gt=1)
+    """The base of the frequencies: the larger, the slower the slowest wave."""
 
     def build(self, layer_ctx: LayerContext) -> PositionLayer:
         if layer_ctx.d_model % 2:

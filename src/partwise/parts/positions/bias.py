@@ -40,7 +40,9 @@ class T5(Positions):
     """
 
     buckets: int = Field(32, ge=4, le=1024)
+    """Ranges of distances that have a learned bias each."""
     max_distance: int = Field(128, gt=1, le=2**16)
+    """The distance from which on all share the last bucket."""
 
     def build(self, layer_ctx: LayerContext) -> PositionLayer:
         if self.buckets % 2:

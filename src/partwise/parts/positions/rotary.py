@@ -21,8 +21,11 @@ class RopeOptions(Positions):
     """
 
     theta: float = Field(10000.0, gt=1)
+    """The base of the frequencies: the larger, the slower the slowest rotation."""
     partial_rotary_factor: float = Field(1.0, gt=0, le=1)
+    """The fraction of each head's numbers that are rotated."""
     layout: Literal["half", "interleaved"] = "half"
+    """Which numbers form a pair: i and i + E/2 (`half`), or 2i and 2i + 1 (`interleaved`)."""
 
     def build(self, layer_ctx: LayerContext) -> PositionLayer:
         width = int(self.partial_rotary_factor * layer_ctx.heads.head_dim + 1e-9)  # 0.7 * 180 is 125.99... in binary
@@ -63,6 +66,7 @@ class LinearRope(RopeOptions):
     """w_i = theta^(-2i/E) / factor: position interpolation. Chen et al. 2023, arXiv:2306.15595."""
 
     factor: float = Field(ge=1)
+    """How many times longer the context becomes."""
 
     def frequencies(self, width: int) -> list[float]:
         return [frequency / self.factor for frequency in inverse_frequencies(self.theta, width)]
@@ -76,6 +80,7 @@ class NTKRope(RopeOptions):
     """
 
     factor: float = Field(ge=1)
+    """How many times longer the context becomes."""
 
     def frequencies(self, width: int) -> list[float]:
         if width < 4:
@@ -96,11 +101,17 @@ class YarnRope(RopeOptions):
     """
 
     factor: float = Field(ge=1)
+    """How many times longer the context becomes."""
     original_context_length: int = Field(gt=0, le=2**24)
+    """The context that the weights were trained with, in tokens."""
     beta_fast: float = Field(32.0, gt=0)
+    """Pairs with at least so many rotations within the original context keep their frequency."""
     beta_slow: float = Field(1.0, gt=0)
+    """Pairs with at most so many rotations within the original context are interpolated."""
     truncate: bool = True
+    """Round the ends of the range in between outward to integers."""
     mscale: float | None = Field(None, gt=0)
+    """The factor of the rotated numbers of queries and keys. Default: 0.1 ln(factor) + 1."""
 
     def frequencies(self, width: int) -> list[float]:
         if self.beta_fast <= self.beta_slow:
@@ -136,9 +147,13 @@ class Llama3Rope(RopeOptions):
     """
 
     factor: float = Field(ge=1)
+    """How many times longer the context becomes."""
     original_context_length: int = Field(gt=0, le=2**24)
+    """The context that the weights were trained with, in tokens."""
     low_freq_factor: float = Field(1.0, gt=0)
+    """Pairs with fewer rotations within the original context are interpolated."""
     high_freq_factor: float = Field(4.0, gt=0)
+    """Pairs with more rotations within the original context keep their frequency."""
 
     def frequencies(self, width: int) -> list[float]:
         low, high = self.low_freq_factor, self.high_freq_factor
