@@ -13,6 +13,7 @@ from partwise.ablation.run_comparison import plan_comparison
 from partwise.comparison import display
 from partwise.comparison.experiment import Comparison
 from partwise.comparison.results import Results
+from partwise.comparison.stats.verdict_text import headline
 from partwise.config import ConfigError
 
 OPTIONS = {"data": "arithmetic", "common": ARITHMETIC, "seeds": 2, "failure": 100.0, "name": "c"}
@@ -26,10 +27,10 @@ def comparison(here: Path, capsys: pytest.CaptureFixture[str]) -> Comparison:
 def test_a_comparison_shows_itself(comparison: Comparison, capsys: pytest.CaptureFixture[str]) -> None:
     results = comparison.results
     assert "6 of 6 runs" in capsys.readouterr().out
-    sentences = [effect.sentence for effect in results.effects]
+    shown = [line for effect in results.effects for line in headline(effect)]
     lines = repr(comparison).splitlines()
     assert lines[0] == "Comparison in runs/c: 3 arms, 2 paired seeds"
-    assert [line.strip() for line in lines[1:]] == [results.question, *sentences]
+    assert [line.strip() for line in lines[1:]] == [results.question, *shown]
 
     frame = comparison.to_frame()
     assert list(frame["arm"]) == ["ffn=swiglu", "norm=rmsnorm"] == [effect.arm for effect in results.effects]

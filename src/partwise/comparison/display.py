@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from partwise.comparison.report.own_parts import leak_sentence
 from partwise.comparison.results import Results
+from partwise.comparison.stats.verdict_text import headline
 from partwise.config import ConfigError
 from partwise.plots.colors import VERDICT_COLORS
 from partwise.plots.plotting import new_figure, padded_limits, to_svg
@@ -85,15 +86,20 @@ def plot(results: Results) -> "Figure":
 
 
 def to_text(results: Results) -> str:
-    """The question and a sentence for each arm."""
+    """The question and the two lines of each verdict."""
     leak = leak_sentence(results)
-    sentences = [claim.effect.sentence for claim in results.claims if claim.role == "claim"]
-    return "\n".join([*([leak] if leak else []), results.question, *(f"  {sentence}" for sentence in sentences)])
+    lines = ["\n    ".join(each) for each in _headlines(results)]
+    return "\n".join([*([leak] if leak else []), results.question, *(f"  {line}" for line in lines)])
 
 
 def to_html(results: Results) -> str:
-    """The question, the forest plot and a sentence for each arm."""
-    question, *sentences = to_text(results).splitlines()
-    items = "".join(f"<li>{html.escape(sentence.strip())}</li>" for sentence in sentences)
+    """The question, the forest plot and the two lines of each verdict."""
+    titles = filter(None, [leak_sentence(results), results.question])
+    head = "".join(f"<p><b>{html.escape(title)}</b></p>" for title in titles)
+    items = "".join(f"<li>{'<br>'.join(map(html.escape, each))}</li>" for each in _headlines(results))
     picture = to_svg(plot(results), "forest") if results.claims else ""
-    return f"<p><b>{html.escape(question)}</b></p><div style='max-width:46em'>{picture}</div><ul>{items}</ul>"
+    return f"{head}<div style='max-width:46em'>{picture}</div><ul>{items}</ul>"
+
+
+def _headlines(results: Results) -> list[list[str]]:
+    return [headline(claim.effect) for claim in results.claims if claim.role == "claim"]

@@ -28,7 +28,7 @@ from partwise.comparison.results import Proportion, Results
 from partwise.comparison.stats.effect import Role
 from partwise.comparison.stats.intervals import judge
 from partwise.comparison.stats.protocol import Claim, Rules
-from partwise.comparison.stats.verdict_text import explanations
+from partwise.comparison.stats.verdict_text import details, explanations, headline
 
 HOSTILE = "<script>alert('x')</script>|`$\\frac$`\n[bold]**b**\x1b[31m\u202e&amp;\""
 STEPS = list(range(0, 5001, 250))
@@ -243,16 +243,18 @@ def everywhere(value: Any, text: str) -> Any:
     return value
 
 
-def test_the_forest_comes_first_then_the_verdicts_and_sections_in_order(
+def test_the_two_lines_of_each_verdict_come_first_then_the_sections_in_order(
     full: dict[str, Any], reports: tuple[str, str]
 ) -> None:
     html, markdown = reports
     page = Page(html)
-    sentences = [claim["effect"]["sentence"] for claim in full["claims"]]
+    effects = Results.from_dict(full).effects
+    lines = [line for effect in effects for line in headline(effect)]
+    sentences = [*details(effects)]
+    assert sentences and all(len(headline(effect)) == 2 for effect in effects[:1])
     body = page.text[page.text.index(full["question"], 120) :]
-    offsets = [
-        body.index(text) for text in ("At a glance", "Every difference", *sentences, full["scope"], "Over training")
-    ]
+    order = (*lines, "At a glance", "Every difference", full["scope"], "Over training", "Details")
+    offsets = [body.index(text) for text in order]
     offsets.append(body.rindex(full["provenance"]["command"]))
     assert offsets == sorted(offsets)
     headings = re.findall("<h2>(.*?)</h2>", html)
@@ -267,7 +269,10 @@ def test_the_forest_comes_first_then_the_verdicts_and_sections_in_order(
         "verdict none",
     ]
     assert full["provenance"]["command"] in markdown and full["scope"] in markdown
-    assert markdown.index(sentences[0]) < markdown.index("Every seed")
+    interval = headline(effects[0])[1].partition(",")[0]  # without p, where < is escaped
+    assert markdown.index("\n- **✓ ") < markdown.index(f"\n\n  {interval}, ") < markdown.index("## At a glance")
+    assert all(page.text.index("Details") < page.text.index(sentence) for sentence in sentences)
+    assert markdown.index("## Details") < markdown.index(sentences[0]) < markdown.index("## Every seed")
 
 
 def test_the_terminal_has_the_verdict_first_and_its_rules_among_the_details(full: dict[str, Any]) -> None:
@@ -498,15 +503,16 @@ def test_a_single_difference_is_shown_at_a_glance_and_not_again(full: dict[str, 
     html, _ = written(single, tmp_path)
     effect = single["claims"][0]["effect"]
     title = f'<p class="title">{effect["arm"]} minus {effect["against"]}'
-    offsets = [html.index(f"{title}</p>"), html.index(effect["sentence"]), html.index(f"{title}, over training</p>")]
+    offsets = [html.index(text) for text in (f"{title}</p>", f"{title}, over training</p>", effect["sentence"])]
     assert offsets == sorted(offsets) and html.count(title) == 2
     assert "Every difference" not in html
 
 
 def test_verdicts_without_a_figure_come_first(minimal: dict[str, Any], tmp_path: Path) -> None:
     claims = [minimal["claims"][0] | {"effect": minimal["claims"][0]["effect"] | {"differences": [None]}}]
-    text = Page(written(minimal | {"claims": claims}, tmp_path)[0]).text
-    assert text.index(claims[0]["effect"]["sentence"]) < text.index("The arms")
+    found = minimal | {"claims": claims}
+    text = Page(written(found, tmp_path)[0]).text
+    assert text.index(headline(Results.from_dict(found).effects[0])[0]) < text.index("The arms")
 
 
 def test_many_columns_become_a_list_on_narrower_pages(reports: tuple[str, str], full: dict[str, Any]) -> None:

@@ -53,9 +53,13 @@ def of_several(figures: Callable[[Results], Iterable[Block]]) -> Callable[[Resul
     return make
 
 
+DETAILS = "Details"
+"""The heading of the sentences that say more than a verdict's two lines, on the pages and in the terminal."""
+
 SECTIONS: tuple[tuple[str, Makers[Results]], ...] = (
     ("At a glance", (of_one(difference_figures), of_one(over_time_figures), evidence.forest, reversal_sentences)),
     ("Samples", (sample_table,)),
+    (DETAILS, (evidence.verdict_details,)),
     ("The claim", (evidence.claim,)),
     ("Every seed", (of_several(difference_figures), seed_table)),
     ("Trials without a value", (failures,)),

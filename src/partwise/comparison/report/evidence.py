@@ -6,6 +6,7 @@ from partwise.comparison.measures import TOLERANCE
 from partwise.comparison.report.cells import confidence, decimal_places, number, with_interval
 from partwise.comparison.results import Budget, ControlResult, Results, SiteStatistic, StepEffect
 from partwise.comparison.stats.number_format import format_percent
+from partwise.comparison.stats.verdict_text import details
 from partwise.messages import quantity
 from partwise.plots.blocks import Cell, Figure, Paragraph, Table, without_empty_columns
 from partwise.plots.cells import NONE, capitalize_first
@@ -18,6 +19,17 @@ BUDGETS = {
     "seconds": "equal seconds",
 }
 MIN_FACTOR = 1.2  # minimum ratio between the arms of a statistic that is listed
+
+
+def detail_sentences(results: Results) -> list[str]:
+    """The sentences that say more than the headlines of the claims, and the exploratory estimates."""
+    claims = [claim for claim in results.claims if claim.role == "claim"]
+    sentences = [*details([claim.effect for claim in claims])]
+    return sentences + [claim.exploratory.sentence for claim in claims if claim.exploratory]
+
+
+def verdict_details(results: Results) -> Iterator[Paragraph]:
+    return map(Paragraph, detail_sentences(results))
 
 
 def forest(results: Results) -> Iterator[Figure | Table]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from partwise.comparison.report.accuracy import ACCURACIES
 from partwise.comparison.report.backends import missing_kernels
 from partwise.comparison.report.cells import confidence, decimal_places, number, seed_counts
-from partwise.comparison.report.contents import sections
-from partwise.comparison.report.evidence import control_sentence
+from partwise.comparison.report.contents import DETAILS, sections
+from partwise.comparison.report.evidence import control_sentence, detail_sentences
 from partwise.comparison.report.explanations import write_p
 from partwise.comparison.report.horizons import saved_sentences
 from partwise.comparison.report.own_parts import leak_sentence
@@ -18,7 +18,7 @@ from partwise.comparison.report.record import ledger_sentences
 from partwise.comparison.report.reversals import reversals
 from partwise.comparison.report.sections import REFERENCES_NOTE, loss_references, reference_sentence
 from partwise.comparison.results import Results
-from partwise.comparison.stats.verdict_text import details, explanations, headline
+from partwise.comparison.stats.verdict_text import explanations, headline
 from partwise.messages import attempt, not_shown
 from partwise.plots.blocks import without_empty_columns
 from partwise.plots.cells import NONE, count, percent
@@ -102,14 +102,13 @@ def _page(results: Results) -> dict[str, Any]:
     }
 
 
-def _verdicts(results: Results) -> list[dict[str, str]]:
+def _verdicts(results: Results) -> list[dict[str, Any]]:
+    """The headline of each claim; its full sentence is among the details."""
     verdicts = []
     for claim in results.claims:
         if claim.role == "claim":
             verdict = claim.effect.verdict or "none"
-            verdicts.append({"verdict": verdict, "mark": MARKS[verdict], "sentence": claim.effect.sentence})
-        if claim.role == "claim" and claim.exploratory:
-            verdicts.append({"verdict": "none", "mark": MARKS["none"], "sentence": claim.exploratory.sentence})
+            verdicts.append({"verdict": verdict, "mark": MARKS[verdict], "lines": headline(claim.effect)})
     return verdicts
 
 
@@ -208,10 +207,7 @@ def _headlines(results: Results) -> "list[RenderableType]":
 
 
 def _details(results: Results) -> "list[RenderableType]":
-    claims = [claim for claim in results.claims if claim.role == "claim"]
-    sentences = [*details([claim.effect for claim in claims])]
-    sentences += [claim.exploratory.sentence for claim in claims if claim.exploratory]
-    return [_line(""), _line("Details", "bold"), *map(_line, sentences)]
+    return [_line(""), _line(DETAILS, "bold"), *map(_line, detail_sentences(results))]
 
 
 def _further_sentences(results: Results) -> "list[RenderableType]":

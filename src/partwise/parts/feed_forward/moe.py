@@ -65,7 +65,7 @@ class MoE(FeedForward):
     expert: Annotated[str, AfterValidator(check_expert)] = "swiglu"
     """The kind of each expert: the name of a dense feed-forward layer."""
     n_experts: int = Field(8, ge=2, le=2**16)
-    """Experts, of which a token uses `top_k`."""
+    """The number of experts; each token uses `top_k` of them."""
     top_k: int = Field(2, ge=1)
     """Experts that each token uses."""
     n_shared_experts: int = Field(0, ge=0, le=2**16)
