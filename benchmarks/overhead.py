@@ -27,9 +27,7 @@ def main() -> None:
     for _ in range(options.rounds):
         total, training = measure(options.steps)
         overhead = 1 - training / total
-        print(
-            f"{total:.1f} s, of which the runs took {training:.1f}: {overhead:.1%} overhead, target: at most {TARGET:.0%}"
-        )
+        print(f"{total:.1f} s, the runs alone {training:.1f}: {overhead:.1%} overhead, target: at most {TARGET:.0%}")
         rows.append({"seconds": total, "training": training, "overhead": overhead})
     ratio = median_and_range([TARGET / row["overhead"] for row in rows])
     row: Row = {

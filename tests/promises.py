@@ -55,7 +55,7 @@ def largest_error_of_a_plan(draws: int) -> float:
 
 
 def power_after_pilots(pairs: int) -> Callable[[int], float]:
-    """The mean true power of plans for 80%, each from its own pilot of so many pairs."""
+    """The mean true power of plans for 80%, each from a pilot of its own."""
 
     def measure(draws: int) -> float:
         rng = np.random.default_rng(pairs)
@@ -117,7 +117,7 @@ def unpaired_false_claims(draws: int) -> float:
 
 
 def false_claims_of_rounding(draws: int) -> float:
-    """Differences of exactly 0.1 in decimals, whose SD is rounding."""
+    """Differences of exactly 0.1 in decimals: their SD is rounding."""
     rng, false = np.random.default_rng(3), 0
     for _ in range(draws):
         baseline = [round(float(x), 2) for x in rng.uniform(1, 5, 5)]
@@ -182,7 +182,7 @@ def added_seeds(draws: int) -> float:
 
 
 def deciding_seeds(pairs: int) -> Callable[[int], float]:
-    """How often a new comparison decides with as many seeds as an undecided one of so many pairs says would."""
+    """How often a new comparison decides with the number of seeds that an undecided one names."""
 
     def measure(draws: int) -> float:
         rng, decided, effect = np.random.default_rng(pairs), list[float](), 0.5
@@ -198,7 +198,7 @@ def deciding_seeds(pairs: int) -> Callable[[int], float]:
 
 
 def rounded_called_equivalent(draws: int, method: int | None = None) -> float:
-    """Of arms that differ by the margin, half the unit of their values: 2 seeds, whose effect on both arms is many units."""
+    """Of arms that differ by the margin, half the unit of their values: 2 seeds with an effect of many units on both arms."""
     rng, unit, wrong = np.random.default_rng(7), 0.01, 0
     rules = Rules(margin=unit / 2, looks=(), method=method or newest_method())
     for _ in range(draws):

@@ -29,7 +29,7 @@ DRAWS = 400_000
 
 @dataclass
 class Row:
-    """One published claim, computed anew; its family shares one error rate."""
+    """One published claim, recomputed; its family shares one error rate."""
 
     study: str
     arm: str
@@ -176,7 +176,7 @@ def disagreements(draws: int = DRAWS) -> tuple[int, list[str]]:
         if not agree:
             lines.append(
                 f"{' | '.join(key)}: {effect.verdict} {effect.low} to {effect.high} on the pages, "
-                f"{row.verdict} {row.low} to {row.high} computed anew"
+                f"{row.verdict} {row.low} to {row.high} recomputed"
             )
     return len(own), lines
 

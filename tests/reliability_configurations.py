@@ -24,7 +24,7 @@ from recipes import configs, recipes
 from reliability_runs import SETTINGS, STEPS, Check, Trial, emptied, end_of, small, train, uninterrupted
 
 PER_SEED = 25
-"""Configurations of one seed of hypothesis, whose first ones are always the smallest."""
+"""Configurations of one seed of hypothesis; the first ones are always the smallest."""
 WIDTHS = (4, 8, 16, 32, 48)
 EAGER = [f"train.{kind}_backend=eager" for kind in ("block", "attention", "ffn")]
 PRECISE, ROUNDED = 1e-3, 3e-2  # relative differences of losses in float32 and bfloat16, by different backends

@@ -37,7 +37,7 @@ def compare_command(folder: Path) -> tuple[int, str]:
 
 
 def compare_function(folder: Path) -> tuple[int, str]:
-    """The same for a function, whose errors are exceptions."""
+    """The same for a function: its errors are exceptions."""
     arms: dict[str, dict[str, Any]] = {"base": {}, "gain": {"gain": 0.1}}
     try:
         with chdir(folder):

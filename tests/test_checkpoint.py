@@ -263,7 +263,7 @@ def test_any_flipped_bit_is_detected_or_harmless(stopped: Path, data: st.DataObj
     try:
         found, errors = latest_checkpoint(stopped / "checkpoints")
         assert found is not None
-        if found == folder:  # only in the manifest, whose JSON can be spelled in more than one way
+        if found == folder:  # only in the manifest: its JSON can be spelled in more than one way
             listed = json.loads(bytes(content))["files"]
             assert path.name == MANIFEST and listed.items() <= json.loads(before)["files"].items()
         else:

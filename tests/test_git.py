@@ -20,7 +20,7 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
-    """A repository with a changed file, whose configuration names a program wherever it can."""
+    """A repository with a changed file and a program in every setting that can name one."""
     folder, script = tmp_path / "repository", tmp_path / "script"
     script.write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\ncat\n")
     script.chmod(0o755)

@@ -103,7 +103,7 @@ def test_results_that_are_not_verified_are_found(tmp_path: Path, monkeypatch: py
 
 
 def test_changed_values_of_commands_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Told by their hash; and by the check, if whoever changed them has computed the hash again."""
+    """Told by their hash; and by the check, if the change includes the hash."""
     trial = CHECKS["command-flip"].prepare(tmp_path)
 
     def change_a_value(folder: Path, draw: object) -> Path:

@@ -2,7 +2,7 @@
 
     python examples/any_code/digits.py [SEEDS]
 
-Each seed splits the data anew and initializes the weights. The metric is the error on a third of the images.
+Each seed chooses the split of the data and the initial weights. The metric is the error on a third of the images.
 """
 
 import sys

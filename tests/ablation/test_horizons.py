@@ -29,7 +29,7 @@ def test_each_horizon_has_the_values_of_a_comparison_of_its_own(here: Path) -> N
         point = next(point for point in results.claims[0].effect_over_horizons if point.step == steps)
         assert point.mean == pytest.approx(alone.effects[0].mean, abs=1e-12)
     assert [arm.values for arm in results.arms] == [arm.values for arm in alone.arms]
-    # of 16 steps, the first 8 - 4 + 1 were taken by the run of 8 steps, of which 4 - 2 + 1 by the run of 4
+    # of 16 steps, the run of 8 steps took the first 8 - 4 + 1, and the run of 4 steps 4 - 2 + 1 of these
     metrics = (here / "runs/several/runs/0-mingpt/seed-0/metrics.jsonl").read_text().splitlines()
     alone_metrics = (here / "runs/alone-16/runs/0-mingpt/seed-0/metrics.jsonl").read_text().splitlines()
     steps_of = [[json.loads(line)["step"] for line in lines] for lines in (metrics, alone_metrics)]

@@ -33,7 +33,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def in_terminal(*words: str) -> tuple[int, int]:
-    """A command with a terminal of its own: its process and the other end, whose closing closes the terminal."""
+    """A command with a terminal of its own: its process and the other end; closing that end closes the terminal."""
     pid, terminal = pty.fork()
     if pid == 0:  # pragma: no cover
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup, which would be inherited
@@ -42,7 +42,7 @@ def in_terminal(*words: str) -> tuple[int, int]:
 
 
 def wait_for(done: object, terminal: int) -> None:
-    """Read the terminal, whose buffer would fill, until `done()`."""
+    """Read the terminal until `done()`, so that its buffer does not fill."""
     os.set_blocking(terminal, False)
     for _ in range(1200):
         try:

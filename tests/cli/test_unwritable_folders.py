@@ -96,7 +96,7 @@ def run(words: list[str], folder: Path, environment: dict[str, str]) -> tuple[in
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
-    """All files but reports, which are written anew."""
+    """All files but reports, which are rewritten."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.stem != "report"}
 
 

@@ -143,13 +143,13 @@ def test_a_comparison_from_elsewhere_takes_no_record_of_another(
         ("two", "gain worse"),
         ("one", "gain better"),
     ]
-    Path("runs/one").rename("runs/renamed")  # goes on under its record
+    Path("runs/one").rename("runs/renamed")  # continues under its record
     comparison("renamed", online=False, seeds=4).run()
     assert [row.name for row in list_comparisons(project_ledger().read())] == ["two", "one"]
 
 
 def repeat(drift: float, monkeypatch: pytest.MonkeyPatch, folder: str = "1-gain", **settings: Any) -> Results:
-    """Delete trials of the changed arm, whose values are then others, and run the same command again."""
+    """Delete trials of the changed arm and run the same command again, which gives other values."""
     shutil.rmtree(Path("runs/c/runs") / folder)
     monkeypatch.setitem(DRIFT, "gain", drift)
     return comparison(seeds=4, **settings).run()

@@ -119,7 +119,7 @@ def test_real_tensors_take_as_much() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 3, 64])
 def test_parts_of_processes_are_those_of_fully_shard(n: int) -> None:
-    """torch divides the first dimension into equal chunks, of which the last may be smaller or empty."""
+    """torch divides the first dimension into equal chunks; the last may be smaller or empty."""
     config = small("mingpt", "vocab_size=67")
     with torch.device("meta"):
         parameters = list(Transformer(config.model).parameters())

@@ -116,7 +116,7 @@ def test_decoding_equals_the_equation(
 
 
 def check_decoding(T: int, more: int, K: int, group: int, E: int, V: int, causal: bool) -> None:
-    """A few queries over the filled part of a larger cache, whose heads come before its positions, as in generation."""
+    """A few queries over the filled part of a larger cache with heads before positions, as in generation."""
     q, k, v, _ = inputs(2, T, T + more, K * group, K, E, V)
     cache = torch.full((2, K, T + more + 5, E), math.nan)
     cache[:, :, : T + more] = k.transpose(1, 2)

@@ -384,7 +384,7 @@ def test_nan_and_infinity_propagate(autocast: bool) -> None:
 
 @each_autocast
 def test_huge_scores_stay_finite(autocast: bool) -> None:
-    """Scores of thousands, of which the softmax selects one."""
+    """Scores of thousands: the softmax selects one."""
     case = Case(activation="silu")
     x, weights, grad = case.inputs()
     weights = weights._replace(qkv=300 * weights.qkv)

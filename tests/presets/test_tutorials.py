@@ -344,7 +344,7 @@ def test_the_tutorials_scores_follow_their_definition() -> None:
     # stopping early: '6' and '1' are correct, and the last of eleven characters, because the padding is '$' as well
     early = score_arithmetic(fixed_answers(correct | {prompts[0]: "61$"}), PROBLEMS)
     assert (early.character_accuracy, early.exact_match) == ((11 + 3) / 22, 0.5)
-    # too long: truncated to eleven characters, of which only the '$' is wrong
+    # too long: truncated to eleven characters; only the '$' is wrong
     late = score_arithmetic(fixed_answers(correct | {prompts[0]: "61.10000000$"}), PROBLEMS)
     assert (late.character_accuracy, late.exact_match) == ((11 + 10) / 22, 0.5)
 

@@ -34,7 +34,7 @@ def edit(ledger: Ledger, statement: str, *values: object) -> None:
 
 
 def test_a_record_continues_the_chain(ledger: Ledger) -> None:
-    """The hashes, computed anew from what the file holds."""
+    """The hashes, recomputed from the file."""
     last = FIRST
     with sqlite3.connect(ledger.path) as connection:
         rows = connection.execute("SELECT number, previous, content, hash FROM records").fetchall()

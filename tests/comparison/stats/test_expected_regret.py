@@ -58,7 +58,7 @@ def test_two_equal_values_have_half_the_variance_of_their_difference(n_seeds: in
 
 
 def test_the_second_method_needs_no_random_seed() -> None:
-    """The noise of two published curves, of which one is unstable at its highest value: 0.0195, and 0.0144 by 2,000 draws."""
+    """The noise of two published curves, one of them unstable at its highest value: 0.0195, and 0.0144 by 2,000 draws."""
     first, second = (find_method(n).tuning_noise(LEARNED_POSITIONS, BASELINE).standard_error for n in (1, 2))
     expected = math.sqrt(2 * sum(on_a_grid(np.array(curve)) for curve in (LEARNED_POSITIONS, BASELINE)))
     assert math.isclose(second, expected, rel_tol=1e-3)

@@ -42,7 +42,7 @@ def reference_level(t: int, ends: list[int], rejected: list[bool]) -> float:
 
 
 def levels(ends: list[int], outcomes: list[bool]) -> list[float]:
-    """The product's level of each test, of which test j is known from time ends[j] on."""
+    """The product's level of each test; the result of test j is known from time ends[j] on."""
     found = []
     for started in range(len(ends) + 1):
         known = [

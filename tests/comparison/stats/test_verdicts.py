@@ -21,7 +21,7 @@ VALUES = {"base": {0: 1.5, 1: 1.625, 2: 1.5625}, "swiglu": {0: 1.375, 1: 1.4375,
 
 
 def write_runs(folder: Path, name: str = "{arm}-{seed}", tag: str = "loss/val", last: int = 200) -> Path:
-    """A folder per run, whose metric is 2, 1 and its value at half time, and whose other tag is not that."""
+    """A folder per run: its metric is 2, 1 and its value at half time; another tag has other values."""
     for arm, runs in VALUES.items():
         for seed, value in runs.items():
             curve = {0: 2.0, last // 4: 1.0, last // 2: value + 0.5, last: value}

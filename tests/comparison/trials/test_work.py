@@ -173,7 +173,7 @@ def test_a_worker_gives_up_a_trial_that_another_took_over_while_it_was_suspended
         assert events == ["0-base, seed-0: another worker has taken it over while this one was suspended"]
         assert not (other.parent / "result.json").exists()
         (here / "wait").unlink()
-        os.utime(other, (0, 0))  # the other one dies, and this one goes on
+        os.utime(other, (0, 0))  # the other one dies, and this one continues
         assert done.result(timeout=60) == 4
     assert len(list(folder.glob("runs/*/seed-*/result.json"))) == 4
 

@@ -175,7 +175,7 @@ def test_every_chunking_with_every_window_equals_uncached(window: int, backend: 
 
 @each_backend
 def test_a_long_continuation_of_a_cache_equals_uncached(backend: str) -> None:
-    """Over 64 queries over a cache use torch's kernel, whose `is_causal` aligns the triangle to the upper left."""
+    """More than 64 queries over a cache use torch's kernel: its `is_causal` aligns the triangle to the upper left."""
     layer, positions = build("multihead", context_length=96, positions="rope", n_heads=2, head_dim=4)
     use_layer_backend(layer, backend)
     n_cached, n_new = 9, EAGER_MAX_QUERIES + 7

@@ -137,7 +137,7 @@ def test_bad_input_is_one_line_of_the_first_process(tmp_path: Path) -> None:
     ):
         done = run(tmp_path, "train.steps=2", "--processes", "2", *words)
         assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
-    # what one process has trained stays as it is when two cannot continue it
+    # the run of one process is unchanged when two cannot continue it
     assert run(tmp_path, "train.steps=2", "train.batch_size=1", "--name", "one").returncode == 0
     before = {path: path.read_bytes() for path in (tmp_path / "runs/one").rglob("*") if path.is_file()}
     done = run(tmp_path, "train.steps=2", "train.batch_size=1", "--name", "one", "--processes", "2")
@@ -237,7 +237,7 @@ def test_shards_survive_a_process_that_is_killed_at_any_moment(tmp_path: Path) -
         assert step_of(newest) > steps[-1]
         steps.append(step_of(newest))
         cut_off += bool(list(checkpoints.glob(".step-*")))
-    assert cut_off  # some save was in the midst
+    assert cut_off  # some save was unfinished
     done = run(tmp_path, *words)
     assert done.returncode == 0 and f"resuming after step {steps[-1]}" in done.stdout, done.stderr
     assert not list(checkpoints.glob(".step-*"))
