@@ -126,6 +126,13 @@ def test_no_sentence_is_translated() -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("name", re.findall(r"\]\((\S+)\)", (DOCS / "index.md").read_text().split("## Results")[1]))
+def test_a_page_of_results_opens_with_a_figure_or_a_table(name: str) -> None:
+    """After its title, at most a few sentences, and no heading."""
+    opening = re.split(r"^(?:!\[|\|)", (DOCS / name).read_text(encoding="utf-8"), maxsplit=1, flags=re.MULTILINE)[0]
+    assert opening.count("\n#") == 0 and len(opening.split()) < 50
+
+
 def test_readme_is_a_screen_and_a_half() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(readme.splitlines()) < 100
