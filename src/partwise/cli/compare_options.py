@@ -128,7 +128,7 @@ class CommandOptions:
 
 @dataclass(frozen=True)
 class CommitOptions:
-    """The options that an experiment's file replaces."""
+    """The options of `--refs`, in place of an experiment's file."""
 
     refs: Annotated[
         bool, typer.Option("--refs", metavar=FLAG, help="Compare these commits: branches, tags or hashes.", **COMMITS)

@@ -1,4 +1,4 @@
-"""Checks of A/A pairs, two arms without a difference: tests that can fail, unlike relabelings, which center any data at 0."""
+"""Checks of A/A pairs, which compare equal arms: tests that can fail, unlike relabelings, which center any data at 0."""
 
 import itertools
 import math

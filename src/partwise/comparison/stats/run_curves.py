@@ -16,7 +16,7 @@ Curve = Mapping[Any, float]
 
 
 class Runs(NamedTuple):
-    """The curves of a source by run, their metric, and the folders that have it but not the expected names."""
+    """The curves of a source by run, their metric, and the folders that have it under unexpected names."""
 
     curves: Mapping[RunName, Curve]
     metric: str

@@ -73,7 +73,7 @@ class Flex:
 
 
 def flex_attention() -> Callable[..., Any]:
-    """torch's function, compiled unless the whole model is: only then does it make a kernel."""
+    """torch's function, compiled by itself unless the whole model is: uncompiled, it makes no kernel."""
     from torch.nn.attention import flex_attention as flex  # imports the compiler
 
     plain: Callable[..., Any] = flex.flex_attention
