@@ -113,6 +113,17 @@ def test_a_deleted_working_folder_is_one_line(here: Path, monkeypatch: pytest.Mo
     server.end()
 
 
+def test_a_folder_that_cannot_be_written_shows_only_results_that_its_certificate_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = compare()
+    monkeypatch.setattr("partwise.comparison.finished.os.access", lambda *_: False)
+    assert compare().verdicts == made.verdicts
+    made.results.model_copy(update={"claims": ()}).to_json(made.path / "results.json")  # its hash is right
+    with pytest.raises(ConfigError, match=r"results\.json and certificate\.json differ: it has no verdict on gain"):
+        compare()
+
+
 def test_higher_may_be_better() -> None:
     assert compare(higher_is_better=True).verdicts == {"gain": "worse"}
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from partwise.comparison.certificate.certificate import Certificate, CertifiedVerdict
-from partwise.comparison.certificate.verification import difference, verify
+from partwise.comparison.certificate.agreement import RESULTS, check_results
+from partwise.comparison.certificate.certificate import CERTIFICATE_FILE, Certificate
+from partwise.comparison.certificate.verification import verify
 from partwise.comparison.design.plan import Configuration
 from partwise.comparison.plan_file import PLAN_FILE, read_plan_file
 from partwise.comparison.results import Results
@@ -27,11 +28,10 @@ def read_finished(
     if seeds not in looks:
         judged = f"it was judged at {looks[-1]} seeds, not {seeds}" if looks else "it is not finished"
         raise ConfigError(f"{folder} cannot be written, and {judged}: check permissions, or copy it to another place")
-    results, certificate = Results.from_json(folder / "results.json"), Certificate.read(folder)
+    results, certificate = Results.from_json(folder / RESULTS), Certificate.read(folder)
     for check in verify(certificate):
         if check.fault:
-            raise ConfigError(f"{folder / 'certificate.json'} was changed: {check.statement}: {check.fault}")
-    for stated, effect in zip(certificate.verdicts, results.effects, strict=True):
-        if fault := difference(stated, CertifiedVerdict.from_effect(stated.claim, effect)):
-            raise ConfigError(f"{folder / 'results.json'} was changed: {stated.claim.arm}: {fault}")
+            raise ConfigError(f"{folder / CERTIFICATE_FILE} was changed: {check.statement}: {check.fault}")
+    if fault := check_results(certificate, results):
+        raise ConfigError(f"{folder / RESULTS} and {CERTIFICATE_FILE} differ: {fault}")
     return results

@@ -10,13 +10,13 @@ from partwise.comparison.horizons import (
     differences_at_ends,
     simultaneous_level,
 )
-from partwise.comparison.results import ArmResult, ClaimResult, ControlResult, Results, StepEffect
+from partwise.comparison.results import ArmResult, ClaimResult, ControlResult, Results, StepEffect, with_nan
 from partwise.comparison.stats.adjusted import adjusted_mean
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.intervals import has_failed
 from partwise.comparison.stats.methods import find_method
 from partwise.comparison.stats.power import minimum_detectable_effect
-from partwise.comparison.stats.protocol import Claim, Rules, Values, add_predictions, first_seeds
+from partwise.comparison.stats.protocol import Claim, Rules, add_predictions, first_seeds
 from partwise.comparison.stats.samples import mean, pooled_sd, t_interval
 from partwise.comparison.stats.simulated_power import Design, detectable_effect
 from partwise.comparison.stats.verdict_text import with_sentence
@@ -45,11 +45,7 @@ def judge_results(
     `first` is given if the values that were judged first have changed since: the effects of the first verdict, as far as they
     are known, by arm and the arm that it is against. They stand, and the estimates from these values are exploratory.
     """
-    values: Values = {
-        arm.name: {trial.seed: math.nan if trial.value is None else trial.value for trial in arm.trials}
-        for arm in results.arms
-    }
-    values = add_predictions(values, results.arms[0].name, predictions, rules)
+    values = add_predictions(with_nan(results.values_by_seed), results.arms[0].name, predictions, rules)
     exploratory: Sequence[Effect | None] = [None] * len(claims)
     if judged is not None and judged < len(results.seeds) // rules.baseline_runs and not rules.looks:
         exploratory = rules.explore(values, claims, predictions)

@@ -4,7 +4,7 @@ from partwise.comparison.judging import effect_over_training, judge_results
 from partwise.comparison.results import ClaimResult, Results, TunedArm, Tuning, tuned_name
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.methods import find_method
-from partwise.comparison.stats.protocol import Claim, Rules
+from partwise.comparison.stats.protocol import Claim
 from partwise.config import ConfigError
 from partwise.studies.study import Study, StudyResults
 
@@ -36,7 +36,7 @@ def judge_again(results: Results) -> Results:
         raise ConfigError(
             f"{summed.arm} against {summed.against}: a sum of effects cannot be judged from stored results"
         )
-    rules = Rules(**{name: getattr(results.protocol, name) for name in type(results.protocol).model_fields})
+    rules = results.protocol.rules()
     claims = [stored_claim(claim, results.tuning, rules.method) for claim in results.claims]
     judged_seeds = next((claim.effect.n for claim in results.claims if claim.exploratory), None)
     powers = [control.power for control in results.controls if control.power is not None]

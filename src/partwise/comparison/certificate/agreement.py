@@ -17,15 +17,17 @@ RESULTS = "results.json"
 def check_folder(certificate: Certificate, folder: Path) -> Iterator[VerifiedPart]:
     """The checks of a comparison's folder; nothing is checked that is not there."""
     if (folder / RESULTS).exists():
-        yield VerifiedPart(f"{RESULTS} has the same values and verdicts", check_results(certificate, folder / RESULTS))
+        statement = f"{RESULTS} has the same values and verdicts"
+        try:
+            fault = check_results(certificate, Results.from_json(folder / RESULTS))
+        except ConfigError as error:
+            fault = str(error)
+        yield VerifiedPart(statement, fault)
     yield from check_ledger(certificate, folder)
 
 
-def check_results(certificate: Certificate, path: Path) -> str | None:
-    try:
-        results = Results.from_json(path)
-    except ConfigError as error:
-        return str(error)
+def check_results(certificate: Certificate, results: Results) -> str | None:
+    """The first verdict, number or value of the results that is another than the certificate's."""
     found = {(effect.arm, effect.against): effect for effect in results.effects}
     for stated in certificate.verdicts:
         effect = found.pop(stated.claim[:2], None)
@@ -37,9 +39,9 @@ def check_results(certificate: Certificate, path: Path) -> str | None:
     if found:
         return f"it has another verdict, on {next(iter(found))[0]}"
     if certificate.changes == results.provenance.value_changes == 0:
-        for arm in results.arms:
-            if certificate.values.get(arm.name) != {trial.seed: trial.value for trial in arm.trials}:
-                return f"the values of {arm.name} are others there"
+        for name, values in results.values_by_seed.items():
+            if certificate.values.get(name) != values:
+                return f"the values of {name} are others there"
     return None
 
 

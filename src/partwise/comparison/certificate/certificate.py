@@ -1,6 +1,5 @@
 """The certificate of a comparison, `certificate.json`: all that its verdicts follow from. Nothing here imports torch."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -16,6 +15,7 @@ from partwise.comparison.results import (
     Results,
     Value,
     read_json,
+    with_nan,
 )
 from partwise.comparison.stats.effect import Effect, Verdict
 from partwise.comparison.stats.methods import find_method
@@ -123,10 +123,7 @@ class Certificate(Value):
     @property
     def numbers(self) -> Values:
         """The values, nan for a run that has none."""
-        return {
-            arm: {seed: math.nan if value is None else value for seed, value in runs.items()}
-            for arm, runs in self.values.items()
-        }
+        return with_nan(self.values)
 
     @property
     def computed_hash(self) -> str:
@@ -179,7 +176,7 @@ def certify(
         baseline=results.arms[0].name,
         arms={name: dict(config) for name, config in arms.items()},
         predictions=dict(predictions),
-        values={arm.name: {trial.seed: trial.value for trial in arm.trials} for arm in results.arms},
+        values=results.values_by_seed,
         judged=None if results.protocol.looks else min(metadata["looks"], default=None),
         verdicts=tuple(map(CertifiedVerdict.from_effect, claims, results.effects)),
         data=metadata["data"],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from partwise.comparison.certificate.certificate import Certificate, CertifiedVerdict
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.methods import FIRST
-from partwise.comparison.stats.protocol import Rules, add_predictions
+from partwise.comparison.stats.protocol import add_predictions
 from partwise.config import ConfigError, digest
 
 PRECISION = 1e-9
@@ -100,10 +100,7 @@ def judge_values(certificate: Certificate, method: int | None = None) -> list[Ef
 
     Raises ConfigError if values are missing.
     """
-    protocol = certificate.protocol
-    rules = Rules(
-        **{key: getattr(protocol, key) for key in type(protocol).model_fields} | {"method": method or protocol.method}
-    )
+    rules = certificate.protocol.rules(method)
     claims = [verdict.claim for verdict in certificate.verdicts]
     unknown = (
         {name for claim in claims for name in claim[:2]} - certificate.values.keys() - certificate.predictions.keys()

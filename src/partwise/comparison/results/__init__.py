@@ -32,8 +32,8 @@ from partwise.comparison.results.findings import (
     Tuning,
     tuned_name,
 )
-from partwise.comparison.results.record import EarlierFamily, LedgerEntry, OnlineLevel, RepeatedQuestion
-from partwise.comparison.results.results import FORMAT, Protocol, Provenance, References, Results, Task
+from partwise.comparison.results.ledger_facts import EarlierFamily, LedgerEntry, OnlineLevel, RepeatedQuestion
+from partwise.comparison.results.results import FORMAT, Protocol, Provenance, References, Results, Task, with_nan
 from partwise.comparison.results.value import Facts, Value, read_json
 
 __all__ = [
@@ -74,4 +74,5 @@ __all__ = [
     "mean",
     "read_json",
     "tuned_name",
+    "with_nan",
 ]

@@ -1,5 +1,6 @@
 """The results of a comparison, and `results.json`, which is the same as JSON. Nothing here imports torch."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -16,14 +17,14 @@ from partwise.comparison.results.findings import (
     StudyFacts,
     Tuning,
 )
-from partwise.comparison.results.record import EarlierFamily, OnlineLevel, RepeatedQuestion
+from partwise.comparison.results.ledger_facts import EarlierFamily, OnlineLevel, RepeatedQuestion
 from partwise.comparison.results.value import Facts, Value, read_json
 from partwise.comparison.stats.effect import BaselineDesign, Effect, Verdict
 from partwise.config import ConfigError, Neutral
 from partwise.json_files import check_hash, write_hashed
 
 if TYPE_CHECKING:
-    from partwise.comparison.stats.protocol import Rules  # imports scipy
+    from partwise.comparison.stats.protocol import Rules, Values  # imports scipy
 
 FORMAT = 3
 """The version of `results.json`."""
@@ -51,6 +52,14 @@ class Protocol(Value):
     @classmethod
     def from_rules(cls, rules: "Rules") -> Self:
         return cls(**{name: getattr(rules, name) for name in cls.model_fields})
+
+    def rules(self, method: int | None = None) -> "Rules":
+        """The rules that judge by this protocol, or by another method."""
+        from partwise.comparison.stats.protocol import Rules
+
+        return Rules(
+            **{name: getattr(self, name) for name in type(self).model_fields} | {"method": method or self.method}
+        )
 
     @property
     def metric_with_unit(self) -> str:
@@ -152,6 +161,11 @@ class Results(Value):
         """The verdict on each arm, by its name."""
         return {effect.arm: effect.verdict for effect in self.effects}
 
+    @property
+    def values_by_seed(self) -> dict[str, dict[int, float | None]]:
+        """Arm -> seed -> value in the metric; None if the run has none."""
+        return {arm.name: {trial.seed: trial.value for trial in arm.trials} for arm in self.arms}
+
     def arm(self, name: str) -> ArmResult | None:
         return next((arm for arm in self.arms if arm.name == name), None)
 
@@ -177,3 +191,11 @@ class Results(Value):
         results = cls.from_dict(content, str(path))
         check_hash(content, sha256, path, "run the same compare command again, which writes it from its runs")
         return results
+
+
+def with_nan(values: Mapping[str, Mapping[int, float | None]]) -> "Values":
+    """Arm -> seed -> value, nan for a run that has none."""
+    return {
+        arm: {seed: math.nan if value is None else value for seed, value in runs.items()}
+        for arm, runs in values.items()
+    }
