@@ -112,7 +112,7 @@ def static_cache(layer: Any, prompt: Cache, position: Tensor) -> Any:
         buffers[:, :, :, prompt.length - kept : prompt.length] = layer.buffer
         return StaticKVCache(list(buffers.unbind()), position)
     if isinstance(layer, ConvCache):
-        return StaticConvCache(F.pad(layer.buffer, (0, 0, layer.lookback - layer.buffer.shape[1], 0)).clone())
+        return StaticConvCache(F.pad(layer.buffer, (0, 0, layer.size - layer.buffer.shape[1], 0)).clone())
     assert isinstance(layer, CrossAttentionCache), f"{type(layer).__name__} has no static form"
     return layer
 

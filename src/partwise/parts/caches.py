@@ -1,6 +1,7 @@
 """Caches of the positions that a layer has processed, for generation."""
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -40,39 +41,60 @@ class KVCache:
         self.length = min(self.length, length)
 
 
-class SlidingWindowCache:
+class RecentCache:
+    """The last `size` positions, along one axis of a buffer."""
+
+    axis: ClassVar[int]
+
+    def __init__(self, buffer: Tensor, size: int) -> None:
+        self.buffer, self.size, self.length = buffer, size, 0
+
+    def keep(self, all_positions: Tensor, n_new: int) -> None:
+        """Keep the last positions of these, of which the last `n_new` are new."""
+        n = all_positions.shape[self.axis]
+        kept = min(n, self.size)
+        self.buffer = all_positions.narrow(self.axis, n - kept, kept).clone()  # a slice would keep all of them alive
+        self.length += n_new
+
+    def cached_before(self, length: int) -> int:
+        """The number of cached positions before `length`."""
+        return max(0, self.buffer.shape[self.axis] - (self.length - length))
+
+    def check_truncate(self, length: int) -> None:
+        if length < self.length and self.cached_before(length) < min(length, self.size):
+            raise ConfigError(f"cannot truncate the cache to length {length}: {self.lost()}; start with a new cache")
+
+    def lost(self) -> str:
+        """Why earlier positions are not there."""
+        raise NotImplementedError
+
+    def truncate(self, length: int) -> None:
+        self.check_truncate(length)
+        if length < self.length:
+            self.buffer = self.buffer.narrow(self.axis, 0, self.cached_before(length))
+            self.length = length
+
+
+class SlidingWindowCache(RecentCache):
     """Keys and values of the positions that a later query can still attend to."""
 
+    axis = 3
+
     def __init__(self, batch: int, heads: int, size: int, width: int, like: Tensor) -> None:
-        self.buffer = like.new_empty(2, batch, heads, 0, width)
-        self.size = size  # positions kept between calls: window - 1, since a query attends to itself too
-        self.length = 0
+        """`size` is the window - 1, since a query attends to itself too."""
+        super().__init__(like.new_empty(2, batch, heads, 0, width), size)
 
     def append(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """(B, K, T, E) new keys and values -> (B, K, S, E), cached ones first."""
         kv = torch.cat([self.buffer, torch.stack((k, v)).to(self.buffer.dtype)], dim=3)
-        self.length += k.shape[2]
-        self.buffer = kv[:, :, :, max(0, kv.shape[3] - self.size) :].clone()  # a slice would keep all of kv alive
+        self.keep(kv, k.shape[2])
         return kv[0], kv[1]
 
     def select(self, rows: Tensor) -> None:
         self.buffer = self.buffer[:, rows]
 
-    def cached_before(self, length: int) -> int:
-        """The number of cached positions before `length`."""
-        return max(0, self.buffer.shape[3] - (self.length - length))
-
-    def check_truncate(self, length: int) -> None:
-        if length < self.length and self.cached_before(length) < min(length, self.size):
-            raise ConfigError(
-                f"cannot truncate the cache to length {length}: earlier positions have left the attention window; "
-                "start with a new cache"
-            )
-
-    def truncate(self, length: int) -> None:
-        self.check_truncate(length)
-        if length < self.length:
-            self.buffer, self.length = self.buffer[:, :, :, : self.cached_before(length)], length
+    def lost(self) -> str:
+        return "earlier positions have left the attention window"
 
 
 class CrossAttentionCache:
@@ -142,37 +164,22 @@ class LookbackLayer(CachedLayer):
         return ConvCache(batch, self.lookback, self.width, like)
 
 
-class ConvCache:
+class ConvCache(RecentCache):
     """The last inputs of a LookbackLayer."""
 
+    axis = 1
+
     def __init__(self, batch: int, lookback: int, width: int, like: Tensor) -> None:
-        self.buffer = like.new_empty(batch, 0, width)
-        self.lookback, self.length = lookback, 0
+        super().__init__(like.new_empty(batch, 0, width), lookback)
 
     def append(self, x: Tensor) -> Tensor:
         """(B, T, D) new inputs -> (B, up to lookback + T, D), cached ones first."""
         inputs = torch.cat([self.buffer.to(x.dtype), x], dim=1)
-        self.length += x.shape[1]
-        self.buffer = inputs[
-            :, max(0, inputs.shape[1] - self.lookback) :
-        ].clone()  # a slice would keep all inputs alive
+        self.keep(inputs, x.shape[1])
         return inputs
 
     def select(self, rows: Tensor) -> None:
         self.buffer = self.buffer[rows]
 
-    def cached_before(self, length: int) -> int:
-        """The number of cached inputs before `length`."""
-        return max(0, self.buffer.shape[1] - (self.length - length))
-
-    def check_truncate(self, length: int) -> None:
-        if length < self.length and self.cached_before(length) < min(length, self.lookback):
-            raise ConfigError(
-                f"cannot truncate the cache to length {length}: it keeps only the last {self.lookback} inputs; "
-                "start with a new cache"
-            )
-
-    def truncate(self, length: int) -> None:
-        self.check_truncate(length)
-        if length < self.length:
-            self.buffer, self.length = self.buffer[:, : self.cached_before(length)], length
+    def lost(self) -> str:
+        return f"it keeps only the last {self.size} inputs"
