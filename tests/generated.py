@@ -74,6 +74,20 @@ def library() -> Sequence[Any]:
         return [find_study(str(path)) for path in sorted(LIBRARY.glob("*.yaml"), key=lambda path: path.stem)]
 
 
+def nine_changes(name: str) -> str:
+    """A picture of docs/nine-changes.md."""
+    from nine_changes import draw
+
+    return draw(name, nine_inputs())
+
+
+@functools.cache
+def nine_inputs() -> Any:
+    from nine_changes import read_inputs
+
+    return read_inputs(library())
+
+
 def speed_chart(name: str = "benchmarks") -> str:
     from chart import draw
 
@@ -115,10 +129,16 @@ def stored(name: str) -> Any:
     return json.loads((DOCS / name).read_text(encoding="utf-8"))
 
 
+NINE = (
+    *("activation", "positions", "attention", "norm", "wiring", "initialization", "tying", "kv-heads", "optimizer"),
+)
+"""The pictures of docs/nine-changes.md; tests/benchmarks/test_nine_changes.py compares the list with theirs."""
+
 CLAIMS: dict[str, Callable[[], str]] = {
     "docs/studies.md": lambda: claims("page", "markdown"),
     "docs/images/studies.svg": lambda: claims("forest", "draw_claims"),
     "docs/images/trends.svg": lambda: claims("trends", "draw_trends"),
+    **{f"docs/images/nine-{name}.svg": functools.partial(nine_changes, name) for name in NINE},
 }
 """What follows from the stored results of all studies: judging and drawing them takes seconds."""
 

@@ -87,6 +87,12 @@ def test_the_intervals_of_the_claims_are_those_of_the_results(stored: list[Value
     assert [ends for ends in found if ends not in OTHER and not is_stored(ends, stored)] == []
 
 
+def test_the_intervals_of_the_nine_changes_are_those_of_the_results(stored: list[Values]) -> None:
+    found = stated((ROOT / "docs/nine-changes.md").read_text(encoding="utf-8"))
+    seeds = ("0.34", "1.81")  # of DyT, the lowest and the highest
+    assert [ends for ends in found if ends != seeds and not is_stored(ends, stored)] == [] and len(found) > 15
+
+
 def test_the_intervals_of_the_readme_about_claims_are_those_of_the_results(stored: list[Values]) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (entry,) = [item for item in re.split(r"\n(?=- )", readme) if CLAIMS in item]
