@@ -88,7 +88,8 @@ def test_the_intervals_of_the_claims_are_those_of_the_results(stored: list[Value
 
 
 def test_the_intervals_of_the_nine_changes_are_those_of_the_results(stored: list[Values]) -> None:
-    found = stated((ROOT / "docs/nine-changes.md").read_text(encoding="utf-8"))
+    page = (ROOT / "docs/nine-changes.md").read_text(encoding="utf-8")
+    found = stated(re.sub(r"^!\[.*$", "", page, flags=re.MULTILINE))  # without what the pictures show
     seeds = ("0.34", "1.81")  # of DyT, the lowest and the highest
     assert [ends for ends in found if ends != seeds and not is_stored(ends, stored)] == [] and len(found) > 15
 
