@@ -14,7 +14,7 @@ from partwise.checks.model_checks import CACHE, EVALUATION, GRADIENTS, LEAK, ROW
 from partwise.config import Part
 from partwise.parts.attention.multihead import MultiHead, MultiHeadAttention
 from partwise.parts.contracts import AttentionLayer, FeedForward, LayerContext, Norm, Residual
-from partwise.parts.residual import PreNorm, PreNormWiring
+from partwise.parts.residual.wirings import PreNorm, PreNormWiring
 
 LENGTH = 24
 SIZES: dict[str, Any] = {"vocab_size": 13, "d_model": 16, "n_layers": 2, "context_length": LENGTH}

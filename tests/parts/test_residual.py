@@ -13,7 +13,7 @@ import partwise
 from partwise.config import REGISTRY
 from partwise.parts.contracts import ForwardContext, LayerContext, PositionLayer
 from partwise.parts.dropout import Dropout
-from partwise.parts.residual import deepnorm_constants
+from partwise.parts.residual.wirings import deepnorm_constants
 from partwise.parts.roles import TensorSpec
 from recipes import error, perturbed, tokens
 

@@ -26,7 +26,7 @@ from partwise.parts.operations import (
     norm_spec,
     spec_of,
 )
-from partwise.parts.residual import FinalNorm
+from partwise.parts.residual.wirings import FinalNorm
 from partwise.parts.short_conv import IdentityShortConv
 
 

@@ -47,7 +47,7 @@ from partwise.parts.ngram_lm import NoNGramLM
 from partwise.parts.norms import RMSNorm
 from partwise.parts.operations import Operation
 from partwise.parts.positions.rotary import Rope
-from partwise.parts.residual import PreNorm
+from partwise.parts.residual.wirings import PreNorm
 from partwise.parts.roles import TensorSpec
 from partwise.parts.short_conv import NoShortConv
 

@@ -1,6 +1,6 @@
 """The parts of a model, one file or folder per family. Importing this package registers the built-in ones."""
 
-from partwise.parts import init, mtp, ngram_embeddings, ngram_lm, norms, plain, residual, short_conv
+from partwise.parts import init, mtp, ngram_embeddings, ngram_lm, norms, plain, short_conv
 from partwise.parts.attention import differential, mla, multihead
 from partwise.parts.contracts import (
     Attention,
@@ -16,6 +16,7 @@ from partwise.parts.contracts import (
 )
 from partwise.parts.feed_forward import dense, moe
 from partwise.parts.positions import absolute, bias, rotary
+from partwise.parts.residual import hyper_connections, wirings
 
 __all__ = [
     "MODEL_FAMILIES",
@@ -23,6 +24,7 @@ __all__ = [
     "bias",
     "dense",
     "differential",
+    "hyper_connections",
     "init",
     "mla",
     "moe",
@@ -32,9 +34,9 @@ __all__ = [
     "ngram_lm",
     "norms",
     "plain",
-    "residual",
     "rotary",
     "short_conv",
+    "wirings",
 ]
 
 MODEL_FAMILIES = {

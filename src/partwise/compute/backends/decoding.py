@@ -51,7 +51,7 @@ from partwise.parts.operations import (
     unsupported_option,
 )
 from partwise.parts.positions.rotary import InterleavedRotary, Rotary
-from partwise.parts.residual import FinalNorm
+from partwise.parts.residual.wirings import FinalNorm
 
 PREFILL_CHUNK = 48
 """Tokens of a prefill that a layer processes together: enough to amortize reading its weights."""

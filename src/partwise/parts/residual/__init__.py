@@ -1,0 +1,1 @@
+"""Residual wiring: how blocks join their branches."""
