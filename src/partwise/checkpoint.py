@@ -214,7 +214,7 @@ def load_weights(model: "Transformer", tensors: "Mapping[str, Tensor]") -> None:
 def load(path: str | Path) -> "tuple[Transformer, Tokenizer]":
     """The model and tokenizer of a run (its name under `runs/`, or its folder) or of a checkpoint folder.
 
-    Of a run, the latest checkpoint that verifies is loaded; skipped ones are reported on stderr. Raises ConfigError.
+    A run loads its latest checkpoint that verifies; skipped ones are reported on stderr. Raises ConfigError.
     """
     folder = find_run(path)
     if (folder / MANIFEST).exists():

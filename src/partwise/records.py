@@ -12,7 +12,7 @@ from partwise.config import ConfigError
 from partwise.config.reading import MAX_BYTES, read_file
 
 MAX_DIGITS = 308
-"""Of a whole number."""
+"""The most digits of a whole number."""
 
 
 class DamagedFileError(ConfigError):

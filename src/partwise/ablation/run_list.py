@@ -31,7 +31,7 @@ class ListedFolder:
     what: str
     """The command of a run; the question of a comparison."""
     parameters: int | None
-    """For a comparison, that of its baseline."""
+    """The number of a comparison is that of its baseline."""
     state: str
     loss: float | None
     """The last validation loss; of a comparison, the mean of its baseline."""

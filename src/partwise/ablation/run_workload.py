@@ -92,7 +92,7 @@ class RunWorkload(Workload):
     tune_steps: int | None = None
     """The steps of tuning runs; None for those of the others."""
     horizons: tuple[int, ...] = ()
-    """Those of the plan."""
+    """The horizons of the plan."""
     tuned_only: bool = False
     """Whether arms are judged at their best values only."""
     processes_per_run: int = 1

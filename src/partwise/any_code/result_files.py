@@ -104,7 +104,7 @@ class ResultFiles:
 
     @property
     def outside(self) -> list[Path]:
-        """Those outside `{folder}`."""
+        """The files outside `{folder}`."""
         found = {path for source in self.sources for path in self._paths(source)}
         return sorted(path for path in found if not self._is_own(path))
 

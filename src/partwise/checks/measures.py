@@ -64,7 +64,7 @@ def cached_logits(
 def gradient_shares(model: Transformer, tokens: Tensor, source: Tensor | None = None) -> dict[str, float]:
     """The largest gradient of each trainable parameter, relative to the largest of all.
 
-    Of a random linear function of the logits and those of `mtp=`, plus the layers' terms of the training loss.
+    The function is a random linear one of the logits and those of `mtp=`, plus the layers' terms of the training loss.
     """
     aux_losses, mtp_logits = list[Tensor](), list[Tensor]()
     logits = model(tokens, source=source, aux_losses=aux_losses, mtp_logits=mtp_logits)

@@ -17,7 +17,7 @@ TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 3e-2}
 order if later ones change, and deep models amplify that."""
 
 ROWS = 2
-"""Of a batch of ids."""
+"""Rows of a batch of ids."""
 
 
 class Probe:

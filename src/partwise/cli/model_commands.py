@@ -28,7 +28,7 @@ from partwise.cli.options import (
 from partwise.cli.signals import ENDING
 
 CHECKED_PRESET = "mingpt"
-"""Of `check` without a preset."""
+"""The preset of `check` without an argument."""
 
 
 @app.command(context_settings=ALLOW_OVERRIDES)

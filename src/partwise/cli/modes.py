@@ -24,7 +24,7 @@ class Mode:
     fields: tuple[str, ...] = ()
     """The fields of a `Request` that are its options; all of them if empty."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Of click: how it treats further words."""
+    """Settings of click's context: how it treats further words."""
 
     @property
     def flag(self) -> str:

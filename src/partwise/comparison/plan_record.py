@@ -48,7 +48,7 @@ class PlanRecord:
     changed: bool = False
     """Whether the values that were judged first have changed since."""
     certificate: Certificate | None = None
-    """That of the first verdict, if these values have changed."""
+    """The certificate of the first verdict, if its values have changed."""
 
     def read(self, data: str) -> bool:
         """Read the plan file of an earlier run; returns whether there is one. Raises ConfigError if it has another plan.

@@ -72,8 +72,8 @@ def answer_problems(
 ) -> list[str]:
     """The model's answers: as many characters as the true answer has, including `$`.
 
-    Everything after the first `$` is replaced by `$`, like the padding in the tutorial. Of an answer with steps, only what
-    follows the last `=` is returned. For `on_progress`, see `continue_problems`.
+    Everything after the first `$` is replaced by `$`, like the padding in the tutorial. An answer with steps begins
+    after its last `=`. For `on_progress`, see `continue_problems`.
     """
     texts = continue_problems(
         model, tokenizer, problems, temperature=temperature, seed=seed, precision=precision, on_progress=on_progress

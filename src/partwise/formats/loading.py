@@ -12,7 +12,7 @@ def load(path: str | Path) -> tuple[Transformer, Tokenizer]:
     """The model, in eval mode, and the tokenizer of a run (its name under `runs/`, or its folder), of a checkpoint, or of
     a folder as `transformers` writes it.
 
-    Of a run, the latest checkpoint that verifies is loaded; skipped ones are reported on stderr. Nothing in the folder is
+    A run loads its latest checkpoint that verifies; skipped ones are reported on stderr. Nothing in the folder is
     executed. Raises ConfigError.
     """
     if not is_hf_folder(path):

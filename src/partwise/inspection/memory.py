@@ -75,8 +75,8 @@ def step_memory(
 ) -> StepMemory:
     """The memory of a training step over micro-batches of `rows` (default: those of the configuration).
 
-    It is that of torch's operations, with SDPA on an accelerator: C++ kernels keep less. Of weights, gradients and optimizer
-    states split into `shards` along their first dimension, as FSDP2 does, it is the largest part. Nothing is allocated.
+    It is that of torch's operations, with SDPA on an accelerator: C++ kernels keep less. Weights, gradients and optimizer
+    states count as the largest part if `shards` split their first dimension, as FSDP2 does. Nothing is allocated.
     """
     train = config.train
     rows = rows or ceil(train.batch_size / train.grad_accumulation)

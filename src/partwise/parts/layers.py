@@ -107,7 +107,7 @@ class SeparateLinears:
 
     @property
     def weight(self) -> Tensor:
-        """The matrices, one below the other. That of an adapter includes its change."""
+        """The matrices, one below the other. The matrix of an adapter includes its change."""
         identity = torch.eye(self.layers[0].in_features).to(self.layers[0].weight)
         weights = [layer.weight if type(layer) is nn.Linear else layer(identity).T for layer in self.layers]
         return torch.cat(weights)

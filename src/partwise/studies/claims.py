@@ -36,16 +36,16 @@ class ClaimOutcome:
     short_name: str
     """The arm's name, without the value that tuning chose for it."""
     results: Results
-    """Those of its comparison."""
+    """The results of its comparison."""
     over_horizons: tuple[StepEffect, ...] = ()
     """The difference at the end of runs of each length, each with the interval of its comparison alone."""
     change: StepEffect | None = None
-    """Of the difference, from the shortest runs to the longest."""
+    """The change of the difference from the shortest runs to the longest."""
     compute_saved: ComputeSaved | None = None
 
 
 def find_outcomes(studies: Sequence[Study]) -> dict[str, list[ClaimOutcome]]:
-    """Of every claim that was tested, by the name of its study.
+    """The outcome of every claim that was tested, by the name of its study.
 
     Claims of studies with one protocol are judged together, with those not yet tested as hypotheses that are not rejected: a
     first result is judged no more leniently than the last.

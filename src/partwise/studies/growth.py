@@ -32,7 +32,7 @@ class Setting:
     """A size of model, and a corpus."""
 
     parameters: int
-    """Of the baseline."""
+    """The parameters of the baseline."""
     corpus: str
 
     def __str__(self) -> str:
@@ -164,7 +164,7 @@ def line_of(finding: ClaimOutcome) -> GrowthLine:
 
 
 def differences_of(results: Results, effect: Effect) -> list[dict[int, float]]:
-    """Of every seed, the differences by number of steps: of runs of each length, or of those of the only one."""
+    """The differences of every seed by number of steps, for runs of each length or of the only one."""
     arm, baseline = results.arm(effect.arm), results.arms[0]
     if arm is None:
         return []

@@ -30,7 +30,7 @@ class Look:
 
 
 Rows = list[tuple[str, list[tuple[Interval, Look]]]]
-"""Of each part, its changes."""
+"""The changes of each part."""
 
 
 def draw_trends(studies: Sequence[Study]) -> str:

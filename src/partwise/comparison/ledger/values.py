@@ -38,7 +38,7 @@ class JudgedValues:
 
     @classmethod
     def recorded(cls, judgments: Iterable[ChainEntry]) -> Self:
-        """Those of the looks and results of one comparison, as the ledger has them."""
+        """The values of the looks and results of one comparison, from the ledger."""
         found = cls()
         for content in (record.content for record in judgments):
             if "values" in content:

@@ -47,7 +47,7 @@ def quantities(results: Results) -> Iterator[tuple[str, str, Callable[[ClaimResu
     if one_sided:
         yield (
             "equivalence interval",
-            "That of two one-sided tests at alpha each, so at a confidence of 1 - 2 alpha.",
+            "The interval of two one-sided tests at alpha each, so at a confidence of 1 - 2 alpha.",
             lambda claim: _equivalence_interval(claim.effect),
         )
     yield (

@@ -43,7 +43,7 @@ class TaskScore(Value):
     """The standard error of the value over the items, if known: not the noise between seeds."""
     items: int
     items_sha256: str | None = None
-    """Of the items; None in results that older versions wrote."""
+    """The hash of the items; None in results of older versions."""
 
 
 class TrialResult(Value):
@@ -84,7 +84,7 @@ class PartFinding(Value):
     """`leak`: a position sees the tokens that it predicts."""
     measured: str
     seed: int | None = None
-    """Of the trial whose trained weights were checked; None before training."""
+    """The seed of the trial with the checked weights; None before training."""
 
 
 class Budget(Value):
@@ -138,7 +138,7 @@ class ArmResult(Value):
     """Lines of text by the model of its first trial that did not diverge."""
     trials: tuple[TrialResult, ...] = ()
     findings: Annotated[tuple[PartFinding, ...], Neutral([])] = ()
-    """Of the checks of parts that are not of this package; empty without such parts."""
+    """The findings of the checks of the user's own parts; empty without such parts."""
 
     @property
     def values(self) -> tuple[float | None, ...]:

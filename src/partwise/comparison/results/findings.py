@@ -45,7 +45,7 @@ class ComputeSaved(Value):
     """How much less training the arm needs for the same loss, from runs that end at several numbers of steps."""
 
     ratios: dict[str, Ratio] = Field(default_factory=dict)
-    """Of steps, tokens, FLOPs and seconds, as far as they are known; empty if not computed."""
+    """The known ratios of steps, tokens, FLOPs and seconds; empty if not computed."""
     pairs: int = 0
     censored_pairs: int = 0
     """Pairs in which one arm had the other's final loss before its shortest run ended."""

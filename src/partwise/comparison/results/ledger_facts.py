@@ -43,7 +43,7 @@ class EarlierFamily(Value):
     record: int | None
     """The number of its start in the ledger."""
     verdicts: dict[str, Verdict | None]
-    """By arm; empty if its certificate is gone."""
+    """The verdict of each arm; empty if its certificate is gone."""
 
 
 class LedgerEntry(Value):

@@ -51,7 +51,7 @@ def design_runs(effect: float, sd_difference: float, r: float, claims: int, alph
 
 
 def _power(design: BaselineDesign, factor: int, n: int, effect: float, r: float, alpha: float) -> float:
-    """Of one claim with `n` seeds at level `alpha`, the difference in SDs of a run, with the expected standard error."""
+    """The power of one claim with `n` seeds, from the expected standard error; `effect` is in SDs of a run."""
     m = factor * n
     if design == "paired":
         error, df = math.sqrt(2 * (1 - r) / n), n - 1.0

@@ -57,7 +57,7 @@ def steps_at(loss: float, ends: Ends) -> tuple[float, bool]:
     """The steps after which a run ends at this loss, and whether it is fewer than that.
 
     Between two lengths, the loss follows the power law through these and the length before them (of the first two, the one
-    after them). Of several crossings the first counts. The last run must have reached the loss.
+    after them). The first of several crossings counts. The last run must have reached the loss.
     """
     if ends[0][1] <= loss:
         return float(ends[0][0]), ends[0][1] < loss
@@ -92,7 +92,7 @@ def exponent(ends: Ends) -> float:
 
 
 def log_ratio(arm: Ends, baseline: Ends) -> LogRatio:
-    """Of one pair: both have the higher of the two final losses, one at its last step and the other earlier.
+    """The ratio of one pair: both have the higher of the two final losses, one at its last step and the other earlier.
 
     The shorter runs of the first must end above that loss (see `falls`).
     """

@@ -52,7 +52,7 @@ class Effect:
     failed_arm: int
     failed_against: int
     p_failures: float | None = None
-    """Of Fisher's exact test of equal failure rates, two-sided; None if no run failed."""
+    """The p-value of Fisher's exact test of equal failure rates, two-sided; None if no run failed."""
     mean: float | None = None
     standard_error: float | None = None
     adjusted_mean: float | None = None
@@ -69,10 +69,10 @@ class Effect:
     equivalence_high: Annotated[float | None, Neutral(None)] = None
     """The interval at a confidence of 1 - 2 `alpha`, if it is why the verdict is 'equivalent' (see `decide`)."""
     p: float | None = None
-    """Of the t test of no difference: two-sided, not adjusted for looks or multiple comparisons."""
+    """The p-value of the t test of no difference: two-sided, not adjusted for looks or multiple comparisons."""
     p_sign_flip: float | None = None
-    """Of the sign-flip test: the fraction of sign changes of the differences with a mean at least as large (exact for up to
-    16 pairs). None for unpaired runs and for more than 100 pairs."""
+    """The p-value of the sign-flip test: the fraction of sign changes of the differences with a mean at least as large (exact
+    for up to 16 pairs). None for unpaired runs and for more than 100 pairs."""
     sd_difference: float | None = None
     """The SD of the paired differences; None if the runs are not paired."""
     correlation: float | None = None
@@ -80,9 +80,9 @@ class Effect:
     baseline_runs: Annotated[int, Neutral(1)] = 1
     """The planned runs of the baseline per run of an arm."""
     slope: Annotated[float | None, Neutral(None)] = None
-    """Of the arm's values on the baseline's at equal seeds, if the baseline is a covariate (`measure_covariate`)."""
+    """The slope of the arm's values on the baseline's at equal seeds, if that is a covariate (`measure_covariate`)."""
     skewness: float | None = None
-    """Of the differences, adjusted for the sample size (G1); None for fewer than 3 pairs."""
+    """The skewness of the differences, adjusted for the sample size (G1); None for fewer than 3 pairs."""
     sd_arm: float | None = None
     sd_against: float | None = None
     sd_pooled: float | None = None

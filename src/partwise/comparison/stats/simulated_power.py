@@ -121,7 +121,7 @@ def detectable_effect(design: Design, sd: float, power: float = POWER) -> float:
 def seeds_for_effect(effect: float, sd: float, design: Design, power: float = POWER) -> int:
     """The fewest seeds, judged once, with which one real claim of `effect` gets its verdict with probability `power`.
 
-    Of `design` all but the looks is used. Raises ConfigError if that takes over 100,000 seeds, or
+    The looks of `design` are ignored. Raises ConfigError if that takes over 100,000 seeds, or
     if no number is enough: with many seeds, an effect below the margin is called equivalent.
     """
     if not math.isfinite(effect) or effect == 0:

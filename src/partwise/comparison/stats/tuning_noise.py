@@ -48,7 +48,7 @@ def tuning_noise(arm: Curve, baseline: Curve, not_bracketed: str = "", lower_is_
 
 
 def _mean_squared_regret(curve: Curve, rng: np.random.Generator, lower_is_better: bool) -> float:
-    """Of values without failed runs. The redrawn means have the covariance of the values over the seeds.
+    """The mean squared regret over the values without failed runs, if means are redrawn with the covariance of the seeds.
 
     So a seed's effect on all values shifts them together and does not change the choice. A value at which training is
     unstable may have been the best by its mean, and can supply most of the noise.

@@ -67,7 +67,7 @@ def verdict(
     export of a chart by Weights & Biases. `columns` gives the source's own names, such as
     `{"arm": "group", "value": "loss"}`; for the last two, "value" is the tag or the metric.
 
-    Of runs that logged the metric over training, `run_names` says how arm and seed are found in a run's name (default:
+    If runs logged the metric over training, `run_names` says how arm and seed are found in a run's name (default:
     `"{arm}-{seed}"`), and `take` which value counts: "last" (default), "min", "max", or that at a step. nan or inf is a run
     that diverged.
 

@@ -100,7 +100,7 @@ class ForkServer:
 
 _idle: list[ForkServer] = []
 _servers: set[ForkServer] = set()
-"""Those that have not ended."""
+"""The servers that have not ended."""
 
 
 def let_go_of_servers() -> None:

@@ -186,7 +186,7 @@ class Work:
 def describe_workers(folders: Iterable[Path]) -> list[str]:
     """The machines that ran the trials in these folders, as in `node-1 (AMD EPYC): 20 trials`; empty for local trials.
 
-    Of trials that another source of the package ran, it says so.
+    It marks trials that other code of the package ran.
     """
     counts: Counter[str] = Counter()
     for folder in folders:
