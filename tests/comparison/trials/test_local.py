@@ -275,14 +275,14 @@ def test_too_many_processes_fail_the_request_alone(tmp_path: Path, monkeypatch: 
 
 
 def test_a_server_that_ends_between_trials_is_replaced() -> None:
-    with LocalExecutor(1, module=FUNCTIONS) as executor:
+    with LocalExecutor(1, executed_by=FUNCTIONS) as executor:
         executor._server = dead = forkserver.ForkServer(FUNCTIONS)
         dead.process.kill()
         assert executor.watch(10) == () and executor._server is None
 
 
 def test_a_server_is_kept_only_after_a_comparison_that_ended_well() -> None:
-    with pytest.raises(ConfigError), LocalExecutor(1, module=FUNCTIONS) as executor:
+    with pytest.raises(ConfigError), LocalExecutor(1, executed_by=FUNCTIONS) as executor:
         executor._server = server = forkserver.ForkServer(FUNCTIONS)
         raise ConfigError("failed")
     assert not forkserver._idle and server.process.poll() is not None
