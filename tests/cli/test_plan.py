@@ -26,13 +26,18 @@ def test_numbers_alone_give_the_table_without_torch() -> None:
     assert "SD 0.01" in output and "judged once, with 80% power" in output
 
 
+ABOUT_TRIALS = (["--workers", "2"], ["--machines", "2"], ["--import", "my_parts"])
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--claims", "3"], "needs --sd"),
-        (["--sd", "0.01", "--data", "arithmetic"], "--data needs a preset"),
-        (["--sd", "0.01", "--arm", "ffn=swiglu"], "--arm needs a preset"),
-        (["mingpt", "ffn=swiglu", "--claims", "2"], "--claims 2"),
+        (["--sd", "0.01", "--data", "arithmetic"], "--data is an option of `plan PRESET`, not of `plan --sd X`"),
+        (["--sd", "0.01", "--arm", "ffn=swiglu"], "--arm is an option of `plan PRESET`"),
+        *((["--sd", "0.01", *words], f"{words[0]} is an option of `plan PRESET`") for words in ABOUT_TRIALS),
+        (["--effect", "0.1"], "plan needs PRESET, FILE.yaml or --sd X; see `partwise plan --help`"),
+        (["mingpt", "ffn=swiglu", "--claims", "2"], "--claims is an option of `plan --sd X`, not of `plan PRESET`"),
         (["--sd", "0.01", "--looks", "4,x"], "--looks 4,x"),
         (["--sd", "-1"], "sd=-1"),
     ],

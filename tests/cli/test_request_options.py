@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from partwise import cli
 from partwise.ablation.request import Option, Request
 from partwise.cli.options import app
-from partwise.cli.request_command import request_command
+from partwise.cli.request_options import with_request_options
+from partwise.ablation.request import Option, Request
 from partwise.config import ConfigError
 from partwise.config.yaml import read_yaml
 
@@ -31,12 +32,12 @@ class Wider(Request):
 def run(*words: str) -> tuple[str, dict[str, Any]]:
     tool, given = typer.Typer(), {}
 
-    @request_command(tool, model=Wider, before={"own": "repeats"})
     def command(
         preset: str, change: list[str], *, options: dict[str, Any], own: Annotated[bool, typer.Option("--own")] = False
     ) -> None:
         given.update(options, preset=preset, change=change)
 
+    tool.command()(with_request_options(command, (), Wider))
     done = CliRunner().invoke(tool, list(words), env={"COLUMNS": "120", "TERM": "dumb"})
     assert done.exit_code in (0, 2), done.output
     return done.output, given
@@ -46,7 +47,7 @@ def test_a_new_field_is_an_option_a_key_and_part_of_the_command(tmp_path: Path) 
     text, _ = run("--help")
     for words in ("--shade", "-s", "The shade of it.", "Looks", "--repeats", "x>=2", "[default: 3]"):
         assert words in text, words
-    assert text.index("--own") < text.index("--repeats") < text.index("--arm ") < text.index("--match")
+    assert text.index("--repeats") < text.index("--arm ") < text.index("--match")
 
     _, given = run("mingpt", "ffn=swiglu", "-s", "deep blue", "--repeats", "4")
     request = Wider.from_dict({key: value for key, value in given.items() if value is not None})

@@ -163,11 +163,6 @@ def flag_of(key: str, field: FieldInfo) -> str:
     return option_of(field).flag or f"--{key.replace('_', '-')}"
 
 
-def flag_named(key: str) -> str:
-    """The flag of a field of `Request`."""
-    return flag_of(key, Request.model_fields[key])
-
-
 def is_list_of(field: FieldInfo, item: type) -> bool:
     return get_origin(field.annotation) is list and field.annotation == list[item]  # type: ignore[valid-type]
 

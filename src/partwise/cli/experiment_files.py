@@ -1,8 +1,6 @@
 """Whether `calibrate`, `plan` or `compare` was given an experiment's YAML file rather than a preset."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 
 def is_experiment_file(word: str) -> bool:
@@ -15,12 +13,3 @@ def is_experiment_file(word: str) -> bool:
     if not Path(word).exists():
         raise ConfigError(f"{word}: no such file")
     return is_experiment(word)
-
-
-def refuse_preset_options(options: Mapping[str, Any]) -> None:
-    """Raises ConfigError for an option that commands do not have."""
-    given = next((name for name, value in options.items() if value), None)
-    if given:
-        from partwise.config import ConfigError
-
-        raise ConfigError(f"--{given.replace('_', '-')} is for presets: omit it for an experiment's YAML file")

@@ -1,12 +1,14 @@
 """Commands before a comparison: calibrate measures noise, and plan computes power and time."""
 
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import typer
 
-from partwise.cli.completion import complete_preset
-from partwise.cli.experiment_files import is_experiment_file, refuse_preset_options
+from partwise.cli.experiment_files import is_experiment_file
+from partwise.cli.modes import Mode, command_with_modes
 from partwise.cli.options import (
+    ALLOW_OVERRIDES,
     FLAG,
     Import,
     Json,
@@ -19,147 +21,203 @@ from partwise.cli.options import (
     collect_overrides,
     load_imports,
 )
-from partwise.cli.request_command import request_command
+
+ExperimentFile = Annotated[str, typer.Argument(metavar="FILE.yaml", help="The experiment: a command and its metric.")]
+Pairs = Annotated[int, typer.Option(help="A/A pairs.")]
 
 
-@request_command(app, "data", "failure")
-def calibrate(
+def calibrate_preset(
     context: typer.Context,
     preset: Preset,
     overrides: Overrides = None,
     *,
     options: dict[str, Any],
     family: Annotated[
-        str | None,
-        typer.Option(help="Family of parts to re-initialize in the A/A pairs: ffn, attention, ... Default: ffn."),
-    ] = None,
+        str, typer.Option(help="Family of parts to re-initialize in the A/A pairs: ffn, attention, ...")
+    ] = "ffn",
     positive_control: Annotated[
         str | None, typer.Option(help="Also measure a change with a known large effect: its overrides in quotes.")
     ] = None,
-    vary: Annotated[
-        str | None,
-        typer.Option(
-            "--vary",
-            metavar="init,order",
-            help="Split the noise by source instead: train every initialization in every data order.",
-        ),
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(help="A/A pairs, or initializations and orders. Default: 8, or 4 with --vary.")
-    ] = None,
+    seeds: Pairs = 8,
     name: Name = None,
     workers: Workers = None,
     imports: Import = None,
 ) -> None:
-    """Measure seed-to-seed noise with A/A pairs, of a preset or of an experiment's YAML file; later plans use it."""
-    if is_experiment_file(preset):
-        from partwise.cli.commands.experiment_noise import calibrate_experiment
+    """Train A/A pairs of a preset.
 
-        refuse_preset_options(
-            {
-                "data": options["data"],
-                "family": family,
-                "positive_control": positive_control,
-                "vary": vary,
-                "import": imports,
-            }
-        )
-        words = [preset, *collect_overrides(context, overrides)]
-        calibrate_experiment(
-            words, seeds=8 if seeds is None else seeds, name=name, workers=workers, failure=options["failure"]
-        )
-        return
+    Example: partwise calibrate mingpt --data shakespeare
+    """
     load_imports(imports)
-    from partwise.cli.commands.calibrate import calibrate_preset, calibrate_sources
+    from partwise.cli.commands.calibrate import calibrate_preset as run
 
-    changes = collect_overrides(context, overrides)
-    if vary is not None:
-        calibrate_sources(
-            preset,
-            changes,
-            **options,
-            vary=vary,
-            family=family,
-            positive_control=positive_control,
-            seeds=4 if seeds is None else seeds,
-            name=name,
-            workers=workers,
-        )
-        return
-    calibrate_preset(
+    run(
         preset,
-        changes,
+        collect_overrides(context, overrides),
         **options,
-        family=family or "ffn",
+        family=family,
         positive_control=positive_control,
-        seeds=8 if seeds is None else seeds,
+        seeds=seeds,
         name=name,
         workers=workers,
     )
 
 
-@request_command(app, "data", "arms", "common", "looks", "margin", "alpha", before={"protocol": "looks"})
-def plan(
+def calibrate_file(
     context: typer.Context,
-    preset: Annotated[
-        str | None,
-        typer.Argument(help="A preset or a YAML file; without one, --sd is needed.", autocompletion=complete_preset),
-    ] = None,
-    overrides: SecondArm = None,
+    file: ExperimentFile,
     *,
     options: dict[str, Any],
+    seeds: Pairs = 8,
+    name: Name = None,
+    workers: Workers = None,
+) -> None:
+    """Run the baseline of an experiment's YAML file on pairs of seeds.
+
+    Example: partwise calibrate experiment.yaml --seeds 6
+    """
+    from partwise.cli.commands.experiment_noise import calibrate_experiment
+
+    calibrate_experiment([file, *context.args], **options, seeds=seeds, name=name, workers=workers)
+
+
+def calibrate_sources(
+    context: typer.Context,
+    preset: Preset,
+    overrides: Overrides = None,
+    *,
+    vary: Annotated[str, typer.Option("--vary", metavar="init,order", help="The sources of noise.")],
+    options: dict[str, Any],
+    seeds: Annotated[int, typer.Option(help="Initializations, and data orders.")] = 4,
+    name: Name = None,
+    workers: Workers = None,
+    imports: Import = None,
+) -> None:
+    """Split the noise of a preset by source: train every initialization in every data order.
+
+    Example: partwise calibrate mingpt --data shakespeare --vary init,order
+    """
+    load_imports(imports)
+    from partwise.cli.commands.calibrate import calibrate_sources as run
+
+    changes = collect_overrides(context, overrides)
+    run(preset, changes, **options, vary=vary, seeds=seeds, name=name, workers=workers)
+
+
+@dataclass(frozen=True)
+class PowerOptions:
+    """The options of every mode of `plan`."""
+
     protocol: Annotated[
         bool,
         typer.Option("--protocol", metavar=FLAG, help="With interim looks, as `compare --protocol`."),
-    ] = False,
+    ] = False
     effect: Annotated[
         float | None, typer.Option(help="True difference to compute the power for, in the metric's unit.")
-    ] = None,
+    ] = None
     sd: Annotated[
         float | None,
         typer.Option(
             help="SD of a paired difference to assume. Default: from an earlier comparison or calibrate, else a guess."
         ),
-    ] = None,
-    claims: Annotated[int | None, typer.Option(help="Number of claims, without a preset. Default: 1.", min=1)] = None,
-    workers: Workers = None,
+    ] = None
+    as_json: Json = False
+
+
+@dataclass(frozen=True)
+class TimeOptions:
+    """How many trials run at a time."""
+
+    workers: Workers = None
     machines: Annotated[
         int, typer.Option("--machines", metavar="N", help="Machines like this one that share the trials.", min=1)
-    ] = 1,
+    ] = 1
+
+
+def plan_preset(
+    context: typer.Context,
+    preset: Preset,
+    overrides: SecondArm = None,
+    *,
+    options: dict[str, Any],
+    power: PowerOptions,
+    time: TimeOptions,
     imports: Import = None,
-    as_json: Json = False,
 ) -> None:
-    """Estimate the power of 4 to 32 seeds before training; with a preset or an experiment's YAML file, also the time."""
-    from partwise.config import ConfigError
+    """Power and time of a comparison of variants of a preset.
 
-    if preset is None:
-        from partwise.ablation.request import flag_named
-        from partwise.cli.commands.power_table import plan_numbers
-
-        numbers = {key: options.pop(key) for key in ("margin", "alpha", "looks")}
-        numbers = {key: value for key, value in numbers.items() if value is not None}
-        if given := [key for key, value in options.items() if value]:
-            raise ConfigError(f"plan {flag_named(given[0])} needs a preset, as in `partwise plan mingpt ffn=swiglu`")
-        plan_numbers(claims=claims or 1, sd=sd, effect=effect, protocol=protocol, as_json=as_json, **numbers)
-        return
-    if claims:
-        raise ConfigError(f"--claims {claims}: a preset's changes are its claims; leave out --claims or the preset")
+    Example: partwise plan mingpt ffn=swiglu --data shakespeare
+    """
     change = collect_overrides(context, overrides)
-    settings: dict[str, Any] = {
-        "protocol": protocol,
-        "sd": sd,
-        "effect": effect,
-        "workers": workers,
-        "machines": machines,
-        "as_json": as_json,
-    }
-    if is_experiment_file(preset):
-        from partwise.cli.commands.experiment_noise import plan_experiment
-
-        refuse_preset_options({"import": imports, "arm": options.pop("arms"), "data": options.pop("data")})
-        plan_experiment([preset, *change], options, **settings)
-        return
     load_imports(imports)
-    from partwise.cli.commands.plan import plan_preset
+    from partwise.cli.commands.plan_preset import plan_preset as run
 
-    plan_preset({"preset": preset, "change": change, **options}, **settings)
+    run({"preset": preset, "change": change, **options}, **asdict(power), **asdict(time))
+
+
+def plan_file(
+    context: typer.Context,
+    file: ExperimentFile,
+    *,
+    options: dict[str, Any],
+    power: PowerOptions,
+    time: TimeOptions,
+) -> None:
+    """Power of a comparison that a YAML file describes, and its time after `calibrate`.
+
+    Example: partwise plan experiment.yaml --effect 0.05
+    """
+    from partwise.cli.commands.experiment_noise import plan_experiment
+
+    plan_experiment([file, *context.args], options, **asdict(power), **asdict(time))
+
+
+def plan_numbers(
+    *,
+    options: dict[str, Any],
+    power: PowerOptions,
+    claims: Annotated[int, typer.Option(help="Number of claims.", min=1)] = 1,
+) -> None:
+    """Power from numbers alone; --sd is required.
+
+    Example: partwise plan --claims 3 --sd 0.01 --effect 0.02
+    """
+    from partwise.cli.commands.power_table import plan_numbers as run
+
+    given = {key: value for key, value in options.items() if value is not None}
+    run(claims=claims, **asdict(power), **given)
+
+
+def calibration_mode(given: set[str], words: list[str]) -> str | None:
+    if words and is_experiment_file(words[0]):
+        return "file"
+    return "vary" if "vary" in given else "preset" if words else None
+
+
+def plan_mode(given: set[str], words: list[str]) -> str | None:
+    if not words:
+        return "numbers" if {"sd", "claims"} & given else None
+    return "file" if is_experiment_file(words[0]) else "preset"
+
+
+command_with_modes(
+    app,
+    "calibrate",
+    "Measure seed-to-seed noise with A/A pairs; later plans use it.",
+    [
+        Mode("preset", "PRESET", calibrate_preset, ("data", "failure"), ALLOW_OVERRIDES),
+        Mode("file", "FILE.yaml", calibrate_file, ("failure",), {"allow_extra_args": True}),
+        Mode("vary", "--vary init,order", calibrate_sources, ("data", "failure"), ALLOW_OVERRIDES),
+    ],
+    calibration_mode,
+)
+command_with_modes(
+    app,
+    "plan",
+    "Estimate the power of 4 to 32 seeds before training; with a preset or an experiment's YAML file, also the time.",
+    [
+        Mode("preset", "PRESET", plan_preset, ("data", "arms", "common", "looks", "margin", "alpha"), ALLOW_OVERRIDES),
+        Mode("file", "FILE.yaml", plan_file, ("common", "looks", "margin", "alpha"), {"allow_extra_args": True}),
+        Mode("numbers", "--sd X", plan_numbers, ("looks", "margin", "alpha")),
+    ],
+    plan_mode,
+)

@@ -26,27 +26,23 @@ METAVARS: dict[Any, str] = {bool: FLAG, int: "N", float: "X"}
 def derive_command(
     command: Callable[..., None],
     keys: Sequence[str] = (),
-    before: Mapping[str, str] | None = None,
-    model: type[Request] | None = None,
+    model: type[Request] = Request,
     settings: Mapping[str, Any] | None = None,
 ) -> Any:
     """The click command of a function; its help is the docstring, `settings` are those of click's context."""
     app = typer.Typer(add_completion=False)
     app.command(help=inspect.getdoc(command), context_settings=dict(settings or {}))(
-        with_request_options(command, keys, before or {}, model)
+        with_request_options(command, keys, model)
     )
     return typer.main.get_command(app)
 
 
 def with_request_options(
-    command: Callable[..., None], keys: Sequence[str], before: Mapping[str, str], model: type[Request] | None = None
+    command: Callable[..., None], keys: Sequence[str], model: type[Request]
 ) -> Callable[..., None]:
-    """The command with one option per field of `model` (default: `Request`), or of `keys` alone, in place of `options`,
-    and with one option per field of each parameter whose type is a dataclass.
-
-    `before` maps a parameter of the command to the field before which `--help` lists it.
+    """The command with one option per field of `model`, or of `keys` alone, in place of `options`, and with one option per
+    field of each parameter whose type is a dataclass.
     """
-    model = model or Request
     fields = {key: model.model_fields[key] for key in keys or model.model_fields}
     fields = {key: field for key, field in fields.items() if not option_of(field).positional}
     own = inspect.signature(command).parameters
@@ -54,12 +50,10 @@ def with_request_options(
     parameters: list[inspect.Parameter] = []
     for name, parameter in own.items():
         if name == OPTIONS:
-            for key, field in fields.items():
-                parameters += [own[moved] for moved, place in before.items() if place == key]
-                parameters.append(request_parameter(key, field))
+            parameters += [request_parameter(key, field) for key, field in fields.items()]
         elif name in groups:
             parameters += group_parameters(groups[name])
-        elif name not in before:
+        else:
             parameters.append(parameter)
 
     @functools.wraps(command)

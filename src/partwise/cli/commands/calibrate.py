@@ -54,8 +54,6 @@ def calibrate_sources(
     vary: str,
     data: str | None,
     failure: float | None,
-    family: str | None,
-    positive_control: str | None,
     seeds: int,
     name: str | None,
     workers: int | None = None,
@@ -63,10 +61,6 @@ def calibrate_sources(
     """Train several initializations in several data orders, all combinations, and print the variance of each source."""
     if sorted(vary.split(",")) != ["init", "order"]:
         raise ConfigError(f"--vary {vary}: expected init,order")
-    if family:
-        raise ConfigError(f"--family {family}: --vary has no A/A pairs; leave out one of them")
-    if positive_control:
-        raise ConfigError(f"--positive-control {positive_control}: --vary has no controls; leave out one of them")
     if seeds < 3:
         raise ConfigError(f"--seeds {seeds}: must be at least 3, for 3 initializations in 3 orders")
     options: dict[str, Any] = {
