@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from partwise.any_code.command_plan import plan_commands
-from partwise.any_code.experiment_file import is_experiment, read_experiment
+from partwise.any_code.experiment_file import read_experiment
+from partwise.cli.experiment_files import is_experiment_file
 from partwise.comparison.ledger.questions import question_key
 from partwise.config import ConfigError
 from programs import ARMS, COMMAND, METRIC, comparison, experiment, write_program
@@ -26,7 +27,7 @@ trial: {minutes: 20, retries: 1}
 
 def test_a_file_becomes_a_plan(tmp_path: Path) -> None:
     (tmp_path / "e.yaml").write_text(FILE)
-    assert is_experiment(str(tmp_path / "e.yaml"))
+    assert is_experiment_file(str(tmp_path / "e.yaml"))
     plan = plan_commands(read_experiment(tmp_path / "e.yaml"), {}, seeds=3)
     assert [arm.name for arm in plan.arms] == ["baseline", "wide", "fast"]
     base, wide, fast = (arm.config for arm in plan.arms)
@@ -44,7 +45,7 @@ def test_a_file_becomes_a_plan(tmp_path: Path) -> None:
 
 def test_a_preset_file_is_no_experiment(tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text("preset: mingpt\nffn: swiglu\n")
-    assert not is_experiment(str(tmp_path / "p.yaml")) and not is_experiment("mingpt") and not is_experiment("no.yaml")
+    assert not is_experiment_file(str(tmp_path / "p.yaml")) and not is_experiment_file("mingpt")
 
 
 def test_the_negative_control_is_the_baseline_on_other_seeds() -> None:

@@ -213,10 +213,3 @@ def env_text(value: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)) else value
-
-
-def is_experiment(path: str) -> bool:
-    """Whether a word of the command line is a file that describes commands, rather than a preset or its overrides."""
-    if not path.endswith((".yaml", ".yml")) or not Path(path).exists():
-        return False
-    return "command" in read_yaml(Path(path))

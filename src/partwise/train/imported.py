@@ -55,7 +55,7 @@ def import_hf_folder(source: Path, target: Path) -> RunConfig:
         raise ConfigError(f"{target} exists: choose another --name")
     family, model_config = read_hf_config(source)
     tokenizer = read_hf_tokenizer(source, model_config.vocab_size)
-    model = read_hf_model(source)
+    model = read_hf_model(source, known=(family, model_config))
     config = imported_config(model_config, target / "tokenizer")
     details = {
         "family": family.model_type,

@@ -37,9 +37,14 @@ def read_hf_config(folder: Path) -> tuple[Family, ModelConfig]:
     return read_config(read_object(folder / CONFIG), str(folder / CONFIG))
 
 
-def read_hf_model(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
-    """The model in a folder, in eval mode. Needs the memory of the model and of one tensor. Raises ConfigError."""
-    family, config = read_hf_config(folder)
+def read_hf_model(
+    folder: Path, dtype: torch.dtype = torch.float32, known: tuple[Family, ModelConfig] | None = None
+) -> Transformer:
+    """The model in a folder, in eval mode; `known` is its configuration if it was read before.
+
+    Needs the memory of the model and of one tensor. Raises ConfigError.
+    """
+    family, config = known or read_hf_config(folder)
     model = meta_model(config)
     rules = list(family.rules(config))
     with stored_tensors(folder) as stored:
