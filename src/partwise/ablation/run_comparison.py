@@ -15,7 +15,7 @@ from partwise.ablation.run_trial import stored_status
 from partwise.ablation.run_workload import Estimate, FinishedRuns, RunWorkload
 from partwise.comparison.design.plan import Arm
 from partwise.comparison.experiment import Comparison
-from partwise.comparison.plan_file import read_plan_file
+from partwise.comparison.plan_file import PlanFile, read_plan_file
 from partwise.comparison.results import tuned_name
 from partwise.comparison.trials.job import JOB
 from partwise.comparison.tuning import check_seeds, parse_tune, tuning_seeds
@@ -50,12 +50,12 @@ class RunComparison(Comparison):
         Raises ConfigError if the folder holds another comparison, or a result was changed.
         """
         data = self.prepare().hash
-        metadata = read_plan_file(self.path, self.identity(), self.plan.kind, self.plan.seeds, data)
-        if metadata:
-            self.workload.restore_setup(self.plan, metadata)
+        file = read_plan_file(self.path, self.identity(), self.plan.kind, self.plan.seeds, data)
+        if file:
+            self.workload.restore_setup(self.plan, file.setup)
         else:
-            metadata = {"data": data, **self.workload.choose_setup(self.plan, timed=False)}
-        stored = self.tuning_file(metadata)
+            file = PlanFile.new(self.identity(), data, self.workload.choose_setup(self.plan, timed=False))
+        stored = self.tuning_file(file)
         found = {}
         for number, arm in enumerate(self.plan.arms):
             seeds = range(self.plan.first_seed, self.plan.first_seed + self.plan.seeds_of(arm))

@@ -2,7 +2,7 @@
 
 import html
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from partwise.comparison.gathering import gather
 from partwise.comparison.judging import judge_results
 from partwise.comparison.ledger.entries import LedgerEntries
 from partwise.comparison.measures import Measure
-from partwise.comparison.plan_file import PLAN_FILE, stored_method
+from partwise.comparison.plan_file import PLAN_FILE, PlanFile, stored_method
 from partwise.comparison.plan_record import PlanRecord, remove_drafts
 from partwise.comparison.repeats import repeat_failed
 from partwise.comparison.report import show_report
@@ -139,32 +139,30 @@ class Comparison:
             remove_drafts(self.path, of_trials=self.on == "local")
             self.workload.store_parts(self.plan, self.path)
             record = self._fix_plan(data)
-            if record.level:
-                self.plan = replace(self.plan, rules=replace(self.plan.rules, alpha=record.level.level))
+            if online := record.file.online:
+                self.plan = replace(self.plan, rules=replace(self.plan.rules, alpha=online.level))
             power = self.workload.control_power(self.plan)
             with self.executor() as executor:
-                matching, tuning = self._match_and_tune(record.metadata, executor, on_progress)
+                matching, tuning = self._match_and_tune(record.file, executor, on_progress)
                 self._run_looks(executor, record, on_progress)
             results = self.workload.describe(self.plan, self.trials, gather(self.plan, self.trials))
-            record.judge(self._most_seeds(), final_values(self.trials, self.plan.rules.metric))
+            plan, seeds = self.plan, self._most_seeds()
+            judged = record.judge(seeds, final_values(self.trials, plan.rules.metric))
             added: dict[str, Any] = {"match": matching, "provenance": self._provenance(record)}
             if tuning:
                 note = f"{tuning.key} tuned for each arm over {', '.join(tuning.values)}"
                 added |= {"tuning": tuning, "tuning_note": note}
-            plan = self.plan
             self.judged = judge_results(
                 results.model_copy(update=added),
-                plan.rules,
                 plan.claims,
                 plan.additive_predictions,
-                record.judged,
+                record.file.judged,
                 power,
                 record.first_effects() if record.changed else None,
             )
             record.finish()
             with explain_write_errors(self.path):
-                values = final_values(self.trials, plan.rules.metric)
-                self.judged = record.write(plan, self.judged, self._most_seeds(), values)
+                self.judged = record.write(plan, self.judged, seeds, judged)
                 self.judged.to_json(self.path / "results.json")
                 show_report(self.judged, self.path)
         except NoValuesError:
@@ -190,21 +188,21 @@ class Comparison:
         return len({trial.seed for trial in self.trials}) // self.plan.rules.baseline_runs
 
     def _provenance(self, record: PlanRecord) -> Provenance:
-        metadata = record.metadata
+        file = record.file
         return Provenance(
             name=self.path.name,
             created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             command=self.command,
-            protocol_hash=metadata.get("hash") if self.plan.rules.looks else None,
-            runtime=metadata.get("runtime", {}),
-            machine=metadata.get("machine", {}),
+            protocol_hash=file.hash if self.plan.rules.looks else None,
+            runtime=file.runtime,
+            machine=file.machine,
             workers=tuple(describe_workers(trial.folder for trial in self.trials)),
-            value_changes=record.values.changes,
+            value_changes=file.values.changes,
             extends=self.extension.family() if self.extension else None,
         )
 
     def _match_and_tune(
-        self, metadata: Mapping[str, Any], executor: Executor, on_progress: Callable[["Comparison"], None]
+        self, file: PlanFile, executor: Executor, on_progress: Callable[["Comparison"], None]
     ) -> tuple[Matching | None, Tuning | None]:
         """Match the arms, then tune them; both may change the plan's arms."""
         matching: Matching | None = None
@@ -223,14 +221,14 @@ class Comparison:
                 self._tuning_folder,
                 self.workload.tuning_trial,
                 run,
-                self.tuning_file(metadata),
+                self.tuning_file(file),
                 self.workload.tunes_on_held_out_data,
             )
         return matching, tuning
 
-    def tuning_file(self, metadata: Mapping[str, Any]) -> TuningFile:
+    def tuning_file(self, file: PlanFile) -> TuningFile:
         """The measurements of tuning so far, here or on another machine. Raises ConfigError."""
-        stored = read_tuning_file(self.path, self.hash, metadata["data"], metadata.get("runtime", {}))
+        stored = read_tuning_file(self.path, self.hash, file.data, file.runtime)
         if self.extension and not stored.losses:
             stored.losses = self.extension.losses(self.plan.arms, self.workload)
         return stored
@@ -293,9 +291,9 @@ class Comparison:
         extended, origin = self.extended, dict[str, Any](self.origin)
         self.extension = Extension.of(extended, self.plan, self.workload, data_hash) if extended else None
         if self.extension:
-            origin["extends"] = self.extension.record
+            origin["extends"] = self.extension.file.ledger
         if record.read(data_hash):
-            self.workload.restore_setup(self.plan, record.metadata)
+            self.workload.restore_setup(self.plan, record.file.setup)
             record.resume()
         else:
             timed = self.match == "seconds" or self.shared_runs is not None

@@ -11,9 +11,8 @@ from typing import Any, Self
 
 from partwise.comparison.certificate.certificate import Certificate
 from partwise.comparison.design.plan import Arm, Configuration, Plan
-from partwise.comparison.ledger.values import JudgedValues
-from partwise.comparison.plan_file import PLAN_FILE, plan_differences
-from partwise.comparison.results import EarlierFamily, read_json
+from partwise.comparison.plan_file import PlanFile, plan_differences
+from partwise.comparison.results import EarlierFamily
 from partwise.comparison.trials.stored import RESULT
 from partwise.comparison.trials.workload import Workload
 from partwise.comparison.tuning_file import Losses, read_tuning_file
@@ -37,10 +36,8 @@ def find_folder(path: Path, identity: Mapping[str, Any], kind: type[Configuratio
 
 def judged_plan(folder: Path) -> Record | None:
     """The plan of a folder's comparison if that has a verdict. Raises ConfigError for a damaged file."""
-    if not (folder / PLAN_FILE).exists():
-        return None
-    metadata = read_json(folder / PLAN_FILE)
-    return metadata.record("plan") if metadata.get("looks") else None
+    file = PlanFile.read(folder)
+    return file.plan if file and file.looks else None
 
 
 def extends(stored: Record, identity: Mapping[str, Any], kind: type[Configuration]) -> bool:
@@ -63,29 +60,25 @@ class Extension:
     """A judged comparison whose trials another one with more arms reuses."""
 
     folder: Path
-    metadata: Record
+    file: PlanFile
     workload: Workload
     """As it was set up there."""
 
     @classmethod
     def of(cls, folder: Path, plan: Plan, workload: Workload, data: str) -> Self:
         """Raises ConfigError if data or judged values have changed, or if this machine cannot provide its setup."""
-        metadata = read_json(folder / PLAN_FILE)
-        if metadata["data"] != data:
+        file = PlanFile.read(folder)
+        assert file is not None, "find_folder has found it"
+        if file.data != data:
             raise ConfigError(f"the data of {folder} has changed since its first run: choose another --name")
-        if JudgedValues.read(metadata.get("values", {}), str(folder / PLAN_FILE)).changes:
+        if file.values.changes:
             raise ConfigError(
                 f"the values of {folder} have changed since its verdict, so further arms cannot be judged with them: choose "
                 "another --name"
             )
         there = copy.copy(workload.at(folder))
-        there.restore_setup(plan, metadata)
-        return cls(folder, metadata, there)
-
-    @property
-    def record(self) -> int | None:
-        """The number of its start in the ledger."""
-        return self.metadata.get("ledger")
+        there.restore_setup(plan, file.setup)
+        return cls(folder, file, there)
 
     def family(self) -> EarlierFamily:
         """The verdicts that stand; none if the certificate is gone."""
@@ -94,7 +87,7 @@ class Extension:
         except ConfigError:
             claims = []
         verdicts = {verdict.claim.arm: verdict.verdict for verdict in claims}
-        return EarlierFamily(folder=self.folder.as_posix(), record=self.record, verdicts=verdicts)
+        return EarlierFamily(folder=self.folder.as_posix(), record=self.file.ledger, verdicts=verdicts)
 
     def reuse(self, arm: Arm, seed: int, folder: Path, workload: Workload) -> None:
         """Copy the finished trial of an arm into a folder that does not exist yet, if both would compute the same."""
@@ -112,11 +105,10 @@ class Extension:
 
     def losses(self, arms: Iterable[Arm], workload: Workload) -> Losses:
         """The measurements of tuning there, if tuning here would repeat them."""
-        names = [arm.text("name") for arm in self.metadata.record("plan").records("arms")]
+        names = [arm["name"] for arm in self.file.plan["arms"]]
         if not all(self._same(arm, workload) for arm in arms if arm.name in names):
             return {}
-        runtime = self.metadata.get("runtime", {})
-        return read_tuning_file(self.folder, self.metadata.text("hash"), self.metadata.text("data"), runtime).losses
+        return read_tuning_file(self.folder, self.file.hash, self.file.data, self.file.runtime).losses
 
     def _same(self, arm: Arm, workload: Workload) -> bool:
         try:

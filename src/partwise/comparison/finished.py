@@ -23,8 +23,8 @@ def read_finished(
     folder: Path, identity: Mapping[str, Any], kind: type[Configuration], seeds: int, data_hash: str
 ) -> Results:
     """The results of the same plan at `seeds` seeds. Raises ConfigError if there are none, or verdicts do not follow."""
-    plan = read_plan_file(folder, dict(identity), kind, seeds, data_hash)
-    looks = plan["looks"] if plan else []
+    file = read_plan_file(folder, identity, kind, seeds, data_hash)
+    looks = file.looks if file else []
     if seeds not in looks:
         judged = f"it was judged at {looks[-1]} seeds, not {seeds}" if looks else "it is not finished"
         raise ConfigError(f"{folder} cannot be written, and {judged}: check permissions, or copy it to another place")

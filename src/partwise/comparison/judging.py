@@ -29,14 +29,13 @@ Curve = Sequence[tuple[int, float]]
 
 def judge_results(
     results: Results,
-    rules: Rules,
     claims: Sequence[Claim],
     predictions: Mapping[str, tuple[str, str]],
     judged: int | None = None,
     control_power: float | None = None,
     first: Mapping[tuple[str, str], Effect] | None = None,
 ) -> Results:
-    """The results with every claim judged.
+    """The results with every claim judged by the rules of their protocol.
 
     `predictions` name the sums of two effects that a claim may be against. Without planned looks, `judged` is the number of
     seeds that the first verdict used: it stands, and the estimates from further seeds are exploratory. `control_power` is the
@@ -45,6 +44,7 @@ def judge_results(
     `first` is given if the values that were judged first have changed since: the effects of the first verdict, as far as they
     are known, by arm and the arm that it is against. They stand, and the estimates from these values are exploratory.
     """
+    rules = results.protocol.rules()
     values = add_predictions(with_nan(results.values_by_seed), results.arms[0].name, predictions, rules)
     exploratory: Sequence[Effect | None] = [None] * len(claims)
     if judged is not None and judged < len(results.seeds) // rules.baseline_runs and not rules.looks:

@@ -1,21 +1,92 @@
 """`compare.json`: everything that is fixed before the first run of a comparison."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from partwise.comparison.design.plan import Configuration
-from partwise.comparison.results import read_json
+from partwise.comparison.ledger.values import JudgedValues
+from partwise.comparison.results import OnlineLevel, read_json
 from partwise.comparison.stats.methods import FIRST, find_method, newest_method
 from partwise.config import ConfigError, digest
 from partwise.config.overrides import difference
+from partwise.json_files import write_json
 from partwise.records import Record
+from partwise.run_names import explain_write_errors
 
 PLAN_FILE = "compare.json"
+FIXED = ("format", "plan", "hash", "looks", "data", "ledger", "online", "values")
+"""The keys that are no facts about the setup."""
 
 
-def new_plan_file(identity: dict[str, Any], data_hash: str, setup: dict[str, Any]) -> dict[str, Any]:
-    return {"format": 1, "plan": identity, "hash": digest(identity), "looks": [], "data": data_hash, **setup}
+@dataclass
+class PlanFile:
+    """What `compare.json` holds."""
+
+    plan: Record
+    """The identity of the comparison."""
+    hash: str
+    data: str
+    """The hash of its data."""
+    setup: Mapping[str, Any]
+    """What the workload has fixed on this machine."""
+    looks: list[int] = field(default_factory=list)
+    """Numbers of seeds that were judged."""
+    ledger: int | None = None
+    """The number of its start in the ledger."""
+    online: OnlineLevel | None = None
+    """Its level in the online sequence."""
+    values: JudgedValues = field(default_factory=JudgedValues)
+
+    @property
+    def judged(self) -> int | None:
+        """The number of seeds of the first verdict, which stands; None before it."""
+        return min(self.looks, default=None)
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        return self.setup.get("machine", {})
+
+    @property
+    def runtime(self) -> dict[str, Any]:
+        return self.setup.get("runtime", {})
+
+    @classmethod
+    def new(cls, identity: dict[str, Any], data: str, setup: Mapping[str, Any]) -> Self:
+        return cls(Record(identity, PLAN_FILE), digest(identity), data, setup)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self | None:
+        """The file in a folder, if there is one. Raises ConfigError if it is damaged."""
+        path = folder / PLAN_FILE
+        if not path.exists():
+            return None
+        stored = read_json(path)
+        plan, online = stored.record("plan"), stored.get("online")
+        if not isinstance(stored["looks"], list) or not all(type(look) is int for look in stored["looks"]):
+            raise ConfigError(f"{path} was changed: its looks are not numbers of seeds; choose another --name")
+        setup = Record({key: value for key, value in stored.items() if key not in FIXED}, stored.source)
+        values = JudgedValues.read(stored.get("values", {}), str(path))
+        level = OnlineLevel.from_dict(online, str(path)) if online else None
+        hash, ledger = stored.get("hash", digest(plan)), stored.get("ledger")
+        return cls(plan, hash, stored["data"], setup, stored["looks"], ledger, level, values)
+
+    def write(self, folder: Path) -> None:
+        """Replace the file in a folder. Raises ConfigError."""
+        content = {
+            "format": 1,
+            "plan": self.plan,
+            "hash": self.hash,
+            "looks": self.looks,
+            "data": self.data,
+            **self.setup,
+            "ledger": self.ledger,
+            "online": self.online.to_dict() if self.online else None,
+            **({"values": self.values.to_dict()} if self.values.hashes else {}),
+        }
+        with explain_write_errors(folder):
+            write_json(folder / PLAN_FILE, content)
 
 
 def stored_method(folder: Path) -> int:
@@ -23,11 +94,10 @@ def stored_method(folder: Path) -> int:
 
     Raises ConfigError for a damaged file, and for a method of a newer version.
     """
-    path = folder / PLAN_FILE
-    if not path.exists():
+    file = PlanFile.read(folder)
+    if file is None:
         return newest_method()
-    plan = read_json(path).record("plan")
-    number = plan.whole("method") if "method" in plan else FIRST
+    number = file.plan.whole("method") if "method" in file.plan else FIRST
     try:
         find_method(number)
     except ConfigError as error:
@@ -36,30 +106,28 @@ def stored_method(folder: Path) -> int:
 
 
 def read_plan_file(
-    folder: Path, identity: dict[str, Any], kind: type[Configuration], seeds: int, data_hash: str
-) -> dict[str, Any] | None:
+    folder: Path, identity: Mapping[str, Any], kind: type[Configuration], seeds: int, data_hash: str
+) -> PlanFile | None:
     """The file of an earlier run, if any. Raises ConfigError if the plan or its data have changed since.
 
     `kind` is the class of the arms' configurations.
     """
-    path = folder / PLAN_FILE
-    if not path.exists():
+    path, file = folder / PLAN_FILE, PlanFile.read(folder)
+    if file is None:
         return None
-    metadata = read_json(path)
-    stored = metadata.record("plan")
-    if "variance" in stored:
-        raise ConfigError(f"{folder} has variance={stored['variance']}, which no longer exists: choose another --name")
-    refuse_other_plan(folder, stored, identity, kind)
-    if metadata.get("hash", digest(stored)) != digest(stored):
+    if "variance" in file.plan:
+        raise ConfigError(
+            f"{folder} has variance={file.plan['variance']}, which no longer exists: choose another --name"
+        )
+    refuse_other_plan(folder, file.plan, identity, kind)
+    if file.hash != digest(file.plan):
         raise ConfigError(f"{path} was changed after the first run: its hash does not match; choose another --name")
-    if bool(metadata.get("online")) != ("online" in identity):
+    if bool(file.online) != ("online" in identity):
         raise ConfigError(f"{path} was changed after the first run: its online level is missing; choose another --name")
-    if metadata["data"] != data_hash:
+    if file.data != data_hash:
         raise ConfigError(f"the data of {folder} has changed since its first run: choose another --name")
-    if not isinstance(metadata["looks"], list) or not all(type(look) is int for look in metadata["looks"]):
-        raise ConfigError(f"{path} was changed: its looks are not numbers of seeds; choose another --name")
-    refuse_fewer_seeds(folder, metadata["looks"], seeds)
-    return metadata
+    refuse_fewer_seeds(folder, file.looks, seeds)
+    return file
 
 
 def refuse_fewer_seeds(folder: Path, looks: Sequence[int], seeds: int) -> None:

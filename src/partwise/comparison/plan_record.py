@@ -17,20 +17,17 @@ from partwise.comparison.ledger.entries import LedgerEntries
 from partwise.comparison.ledger.project import code_version
 from partwise.comparison.ledger.values import JudgedValues, hash_values
 from partwise.comparison.plan_file import (
-    PLAN_FILE,
-    new_plan_file,
+    PlanFile,
     read_plan_file,
     refuse_fewer_seeds,
     refuse_other_plan,
 )
-from partwise.comparison.results import LedgerEntry, OnlineLevel, Results
+from partwise.comparison.results import LedgerEntry, Results
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.protocol import Values, first_seeds
 from partwise.config import ConfigError
 from partwise.drafts import remove_leftovers
-from partwise.json_files import write_json
 from partwise.records import DamagedFileError, Record, read_record
-from partwise.run_names import explain_write_errors
 
 
 @dataclass
@@ -42,9 +39,8 @@ class PlanRecord:
     identity: dict[str, Any]
     entries: LedgerEntries
     imports: Sequence[str] = ()
-    metadata: dict[str, Any] = field(default_factory=dict)
-    """The content of `compare.json`."""
-    values: JudgedValues = field(default_factory=JudgedValues)
+    file: PlanFile = field(init=False)
+    """`compare.json`, once it was read or the comparison has started."""
     changed: bool = False
     """Whether the values that were judged first have changed since."""
     certificate: Certificate | None = None
@@ -60,55 +56,35 @@ class PlanRecord:
             if earlier := self._deleted_plan():
                 refuse_other_plan(self.path, earlier, self.identity, self.plan.kind)
             return False
-        self.metadata = {"online": None, "ledger": None, **stored}
-        self.values = JudgedValues.read(self.metadata.get("values", {}), str(self.path / PLAN_FILE))
+        self.file = stored
         return True
 
     def resume(self) -> None:
         """Record that a comparison continues, or that it started, if the ledger could not be written then."""
-        online, plan = self.level, self.metadata.get("hash")
-        if not self.entries.resume(self.metadata["ledger"], self.plan.seeds, online, self.imports, plan):
-            facts = (self.plan, self.identity, self.metadata["data"], self.metadata.get("machine", {}), self.imports)
+        file = self.file
+        if not self.entries.resume(file.ledger, self.plan.seeds, file.online, self.imports, file.hash):
+            facts = (self.plan, self.identity, file.data, file.machine, self.imports)
             self.entries.start(*facts, trials_exist=True, late=True)
-            self.metadata["ledger"] = self.entries.started
+            file.ledger = self.entries.started
         self._add_recorded()
 
     def start(self, data: str, setup: dict[str, Any], online: bool, origin: Mapping[str, Any]) -> None:
         """Fix the plan before the first trial. Raises ConfigError."""
-        self.metadata = new_plan_file(self.identity, data, setup)
-        level = self.entries.start(
-            self.plan,
-            self.identity,
-            data,
-            self.metadata.get("machine", {}),
-            self.imports,
-            online,
-            self._has_trials(),
-            **origin,
-        )
-        self.metadata |= {"ledger": self.entries.started, "online": level.to_dict() if level else None}
+        file = self.file = PlanFile.new(self.identity, data, setup)
+        facts = (self.plan, self.identity, data, file.machine, self.imports)
+        file.online = self.entries.start(*facts, online, self._has_trials(), **origin)
+        file.ledger = self.entries.started
         self._add_recorded()
-        refuse_fewer_seeds(self.path, self.metadata["looks"], self.plan.seeds)
-        self.store()
-
-    @property
-    def level(self) -> OnlineLevel | None:
-        """Its level in the online sequence."""
-        online = self.metadata.get("online")
-        return OnlineLevel(**online) if online else None
-
-    @property
-    def judged(self) -> int | None:
-        """The number of seeds of the first verdict, which stands; None before it."""
-        return min(self.metadata["looks"], default=None)
+        refuse_fewer_seeds(self.path, file.looks, self.plan.seeds)
+        file.write(self.path)
 
     def judge(self, seeds: int, values: Values) -> tuple[int, str]:
         """Fix the values of a look; returns the number of seeds that its verdict is from, and the hash of their values."""
-        judged = seeds if self.plan.rules.looks else (self.judged or seeds)
+        judged = seeds if self.plan.rules.looks else (self.file.judged or seeds)
         found = hash_values(first_seeds(values, judged, self.plan.arms[0].name, self.plan.rules.baseline_runs))
-        self.changed |= found != self.values.hashes.get(judged, [found])[0]
-        if self.values.add(judged, [found]):
-            self.store()
+        self.changed |= found != self.file.values.hashes.get(judged, [found])[0]
+        if self.file.values.add(judged, [found]):
+            self.file.write(self.path)
         return judged, found
 
     def first_effects(self) -> dict[tuple[str, str], Effect]:
@@ -121,7 +97,7 @@ class PlanRecord:
         certificate = self._own_certificate()
         if certificate is None:
             return None
-        first = self.values.hashes.get(certificate.judged_seeds, [])[:1]
+        first = self.file.values.hashes.get(certificate.judged_seeds, [])[:1]
         return certificate if first == [certificate.computed_values_hash] else None
 
     def _own_certificate(self) -> Certificate | None:
@@ -131,64 +107,48 @@ class PlanRecord:
             holds = not any(check.fault for check in verify(certificate))
         except ConfigError:
             return None
-        return certificate if holds and certificate.plan_hash == self.metadata.get("hash") else None
+        return certificate if holds and certificate.plan_hash == self.file.hash else None
 
-    def write(self, plan: Plan, results: Results, seeds: int, values: Values) -> Results:
+    def write(self, plan: Plan, results: Results, seeds: int, judged: tuple[int, str]) -> Results:
         """Record results in the ledger, add what it says about them, and write the certificate.
 
-        `plan` is the plan with its tuned arms; `values` are those of all trials, over `seeds` seeds.
+        `plan` is the plan with its tuned arms; `judged` is what `judge` returned for the values over all `seeds`.
         """
         entries = self.entries
-        first = entries.result(plan, seeds, results.effects, *self.judge(seeds, values))
-        added: dict[str, Any] = {"asked_before": tuple(entries.asked_before(plan)), "online": self.level}
+        first = entries.result(plan, seeds, results.effects, *judged)
+        added: dict[str, Any] = {"asked_before": tuple(entries.asked_before(plan)), "online": self.file.online}
         if entries.warning:
             added["warnings"] = (*results.warnings, entries.warning)
         results = results.model_copy(update=added)
         certificate = self.certificate if self.changed else self._certify(plan, results, first)
         if certificate:
-            certificate.model_copy(update={"changes": self.values.changes}).write(self.path)
+            certificate.model_copy(update={"changes": self.file.values.changes}).write(self.path)
         return results
 
     def _certify(self, plan: Plan, results: Results, first: ChainEntry | None) -> Certificate:
-        return certify(
-            results,
-            plan.claims,
-            self.identity,
-            plan.additive_predictions,
-            {arm.name: arm.config.to_stored() for arm in plan.arms},
-            self.metadata,
-            code_version(self.imports),
-            self.imports,
-            LedgerEntry(number=first.number, hash=first.hash) if first else None,
-        )
+        record = LedgerEntry(number=first.number, hash=first.hash) if first else None
+        return certify(results, plan, self.identity, self.file, code_version(self.imports), self.imports, record)
 
     def finish(self) -> None:
         """Fix the number of seeds that were judged."""
-        self.metadata["looks"] = sorted({*self.metadata["looks"], self.plan.seeds})
-        self.store()
-
-    def store(self) -> None:
-        """Write `compare.json`."""
-        if self.values.hashes:
-            self.metadata["values"] = self.values.to_dict()
-        with explain_write_errors(self.path):
-            write_json(self.path / PLAN_FILE, self.metadata)
+        self.file.looks = sorted({*self.file.looks, self.plan.seeds})
+        self.file.write(self.path)
 
     def _add_recorded(self) -> None:
         """Add what only the ledger or the certificate has: judged values, and the looks of a plan file that was deleted.
 
         Older versions wrote no hashes, but certificates with the values.
         """
-        judgments = self.entries.judgments()
-        self.values = JudgedValues.recorded(judgments).first(self.values)
+        judgments, file = self.entries.judgments(), self.file
+        file.values = JudgedValues.recorded(judgments).first(file.values)
         results = [record.content for record in judgments if record.content["kind"] == "result"]
         looks = {result.get("judged", result["seeds"]) for result in results}
         certificate = self._own_certificate()
-        if certificate and certificate.judged_seeds not in self.values.hashes:
-            self.values.add(certificate.judged_seeds, [certificate.computed_values_hash])
+        if certificate and certificate.judged_seeds not in file.values.hashes:
+            file.values.add(certificate.judged_seeds, [certificate.computed_values_hash])
             looks.add(certificate.judged_seeds)
         if not self.plan.rules.looks:
-            self.metadata["looks"] = sorted({*self.metadata["looks"], *looks})
+            file.looks = sorted({*file.looks, *looks})
 
     def _has_trials(self) -> bool:
         """Whether the folder has trials or a certificate of an earlier run."""

@@ -36,13 +36,13 @@ def judge_again(results: Results) -> Results:
         raise ConfigError(
             f"{summed.arm} against {summed.against}: a sum of effects cannot be judged from stored results"
         )
-    rules = results.protocol.rules()
-    claims = [stored_claim(claim, results.tuning, rules.method) for claim in results.claims]
+    method = results.protocol.method
+    claims = [stored_claim(claim, results.tuning, method) for claim in results.claims]
     judged_seeds = next((claim.effect.n for claim in results.claims if claim.exploratory), None)
     powers = [control.power for control in results.controls if control.power is not None]
-    judged = judge_results(results, rules, claims, {}, judged_seeds, powers[0] if powers else None)
+    judged = judge_results(results, claims, {}, judged_seeds, powers[0] if powers else None)
     found = tuple(with_curves(new, old) for new, old in zip(judged.claims, results.claims, strict=True))
-    own = find_method(rules.method).warnings(results.effects)
+    own = find_method(method).warnings(results.effects)
     others = tuple(each for each in results.warnings if each not in own)  # such as that of a ledger
     return judged.model_copy(update={"claims": found, "warnings": (*judged.warnings, *others)})
 

@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue
 
+from partwise.comparison.design.plan import Plan
 from partwise.comparison.ledger.values import hash_values
+from partwise.comparison.plan_file import PlanFile
 from partwise.comparison.results import (
     Facts,
     LedgerEntry,
@@ -154,39 +156,37 @@ class Certificate(Value):
 
 def certify(
     results: Results,
-    claims: Sequence[Claim],
-    plan: Mapping[str, Any],
-    predictions: Mapping[str, tuple[str, str]],
-    arms: Mapping[str, Mapping[str, Any]],
-    metadata: Mapping[str, Any],
+    plan: Plan,
+    identity: Mapping[str, Any],
+    file: PlanFile,
     code: Mapping[str, Any],
     imports: Sequence[str],
     ledger: LedgerEntry | None = None,
 ) -> Certificate:
-    """The certificate of judged results; `plan` is the identity of the comparison and `metadata` its plan file."""
-    provenance = results.provenance
+    """The certificate of judged results: `plan` has the tuned arms, `identity` is what was fixed before the first run."""
+    provenance, setup = results.provenance, file.setup
     certificate = Certificate(
         name=provenance.name or "",
         created=provenance.created or "",
         question=results.question,
-        plan=dict(plan),
-        plan_hash=digest(plan),
-        online=OnlineLevel(**metadata["online"]) if metadata.get("online") else None,
+        plan=dict(identity),
+        plan_hash=digest(identity),
+        online=file.online,
         protocol=results.protocol,
         baseline=results.arms[0].name,
-        arms={name: dict(config) for name, config in arms.items()},
-        predictions=dict(predictions),
+        arms={arm.name: arm.config.to_stored() for arm in plan.arms},
+        predictions=plan.additive_predictions,
         values=results.values_by_seed,
-        judged=None if results.protocol.looks else min(metadata["looks"], default=None),
-        verdicts=tuple(map(CertifiedVerdict.from_effect, claims, results.effects)),
-        data=metadata["data"],
+        judged=None if results.protocol.looks else file.judged,
+        verdicts=tuple(map(CertifiedVerdict.from_effect, plan.claims, results.effects)),
+        data=file.data,
         code=Code(**code),
         imports=tuple(imports),
-        machine=metadata.get("machine", {}),
-        runtime=metadata.get("runtime", {}),
-        computation=metadata.get("computation", {}),
-        seeds_per_process=metadata.get("seeds_per_process", 1),
-        processes_per_run=metadata.get("processes_per_run", 1),
+        machine=file.machine,
+        runtime=file.runtime,
+        computation=setup.get("computation", {}),
+        seeds_per_process=setup.get("seeds_per_process", 1),
+        processes_per_run=setup.get("processes_per_run", 1),
         ledger=ledger,
         changes=provenance.value_changes,
     )

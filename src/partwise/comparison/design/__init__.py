@@ -1,1 +1,1 @@
-"""The design of a comparison: arms, seeds, plan and matched sizes."""
+"""The design of a comparison: arms, seeds and plan."""

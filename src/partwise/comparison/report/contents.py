@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from partwise.comparison.report import evidence
 from partwise.comparison.report.accuracy import accuracy_table, task_table
 from partwise.comparison.report.backends import backends
-from partwise.comparison.report.commands import code_changes, failures
 from partwise.comparison.report.differences import difference_figures, over_time_figures
+from partwise.comparison.report.failures import code_changes, failures
 from partwise.comparison.report.horizons import compute_saved, horizons
 from partwise.comparison.report.own_parts import findings_table
 from partwise.comparison.report.record import record

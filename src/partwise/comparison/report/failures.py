@@ -1,4 +1,4 @@
-"""Sections for comparisons of commands: trials without a value, and the code that differs between commits."""
+"""Sections for comparisons of any code: trials without a value, and the code that differs between commits."""
 
 from collections.abc import Iterator
 
