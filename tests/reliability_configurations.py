@@ -8,13 +8,14 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from partwise.checkpoint import list_checkpoints, load_tensors
+from partwise.checkpoint import list_checkpoints
 from partwise.config import ConfigError
 from partwise.config.overrides import apply_overrides, parse_overrides
 from partwise.data import Dataset, build_examples
 from partwise.evaluate.loss import mean_loss
 from partwise.generation.generate import generate
 from partwise.model import ModelConfig
+from partwise.tensor_files import TensorFiles
 from partwise.train.config import FROM, RunConfig, default_settings, resolve_settings
 from partwise.train.loop import Diverged
 from partwise.train.metrics import read_metrics
@@ -171,7 +172,7 @@ def configurations(folder: Path) -> Trial:
         except Diverged as error:
             assert str(error).startswith("step ") and len(str(error).splitlines()) == 1, str(error)
             for checkpoint in list_checkpoints(whole / "checkpoints"):
-                tensors = load_tensors(checkpoint / "model.safetensors")
+                tensors = TensorFiles([checkpoint / "model.safetensors"])
                 assert all(tensor.isfinite().all() for tensor in tensors.values()), "saved weights are not finite"
             return "diverged in one line"
         stopped = emptied(folder / "stopped")

@@ -25,7 +25,6 @@ from partwise.checkpoint import (
     latest_checkpoint,
     list_checkpoints,
     load_model,
-    load_tensors,
     tensor_writer,
     verify,
     write_folder,
@@ -34,6 +33,7 @@ from partwise.config import ConfigError
 from partwise.drafts import remove_leftovers
 from partwise.json_files import json_writer, write_json
 from partwise.model import transformer
+from partwise.tensor_files import TensorFiles
 from partwise.train import result
 from partwise.train.config import RunConfig
 from partwise.train.metrics import read_metrics
@@ -111,7 +111,7 @@ def test_a_folder_is_written_atomically_and_verifies(tmp_path: Path) -> None:
     write_folder(target, {"a.json": json_writer({"a": 1}), "b.safetensors": tensor_writer({"b": torch.arange(3)})})
     verify(target)
     assert {path.name for path in target.iterdir()} == {"a.json", "b.safetensors", MANIFEST}
-    assert torch.equal(load_tensors(target / "b.safetensors")["b"], torch.arange(3))
+    assert torch.equal(TensorFiles([target / "b.safetensors"])["b"], torch.arange(3))
     assert [path.name for path in target.parent.iterdir()] == ["step-00000001"]
 
 
@@ -239,7 +239,7 @@ def test_a_damaged_checkpoint_is_reported_and_skipped(
     damage(last(run) / name)
     model, _ = partwise.load(run)
     assert "step-00000004" in (error := capsys.readouterr().err) and error.endswith("; using step-00000002 instead\n")
-    earlier = load_tensors(run / "checkpoints" / "step-00000002" / "model.safetensors")
+    earlier = TensorFiles([run / "checkpoints" / "step-00000002" / "model.safetensors"])
     assert all(torch.equal(tensor, earlier[key]) for key, tensor in model.state_dict().items())
     messages = run_to(run, config)
     assert len(messages) == 1 and "step-00000004" in messages[0]
@@ -372,7 +372,7 @@ def test_a_safetensors_file_with_a_bad_header_is_refused(run: Path, content: byt
     path = last(run) / "model.safetensors"
     path.write_bytes(content)
     with pytest.raises(DamagedFileError, match=r"model\.safetensors cannot be read"):
-        load_tensors(path)
+        TensorFiles([path])
     seal(last(run))
     with pytest.raises(ConfigError, match=r"\A[^\n]*model\.safetensors cannot be read[^\n]*\Z"):
         partwise.load(last(run))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from partwise.config import ConfigError, open_to_read
+from partwise.config import ConfigError
 from partwise.drafts import hidden_sibling, make_draft
 from partwise.files import file_sha256, sync, write_file
 from partwise.json_files import Writer, json_writer
@@ -132,18 +132,6 @@ def tensor_writer(tensors: "Mapping[str, Tensor]") -> Writer:
         write_file(path, save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}))
 
     return write
-
-
-def load_tensors(path: Path) -> "dict[str, Tensor]":
-    """Load a safetensors file; its declared sizes are checked against the file size before anything is allocated."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    try:
-        with open_to_read(path) as file:  # not memory-mapped: it may be deleted or truncated while tensors are in use
-            return load(file.read())
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise DamagedFileError(f"{path} cannot be read: {error}") from None
 
 
 def tensor_files(checkpoint: Path, kind: str) -> "TensorFiles":

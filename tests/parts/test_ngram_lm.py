@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import partwise
 from partwise.baselines.kneser_ney import KneserNey
-from partwise.checkpoint import DamagedFileError, load, load_model, load_tensors, tensor_writer
+from partwise.checkpoint import DamagedFileError, load, load_model, tensor_writer
 from partwise.compute.backends.decoding import unsupported_layer
 from partwise.config import ConfigError
 from partwise.data import build_examples
@@ -20,6 +20,7 @@ from partwise.evaluate.loss import mean_loss
 from partwise.generation.generate import decode, decoding_model
 from partwise.generation.sampling import Sampling, uniform_numbers
 from partwise.model import ModelConfig, Transformer
+from partwise.tensor_files import TensorFiles
 from partwise.train.config import run_config
 from partwise.train.evaluation import Evaluation, evaluate
 from partwise.train.loop import Run
@@ -158,7 +159,7 @@ def test_max_tokens_limits_the_text_and_invalid_texts_are_rejected(run: RunFolde
     short = Run(run_config("mingpt", *SHORT, "ngram_lm.max_tokens=100", data="text.txt"))
     assert torch.equal(short.model.counts.text, run.run.model.counts.text[:100])
     folder = next(iter((run.path / "checkpoints").glob("step-*")))
-    tensors = load_tensors(folder / "model.safetensors")
+    tensors = dict(TensorFiles([folder / "model.safetensors"]))
     for wrong in (torch.zeros(3_000_000, dtype=torch.uint8), torch.zeros(2, 3, dtype=torch.uint8), torch.tensor(1)):
         tensor_writer({**tensors, "counts.text": wrong})(folder / "model.safetensors")
         with pytest.raises((DamagedFileError, ConfigError), match="do not match the configuration"):

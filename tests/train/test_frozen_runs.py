@@ -9,11 +9,12 @@ import torch
 
 import partwise
 from partwise import cli
-from partwise.checkpoint import latest_checkpoint, load, load_tensors
+from partwise.checkpoint import latest_checkpoint, load
 from partwise.config import ConfigError
 from partwise.formats.huggingface.writing import write_hf_folder
 from partwise.inspection.gradients import record_norms
 from partwise.model import Transformer
+from partwise.tensor_files import TensorFiles
 from partwise.train.config import RunConfig, run_config
 from partwise.train.loop import Run
 from partwise.train.run_folder import RunFolder
@@ -78,8 +79,8 @@ def test_a_checkpoint_has_every_weight_and_no_state_of_frozen_ones(tiny: Tiny, h
         pass
     checkpoint, _ = latest_checkpoint(here / "runs" / "a" / "checkpoints")
     assert checkpoint is not None
-    assert load_tensors(checkpoint / "model.safetensors").keys() == folder.run.model.state_dict().keys()
-    assert not [name for name in load_tensors(checkpoint / "optimizer.safetensors") if is_frozen(name)]
+    assert TensorFiles([checkpoint / "model.safetensors"]).keys() == folder.run.model.state_dict().keys()
+    assert not [name for name in TensorFiles([checkpoint / "optimizer.safetensors"]) if is_frozen(name)]
     with pytest.raises(ConfigError, match=r"contains a different run \(train.freeze was embed"):
         RunFolder(here / "runs" / "a", tiny())
 

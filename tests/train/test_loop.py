@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from partwise import cli, preset
-from partwise.checkpoint import latest_checkpoint, list_checkpoints, load_tensors
+from partwise.checkpoint import latest_checkpoint, list_checkpoints
 from partwise.model import Transformer
 from partwise.parts.dropout import Dropout
+from partwise.tensor_files import TensorFiles
 from partwise.train.config import RunConfig, run_config
 from partwise.train.loop import Diverged, Run, Step
 from partwise.train.optimizers import AdamW
@@ -463,5 +464,5 @@ def test_divergence_on_the_command_line_prints_one_line_and_sets_the_status(
     assert err.startswith("error: training diverged at step ") and err.count("\n") == 1 and "Traceback" not in out + err
     found, errors = latest_checkpoint(tmp_path / "runs" / "r" / "checkpoints")
     if found:
-        assert all(tensor.isfinite().all() for tensor in load_tensors(found / "model.safetensors").values())
+        assert all(tensor.isfinite().all() for tensor in TensorFiles([found / "model.safetensors"]).values())
     assert errors == []

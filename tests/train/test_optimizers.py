@@ -17,10 +17,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from partwise import preset
 from partwise.ablation.run_plan import RunArm, training_budget
-from partwise.checkpoint import load_tensors, tensor_writer
+from partwise.checkpoint import tensor_writer
 from partwise.config import ConfigError
 from partwise.model import ModelConfig, Transformer
 from partwise.model.parameters import LogicalTensor, tensors_by_parameter
+from partwise.tensor_files import TensorFiles
 from partwise.train import optimizer_steps
 from partwise.train.config import RunConfig, run_config
 from partwise.train.loop import Diverged, Run, Step
@@ -617,7 +618,7 @@ def test_the_state_survives_saving_and_loading(tiny: Tiny, tmp_path: Path, kind:
     path = tmp_path / "state.safetensors"
     tensor_writer(run.optimizer_tensors())(path)
     other = Run(run.config)
-    other.restore(1, run.model.state_dict(), load_tensors(path))
+    other.restore(1, run.model.state_dict(), TensorFiles([path]))
     assert state_bytes(other) == state_bytes(run)
     groups = zip(other.optimizer.param_groups, Run(run.config).optimizer.param_groups, strict=True)
     for restored, fresh in groups:

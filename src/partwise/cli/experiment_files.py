@@ -11,4 +11,4 @@ def is_experiment_file(word: str) -> bool:
 
     if not Path(word).exists():
         raise ConfigError(f"{word}: no such file")
-    return is_experiment(word)
+    return "command" in read_yaml(Path(word))

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import partwise
-from partwise.checkpoint import load_tensors, load_weights, tensor_writer
+from partwise.checkpoint import load_weights, tensor_writer
 from partwise.config import REGISTRY, ConfigError, part
 from partwise.config.own_parts import own_names
 from partwise.parts.contracts import ForwardContext, LayerContext, PositionLayer
 from partwise.parts.feed_forward.dense import Activation, F, Ungated
 from partwise.parts.feed_forward.moe import dense_recipes, grouped_linear, grouped_outer, padded_number
 from partwise.parts.feed_forward.router import ExpertGroups, top_k_indices
+from partwise.tensor_files import TensorFiles
 from recipes import error, perturbed, tokens
 
 EXACT = 1e-12
@@ -322,7 +323,7 @@ def test_model_updates_and_saves_the_bias(tmp_path: Path) -> None:
     assert all(model.state_dict()[name].abs().max() == 0.5 for name in names)
     tensor_writer(model.state_dict())(tmp_path / "model.safetensors")
     loaded = partwise.Transformer(config(load_balancing="bias", bias_update_rate=0.5), seed=1)
-    load_weights(loaded, load_tensors(tmp_path / "model.safetensors"))
+    load_weights(loaded, TensorFiles([tmp_path / "model.safetensors"]))
     assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
     assert torch.equal(loaded.eval()(tokens()), model.eval()(tokens()))
 
