@@ -54,8 +54,8 @@ def with_table(name: str, function: str) -> str:
     return text
 
 
-def schema(package: str) -> str:
-    text: str = import_module(f"partwise.comparison.{package}.schema").schema_text()
+def schema(kind: str) -> str:
+    text: str = getattr(import_module("partwise.comparison.schemas"), f"{kind}_schema")()
     return text
 
 
@@ -135,7 +135,7 @@ NINE = (
 """The pictures of docs/nine-changes.md; tests/benchmarks/test_nine_changes.py compares the list with theirs."""
 
 CLAIMS: dict[str, Callable[[], str]] = {
-    "docs/studies.md": lambda: claims("page", "markdown"),
+    "docs/studies.md": lambda: claims("claims_page", "markdown"),
     "docs/images/studies.svg": lambda: claims("forest", "draw_claims"),
     "docs/images/trends.svg": lambda: claims("trends", "draw_trends"),
     **{f"docs/images/nine-{name}.svg": functools.partial(nine_changes, name) for name in NINE},
@@ -149,7 +149,7 @@ FILES: dict[str, Callable[[], str]] = {
     "docs/presets.md": lambda: with_table("presets.md", "with_presets"),
     "docs/certificate.schema.json": lambda: schema("certificate"),
     "docs/results.schema.json": lambda: schema("results"),
-    "docs/verdict.schema.json": lambda: schema("stats"),
+    "docs/verdict.schema.json": lambda: schema("verdict"),
     "docs/images/speed.svg": speed_chart,
     "docs/images/speed-avx2.svg": lambda: speed_chart("benchmarks-avx2"),
     "docs/images/speed-float32.svg": lambda: speed_chart("benchmarks-float32"),

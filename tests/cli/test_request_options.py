@@ -17,7 +17,6 @@ from partwise import cli
 from partwise.ablation.request import Option, Request
 from partwise.cli.options import app
 from partwise.cli.request_options import with_request_options
-from partwise.ablation.request import Option, Request
 from partwise.config import ConfigError
 from partwise.config.yaml import read_yaml
 

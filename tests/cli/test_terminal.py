@@ -18,7 +18,7 @@ from rich.text import Text
 from partwise.cli import terminal
 from partwise.cli.commands import verdict as verdict_command
 from partwise.comparison import progress
-from partwise.comparison.report.page import MARKS
+from partwise.comparison.report.rendering import MARKS
 from partwise.comparison.results import TrialResult
 from partwise.comparison.stats.value_verdicts import tables
 from partwise.comparison.stats.verdicts import verdict

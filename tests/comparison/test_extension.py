@@ -14,7 +14,7 @@ from partwise.any_code.function_comparison import make_function_comparison
 from partwise.comparison.certificate.certificate import Certificate
 from partwise.comparison.certificate.verification import verify
 from partwise.comparison.ledger.project import project_ledger
-from partwise.comparison.report.record import ledger_sentences
+from partwise.comparison.report.ledger_sentences import ledger_sentences
 from partwise.comparison.results import Results
 from partwise.config import ConfigError
 

@@ -24,7 +24,7 @@ from partwise.comparison.ledger.listing import list_comparisons
 from partwise.comparison.ledger.project import code_version, project_ledger
 from partwise.comparison.report import summary
 from partwise.comparison.report.cells import seed_counts
-from partwise.comparison.report.record import ledger_sentences
+from partwise.comparison.report.ledger_sentences import ledger_sentences
 from partwise.comparison.report.sections import arm_table
 from partwise.comparison.results import Results
 from partwise.comparison.stats.effect import Effect

@@ -11,7 +11,7 @@ import pytest
 from comparisons import ARITHMETIC
 from partwise.ablation import facts
 from partwise.cli import main
-from partwise.comparison.report import contents, page
+from partwise.comparison.report import contents, rendering
 from partwise.comparison.results import Results
 from partwise.config import ConfigError
 
@@ -59,13 +59,13 @@ def test_nothing_that_is_shown_costs_the_verdict(
     monkeypatch.setattr(contents, "SECTIONS", tuple((title, (broken,)) for title, _ in contents.SECTIONS))
     for module, names in (
         (facts, ("sample_lines", "measure_activations", "describe_task", "describe_arm", "dataset_references")),
-        (page, ("control_sentence", "_arms", "_small_print", "reference_sentence")),
+        (rendering, ("control_sentence", "_arms", "_small_print", "reference_sentence")),
     ):
         for name in names:
             broken_part = fail(FAILURES[kind])
             broken_part.__name__ = name
             monkeypatch.setattr(module, name, broken_part)
-    monkeypatch.setattr(page, "SUMMARY", tuple(vars(page)[make.__name__] for make in page.SUMMARY))
+    monkeypatch.setattr(rendering, "SUMMARY", tuple(vars(rendering)[make.__name__] for make in rendering.SUMMARY))
     capfd.readouterr()
     assert run("--require", "ffn=swiglu better") == status
     out, err = capfd.readouterr()
@@ -90,14 +90,14 @@ def test_pages_that_cannot_be_written_cost_nothing(
     finished: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before, status = verdict_of(finished), run("--require", "ffn=swiglu not-worse")
-    for name in page.RENDERERS:
-        monkeypatch.setitem(page.RENDERERS, name, fail(OSError(28, "No space left on device")))
+    for name in rendering.RENDERERS:
+        monkeypatch.setitem(rendering.RENDERERS, name, fail(OSError(28, "No space left on device")))
         (finished / "runs/c" / name).unlink()
     capfd.readouterr()
     assert run("--require", "ffn=swiglu not-worse") == status and verdict_of(finished) == before
     out, err = capfd.readouterr()
     assert "report:" not in out
-    for name in page.RENDERERS:
+    for name in rendering.RENDERERS:
         assert f"warning: {Path('runs/c', name)} could not be shown: OSError: [Errno 28] No space left on device" in err
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import partwise
 from partwise.data import Arithmetic, Windows, generate_problems, prepare, split_problems
-from partwise.evaluate.arithmetic import Proportion, accuracy_by_operation, answer_problems, operation, score_answers
+from partwise.evaluate.arithmetic import CorrectCount, accuracy_by_operation, answer_problems, operation, score_answers
 from partwise.evaluate.loss import SplitLoss, evaluation_mode, random_batches_loss
 from partwise.evaluate.references import dataset_references
 from partwise.tokenizers import Characters, TokenizerRecipe
@@ -129,7 +129,7 @@ def test_operations_are_distinguished_from_signs() -> None:
 @given(st.integers(0, 200), st.integers(1, 200))
 def test_wilson_interval(correct: int, total: int) -> None:
     correct = min(correct, total)
-    low, high = Proportion(correct, total).interval()
+    low, high = CorrectCount(correct, total).interval()
     expected = binomtest(correct, total).proportion_ci(method="wilson")
     assert low == pytest.approx(expected.low, abs=1e-12)
     assert high == pytest.approx(expected.high, abs=1e-12)

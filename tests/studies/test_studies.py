@@ -23,8 +23,8 @@ from partwise.comparison.stats.intervals import judge
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.config import ConfigError
 from partwise.studies.claims import find_outcomes, overall, scope
+from partwise.studies.claims_page import facts, grouped, horizon_table, markdown, place, verdict_cell
 from partwise.studies.forest import draw_claims
-from partwise.studies.page import facts, grouped, horizon_table, markdown, place, verdict_cell
 from partwise.studies.study import LIBRARY, NOT_SEEN, SEEN, StudyResults, all_studies, find_study, outcome
 
 

@@ -13,7 +13,7 @@ from partwise.cli import app
 from partwise.config import ConfigError
 from partwise.machine import hardware
 from partwise.studies.claims import find_outcomes
-from partwise.studies.page import facts, horizon_table
+from partwise.studies.claims_page import facts, horizon_table
 from partwise.studies.study import LIBRARY, Study, StudyResults, find_study
 from partwise.studies.timing import time_study
 

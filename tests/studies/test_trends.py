@@ -18,8 +18,8 @@ from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.families import decide
 from partwise.comparison.stats.protocol import Claim, Rules
 from partwise.studies.claims import find_outcomes
+from partwise.studies.claims_page import markdown
 from partwise.studies.growth import GrowthLine, Setting, change_between, contrasts, growth_lines, line_of
-from partwise.studies.page import markdown
 from partwise.studies.study import find_study
 from partwise.studies.trends import change_look, changes_by_steps, choose_looks, draw_changes, draw_panel, draw_trends
 

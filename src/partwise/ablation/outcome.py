@@ -78,7 +78,7 @@ def pool_accuracy(trials: Sequence[TrialResult]) -> Accuracies | None:
 
 
 def pool_proportions(parts: Sequence[Proportion]) -> Proportion:
-    from partwise.evaluate.arithmetic import Proportion as Counts
+    from partwise.evaluate.arithmetic import CorrectCount
 
-    pooled = Counts(sum(part.correct for part in parts), sum(part.total for part in parts))
+    pooled = CorrectCount(sum(part.correct for part in parts), sum(part.total for part in parts))
     return Proportion.from_dict(pooled.to_dict())

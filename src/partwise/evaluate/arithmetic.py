@@ -20,7 +20,7 @@ PROBLEMS_PER_BATCH = 1024
 
 
 @dataclass(frozen=True)
-class Proportion:
+class CorrectCount:
     """`correct` out of `total`, with the Wilson 95% interval."""
 
     correct: int
@@ -45,12 +45,12 @@ class Proportion:
 
 
 @dataclass(frozen=True)
-class Accuracy:
+class AnswerAccuracy:
     """Character accuracy with and without the closing `$`, and exact match, over a set of problems."""
 
-    char_accuracy_closed: Proportion
-    char_accuracy: Proportion
-    exact_match: Proportion
+    char_accuracy_closed: CorrectCount
+    char_accuracy: CorrectCount
+    exact_match: CorrectCount
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -145,7 +145,7 @@ def decode_answer(tokenizer: Tokenizer, before: np.ndarray, ids: np.ndarray) -> 
     return tokenizer.continuation(before, ids).partition("$")[0]
 
 
-def score_answers(problems: list[str], answers: list[str]) -> Accuracy:
+def score_answers(problems: list[str], answers: list[str]) -> AnswerAccuracy:
     """Compare answers with the true ones, character by character."""
     correct_closed = total_closed = exact = correct = total = 0
     for problem, answer in zip(problems, answers, strict=True):
@@ -154,8 +154,8 @@ def score_answers(problems: list[str], answers: list[str]) -> Accuracy:
         correct_closed, total_closed = correct_closed + sum(matches), total_closed + len(matches)
         correct, total = correct + sum(matches[:-1]), total + len(matches) - 1
         exact += all(matches)
-    return Accuracy(
-        Proportion(correct_closed, total_closed), Proportion(correct, total), Proportion(exact, len(problems))
+    return AnswerAccuracy(
+        CorrectCount(correct_closed, total_closed), CorrectCount(correct, total), CorrectCount(exact, len(problems))
     )
 
 
@@ -164,7 +164,7 @@ def operation(problem: str) -> str:
     return next(character for character in problem[3:] if character in "+-*/")
 
 
-def accuracy_by_operation(problems: list[str], answers: list[str]) -> dict[str, Accuracy]:
+def accuracy_by_operation(problems: list[str], answers: list[str]) -> dict[str, AnswerAccuracy]:
     """The accuracy over all problems, `all`, and over those of each operation."""
     results = {"all": score_answers(problems, answers)}
     operations = [operation(problem) for problem in problems]

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 from partwise.data.arithmetic import ProblemSpec
 from partwise.data.problems import solve
-from partwise.evaluate.arithmetic import Proportion, operation
+from partwise.evaluate.arithmetic import CorrectCount, operation
 
 SIGN = "sign"
 
 
 def accuracy_by_place(
     problems: Sequence[str], answers: Sequence[str], spec: ProblemSpec
-) -> dict[str, dict[str, Proportion]]:
+) -> dict[str, dict[str, CorrectCount]]:
     """For each operation, the proportion of right digits by place, from the last decimal on: `0.01`, `0.1`, `1`, `10`; then
     `sign`.
 
@@ -35,7 +35,7 @@ def accuracy_by_place(
     for name, places in sorted(right.items()):
         named = {place_name(place - spec.decimals): places[place] for place in sorted(places)}
         named[SIGN] = signs[name]
-        found[name] = {place: Proportion(sum(each), len(each)) for place, each in named.items()}
+        found[name] = {place: CorrectCount(sum(each), len(each)) for place, each in named.items()}
     return found
 
 

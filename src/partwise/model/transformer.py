@@ -39,7 +39,7 @@ from partwise.parts.contracts import (
 )
 from partwise.parts.dropout import Dropout
 from partwise.parts.feed_forward.dense import SwiGLU
-from partwise.parts.init import GPT2
+from partwise.parts.init import GPT2Init
 from partwise.parts.layers import embedding_table, linear
 from partwise.parts.mtp import NoMTP
 from partwise.parts.ngram_embeddings import NoNGramEmbeddings
@@ -87,7 +87,7 @@ class ModelConfig(Config):
     norm: Norm = RMSNorm()
     residual: Residual = PreNorm()
     mtp: MultiTokenPrediction = NoMTP()
-    init: Init = GPT2()
+    init: Init = GPT2Init()
     ngram_lm: NGramLM = NoNGramLM()
     tie_embeddings: bool = False
     """The head uses the embedding matrix as its own."""

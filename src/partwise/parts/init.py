@@ -57,7 +57,7 @@ class Xavier(Init):
 
 
 @part("gpt2")
-class GPT2(Init):
+class GPT2Init(Init):
     """Normal (0.02), the output matrix of each residual branch divided by sqrt(2 n_layers). Radford et al. 2019."""
 
     std: float = Field(0.02, gt=0)

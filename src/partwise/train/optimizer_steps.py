@@ -101,7 +101,7 @@ class OptimizerBase(torch.optim.Optimizer):
         return [self.state[parameter][key] for parameter in parameters]
 
 
-class Lion(OptimizerBase):
+class LionOptimizer(OptimizerBase):
     """w -= lr (sign(b1 m + (1 - b1) g) + decay w), then m = b2 m + (1 - b2) g."""
 
     def __init__(self, groups: ParamGroups, lr: float, beta1: float, beta2: float) -> None:
@@ -116,7 +116,7 @@ class Lion(OptimizerBase):
         torch._foreach_lerp_(momenta, grads, 1 - group["beta2"])
 
 
-class AdamW(OptimizerBase):
+class AdamWOptimizer(OptimizerBase):
     """The update of torch.optim.AdamW, for groups with `betas`, `eps`, `weight_decay` and `fused`."""
 
     def __init__(self, groups: ParamGroups, lr: float) -> None:
@@ -166,7 +166,7 @@ class AdamW(OptimizerBase):
         return steps
 
 
-class Muon(AdamW):
+class MuonOptimizer(AdamWOptimizer):
     """Muon for parameter groups with `kind` muon, AdamW for the others.
 
     `slices` are the matrices stored in each parameter, (..., rows, columns) each, which are orthogonalized separately.
@@ -222,7 +222,7 @@ def set_precision(optimizer: torch.optim.Optimizer, precision: str) -> None:
 
     Weights and the optimizer's state stay in float32.
     """
-    if isinstance(optimizer, Muon) and precision == "bfloat16":
+    if isinstance(optimizer, MuonOptimizer) and precision == "bfloat16":
         optimizer.dtype = torch.bfloat16
 
 
@@ -230,7 +230,7 @@ def stack_seeds(optimizer: torch.optim.Optimizer, stacks: Mapping[Tensor, Tensor
     """Replace the parameters of a new optimizer by their stacks, which have a leading seed axis."""
     for group in optimizer.param_groups:
         group["params"] = [stacks[parameter] for parameter in group["params"]]
-    if isinstance(optimizer, Muon):
+    if isinstance(optimizer, MuonOptimizer):
         optimizer.slices = {
             stacks[parameter]: [matrix.with_seed_axis(stacks[parameter]) for matrix in matrices]
             for parameter, matrices in optimizer.slices.items()

@@ -60,7 +60,7 @@ class AdamW(Optimizer):
                 "weight_decay": parameter_weight_decay(parameter, tensors, self.weight_decay, self.decay_vectors),
             }
 
-        return optimizer_steps.AdamW(parameter_groups(model, lr, options), lr)
+        return optimizer_steps.AdamWOptimizer(parameter_groups(model, lr, options), lr)
 
 
 @part("muon")
@@ -120,7 +120,7 @@ class Muon(Optimizer):
             parameter: [optimizer_steps.slice_of(tensor, parameter) for tensor in stored_tensors(parameter, tensors)]
             for parameter, tensors in tensors_by_parameter(model).items()
         }
-        return optimizer_steps.Muon(parameter_groups(model, lr, options), lr, slices)
+        return optimizer_steps.MuonOptimizer(parameter_groups(model, lr, options), lr, slices)
 
     def flops(self, model: nn.Module) -> int:
         """For each m x n matrix, m <= n, `ns_steps` iterations of X X^T, its square, and a polynomial of it times X:
@@ -165,7 +165,7 @@ class Lion(Optimizer):
 
     def build(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:
         groups = parameter_groups(model, lr, weight_decay_options(self.weight_decay, self.decay_vectors))
-        return optimizer_steps.Lion(groups, lr, self.beta1, self.beta2)
+        return optimizer_steps.LionOptimizer(groups, lr, self.beta1, self.beta2)
 
 
 @part("sgd")

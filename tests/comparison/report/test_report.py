@@ -18,11 +18,11 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from partwise.comparison.report import page as report
+from partwise.comparison.report import rendering as report
 from partwise.comparison.report.cells import fraction_interval, with_relative_change
 from partwise.comparison.report.explanations import write_p
 from partwise.comparison.report.figures import draw_differences
-from partwise.comparison.report.page import printable, summary, write_report
+from partwise.comparison.report.rendering import printable, summary, write_report
 from partwise.comparison.report.sections import Paragraph, pairing, reference_sentence
 from partwise.comparison.results import Proportion, Results
 from partwise.comparison.stats.effect import Role
@@ -650,7 +650,7 @@ def test_cells() -> None:
 
 def test_importing_the_report_loads_nothing_heavy() -> None:
     heavy = {"torch", "matplotlib", "jinja2", "rich", "scipy"}
-    code = f"import sys, partwise.comparison.report.page; assert not {heavy} & set(sys.modules)"
+    code = f"import sys, partwise.comparison.report.rendering; assert not {heavy} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import partwise
 from events import write_events
 from partwise.cli import app
-from partwise.comparison.stats.schema import schema_text
+from partwise.comparison.schemas import verdict_schema
 from partwise.comparison.stats.verdicts import load_values
 from partwise.config import ConfigError
 
@@ -298,7 +298,7 @@ def test_the_first_line_says_how_the_source_was_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{}, {"paired": False}, {"failure": 1.6}, {"judged": 2}, {"known_sd": 0.1}])
 def test_documents_are_valid_by_the_schema(options: dict[str, Any]) -> None:
     jsonschema = pytest.importorskip("jsonschema")
-    schema = json.loads(schema_text())
+    schema = json.loads(verdict_schema())
     document = partwise.verdict(
         {**VALUES, "wild": {0: math.nan, 1: math.inf, 5: 1.0}}, margin=0.005, **options
     ).to_dict()

@@ -16,7 +16,7 @@ from partwise.data import Dataset, build_examples, parse_data_option, problem_li
 from partwise.data.arithmetic import ProblemSpec
 from partwise.data.corpora import SyntheticProblems
 from partwise.drafts import write_output
-from partwise.evaluate.arithmetic import Proportion, accuracy_by_operation, answer_problems
+from partwise.evaluate.arithmetic import CorrectCount, accuracy_by_operation, answer_problems
 from partwise.evaluate.digits import SIGN, accuracy_by_place
 from partwise.evaluate.loss import SplitLoss, mean_loss
 from partwise.evaluate.references import dataset_references, is_plain_text
@@ -204,6 +204,6 @@ def show_places(problems: list[str], answers: list[str], spec: ProblemSpec) -> d
     return {key: {place: each.to_dict() for place, each in places.items()} for key, places in found.items()}
 
 
-def with_interval(proportion: Proportion) -> str:
+def with_interval(proportion: CorrectCount) -> str:
     low, high = proportion.interval()
     return f"{proportion.value:.4f} ({low:.4f}, {high:.4f})"

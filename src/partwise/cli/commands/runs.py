@@ -7,7 +7,7 @@ from typing import Any
 
 from partwise.ablation.run_list import ListedFolder, list_runs
 from partwise.cli.terminal import console, print_json, table
-from partwise.comparison.report.page import printable
+from partwise.comparison.report.rendering import printable
 from partwise.config import ConfigError, did_you_mean
 
 SORT_KEYS: dict[str, Any] = {

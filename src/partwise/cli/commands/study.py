@@ -11,14 +11,14 @@ from partwise.cli.commands.compare_preset import show_estimate
 from partwise.cli.help import wrap
 from partwise.cli.terminal import console, format_duration
 from partwise.comparison.report import summary
-from partwise.comparison.report.horizons import in_words
+from partwise.comparison.report.horizon_section import in_words
 from partwise.config import ConfigError, digest
 from partwise.drafts import write_output
 from partwise.run_names import explain_write_errors
 from partwise.studies.claims import find_outcomes, overall
+from partwise.studies.claims_page import PICTURE, markdown
 from partwise.studies.forest import draw_claims
 from partwise.studies.judging import judge_study
-from partwise.studies.page import PICTURE, markdown
 from partwise.studies.study import Study, StudyResults, all_studies, find_study
 from partwise.studies.timing import seconds_saved, time_study
 from partwise.studies.trends import TRENDS, draw_trends

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 
 from partwise.cli.terminal import console, print_json
-from partwise.comparison.report.page import MARKS, TERMINAL_COLORS
+from partwise.comparison.report.rendering import MARKS, TERMINAL_COLORS
 from partwise.comparison.stats.value_files import parse_columns
 from partwise.comparison.stats.value_verdicts import notes, tables
 from partwise.comparison.stats.verdict_text import details, headline

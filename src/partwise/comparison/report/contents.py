@@ -7,9 +7,9 @@ from partwise.comparison.report.accuracy import accuracy_table, task_table
 from partwise.comparison.report.backends import backends
 from partwise.comparison.report.differences import difference_figures, over_time_figures
 from partwise.comparison.report.failures import code_changes, failures
-from partwise.comparison.report.horizons import compute_saved, horizons
+from partwise.comparison.report.horizon_section import compute_saved, horizons
+from partwise.comparison.report.ledger_sentences import record
 from partwise.comparison.report.own_parts import findings_table
-from partwise.comparison.report.record import record
 from partwise.comparison.report.sections import (
     arm_table,
     config_tables,

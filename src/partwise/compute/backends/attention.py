@@ -34,7 +34,7 @@ class SDPABackend(Backend):
 
 
 @backend
-class CppBackend(Backend):
+class CppAttentionBackend(Backend):
     """Flash attention in C++ for causal masks, and in generation for a few queries over a cache."""
 
     kind, name = "attention", "cpp"

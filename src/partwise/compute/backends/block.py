@@ -38,7 +38,7 @@ The layers reach 0.73 to 1.03 times the kernel's rate at 128, 0.77 to 1.12 times
 
 
 @backend
-class CppBackend(Backend):
+class CppBlockBackend(Backend):
     """Consecutive blocks in one C++ call, from the weights of their layers, which are not called."""
 
     kind, name = "block", "cpp"

@@ -12,7 +12,7 @@ from partwise.parts.operations import MLPSpec, OperationSpec, unsupported_option
 
 
 @backend
-class CppBackend(Backend):
+class CppMLPBackend(Backend):
     """A narrow MLP in one pass over its rows, in C++."""
 
     kind, name = "ffn", "cpp"

@@ -19,7 +19,7 @@ from partwise.records import DamagedFileError
 from partwise.tensor_files import RowRange, Shape, rows_of, shapes_of, whole
 from partwise.train.distributed.data_parallel import DataParallel, connect_statistics
 from partwise.train.distributed.processes import Processes
-from partwise.train.optimizer_steps import Muon
+from partwise.train.optimizer_steps import MuonOptimizer
 
 
 class LocalRows(NamedTuple):
@@ -84,7 +84,7 @@ class Sharded(DataParallel):
         earlier = {names[id(parameter)]: parameter for group in optimizer.param_groups for parameter in group["params"]}
         for group in optimizer.param_groups:
             group["params"] = [self.shards[names[id(parameter)]].local for parameter in group["params"]]
-        if isinstance(optimizer, Muon):
+        if isinstance(optimizer, MuonOptimizer):
             own: dict[Tensor, str] = {shard.local: name for name, shard in self.shards.items()}
             optimizer.slices = {self.shards[name].local: optimizer.slices[old] for name, old in earlier.items()}
             optimizer.gather = lambda local, tensor: self.gather(own[local], tensor)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from partwise.comparison.design.plan import listed
 from partwise.comparison.report.cells import confidence, decimal_places, number, with_interval
-from partwise.comparison.report.horizons import factor_cell, in_words, why_not_computed
+from partwise.comparison.report.horizon_section import factor_cell, in_words, why_not_computed
 from partwise.comparison.results import Ratio, Results
 from partwise.comparison.stats.effect import Effect
 from partwise.comparison.stats.number_format import format_p

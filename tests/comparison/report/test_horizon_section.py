@@ -8,7 +8,7 @@ from scipy import stats
 
 from partwise.comparison.horizons import change_over_horizons, compute_saved, differences_at_ends
 from partwise.comparison.judging import effect_over_training
-from partwise.comparison.report.horizons import factor_cell, horizons, in_words, saved_sentence
+from partwise.comparison.report.horizon_section import factor_cell, horizons, in_words, saved_sentence
 from partwise.comparison.results import Ratio, Results
 from partwise.comparison.stats.compute_saved import log_ratio
 from partwise.comparison.stats.group_sequential import nominal_level

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from partwise.comparison.report.page import summary, write_report
-from partwise.comparison.report.record import ledger_sentences
+from partwise.comparison.report.ledger_sentences import ledger_sentences
+from partwise.comparison.report.rendering import summary, write_report
 from partwise.comparison.results import ArmResult, ClaimResult, OnlineLevel, Protocol, RepeatedQuestion, Results
 from partwise.comparison.stats.protocol import Claim, Rules
 
