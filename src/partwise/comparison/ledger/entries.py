@@ -106,10 +106,8 @@ class LedgerEntries:
         `start` then records it. Raises ConfigError if the record has another level than `online`.
         """
         self.started = started
-        try:
-            records = self.ledger.read()
-        except DamagedLedgerError as error:
-            self.warn(error)
+        records = self.readable()
+        if records is None:
             return True
         stored = next((record.content for record in records if record.number == started), {})
         if not self.is_my_start(stored, plan):
@@ -141,19 +139,13 @@ class LedgerEntries:
         """The records of its looks and results, oldest first; [] without a start, or if the ledger cannot be read."""
         if self.started is None:
             return []
-        try:
-            records = self.ledger.read()
-        except DamagedLedgerError as error:
-            self.warn(error)
-            return []
+        records = self.readable() or []
         return [record for record in records if self.is_mine(record, "look") or self.is_mine(record, "result")]
 
     def judged_plan(self) -> Any:
         """The plan of the latest comparison in the same folder, if the ledger has a look or a result of it; else None."""
-        try:
-            records = self.ledger.read()
-        except DamagedLedgerError as error:
-            self.warn(error)
+        records = self.readable()
+        if records is None:
             return None
         last = self.last_start(records)
         judged = any(
@@ -163,11 +155,16 @@ class LedgerEntries:
 
     def asked_before(self, plan: "Plan") -> list[RepeatedQuestion]:
         """How often each question of the plan was asked before; [] if the ledger cannot be read."""
+        records = self.readable()
+        return [] if records is None else asked_before(plan, records, self.started)
+
+    def readable(self) -> Sequence[ChainEntry] | None:
+        """The records of the ledger; None, after a warning, if it is damaged."""
         try:
-            return asked_before(plan, self.ledger.read(), self.started)
+            return self.ledger.read()
         except DamagedLedgerError as error:
             self.warn(error)
-            return []
+            return None
 
     def append(self, content: Mapping[str, Any], repeated: bool = True) -> ChainEntry | None:
         """Add a record of this comparison, with the one of its kind that it supersedes; None if nothing was added.
