@@ -13,6 +13,8 @@ GENERATED = {
     "benchmarks-float32",
     "benchmarks-avx2",
     "parts-reference",
+    "settings",
+    "glossary",
     "accelerator",
 }
 """Pages that programs write."""

@@ -54,6 +54,12 @@ def with_table(name: str, function: str) -> str:
     return text
 
 
+def concepts_page(name: str) -> str:
+    """The glossary, or the page of settings."""
+    text: str = getattr(import_module("concepts_page"), name)()
+    return text
+
+
 def schema(kind: str) -> str:
     text: str = getattr(import_module("partwise.comparison.schemas"), f"{kind}_schema")()
     return text
@@ -139,6 +145,7 @@ CLAIMS: dict[str, Callable[[], str]] = {
     "docs/images/studies.svg": lambda: claims("forest", "draw_claims"),
     "docs/images/trends.svg": lambda: claims("trends", "draw_trends"),
     **{f"docs/images/nine-{name}.svg": functools.partial(nine_changes, name) for name in NINE},
+    "docs/glossary.md": lambda: concepts_page("glossary"),
 }
 """What follows from the stored results of all studies: judging and drawing them takes seconds."""
 
@@ -147,6 +154,7 @@ FILES: dict[str, Callable[[], str]] = {
     "docs/parts-reference.md": parts_reference,
     "docs/parts.md": lambda: with_table("parts.md", "with_parts"),
     "docs/presets.md": lambda: with_table("presets.md", "with_presets"),
+    "docs/settings.md": lambda: concepts_page("settings"),
     "docs/certificate.schema.json": lambda: schema("certificate"),
     "docs/results.schema.json": lambda: schema("results"),
     "docs/verdict.schema.json": lambda: schema("verdict"),

@@ -67,6 +67,7 @@ LAYERS = [
     "ablation",
     "scripting",
     "studies",
+    "concepts",
     "cli",
     "__init__",
     "__main__",

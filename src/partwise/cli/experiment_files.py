@@ -8,6 +8,7 @@ def is_experiment_file(word: str) -> bool:
     if "=" in word or not word.endswith((".yaml", ".yml")):
         return False
     from partwise.config import ConfigError
+    from partwise.config.yaml import read_yaml
 
     if not Path(word).exists():
         raise ConfigError(f"{word}: no such file")

@@ -258,16 +258,25 @@ def inspect(
 
 @app.command()
 def parts(
-    word: Annotated[
-        str | None, typer.Argument(help="A family, part or option, such as ffn, rope or theta. Default: all.")
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WORD]",
+            help="A family, part, option, setting or concept, such as ffn, rope, train.lr or dying relu. Default: all parts.",
+        ),
     ] = None,
     imports: Import = None,
 ) -> None:
-    """List the parts with their equations, papers and options; find one by its name."""
+    """List the parts with their equations, papers and options; explain a part, a setting or a concept by its name."""
     load_imports(imports)
-    from partwise.cli.commands.describe import list_parts
+    if words:
+        from partwise.cli.commands.explain import explain
 
-    list_parts(word)
+        explain(" ".join(words))
+    else:
+        from partwise.cli.commands.describe import list_parts
+
+        list_parts(None)
 
 
 @app.command(context_settings=ALLOW_OVERRIDES)

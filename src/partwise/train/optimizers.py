@@ -35,7 +35,11 @@ class Optimizer(Part):
 
 @part("adamw")
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay. Loshchilov & Hutter 2017, arXiv:1711.05101."""
+    """w -= lr (m / (sqrt(v) + eps) + decay w), m and v the means of g and g^2. Loshchilov & Hutter 2017, arXiv:1711.05101.
+
+    Adam with decoupled weight decay. m and v are running means with the factors beta1 and beta2, corrected for their start
+    at 0.
+    """
 
     adaptive: ClassVar[bool] = True
     supports_multi_seed: ClassVar[bool] = True

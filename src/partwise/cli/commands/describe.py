@@ -1,64 +1,31 @@
 """`parts` and `show`: list the parts, print a configuration."""
 
-import json
 import re
 import textwrap
 from typing import Any
 
 from partwise.cli.terminal import console, table
-from partwise.config import REGISTRY, ConfigError, Part
+from partwise.concepts.settings import default_text
+from partwise.config import REGISTRY
 from partwise.config.overrides import Override, apply_overrides, difference, distinct, parse_overrides
-from partwise.config.suggestions import closest, normalize, synonyms
 from partwise.model import ModelConfig, meta_model
 from partwise.model.parameters import logical_tensors
 from partwise.presets import find_preset, preset_name
 from partwise.train.config import RunConfig, preset_settings, run_config
 
 
-def list_parts(word: str | None) -> None:
-    """Print parts with their equations, papers and options: all, those of a family, or those that a word names."""
-    families = find_parts(word) if word else dict(REGISTRY)
-    named = word is not None and normalize(word) not in REGISTRY
-    for family, recipes in families.items():
-        console.print(f"\n[bold]{family}=[/]")
-        for name, recipe in sorted(recipes.items()):
-            about = " ".join((recipe.__doc__ or "").split("\n\n")[0].split())
-            console.print(f"  [bold]{name}[/]")
-            console.print(_paragraph(about), markup=False)
-            options = [f"{option}={_default(recipe, option)}" for option in recipe.model_fields]
-            if options:
-                console.print(_paragraph("options: " + ", ".join(options)), markup=False)
-            if named:
-                console.print(_paragraph(f"source: {recipe.__module__.replace('.', '/')}.py"), markup=False)
-
-
-def find_parts(word: str) -> dict[str, dict[str, type[Part]]]:
-    """Parts by family: those of the family, of the name, or with the option that `word` is here. Raises ConfigError."""
-    word = normalize(word)
-    if word in REGISTRY:
-        return {word: REGISTRY[word]}
-    meant = [each.split()[0].partition("=") for each in synonyms("parts").get(word, ())]
-    paths = [path.rpartition(".") for path in synonyms("settings").get(word, ())]
-    for match in (
-        lambda family, name, part: name == word,
-        lambda family, name, part: (family, "=", name) in meant,
-        lambda family, name, part: word in part.model_fields,
-        lambda family, name, part: any(each[0] == family and each[2] in part.model_fields for each in paths),
-    ):
-        found = {
-            family: {name: part for name, part in parts.items() if match(family, name, part)}
-            for family, parts in REGISTRY.items()
-        }
-        if any(found.values()):
-            return {family: parts for family, parts in found.items() if parts}
-    if paths:
-        raise ConfigError(
-            f"{word} is the setting {' or '.join(map(''.join, paths))}, no part; `partwise show PRESET` lists all"
-        )
-    known = {each for family, parts in REGISTRY.items() for each in (family, *parts)}
-    raise ConfigError(
-        f"no family, part or option is called {word!r}{closest(word, known) or ';'} `partwise parts` lists all"
-    )
+def list_parts(family: str | None) -> None:
+    """Print the parts of a family, or all, with their equations, papers and options."""
+    for name, recipes in REGISTRY.items():
+        if family in (None, name):
+            console.print(f"\n[bold]{name}=[/]")
+            for part_name, recipe in sorted(recipes.items()):
+                about = " ".join((recipe.__doc__ or "").split("\n\n")[0].split())
+                console.print(f"  [bold]{part_name}[/]")
+                console.print(_paragraph(about), markup=False)
+                options = [f"{option}={default_text(field)}" for option, field in recipe.model_fields.items()]
+                if options:
+                    console.print(_paragraph("options: " + ", ".join(options)), markup=False)
 
 
 def _paragraph(text: str) -> str:
@@ -67,15 +34,6 @@ def _paragraph(text: str) -> str:
     return textwrap.fill(
         text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
-
-
-def _default(recipe: type[Part], option: str) -> str:
-    if recipe.model_fields[option].is_required():
-        return "(required)"
-    value = recipe.model_fields[option].default
-    if value is None:
-        return "none"
-    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value, default=str).strip('"')
 
 
 def show_configuration(preset: str, overrides: list[str], data: str | None, vocab_size: int | None) -> None:

@@ -1,0 +1,1 @@
+"""Concepts, settings and words of the project, found by name."""

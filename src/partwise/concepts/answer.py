@@ -1,0 +1,134 @@
+"""The answer to a word: why it exists, its equation, options, file, stored result, lesson, and a command to try."""
+
+import re
+from dataclasses import dataclass, field
+
+from partwise.concepts.entries import Concept, Word, concept_of, entries
+from partwise.concepts.lookup import Match
+from partwise.concepts.results import claim_sentence
+from partwise.concepts.settings import Setting, default_text, module_file
+from partwise.config import REGISTRY, Part
+
+SOURCE_START = re.compile(r"(?<=[.)])\s+(?=[A-Z][^.]*(?:\.[^.]*)*?(?:(?:19|20)\d\d\b|arXiv:|github))")
+"""Where the equation of a docstring ends and its source begins."""
+
+
+@dataclass
+class Answer:
+    """The answer to one word, by its kind of line."""
+
+    title: str
+    why: str = ""
+    rows: dict[str, str] = field(default_factory=dict)
+    """By label, in the order in which they are printed."""
+
+
+def answer(match: Match, results: bool = True) -> Answer:
+    """The answer for what a word names, with its stored result if wanted. Raises ConfigError if that cannot be read."""
+    what = match.what
+    if isinstance(what, Word):
+        return Answer(what.name, f"{what.meaning[0].upper()}{what.meaning[1:]}.")
+    if isinstance(what, list):
+        return setting_answer(what, results)
+    if isinstance(what, Concept):
+        only = what.part_names[0] if len(what.part_names) == 1 else None
+        return concept_answer(what, only, results)
+    return concept_answer(concept_of(what), what, results)
+
+
+def concept_answer(concept: Concept | None, part_name: str | None, results: bool) -> Answer:
+    """The answer for a concept, for one part of it, or for a part without one."""
+    found = Answer(
+        (concept.name if concept else "") if part_name is None else part_name, concept.why if concept else ""
+    )
+    if concept and part_name and len(concept.part_names) == 1:
+        found.title = f"{concept.name}: {part_name}"
+    recipe = find_recipe(part_name) if part_name else None
+    equation, source = split_docstring(recipe) if recipe else ("", "")
+    equation = (concept.equation if concept else "") or equation
+    found.rows["equation"] = equation
+    found.rows["where"] = explain_symbols(equation, concept)
+    found.rows["source"] = source
+    if recipe:
+        options = [f"{name}={default_text(option)}" for name, option in recipe.model_fields.items()]
+        found.rows["options"] = ", ".join(options)
+    elif concept:
+        found.rows["parts"] = ", ".join(concept.part_names)
+    if concept and concept.settings:
+        found.rows["settings"] = ", ".join(concept.settings)
+    found.rows["file"] = module_file(recipe) if recipe else concept_file(concept)
+    found.rows |= measured(concept, part_name, results)
+    return without_empty(found)
+
+
+def setting_answer(settings: list[Setting], results: bool) -> Answer:
+    """The answer for a setting, which parts may declare in several ways."""
+    path = settings[0].path
+    concept = concept_of(path) or next((each for part in settings[0].parts if (each := concept_of(part))), None)
+    alone = len(settings) == 1
+    found = Answer(
+        path, " ".join(each.about if alone else f"{each.about} ({', '.join(each.parts)})" for each in settings)
+    )
+    found.rows["type"] = "; ".join(dict.fromkeys(each.kind for each in settings))
+    found.rows["default"] = "; ".join(dict.fromkeys(each.default for each in settings))
+    if alone:
+        found.rows["parts"] = ", ".join(settings[0].parts)
+    found.rows["file"] = settings[0].file
+    if concept:
+        found.rows["why"] = f"{concept.name}: {concept.why}"
+        found.rows |= {"equation": concept.equation, "where": explain_symbols(concept.equation, concept)}
+        found.rows |= measured(concept, None, results)
+    return without_empty(found)
+
+
+def measured(concept: Concept | None, part_name: str | None, results: bool) -> dict[str, str]:
+    """The stored result, the lesson and the command of a concept; the result of one part, if it has its own."""
+    if concept is None:
+        return {"try": f"partwise show mingpt {part_name}" if part_name else ""}
+    own = [each for each in concept.results if part_name and each.arm.startswith(part_name)]
+    several = part_name is not None and len(concept.part_names) > 1
+    chosen = own or ([] if several else concept.results)
+    lesson = "" if concept.lesson is None else f'{concept.lesson}, "{entries().lessons[concept.lesson]}"'
+    shown = next((each for each in concept.part_names if several and each in concept.command), "")
+    command = concept.command.replace(shown, part_name) if shown and part_name else concept.command
+    return {"result": claim_sentence(chosen[0]) if chosen and results else "", "lesson": lesson, "try": command}
+
+
+def find_recipe(part_name: str) -> type[Part]:
+    family, _, name = part_name.partition("=")
+    return REGISTRY[family][name]
+
+
+def split_docstring(recipe: type[Part]) -> tuple[str, str]:
+    """The equation of a part, and its source: the first paragraph of its docstring."""
+    text = " ".join((recipe.__doc__ or "").split("\n\n")[0].split())
+    equation, *source = SOURCE_START.split(text, maxsplit=1)
+    return equation.rstrip("."), "".join(source).rstrip(".")
+
+
+SYMBOL = re.compile(r"(?<![A-Za-z'`])[A-Za-z]\d*(?![A-Za-z\d]|_[A-Za-z]{2}|-gram)")
+ARTICLE = re.compile(r"\b[aA] (?=[A-Za-z]{3}|UTF)")
+
+
+def symbols_of(equation: str) -> set[str]:
+    """The single letters of an equation, such as `w` or `b1`, without the article and the names of settings."""
+    return set(SYMBOL.findall(ARTICLE.sub("", equation)))
+
+
+def explain_symbols(equation: str, concept: Concept | None) -> str:
+    """What the symbols of an equation stand for, in their order there."""
+    known = entries().symbols | (concept.where if concept else {})
+    places = {symbol: re.search(rf"(?<![A-Za-z]){re.escape(symbol)}(?![A-Za-z])", equation) for symbol in known}
+    used = sorted((match.start(), symbol) for symbol, match in places.items() if match)
+    return "; ".join(f"{symbol}: {known[symbol]}" for _, symbol in used)
+
+
+def concept_file(concept: Concept | None) -> str:
+    """Where a concept is: its own file, or that of its first part."""
+    if concept is None:
+        return ""
+    return f"partwise/{concept.file}" if concept.file else module_file(find_recipe(concept.part_names[0]))
+
+
+def without_empty(found: Answer) -> Answer:
+    return Answer(found.title, found.why, {label: text for label, text in found.rows.items() if text})

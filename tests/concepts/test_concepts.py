@@ -1,0 +1,211 @@
+"""`partwise parts WORD`: every heading and term of five documents is answered, on one screen, with commands that parse."""
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import partwise
+from partwise.cli import main
+from partwise.cli.commands import compare_preset, evaluate, explain, inspect, train
+from partwise.cli.terminal import console
+from partwise.concepts.answer import Answer, answer, concept_answer, symbols_of
+from partwise.concepts.entries import Concept, concept_of, entries
+from partwise.concepts.lookup import Match, by_name, exact, find
+from partwise.concepts.results import find_claim
+from partwise.concepts.settings import all_settings
+from partwise.config import REGISTRY, ConfigError
+from partwise.config.suggestions import normalize
+from partwise.train.config import run_config
+
+TERMS = [
+    line
+    for line in (Path(__file__).parent / "terms.txt").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+]
+PARTS = [
+    f"{family}={name}"
+    for family, recipes in REGISTRY.items()
+    for name, recipe in recipes.items()
+    if recipe.__module__.startswith("partwise.")
+]
+SCREEN, WIDTH = 22, 80
+
+
+def answers() -> Iterator[Answer]:
+    """Of every concept, part and setting."""
+    for concept in entries().concepts:
+        yield answer(Match(concept.name, concept))
+    for name in PARTS:
+        yield answer(Match(name, name))
+    for path in dict.fromkeys(each.path for each in all_settings()):
+        yield answer(Match(path, [each for each in all_settings() if each.path == path]))
+
+
+@pytest.fixture(scope="module")
+def all_answers() -> list[Answer]:
+    return list(answers())
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["partwise", "parts", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code in (0, None)
+    return capsys.readouterr().out
+
+
+@pytest.mark.promise
+def test_every_heading_and_term_of_the_documents_is_answered() -> None:
+    assert len(TERMS) > 230
+    unknown = []
+    for term in TERMS:
+        try:
+            assert normalize(term) in REGISTRY or find(term)
+        except ConfigError:
+            unknown.append(term)
+    assert unknown == []
+
+
+def test_every_answer_fits_a_screen(
+    all_answers: list[Answer], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "width", WIDTH)
+    long = {}
+    for each in all_answers:
+        explain.print_answer(each, [])
+        lines = capsys.readouterr().out.splitlines()
+        if (height := sum(-(-max(len(line), 1) // WIDTH) for line in lines)) > SCREEN:
+            long[each.title] = height
+    assert long == {}
+
+
+def test_the_symbols_of_every_equation_are_explained() -> None:
+    unexplained = {}
+    cases = [(each, each.part_names[0] if len(each.part_names) == 1 else None) for each in entries().concepts]
+    for concept, name in [*cases, *((concept_of(name), name) for name in PARTS)]:
+        rows = concept_answer(concept, name, results=False).rows
+        explained = {part.partition(":")[0] for part in rows.get("where", "").split("; ")}
+        if missing := symbols_of(rows.get("equation", "")) - explained:
+            unexplained[name or (concept and concept.name)] = missing
+    assert unexplained == {}
+
+
+def test_every_part_belongs_to_a_concept_with_two_sentences_of_intuition() -> None:
+    assert [name for name in PARTS if concept_of(name) is None] == []
+    for concept in entries().concepts:
+        assert re.fullmatch(r"[^.!?].*[.!?]", concept.why) and len(concept.why) < 400, concept.name
+        assert 1 <= len(re.findall(r"[.!?](?= [A-Z0-9]|$)", concept.why)) <= 3, concept.name
+
+
+def test_files_parts_settings_and_claims_exist(all_answers: list[Answer]) -> None:
+    root = Path(partwise.__file__).parents[1]
+    for each in all_answers:
+        assert "file" not in each.rows or (root / each.rows["file"]).is_file(), each
+    paths = {each.path for each in all_settings()}
+    for concept in entries().concepts:
+        assert {*concept.settings} <= paths and {*concept.part_names} <= {*PARTS}, concept.name
+        assert all(find_claim(each).effect.low is not None for each in concept.results), concept.name
+
+
+def test_a_word_belongs_to_one_concept() -> None:
+    shared = {
+        name: [each.label for each in matches]
+        for name, matches in by_name().items()
+        if sum(isinstance(each.what, Concept) for each in matches) > 1
+    }
+    assert shared == {}
+
+
+def test_every_command_parses_and_its_configuration_can_be_built(
+    all_answers: list[Answer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for module, name in (
+        (compare_preset, "show_estimate"),
+        (train, "train_run"),
+        (train, "generate_text"),
+        (evaluate, "evaluate_run"),
+        (inspect, "inspect_target"),
+    ):
+        monkeypatch.setattr(module, name, lambda *args, **options: None)
+    wrong = {}
+    for command in dict.fromkeys(each.rows["try"] for each in all_answers if "try" in each.rows):
+        words = shlex.split(command)[1:]
+        if words[0] in ("train", "inspect"):
+            overrides = [word for word in words[2:] if "=" in word]
+            run_config(words[1], *overrides, data=words[words.index("--data") + 1] if "--data" in words else None)
+        if words[0] == "calibrate":
+            continue  # an option of it is tested by its own tests; it has no dry run
+        monkeypatch.setattr(sys, "argv", ["partwise", *words, *(["--dry-run"] if words[0] == "compare" else [])])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        if error := capsys.readouterr().err or ended.value.code:
+            wrong[command] = error
+    assert wrong == {}
+
+
+@pytest.mark.parametrize(
+    ("word", "texts"),
+    [
+        (
+            "RoPE",
+            ["RoPE: positions=rope", "w_i = theta^(-2i/E)", "E: width of a head", "arXiv:2104.09864", "lesson   3"],
+        ),
+        ("dying ReLU", ["max(0, u)", "lesson   4", "partwise inspect mingpt activations"]),
+        ("train.lr", ["number > 0", "0.0003", "The learning rate at its highest"]),
+        ("d_model", ["Width of the residual stream", "12 L D^2"]),
+        ("geglu", ["ffn=geglu", "gelu(gate(x)) * up(x)", "study glu", "equivalent"]),
+        ("warm_up", ["schedule.warmup"]),
+        ("seed SD", ["standard deviation"]),
+        ("gpt2", ["GPT", "also     init=gpt2"]),
+        ("num_key_value_heads", ["attention.n_kv_heads"]),
+    ],
+)
+def test_a_word_gets_its_answer(
+    word: str, texts: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = shown(monkeypatch, capsys, *word.split())
+    assert [text for text in texts if text not in out] == []
+
+
+def test_the_result_of_a_concept_is_that_of_the_page_of_all_claims(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = " ".join(shown(monkeypatch, capsys, "weight", "tying").split())
+    page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")
+    [row] = [line for line in page.splitlines() if line.startswith("| shakespeare | tie_embeddings=false")]
+    assert re.search(r"result \+(\S+ \(\S+ to \S+\))", out)[1] in row  # type: ignore[index]
+
+
+def test_an_ambiguous_word_lists_what_it_may_mean(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = shown(monkeypatch, capsys, "bias").splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["attention.bias", "ffn.bias", "norm.bias"]
+    heading = shown(monkeypatch, capsys, "2.4 Transformer Block (Pre-Norm)")
+    assert "transformer block" in heading and "pre-norm" in heading
+
+
+def test_an_unknown_word_has_suggestions_and_no_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["partwise", "parts", "perplexty"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and "did you mean 'perplexity'" in error and len(error.splitlines()) == 1
+
+
+def test_spellings_of_the_field_are_one_word() -> None:
+    for words in (
+        ("pre-norm", "PreNorm", "pre norm"),
+        ("feed-forward layer", "feedforward layers", "FeedForward Layer"),
+    ):
+        assert len({exact(word)[0].label for word in words}) == 1
