@@ -87,6 +87,17 @@ def test_the_verdicts_of_one_look_are_holm_over_both_families(seed: int, k: int,
             assert effect.alpha == effect.nominal_alpha == level and effect.confidence == 1 - level
 
 
+def test_an_undecided_claim_has_the_wider_of_its_two_intervals() -> None:
+    """One of three differs and none is equivalent: the others stay at a third of alpha, and each look at a part of it."""
+    x = np.random.default_rng(0).normal(0, 0.005, (4, 4)) + [[0.0], [0.1], [0.0], [0.001]]
+    differs, *others = effects_of(x, (4, 8))
+    assert differs.verdict == "worse" and differs.alpha == 0.05 / 3
+    level = nominal_levels((4, 8), 0.05 / 3)[0]
+    for effect, half in zip(others, half_widths(x[2:] - x[0], level), strict=True):
+        assert effect.verdict == "undecided" and effect.alpha == 0.05 / 3
+        assert math.isclose((effect.high or 0.0) - (effect.mean or 0.0), half, rel_tol=1e-6)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(0, 30))
 def test_untested_claims_count_as_ones_that_are_not_rejected(seed: int, k: int, untested: int) -> None:

@@ -83,6 +83,13 @@ def test_the_repeated_p_is_the_smallest_alpha_whose_level_it_meets(looks: tuple[
         assert found == p and level == alpha
 
 
+@pytest.mark.parametrize("look", [1, 2])
+def test_the_level_of_a_look_and_the_repeated_p_are_inverse(look: int) -> None:
+    level = nominal_levels((4, 8))[look - 1]
+    assert nominal_level((4, 8), look, 0.05) == pytest.approx(level, rel=1e-9)
+    assert repeated_p(level, (4, 8), look) == pytest.approx(0.05, rel=1e-9)
+
+
 def test_repeated_p_values_are_valid_at_any_stopping_time() -> None:
     """Even stopping at the look with the smallest one: the chance of at most x is x."""
     looks, draws = (4, 8, 16), 20_000
@@ -184,6 +191,15 @@ def own_holm(rejects: dict[str, list[bool]]) -> set[str]:
             break
         rejected.add(min(more))
     return rejected
+
+
+def test_a_look_reads_its_own_seeds_and_leaves_closed_claims() -> None:
+    """One arm is better in its first four seeds and worse in all that follow, which only the other arm still needs."""
+    better = [-0.020, -0.021, -0.019, -0.020, *[0.05] * 12]
+    values = {name: dict(enumerate(x)) for name, x in (("base", [0.0] * 16), ("b", better), ("c", [0.03, -0.03] * 8))}
+    b, c = Rules(looks=(4, 8, 16)).judge(values, [Claim("b", "base"), Claim("c", "base")])
+    assert (b.verdict, b.look, b.n, b.mean) == ("better", 1, 4, pytest.approx(-0.020, rel=1e-9))
+    assert (c.verdict, c.look, c.n) == ("undecided", 3, 16)
 
 
 def test_one_of_many_arms_that_differs_by_chance_is_undecided() -> None:
