@@ -52,6 +52,13 @@ def test_a_stop_at_the_first_look_shrinks_the_estimate() -> None:
     assert adjusted_mean(judged(rng, 1.0, (16,)), NEWEST) is None
 
 
+def test_an_early_stop_is_adjusted_and_replicated_with_as_many_seeds_as_were_planned() -> None:
+    found = judged(np.random.default_rng(3), 1.5)
+    adjusted = adjusted_mean(found, NEWEST)
+    assert found.look == 1 and found.mean is not None and adjusted is not None and adjusted < found.mean - 0.01
+    assert replication_seeds(replace(found, adjusted_mean=adjusted), 0.05, NEWEST)[0] == LOOKS[-1]
+
+
 def test_the_adjusted_estimate_is_odd() -> None:
     """It has the sign of the mean, and swapping the arms changes only the sign."""
     rng = np.random.default_rng(2)

@@ -89,7 +89,7 @@ def test_the_verdicts_of_one_look_are_holm_over_both_families(seed: int, k: int,
 
 def test_an_undecided_claim_has_the_wider_of_its_two_intervals() -> None:
     """One of three differs and none is equivalent: the others stay at a third of alpha, and each look at a part of it."""
-    x = np.random.default_rng(0).normal(0, 0.005, (4, 4)) + [[0.0], [0.1], [0.0], [0.001]]
+    x = np.random.default_rng(0).normal(0, 0.005, (4, 4)) + np.array([[0.0], [0.1], [0.0], [0.001]])
     differs, *others = effects_of(x, (4, 8))
     assert differs.verdict == "worse" and differs.alpha == 0.05 / 3
     level = nominal_levels((4, 8), 0.05 / 3)[0]
