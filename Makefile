@@ -8,7 +8,7 @@ DOCS_STAMP := .venv/.docs-installed
 # without bytecode on disk, every worker and process of the tests compiles every file again
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup setup-locked demo test test-all test-times wheel test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-reliability test-wheel test-lowest test-newest docs generate check check-style check-types check-tests format clean bench bench-long bench-peers accelerator
+.PHONY: setup setup-locked demo test test-all test-times wheel test-combinations test-inductor test-accelerator test-distributed test-sanitized test-interop test-tokenizers test-statistics test-docs test-notebooks test-mutations test-planted test-tiers test-reliability test-wheel test-lowest test-newest docs generate check check-style check-types check-tests format clean bench bench-long bench-peers accelerator
 
 setup: $(STAMP)
 
@@ -75,6 +75,10 @@ test-mutations: setup
 test-planted: setup
 	$(BIN)/python tests/mutation_testing.py --list planted_bugs
 	$(BIN)/python tests/mutation_testing.py
+
+# which tier catches each mutation and planted bug; stops and goes on (an hour or more)
+test-tiers: setup
+	$(BIN)/python tests/mutation_testing.py --list all --tier fast --table build/tiers.json
 
 # puts faults into small runs (kills, damaged bits, NaN) and writes docs/reliability.md; continues where it stopped
 #   make test-reliability MINUTES=60 ONLY="kill flip"
