@@ -111,6 +111,16 @@ def test_a_result_that_lacks_a_hash_is_refused(key: str, tmp_path: Path) -> None
         verified_result(tmp_path, {"train": {}})
 
 
+def test_a_result_with_other_metrics_is_refused(tmp_path: Path) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text('{"kind": "evaluation", "step": 3, "validation": 1.5}\n')
+    write_result(tmp_path, {"step": 3}, {"train": {}})
+    assert verified_result(tmp_path, {"train": {}}) is not None
+    change(metrics, "1.5", "1.4")
+    with pytest.raises(ConfigError, match=r"metrics\.jsonl was changed after the run had ended"):
+        verified_result(tmp_path, {"train": {}})
+
+
 def test_a_change_of_the_log_keeps_a_result(tmp_path: Path) -> None:
     write_result(tmp_path, {"step": 3}, {"train": {"steps": 3, "log": "none"}})
     found = verified_result(tmp_path, {"train": {"steps": 3, "log": "tensorboard"}})

@@ -1,5 +1,6 @@
 """Kernels are compiled once per machine and cached; without a compiler torch computes."""
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -111,6 +112,15 @@ def test_a_library_that_cannot_be_trusted_is_compiled_again(
     (again,) = tmp_path.iterdir()
     assert loaded == [again.read_bytes()] and len(sound) == len(loaded[0])
     assert again.stat().st_uid == os.geteuid() and again.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_library_is_found_while_it_has_the_content_of_its_name(tmp_path: Path) -> None:
+    path = tmp_path / f"kernel.{hashlib.sha256(b'compiled').hexdigest()}.so"
+    for content in (b"compiled", b"damaged!"):
+        path.write_bytes(content)
+        path.chmod(0o700)
+        assert build.find_library(tmp_path, "kernel") == (path if content == b"compiled" else None)
+    assert not path.exists()
 
 
 @pytest.mark.usefixtures("kernels")

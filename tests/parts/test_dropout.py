@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import partwise
 from kernel_inputs import require_kernels, threads
@@ -147,6 +148,24 @@ def test_inductor_compiles_the_same_mask() -> None:
     subprocess.run([sys.executable, "-c", COMPILED], check=True)  # of its own: torch's compiler keeps state
 
 
+class Products(TorchDispatchMode):
+    """The largest product, in float64."""
+
+    largest = 0.0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if func is torch.ops.aten.mul.Tensor:
+            self.largest = max(self.largest, (args[0].double() * args[1]).abs().max().item())
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_product_of_a_compiled_mask_overflows() -> None:
+    """Its overflow is undefined in C++: some compilers on some CPUs give another mask."""
+    with Products() as products:
+        held_mask(torch.ones(3, 7, 64), KEY.p, torch.tensor(signed(KEY)))
+    assert 2**40 < products.largest < 2**63
+
+
 @pytest.mark.parametrize("p", [1e-9, 0.1, 0.5, 0.9, 1 - 1e-12])
 def test_the_rate_of_kept_elements(p: float) -> None:
     kept = keep_mask(torch.ones(100, 100, 100), DropoutKey(p, 1, 0)).mean().item()
@@ -209,6 +228,18 @@ def test_masks_of_several_seeds_are_those_of_each(shape: tuple[int, ...]) -> Non
     layer = Dropout(KEY.p)
     layer.seed_keys = KEYS
     assert torch.equal(layer.seed_masks(x), expected)
+    assert torch.equal(layer.signed_keys(x.device), held)
+
+
+def test_a_held_key_is_that_of_the_step() -> None:
+    layer = seeded(0.3)
+    layer.hold_key(torch.device("cpu"))
+    held = []
+    for step in (14, 15):
+        layer.seed(3, step, first_row=2)
+        assert layer.held_key is not None and layer.held_key.tolist() == signed(layer.key())
+        held.append(layer.held_key.tolist())
+    assert held[0] != held[1]
 
 
 def test_a_traced_forward_pass_reads_the_keys_of_each_step() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from partwise.compute import compilation
 from partwise.compute.compilation import REPLAYED, CompiledModel, cannot_compile, in_short, is_small
 from partwise.compute.runtime import choose_runtime
 from partwise.config import ConfigError
@@ -98,6 +99,14 @@ def test_only_small_steps_of_accelerators_are_cuda_graphs() -> None:
     assert not is_small(1e12, "cuda", 1)  # launching is not what takes the time
     assert not is_small(1e10, "cuda", 2)  # micro-batches would overwrite each other's gradients
     assert not is_small(1e10, "cpu", 1)
+
+
+@pytest.mark.parametrize(("loss", "norm"), [(1.0, 2.0), (1.1, 2.0), (1.0, 2.2)])
+def test_a_replay_is_compared_with_the_first_step(loss: float, norm: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = iter([*[(1.0, 2.0)] * (REPLAYED - 1), (loss, norm)])
+    monkeypatch.setattr(compilation, "warm_up", lambda *_: next(steps))
+    unused: Any = None
+    assert compilation.replays_equal_steps(unused, unused) == ((loss, norm) == (1.0, 2.0))
 
 
 @pytest.mark.usefixtures("traced")

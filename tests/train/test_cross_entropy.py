@@ -23,6 +23,17 @@ from partwise.train.loop import Run
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_compiled_it_equals_torchs(smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("partwise.compute.compilation.COMPILER", "aot_eager")
+    check_compiled_loss(smoothing)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_what_is_compiled_equals_torchs(smoothing: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same functions without a compiler, whose start takes seconds."""
+    monkeypatch.setattr(cross_entropy, "_compiled", lambda function, backend: function)
+    check_compiled_loss(smoothing)
+
+
+def check_compiled_loss(smoothing: float) -> None:
     logits, targets = logits_and_targets(40, 30)
     logits = logits.detach().double().requires_grad_()
     targets = targets.where(torch.arange(40) % 3 > 0, IGNORE_INDEX)

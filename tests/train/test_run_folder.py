@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -415,6 +416,13 @@ sys.stdin.readline()
 """
 
 
+def test_a_lock_excludes_another(tmp_path: Path) -> None:
+    message = rf"^\S+ is in use by process {os.getpid()}: .*--name\Z"
+    with closing(FolderLock(tmp_path).file), pytest.raises(ConfigError, match=message):
+        FolderLock(tmp_path).release()
+    FolderLock(tmp_path).release()
+
+
 def test_a_folder_has_one_owner(tiny: Tiny, tmp_path: Path) -> None:
     config = tiny()
     process = subprocess.Popen(
@@ -460,7 +468,7 @@ def test_a_fork_neither_keeps_nor_releases_a_lock(tmp_path: Path) -> None:
         os._exit(0)
     os.read(read, 1)
     with pytest.raises(ConfigError, match="in use"):
-        FolderLock(tmp_path)
+        FolderLock(tmp_path).release()
     os.waitpid(child, 0)
     os.close(read)
     read, other = os.pipe()

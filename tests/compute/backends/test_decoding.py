@@ -195,6 +195,16 @@ def small_model(**parts: Any) -> Transformer:
 
 
 @torch.no_grad()
+def test_selected_rows_keep_what_they_have_read() -> None:
+    model = small_model(short_conv="token_shift")
+    decoder, tokens, rows = Decoder(model), random_tokens(model.config, 3, 6), torch.tensor([2, 0])
+    cache = decoder.new_cache(3)
+    decoder(tokens[:, :5], cache)
+    cache.select(rows)
+    assert error(decoder(tokens[rows, 5:], cache), decoder(tokens[rows], decoder.new_cache(2))) <= FLOAT_ERROR
+
+
+@torch.no_grad()
 def test_a_row_does_not_depend_on_other_rows_or_the_number_of_threads() -> None:
     model = small_model(attention={"part": "multihead", "n_heads": 6, "n_kv_heads": 2}, short_conv="token_shift")
     decoder, tokens = Decoder(model, bf16=True), random_tokens(model.config, 29, 20)

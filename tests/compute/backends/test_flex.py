@@ -12,6 +12,7 @@ from partwise.compute.backends import flex
 from partwise.compute.runtime import Runtime
 from partwise.config import ConfigError
 from partwise.parts.attention.core import AttentionCore
+from partwise.parts.attention.mask import MaskRule
 from partwise.train.config import run_config
 from partwise.train.loop import Run
 from recipes import LENGTH, VOCAB, error, perturbed, source_of, tokens
@@ -84,6 +85,17 @@ def test_it_is_compiled_with_the_model_in_one_graph() -> None:
         for core in (module for module in model.modules() if isinstance(module, AttentionCore)):
             core.backends = (flex.Flex(core.scale, core.softcap),)
         assert error(torch.compile(model, backend="aot_eager", fullgraph=True)(inputs), expected) <= EXACT
+
+
+def test_the_bias_of_a_score_is_that_of_its_distance() -> None:
+    """Of three queries after two cached keys."""
+    slopes = torch.tensor([1.0, -2.0])[:, None, None]
+    rule = MaskRule(2, True, None, None, lambda queries, keys, like: slopes * (queries[:, None] - keys))
+    score = flex.score_function(rule, None, torch.zeros(1, 2, 3, 4), 5)
+    heads, queries, keys = torch.arange(2)[:, None, None], torch.arange(3)[:, None], torch.arange(5)
+    assert score is not None
+    found = score(torch.ones(2, 3, 5), torch.tensor(0), heads, queries, keys)
+    assert torch.equal(found, 1 + slopes * (queries + 2 - keys))
 
 
 def test_it_is_chosen_only_if_it_is_named() -> None:
