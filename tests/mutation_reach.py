@@ -19,7 +19,7 @@ _seen = set[tuple[str, str]]()
 
 def note(*names: str) -> None:
     """Write that the running test has reached the mutations, once each."""
-    test, _, phase = os.environ.get("PYTEST_CURRENT_TEST", "").partition(" (")
+    test, _, phase = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")
     # what a fixture computes, all tests of the file may read
     test = test.partition("::" if phase.startswith("setup") else "[")[0]
     if new := [name for name in names if (name, test) not in _seen]:

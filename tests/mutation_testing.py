@@ -51,8 +51,6 @@ class Mutation:
     old: str
     new: str
     tests: str = TESTS
-    long: bool = False
-    """Whether tests marked `long` are needed to catch it."""
 
     @property
     def path(self) -> Path:
@@ -90,7 +88,7 @@ def failing_test(
     path.write_text(mutation.source(), encoding="utf-8")
     os.utime(path, (number := next(MOMENTS), number))
     words = ["-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=no"]
-    words += tests or [*mutation.tests.split(), *(["-m", "long or not long"] if mutation.long else [])]
+    words += tests or mutation.tests.split()
     environment = {**os.environ, "PYTHONPATH": str(copy / "src")}
     try:
         done = subprocess.run(

@@ -1,7 +1,7 @@
 """Which tier of the tests notices a mutation: `python tests/mutation_testing.py --tier fast`.
 
 A mutant runs its named tests of the fast tier. One that survives runs the tests of the whole tier that reach its changed
-line, which one run of the tier notes (`mutation_reach`), then its named tests of the rest, then those marked `long`.
+line, which one run of the tier notes (`mutation_reach`), then its named tests of the rest.
 """
 
 import json
@@ -20,8 +20,8 @@ from mutation_reach import NOTES, noted, read_notes
 if TYPE_CHECKING:
     from mutation_testing import Mutation
 
-CAUGHT_BY = ("named", "fast", "rest", "long", "nothing")
-"""Named tests of the fast tier, others of it, only named tests of the rest, only those marked `long`, or no test."""
+CAUGHT_BY = ("named", "fast", "rest", "nothing")
+"""Named tests of the fast tier, others of it, only named tests of the rest, or no test."""
 FAST = ("named", "fast")
 ENOUGH = 0.85
 """The share of mutations that `make test` alone has to catch; `make test-all` catches the others."""
@@ -51,7 +51,7 @@ class TierTable:
     def is_enough(self, mutations: Sequence["Mutation"]) -> bool:
         """Whether the fast tier catches its share, and both tiers together all."""
         by = Counter(self.rows[each.name]["by"] for each in mutations)
-        return sum(by[each] for each in FAST) >= ENOUGH * len(mutations) and not by["long"] + by["nothing"]
+        return sum(by[each] for each in FAST) >= ENOUGH * len(mutations) and not by["nothing"]
 
     def lines(self, mutations: Sequence["Mutation"]) -> list[str]:
         """The table in Markdown: counts by folder, then what the fast tier misses."""
@@ -61,8 +61,8 @@ class TierTable:
             counts[folder_of(row["module"])][row["by"]] += 1
         counts["all"] = sum(counts.values(), Counter())
         return [
-            "| Folder | Mutants | Named tests of `make test` | Its other tests | Only `make test-all` | Only `long` | None |",
-            "| --- | --- | --- | --- | --- | --- | --- |",
+            "| Folder | Mutants | Named tests of `make test` | Its other tests | Only `make test-all` | None |",
+            "| --- | --- | --- | --- | --- | --- |",
             *(
                 f"| {folder} | {count.total()} | {' | '.join(str(count[by]) for by in CAUGHT_BY)} |"
                 for folder, count in counts.items()
@@ -104,7 +104,7 @@ def find_tiers(
     reached = tests_that_reach(survivors, copy) if survivors else {}
     for mutation in survivors:
         tests = mutation.tests.split()
-        stages = [("rest", ["--tier", "rest", *tests]), ("long", ["-m", "long", *tests])]
+        stages = [("rest", ["--tier", "rest", *tests])]
         if near := reached[mutation.name]:
             words = copy / "tests-that-reach.txt"
             words.write_text("".join(f"{test}\n" for test in near))

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 
-from data_parallel import CASES, KINDS, RESHARDED, config, new_run
+from data_parallel import CASES, KINDS, RESHARDED, Communication, config, new_run
 from lazy_imports import lazy_module
 from partwise.checkpoint import is_sharded, load_model, tensor_files, verify
 from partwise.config import ConfigError
@@ -179,6 +179,44 @@ def test_a_hundred_steps_of_one_two_and_four_processes_agree(tmp_path: Path) -> 
                 steps = np.array(results[f"{size} {case} {kind}"]["steps"])
                 assert steps[0] == pytest.approx(expected[0], rel=EXACT, abs=0), (case, size, kind)
                 assert steps == pytest.approx(expected, rel=1e-9, abs=0), (case, size, kind)
+
+
+@pytest.fixture
+def second_of_two() -> Iterator[Processes]:
+    """The second of two processes whose other one only torch's fake backend knows: all that it would send is this one's."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
+    yield Processes(1, 2)
+    dist.destroy_process_group()
+
+
+@pytest.mark.promise
+def test_a_shard_is_its_rows_of_every_tensor(second_of_two: Processes) -> None:
+    """Of fused projections, too, which are saved one by one."""
+    model = new_run("fused", "fsdp", second_of_two).parallel
+    whole = new_run("fused", "fsdp", SINGLE).parallel.weights()
+    assert {"blocks.0.attention.k.weight", "blocks.0.attention.v.weight"} < {*model.weights()}
+    for name, (data, first, shape) in model.weights().items():
+        assert shape == whole[name].shape and torch.equal(data, whole[name].data[first : first + len(data)]), name
+    names = model.parameters()
+    states = {f"{name}.momentum": torch.randn(tuple(model.shards[name].parameter.shape)) for name in names}
+    for name in names:
+        rows = model.state_rows(name, model.load_state(name, "momentum", states))
+        assert rows is not None and torch.equal(rows.data, states[f"{name}.momentum"][rows.first :]), name
+
+
+@pytest.mark.promise
+def test_gradients_of_two_micro_batches_are_communicated_once(second_of_two: Processes) -> None:
+    run = new_run("uneven", "fsdp", second_of_two)
+    gradients = 8 * run.config.model.parameters()
+    with Communication() as communication:
+        run.update()
+    assert gradients <= communication.bytes["_reduce_scatter_base_"] < 1.01 * gradients
+    replicated = new_run("uneven", "ddp", second_of_two).parallel
+    for last in (False, True):
+        with replicated.synchronize(last):
+            assert replicated.module.require_backward_grad_sync == last
 
 
 @pytest.mark.parametrize("n_rows", [4, 5, 7])
