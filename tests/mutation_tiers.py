@@ -61,7 +61,7 @@ class TierTable:
             counts[folder_of(row["module"])][row["by"]] += 1
         counts["all"] = sum(counts.values(), Counter())
         return [
-            "| Folder | Mutants | Named tests of `make test` | Its other tests | Only `make test-all` | None |",
+            "| Folder | Bugs | Named tests of `make test` | Its other tests | Only `make test-all` | None |",
             "| --- | --- | --- | --- | --- | --- |",
             *(
                 f"| {folder} | {count.total()} | {' | '.join(str(count[by]) for by in CAUGHT_BY)} |"
@@ -73,9 +73,9 @@ class TierTable:
 
 
 def folder_of(module: str) -> str:
-    """The folder of a module, two deep below `comparison`; `.` for files of the root."""
-    parts = Path(module).parent.parts
-    return "/".join(parts[: 2 if parts[:1] == ("comparison",) else 1]) or "."
+    """The first folder of a module."""
+    folder, separator, _ = module.partition("/")
+    return folder if separator else "the root"
 
 
 def find_tiers(
