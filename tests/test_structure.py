@@ -49,6 +49,7 @@ LAYERS = [
     "parts.feed_forward.mlp",
     "parts.feed_forward.dense",  # experts compute its activations
     "parts.feed_forward.router",
+    "parts.residual.wirings",  # hyper-connections are several of them
     "parts.positions.angles",
     "parts",
     "model",

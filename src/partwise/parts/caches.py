@@ -50,7 +50,7 @@ class RecentCache:
         self.buffer, self.size, self.length = buffer, size, 0
 
     def keep(self, all_positions: Tensor, n_new: int) -> None:
-        """Keep the last positions of these, of which the last `n_new` are new."""
+        """Keep the last positions; the last `n_new` of these are new."""
         n = all_positions.shape[self.axis]
         kept = min(n, self.size)
         self.buffer = all_positions.narrow(self.axis, n - kept, kept).clone()  # a slice would keep all of them alive
