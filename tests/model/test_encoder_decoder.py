@@ -205,3 +205,52 @@ def test_the_embedding_of_padding_is_zero() -> None:
     for values in embeddings.values():
         assert not values[3].any()
         assert values[4].any()
+
+
+def test_encoder_equals_the_hidden_states_of_bert() -> None:
+    """`transformers`' BertModel on padded sources of one segment, whose embedding is part of the learned positions."""
+    transformers = pytest.importorskip("transformers", reason="transformers is a development dependency")
+    norm, learned = {"part": "layernorm", "eps": 1e-12}, {"positions": "learned", "embed_norm": True}
+    model = ours("post", "gelu", final_norm=False, norm=norm, **learned)
+    config = transformers.BertConfig(
+        vocab_size=VOCAB,
+        hidden_size=WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=HEADS,
+        intermediate_size=HIDDEN,
+        max_position_embeddings=16,
+        pad_token_id=PAD,
+        attn_implementation="eager",
+    )
+    bert = transformers.BertModel(config, add_pooling_layer=False).double().eval()
+    state = model.encoder.state_dict()
+    names = {
+        "attention.self.query": "attention.q",
+        "attention.self.key": "attention.k",
+        "attention.self.value": "attention.v",
+        "attention.output.dense": "attention.out",
+        "attention.output.LayerNorm": "residual.norms.attention",
+        "intermediate.dense": "ffn.up",
+        "output.dense": "ffn.down",
+        "output.LayerNorm": "residual.norms.ffn",
+    }
+    mapped = {
+        "embeddings.word_embeddings.weight": model.embed.weight.detach(),
+        "embeddings.position_embeddings.weight": state["positions.weight"],
+        "embeddings.token_type_embeddings.weight": torch.zeros(2, WIDTH, dtype=torch.float64),
+        "embeddings.LayerNorm.weight": state["embed_norm.weight"],
+        "embeddings.LayerNorm.bias": state["embed_norm.bias"],
+    }
+    for layer in range(2):
+        for theirs_name, own in names.items():
+            for kind in ("weight", "bias"):
+                mapped[f"encoder.layer.{layer}.{theirs_name}.{kind}"] = state[f"blocks.{layer}.{own}.{kind}"]
+    bert.load_state_dict(mapped)
+    source = torch.tensor([[3, 5, 7, 2, 9, 4], [6, 1, 8, PAD, PAD, PAD]])
+    memory, padding = model.encode(source, [])
+    expected = bert(source, attention_mask=(source != PAD).long()).last_hidden_state
+    assert memory is not None and padding is not None
+    assert error(memory[~padding], expected[~padding]) <= EXACT
+    changed = source.clone()
+    changed[0, -1] = 10  # an encoder has no causal mask: the first position sees the last
+    assert error(model.encode(changed, [])[0][0, 0], memory[0, 0]) > 1e-6
