@@ -53,6 +53,24 @@ def test_your_own_part(here: Path) -> None:
     assert (here / "runs/own-part/report.html").exists()
 
 
+def test_batch_norm_is_refused_with_the_reason(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In training it sees later tokens and other rows; in evaluation neither."""
+    path = str(EXAMPLES / "batch_norm.py")
+    runpy.run_path(path, run_name="__main__")
+    training, evaluation = capsys.readouterr().out.splitlines()
+    assert training.startswith("training: ") and not training.endswith(" 0.000")
+    assert evaluation == "evaluation: the last token changes the first output by 0.000"
+    (here / "text.txt").write_text("to be or not to be\n" * 200)
+    sizes = ["d_model=16", "n_layers=1", "attention.n_heads=2", "context_length=16", "--data", "text.txt"]
+    command = [sys.executable, "-m", "partwise", "check", "mingpt", "norm=example_batch_norm", *sizes, "--import", path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 1, done.stderr
+    shown = " ".join(done.stdout.split())
+    assert "no position sees later ones leak when later tokens change, logits of" in shown and "in training" in shown
+    assert "rows are independent warning when other rows change" in shown
+    assert "train and compare refuse this model" in shown
+
+
 def test_a_program_that_searches(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change without effect and one that crashes, judged through --json; the stand-in program does what its tables say."""
     done = subprocess.run(
