@@ -23,7 +23,9 @@ from partwise.tokenizers import Characters
 from partwise.train.config import TrainConfig
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from references.tutorial_loop import MinGPT, score_arithmetic
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+from from_scratch.gpt import GPT
+from references.tutorial_loop import score_arithmetic
 
 LOOP_PROBLEMS = 40
 TARGET = 200.0
@@ -41,7 +43,7 @@ def main() -> None:
     text = generate_problems(corpus.problem_spec(), train=corpus.train, validation=1, test=options.problems)["test"]
     problems = split_problems(text.tobytes().decode())
     model = partwise.Transformer(partwise.preset("mingpt", vocab_size=tokenizer.vocab_size)).eval()
-    tutorial_model = MinGPT(tokenizer.vocab_size)
+    tutorial_model = GPT(tokenizer.vocab_size)
     runtime = choose_runtime(TrainConfig(device="cpu"))
     apply_backends(model, runtime)
 

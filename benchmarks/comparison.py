@@ -32,7 +32,9 @@ from partwise.data import Arithmetic, generate_problems, prepare, split_problems
 from partwise.studies.study import find_study
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
-from references.tutorial_loop import MinGPT, Training, evaluated_steps, score_arithmetic
+sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
+from from_scratch.gpt import GPT
+from references.tutorial_loop import Training, evaluated_steps, score_arithmetic
 
 ROOT = Path(__file__).parent.parent
 STEPS = 5000
@@ -93,7 +95,7 @@ def measure_tutorial(data: str, gated: bool) -> dict[str, float]:
     symbols = torch.tensor([index[character] for character in text])
     reading = (time.perf_counter() - began) * length / len(text)
 
-    training = Training(MinGPT(len(index), gated=gated), symbols)
+    training = Training(GPT(len(index), gated=gated), symbols)
     blocks = []
     for _ in range(BLOCKS):
         began = time.perf_counter()

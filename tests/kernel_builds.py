@@ -55,7 +55,7 @@ def check(name: str) -> str:
     environment = {
         **os.environ,
         "CXX": BUILDS[name],
-        "PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT / "tests"))),
+        "PYTHONPATH": os.pathsep.join(str(ROOT / name) for name in ("src", "tests", "examples")),
     }
     if "address" in BUILDS[name]:
         library = subprocess.run([compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from from_scratch.gpt import GPT
 from partwise.compute.runtime import machine_info
-from references.mingpt import mingpt_logits
-from references.tutorial_loop import MinGPT, Training, evaluated_steps
+from references.tutorial_loop import Training, evaluated_steps
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -35,38 +35,10 @@ def test_the_names_that_a_script_imports_from_another_exist() -> None:
     assert not [f"{stem}.py: {module}.{name}" for stem, module, name in imports if name not in defined[module]]
 
 
-@pytest.mark.parametrize("gated", [False, True])
-def test_the_tutorial_model_equals_its_equation(gated: bool) -> None:
-    torch.manual_seed(0)
-    model = MinGPT(19, layers=2, width=24, heads=4, context=16, gated=gated).double()
-    tensors = {
-        "embed.weight": model.symbols.weight,
-        "positions.weight": model.positions.weight,
-        "residual.norm.weight": model.ln_f.weight,
-        "residual.norm.bias": model.ln_f.bias,
-        "head.weight": model.lm_head.weight,
-        "head.bias": model.lm_head.bias,
-    }
-    for number, block in enumerate(model.blocks):
-        k, q, v = block.mha.attn.weight.split(24)
-        own = {"attention.k": k, "attention.q": q, "attention.v": v, "attention.out": block.mha.proj.weight}
-        own |= {"ffn.down": block.ffwd.w2.weight, "ffn.gate" if gated else "ffn.up": block.ffwd.w.weight}
-        own |= {"ffn.up": block.ffwd.v.weight} if gated else {}
-        own |= {"residual.norms.attention": block.ln_mha.weight, "residual.norms.ffn": block.ln_ff.weight}
-        tensors |= {f"blocks.{number}.{name}.weight": weight for name, weight in own.items()}
-        tensors[f"blocks.{number}.attention.out.bias"] = block.mha.proj.bias
-        tensors[f"blocks.{number}.residual.norms.attention.bias"] = block.ln_mha.bias
-        tensors[f"blocks.{number}.residual.norms.ffn.bias"] = block.ln_ff.bias
-    tokens = torch.randint(19, (3, 11))
-    with torch.no_grad():
-        expected = mingpt_logits(tensors, tokens, n_layers=2, n_heads=4, ffn="swiglu" if gated else "relu")
-        assert (model(tokens) - expected).abs().max() <= 1e-12 * expected.abs().max()
-
-
 def test_the_tutorial_loop_trains_and_evaluates_at_its_steps() -> None:
     torch.manual_seed(0)
     symbols = torch.arange(400) % 7
-    training = Training(MinGPT(7, layers=1, width=16, heads=2, context=8), symbols, batch_size=4, context=8)
+    training = Training(GPT(7, n_layer=1, n_embd=16, n_head=2, block_size=8), symbols, batch_size=4, context=8)
     training.optimizer.param_groups[0]["lr"] = 1e-2
     losses = training.run(steps=31, every=10, batches=2)
     assert list(losses) == [0, 10, 20, 30]

@@ -528,7 +528,7 @@ def test_smaller_cpus_compute_the_same(flag: str, tmp_path: Path) -> None:
     if "amx" in flag and "amx_bf16" not in Path("/proc/cpuinfo").read_text():
         pytest.skip("this CPU has no tile registers")
     tests = Path(__file__).parents[1]
-    folders = [str(tests / name) for name in ("", "kernels", "compute/backends")]
+    folders = [str(tests / name) for name in ("", "kernels", "compute/backends", "../examples")]
     program = (
         f"import sys; sys.path[:0] = {folders!r}\n"
         "import pytest, test_attention, test_bf16, test_block, test_compiled_block, test_cross_entropy, test_decoding\n"

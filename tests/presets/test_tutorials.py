@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 import partwise
 from backends import use_backends
+from from_scratch.positions import sinusoidal
 from references import Shapes, Tensors
 from references.llama import llama_logits, llama_parameters, llama_shapes
 from references.mingpt import mingpt_logits, mingpt_parameters, mingpt_shapes
-from references.toy import sinusoid, toy_logits, toy_parameters, toy_shapes
+from references.toy import toy_logits, toy_parameters, toy_shapes
 from references.tutorial_loop import SYMBOLS, encode, estimate_loss, score_arithmetic
 
 EXACT = 1e-12
@@ -236,7 +237,8 @@ def test_blocks_equal_torchs_encoder_layer(words: str) -> None:
     """Pre-norm blocks with a causal mask against torch.nn.TransformerEncoderLayer, with absent biases as zeros."""
     model, tokens, toy = build(words, 65), draw_tokens(65, 80), words.startswith("toy")
     tensors = model.state_dict()
-    x = tensors["embed.weight"][tokens] + (sinusoid(80, 64) if toy else tensors["positions.weight"])
+    x = tensors["embed.weight"][tokens]
+    x = sinusoidal(x) if toy else x + tensors["positions.weight"]
     mask = nn.Transformer.generate_square_subsequent_mask(80, dtype=torch.float64)
     for i in range(2):
         layer = nn.TransformerEncoderLayer(

@@ -1,5 +1,7 @@
 """Plain reference implementations of the tutorials' equations, which share no code with partwise.
 
+Norms, activations, positions and the minimal GPT are those of examples/from_scratch.
+
 A model is a flat mapping from names to tensors, and a few sizes. Everything is computed in the dtype of the tensors (the
 tests use float64) with elementary operations, so that autograd gives reference gradients. Shapes: B batch, T positions,
 D model width, H heads, K key/value heads, E head width, F feed-forward width, V vocabulary.
@@ -10,6 +12,8 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
+
+from from_scratch import ffn, norms, positions
 
 Tensors = Mapping[str, Tensor]
 Shapes = dict[str, tuple[int, ...]]
@@ -24,38 +28,19 @@ def affine(tensors: Tensors, name: str, x: Tensor) -> Tensor:
 
 def layer_norm(tensors: Tensors, name: str, x: Tensor, eps: float = 1e-5) -> Tensor:
     """(x - mean) / sqrt(variance + eps) * weight + bias, with the biased variance (divided by D)."""
-    centered = x - x.mean(-1, keepdim=True)
-    variance = (centered * centered).mean(-1, keepdim=True)
-    return centered / (variance + eps).sqrt() * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
+    return norms.layernorm(x, tensors[f"{name}.weight"], tensors[f"{name}.bias"], eps)
 
 
 def rms_norm(tensors: Tensors, name: str, x: Tensor, eps: float = 1e-6) -> Tensor:
     """x / sqrt(mean(x^2) + eps) * weight."""
-    return x / ((x * x).mean(-1, keepdim=True) + eps).sqrt() * tensors[f"{name}.weight"]
-
-
-def silu(x: Tensor) -> Tensor:
-    """x sigma(x)."""
-    return x / (1 + torch.exp(-x))
-
-
-def gelu(x: Tensor) -> Tensor:
-    """x Phi(x) with the exact normal CDF, not the tanh approximation."""
-    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+    return norms.rmsnorm(x, tensors[f"{name}.weight"], eps)
 
 
 def swiglu(tensors: Tensors, name: str, x: Tensor) -> Tensor:
     """down(silu(gate(x)) * up(x))."""
-    return affine(tensors, f"{name}.down", silu(affine(tensors, f"{name}.gate", x)) * affine(tensors, f"{name}.up", x))
-
-
-def rotate(x: Tensor, theta: float = 10000.0) -> Tensor:
-    """(B, T, H, E): at position t the complex number x_i + j x_{i + E/2} is rotated by the angle t theta^(-2i/E)."""
-    half = x.shape[-1] // 2
-    frequencies = torch.tensor([theta ** (-i / half) for i in range(half)], dtype=x.dtype)
-    angles = torch.arange(x.shape[1], dtype=x.dtype)[:, None] * frequencies  # (T, E/2)
-    rotated = torch.complex(x[..., :half], x[..., half:]) * torch.polar(torch.ones_like(angles), angles)[:, None, :]
-    return torch.cat([rotated.real, rotated.imag], dim=-1)
+    return affine(
+        tensors, f"{name}.down", ffn.silu(affine(tensors, f"{name}.gate", x)) * affine(tensors, f"{name}.up", x)
+    )
 
 
 def causal_attention(tensors: Tensors, name: str, x: Tensor, n_heads: int, n_kv_heads: int, rope: bool) -> Tensor:
@@ -65,7 +50,7 @@ def causal_attention(tensors: Tensors, name: str, x: Tensor, n_heads: int, n_kv_
     k = affine(tensors, f"{name}.k", x).reshape(batch, length, n_kv_heads, -1)
     v = affine(tensors, f"{name}.v", x).reshape(batch, length, n_kv_heads, -1)
     if rope:
-        q, k = rotate(q), rotate(k)
+        q, k = (positions.rope(x.transpose(1, 2)).transpose(1, 2) for x in (q, k))
     past = torch.tril(torch.ones(length, length, dtype=torch.bool))
     outputs = []
     for head in range(n_heads):

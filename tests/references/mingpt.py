@@ -13,9 +13,14 @@ Two errors of the post, both tested: its formula of the SwiGLU layer, (SwiGLU(xW
 SwiGLU already is the gated product, while its code gates once; and it states 21 symbols, but its format has 19.
 """
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional as F
 
-from . import Shapes, Tensors, affine, causal_attention, layer_norm, silu, swiglu, with_biases
+from from_scratch.gpt import GPT
+
+from . import Shapes, Tensors, with_biases
 
 N_LAYERS = 8
 WIDTH = 96
@@ -25,32 +30,52 @@ HIDDEN = 4 * WIDTH
 SWIGLU_HIDDEN = 4 * int(2 * WIDTH / 3)
 
 
-def relu_layer(tensors: Tensors, name: str, x: Tensor) -> Tensor:
-    """down(max(up(x), 0))."""
-    return affine(tensors, f"{name}.down", affine(tensors, f"{name}.up", x).clamp(min=0))
-
-
-def swiglu_as_printed(tensors: Tensors, name: str, x: Tensor) -> Tensor:
+class SwiGLUAsPrinted(nn.Module):
     """The printed formula, as literally as its shapes allow: down((silu(gate(x)) * up(x)) * up(x))."""
-    up = affine(tensors, f"{name}.up", x)
-    return affine(tensors, f"{name}.down", silu(affine(tensors, f"{name}.gate", x)) * up * up)
+
+    def __init__(self, ffn: nn.Module) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = ffn.gate, ffn.up, ffn.down
+
+    def forward(self, x: Tensor) -> Tensor:
+        up = self.up(x)
+        return self.down(F.silu(self.gate(x)) * up * up)
 
 
-FEED_FORWARDS = {"relu": relu_layer, "swiglu": swiglu, "swiglu_as_printed": swiglu_as_printed}
+def gpt_weights(tensors: Tensors) -> dict[str, Tensor]:
+    """The tensors by the names of `from_scratch.gpt`, with k, q and v in one."""
+    weights = {}
+    for name, tensor in tensors.items():
+        if name.endswith(("attention.q.weight", "attention.v.weight")):
+            continue
+        if name.endswith("attention.k.weight"):
+            block = name.removesuffix("k.weight")
+            name, tensor = f"{block}kqv.weight", torch.cat([tensors[f"{block}{role}.weight"] for role in "kqv"])
+        for ours, theirs in (
+            ("embed.", "token_embedding."),
+            ("positions.", "position_embedding."),
+            ("residual.norms.attention.", "ln1."),
+            ("residual.norms.ffn.", "ln2."),
+            ("residual.norm.", "ln_f."),
+        ):
+            name = name.replace(ours, theirs)
+        weights[name] = tensor
+    return weights
 
 
 def mingpt_logits(
     tensors: Tensors, tokens: Tensor, *, n_layers: int = N_LAYERS, n_heads: int = N_HEADS, ffn: str = "relu"
 ) -> Tensor:
-    """Logits (B, T, V) of tokens (B, T); `ffn` is a key of FEED_FORWARDS."""
-    x = tensors["embed.weight"][tokens] + tensors["positions.weight"][: tokens.shape[1]]
-    for i in range(n_layers):
-        block = f"blocks.{i}"
-        normed = layer_norm(tensors, f"{block}.residual.norms.attention", x)
-        x = x + causal_attention(tensors, f"{block}.attention", normed, n_heads, n_heads, rope=False)
-        normed = layer_norm(tensors, f"{block}.residual.norms.ffn", x)
-        x = x + FEED_FORWARDS[ffn](tensors, f"{block}.ffn", normed)
-    return affine(tensors, "head", layer_norm(tensors, "residual.norm", x))
+    """Logits (B, T, V) of tokens (B, T) by the model of examples/from_scratch/gpt.py.
+
+    `ffn` is relu, swiglu or swiglu_as_printed.
+    """
+    (vocab, width), (context, _) = tensors["embed.weight"].shape, tensors["positions.weight"].shape
+    model = GPT(vocab, n_layers, width, n_heads, context, gated=ffn != "relu")
+    if ffn == "swiglu_as_printed":
+        for block in model.blocks:
+            block.ffn = SwiGLUAsPrinted(block.ffn)
+    return functional_call(model, gpt_weights(tensors), (tokens,), strict=True)
 
 
 def mingpt_shapes(

@@ -11,22 +11,12 @@ here: the embeddings are not scaled, the last block is followed by a LayerNorm, 
 SwiGLU layer has no biases. The reference has no dropout: it is the model in eval mode.
 """
 
-import math
-
-import torch
 from torch import Tensor
 
-from . import Shapes, Tensors, affine, causal_attention, gelu, layer_norm, swiglu, with_biases
+from from_scratch.ffn import gelu
+from from_scratch.positions import sinusoidal
 
-
-def sinusoid(length: int, width: int) -> Tensor:
-    """(T, D) in float64, element by element."""
-    table = torch.empty(length, width, dtype=torch.float64)
-    for t in range(length):
-        for column in range(width):
-            angle = t * 10000.0 ** (-(column - column % 2) / width)
-            table[t, column] = math.cos(angle) if column % 2 else math.sin(angle)
-    return table
+from . import Shapes, Tensors, affine, causal_attention, layer_norm, swiglu, with_biases
 
 
 def gelu_layer(tensors: Tensors, name: str, x: Tensor) -> Tensor:
@@ -41,7 +31,7 @@ def toy_logits(
     feed_forward = swiglu if gated else gelu_layer
     x = tensors["embed.weight"][tokens]
     if not rope:
-        x = x + sinusoid(*x.shape[1:])
+        x = sinusoidal(x)
     for i in range(n_layers):
         block = f"blocks.{i}"
         normed = layer_norm(tensors, f"{block}.residual.norms.attention", x)

@@ -1,4 +1,4 @@
-"""The SwiGLU post's model, training loop and two evaluations, to compare results and speed.
+"""The SwiGLU post's training loop and two evaluations, to compare results and speed; its model is `from_scratch.gpt`.
 
 It trains like its series: batches of windows sampled with replacement, AdamW at a constant learning rate, and at every
 500th step and the last the mean loss over 200 random batches of each split.
@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
+
+from from_scratch.gpt import GPT
 
 Logits = Callable[[Tensor], Tensor]
 """(B, T) symbols -> (B, T, V)."""
@@ -105,71 +107,10 @@ def estimate_loss(
     return total / batches
 
 
-class Attention(nn.Module):
-    """One projection, split in the order k, q, v; future scores are masked with -inf."""
-
-    ahead: Tensor
-
-    def __init__(self, width: int, heads: int, context: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.attn = nn.Linear(width, 3 * width, bias=False)
-        self.proj = nn.Linear(width, width)
-        self.register_buffer("ahead", torch.ones(context, context).triu(1).bool())
-
-    def forward(self, x: Tensor) -> Tensor:
-        length, width = x.shape[1:]
-        k, q, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in self.attn(x).split(width, dim=2))
-        scores = q @ k.transpose(-2, -1) * (width // self.heads) ** -0.5
-        weights = F.softmax(scores.masked_fill(self.ahead[:length, :length], float("-inf")), dim=-1)
-        return self.proj((weights @ v).transpose(1, 2).contiguous().flatten(2))
-
-
-class FeedForward(nn.Module):
-    """w2(relu(w(x))), or w2(silu(w(x)) * v(x)) with two thirds of the hidden width."""
-
-    def __init__(self, width: int, gated: bool) -> None:
-        super().__init__()
-        hidden = 4 * int(2 * width / 3) if gated else 4 * width
-        self.w = nn.Linear(width, hidden, bias=False)
-        self.w2 = nn.Linear(hidden, width, bias=False)
-        self.v = nn.Linear(width, hidden, bias=False) if gated else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.w2(F.relu(self.w(x)) if self.v is None else F.silu(self.w(x)) * self.v(x))
-
-
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int, context: int, gated: bool) -> None:
-        super().__init__()
-        self.mha, self.ffwd = Attention(width, heads, context), FeedForward(width, gated)
-        self.ln_mha, self.ln_ff = nn.LayerNorm(width), nn.LayerNorm(width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.mha(self.ln_mha(x))
-        return x + self.ffwd(self.ln_ff(x))
-
-
-class MinGPT(nn.Module):
-    """(B, T) symbols -> (B, T, V)."""
-
-    def __init__(
-        self, vocab: int, *, layers: int = 8, width: int = 96, heads: int = 8, context: int = 128, gated: bool = False
-    ) -> None:
-        super().__init__()
-        self.symbols, self.positions = nn.Embedding(vocab, width), nn.Embedding(context, width)
-        self.blocks = nn.Sequential(*[Block(width, heads, context, gated) for _ in range(layers)])
-        self.ln_f, self.lm_head = nn.LayerNorm(width), nn.Linear(width, vocab)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.symbols(tokens) + self.positions(torch.arange(tokens.shape[1]))
-        return self.lm_head(self.ln_f(self.blocks(x)))
-
-
 class Training:
     """The post's training loop, on the first 90 % of `symbols` (N,)."""
 
-    def __init__(self, model: MinGPT, symbols: Tensor, *, batch_size: int = 16, context: int = 128) -> None:
+    def __init__(self, model: GPT, symbols: Tensor, *, batch_size: int = 16, context: int = 128) -> None:
         self.model, self.batch_size, self.context = model, batch_size, context
         split_point = int(0.9 * len(symbols))
         self.splits = {"train": symbols[:split_point], "val": symbols[split_point:]}
