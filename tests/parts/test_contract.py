@@ -115,11 +115,11 @@ def canceled_by_norm(name: str, config: partwise.ModelConfig) -> bool:
     """Whether the next norm may cancel a parameter that only scales the norm's input.
 
     Affects the scalar weight of a scalenorm on the residual stream, if the branch in between is homogeneous, like relu
-    without biases; and, if nothing but a norm takes the output of a branch, the sink or gate of a single head and the
-    weight of a single expert.
+    without biases, or on the embeddings without a residual stream; and, if nothing but a norm takes the output of a
+    branch, the sink or gate of a single head and the weight of a single expert.
     """
     if config.norm.name == "scalenorm" and config.residual.name in ("post", "deepnorm", "none"):
-        return "residual.norms." in name and name.endswith(".weight")
+        return name.endswith(".weight") and ("residual.norms." in name or "embed_norm" in name)
     if config.residual.name not in ("reordered", "sandwich", "none"):
         return False
     attentions, ffns = (getattr(field, "recipes", [field]) for field in (config.attention, config.ffn))

@@ -370,6 +370,7 @@ INITS = [
     ("torch", {}, {"hidden": BOUND, "output": BOUND, "head": BOUND, "bias": BOUND, "table": "1"}),
     ("torch_scaled", {}, {"hidden": BOUND, "output": BOUND / math.sqrt(6), "head": BOUND, "bias": BOUND, "table": "1"}),
     ("normal", {"std": 0.05}, {"hidden": "0.05", "output": "0.05", "head": "0.05", "bias": 0.0, "table": "0.05"}),
+    ("dead_units", {}, {"hidden": "0.02", "output": "0.02", "head": "0.02", "bias": 0.0, "table": "0.02"}),
     ("gpt2", {}, {"hidden": "0.02", "output": str(0.02 / 6**0.5), "head": "0.02", "bias": 0.0, "table": "0.02"}),
 ]
 

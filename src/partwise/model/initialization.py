@@ -1,10 +1,11 @@
 """Initial weights, with an independent random stream per tensor."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 
+from partwise.config import ConfigError
 from partwise.model.parameters import LogicalTensor, matching_names
 from partwise.parts.contracts import Init, Residual
 from partwise.parts.layers import stream_seed
@@ -20,6 +21,14 @@ def constructing(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stream_seed(seed, "constructors"))
         yield
+
+
+def check_init(init: Init, tie_embeddings: bool, tensors: Iterable[LogicalTensor]) -> None:
+    """Raise ConfigError for a model that the initialization does not fit."""
+    if tie_embeddings and init.scales_head_separately:
+        raise ConfigError(f"init={init.name} scales embeddings and head differently: set tie_embeddings=false")
+    if init.needs_activated_bias and not any(tensor.activated for tensor in tensors):
+        raise ConfigError(f"init={init.name} sets biases of hidden units, and there are none: set ffn.bias=true")
 
 
 @torch.no_grad()

@@ -28,6 +28,7 @@ class LogicalTensor:
     fan_out: int
     data: Tensor
     lr_factor: float = 1.0  # learning-rate factor of a parametrization such as muP
+    activated: bool = False  # as in TensorSpec
 
 
 def logical_tensors(model: nn.Module) -> Iterator[LogicalTensor]:
@@ -40,7 +41,8 @@ def logical_tensors(model: nn.Module) -> Iterator[LogicalTensor]:
         if isinstance(module, FusedLinear):
             parent, fan_in = path.rpartition(".")[0], module.weight.shape[1]
             for name, role, piece in module.pieces():
-                yield LogicalTensor(f"{parent}.{name}", role, fan_in, piece.shape[0], piece)
+                activated = name == f"{module.activated}.bias"
+                yield LogicalTensor(f"{parent}.{name}", role, fan_in, piece.shape[0], piece, activated=activated)
             continue
         for name, parameter in module.named_parameters(recurse=False):
             if id(parameter) in seen:
@@ -50,7 +52,8 @@ def logical_tensors(model: nn.Module) -> Iterator[LogicalTensor]:
             role = "bias" if module_role != "vector" and name == "bias" else module_role
             # a bias has the fan-in of its matrix; an embedding is a lookup, not a sum over rows
             fan_in, fan_out = (1, 1) if module_role in ("table", "vector") else module.weight.shape[:-3:-1]
-            yield LogicalTensor(f"{path}.{name}".lstrip("."), role, fan_in, fan_out, parameter)
+            activated = role == "bias" and hasattr(module, "activated")
+            yield LogicalTensor(f"{path}.{name}".lstrip("."), role, fan_in, fan_out, parameter, activated=activated)
 
 
 def tensors_by_parameter(model: nn.Module) -> Mapping[nn.Parameter, list[LogicalTensor]]:

@@ -16,7 +16,7 @@ from partwise.model.block import Block, run_blocks
 from partwise.model.cache import Cache, position_ids_from_document_ids
 from partwise.model.flops import training_flops_per_token
 from partwise.model.heads import check_heads
-from partwise.model.initialization import constructing, initialize
+from partwise.model.initialization import check_init, constructing, initialize
 from partwise.model.parameters import LogicalTensor, TiedModule, logical_tensors
 from partwise.parts.attention.multihead import MultiHead
 from partwise.parts.contracts import (
@@ -201,10 +201,6 @@ class Transformer(Stack, TiedModule):
     def __init__(self, config: ModelConfig, seed: int = 0, reinitialize: str | None = None) -> None:
         super().__init__()
         self.config = config
-        if config.tie_embeddings and config.init.scales_head_separately:
-            raise ConfigError(
-                f"init={config.init.name} scales embeddings and head differently: set tie_embeddings=false"
-            )
         with constructing(seed):
             self.embed = embedding_table(config.vocab_size, config.d_model, config.padding_idx)
             sizes = (config.d_model, config.n_layers, config.context_length)
@@ -224,6 +220,7 @@ class Transformer(Stack, TiedModule):
         self.dropouts = {name: module for name, module in self.named_modules() if isinstance(module, Dropout)}
         for name, dropout in self.dropouts.items():
             dropout.site = name
+        check_init(config.init, config.tie_embeddings, logical_tensors(self))
         if self.embed.weight.device.type != "meta":
             tensors = [(tensor, self.spec(tensor)) for tensor in self.logical_tensors()]
             initialize(tensors, config.init, config.residual, seed, reinitialize, config.padding_idx)
@@ -310,7 +307,8 @@ class Transformer(Stack, TiedModule):
         causal = not tensor.name.startswith("encoder.")
         own, other = self.config.n_layers, self.config.encoder_layers
         layers = (own, other) if causal else (other, own)
-        return TensorSpec(tensor.role, tensor.fan_in, tensor.fan_out, self.config.d_model, layers, causal)
+        sizes = (tensor.fan_in, tensor.fan_out, self.config.d_model)
+        return TensorSpec(tensor.role, *sizes, layers, causal, tensor.activated)
 
     def seed_dropout(self, seed: int, step: int, first_row: int = 0) -> None:
         """Seed the dropout noise of all later forward passes; their rows start at `first_row` in the batch of the step."""

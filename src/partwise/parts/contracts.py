@@ -168,6 +168,7 @@ class Positions(Part):
     """Position information, `positions=`. Built once per stack."""
 
     family: ClassVar[str] = "positions"
+    has_parameter_per_position: ClassVar[bool] = False  # if so, none beyond the context_length of training
 
     def build(self, layer_ctx: LayerContext) -> PositionLayer:
         raise NotImplementedError
@@ -319,6 +320,7 @@ class Init(Part):
     family: ClassVar[str] = "init"
     scales_head_separately: ClassVar[bool] = False  # if so, embeddings cannot be tied
     adaptive_optimizers_only: ClassVar[bool] = False  # whether `lr_factor` assumes one
+    needs_activated_bias: ClassVar[bool] = False  # whether it has no effect without a bias of hidden units
 
     zero_output: bool = False
     """Start the output matrix of each residual branch at zero: Zhang et al. 2019, arXiv:1901.09321."""

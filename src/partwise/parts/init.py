@@ -88,6 +88,29 @@ class Orthogonal(Init):
             nn.init.orthogonal_(matrix, self.gain, generator)
 
 
+@part("dead_units")
+class DeadUnits(Init):
+    """As `normal`, with a `share` of the hidden units dead under ReLU: their biases are -`depth` std sqrt(fan_in).
+
+    Such a unit's input is about `depth` of its standard deviations below zero, so ReLU is zero for every token and the
+    unit gets no gradient. The units are the first of each layer. Lu et al. 2019, arXiv:1903.06733. Needs ffn.bias=true.
+    """
+
+    needs_activated_bias: ClassVar[bool] = True
+
+    share: float = Field(0.5, ge=0, le=1)
+    """The share of hidden units that start dead."""
+    depth: float = Field(10.0, ge=0, le=1000)
+    """How far below zero their biases are, in standard deviations of their inputs."""
+    std: float = Field(0.02, gt=0)
+    """Standard deviation of matrices and embeddings."""
+
+    def draw(self, values: Tensor, spec: TensorSpec, generator: Generator) -> None:
+        draw_normal(values, spec, self.std, generator)
+        if spec.activated:
+            values[: round(self.share * len(values))] = -self.depth * self.std * math.sqrt(spec.fan_in)
+
+
 @part("mup")
 class MuP(Init):
     """muP: the best learning rate transfers across widths, m = D / base_width. Yang et al. 2022, arXiv:2203.03466, table 3

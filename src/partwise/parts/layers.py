@@ -41,9 +41,16 @@ class FusedLinear(nn.Module):
     weights and exports do not depend on fusing. The parent must call `register_load_hook` once.
     """
 
-    def __init__(self, d_in: int, sizes: dict[str, int], bias: bool, roles: dict[str, Role] | None = None) -> None:
+    def __init__(
+        self,
+        d_in: int,
+        sizes: dict[str, int],
+        bias: bool,
+        roles: dict[str, Role] | None = None,
+        activated: str | None = None,  # the layer whose output an activation function takes
+    ) -> None:
         super().__init__()
-        self.sizes = sizes
+        self.sizes, self.activated = sizes, activated
         self.roles: dict[str, Role] = roles or dict.fromkeys(sizes, "hidden")
         self.weight = nn.Parameter(torch.empty(sum(sizes.values()), d_in))
         self.bias = nn.Parameter(torch.empty(sum(sizes.values()))) if bias else None

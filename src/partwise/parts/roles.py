@@ -20,3 +20,4 @@ class TensorSpec:
     d_model: int
     layers: tuple[int, int] = (1, 0)  # depth of its own stack, and of the other one in an encoder-decoder
     causal: bool = True  # True in the decoder
+    activated: bool = False  # whether it is a bias of the hidden units, in the input of their activation function

@@ -109,6 +109,7 @@ class MLPBase(Operation):
 class MLP(MLPBase):
     def build_input_projection(self, d_model: int, hidden: int, bias: bool) -> None:
         self.up = linear(d_model, hidden, bias, "hidden")
+        self.up.activated = True  # type: ignore[assignment]
 
     def input_projection(self) -> nn.Linear:
         return self.up
@@ -122,7 +123,7 @@ class MLP(MLPBase):
 
 class GatedMLP(MLPBase):
     def build_input_projection(self, d_model: int, hidden: int, bias: bool) -> None:
-        self.gate_up = FusedLinear(d_model, {"gate": hidden, "up": hidden}, bias)
+        self.gate_up = FusedLinear(d_model, {"gate": hidden, "up": hidden}, bias, activated="gate")
         self.gate_up.register_load_hook(self, "gate_up")
 
     def input_projection(self) -> FusedLinear:

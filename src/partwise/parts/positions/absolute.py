@@ -1,5 +1,7 @@
 """Absolute position embeddings, added to token embeddings: learned, sinusoidal, none."""
 
+from typing import ClassVar
+
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -21,6 +23,8 @@ class NoPositions(Positions):
 @part("learned")
 class Learned(Positions):
     """x_t + P[t], P learned. Radford et al. 2018 (GPT)."""
+
+    has_parameter_per_position: ClassVar[bool] = True
 
     def build(self, layer_ctx: LayerContext) -> PositionLayer:
         return LearnedTable(layer_ctx.context_length, layer_ctx.d_model)

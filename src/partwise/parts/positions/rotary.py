@@ -168,6 +168,23 @@ class Llama3Rope(RopeOptions):
         return [interpolate(w, g, self.factor) for w, g in zip(plain, weights, strict=True)]
 
 
+SCALINGS: dict[str, type[RopeOptions]] = {"linear": LinearRope, "ntk": NTKRope, "yarn": YarnRope}
+
+
+def scaled_rope(positions: Positions, scaling: str, trained_length: int, length: int) -> RopeOptions:
+    """RoPE as trained on `trained_length` tokens, scaled by length / trained_length. Raises ConfigError."""
+    if scaling not in SCALINGS:
+        raise ConfigError(f"scaling={scaling!r}: choose {', '.join(SCALINGS)}")
+    if not isinstance(positions, Rope):
+        raise ConfigError(
+            f"scaling={scaling!r} applies to positions=rope, not positions={positions.name}: leave it out"
+        )
+    kind = SCALINGS[scaling]
+    trained = {name: getattr(positions, name) for name in RopeOptions.model_fields}
+    yarn = {"original_context_length": trained_length} if kind is YarnRope else {}
+    return kind(**trained, factor=length / trained_length, **yarn)
+
+
 class Rotary(AngleTable):
     """Rotates pairs (i, i + half of the rotated width); the remaining dimensions of a head pass through unchanged."""
 
