@@ -9,6 +9,9 @@ import torch
 
 from partwise.cli import main
 from partwise.compute.backend_plan import EAGER, BackendPlan
+from partwise.data import Windows
+from partwise.evaluate.loss import mean_loss
+from partwise.model.reconfigured import reconfigured
 from partwise.train import trained_model
 from partwise.train.metrics import read_metrics
 from partwise.train.trained_model import open_trained
@@ -89,3 +92,51 @@ def test_a_run_of_a_device_that_is_not_here_is_evaluated_on_the_cpu(
     path.write_text(json.dumps(metadata))
     assert run(monkeypatch, "eval", "run") == 2
     assert "run.json is damaged: its runtime has threads=all" in capsys.readouterr().err
+
+
+def test_eval_of_longer_windows_scores_the_same_targets_with_the_same_weights(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rope = ["positions=rope", "positions.theta=500", "train.threads=1", "train.precision=float32"]
+    assert run(monkeypatch, "train", *WORDS, *rope, "--name", "run") == 0
+    plain, longer = scores(monkeypatch), scores(monkeypatch, "--seq-len", "96")
+    assert "in windows of 96 without earlier context" in capsys.readouterr().out
+    assert longer["tokens"] == plain["tokens"] and longer["validation"] != plain["validation"]
+    # as trained: the stored configuration is untouched, and the same length gives the same loss
+    assert scores(monkeypatch, "--seq-len", "64") == plain == scores(monkeypatch)
+    trained = open_trained("run")
+    ids = trained.config.prepare().split("val")
+    changed = reconfigured(trained.model, trained.config.model.model_copy(update={"context_length": 96}))
+    # the backends of the run round otherwise than those of a model alone
+    assert longer["validation"] == pytest.approx(mean_loss(changed, Windows(ids, 96).eval_batches()), abs=1e-5)
+    assert longer["validation"] != pytest.approx(plain["validation"], abs=1e-4)
+    scaled = ["positions=rope_ntk", "positions.factor=1.5", "positions.theta=500"]
+    ntk = scores(monkeypatch, "--seq-len", "96", *scaled)
+    assert ntk["tokens"] == plain["tokens"] and ntk["validation"] not in (plain["validation"], longer["validation"])
+    one = scores(monkeypatch, "positions=rope_ntk", "positions.factor=1", "positions.theta=500")
+    assert one["validation"] == pytest.approx(plain["validation"], abs=1e-6)
+    # a file may have `=` in its name
+    assert run(monkeypatch, "eval", "run", "scores_positions=rope.json", "attention.window=4", "--json") == 0
+    assert json.loads(Path("scores_positions=rope.json").read_text())["validation"] != plain["validation"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["positions=rope_ntk", "positions.factor=2"], "trained with 500: add positions.theta=500, or the value"),
+        (["train.lr=1"], "train=...: overrides change how the trained model computes"),
+        (["ffn.hidden=40"], "blocks.0.ffn.up.weight is 256x64, not 40x64"),
+        (["--seq-len", "96", "positions=learned"], "positions=learned has no parameters beyond context_length=64"),
+        (["--tasks", "arithmetic", "--seq-len", "8"], "--seq-len 8: --tasks scores the model as it was trained"),
+        (["a.json", "b.json", "--json"], "eval run a.json b.json: evaluate one run at a time"),
+    ],
+)
+def test_what_eval_cannot_change_is_refused_in_one_line(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    rope = ["positions=rope", "positions.theta=500", "train.steps=1", "train.eval_every=1"]
+    assert run(monkeypatch, "train", *WORDS[:-2], *rope, "--name", "run") == 0
+    capsys.readouterr()
+    assert run(monkeypatch, "eval", "run", *words) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1

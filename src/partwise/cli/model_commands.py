@@ -134,22 +134,37 @@ def evaluate(
     precision: Annotated[
         str | None, typer.Option(help="float32 or bfloat16. Default: the precision of the run.")
     ] = None,
-    file: Annotated[
-        Path | None, typer.Argument(help="With --json: write the document to this file, not to standard output.")
+    seq_len: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens per window, also more than in training; the targets stay the same. Default: train.seq_len.",
+            min=1,
+        ),
+    ] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE] [KEY=VALUE]...",
+            help="With --json: the file of the document, in place of standard output. Overrides such as "
+            "positions=rope_ntk change how the trained weights compute.",
+            show_default=False,
+        ),
     ] = None,
     as_json: Json = False,
     imports: Import = None,
 ) -> None:
     """Evaluate a run on its full validation split, next to n-gram and constant references."""
     load_imports(imports)
+    from partwise.cli.commands.evaluate import evaluate_run, split_words
+
+    file, overrides = split_words(run, words or [])
     if tasks:
         from partwise.cli.commands.harness import evaluate_tasks
 
-        evaluate_tasks(run, tasks, max_problems, data, precision, as_json, file)
+        changes = overrides if seq_len is None else [*overrides, f"--seq-len {seq_len}"]
+        evaluate_tasks(run, tasks, max_problems, data, precision, as_json, file, changes)
         return
-    from partwise.cli.commands.evaluate import evaluate_run
-
-    evaluate_run(run, max_problems, data, precision, as_json, file)
+    evaluate_run(run, max_problems, data, precision, as_json, file, overrides, seq_len)
 
 
 @app.command()
@@ -229,13 +244,16 @@ def inspect(
     what: Annotated[
         str,
         typer.Argument(
-            help="activations, attention, coordinates, cost, gradients, logit-lens, lr-transfer, memory or positions."
+            help="activations, attention, coordinates, cost, gradients, length, logit-lens, lr-transfer, memory or positions."
         ),
     ],
     overrides: Overrides = None,
     data: Data = None,
     seq_len: Annotated[
-        int | None, typer.Option(help="Tokens per sequence. Default: train.seq_len, at most 256.")
+        int | None,
+        typer.Option(
+            help="Tokens per sequence. Default: train.seq_len, at most 256; for length, the longest window: 4 train.seq_len."
+        ),
     ] = None,
     text: Annotated[str | None, typer.Option(help="Input text. Default: a sample of the validation split.")] = None,
     processes: Annotated[

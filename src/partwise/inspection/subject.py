@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partwise.checkpoint import DamagedFileError, find_run, load_weights
+from partwise.checkpoint import find_run
 from partwise.config import ConfigError, did_you_mean
 from partwise.config.overrides import apply_overrides, distinct, flatten, parse_overrides
 from partwise.data import IGNORE_INDEX, Batch, Dataset, build_examples, parse_data_option
 from partwise.formats.huggingface.reading import is_hf_folder
 from partwise.formats.loading import load
 from partwise.model import Transformer
+from partwise.model.reconfigured import reconfigured
 from partwise.presets import PRESETS, preset_name
 from partwise.tokenizers import WithSpecialTokens
 from partwise.train.config import RunConfig, run_config
@@ -40,14 +41,10 @@ class Subject:
     @cached_property
     def model(self) -> Transformer:
         """With a run's newest weights, or the initial weights of the configured seed; in evaluation mode."""
-        model = Transformer(self.config.model, seed=self.config.train.weights_seed)
-        if self.run is not None:
-            trained, _ = load(self.run)
-            try:
-                load_weights(model, trained.state_dict())
-            except DamagedFileError as error:
-                raise ConfigError(f"{self.name}: {error}: remove the overrides that change its weights") from None
-        return model.eval()
+        if self.run is None:
+            return Transformer(self.config.model, seed=self.config.train.weights_seed).eval()
+        trained, _ = load(self.run)
+        return trained if trained.config == self.config.model else reconfigured(trained, self.config.model)
 
     @property
     def seq_len(self) -> int:
@@ -123,7 +120,11 @@ def find_subject(
         changed = RunConfig.from_dict(apply_overrides(config.to_dict(), overrides))
         pages = Path() if is_hf_folder(target) else folder  # nothing is written into another program's folder
         subject = Subject(folder.resolve().name, changed, pages, folder, seq_len, text)
-    limit = subject.config.model.context_length
+    return subject
+
+
+def check_seq_len(subject: Subject) -> None:
+    """Raises ConfigError for a --seq-len that the model's context does not hold."""
+    seq_len, limit = subject.requested_seq_len, subject.config.model.context_length
     if seq_len is not None and not 0 < seq_len <= limit:
         raise ConfigError(f"--seq-len {seq_len}: must be from 1 to {limit}, the model's context_length")
-    return subject

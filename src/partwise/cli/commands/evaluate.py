@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -35,13 +36,16 @@ def evaluate_run(
     precision: str | None = None,
     as_json: bool = False,
     file: Path | None = None,
+    overrides: Sequence[str] = (),
+    seq_len: int | None = None,
 ) -> None:
     """Evaluate a run and print its scores next to the references; as JSON on standard output, or in a file.
 
     `data` names other data than the run's; they are encoded by the run's tokenizer. `precision` is the run's by default.
+    `overrides` and `seq_len` are those of `open_trained`.
     """
     check_json(name, as_json, file)
-    trained = open_trained(name, precision)
+    trained = open_trained(name, precision, overrides, seq_len)
     config, tokenizer = trained.config, trained.tokenizer
     dataset = config.prepare() if data is None else prepare_other(config, data, tokenizer)
     if data is None and trained.metadata["data"]["hash"] not in (None, dataset.hash):
@@ -49,6 +53,15 @@ def evaluate_run(
     scores = show_scores(trained.model, dataset, config.seq_len, trained.runtime, max_problems)
     if as_json:
         write_scores(scores, file)
+
+
+def split_words(run: str, words: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """The file of the document, which may have `=` in its name if that ends with .json, and the overrides."""
+    overrides = [word for word in words if "=" in word and not word.endswith(".json")]
+    files = [word for word in words if word not in overrides]
+    if len(files) > 1:
+        raise ConfigError(f"eval {run} {' '.join(files)}: evaluate one run at a time, into one file")
+    return (Path(files[0]) if files else None), overrides
 
 
 def check_json(name: str, as_json: bool, file: Path | None) -> None:

@@ -1,5 +1,6 @@
 """`eval --tasks`: scores on tasks of `lm_eval`."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -18,9 +19,12 @@ def evaluate_tasks(
     precision: str | None,
     as_json: bool,
     file: Path | None,
+    changes: Sequence[str] = (),
 ) -> None:
-    """Print the scores of a run on tasks. Raises ConfigError."""
+    """Print the scores of a run on tasks. Raises ConfigError, also for `changes` of how the model computes."""
     check_json(run, as_json, file)
+    if changes:
+        raise ConfigError(f"{changes[0]}: --tasks scores the model as it was trained; leave one of the two out")
     if data is not None:
         raise ConfigError(f"--data {data}: a task has its own data; leave --data or --tasks out")
     with console.status("scoring the tasks") if console.is_terminal else nullcontext():

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from partwise.cli.terminal import console, table
 from partwise.config import ConfigError, did_you_mean, digest
-from partwise.inspection.subject import find_subject
+from partwise.inspection.subject import check_seq_len, find_subject
 from partwise.plots.page import Page, write_page
 from partwise.run_names import default_run_name, explain_write_errors
 
@@ -16,6 +16,7 @@ INSPECTIONS = {
     "coordinates": "coordinate_check",
     "cost": "cost",
     "gradients": "gradients",
+    "length": "length",
     "logit-lens": "logit_lens",
     "lr-transfer": "lr_transfer",
     "memory": "memory",
@@ -35,6 +36,8 @@ def inspect_target(
     if processes > 1 and what != "memory":
         raise ConfigError(f"--processes {processes}: only `inspect {target} memory` divides a step between processes")
     subject = replace(find_subject(target, words, data, seq_len, text), processes=processes)
+    if what != "length":  # which looks beyond the context
+        check_seq_len(subject)
     page: Page = import_module(f"partwise.inspection.{INSPECTIONS[what]}").inspect(subject)
     console.print(table(f"{subject.name} on {subject.config.data.label}: {page.title}", page.columns, page.rows))
     console.print(page.about, style="dim", markup=False)
